@@ -1,0 +1,72 @@
+# Everything runs from .venv, which is made on first use: Python, make and git are all it takes.
+#
+# pip's own environment variables apply. On Linux the default torch wheel brings gigabytes of CUDA;
+# PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS can offer a CPU-only wheel of the pinned version instead.
+
+PYTHON ?= python3
+PYTEST_ARGS ?=
+
+BIN := .venv/bin
+READY := .venv/ready
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.SUFFIXES:
+.PHONY: help demo test lint bench-first clean
+
+help: ## List these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@echo
+	@echo "  PYTHON=python3.12 picks the interpreter that .venv is made with."
+	@echo "  PYTEST_ARGS='-x -k gloo' is handed to pytest by make test."
+
+# The stamp is written last, so a set-up that was interrupted starts over. One pip call for all:
+# the pins of the group must bind the open ranges of the extras, or pip takes the newest torch.
+$(READY): pyproject.toml
+	@command -v "$(PYTHON)" >/dev/null || { \
+	  echo "error: there is no '$(PYTHON)' on the PATH. Name a Python: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "error: Python 3.11 or newer is needed, and '$(PYTHON)' is $$("$(PYTHON)" -V 2>&1)." \
+	    "Name a newer one: make PYTHON=python3.12" >&2; exit 1; }
+	@rm -f $@
+	"$(PYTHON)" -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --editable '.[all]' --group dev
+	@touch $@
+
+# The examples run as they do for a user, who has the plugin and what it depends on: without the
+# neighbours that .venv holds to be tested, some of which warn, shuffle or start threads unasked.
+DEMO_PYTEST := PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 ../../$(BIN)/python -m pytest -p timeout -p multihost_hangs
+
+demo: $(READY) ## Run the examples: a restore on four ranks, then a hang that is found
+	@echo "== A checkpoint is restored by four ranks. This passes."
+	cd conftest_examples/orbax_restore && $(DEMO_PYTEST) --ranks 4
+	@echo
+	@echo "== Now a test that hangs, so it must fail."
+	@cd conftest_examples/first_hang && status=0; \
+	$(DEMO_PYTEST) --ranks 4 || status=$$?; \
+	if [ $$status -ne 1 ]; then \
+	  echo "error: the example of a hang must fail with exit code 1, but pytest ended with $$status" >&2; exit 1; \
+	elif ! grep -Eq '"outcome": ?"hung"' .pytest_multihost/verdicts.jsonl; then \
+	  echo "error: the example of a hang failed as it must, but for another reason than a hang" >&2; exit 1; \
+	fi
+	@echo
+	@echo "== This failure was the point: the test hung, was found to hang and was ended. The demo is complete."
+
+test: lint ## Lint, then run the whole test suite
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(READY) ## Check style, format, types and the floors of the house
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench-first: $(READY) ## Time the first worlds of a run
+	$(BIN)/python benchmarks/first_worlds.py
+
+clean: ## Remove .venv and all that builds, tools and runs leave behind
+	rm -rf .venv build dist site *.egg-info .coverage .coverage.* .hypothesis
+	rm -rf .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name .git -prune -o \
+	  \( -name __pycache__ -o -name .pytest_cache -o -name .pytest_multihost \) -prune -exec rm -rf {} +

@@ -1,0 +1,145 @@
+"""What is known of one rank, folded from the world's history."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pytest_multihost.model.event import Event, ExitStatus
+from pytest_multihost.model.verdict import Phase
+
+
+@dataclass(frozen=True, slots=True)
+class RankFacts:
+    """What is known of one rank. Times are seconds on the monotonic clock.
+
+    Attributes:
+        rank: Its index.
+        pid: Its process.
+        phase: How far it got.
+        ready_s: When its backend was up.
+        parked_s: When its test body was over.
+        done_s: When its teardown was over.
+        exited_s: When its process ended.
+        exit: How its process ended.
+        was_ended: Whether the harness ended it.
+        failed_subtests: Events of the user's subtests that failed.
+        reports: Events of pytest's reports: setup, call, teardown.
+        interrupted: What left the test without a report, or the backend's failure to start.
+        released: Gates that were opened for it.
+    """
+
+    rank: int
+    pid: int | None = None
+    phase: Phase = "startup"
+    can_dump: bool = False
+    ready_s: float | None = None
+    parked_s: float | None = None
+    done_s: float | None = None
+    exited_s: float | None = None
+    exit: ExitStatus | None = None
+    was_ended: bool = False
+    failed_subtests: tuple[Event, ...] = ()
+    reports: tuple[Event, ...] = ()
+    interrupted: Event | None = None
+    released: frozenset[str] = frozenset()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether its process has ended."""
+        return self.exit is not None
+
+    @property
+    def is_past_body(self) -> bool:
+        """Whether it will not take part in the test body any more."""
+        return self.is_gone or self.parked_s is not None or self.interrupted is not None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it has nothing left to do but leave."""
+        return self.is_gone or self.done_s is not None or self.interrupted is not None
+
+    @property
+    def has_died(self) -> bool:
+        """Whether its process ended other than by leaving when told to, or by our hand."""
+        if self.exit is None or self.was_ended:
+            return False
+        told = "exit" in self.released and (self.done_s is not None or self.interrupted is not None)
+        return not (told and self.exit.code == 0)
+
+    @property
+    def failure(self) -> Event | None:
+        """The first report of a raise, expected by xfail or not, or what interrupted it."""
+        for event in self.reports:
+            if event.detail["outcome"] == "failed" or event.detail["error"] is not None:
+                return event
+        return self.interrupted
+
+    @property
+    def is_skipped(self) -> bool:
+        """Whether pytest skipped it, by mark or at run time."""
+        return any(
+            event.detail["outcome"] == "skipped" and event.detail["wasxfail"] is None
+            for event in self.reports
+        )
+
+    @property
+    def xfail(self) -> Mapping[str, Any] | None:
+        """The xfail mark in force, where the rank lived to tell."""
+        marks = [event.detail["xfail"] for event in self.reports]
+        return next((mark for mark in marks if mark is not None), None)
+
+
+def _subtest(facts: RankFacts, event: Event) -> RankFacts:
+    if event.detail["outcome"] != "failed":
+        return facts
+    return replace(facts, failed_subtests=(*facts.failed_subtests, event))
+
+
+def _exited(facts: RankFacts, event: Event) -> RankFacts:
+    status = {name: event.detail[name] for name in ExitStatus.__dataclass_fields__}
+    by_harness = bool(event.detail.get("by_harness"))
+    return replace(facts, exited_s=event.at_s, exit=ExitStatus(**status), was_ended=by_harness)
+
+
+_CHANGES: Mapping[str, Callable[[RankFacts, Event], RankFacts]] = {
+    "forked": lambda facts, event: replace(facts, pid=event.detail["pid"]),
+    "hello": lambda facts, _: replace(facts, can_dump=True),
+    "ready": lambda facts, event: replace(facts, ready_s=event.at_s),
+    "phase": lambda facts, event: replace(facts, phase=event.detail["phase"]),
+    "report": lambda facts, event: replace(facts, reports=(*facts.reports, event)),
+    "subtest": _subtest,
+    "parked": lambda facts, event: replace(facts, parked_s=event.at_s),
+    "done": lambda facts, event: replace(facts, done_s=event.at_s, phase="shutdown"),
+    "interrupted": lambda facts, event: replace(facts, interrupted=event),
+    "exited": _exited,
+    "released": lambda facts, event: replace(
+        facts, released=facts.released | {event.detail["gate"]}
+    ),
+}
+
+
+def advance(facts: RankFacts, event: Event) -> RankFacts:
+    """Return `facts` after `event` of the same rank."""
+    change = _CHANGES.get(event.kind)
+    return facts if change is None else change(facts, event)
+
+
+def fold(history: Iterable[Event], size: int) -> tuple[RankFacts, ...]:
+    """Return what is known of each rank after `history`."""
+    facts = [RankFacts(rank) for rank in range(size)]
+    for event in history:
+        facts[event.rank] = advance(facts[event.rank], event)
+    return tuple(facts)
+
+
+def describe_exit(status: ExitStatus) -> str:
+    """Say how a process ended, as in "was killed by SIGKILL"."""
+    if status.signal is None:
+        return f"exited with code {status.code}"
+    try:
+        return f"was killed by {signal.Signals(status.signal).name}"
+    except ValueError:  # a real-time signal
+        return f"was killed by signal {status.signal}"

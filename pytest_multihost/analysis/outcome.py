@@ -1,0 +1,329 @@
+"""What happened to a world, cause first.
+
+The rule: the first unplanned event decides. A death makes the world `crashed`, a raise `failed`
+(in setup or teardown `error`), nothing of the kind but no end either `hung`. An event that only
+follows from another rank's - a lost connection, a barrier that broke, a runtime's own timeout - is
+a symptom: it never decides, and its rank is `collateral`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from pytest_multihost.analysis.facts import RankFacts, describe_exit, fold
+from pytest_multihost.analysis.ranks import rank_set
+from pytest_multihost.model.event import Event, ExitStatus
+from pytest_multihost.model.result import WorldResult
+from pytest_multihost.model.verdict import Outcome, RankError, RankOutcome, Status
+
+_HANGS = ("overrun", "startup-overrun")
+
+
+@dataclass(frozen=True, slots=True)
+class Symptoms:
+    """How a backend's failures look when they follow from another rank's.
+
+    Attributes:
+        raised: Regular expressions for the text of an exception.
+        fatal: Regular expressions for the log of a rank whose runtime ended it.
+    """
+
+    raised: tuple[str, ...] = ()
+    fatal: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RankFinding:
+    """What happened to one rank.
+
+    Attributes:
+        facts: What is known of it.
+        outcome: What happened.
+        at_s: When, on the monotonic clock; None where nothing went wrong.
+        summary: One line: what went wrong, what it was skipped for, or how it ended.
+        error: The exception, if one is known.
+        report: pytest's own report of it, serialised, where there is one.
+    """
+
+    facts: RankFacts
+    outcome: RankOutcome
+    at_s: float | None
+    summary: str
+    error: RankError | None = None
+    report: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What happened to a world.
+
+    Attributes:
+        outcome: What happened, cause first.
+        status: What pytest is to report.
+        reason: One line for the short summary: who and what.
+        headline: The rank that decided, if one did.
+        when: The phase that pytest is to report it in.
+        ranks: One finding each.
+    """
+
+    outcome: Outcome
+    status: Status
+    reason: str
+    headline: int | None
+    when: Literal["setup", "call", "teardown"]
+    ranks: tuple[RankFinding, ...]
+
+
+def judge(result: WorldResult, symptoms: Symptoms) -> Finding:
+    """Return what happened to a world."""
+    facts = fold(result.history, result.spec.size)
+    ranks = tuple(_judge_rank(each, result, symptoms) for each in facts)
+    first = _first(ranks, {"crashed", "failed", "error"})
+    if first is not None:
+        ranks = tuple(_as_collateral(each) for each in ranks)
+    outcome = _outcome(ranks, first, result)
+    status = _status(outcome, ranks)
+    decisive = first or _decisive(outcome, ranks)
+    return Finding(
+        outcome=outcome,
+        status=status,
+        reason=_reason(outcome, status, ranks, decisive, result),
+        headline=decisive.facts.rank if decisive else None,
+        when=_when(status, decisive),
+        ranks=ranks,
+    )
+
+
+def _judge_rank(facts: RankFacts, result: WorldResult, symptoms: Symptoms) -> RankFinding:
+    failure = facts.failure
+    if failure is not None:
+        return _raised(facts, failure, symptoms)
+    if facts.exit is not None and facts.has_died:
+        return _died(facts, facts.exit, result.last_words.get(facts.rank, ""), symptoms)
+    if not facts.is_gone or facts.was_ended:
+        return _unfinished(facts, result)
+    if facts.failed_subtests:
+        return _subtests_failed(facts)
+    if facts.is_skipped:
+        return RankFinding(facts, "skipped", None, _skip_reason(facts))
+    return RankFinding(facts, "passed", None, "passed")
+
+
+def _as_collateral(finding: RankFinding) -> RankFinding:
+    """Where a cause is known, a rank that did not end was ended only because of it."""
+    return replace(finding, outcome="collateral") if finding.outcome == "hung" else finding
+
+
+def _raised(facts: RankFacts, event: Event, symptoms: Symptoms) -> RankFinding:
+    data = event.detail["error"]
+    error = _error(data) if data else None
+    text = f"{error.type.rpartition('.')[2]}: {error.message}" if error else ""
+    is_symptom = bool(data and data["is_harness_symptom"]) or _matches(symptoms.raised, text)
+    outcome: RankOutcome = "failed"
+    if event.kind == "interrupted" and facts.phase == "startup":
+        outcome = "error"
+    if event.kind == "report" and event.detail["when"] != "call":
+        outcome = "error"
+    return RankFinding(
+        facts=facts,
+        outcome="collateral" if is_symptom else outcome,
+        at_s=event.at_s,
+        summary=_first_line(text) or _report_line(event),
+        error=error,
+        report=event.detail.get("report"),
+    )
+
+
+def _subtests_failed(facts: RankFacts) -> RankFinding:
+    count = len(facts.failed_subtests)
+    summary = f"contains {count} failed subtest{'s' if count > 1 else ''}"
+    return RankFinding(facts, "failed", facts.failed_subtests[0].at_s, summary)
+
+
+def _died(facts: RankFacts, status: ExitStatus, last_words: str, symptoms: Symptoms) -> RankFinding:
+    summary = f"{describe_exit(status)} in {facts.phase}"
+    if status.code == 0 and facts.done_s is None:
+        summary += ", before it had reported"
+    is_symptom = _matches(symptoms.fatal, last_words)
+    return RankFinding(facts, "collateral" if is_symptom else "crashed", facts.exited_s, summary)
+
+
+def _unfinished(facts: RankFacts, result: WorldResult) -> RankFinding:
+    """A rank that the harness ended: hung if time ran out on it, else only because of another."""
+    if _waits_at_gate(facts):
+        summary = "had left its test and waited for the others"
+        outcome: RankOutcome = "skipped" if facts.is_skipped else "passed"
+        return RankFinding(facts, outcome, None, summary)
+    is_hung = result.ending in _HANGS
+    summary = f"did not end: it was in {facts.phase}"
+    return RankFinding(facts, "hung" if is_hung else "collateral", None, summary)
+
+
+def _waits_at_gate(facts: RankFacts) -> bool:
+    """Whether it had done its part and only waited for us to open the next gate."""
+    if facts.done_s is not None:
+        return "exit" not in facts.released
+    return facts.parked_s is not None and "teardown" not in facts.released
+
+
+def _first(ranks: Iterable[RankFinding], outcomes: Collection[str]) -> RankFinding | None:
+    """Return the earliest finding with one of `outcomes`; deaths are seen a little late."""
+    found = [each for each in ranks if each.outcome in outcomes and each.at_s is not None]
+    return min(found, key=lambda each: each.at_s or 0.0, default=None)
+
+
+_CAUSES: Mapping[str, Outcome] = {"crashed": "crashed", "failed": "failed", "error": "error"}
+
+
+def _outcome(
+    ranks: Iterable[RankFinding], first: RankFinding | None, result: WorldResult
+) -> Outcome:
+    outcomes = {each.outcome for each in ranks}
+    if result.ending in ("lost", "interrupted"):
+        return "error"
+    if first is not None:
+        return _CAUSES[first.outcome]
+    if result.ending in _HANGS or outcomes & {"hung", "collateral"}:
+        return "hung"
+    if outcomes == {"skipped"}:
+        return "skipped"
+    return "failed" if "skipped" in outcomes else "passed"
+
+
+def _decisive(outcome: Outcome, ranks: Iterable[RankFinding]) -> RankFinding | None:
+    """Return whose text to show where no cause is known: a symptom's, or the lone skip."""
+    if outcome == "hung":
+        return _first(ranks, {"collateral"})
+    if outcome == "failed":
+        return next(each for each in ranks if each.outcome == "skipped")
+    return None
+
+
+def _status(outcome: Outcome, ranks: Iterable[RankFinding]) -> Status:
+    """Apply xfail and "the worst rank wins" to what happened."""
+    ranks = list(ranks)
+    if outcome in ("hung", "crashed"):
+        return "xfailed" if _is_plain_xfail(ranks) else "failed"
+    if outcome == "error" and not any(each.outcome == "error" for each in ranks):
+        return "error"  # the harness's own
+    statuses = {_rank_status(each) for each in ranks if each.outcome != "collateral"}
+    return next(status for status, applies in _WORST_FIRST if applies(statuses))
+
+
+_WORST_FIRST: tuple[tuple[Status, Callable[[set[str]], bool]], ...] = (
+    ("failed", lambda found: "crashed" in found),
+    ("error", lambda found: "error" in found),
+    ("failed", lambda found: "failed" in found),
+    ("skipped", lambda found: found == {"skipped"}),
+    ("failed", lambda found: "skipped" in found),
+    ("failed", lambda found: found == {"strict-xpassed"}),
+    ("xpassed", lambda found: found <= {"xpassed", "strict-xpassed"}),
+    ("xfailed", lambda found: "xfailed" in found),
+    ("passed", lambda _: True),
+)
+"""What pytest reports for a set of rank statuses: the first that applies."""
+
+
+def _rank_status(finding: RankFinding) -> str:
+    for event in finding.facts.reports:
+        if event.detail["is_strict_xpass"]:
+            return "strict-xpassed"
+        if event.detail["wasxfail"] is not None:
+            return "xfailed" if event.detail["outcome"] == "skipped" else "xpassed"
+    return finding.outcome
+
+
+def _is_plain_xfail(ranks: Iterable[RankFinding]) -> bool:
+    """Whether every rank that lived to tell has an xfail mark that expects anything."""
+    marks = [each.facts.xfail for each in ranks if each.facts.reports]
+    return bool(marks) and all(mark is not None and mark["is_plain"] for mark in marks)
+
+
+def _when(status: Status, decisive: RankFinding | None) -> Literal["setup", "call", "teardown"]:
+    """A failure of teardown alone is pytest's error at teardown; one of setup, its error there."""
+    failure = decisive.facts.failure if decisive else None
+    if status != "error":
+        return "call"
+    if failure is not None and failure.kind == "report" and failure.detail["when"] == "teardown":
+        return "teardown"
+    return "setup"
+
+
+def _reason(
+    outcome: Outcome,
+    status: Status,
+    ranks: tuple[RankFinding, ...],
+    decisive: RankFinding | None,
+    result: WorldResult,
+) -> str:
+    if outcome in ("passed", "skipped") and status not in ("failed", "xpassed"):
+        return ranks[0].summary
+    if status in ("xpassed", "failed") and outcome == "passed":
+        return _xpass_reason(ranks)
+    if outcome == "hung" or decisive is None:
+        return result.reason or _symptom_reason(ranks)
+    if decisive.outcome == "skipped":
+        others = rank_set(each.facts.rank for each in ranks if each.outcome != "skipped")
+        return f"{_name_all(ranks, decisive)} skipped alone: {decisive.summary} ({others} did not)"
+    return f"{_name_all(ranks, decisive)}: {decisive.summary}"
+
+
+def _xpass_reason(ranks: tuple[RankFinding, ...]) -> str:
+    mark = ranks[0].facts.xfail
+    return f"[XPASS(strict)] {mark['reason']}" if mark else "[XPASS(strict)]"
+
+
+def _symptom_reason(ranks: tuple[RankFinding, ...]) -> str:
+    hit = _first(ranks, {"collateral"})
+    if hit is None:
+        return "the world did not end"
+    return f"{_name_all(ranks, hit)} lost the others: {hit.summary}"
+
+
+def _name_all(ranks: Iterable[RankFinding], finding: RankFinding) -> str:
+    """Name every rank to which the same happened."""
+    return rank_set(each.facts.rank for each in ranks if identity(each) == identity(finding))
+
+
+def identity(finding: RankFinding) -> tuple[object, ...]:
+    """Return what makes two findings the same for the reader: kind, place and words.
+
+    Addresses differ between processes, so they do not count.
+    """
+    error = finding.error
+    place = (error.file, error.line) if error else None
+    return (finding.outcome, place, re.sub(r"0x[0-9a-f]+", "0x…", finding.summary))
+
+
+def _error(data: Mapping[str, Any]) -> RankError:
+    return RankError(
+        type=data["type"],
+        message=data["message"],
+        file=data["file"],
+        line=data["line"],
+        text=data["text"],
+    )
+
+
+def _matches(patterns: Iterable[str], text: str) -> bool:
+    return any(re.search(pattern, text, re.DOTALL) for pattern in patterns)
+
+
+def _first_line(text: str) -> str:
+    return next((line for line in text.splitlines() if line.strip()), "")[:300]
+
+
+def _report_line(event: Event) -> str:
+    longrepr = event.detail.get("report", {}).get("longrepr")
+    return _first_line(longrepr if isinstance(longrepr, str) else "failed")
+
+
+def _skip_reason(facts: RankFacts) -> str:
+    for event in facts.reports:
+        longrepr = event.detail["report"]["longrepr"]
+        if event.detail["outcome"] == "skipped" and isinstance(longrepr, list):
+            return str(longrepr[2]).removeprefix("Skipped: ")
+    return "skipped"

@@ -1,0 +1,141 @@
+"""What a failed world looks like in words. No colour, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from pytest_multihost.analysis.frames import innermost_user_frame, is_library, short_path
+from pytest_multihost.analysis.merge import StackGroup, group_by_main_stack
+from pytest_multihost.analysis.outcome import Finding, RankFinding, identity
+from pytest_multihost.analysis.ranks import rank_set
+from pytest_multihost.model.result import WorldResult
+from pytest_multihost.model.stack import Frame
+
+_WIDTH = 96
+_MAX_FRAMES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A titled part of the report."""
+
+    title: str
+    text: str
+
+
+def sections(result: WorldResult, finding: Finding, *, root: str, files: str) -> list[Section]:
+    """Return what is to be read under the headline rank's own traceback.
+
+    Args:
+        result: What was observed.
+        finding: What was found.
+        root: pytest's rootdir; files below it are named relative to it.
+        files: Where the artifacts are.
+    """
+    parts = [Section(_title(result), "\n".join(_table(result, finding, files)))]
+    parts += _other_failures(finding)
+    if result.dumps:
+        parked = {each.facts.rank for each in finding.ranks if each.facts.parked_s is not None}
+        running = [dump for dump in result.dumps if dump.rank not in parked]
+        text = "\n".join(_stacks(group_by_main_stack(running), parked, root))
+        parts.append(Section("stacks when the world was ended, main threads", text))
+    return parts
+
+
+def _title(result: WorldResult) -> str:
+    size, backend = result.spec.size, result.spec.backend
+    return f"world of {size} rank{'s' if size > 1 else ''}, {backend}"
+
+
+def _table(result: WorldResult, finding: Finding, files: str) -> Iterator[str]:
+    """One line for each group of ranks to which the same happened, the headline first."""
+    if result.reason:
+        yield f"  {result.reason}"
+    groups = _groups(finding)
+    names = [rank_set(each.facts.rank for each in group) for group in groups]
+    width = max(len(name) for name in names)
+    for name, group in zip(names, groups, strict=True):
+        first = group[0]
+        mark = "►" if finding.headline in {each.facts.rank for each in group} else " "
+        yield _clipped(f"{mark} {name:<{width}}  {first.outcome:<10}  {_story(first, result)}")
+    for command in result.leftovers:
+        yield _clipped(f"  left behind and ended: {command}")
+    yield f"  files  {files}"
+
+
+def _groups(finding: Finding) -> list[list[RankFinding]]:
+    groups: dict[tuple[object, ...], list[RankFinding]] = {}
+    for each in finding.ranks:
+        groups.setdefault(identity(each), []).append(each)
+    ordered = sorted(groups.values(), key=lambda group: (len(group), group[0].facts.rank))
+    return sorted(ordered, key=lambda group: finding.headline not in {e.facts.rank for e in group})
+
+
+def _story(finding: RankFinding, result: WorldResult) -> str:
+    place = ""
+    if finding.error and finding.error.file:
+        place = f"  {finding.error.file}:{finding.error.line}"
+    when = "" if finding.at_s is None else f"  +{finding.at_s - result.started_s:.2f} s"
+    room = _WIDTH - len(place) - len(when) - 28
+    summary = finding.summary
+    if len(summary) > room > 0:
+        summary = summary[: room - 1] + "…"
+    return f"{summary}{place}{when}"
+
+
+def _other_failures(finding: Finding) -> list[Section]:
+    """Return the full text of failures that are neither the headline's nor a symptom."""
+    parts = []
+    for group in _groups(finding):
+        first = group[0]
+        ranks = {each.facts.rank for each in group}
+        if finding.headline in ranks or first.error is None or first.outcome == "collateral":
+            continue
+        title = f"{rank_set(ranks)}: {first.error.type}"
+        parts.append(Section(title, first.error.text))
+    return parts
+
+
+def _stacks(groups: Sequence[StackGroup], parked: Collection[int], root: str) -> Iterator[str]:
+    for group in groups:
+        name = rank_set(group.ranks)
+        if not group.frames:
+            yield f"{name}  gave no stack: stopped, or inside the kernel"
+            continue
+        yield f"{name}  (innermost last)"
+        yield from _frames(group.frames, root)
+    if parked:
+        yield f"{rank_set(parked)}  had left the test"
+
+
+def _frames(frames: Sequence[Frame], root: str) -> Iterator[str]:
+    """Return the frames of the test outermost first.
+
+    What is further out is pytest and this package, the same in every rank. Of the library frames
+    further in, the outermost tells what was called; the rest is folded.
+    """
+    inner = list(_inside_the_test(frames))
+    shown, folded = _fold_library(inner)
+    for frame in shown[-_MAX_FRAMES:]:
+        yield f"    {short_path(root, frame.file)}:{frame.line}  {frame.function}"
+    if folded:
+        yield f"    … {folded} more library frame{'s' if folded > 1 else ''}"
+
+
+def _fold_library(frames: list[Frame]) -> tuple[list[Frame], int]:
+    """Cut `frames`, outermost first, after the first library frame inside the user's last one."""
+    last_user = max((i for i, frame in enumerate(frames) if not is_library(frame.file)), default=0)
+    cut = last_user + 2
+    return frames[:cut], len(frames[cut:])
+
+
+def _inside_the_test(frames: Sequence[Frame]) -> Iterable[Frame]:
+    outermost = innermost_user_frame(reversed(frames))
+    if outermost is None:
+        return reversed(frames)
+    return reversed(frames[: frames.index(outermost) + 1])
+
+
+def _clipped(line: str) -> str:
+    return line if len(line) <= 2 * _WIDTH else line[: 2 * _WIDTH - 1] + "…"

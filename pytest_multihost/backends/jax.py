@@ -1,0 +1,114 @@
+"""Backend ``jax``: `jax.distributed` on CPU, with gloo collectives.
+
+One limit has no knob: gloo's 30 s for the first collective between a set of devices, counted from
+the first rank that enters it (XLA never sets it). A rank later than that fails the others.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from pytest_multihost.backends.backend import Backend
+from pytest_multihost.model.spec import RankSpec, WorldSpec
+
+_MARGIN_S = 60.0
+_POLL_S = 0.002
+_DEVICE_COUNT = re.compile(r"--xla_force_host_platform_device_count=\S*")
+_LIMIT_FLAGS = (
+    "--xla_cpu_collective_timeout_seconds",
+    "--xla_cpu_collective_call_terminate_timeout_seconds",
+)
+
+
+def runtime_limit_s(world: WorldSpec) -> int:
+    """Return a limit for jax's own timeouts, in seconds, that the test's deadline precedes."""
+    return int(world.startup_timeout_s + world.timeout_s + _MARGIN_S)
+
+
+def xla_flags(inherited: str, limit_s: int) -> str:
+    """Return XLA_FLAGS for a rank.
+
+    Args:
+        inherited: What the user has set. Their limits stay; their device count goes, because the
+            marker's `local_devices` decides it and XLA refuses to be told twice.
+        limit_s: Seconds a collective may take before XLA gives up.
+    """
+    kept = _DEVICE_COUNT.sub("", inherited).split()
+    ours = [f"{flag}={limit_s}" for flag in _LIMIT_FLAGS if flag not in inherited]
+    return " ".join(kept + ours)
+
+
+def _start(spec: RankSpec) -> None:
+    limit_s = runtime_limit_s(spec.world)
+    os.environ["XLA_FLAGS"] = xla_flags(os.environ.get("XLA_FLAGS", ""), limit_s)
+    jax = _import_jax()
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", spec.world.local_devices)
+    address = f"127.0.0.1:{spec.ports[1]}"
+    if not spec.is_primary:
+        _wait_until_accepting(spec.ports[1])
+    jax.distributed.initialize(
+        address,
+        spec.world.size,
+        spec.rank,
+        coordinator_bind_address=address,
+        cluster_detection_method="deactivate",
+        initialization_timeout=limit_s,
+        heartbeat_timeout_seconds=limit_s,
+        shutdown_timeout_seconds=limit_s,
+    )
+    jax.devices()
+
+
+def _wait_until_accepting(port: int) -> None:
+    """Wait until the primary's service listens: a client that comes earlier backs off for 1 s.
+
+    Has no limit of its own; the world's startup clock runs.
+    """
+    while True:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(_POLL_S)
+
+
+def _import_jax() -> Any:  # noqa: ANN401 - jax is not seen by the type checker
+    import jax
+
+    return jax
+
+
+def _preload() -> None:
+    _import_jax()
+
+
+def _devices() -> Sequence[object]:
+    return tuple(_import_jax().local_devices())
+
+
+JAX = Backend(
+    name="jax",
+    package="jax",
+    extra="jax",
+    start=_start,
+    preload=_preload,
+    devices=_devices,
+    primary_leaves_last=True,
+    symptoms=(
+        r"Gloo [\w-]+ failed: .*(Connection closed|reset by peer|Connect timeout|Timed out)",
+        r"Gloo context initialization failed",
+        r"Barrier (failed|timed out)",
+        r"[Hh]eartbeat timeout",
+        r"(UNAVAILABLE|CANCELLED|DEADLINE_EXCEEDED): .*(coordination|RPC|Socket closed)",
+        r"GetKeyValue\(\) timed out",
+    ),
+    fatal_symptoms=(
+        r"client\.h:\d+\] Terminating process because the JAX distributed service",
+        r"Failed to send RPC to coordination service",
+    ),
+)

@@ -1,0 +1,261 @@
+"""Run one world: start its ranks, open their gates, watch the clock, end what is left.
+
+Knows neither pytest nor any runtime. Everything that happens is an `Event` in the world's history;
+what is known of a rank is folded from it, and what to do next is decided from that and the clock
+alone. The engine judges nothing: it returns facts.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pytest_multihost.analysis.facts import RankFacts, advance, describe_exit
+from pytest_multihost.analysis.ranks import rank_set
+from pytest_multihost.launch.exchange import Answers, Exchange
+from pytest_multihost.launch.protocol import Launcher, RunningWorld
+from pytest_multihost.launch.wire import Frame
+from pytest_multihost.model.errors import LaunchError
+from pytest_multihost.model.event import Event
+from pytest_multihost.model.result import Ending, WorldResult
+from pytest_multihost.model.spec import WorldSpec
+from pytest_multihost.model.stack import Dump
+from pytest_multihost.watch.clock import Clock
+
+AFTER_DEATH_S = 1.0
+"""How long ranks may go on after one has died, to tell what they saw of it."""
+
+AFTER_RAISE_S = 5.0
+"""How long ranks may go on after one has raised: the test has failed whatever they do."""
+
+TERM_GRACE_S = 0.5
+"""How long a rank that is ended may take over its own SIGTERM handler."""
+
+TICK_S = 1.0
+
+Dumper = Callable[[RunningWorld, Sequence[int], Path], tuple[Dump, ...]]
+OnTick = Callable[[float, Sequence[RankFacts]], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a world is run with.
+
+    Attributes:
+        launcher: Starts its ranks.
+        dumper: Takes their stacks before they are ended.
+        clock: Tells the time.
+        directory: Where logs, stacks and the verdict go.
+        scratch: A directory of this world's own for everything else.
+        primary_leaves_last: Whether rank 0 may leave only when the others have.
+        on_tick: Called about every second with the seconds so far and what is known.
+    """
+
+    launcher: Launcher
+    dumper: Dumper
+    clock: Clock
+    directory: Path
+    scratch: Path
+    primary_leaves_last: bool = False
+    on_tick: OnTick | None = None
+
+
+def run_world(spec: WorldSpec, around: Surroundings) -> WorldResult:
+    """Run a world to its end, whatever that is, and return what was observed.
+
+    On an exception, Ctrl-C among them, the ranks are ended before it goes on its way.
+    """
+    course = _Course(spec, around, started_s=around.clock.now())
+    started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    try:
+        ending, reason = course.run()
+    except LaunchError as error:
+        ending, reason = "lost", str(error)
+    return WorldResult(
+        spec=spec,
+        launch=around.launcher.name,
+        started_at=started_at.replace("+00:00", "Z"),
+        started_s=course.started_s,
+        ended_s=around.clock.now(),
+        history=tuple(course.history),
+        ending=ending,
+        reason=reason,
+        dumps=course.dumps,
+        leftovers=course.leftovers,
+        last_words=_last_words(course.facts, around.directory),
+    )
+
+
+@dataclass(slots=True)
+class _Course:
+    """One world on its way."""
+
+    spec: WorldSpec
+    around: Surroundings
+    started_s: float
+    history: list[Event] = field(default_factory=list)
+    facts: list[RankFacts] = field(default_factory=list)
+    dumps: tuple[Dump, ...] = ()
+    leftovers: tuple[str, ...] = ()
+    opened: dict[str, float] = field(default_factory=dict)
+
+    def run(self) -> tuple[Ending, str | None]:
+        """Start the ranks, follow them to the end, and return why it ended."""
+        self.facts = [RankFacts(rank) for rank in range(self.spec.size)]
+        exchange = Exchange(self.spec.size)
+        world = self.around.launcher.start(
+            self.spec, directory=self.around.directory, scratch=self.around.scratch
+        )
+        try:
+            ending = self._follow(world, exchange)
+        except KeyboardInterrupt:
+            ending = "interrupted", "interrupted by Ctrl-C"
+        finally:
+            self._end(world)
+        return ending
+
+    def _follow(self, world: RunningWorld, exchange: Exchange) -> tuple[Ending, str | None]:
+        while True:
+            now = self.around.clock.now()
+            if all(each.is_gone for each in self.facts):
+                return "self", self._death_notice()
+            limit_s, ending = self._limit()
+            if now >= limit_s:
+                self._dump(world)
+                return ending, self._why(ending)
+            for event in world.wait(max(0.0, min(limit_s - now, TICK_S))):
+                self._take(event)
+                _send(world, _answers(exchange, event, self.facts[event.rank]))
+            self._open_gates(world, exchange)
+            if self.around.on_tick is not None:
+                self.around.on_tick(self.around.clock.now() - self.started_s, self.facts)
+
+    def _dump(self, world: RunningWorld) -> None:
+        alive = [each.rank for each in self.facts if each.can_dump and not each.is_gone]
+        self.dumps = self.around.dumper(world, alive, self.around.directory)
+
+    def _take(self, event: Event) -> None:
+        self.history.append(event)
+        self.facts[event.rank] = advance(self.facts[event.rank], event)
+
+    def _open_gates(self, world: RunningWorld, exchange: Exchange) -> None:
+        """Open each gate when all ranks stand before it."""
+        now = self.around.clock.now()
+        if all(each.ready_s is not None for each in self.facts):
+            self._open("go", world, self.facts, now)
+        if all(each.is_past_body for each in self.facts):
+            if "teardown" not in self.opened:
+                exchange.find(each.rank for each in self.facts if not each.is_finished)
+            self._open("teardown", world, self.facts, now)
+        if all(each.is_finished for each in self.facts):
+            others = [each for each in self.facts if each.rank != 0]
+            self._open("exit", world, others, now)
+            if not self.around.primary_leaves_last or all(each.is_gone for each in others):
+                self._open("exit", world, self.facts[:1], now)
+
+    def _open(self, gate: str, world: RunningWorld, ranks: Sequence[RankFacts], now: float) -> None:
+        for each in list(ranks):
+            if gate not in each.released and not each.is_gone:
+                world.send(each.rank, Frame({"kind": "release", "gate": gate}))
+                self._take(Event(now, each.rank, "released", {"gate": gate}))
+                self.opened[gate] = now
+
+    def _limit(self) -> tuple[float, Ending]:
+        """Return when to end the world at the latest, and what that end is called."""
+        limits = [self._deadline()]
+        limits += [self._settle_limit(each) for each in self.facts if _trouble_s(each) is not None]
+        return min(limits)
+
+    def _deadline(self) -> tuple[float, Ending]:
+        if "go" in self.opened:
+            return self.opened["go"] + self.spec.timeout_s, "overrun"
+        return self.started_s + self.spec.startup_timeout_s, "startup-overrun"
+
+    def _settle_limit(self, facts: RankFacts) -> tuple[float, Ending]:
+        """After a death or raise the others get a grace, anew at each gate that opens."""
+        grace_s = AFTER_DEATH_S if facts.has_died else AFTER_RAISE_S
+        last_gate_s = max(self.opened.values(), default=0.0)
+        return max(_trouble_or_zero(facts), last_gate_s) + grace_s, "settled"
+
+    def _why(self, ending: Ending) -> str:
+        """Say why the harness ends the world now."""
+        if ending == "startup-overrun":
+            return f"start-up took longer than {self.spec.startup_timeout_s:g} s: {self._late()}"
+        if ending == "overrun":
+            return f"took longer than {self.spec.timeout_s:g} s: {self._late()}"
+        first = min((e for e in self.facts if _trouble_s(e) is not None), key=_trouble_or_zero)
+        what = "died" if first.has_died else "failed"
+        return f"rank {first.rank} {what}, then {self._late()}: ended after a grace"
+
+    def _late(self) -> str:
+        """Say which ranks have not reached the gate that the others stand before."""
+        if "go" not in self.opened:
+            return f"{rank_set(e.rank for e in self.facts if e.ready_s is None)} not ready"
+        late = [each for each in self.facts if not each.is_past_body]
+        late = late or [each for each in self.facts if not each.is_finished]
+        late = late or [each for each in self.facts if not each.is_gone]
+        return f"{rank_set(each.rank for each in late)} still in {late[0].phase}"
+
+    def _death_notice(self) -> str | None:
+        dead = [each for each in self.facts if each.has_died and each.exit is not None]
+        notices = [f"rank {each.rank} {describe_exit(each.exit)}" for each in dead if each.exit]
+        return "; ".join(notices) or None
+
+    def _end(self, world: RunningWorld) -> None:
+        ending = world.end(grace_s=TERM_GRACE_S)
+        self.leftovers = ending.leftovers
+        for event in ending.events:
+            by_us = event.kind == "exited"
+            detail = {**event.detail, "by_harness": True} if by_us else event.detail
+            self._take(Event(event.at_s, event.rank, event.kind, detail))
+
+
+def _trouble_s(facts: RankFacts) -> float | None:
+    """Return when a rank died or raised, if it did."""
+    if facts.has_died:
+        return facts.exited_s
+    return facts.failure.at_s if facts.failure else None
+
+
+def _trouble_or_zero(facts: RankFacts) -> float:
+    return _trouble_s(facts) or 0.0
+
+
+def _answers(exchange: Exchange, event: Event, facts: RankFacts) -> Answers:
+    """Return what ranks are to be told because of `event`."""
+    if event.kind == "exchange":
+        return exchange.enter(event.rank, event.detail, event.payload)
+    if event.kind == "exited" and facts.exit is not None:
+        return exchange.lose(event.rank, describe_exit(facts.exit))
+    if event.kind in ("report", "interrupted") and facts.failure is event:
+        error = event.detail["error"]
+        return exchange.lose(event.rank, f"raised {error['type']}" if error else "failed")
+    if event.kind == "parked":
+        return exchange.lose(event.rank, "has left the test")
+    return {}
+
+
+def _send(world: RunningWorld, answers: Answers) -> None:
+    for rank, frame in answers.items():
+        world.send(rank, frame)
+
+
+def _last_words(facts: Sequence[RankFacts], directory: Path) -> dict[int, str]:
+    """Return the end of the log of each rank that died: its runtime may have said why."""
+    words = {}
+    for each in facts:
+        if each.has_died:
+            words[each.rank] = _tail(directory / f"rank-{each.rank}.log")
+    return words
+
+
+def _tail(path: Path, size: int = 20_000) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - size))
+            return file.read().decode("utf-8", "backslashreplace")
+    except OSError:
+        return ""

@@ -1,0 +1,31 @@
+"""Hooks that other plugins and conftest files implement: the extension guide.
+
+The built-in backends are registered through the same hooks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from pytest_multihost.backends.backend import Backend
+
+
+@pytest.hookspec
+def pytest_multihost_backends() -> Sequence[Backend]:  # type: ignore[empty-body]
+    """Return backends to offer under ``@pytest.mark.multihost(backend=...)``.
+
+    Called once, when the first multihost test is known. Of two with one name the plugin
+    registered last wins, so a project can replace a built-in one.
+    """
+
+
+@pytest.hookspec
+def pytest_multihost_server_start(config: pytest.Config) -> None:
+    """Load heavy things once; every rank starts with them, copy-on-write.
+
+    Runs in the server, after collection and before the first rank is forked. The server must stay
+    a process with one thread: import modules and read data, but start no threads, no runtime and
+    no parallel computation.
+    """

@@ -1,0 +1,1 @@
+"""Start and reap ranks: one server protocol for every way of launching."""

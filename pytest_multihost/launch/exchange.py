@@ -1,0 +1,122 @@
+"""The harness's own barrier, gather and broadcast: what ranks tell each other through us.
+
+They never touch the runtime under test, so they work before it is up, while it hangs and after it
+broke. All three are one thing: every rank enters an operation, and when the last one is in, each
+gets its answer. When one rank can no longer come - it failed, died or left its test - the others
+are released with an error at once instead of waiting for ever.
+
+Operations are matched by (operation, name, how often this rank has entered it before), so a
+barrier in a loop needs no counter in its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_multihost.launch.wire import Frame
+
+Key = tuple[str, str, int]
+"""Operation, its name, and how often the rank had entered it before."""
+
+Answers = dict[int, Frame]
+"""The frame that each rank is to get."""
+
+
+@dataclass(slots=True)
+class Exchange:
+    """Who has entered what, in one world.
+
+    Attributes:
+        size: Number of ranks.
+        lost: Ranks that will never enter anything again, with the reason.
+    """
+
+    size: int
+    lost: dict[int, str] = field(default_factory=dict)
+    _inside: dict[Key, dict[int, bytes]] = field(default_factory=dict)
+    _alone: dict[int, bool] = field(default_factory=dict)
+
+    def enter(self, rank: int, header: Mapping[str, Any], payload: bytes) -> Answers:
+        """Note that `rank` entered an operation; return the answers that are due now.
+
+        Args:
+            rank: Who enters.
+            header: Its frame's header: `operation`, `name`, `nth`, and `alone`: whether the rank
+                has no other thread that might still enter something.
+            payload: What it contributes.
+        """
+        key = (str(header["operation"]), str(header["name"]), int(header["nth"]))
+        self._inside.setdefault(key, {})[rank] = payload
+        self._alone[rank] = bool(header.get("alone"))
+        if len(self._inside[key]) == self.size:
+            return _complete(key, self._inside.pop(key))
+        if self.lost:
+            return self._break(key, _why_lost(self.lost))
+        return self._break_disagreement()
+
+    def lose(self, rank: int, why: str) -> Answers:
+        """Note that `rank` will never come again; return the errors that are due now."""
+        self.lost.setdefault(rank, why)
+        answers: Answers = {}
+        for key in list(self._inside):
+            answers |= self._break(key, _why_lost(self.lost))
+        return answers
+
+    def find(self, ranks: Iterable[int]) -> None:
+        """Note that `ranks` can come again: they go on to their teardown."""
+        for rank in ranks:
+            self.lost.pop(rank, None)
+
+    def _break(self, key: Key, why: str) -> Answers:
+        happened = f"{_name(key)} can never complete: {why}"
+        error = Frame({"kind": "broken", "key": key, "error": happened})
+        return dict.fromkeys(self._inside.pop(key), error)
+
+    def _break_disagreement(self) -> Answers:
+        """Release everybody when all ranks wait, but not for the same thing.
+
+        A rank with a second thread may still enter what the others wait for, so then nothing is
+        proven and the world's deadline decides.
+        """
+        waiting = {rank: key for key, ranks in self._inside.items() for rank in ranks}
+        if len(waiting) < self.size or not all(self._alone[rank] for rank in waiting):
+            return {}
+        why = "; ".join(f"rank {rank} is in {_name(key)}" for rank, key in sorted(waiting.items()))
+        answers: Answers = {}
+        for key in list(self._inside):
+            answers |= self._break(key, f"all ranks wait, each for something else: {why}")
+        return answers
+
+
+def _name(key: Key) -> str:
+    operation, name, _ = key
+    return f"{operation} {name!r}" if name else operation
+
+
+def _complete(key: Key, payloads: Mapping[int, bytes]) -> Answers:
+    operation = key[0]
+    if operation == "barrier":
+        return dict.fromkeys(payloads, _answer(key, []))
+    if operation == "broadcast":
+        return dict.fromkeys(payloads, _answer(key, [payloads[0]]))
+    return dict.fromkeys(payloads, _answer(key, [payloads[rank] for rank in sorted(payloads)]))
+
+
+def _answer(key: Key, parts: Sequence[bytes]) -> Frame:
+    sizes = [len(part) for part in parts]
+    return Frame({"kind": "complete", "key": key, "sizes": sizes}, b"".join(parts))
+
+
+def split(frame: Frame) -> list[bytes]:
+    """Return the contributions that an answer carries, in order of rank."""
+    parts, start = [], 0
+    for size in frame.header["sizes"]:
+        parts.append(frame.payload[start : start + size])
+        start += size
+    return parts
+
+
+def _why_lost(lost: Mapping[int, str]) -> str:
+    return "; ".join(f"rank {rank} {why}" for rank, why in sorted(lost.items()))

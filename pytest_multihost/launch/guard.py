@@ -1,0 +1,139 @@
+"""End processes for certain, and never outlive the controller.
+
+A rank leads its own session, so one signal to its group reaches what it forked. What left the
+group - a grandchild with a session of its own - is adopted by the server, which is a subreaper
+(prctl(2), PR_SET_CHILD_SUBREAPER), and found there. Deaths are seen through pidfds, never by the
+end of a stream: descriptors are inherited by children and outlive the rank.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import time
+from collections.abc import Collection, Iterable, Mapping
+
+import psutil
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+ORPHANS_S = 5.0
+"""Bound for the hunt after orphans: one in uninterruptible sleep cannot be ended by anybody."""
+
+
+def _prctl(option: int, value: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of every descendant whose own parent ends."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when `parent` ends.
+
+    The signal is bound to the thread that forked us, which is why the server has only one. If the
+    parent ended before the call took effect nobody would ever tell, hence the check.
+    """
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def signal_group(leader: int, number: int) -> None:
+    """Signal the process group of `leader`, or `leader` alone before it has made its group."""
+    try:
+        os.killpg(leader, number)
+    except ProcessLookupError:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(leader, number)
+
+
+def end_groups(leaders: Mapping[int, int], *, grace_s: float) -> None:
+    """End processes and their groups: TERM, CONT, at most `grace_s` seconds, KILL.
+
+    CONT because a stopped process would keep TERM pending for ever. Does not reap.
+
+    Args:
+        leaders: Process ids of group leaders, our own unreaped children, by their pidfds.
+        grace_s: How long they may take to end by themselves after TERM.
+    """
+    for number in (signal.SIGTERM, signal.SIGCONT):
+        for leader in leaders.values():
+            signal_group(leader, number)
+    wait_until_dead(leaders, grace_s)
+    for leader in leaders.values():
+        signal_group(leader, signal.SIGKILL)
+
+
+def wait_until_dead(pidfds: Iterable[int], timeout_s: float) -> list[int]:
+    """Return those of `pidfds` whose process has ended within `timeout_s` seconds."""
+    deadline = time.monotonic() + timeout_s
+    poll, waiting, dead = select.poll(), set(pidfds), []
+    for descriptor in waiting:
+        poll.register(descriptor, select.POLLIN)
+    while waiting:
+        ready = poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
+        if not ready:
+            break
+        for descriptor, _ in ready:
+            poll.unregister(descriptor)
+            waiting.remove(descriptor)
+            dead.append(descriptor)
+    return dead
+
+
+def end_orphans(*, spare: Collection[int]) -> list[str]:
+    """Kill and reap every descendant of this process except those in `spare`.
+
+    Returns:
+        The command lines of those that were still alive, for the reader of the report.
+    """
+    ended: list[str] = []
+    deadline = time.monotonic() + ORPHANS_S
+    while time.monotonic() < deadline and _reap(spare):
+        for process in _strangers(spare):
+            with contextlib.suppress(psutil.Error):
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    ended.append(" ".join(process.cmdline())[:200] or process.name())
+                    process.kill()
+        time.sleep(0.002)
+    return ended
+
+
+def _strangers(spare: Collection[int]) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.Error):
+        found = psutil.Process().children(recursive=True)
+        return [process for process in found if process.pid not in spare]
+    return []
+
+
+def _reap(spare: Collection[int]) -> bool:
+    """Reap dead children; return whether there may be strangers left.
+
+    `waitpid` answers in microseconds that there are no children at all, which is the usual case;
+    reading /proc for them would cost milliseconds in every test.
+    """
+    if spare:
+        return _reap_one_by_one(spare)
+    try:
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _reap_one_by_one(spare: Collection[int]) -> bool:
+    found = _strangers(spare)
+    for process in found:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(process.pid, os.WNOHANG)
+    return bool(found)

@@ -1,0 +1,128 @@
+"""What controller and server say to each other, and what the engine asks of a launcher.
+
+The control connection is a SOCK_SEQPACKET pair: one message, one packet, descriptors beside it.
+
+Controller to server:
+
+* ``fork``: the world's spec, its directories, and one socket per rank (in further ``streams``
+  packets where they do not fit into one).
+* ``signal``: send a signal to some ranks. The server does it, not the controller: as their parent
+  it alone knows that a process id still means the rank.
+* ``end``: end whatever is left of the world.
+
+Server to controller: ``forked`` (process ids, ports), ``exited`` (one rank's status), ``ended``
+(everything is gone; command lines of what had to be killed beside the ranks), ``failed`` (a
+request could not be served).
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import signal
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+from pytest_multihost.launch.wire import Channel, Frame
+from pytest_multihost.model.event import Event
+from pytest_multihost.model.spec import RankSpec, WorldSpec
+
+MAX_DESCRIPTORS = 250
+"""The kernel takes at most 253 descriptors in one message (SCM_MAX_FD)."""
+
+_MAX_PACKET = 1 << 17
+_INT = array.array("i").itemsize
+
+RunRank = Callable[[RankSpec, Channel], NoReturn]
+"""What a freshly forked rank does for the rest of its life."""
+
+
+def dump_signal() -> int:
+    """Return the signal on which a rank writes its stacks.
+
+    A real-time signal: they queue, and unlike SIGUSR1 and SIGUSR2 no scheduler or trainer sends
+    them (torchelastic and Slurm use those to announce termination).
+    """
+    return signal.SIGRTMIN + 9
+
+
+@dataclass(frozen=True, slots=True)
+class Packet:
+    """One message on the control connection."""
+
+    header: Mapping[str, Any]
+    descriptors: tuple[int, ...] = ()
+
+
+def send_packet(
+    control: socket.socket, header: Mapping[str, Any], descriptors: Sequence[int] = ()
+) -> None:
+    """Send one packet; the kernel duplicates the descriptors for the receiver."""
+    socket.send_fds(control, [json.dumps(header).encode()], list(descriptors))
+
+
+def receive_packet(control: socket.socket) -> Packet | None:
+    """Return the next packet, or None when the other side is gone. Waits for it."""
+    space = socket.CMSG_SPACE(MAX_DESCRIPTORS * _INT)
+    try:
+        data, ancillary, _, _ = control.recvmsg(_MAX_PACKET, space)
+    except ConnectionResetError:
+        return None
+    if not data:
+        return None
+    descriptors = array.array("i")
+    for level, kind, content in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            descriptors.frombytes(content[: len(content) - len(content) % _INT])
+    return Packet(json.loads(data), tuple(descriptors))
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What was found when a world was ended.
+
+    Attributes:
+        events: Exits that had not been seen before.
+        leftovers: Command lines of processes that ranks had left behind.
+    """
+
+    events: tuple[Event, ...]
+    leftovers: tuple[str, ...]
+
+
+class RunningWorld(Protocol):
+    """The ranks of one world, as the engine sees them."""
+
+    def wait(self, timeout_s: float) -> Sequence[Event]:
+        """Return what happened, waiting at most `timeout_s` seconds for the first event.
+
+        Raises:
+            LaunchError: The server is gone.
+        """
+
+    def send(self, rank: int, frame: Frame) -> None:
+        """Send a frame to a rank; a rank that is gone is no error here."""
+
+    def request_dumps(self, ranks: Sequence[int]) -> None:
+        """Have every rank of `ranks` write its stacks to its file."""
+
+    def end(self, *, grace_s: float) -> Ending:
+        """End what is left, whatever state it is in, and return what was found."""
+
+
+class Launcher(Protocol):
+    """Starts worlds."""
+
+    @property
+    def name(self) -> str:
+        """The way of launching, as the verdict calls it."""
+
+    def start(self, spec: WorldSpec, *, directory: Path, scratch: Path) -> RunningWorld:
+        """Start the ranks of a world.
+
+        Raises:
+            LaunchError: They could not be started; none is left.
+        """

@@ -1,0 +1,219 @@
+"""The process that holds the collected tests and forks ranks.
+
+It has one thread, takes part in no collective and initialises no runtime, so a fork of it is
+sound. Everything about processes is decided here: it is the parent of the ranks, so their process
+ids mean them until it has reaped them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import selectors
+import signal
+import socket
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import psutil
+
+from pytest_multihost.launch.guard import (
+    adopt_orphans,
+    end_groups,
+    end_orphans,
+    wait_until_dead,
+)
+from pytest_multihost.launch.protocol import Packet, RunRank, receive_packet, send_packet
+from pytest_multihost.launch.spawn import fork_rank, reserve_port
+from pytest_multihost.model.spec import RankSpec, WorldSpec
+
+KILL_S = 5.0
+"""How long a killed rank may take to die before it is reported as one that cannot be ended."""
+
+_MAX_LEFTOVERS = 20
+
+
+@dataclass(slots=True)
+class _Server:
+    """State of the server: the running world's processes by pidfd, and its ports."""
+
+    control: socket.socket
+    run_rank: RunRank
+    controller: int
+    selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
+    alive: dict[int, tuple[int, int]] = field(default_factory=dict)
+    ports: list[socket.socket] = field(default_factory=list)
+    own_children: frozenset[int] = frozenset()
+
+
+def serve(control: socket.socket, run_rank: RunRank, *, controller: int) -> NoReturn:
+    """Serve requests until the controller goes, then end every rank and exit.
+
+    Args:
+        control: Our end of the control connection.
+        run_rank: What a forked rank does.
+        controller: Process id of the controller, our parent.
+    """
+    try:
+        server = _prepare(control, run_rank, controller)
+        while _serve_once(server):
+            pass
+        _end(server, grace_s=0.0)
+    except BaseException:  # noqa: BLE001 - a forked server must never return into pytest
+        with contextlib.suppress(OSError):
+            send_packet(control, {"kind": "failed", "error": traceback.format_exc()[-8000:]})
+    finally:
+        os._exit(0)
+
+
+def _prepare(control: socket.socket, run_rank: RunRank, controller: int) -> _Server:
+    """Leave the terminal's session, adopt orphans, and watch the controller."""
+    os.setsid()
+    adopt_orphans()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A collection in a rank would touch, and so copy, every page that it shares with us.
+    gc.collect()
+    gc.freeze()
+    children = frozenset(child.pid for child in psutil.Process().children(recursive=True))
+    server = _Server(control, run_rank, os.pidfd_open(controller), own_children=children)
+    server.selector.register(control, selectors.EVENT_READ)
+    server.selector.register(server.controller, selectors.EVENT_READ)
+    return server
+
+
+def _serve_once(server: _Server) -> bool:
+    """Wait for something and handle it; return whether to go on."""
+    for key, _ in server.selector.select():
+        if key.fd == server.controller:
+            return False
+        if key.fd in server.alive:
+            _send_exit(server, key.fd)
+        elif key.fd == server.control.fileno():
+            packet = receive_packet(server.control)
+            if packet is None:
+                return False
+            _answer(server, packet)
+    return True
+
+
+def _answer(server: _Server, packet: Packet) -> None:
+    kind = packet.header["kind"]
+    if kind == "fork":
+        _fork(server, packet)
+    elif kind == "signal":
+        _signal(server, packet.header)
+    elif kind == "end":
+        exits, leftovers = _end(server, grace_s=packet.header["grace_s"])
+        leftovers = leftovers[:_MAX_LEFTOVERS]
+        send_packet(server.control, {"kind": "ended", "exits": exits, "leftovers": leftovers})
+
+
+def _fork(server: _Server, packet: Packet) -> None:
+    """Fork the ranks of a world; on failure leave none of them."""
+    spec = WorldSpec.from_json(packet.header["spec"])
+    streams = _receive_streams(server, packet, spec.size)
+    server.ports = [reserve_port(), reserve_port()]
+    try:
+        pids = _fork_ranks(server, spec, streams, packet.header)
+    except OSError as error:
+        _end(server, grace_s=0.0)
+        send_packet(server.control, {"kind": "failed", "error": f"fork: {error}"})
+    else:
+        send_packet(server.control, {"kind": "forked", "pids": pids, "at_s": time.monotonic()})
+    finally:
+        for stream in streams:
+            stream.close()
+
+
+def _receive_streams(server: _Server, packet: Packet, size: int) -> list[socket.socket]:
+    descriptors = list(packet.descriptors)
+    while len(descriptors) < size:
+        more = receive_packet(server.control)
+        if more is None:
+            break
+        descriptors += more.descriptors
+    return [socket.socket(fileno=descriptor) for descriptor in descriptors]
+
+
+def _fork_ranks(
+    server: _Server, spec: WorldSpec, streams: list[socket.socket], header: Mapping[str, Any]
+) -> list[int]:
+    pids = []
+    ports = (server.ports[0].getsockname()[1], server.ports[1].getsockname()[1])
+    for rank, stream in enumerate(streams):
+        place = RankSpec(
+            world=spec,
+            rank=rank,
+            directory=header["directory"],
+            scratch=header["scratch"],
+            ports=ports,
+        )
+        close = _descriptors(server) + [each.fileno() for each in streams if each is not stream]
+        pid = fork_rank(place, stream, close=close, run_rank=server.run_rank)
+        descriptor = os.pidfd_open(pid)
+        server.alive[descriptor] = (rank, pid)
+        server.selector.register(descriptor, selectors.EVENT_READ)
+        pids.append(pid)
+    return pids
+
+
+def _descriptors(server: _Server) -> list[int]:
+    """Return what the server holds open and a rank must not keep."""
+    selector = getattr(server.selector, "fileno", lambda: -1)()
+    own = [server.control.fileno(), server.controller, selector]
+    return [*own, *server.alive, *(port.fileno() for port in server.ports)]
+
+
+def _signal(server: _Server, header: Mapping[str, Any]) -> None:
+    pids = dict(server.alive.values())
+    for rank in header["ranks"]:
+        if rank in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pids[rank], header["signal"])
+                # A stopped rank would keep the signal pending and show no stacks.
+                os.kill(pids[rank], signal.SIGCONT)
+
+
+def _send_exit(server: _Server, descriptor: int) -> None:
+    with contextlib.suppress(OSError):
+        send_packet(server.control, {"kind": "exited", **_reap(server, descriptor)})
+
+
+def _reap(server: _Server, descriptor: int) -> dict[str, Any]:
+    rank, pid = server.alive.pop(descriptor)
+    server.selector.unregister(descriptor)
+    os.close(descriptor)
+    _, status, usage = os.wait4(pid, 0)
+    return {
+        "rank": rank,
+        "at_s": time.monotonic(),
+        "code": os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
+        "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
+        "cpu_s": usage.ru_utime + usage.ru_stime,
+        "peak_rss_bytes": usage.ru_maxrss * 1024,
+    }
+
+
+def _end(server: _Server, *, grace_s: float) -> tuple[list[dict[str, Any]], list[str]]:
+    """End the world's processes and release its ports."""
+    leaders = {descriptor: pid for descriptor, (_, pid) in server.alive.items()}
+    end_groups(leaders, grace_s=grace_s)
+    exits = [_reap(server, descriptor) for descriptor in wait_until_dead(leaders, KILL_S)]
+    leftovers = [_give_up(server, descriptor) for descriptor in list(server.alive)]
+    leftovers += end_orphans(spare=server.own_children)
+    for port in server.ports:
+        port.close()
+    server.ports = []
+    return exits, leftovers
+
+
+def _give_up(server: _Server, descriptor: int) -> str:
+    """Forget a rank that even SIGKILL does not end: it hangs in the kernel."""
+    rank, pid = server.alive.pop(descriptor)
+    server.selector.unregister(descriptor)
+    os.close(descriptor)
+    return f"rank {rank}, process {pid}: cannot be killed, it waits inside the kernel"

@@ -1,0 +1,1 @@
+"""Frozen values that everything else speaks of; standard library only, JSON both ways."""

@@ -1,0 +1,70 @@
+"""One observed fact, and the frames from which ranks and server let it be known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+EventKind = Literal[
+    "forked",  # the rank's process exists
+    "hello",  # it runs our code and can be asked for its stacks
+    "ready",  # its backend is up
+    "phase",  # it entered setup, call, teardown or shutdown
+    "report",  # pytest made a report in it
+    "subtest",  # a subtest of the user ended in it
+    "warning",  # a warning was recorded in it
+    "parked",  # its test body is over; runtime and sockets stay open
+    "exchange",  # it entered a barrier, gather or broadcast of the harness
+    "sync_point",  # it passed a named point
+    "done",  # its teardown is over
+    "interrupted",  # something that pytest does not turn into a report left the test
+    "exited",  # its process ended
+    "released",  # the controller opened a gate for it
+]
+"""Kinds of events. All but `forked`, `exited` and `released` are told by the rank itself."""
+
+RELEASES = ("go", "teardown", "exit")
+"""The gates that the controller opens, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One observed fact about one rank.
+
+    Attributes:
+        at_s: Seconds on the machine's monotonic clock.
+        rank: Whom it concerns.
+        kind: What happened.
+        detail: JSON object with whatever the kind carries.
+        payload: Bytes that travelled with it; never written to artifacts, never unpickled here.
+    """
+
+    at_s: float
+    rank: int
+    kind: EventKind
+    detail: Mapping[str, Any] = field(default_factory=dict)
+    payload: bytes = b""
+
+    def to_json(self, *, origin_s: float) -> dict[str, Any]:
+        """Return a JSON object with the time counted from `origin_s`, without the payload."""
+        data = asdict(self)
+        del data["payload"]
+        return {**data, "at_s": round(self.at_s - origin_s, 6)}
+
+
+@dataclass(frozen=True, slots=True)
+class ExitStatus:
+    """How a process ended.
+
+    Attributes:
+        code: Exit code, None when a signal ended it.
+        signal: Signal number, None when it exited.
+        cpu_s: User and system seconds of it and its reaped children.
+        peak_rss_bytes: Largest resident set.
+    """
+
+    code: int | None
+    signal: int | None
+    cpu_s: float
+    peak_rss_bytes: int

@@ -1,0 +1,51 @@
+"""What happened to one world: facts only, nothing judged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pytest_multihost.model.event import Event
+from pytest_multihost.model.spec import WorldSpec
+from pytest_multihost.model.stack import Dump
+
+Ending = Literal[
+    "self",  # every rank left when told to
+    "overrun",  # the test's deadline passed
+    "startup-overrun",  # not all ranks were ready in time
+    "settled",  # after a failure or death the others had their grace
+    "lost",  # the harness itself broke: no server, no ranks
+    "interrupted",  # Ctrl-C in the controller
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldResult:
+    """One attempt of one test, as it was observed.
+
+    Attributes:
+        spec: What it was to be.
+        launch: The way of launching.
+        started_at: UTC time, ISO 8601.
+        started_s: The same moment on the monotonic clock that the history uses.
+        ended_s: When nothing of it was left.
+        history: Everything observed, in the order of arrival.
+        ending: Why it ended.
+        reason: The harness's own words where it ended the world, else None.
+        dumps: Stacks of the ranks, taken before they were ended.
+        leftovers: Command lines of processes that ranks had left behind.
+        last_words: For ranks that died, the end of their log.
+    """
+
+    spec: WorldSpec
+    launch: str
+    started_at: str
+    started_s: float
+    ended_s: float
+    history: tuple[Event, ...]
+    ending: Ending
+    reason: str | None = None
+    dumps: tuple[Dump, ...] = ()
+    leftovers: tuple[str, ...] = ()
+    last_words: Mapping[int, str] = field(default_factory=dict)

@@ -1,0 +1,69 @@
+"""What a world is to be: decided in the controller, the same for every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldSpec:
+    """One attempt of one test.
+
+    Attributes:
+        nodeid: pytest's node id; never carries a rank.
+        attempt: 1 for the first run of this test in this session, 2 for its first rerun, ...
+        size: Number of ranks.
+        backend: Name of the backend that forms the process group.
+        local_devices: Devices per rank, for backends that make their own (jax).
+        timeout_s: Seconds from the moment all ranks are ready to the end of the world.
+        startup_timeout_s: Seconds from the first fork until all ranks are ready.
+        seed: Decides everything that is drawn at random on behalf of this world.
+    """
+
+    nodeid: str
+    attempt: int
+    size: int
+    backend: str
+    local_devices: int
+    timeout_s: float
+    startup_timeout_s: float
+    seed: int
+
+    def to_json(self) -> Json:
+        """Return a JSON object that `from_json` turns back into an equal value."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> WorldSpec:
+        """Rebuild the value that `to_json` wrote."""
+        return cls(**data)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSpec:
+    """One rank's place in a world.
+
+    Attributes:
+        world: The world it belongs to.
+        rank: Its index, 0..size-1.
+        directory: Artifacts of this attempt: logs and stacks go here.
+        scratch: Private directory of this world outside the artifacts: rendezvous files,
+            temporary directories of the tests.
+        ports: Two TCP ports of 127.0.0.1 that are held for this world: one for whoever uses
+            MASTER_PORT, one for the backend's own service.
+    """
+
+    world: WorldSpec
+    rank: int
+    directory: str
+    scratch: str
+    ports: tuple[int, int]
+
+    @property
+    def is_primary(self) -> bool:
+        """Whether this is rank 0."""
+        return self.rank == 0

@@ -1,0 +1,51 @@
+"""What a rank was doing at one instant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One Python frame. `line` is 0 where the dumper could not tell."""
+
+    file: str
+    line: int
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadStack:
+    """Frames of one thread, innermost first.
+
+    Attributes:
+        name: The thread's name where the dumper knows it, else its identifier.
+        frames: Innermost first.
+        current: Whether this thread held the interpreter when the dump was taken.
+        truncated: Whether the dumper left outer frames out.
+    """
+
+    name: str
+    frames: tuple[Frame, ...]
+    current: bool = False
+    truncated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """All stacks of one rank at one instant.
+
+    Attributes:
+        rank: Whose.
+        source: Which dumper made it, e.g. ``faulthandler``.
+        threads: As the dumper ordered them; empty when the rank gave no answer.
+    """
+
+    rank: int
+    source: str
+    threads: tuple[ThreadStack, ...]
+
+    @property
+    def main(self) -> ThreadStack | None:
+        """The main thread: the oldest one, which faulthandler prints last."""
+        return self.threads[-1] if self.threads else None

@@ -1,0 +1,25 @@
+"""Fixtures that a test uses inside a rank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_multihost.model.errors import NoWorldError
+from pytest_multihost.rank.world import World, current_world
+
+
+@pytest.fixture
+def world() -> World:
+    """The ranks of this test, seen from one of them: rank, size, barrier, gather, ..."""
+    try:
+        return current_world()
+    except NoWorldError as error:
+        pytest.fail(str(error), pytrace=False)
+
+
+@pytest.fixture
+def shared_tmp_path(world: World) -> Path:
+    """One temporary directory for all ranks of the world; `tmp_path` is each rank's own."""
+    return world.shared_directory

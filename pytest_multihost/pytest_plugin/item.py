@@ -1,0 +1,148 @@
+"""A test item whose body runs in ranks.
+
+After collection our class is mixed into the item's own, so the item stays what it was to
+everybody else - xdist, --lf, -x, --durations, reruns - and only its phases are ours: fixtures are
+set up in the ranks, never here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+
+from pytest_multihost.pytest_plugin._compat import TerminalRepr
+from pytest_multihost.pytest_plugin.report import (
+    add_output,
+    add_properties,
+    longrepr,
+    pass_on_subtests,
+    pass_on_warnings,
+)
+from pytest_multihost.pytest_plugin.run import RUN, Attempted
+
+ATTEMPTED = pytest.StashKey[Attempted]()
+_ORIGINAL = pytest.StashKey[type[pytest.Item]]()
+
+
+class WorldFailedError(Exception):
+    """Ends the phase of an item whose world did not pass; never seen by a user."""
+
+
+class MultihostItem(pytest.Item):
+    """Mixed into the class of every multihost item in the controller."""
+
+    def setup(self) -> None:
+        """Forget the last attempt; fixtures are set up in the ranks."""
+        self._report_sections.clear()
+        self.user_properties.clear()
+        if ATTEMPTED in self.stash:
+            del self.stash[ATTEMPTED]
+
+    def runtest(self) -> None:
+        """Run the test as a world."""
+        attempted = self.config.stash[RUN].attempt(self)
+        self.stash[ATTEMPTED] = attempted
+        add_output(self, attempted)
+        add_properties(self, attempted)
+        pass_on_warnings(self.config, attempted)
+        pass_on_subtests(self, attempted)
+        finding = attempted.finding
+        if finding.status not in ("passed", "xpassed") and finding.when != "teardown":
+            raise WorldFailedError(finding.reason)
+
+    def teardown(self) -> None:
+        """Report what only the teardown in the ranks got wrong, where pytest expects it."""
+        attempted = self.stash.get(ATTEMPTED, None)
+        if attempted is not None and attempted.finding.when == "teardown":
+            raise WorldFailedError(attempted.finding.reason)
+
+    def repr_failure(
+        self,
+        excinfo: pytest.ExceptionInfo[BaseException],
+        *args: Any,  # noqa: ANN401 - as other classes of items define it
+        **kwargs: Any,  # noqa: ANN401
+    ) -> str | TerminalRepr:
+        """Show what the ranks saw instead of our own exception."""
+        if isinstance(excinfo.value, WorldFailedError):
+            return longrepr(self, self.stash[ATTEMPTED])
+        return super().repr_failure(excinfo, *args, **kwargs)
+
+    def iter_markers(self, name: str | None = None) -> Iterator[pytest.Mark]:
+        """Leave out what only the ranks can judge.
+
+        xfail is about exceptions, and those are raised in the ranks. A skipif condition that is a
+        string is evaluated in the test's module, and may ask the world for its size.
+        """
+        for mark in super().iter_markers(name):
+            if mark.name != "xfail" and not _is_string_skipif(mark):
+                yield mark
+
+
+def _is_string_skipif(mark: pytest.Mark) -> bool:
+    conditions = (*mark.args, mark.kwargs.get("condition"))
+    return mark.name == "skipif" and any(isinstance(each, str) for each in conditions)
+
+
+@cache
+def _mixed(kind: type[pytest.Item]) -> type[pytest.Item]:
+    metaclass: Any = type(kind)
+    mixed: type[pytest.Item] = metaclass(f"Multihost{kind.__name__}", (MultihostItem, kind), {})
+    return mixed
+
+
+def convert(item: pytest.Item) -> None:
+    """Make `item` one whose body runs in ranks."""
+    item.stash[_ORIGINAL] = type(item)
+    item.__class__ = _mixed(type(item))
+
+
+def restore(item: pytest.Item) -> pytest.Item:
+    """Make `item` again what pytest collected: in a rank it runs the ordinary way."""
+    item.__class__ = item.stash.get(_ORIGINAL, type(item))
+    return item
+
+
+def finish_report(
+    item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport
+) -> None:
+    """Give pytest's report of our item the status that the ranks have earned.
+
+    Runs after every other plugin's makereport: what skipping, xfail and error mean for a world was
+    decided in the ranks.
+    """
+    attempted = item.stash.get(ATTEMPTED, None)
+    if attempted is None or call.when == "setup":
+        return
+    finding = attempted.finding
+    if call.when == "call" and finding.when != "teardown":
+        _apply_status(item, report, attempted)
+    if finding.status == "error" and finding.when == "setup" and call.when == "call":
+        report.when = "setup"
+
+
+def _apply_status(item: pytest.Item, report: pytest.TestReport, attempted: Attempted) -> None:
+    finding = attempted.finding
+    if finding.status in ("failed", "error"):
+        report.outcome = "failed"
+    elif finding.status == "skipped":
+        path, line, _ = item.location
+        report.outcome = "skipped"
+        report.longrepr = (path, (line or 0) + 1, f"Skipped: {finding.reason}")
+    elif finding.status in ("xfailed", "xpassed"):
+        report.outcome = "skipped" if finding.status == "xfailed" else "passed"
+        report.wasxfail = _xfail_reason(attempted)
+    else:
+        report.outcome = "passed"
+
+
+def _xfail_reason(attempted: Attempted) -> str:
+    for each in attempted.finding.ranks:
+        for event in each.facts.reports:
+            if event.detail["wasxfail"] is not None:
+                return str(event.detail["wasxfail"])
+        if each.facts.xfail is not None:
+            return str(each.facts.xfail["reason"])
+    return ""

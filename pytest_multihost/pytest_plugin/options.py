@@ -1,0 +1,175 @@
+"""Options, ini values and environment variables, and how they are read.
+
+Precedence: marker, command line, environment, ini, default.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from pytest_multihost.model.errors import SettingError
+
+T = TypeVar("T")
+
+DEFAULT_RANKS = 2
+DEFAULT_BACKEND = "none"
+DEFAULT_TIMEOUT_S = 120.0
+DEFAULT_STARTUP_TIMEOUT_S = 60.0
+DEFAULT_ARTIFACTS = ".pytest_multihost"
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """One setting under its three names: `--multihost-x`, `multihost_x`, `PYTEST_MULTIHOST_X`."""
+
+    stem: str
+    metavar: str
+    help: str
+    flags: tuple[str, ...] = ()
+
+
+_OPTIONS = (
+    _Option("ranks", "N[,N...]", "Ranks for every multihost test that names none", ("--ranks",)),
+    _Option("backend", "NAME[,...]", "Backend for every multihost test that names none"),
+    _Option("timeout", "SECONDS", "Time for a world from all ranks ready to its end"),
+    _Option("startup_timeout", "SECONDS", "Time until all ranks of a world are ready"),
+    _Option("mode", "marked|auto", "Which tests run as worlds: the marked ones, or every one"),
+    _Option("artifacts", "DIR", "Where logs, stacks and verdicts go"),
+)
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Declare everything a user can set."""
+    group = parser.getgroup("multihost", "worlds of ranks")
+    for option in _OPTIONS:
+        flag = f"--multihost-{option.stem.replace('_', '-')}"
+        dest = f"multihost_{option.stem}"
+        group.addoption(
+            *option.flags, flag, dest=dest, default=None, metavar=option.metavar, help=option.help
+        )
+        parser.addini(dest, option.help, type="string", default="")
+    parser.addini(
+        "multihost_require",
+        "Fail the run when multihost tests were asked for and none ran",
+        type="bool",
+        default=False,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What holds for tests whose marker says nothing.
+
+    Attributes:
+        ranks: World sizes; several parametrize. None where nobody named a number.
+        backends: Names; several parametrize.
+        timeout_s: Seconds from all ranks ready to the end.
+        startup_timeout_s: Seconds until all ranks are ready.
+        is_auto: Whether unmarked tests are multihost too.
+        artifacts: Absolute path of the artifacts directory.
+        is_required: Whether a run without multihost tests fails.
+        asked: Whether `--ranks` was on the command line.
+    """
+
+    ranks: tuple[int, ...] | None
+    backends: tuple[str, ...]
+    timeout_s: float
+    startup_timeout_s: float
+    is_auto: bool
+    artifacts: Path
+    is_required: bool
+    asked: bool
+
+
+def read_defaults(config: pytest.Config) -> Defaults:
+    """Read the settings.
+
+    Raises:
+        pytest.UsageError: One of them cannot be used; names where it was set.
+    """
+    ranks = _read(config, "ranks", parse_ranks)
+    artifacts = _read(config, "artifacts", str) or DEFAULT_ARTIFACTS
+    return Defaults(
+        ranks=ranks,
+        backends=_read(config, "backend", parse_names) or (DEFAULT_BACKEND,),
+        timeout_s=_read(config, "timeout", parse_seconds) or DEFAULT_TIMEOUT_S,
+        startup_timeout_s=_read(config, "startup_timeout", parse_seconds)
+        or DEFAULT_STARTUP_TIMEOUT_S,
+        is_auto=_read(config, "mode", _parse_mode) == "auto",
+        artifacts=config.rootpath / artifacts,
+        is_required=bool(config.getini("multihost_require")),
+        asked=config.getoption("multihost_ranks") is not None,
+    )
+
+
+def _read(config: pytest.Config, stem: str, parse: Callable[[str], T]) -> T | None:
+    """Return the setting from the first place that has it, or None."""
+    variable = f"PYTEST_MULTIHOST_{stem.upper()}"
+    places = (
+        (f"--multihost-{stem.replace('_', '-')}", config.getoption(f"multihost_{stem}")),
+        (variable, os.environ.get(variable)),
+        (f"multihost_{stem} (ini)", config.getini(f"multihost_{stem}")),
+    )
+    for place, value in places:
+        if value:
+            try:
+                return parse(value)
+            except SettingError as error:
+                message = f"{place}: {error}"
+                raise pytest.UsageError(message) from error
+    return None
+
+
+def parse_ranks(text: str) -> tuple[int, ...]:
+    """Read "4" or "1,2,4".
+
+    Raises:
+        SettingError: A part is no whole number of at least 1.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        happened = f"ranks must be whole numbers of at least 1, not {text!r}"
+        raise SettingError(happened)
+    return tuple(dict.fromkeys(int(part) for part in parts))
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """Read "gloo" or "gloo,jax".
+
+    Raises:
+        SettingError: A part is empty.
+    """
+    parts = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    if not all(parts):
+        happened = f"a name is missing in {text!r}"
+        raise SettingError(happened)
+    return parts
+
+
+def parse_seconds(text: str) -> float:
+    """Read a positive number of seconds.
+
+    Raises:
+        SettingError: It is none.
+    """
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        happened = f"must be a positive number of seconds, not {text!r}"
+        raise SettingError(happened)
+    return seconds
+
+
+def _parse_mode(text: str) -> str:
+    if text not in ("marked", "auto"):
+        happened = f"must be 'marked' or 'auto', not {text!r}"
+        raise SettingError(happened)
+    return text

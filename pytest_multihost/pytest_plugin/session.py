@@ -1,0 +1,84 @@
+"""What happens once per run: take over the items, start the server, speak up at the end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import pytest
+
+from pytest_multihost.pytest_plugin.item import convert, restore
+from pytest_multihost.pytest_plugin.marks import is_multihost
+from pytest_multihost.pytest_plugin.run import Run
+
+
+class PytestMultihostWarning(pytest.PytestWarning):
+    """Worlds were asked for and none ran."""
+
+
+def start_worlds(run: Run, session: pytest.Session) -> None:
+    """Plan the multihost items, start their server, and make them run in ranks.
+
+    Raises:
+        pytest.UsageError: A marker is wrong, or the server cannot be started.
+    """
+    chosen = run.plan(session.items)
+    option = run.config.option
+    if not chosen or option.collectonly or getattr(option, "setupplan", False):
+        return
+    if sys.platform != "linux":
+        _skip_all(chosen)
+        return
+    run.open(chosen, restore)
+    for item in chosen:
+        convert(item)
+
+
+def _skip_all(items: Sequence[pytest.Item]) -> None:
+    reason = f"multihost worlds need Linux (/proc, pidfds), this is {sys.platform}"
+    for item in items:
+        item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def collection_line(run: Run, items: Sequence[pytest.Item]) -> str | None:
+    """Return the line under "collected N items"."""
+    count = sum(is_multihost(item, run.defaults) for item in items)
+    if count == 0:
+        return None
+    return f"multihost: {count} of {len(items)} tests run as worlds of ranks, launched by fork"
+
+
+def require_worlds(run: Run, session: pytest.Session) -> None:
+    """Warn, or fail the run, when worlds were asked for and none ran."""
+    message = _missing(run)
+    if message is None or run.config.option.collectonly or getattr(session, "shouldstop", False):
+        return
+    if run.defaults.is_required:
+        run.fatal = message
+    else:
+        try:
+            warning = PytestMultihostWarning(message)
+            run.config.issue_config_time_warning(warning, stacklevel=2)
+        except PytestMultihostWarning:  # -W error
+            run.fatal = message
+    if run.fatal and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _missing(run: Run) -> str | None:
+    if run.ran:
+        return None
+    if run.plans:
+        return f"{len(run.plans)} multihost tests were selected and none ran"
+    if run.defaults.asked:
+        return "--ranks was given, but no selected test is marked with @pytest.mark.multihost"
+    if run.defaults.is_required:
+        return "multihost_require is set, but no selected test is multihost"
+    return None
+
+
+def summarize(reporter: pytest.TerminalReporter, run: Run) -> None:
+    """Write why the run fails although no test did."""
+    if run.fatal:
+        reporter.write_sep("=", "multihost", red=True, bold=True)
+        reporter.write_line(f"FAILED: {run.fatal}", red=True)

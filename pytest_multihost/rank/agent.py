@@ -1,0 +1,270 @@
+"""A rank's life: put in order, start the backend, run the one test, report, leave.
+
+The test runs through pytest's own protocol hook, never through the bare function: assertion
+messages, warning filters and other plugins hang on it.
+
+A rank passes three gates, which the controller opens for all ranks together: `go` when all are
+ready; `teardown` when all test bodies are over, because the closing sockets of a rank that is
+finished would turn those that wait for it into raisers; `exit` when all fixtures are torn down.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import time
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+from warnings import WarningMessage
+
+import pytest
+from _pytest.runner import runtestprotocol
+from _pytest.skipping import xfailed_key
+
+from pytest_multihost.backends.backend import Backend
+from pytest_multihost.launch.wire import Channel
+from pytest_multihost.model.spec import RankSpec
+from pytest_multihost.rank.hygiene import put_in_order
+from pytest_multihost.rank.records import error_record, format_exception, warning_record
+from pytest_multihost.rank.world import World, enter_world
+
+FindItem = Callable[[str], pytest.Item]
+
+_NOT_IN_A_RANK = (
+    "timeout",  # pytest-timeout: its SIGALRM would fire in a rank, unseen; our clock decides
+    "faulthandler",  # its one global timer and its descriptor belong to the controller
+    "pdbinvoke",
+    "pdbtrace",
+    "reportlog_plugin",  # writes the controller's file
+)
+"""Plugins of the controller that must not act in a rank, by the names they register."""
+
+
+@dataclass(slots=True)
+class _Teller:
+    """Tells the controller what happens, with the time it happened at."""
+
+    channel: Channel
+
+    def tell(self, kind: str, **detail: object) -> None:
+        self.channel.send({"kind": kind, "at_s": time.monotonic(), **detail})
+
+    def await_gate(self, gate: str) -> None:
+        """Wait until the controller opens `gate`."""
+        self.channel.receive(lambda frame: frame.header.get("gate") == gate)
+
+
+def run_rank(
+    spec: RankSpec, channel: Channel, *, find_item: FindItem, backends: Mapping[str, Backend]
+) -> NoReturn:
+    """Be a rank. Never returns.
+
+    Args:
+        spec: Its place in the world.
+        channel: Its connection to the controller.
+        find_item: Returns the collected item with a given node id.
+        backends: All backends by name.
+    """
+    put_in_order(spec)
+    teller = _Teller(channel)
+    teller.tell("hello", pid=os.getpid())
+    item = find_item(spec.world.nodeid)
+    backend = backends[spec.world.backend]
+    try:
+        backend.start(spec)
+        # jax registers its shutdown barrier; a rank leaves without it, see `_leave`.
+        atexit._clear()  # noqa: SLF001 - as in hygiene
+        enter_world(World(spec, backend, channel))
+        _put_pytest_in_order(item.config, spec)
+        teller.tell("ready")
+        teller.await_gate("go")
+        _run_test(item, teller)
+        teller.tell("done")
+    except EOFError:  # the controller is gone, and whoever could read a report with it
+        os._exit(1)
+    except BaseException as error:  # noqa: BLE001 - pytest.exit(), Ctrl-C, a plugin's error
+        text = format_exception(error)
+        record = error_record(error, root=str(item.config.rootpath), text=text)
+        teller.tell("interrupted", error=record)
+    _leave(teller)
+
+
+def _run_test(item: pytest.Item, teller: _Teller) -> None:
+    plugin = _RankPlugin(item.config, teller)
+    item.config.pluginmanager.register(plugin, "multihost_rank")
+    item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
+
+
+def _leave(teller: _Teller) -> NoReturn:
+    """Wait for the exit gate, then end without the interpreter's shutdown.
+
+    `sys.exit` would run the destructors of runtimes whose peers are leaving too: measured 40 times
+    the CPU seconds, and jax's shutdown barrier on top. What the test itself registered with
+    `atexit` still runs.
+    """
+    teller.await_gate("exit")
+    try:
+        atexit._run_exitfuncs()  # noqa: SLF001 - as in hygiene
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def _put_pytest_in_order(config: pytest.Config, spec: RankSpec) -> None:
+    """Cut what ties this copy of pytest to the controller's files and terminal."""
+    manager = config.pluginmanager
+    for name in _NOT_IN_A_RANK:
+        if manager.has_plugin(name):
+            manager.unregister(name=name)
+    _stop_capturing(config)
+    config.get_terminal_writer()._file = sys.stdout  # noqa: SLF001 - no public setter
+    logging_plugin: Any = manager.get_plugin("logging-plugin")
+    if logging_plugin is not None:
+        logging_plugin.log_file_handler.setStream(sys.stderr)
+    base = Path(spec.scratch, f"rank-{spec.rank}")
+    base.mkdir(mode=0o700)
+    config._tmp_path_factory._basetemp = base  # type: ignore[attr-defined]  # noqa: SLF001
+    sys.breakpointhook = _refuse_breakpoint
+
+
+def _stop_capturing(config: pytest.Config) -> None:
+    """Let the rank print into its log; capsys and capfd still work.
+
+    pytest's global capture keeps output in an unnamed temporary file that is gone when the rank
+    is killed, which is just when it is wanted. The log is read back into the report.
+    """
+    capture: Any = config.pluginmanager.get_plugin("capturemanager")
+    if capture is None:  # -p no:capture
+        return
+    stdout, stderr, descriptors = sys.stdout, sys.stderr, (os.dup(1), os.dup(2))
+    capture.read_global_capture()
+    capture.stop_global_capturing()
+    for target, descriptor in zip((1, 2), descriptors, strict=True):
+        os.dup2(descriptor, target)
+        os.close(descriptor)
+    sys.stdout, sys.stderr = stdout, stderr
+    capture._method = "no"  # noqa: SLF001 - no public setter
+    capture.start_global_capturing()
+
+
+def _refuse_breakpoint(*_: object, **__: object) -> NoReturn:
+    message = (
+        "breakpoint() in a rank: a rank has no terminal."
+        " Attach with `py-spy dump --pid`, or run the test with ranks=1 outside the marker."
+    )
+    raise RuntimeError(message)
+
+
+class _RankPlugin:
+    """The hooks of this package inside a rank."""
+
+    def __init__(self, config: pytest.Config, teller: _Teller) -> None:
+        self._config = config
+        self._teller = teller
+        self._is_in_body = False
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+        """Run the test once: a rank that reruns alone would hang the others.
+
+        `log=False`: terminal, JUnit and the like live in the controller and hear of the world's
+        one report there.
+        """
+        runtestprotocol(item, log=False, nextitem=nextitem)
+        return True
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self) -> None:
+        self._teller.tell("phase", phase="setup")
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self) -> Generator[None]:
+        self._teller.tell("phase", phase="call")
+        self._is_in_body = True
+        try:
+            return (yield)
+        finally:
+            self._is_in_body = False
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_teardown(self) -> None:
+        """Park: the test body is over, everything it holds stays open."""
+        self._teller.tell("parked")
+        self._teller.await_gate("teardown")
+        self._teller.tell("phase", phase="teardown")
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Tell of each phase as soon as it is over, before anything of the next can hang."""
+        at_s = time.monotonic()
+        _end_if_child(self._teller.channel)
+        report = yield
+        if not self._is_in_body:  # in the body it is a subtest's, told by logreport
+            self._tell_report(item, call, report, at_s)
+        return report
+
+    def _tell_report(
+        self, item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport, at_s: float
+    ) -> None:
+        error = None
+        if call.excinfo is not None and (not report.skipped or hasattr(report, "wasxfail")):
+            root = str(item.config.rootpath)
+            error = error_record(call.excinfo.value, root=root, text=report.longreprtext)
+        record = {
+            "when": report.when,
+            "outcome": report.outcome,
+            "wasxfail": getattr(report, "wasxfail", None),
+            "is_strict_xpass": _is_strict_xpass(call, report),
+            "xfail": _xfail(item),
+            "duration_s": report.duration,
+            "error": error,
+            "report": _serialized(item.config, report),
+        }
+        self._teller.channel.send({"kind": "report", "at_s": at_s, **record})
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Tell of a subtest; the test's own reports are not logged in a rank."""
+        self._teller.tell(
+            "subtest", outcome=report.outcome, report=_serialized(self._config, report)
+        )
+
+    def pytest_warning_recorded(
+        self,
+        warning_message: WarningMessage,
+        when: str,
+        nodeid: str,
+        location: tuple[str, int, str] | None,
+    ) -> None:
+        record = warning_record(warning_message)
+        self._teller.tell("warning", when=when, nodeid=nodeid, location=location, warning=record)
+
+
+def _end_if_child(channel: Channel) -> None:
+    """End a forked child of the rank that has run on into the end of the test."""
+    if not channel.is_ours:
+        sys.stderr.write("a forked child of this rank returned from the test; it was ended\n")
+        os._exit(1)
+
+
+def _is_strict_xpass(call: pytest.CallInfo[None], report: pytest.TestReport) -> bool:
+    text = report.longrepr if isinstance(report.longrepr, str) else ""
+    return call.excinfo is None and report.failed and text.startswith("[XPASS(strict)]")
+
+
+def _xfail(item: pytest.Item) -> dict[str, Any] | None:
+    """Return the xfail mark that is in force, so that a hang or death can be judged by it."""
+    xfail = item.stash.get(xfailed_key, None)
+    if xfail is None or item.config.option.runxfail:
+        return None
+    return {"reason": xfail.reason, "is_plain": xfail.raises is None}
+
+
+def _serialized(config: pytest.Config, report: pytest.TestReport) -> dict[str, Any]:
+    data: dict[str, Any] = config.hook.pytest_report_to_serializable(config=config, report=report)
+    return data

@@ -1,0 +1,72 @@
+"""The environment variables of a rank: nothing inherited that names another world.
+
+A rank gets torchrun's variables set to its own world's values, so code that initialises itself
+from the environment does so here. What an outer launcher, a proxy or pytest itself left behind is
+taken out: a stray RANK makes a program join somebody else's world, and jax warns that a proxy
+variable can hang its start-up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from pytest_multihost.model.spec import RankSpec
+
+_FOREIGN = re.compile(
+    r"""
+    (RANK|WORLD_SIZE|MASTER_(ADDR|PORT)            # torch
+    |(LOCAL|GROUP|ROLE|NODE)_(RANK|WORLD_SIZE|NAME)
+    |TORCHELASTIC_.*
+    |OMPI_.*|PMI_.*|PMIX_.*|MPI_.*                 # Open MPI, MPICH
+    |SLURM_(PROCID|LOCALID|NODEID|NTASKS|NPROCS|JOB_NUM_NODES|STEP_.*)
+    |JAX_(COORDINATOR_(ADDRESS|BIND_ADDRESS)|NUM_PROCESSES|PROCESS_ID|LOCAL_DEVICE_IDS)
+    |(HTTP|HTTPS|FTP|ALL|NO|GRPC)_PROXY
+    |PYTEST_XDIST_.*|PYTEST_CURRENT_TEST)
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def foreign_variables(inherited: Mapping[str, str]) -> list[str]:
+    """Return the names in `inherited` that a rank must not see."""
+    return [name for name in inherited if _FOREIGN.fullmatch(name)]
+
+
+def thread_variables(inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that limit native libraries to one thread, less the user's own."""
+    return {name: "1" for name in _ONE_THREAD if not inherited.get(name)}
+
+
+def rank_variables(spec: RankSpec, inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return what a rank's environment gets in addition.
+
+    Args:
+        spec: The rank's place in its world.
+        inherited: The environment so far; thread limits the user has set there are kept.
+    """
+    rank, size = str(spec.rank), str(spec.world.size)
+    return thread_variables(inherited) | {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": size,
+        "LOCAL_WORLD_SIZE": size,
+        "GROUP_RANK": "0",
+        "GROUP_WORLD_SIZE": "1",
+        "ROLE_RANK": rank,
+        "ROLE_WORLD_SIZE": size,
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(spec.ports[0]),
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RUN_ID": f"multihost-{spec.world.seed}",
+        # torchrun's agent hosts the store and rank 0 is a client of it; here rank 0 hosts it.
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        # The other choice is the interface that the host's name resolves to, if it does.
+        "GLOO_SOCKET_IFNAME": "lo",
+        "PYTEST_MULTIHOST_RANK": rank,
+        "PYTEST_MULTIHOST_WORLD_SIZE": size,
+    }

@@ -1,0 +1,102 @@
+"""What a freshly forked rank puts in order before anything else: it is a process of its own.
+
+A fork is a copy of the server, which is a copy of the controller, and both leave traces: exit
+handlers that would write the controller's files, signal handlers, the state of random generators,
+the terminal as standard output. Each function here takes one of them away.
+"""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import io
+import os
+import random
+import signal
+import sys
+from pathlib import Path
+
+from pytest_multihost.launch.protocol import dump_signal
+from pytest_multihost.model.spec import RankSpec
+from pytest_multihost.rank.environment import foreign_variables, rank_variables
+
+_keep_open: list[io.BufferedWriter] = []
+"""faulthandler writes to a bare descriptor number: the file must live as long as the process."""
+
+
+def put_in_order(spec: RankSpec) -> None:
+    """Make this forked process a rank: streams, signals, environment, randomness, dumps."""
+    log, stacks = log_path(spec), stacks_path(spec)
+    _redirect_streams(log)
+    _reset_signals()
+    atexit._clear()  # noqa: SLF001 - documented in CPython's own tests; there is no other way
+    _set_environment(spec)
+    _seed_generators(f"{spec.world.seed}/{spec.rank}")
+    _arm_faulthandler(stacks)
+
+
+def log_path(spec: RankSpec) -> Path:
+    """Return the file that everything the rank prints goes to."""
+    return Path(spec.directory, f"rank-{spec.rank}.log")
+
+
+def stacks_path(spec: RankSpec) -> Path:
+    """Return the file that the rank writes its stacks to when asked."""
+    return Path(spec.directory, f"rank-{spec.rank}.stacks")
+
+
+def _redirect_streams(log: Path) -> None:
+    """Send standard output and error to the rank's log, unbuffered, and close standard input.
+
+    One file for both keeps their order, and what was printed survives whatever the rank's end is.
+    """
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+    os.close(null)
+    for name, target in (("stdout", 1), ("stderr", 2)):
+        stream = _text_stream(target)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def _text_stream(descriptor: int) -> io.TextIOWrapper:
+    raw = open(descriptor, "wb", buffering=0, closefd=False)  # noqa: SIM115 - lives on
+    return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", write_through=True)
+
+
+def _reset_signals() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGALRM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _set_environment(spec: RankSpec) -> None:
+    variables = rank_variables(spec, os.environ)
+    for name in foreign_variables(os.environ):
+        del os.environ[name]
+    os.environ.update(variables)
+
+
+def _seed_generators(seed: str) -> None:
+    """Give each rank random numbers of its own, repeatably.
+
+    Forked ranks share the state of every generator, so `random.random()` would agree between
+    them; on real hosts it does not, and code that relies on it would pass here and fail there.
+    """
+    random.seed(seed)
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed(random.Random(seed).getrandbits(32))
+
+
+def _arm_faulthandler(stacks: Path) -> None:
+    """Have fatal signals end up in the log and the dump signal in the stacks file."""
+    faulthandler.enable(file=2)
+    file = stacks.open("wb", buffering=0)
+    _keep_open.append(file)  # type: ignore[arg-type]
+    faulthandler.register(dump_signal(), file=file, all_threads=True, chain=False)

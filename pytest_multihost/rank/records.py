@@ -1,0 +1,84 @@
+"""What a rank tells the controller about its test: reports, errors and warnings as JSON.
+
+Exceptions travel as text. Their objects stay in the rank: many cannot be pickled, and a few cannot
+even be printed.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any
+from warnings import WarningMessage
+
+from pytest_multihost.analysis.frames import innermost_user_frame, relative_to
+from pytest_multihost.model.errors import WorldBrokenError
+from pytest_multihost.model.stack import Frame
+
+Json = dict[str, Any]
+
+MAX_MESSAGE = 20_000
+"""Characters of an exception's message that are kept."""
+
+
+def error_record(error: BaseException, *, root: str, text: str) -> Json:
+    """Describe an exception.
+
+    Args:
+        error: The exception.
+        root: pytest's rootdir; files below it are named relative to it.
+        text: The representation that pytest made of it.
+    """
+    frame = innermost_user_frame(_frames(error.__traceback__))
+    return {
+        "type": _type_name(type(error)),
+        "message": _message(error),
+        "file": relative_to(root, frame.file) if frame else None,
+        "line": frame.line if frame else None,
+        "text": text,
+        "is_harness_symptom": isinstance(error, WorldBrokenError),
+    }
+
+
+def _frames(trace: TracebackType | None) -> Iterable[Frame]:
+    """Return the frames of a traceback, innermost first."""
+    found = []
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        found.append(Frame(code.co_filename, trace.tb_lineno, code.co_name))
+        trace = trace.tb_next
+    return reversed(found)
+
+
+def _type_name(kind: type) -> str:
+    prefix = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+    return f"{prefix}{kind.__qualname__}"
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)[:MAX_MESSAGE]
+    except Exception as second:  # noqa: BLE001 - any user's __str__ can raise anything
+        return f"<its str() raises {type(second).__name__}>"
+
+
+def format_exception(error: BaseException) -> str:
+    """Return the traceback of `error` as text, even of one that cannot be printed."""
+    try:
+        return "".join(traceback.format_exception(error))
+    except Exception:  # noqa: BLE001 - any user's __str__ can raise anything
+        frames = "".join(traceback.format_tb(error.__traceback__))
+        name = _type_name(type(error))
+        return f"Traceback (most recent call last):\n{frames}{name}: {_message(error)}"
+
+
+def warning_record(warning: WarningMessage) -> Json:
+    """Describe a recorded warning."""
+    return {
+        "module": warning.category.__module__,
+        "category": warning.category.__qualname__,
+        "message": str(warning.message),
+        "filename": warning.filename,
+        "lineno": warning.lineno,
+    }

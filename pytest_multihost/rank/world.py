@@ -1,0 +1,150 @@
+"""The world as a test sees it from inside one of its ranks."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from pytest_multihost.backends.backend import Backend
+from pytest_multihost.launch.exchange import split
+from pytest_multihost.launch.wire import Channel, Frame
+from pytest_multihost.model.errors import NoWorldError, WorldBrokenError
+from pytest_multihost.model.spec import RankSpec
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class World:
+    """The ranks of this test, seen from one of them.
+
+    `barrier`, `gather` and `broadcast` use the harness's own channel, never the runtime under
+    test. They work before the process group is up and while it hangs, and they raise
+    `WorldBrokenError` as soon as a rank can no longer take part. Every rank must enter the same
+    ones in the same order.
+    """
+
+    _spec: RankSpec
+    _backend: Backend
+    _channel: Channel
+    _entered: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def __repr__(self) -> str:
+        """Name the rank, as in "<World: rank 0 of 4, gloo>"."""
+        return f"<World: rank {self.rank} of {self.size}, {self.backend}>"
+
+    @property
+    def rank(self) -> int:
+        """This rank's index, 0..size-1."""
+        return self._spec.rank
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return self._spec.world.size
+
+    @property
+    def is_primary(self) -> bool:
+        """Whether this is rank 0."""
+        return self._spec.is_primary
+
+    @property
+    def backend(self) -> str:
+        """Name of the backend that formed the process group."""
+        return self._spec.world.backend
+
+    @property
+    def host(self) -> str:
+        """Name of the host this rank is on."""
+        return "localhost"
+
+    @property
+    def devices(self) -> Sequence[object]:
+        """This rank's own devices as the backend's runtime names them; empty without one."""
+        return self._backend.devices()
+
+    @property
+    def shared_directory(self) -> Path:
+        """The directory behind the `shared_tmp_path` fixture."""
+        return Path(self._spec.scratch, "shared")
+
+    def barrier(self, name: str = "") -> None:
+        """Wait until every rank has entered the barrier `name`.
+
+        Raises:
+            WorldBrokenError: A rank failed, died or left its test and will never enter it.
+        """
+        self._exchange("barrier", name, b"")
+
+    def gather(self, obj: T, name: str = "") -> list[T]:
+        """Return every rank's `obj`, in order of rank, on every rank.
+
+        Args:
+            obj: Anything that can be pickled; the controller does not unpickle it.
+            name: Tells this gather from others in the messages.
+
+        Raises:
+            WorldBrokenError: A rank failed, died or left its test and will never enter it.
+        """
+        answer = self._exchange("gather", name, pickle.dumps(obj))
+        return [pickle.loads(part) for part in split(answer)]  # noqa: S301 - from our own ranks
+
+    def broadcast(self, obj: T, name: str = "") -> T:
+        """Return the primary's `obj` on every rank; what the others pass is ignored.
+
+        Raises:
+            WorldBrokenError: A rank failed, died or left its test and will never enter it.
+        """
+        payload = pickle.dumps(obj) if self.is_primary else b""
+        answer = self._exchange("broadcast", name, payload)
+        return pickle.loads(split(answer)[0])  # type: ignore[no-any-return]  # noqa: S301
+
+    def sync_point(self, name: str) -> None:
+        """Pass a named point of the test: recorded in its history, and waits for nobody."""
+        self._channel.send({"kind": "sync_point", "name": name, "at_s": time.monotonic()})
+
+    def _exchange(self, operation: str, name: str, payload: bytes) -> Frame:
+        nth = self._entered[operation, name]
+        self._entered[operation, name] += 1
+        key = [operation, name, nth]
+        header = {
+            "kind": "exchange",
+            "operation": operation,
+            "name": name,
+            "nth": nth,
+            "alone": threading.active_count() == 1,
+            "at_s": time.monotonic(),
+        }
+        self._channel.send(header, payload)
+        answer = self._channel.receive(lambda frame: frame.header.get("key") == key)
+        if answer.header["kind"] == "broken":
+            raise WorldBrokenError(answer.header["error"])
+        return answer
+
+
+_current: list[World] = []
+
+
+def enter_world(world: World) -> None:
+    """Make `world` this process's world. A process has one for its whole life."""
+    _current[:] = [world]
+
+
+def current_world() -> World:
+    """Return the world of this rank; for code that cannot take the `world` fixture.
+
+    Raises:
+        NoWorldError: This process is not a rank.
+    """
+    if not _current:
+        raise NoWorldError(
+            "there is no world here: this process is not a rank",
+            remedy="Mark the test with @pytest.mark.multihost(ranks=N).",
+        )
+    return _current[0]

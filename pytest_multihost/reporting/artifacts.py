@@ -1,0 +1,112 @@
+"""The artifacts directory: one folder per run, one per attempt in it, the last three runs kept."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+import re
+import shutil
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_multihost.model.event import Event
+
+KEPT_RUNS = 3
+_MAX_NAME = 120
+_RUN_ID = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\dZ-(\d+)")
+_IGNORE = "# Written by pytest-multihost-hangs.\n*\n"
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """The folder of one run of pytest.
+
+    Attributes:
+        base: The artifacts directory.
+        run_id: UTC time and process id of the controller.
+    """
+
+    base: Path
+    run_id: str
+
+    @property
+    def path(self) -> Path:
+        """The run's own folder."""
+        return self.base / self.run_id
+
+    def attempt(self, nodeid: str, attempt: int) -> Path:
+        """Make and return the folder of one attempt of one test."""
+        path = self.path / attempt_name(nodeid, attempt)
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def append_verdict(self, verdict: Mapping[str, Any]) -> None:
+        """Add a line to the run's verdicts.jsonl.
+
+        One write to a file opened for appending: the lines of several processes do not mix.
+        """
+        line = json.dumps(verdict, allow_nan=False) + "\n"
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        descriptor = os.open(self.path / "verdicts.jsonl", flags, 0o644)
+        try:
+            os.write(descriptor, line.encode())
+        finally:
+            os.close(descriptor)
+
+
+def open_run(base: Path) -> RunFolder:
+    """Make a new run's folder, point `latest` and `verdicts.jsonl` at it, drop old runs."""
+    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
+    folder = RunFolder(base, f"{now}-{os.getpid()}")
+    folder.path.mkdir(parents=True, exist_ok=True)
+    (base / ".gitignore").write_text(_IGNORE)
+    (folder.path / "verdicts.jsonl").write_bytes(b"")
+    _link(base / "latest", folder.run_id)
+    _link(base / "verdicts.jsonl", "latest/verdicts.jsonl")
+    _drop_old_runs(base)
+    return folder
+
+
+def _link(path: Path, target: str) -> None:
+    """Make `path` a symbolic link to `target` in one step, whatever was there."""
+    new = path.with_name(f"{path.name}.{os.getpid()}")
+    new.symlink_to(target)
+    new.replace(path)
+
+
+def _drop_old_runs(base: Path) -> None:
+    runs = sorted(path for path in base.iterdir() if _RUN_ID.fullmatch(path.name))
+    for path in runs[:-KEPT_RUNS]:
+        if not _is_running(path.name):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_running(run_id: str) -> bool:
+    found = _RUN_ID.fullmatch(run_id)
+    return found is not None and Path("/proc", found[1]).exists()
+
+
+def attempt_name(nodeid: str, attempt: int) -> str:
+    """Return a folder name for an attempt: readable, unique, and fit for every file system."""
+    words = re.sub(r"[^\w.-]+", "-", nodeid, flags=re.ASCII).strip("-")[:_MAX_NAME]
+    return f"{words}-{zlib.crc32(nodeid.encode()) & 0xFFFF:04x}-{attempt}"
+
+
+def write_attempt(
+    directory: Path, verdict: Mapping[str, Any], history: Iterable[Event], *, origin_s: float
+) -> None:
+    """Write one attempt's verdict and history, and remove stack files that nobody filled."""
+    text = json.dumps(verdict, indent=1, allow_nan=False)
+    (directory / "verdict.json").write_text(text + "\n", encoding="utf-8")
+    with (directory / "history.jsonl").open("w", encoding="utf-8") as file:
+        for event in history:
+            file.write(json.dumps(event.to_json(origin_s=origin_s), default=repr) + "\n")
+    for path in directory.glob("rank-*.stacks"):
+        if path.stat().st_size == 0:
+            with contextlib.suppress(OSError):
+                path.unlink()

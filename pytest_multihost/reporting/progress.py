@@ -1,0 +1,48 @@
+"""The live line while a world runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pytest_multihost.analysis.facts import RankFacts
+from pytest_multihost.analysis.ranks import rank_set
+
+SHOW_AFTER_S = 1.0
+_MIN_WIDTH = 12
+_ERASE_RIGHT = "\x1b[K"
+
+
+def progress_text(seconds: float, facts: Iterable[RankFacts]) -> str:
+    """Say where the ranks are, as in "12 s: rank 0 call, ranks 1-3 done"."""
+    places: dict[str, list[int]] = {}
+    for each in facts:
+        places.setdefault(_place(each), []).append(each.rank)
+    where = ", ".join(f"{rank_set(ranks)} {place}" for place, ranks in places.items())
+    return f"{seconds:.0f} s: {where}"
+
+
+def _place(facts: RankFacts) -> str:
+    if facts.is_gone:
+        return "gone"
+    return "waits for the others" if facts.is_past_body else facts.phase
+
+
+def overlay(text: str, width: int) -> str:
+    """Return what shows `text` right of the cursor and leaves the cursor where it is.
+
+    pytest may be in the middle of a line of dots or of a test's name; what it prints next
+    overwrites ours.
+
+    Args:
+        text: What to show; cut to fit.
+        width: Columns that are left in the line.
+    """
+    if width < _MIN_WIDTH:
+        return ""
+    shown = f" {text}"[: width - 1]
+    return f"{shown}{_ERASE_RIGHT}\x1b[{len(shown)}D"
+
+
+def erase() -> str:
+    """Return what takes the live line away."""
+    return _ERASE_RIGHT

@@ -1,0 +1,1 @@
+"""Observe ranks from outside."""
