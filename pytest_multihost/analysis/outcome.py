@@ -157,6 +157,8 @@ def _unfinished(facts: RankFacts, result: WorldResult) -> RankFinding:
         summary = "had left its test and waited for the others"
         outcome: RankOutcome = "skipped" if facts.is_skipped else "passed"
         return RankFinding(facts, outcome, None, summary)
+    if facts.pid is None:
+        return RankFinding(facts, "error", None, "was not started")
     is_hung = result.ending in _HANGS
     summary = f"did not end: it was in {facts.phase}"
     return RankFinding(facts, "hung" if is_hung else "collateral", None, summary)

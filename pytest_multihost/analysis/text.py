@@ -12,7 +12,7 @@ from pytest_multihost.analysis.ranks import rank_set
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.stack import Frame
 
-_WIDTH = 96
+_WIDTH = 160
 _MAX_FRAMES = 12
 
 
@@ -50,15 +50,17 @@ def _title(result: WorldResult) -> str:
 
 def _table(result: WorldResult, finding: Finding, files: str) -> Iterator[str]:
     """One line for each group of ranks to which the same happened, the headline first."""
-    if result.reason:
-        yield f"  {result.reason}"
+    for line in (result.reason or "").splitlines():
+        yield f"  {line}"
     groups = _groups(finding)
     names = [rank_set(each.facts.rank for each in group) for group in groups]
     width = max(len(name) for name in names)
     for name, group in zip(names, groups, strict=True):
         first = group[0]
         mark = "►" if finding.headline in {each.facts.rank for each in group} else " "
-        yield _clipped(f"{mark} {name:<{width}}  {first.outcome:<10}  {_story(first, result)}")
+        yield _clipped(
+            f"{mark} {name:<{width}}  {first.outcome:<10}  {_story(first, result)}".rstrip()
+        )
     for command in result.leftovers:
         yield _clipped(f"  left behind and ended: {command}")
     yield f"  files  {files}"
@@ -73,15 +75,11 @@ def _groups(finding: Finding) -> list[list[RankFinding]]:
 
 
 def _story(finding: RankFinding, result: WorldResult) -> str:
-    place = ""
-    if finding.error and finding.error.file:
-        place = f"  {finding.error.file}:{finding.error.line}"
-    when = "" if finding.at_s is None else f"  +{finding.at_s - result.started_s:.2f} s"
-    room = _WIDTH - len(place) - len(when) - 28
-    summary = finding.summary
-    if len(summary) > room > 0:
-        summary = summary[: room - 1] + "…"
-    return f"{summary}{place}{when}"
+    """Where, when, what: the words come last because they alone may be cut."""
+    error = finding.error
+    place = f"{error.file}:{error.line}" if error is not None and error.file else ""
+    when = "" if finding.at_s is None else f"+{finding.at_s - result.started_s:.2f} s"
+    return "  ".join(part for part in (when, place, finding.summary) if part)
 
 
 def _other_failures(finding: Finding) -> list[Section]:
@@ -138,4 +136,4 @@ def _inside_the_test(frames: Sequence[Frame]) -> Iterable[Frame]:
 
 
 def _clipped(line: str) -> str:
-    return line if len(line) <= 2 * _WIDTH else line[: 2 * _WIDTH - 1] + "…"
+    return line if len(line) <= _WIDTH else line[: _WIDTH - 1] + "…"

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pytest_multihost.launch.guard import wait_until_dead
 from pytest_multihost.launch.protocol import (
     MAX_DESCRIPTORS,
     Ending,
@@ -34,6 +35,13 @@ ANSWER_S = 60.0
 """How long the server may take to answer. Forking 64 ranks of a large image takes a second."""
 
 
+FAREWELL_S = 15.0
+"""How long the server may take to end its ranks and itself."""
+
+PREPARE_S = 600.0
+"""How long a new server may load what the project has it load."""
+
+
 @dataclass(slots=True)
 class ForkLauncher:
     """Starts worlds through a server that was forked from the controller.
@@ -47,6 +55,7 @@ class ForkLauncher:
     prepare_server: Callable[[], None]
     _control: socket.socket | None = None
     _server: int = 0
+    _is_serving: bool = False
 
     @property
     def name(self) -> str:
@@ -81,11 +90,18 @@ class ForkLauncher:
         serve(control, self.run_rank, controller=controller)
 
     def close(self) -> None:
-        """End the server, and with it every rank that is left."""
-        if self._control is not None:
-            self._control.close()
-            self._control = None
-            os.waitpid(self._server, 0)
+        """End the server, and with it every rank that is left.
+
+        It is asked to go: closing our end would not tell it, if a child that a test has forked
+        still holds a copy.
+        """
+        if self._control is None:
+            return
+        with contextlib.suppress(OSError):
+            send_packet(self._control, {"kind": "quit"})
+        self._control.close()
+        self._control, self._is_serving = None, False
+        _bury(self._server)
 
     def start(self, spec: WorldSpec, *, directory: Path, scratch: Path) -> RunningWorld:
         """Start the ranks of a world, with a new server if the last one is gone.
@@ -96,6 +112,7 @@ class ForkLauncher:
         """
         if self._control is None:
             self.open()
+        self._await_serving()
         pairs = [socket.socketpair() for _ in range(spec.size)]
         try:
             packet = self._request_fork(spec, [theirs for _, theirs in pairs], directory, scratch)
@@ -107,6 +124,15 @@ class ForkLauncher:
             for _, theirs in pairs:
                 theirs.close()
         return _ForkedWorld(self, [ours for ours, _ in pairs], packet)
+
+    def _await_serving(self) -> None:
+        """Wait for a new server to be ready: it may be importing torch."""
+        if self._is_serving:
+            return
+        self.control.settimeout(PREPARE_S)
+        self.hear()
+        self.control.settimeout(ANSWER_S)
+        self._is_serving = True
 
     def _request_fork(
         self, spec: WorldSpec, streams: Sequence[socket.socket], directory: Path, scratch: Path
@@ -147,8 +173,9 @@ class ForkLauncher:
         if packet is None:
             raise self._lost("it closed its connection")
         if packet.header["kind"] == "failed":
-            happened = "the server could not start the ranks"
-            raise LaunchError(happened, seen=packet.header["error"])
+            if not self._is_serving:
+                self.close()
+            raise LaunchError("the ranks could not be started", seen=packet.header["error"])
         return packet
 
     @property
@@ -266,6 +293,17 @@ class _ForkedWorld:
             events += self._read(rank)
         events += [_exit_event(each) for each in packet.header["exits"]]
         return Ending(tuple(events), tuple(packet.header["leftovers"]))
+
+
+def _bury(server: int) -> None:
+    """Wait for the end of the server and reap it, at the latest after having killed it."""
+    descriptor = os.pidfd_open(server)
+    try:
+        if not wait_until_dead([descriptor], FAREWELL_S):
+            os.kill(server, signal.SIGKILL)
+    finally:
+        os.close(descriptor)
+    os.waitpid(server, 0)
 
 
 def _forked_events(packet: Packet) -> list[Event]:

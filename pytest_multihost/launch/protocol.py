@@ -9,8 +9,9 @@ Controller to server:
 * ``signal``: send a signal to some ranks. The server does it, not the controller: as their parent
   it alone knows that a process id still means the rank.
 * ``end``: end whatever is left of the world.
+* ``quit``: end it, and the server too.
 
-Server to controller: ``forked`` (process ids, ports), ``exited`` (one rank's status), ``ended``
+Server to controller: ``serving`` (once, when it has loaded what it should), ``forked`` (process ids, ports), ``exited`` (one rank's status), ``ended``
 (everything is gone; command lines of what had to be killed beside the ranks), ``failed`` (a
 request could not be served).
 """

@@ -60,6 +60,7 @@ def serve(control: socket.socket, run_rank: RunRank, *, controller: int) -> NoRe
     """
     try:
         server = _prepare(control, run_rank, controller)
+        send_packet(control, {"kind": "serving"})
         while _serve_once(server):
             pass
         _end(server, grace_s=0.0)
@@ -94,7 +95,7 @@ def _serve_once(server: _Server) -> bool:
             _send_exit(server, key.fd)
         elif key.fd == server.control.fileno():
             packet = receive_packet(server.control)
-            if packet is None:
+            if packet is None or packet.header["kind"] == "quit":
                 return False
             _answer(server, packet)
     return True

@@ -205,7 +205,7 @@ def _plan(
     try:
         backend = find(name, offered)
     except SettingError as error:
-        return None, [*problems, f"cannot run: {' '.join(str(error).splitlines())}"]
+        return None, [*problems, f"cannot run: {'. '.join(str(error).splitlines())}"]
     return Plan(
         size=size,
         backend=backend,

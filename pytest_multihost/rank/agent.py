@@ -79,6 +79,7 @@ def run_rank(
         atexit._clear()  # noqa: SLF001 - as in hygiene
         enter_world(World(spec, backend, channel))
         _put_pytest_in_order(item.config, spec)
+        _forget_setup(item.session)
         teller.tell("ready")
         teller.await_gate("go")
         _run_test(item, teller)
@@ -122,13 +123,30 @@ def _put_pytest_in_order(config: pytest.Config, spec: RankSpec) -> None:
             manager.unregister(name=name)
     _stop_capturing(config)
     config.get_terminal_writer()._file = sys.stdout  # noqa: SLF001 - no public setter
-    logging_plugin: Any = manager.get_plugin("logging-plugin")
-    if logging_plugin is not None:
-        logging_plugin.log_file_handler.setStream(sys.stderr)
+    _redirect_log_file(manager.get_plugin("logging-plugin"))
     base = Path(spec.scratch, f"rank-{spec.rank}")
     base.mkdir(mode=0o700)
     config._tmp_path_factory._basetemp = base  # type: ignore[attr-defined]  # noqa: SLF001
     sys.breakpointhook = _refuse_breakpoint
+
+
+def _forget_setup(session: pytest.Session) -> None:
+    """Start with nothing set up, also when the server was forked in the middle of a run.
+
+    A server that replaces a dead one is forked while the controller has an item on its stack.
+    """
+    state: Any = session._setupstate  # noqa: SLF001 - no public way
+    session._setupstate = type(state)()  # noqa: SLF001
+
+
+def _redirect_log_file(logging_plugin: Any) -> None:  # noqa: ANN401 - private to pytest
+    """Send what would go to the controller's --log-file into the rank's log."""
+    handler = logging_plugin.log_file_handler if logging_plugin is not None else None
+    if handler is None or handler.baseFilename == os.devnull:  # no log file was asked for
+        return
+    replaced = handler.setStream(sys.stderr)
+    if replaced is not None:  # left open, it would be a ResourceWarning
+        replaced.close()
 
 
 def _stop_capturing(config: pytest.Config) -> None:

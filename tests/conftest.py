@@ -1,0 +1,87 @@
+"""What all tests share: a real run of pytest with our plugin, and what it left behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+pytest_plugins = "pytester"
+
+
+@dataclass(frozen=True)
+class Worlds:
+    """A finished run of pytest.
+
+    Attributes:
+        run: What pytester saw of it.
+        verdicts: The lines of verdicts.jsonl by test name; of several attempts the last.
+        all_verdicts: Every line, in order.
+        path: The run's rootdir.
+    """
+
+    run: pytest.RunResult
+    verdicts: Mapping[str, Mapping[str, Any]]
+    all_verdicts: list[Mapping[str, Any]]
+    path: Path
+
+    @property
+    def stdout(self) -> str:
+        return self.run.stdout.str()
+
+    def directory(self, test: str) -> Path:
+        """Return the artifacts of a test's last attempt."""
+        verdict = self.verdicts[test]
+        return self.path / ".pytest_multihost" / str(verdict["run_id"]) / str(verdict["dir"])
+
+    def output(self, test: str, rank: int) -> str:
+        """Return what a rank of a test printed."""
+        return (self.directory(test) / f"rank-{rank}.log").read_text()
+
+
+@pytest.fixture
+def run_worlds(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Run pytest with our plugin, and no other, on a source text.
+
+    Afterwards nothing of the run may be alive: every process that names its directory counts.
+    """
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("COLUMNS", "160")
+    for name in ("CI", "PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER", "PYTEST_CURRENT_TEST"):
+        monkeypatch.delenv(name, raising=False)
+    before = {process.pid for process in psutil.process_iter()}
+
+    def run(source: str, *args: str, timeout: float = 100) -> Worlds:
+        pytester.makepyfile(test_worlds=source)
+        result = pytester.runpytest_subprocess("-p", "multihost_hangs", *args, timeout=timeout)
+        return read_worlds(pytester.path, result)
+
+    yield run
+    assert survivors(before, pytester.path) == []
+
+
+def read_worlds(path: Path, result: pytest.RunResult) -> Worlds:
+    """Collect what a run has written."""
+    file = path / ".pytest_multihost" / "verdicts.jsonl"
+    lines = file.read_text().splitlines() if file.exists() else []
+    found = [json.loads(line) for line in lines]
+    by_name = {verdict["nodeid"].rpartition("::")[2]: verdict for verdict in found}
+    return Worlds(result, by_name, found, path)
+
+
+def survivors(before: set[int], path: Path) -> list[str]:
+    """Return the command lines of new processes that work below `path`."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            is_ours = process.pid not in before and Path(process.cwd()).is_relative_to(path)
+            if is_ours and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(f"{process.pid} {process.status()} {' '.join(process.cmdline())}")
+        except psutil.Error:  # gone meanwhile
+            continue
+    return found

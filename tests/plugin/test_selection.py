@@ -1,0 +1,336 @@
+"""What users type: marker, options, environment, ini, and which tests become worlds."""
+
+from __future__ import annotations
+
+import pytest
+
+SIZES = """
+import pytest
+
+@pytest.mark.multihost
+def test_bare(world):
+    pass
+
+@pytest.mark.multihost(ranks=3)
+def test_fixed(world):
+    pass
+"""
+
+
+def sizes(worlds) -> dict[str, int]:
+    return {name: verdict["world_size"] for name, verdict in worlds.verdicts.items()}
+
+
+def test_a_bare_marker_means_two_ranks(run_worlds) -> None:
+    """One rank would test nothing, and two are the cheapest world."""
+    assert sizes(run_worlds(SIZES)) == {"test_bare": 2, "test_fixed": 3}
+
+
+def test_ranks_on_the_command_line_fill_in(run_worlds) -> None:
+    """The command line decides for tests that do not fix their own number."""
+    assert sizes(run_worlds(SIZES, "--ranks", "4")) == {"test_bare": 4, "test_fixed": 3}
+
+
+def test_several_ranks_on_the_command_line_parametrize(run_worlds) -> None:
+    """Each size is a test of its own, with the size at the end of its id."""
+    worlds = run_worlds(SIZES, "--ranks", "1,2,4")
+    assert sizes(worlds) == {
+        "test_bare[1]": 1,
+        "test_bare[2]": 2,
+        "test_bare[4]": 4,
+        "test_fixed": 3,
+    }
+
+
+def test_command_line_beats_environment_beats_ini(
+    run_worlds, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Precedence: marker, command line, environment, ini, default."""
+    pytester.makeini("[pytest]\nmultihost_ranks = 5\nmultihost_timeout = 50")
+    assert sizes(run_worlds(SIZES))["test_bare"] == 5
+    monkeypatch.setenv("PYTEST_MULTIHOST_RANKS", "4")
+    assert sizes(run_worlds(SIZES))["test_bare"] == 4
+    assert sizes(run_worlds(SIZES, "--ranks=1"))["test_bare"] == 1
+
+
+def test_axes_with_several_values_come_last_in_the_id(run_worlds) -> None:
+    """The test's own parameters keep their place; an axis with one value has no part."""
+    worlds = run_worlds(
+        """
+        import pytest
+
+        @pytest.mark.parametrize("mode", ["a", "b"])
+        @pytest.mark.multihost(ranks=[1, 2], backend=["none"])
+        def test_it(world, mode):
+            assert mode in "ab"
+        """
+    )
+    assert list(worlds.verdicts) == [
+        "test_it[a-1]",
+        "test_it[a-2]",
+        "test_it[b-1]",
+        "test_it[b-2]",
+    ]
+
+
+def test_markers_merge_from_outermost_to_innermost(run_worlds) -> None:
+    """Each key is decided by the innermost marker that names it."""
+    worlds = run_worlds(
+        """
+        import pytest
+        pytestmark = pytest.mark.multihost(ranks=3, timeout=50)
+
+        @pytest.mark.multihost(2)
+        class TestIt:
+            def test_class(self, world):
+                pass
+
+            @pytest.mark.multihost(ranks=1)
+            def test_function(self, world):
+                pass
+
+        def test_module(world):
+            pass
+        """
+    )
+    assert sizes(worlds) == {"test_class": 2, "test_function": 1, "test_module": 3}
+
+
+BAD_MARKS = {
+    "ranks=0": "ranks must be a whole number of at least 1, or a list of them, not 0",
+    "ranks=-1": "ranks must be a whole number",
+    "ranks='four'": "ranks must be a whole number",
+    "ranks=True": "ranks must be a whole number",
+    "ranks=[2, 0]": "ranks must be a whole number",
+    "2, 3": "takes one positional argument, ranks, not 2",
+    "size=2": "has no key 'size'; there are: ranks, backend, timeout",
+    "timeout=0": "timeout must be a positive number of seconds, not 0",
+    "startup_timeout='1'": "startup_timeout must be a positive number of seconds",
+    "local_devices=0": "local_devices must be a whole number",
+    "backend=3": "backend must be a name",
+    "backend='mpi'": "unknown backend 'mpi'. There are: none (pytest-multihost-hangs), gloo",
+    "faults=[1]": "faults (fault injection) is not available in this version",
+    "hosts='netns'": "hosts (worlds of several hosts) is not available in this version",
+    "env={'A': '1'}": "env (a server with an environment of its own) is not available",
+}
+
+
+@pytest.mark.parametrize("arguments", BAD_MARKS)
+def test_a_wrong_marker_is_a_usage_error_that_names_the_test(run_worlds, arguments: str) -> None:
+    """pytest stops before any test runs, with exit code 4."""
+    worlds = run_worlds(
+        f"""
+        import pytest
+
+        def test_plain():
+            print("RAN")
+
+        @pytest.mark.multihost({arguments})
+        def test_it(world):
+            pass
+        """,
+        "-s",
+    )
+    assert worlds.run.ret == pytest.ExitCode.USAGE_ERROR
+    errors = worlds.run.stderr.str()
+    assert "test_worlds.py::test_it: @pytest.mark.multihost " in errors
+    assert BAD_MARKS[arguments] in errors
+    assert "RAN" not in worlds.stdout
+
+
+def test_all_problems_of_all_tests_are_told_at_once(run_worlds) -> None:
+    """Mending one only to meet the next is a waste of runs."""
+    worlds = run_worlds(
+        """
+        import pytest
+
+        @pytest.mark.multihost(ranks=0, timeout=-1)
+        def test_one(world): pass
+
+        @pytest.mark.multihost(size=1)
+        def test_two(world): pass
+        """
+    )
+    errors = worlds.run.stderr.str()
+    assert all(word in errors for word in ("test_one", "ranks", "timeout", "test_two", "'size'"))
+
+
+@pytest.mark.parametrize(
+    "option", ["--ranks=0", "--ranks=a", "--multihost-timeout=-1", "--multihost-mode=x"]
+)
+def test_a_wrong_option_is_a_usage_error_that_names_it(run_worlds, option: str) -> None:
+    """The message says where the value was set."""
+    worlds = run_worlds(SIZES, option)
+    assert worlds.run.ret == pytest.ExitCode.USAGE_ERROR
+    name = option.split("=")[0].replace("--ranks", "--multihost-ranks")
+    assert name in worlds.run.stderr.str()
+
+
+def test_mode_auto_makes_every_function_a_world(run_worlds) -> None:
+    """Except those that say no, and doctests."""
+    worlds = run_worlds(
+        """
+        import pytest, unittest
+
+        def test_function():
+            '''
+            >>> 1 + 1
+            2
+            '''
+
+        class TestCase(unittest.TestCase):
+            def test_method(self):
+                pass
+
+        @pytest.mark.no_multihost
+        def test_alone():
+            pass
+        """,
+        "--multihost-mode=auto",
+        "--doctest-modules",
+    )
+    worlds.run.assert_outcomes(passed=4)
+    assert sizes(worlds) == {"test_function": 2, "test_method": 2}
+
+
+def test_a_test_case_method_has_its_world(run_worlds) -> None:
+    """unittest methods take no fixtures; current_world() gives them what the fixture would."""
+    worlds = run_worlds(
+        """
+        import pytest, unittest
+        from pytest_multihost import current_world
+
+        @pytest.mark.multihost(ranks=3)
+        class TestIt(unittest.TestCase):
+            @classmethod
+            def setUpClass(cls):
+                cls.rank = current_world().rank
+
+            def setUp(self):
+                current_world().barrier("setUp")
+
+            def test_pass(self):
+                self.assertEqual(current_world().gather(self.rank), [0, 1, 2])
+
+            def test_fail(self):
+                self.assertNotEqual(current_world().rank, 2)
+
+            @unittest.skip("no")
+            def test_skip(self):
+                pass
+        """
+    )
+    worlds.run.assert_outcomes(passed=1, failed=1, skipped=1)
+    assert "rank 2: AssertionError: 2 == 2" in worlds.stdout
+
+
+def test_a_test_case_method_takes_one_size(run_worlds) -> None:
+    """pytest cannot parametrize unittest methods, so several sizes are a usage error."""
+    worlds = run_worlds(
+        """
+        import pytest, unittest
+
+        @pytest.mark.multihost
+        class TestIt(unittest.TestCase):
+            def test_it(self):
+                pass
+        """,
+        "--ranks=1,2",
+    )
+    assert worlds.run.ret == pytest.ExitCode.USAGE_ERROR
+    assert "takes one. Give it one on its marker." in worlds.run.stderr.str()
+
+
+def test_a_marker_added_late_works(run_worlds, pytester: pytest.Pytester) -> None:
+    """A conftest that marks tests in pytest_collection_modifyitems is a common habit."""
+    pytester.makeconftest(
+        """
+        import pytest
+
+        def pytest_collection_modifyitems(items):
+            for item in items:
+                item.add_marker(pytest.mark.multihost(ranks=3))
+        """
+    )
+    assert sizes(run_worlds("def test_it(world): world.barrier()")) == {"test_it": 3}
+
+
+def test_outside_a_world_the_fixture_says_what_to_do(run_worlds) -> None:
+    """An unmarked test that asks for the world fails with the remedy."""
+    worlds = run_worlds("def test_it(world): pass")
+    worlds.run.assert_outcomes(errors=1)
+    assert "Mark the test with @pytest.mark.multihost(ranks=N)." in worlds.stdout
+
+
+@pytest.mark.parametrize("option", ["--collect-only", "--setup-plan"])
+def test_looking_at_tests_starts_no_world(run_worlds, option: str) -> None:
+    """Neither a server nor an artifacts folder comes of it."""
+    worlds = run_worlds(SIZES, option)
+    assert worlds.run.ret == 0
+    assert not (worlds.path / ".pytest_multihost").exists()
+
+
+def test_ranks_without_a_multihost_test_is_said_loudly(run_worlds) -> None:
+    """A typo in a marker must not turn a distributed suite green."""
+    worlds = run_worlds("def test_it(): pass", "--ranks=4")
+    assert worlds.run.ret == 0
+    assert "--ranks was given, but no selected test is marked" in worlds.stdout
+
+
+def test_multihost_tests_that_all_skip_are_said_loudly(run_worlds) -> None:
+    """Selected and none run: the run shows nothing, and says so."""
+    source = """
+    import pytest
+
+    @pytest.mark.skip
+    @pytest.mark.multihost
+    def test_it(world): pass
+    """
+    worlds = run_worlds(source)
+    assert "1 multihost tests were selected and none ran" in worlds.stdout
+    assert worlds.run.ret == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "options"),
+    [("multihost_require = true", []), ("", ["-W", "error"])],
+    ids=["require", "warnings-are-errors"],
+)
+def test_no_world_can_be_made_a_failure(
+    run_worlds, pytester: pytest.Pytester, settings: str, options: list[str]
+) -> None:
+    """For CI: the run fails although no test did."""
+    pytester.makeini(f"[pytest]\n{settings}")
+    worlds = run_worlds("def test_it(): pass", "--ranks=4", *options)
+    assert worlds.run.ret == pytest.ExitCode.TESTS_FAILED
+    assert "FAILED: --ranks was given" in worlds.stdout
+
+
+def test_a_run_without_multihost_tests_is_left_alone(run_worlds) -> None:
+    """No line, no folder, no process: who does not use us does not see us."""
+    worlds = run_worlds("def test_it(): pass")
+    worlds.run.assert_outcomes(passed=1)
+    assert "multihost:" not in worlds.stdout
+    assert not (worlds.path / ".pytest_multihost").exists()
+
+
+def test_markers_are_declared(run_worlds) -> None:
+    """--strict-markers accepts them, and `pytest --markers` explains them."""
+    worlds = run_worlds(SIZES, "--strict-markers", "--markers")
+    assert "@pytest.mark.multihost(ranks=None, *, backend=None" in worlds.stdout
+    assert "@pytest.mark.no_multihost" in worlds.stdout
+
+
+def test_multihost_expect_is_refused_until_hangs_are_judged(run_worlds) -> None:
+    """An expectation that nobody checks would be a test that cannot fail."""
+    worlds = run_worlds(
+        """
+        import pytest
+
+        @pytest.mark.multihost_expect(kind="straggler")
+        @pytest.mark.multihost
+        def test_it(world): pass
+        """
+    )
+    assert worlds.run.ret == pytest.ExitCode.USAGE_ERROR
+    assert "multihost_expect: not available in this version" in worlds.run.stderr.str()
