@@ -120,7 +120,7 @@ class _Course:
         while True:
             now = self.around.clock.now()
             if all(each.is_gone for each in self.facts):
-                return "self", self._death_notice()
+                return "self", None
             limit_s, ending = self._limit()
             if now >= limit_s:
                 self._dump(world)
@@ -197,11 +197,6 @@ class _Course:
         late = late or [each for each in self.facts if not each.is_finished]
         late = late or [each for each in self.facts if not each.is_gone]
         return f"{rank_set(each.rank for each in late)} still in {late[0].phase}"
-
-    def _death_notice(self) -> str | None:
-        dead = [each for each in self.facts if each.has_died and each.exit is not None]
-        notices = [f"rank {each.rank} {describe_exit(each.exit)}" for each in dead if each.exit]
-        return "; ".join(notices) or None
 
     def _end(self, world: RunningWorld) -> None:
         ending = world.end(grace_s=TERM_GRACE_S)

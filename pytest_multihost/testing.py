@@ -1,33 +1,28 @@
 """Fakes for those who extend us: worlds without processes, time without waiting.
 
-Imports neither pytest nor any runtime, and nothing of ours imports it. A scripted world does what
-its script says, so many seconds after it was started or after the controller said something:
+Imports neither pytest nor any runtime, and nothing of ours imports it. The ranks of a scripted
+world do what its script says, so many seconds after the start or after they were told something:
 
     >>> clock = ManualClock()
-    >>> script = [*well_behaved(0), *well_behaved(1, stays_in="call")]
-    >>> launcher = ScriptedLauncher(clock, script)
-    >>> world = launcher.start(make_spec(size=2), directory=Path("logs"), scratch=Path("tmp"))
+    >>> launcher = ScriptedLauncher(clock, [*well_behaved(0), *well_behaved(1, stays_in="call")])
+    >>> world = launcher.start(make_spec(2), directory=Path("logs"), scratch=Path("scratch"))
     >>> [event.kind for event in world.wait(1.0) if event.rank == 1]
     ['forked', 'hello', 'ready']
     >>> world.wait(1.0), clock.now()
     ([], 1.0)
     >>> world.send(1, Frame({"kind": "release", "gate": "go"}))
-    >>> [event.detail.get("phase") for event in world.wait(1.0)]
-    ['setup', None, 'call']
-
-`engine.run_world` takes launcher and clock as its surroundings; afterwards `launcher.world` knows
-what the ranks were sent.
+    >>> [event.kind for event in world.wait(1.0)]
+    ['phase', 'report', 'phase']
 """
 
 from __future__ import annotations
 
-import math
-import signal
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 from pathlib import Path
-from typing import Any, Literal
+from signal import SIGTERM
+from typing import Any, Literal, Self
 
 from pytest_multihost.launch.protocol import Ending
 from pytest_multihost.launch.wire import Frame
@@ -41,31 +36,24 @@ Trigger = Literal["start", "go", "teardown", "exit", "complete", "broken"]
 """The start of the world, a gate that opens for the rank, or the answer to an exchange."""
 
 
+@dataclass(slots=True)
 class ManualClock:
-    """A clock that only goes when told to."""
+    """A clock that goes only when told to."""
 
-    def __init__(self, seconds: float = 0.0) -> None:
-        self._seconds = seconds
+    seconds: float = 0.0
 
     def now(self) -> float:
         """Return the time in seconds."""
-        return self._seconds
+        return self.seconds
 
     def advance(self, seconds: float) -> None:
-        """Let time pass.
-
-        Raises:
-            ValueError: Backwards.
-        """
-        if seconds < 0:
-            message = f"time cannot go back by {-seconds} s"
-            raise ValueError(message)
-        self._seconds += seconds
+        """Let time pass; never backwards."""
+        self.seconds += max(0.0, seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a rank does, `after_s` seconds after the first `on`."""
+    """What a rank does `after_s` seconds after `on` happened to it."""
 
     rank: int
     kind: EventKind
@@ -74,62 +62,142 @@ class Step:
     on: Trigger = "start"
 
 
-@dataclass(frozen=True, slots=True)
-class Break:
-    """What breaks the harness, `after_s` seconds after the start: waiting for events raises it."""
-
-    error: BaseException
-    after_s: float = 0.0
-
-
-def exited(*, code: int | None = 0, signal: int | None = None) -> dict[str, Any]:
+def exited(code: int = 0, *, signal: int | None = None) -> dict[str, Any]:
     """Return the detail of an `exited` event; a signal takes the place of the code."""
-    code = None if signal else code
-    return {"code": code, "signal": signal, "cpu_s": 0.1, "peak_rss_bytes": 1 << 20}
+    usage = {"cpu_s": 0.1, "peak_rss_bytes": 1 << 20}
+    return {"code": None if signal else code, "signal": signal, **usage}
 
 
 def raised(text: str, *, file: str | None = None, line: int | None = None) -> dict[str, Any]:
-    """Return what a rank tells of an exception, from text such as "ValueError: no such step"."""
+    """Return what a rank tells of an exception, from a text like "ValueError: no such step"."""
     kind, _, message = text.partition(": ")
-    error = {"type": kind, "message": message, "file": file, "line": line, "text": f"E   {text}"}
+    error = {"type": kind, "message": message, "file": file, "line": line, "text": text}
     return {**error, "is_harness_symptom": kind.endswith("WorldBrokenError")}
 
 
 def report(when: str, outcome: str = "passed", **changes: object) -> dict[str, Any]:
-    """Return the detail of a `report` event; `changes` replace or add keys.
-
-    Args:
-        when: setup, call or teardown.
-        outcome: passed, failed or skipped, as in pytest's own report.
-        **changes: Say `error`, `wasxfail`, `is_strict_xpass`, `xfail` or `report`.
-    """
-    detail: dict[str, Any] = {"when": when, "outcome": outcome, "duration_s": 0.01, "error": None}
-    judged_by_xfail = {"wasxfail": None, "is_strict_xpass": False, "xfail": None}
-    return detail | judged_by_xfail | {"report": {"longrepr": None, "sections": []}} | changes
+    """Return the detail of a `report` event; `changes` replace its other keys."""
+    by_xfail = {"wasxfail": None, "is_strict_xpass": False, "xfail": None}
+    plain = {"error": None, "duration_s": 0.01, "report": {"longrepr": None}}
+    return {"when": when, "outcome": outcome, **by_xfail, **plain, **changes}
 
 
 def well_behaved(rank: int, *, stays_in: Phase | None = None) -> list[Step]:
     """Return the script of a rank that passes, or that enters a phase and never leaves it."""
-    steps = [
-        Step(rank, "forked", {"pid": 1000 + rank}),
-        Step(rank, "hello"),
-        Step(rank, "ready"),
-        Step(rank, "phase", {"phase": "setup"}, on="go"),
-        Step(rank, "report", report("setup"), on="go"),
-        Step(rank, "phase", {"phase": "call"}, on="go"),
-        Step(rank, "report", report("call"), on="go"),
-        Step(rank, "parked", on="go"),
-        Step(rank, "phase", {"phase": "teardown"}, on="teardown"),
-        Step(rank, "report", report("teardown"), on="teardown"),
-        Step(rank, "done", on="teardown"),
-        Step(rank, "exited", exited(), on="exit"),
+    life: list[tuple[Phase | None, Step]] = [
+        ("startup", Step(rank, "forked", {"pid": 1000 + rank})),
+        ("startup", Step(rank, "hello")),
+        ("setup", Step(rank, "ready")),
+        ("setup", Step(rank, "phase", {"phase": "setup"}, on="go")),
+        ("call", Step(rank, "report", report("setup"), on="go")),
+        ("call", Step(rank, "phase", {"phase": "call"}, on="go")),
+        ("teardown", Step(rank, "report", report("call"), on="go")),
+        ("teardown", Step(rank, "parked", on="go")),
+        ("teardown", Step(rank, "phase", {"phase": "teardown"}, on="teardown")),
+        ("shutdown", Step(rank, "report", report("teardown"), on="teardown")),
+        ("shutdown", Step(rank, "done", on="teardown")),
+        (None, Step(rank, "exited", exited(), on="exit")),
     ]
-    ends = {"startup": "ready", "setup": "report", "call": "report", "teardown": "report"}
-    if stays_in is None:
-        return steps
-    entered = (
-        [step.detail.get("phase") for step in steps].index(stays_in)
-        if stays_in in ("setup", "call", "teardown")
-        else 0
+    last = max(index for index, (phase, _) in enumerate(life) if phase == stays_in)
+    return [step for _, step in life[: last + 1]]
+
+
+def make_spec(size: int, *, timeout_s: float = 60.0, startup_timeout_s: float = 30.0) -> WorldSpec:
+    """Return the spec of a world."""
+    return WorldSpec(
+        nodeid="test_scripted.py::test_scripted",
+        attempt=1,
+        size=size,
+        backend="none",
+        local_devices=1,
+        timeout_s=timeout_s,
+        startup_timeout_s=startup_timeout_s,
+        seed=1,
     )
-    return steps
+
+
+def make_dump(rank: int, *frames: str) -> Dump:
+    """Return the stack of a rank; each frame like "storage.py:17 read_shard", innermost first."""
+    parts = [re.split(r":(\d+) ", each) for each in frames]
+    stack = tuple(StackFrame(file, int(line), function) for file, line, function in parts)
+    return Dump(rank, "scripted", (ThreadStack("MainThread", stack, current=True),))
+
+
+@dataclass(slots=True)
+class ScriptedLauncher:
+    """Starts one world, and is that world.
+
+    Attributes:
+        clock: Goes on while somebody waits for events.
+        script: What happens when. A rank that has exited does nothing more.
+        error: What breaks the harness: starting raises it, or later waiting for events.
+        error_at_s: When; 0 means that starting does.
+        alive: Ranks that have not exited.
+        sent: Frames that ranks were sent: when, to whom, what.
+        dumped: For each request for stacks, the ranks that were asked.
+        ended: For each call of `end`, its grace.
+    """
+
+    clock: ManualClock
+    script: Sequence[Step] = ()
+    error: BaseException | None = None
+    error_at_s: float = 0.0
+    alive: set[int] = field(default_factory=set)
+    sent: list[tuple[float, int, Frame]] = field(default_factory=list)
+    dumped: list[tuple[int, ...]] = field(default_factory=list)
+    ended: list[float] = field(default_factory=list)
+    name: str = "scripted"
+    _pending: list[tuple[float, Step]] = field(default_factory=list)
+
+    def start(self, spec: WorldSpec, *, directory: Path, scratch: Path) -> Self:
+        """Start the world; nothing is written to its directories."""
+        del directory, scratch
+        if self.error is not None and self.error_at_s == 0:
+            raise self.error
+        self.alive = set(range(spec.size))
+        self._schedule(step for step in self.script if step.on == "start")
+        return self
+
+    def _schedule(self, steps: Iterable[Step]) -> None:
+        now = self.clock.now()
+        self._pending += [(now + step.after_s, step) for step in steps]
+        self._pending.sort(key=lambda due: due[0])  # stable: the script's order within one instant
+
+    def wait(self, timeout_s: float) -> list[Event]:
+        """Let time pass until something happens, and return it."""
+        now = self.clock.now()
+        moments = [now + timeout_s, *(at_s for at_s, _ in self._pending)]
+        moments += [] if self.error is None else [self.error_at_s]
+        self.clock.advance(min(moments) - now)
+        events = self._take_due()
+        if self.error is not None and not events and self.clock.now() >= self.error_at_s:
+            raise self.error
+        return events
+
+    def _take_due(self) -> list[Event]:
+        events = []
+        while self._pending and self._pending[0][0] <= self.clock.now():
+            at_s, step = self._pending.pop(0)
+            if step.rank in self.alive:
+                events.append(Event(at_s, step.rank, step.kind, step.detail))
+            if step.kind == "exited":
+                self.alive.discard(step.rank)
+        return events
+
+    def send(self, rank: int, frame: Frame) -> None:
+        """Note the frame, and have the rank do what it does on it."""
+        self.sent.append((self.clock.now(), rank, frame))
+        trigger = frame.header.get("gate", frame.header["kind"])
+        self._schedule(step for step in self.script if (step.rank, step.on) == (rank, trigger))
+
+    def request_dumps(self, ranks: Sequence[int]) -> None:
+        """Note who was asked."""
+        self.dumped.append(tuple(ranks))
+
+    def end(self, *, grace_s: float) -> Ending:
+        """Return what nobody had heard yet, and the exit by SIGTERM of every rank that is left."""
+        self.ended.append(grace_s)
+        events = self._take_due()
+        killed, self.alive = sorted(self.alive), set()
+        exits = [Event(self.clock.now(), rank, "exited", exited(signal=SIGTERM)) for rank in killed]
+        return Ending((*events, *exits), ())

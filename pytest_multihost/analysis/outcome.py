@@ -154,13 +154,13 @@ def _died(facts: RankFacts, status: ExitStatus, last_words: str, symptoms: Sympt
 def _unfinished(facts: RankFacts, result: WorldResult) -> RankFinding:
     """A rank that the harness ended: hung if time ran out on it, else only because of another."""
     if _waits_at_gate(facts):
-        summary = "had left its test and waited for the others"
+        summary = "had left the test"
         outcome: RankOutcome = "skipped" if facts.is_skipped else "passed"
         return RankFinding(facts, outcome, None, summary)
     if facts.pid is None:
         return RankFinding(facts, "error", None, "was not started")
     is_hung = result.ending in _HANGS
-    summary = f"did not end: it was in {facts.phase}"
+    summary = f"was in {facts.phase}"
     return RankFinding(facts, "hung" if is_hung else "collateral", None, summary)
 
 
@@ -293,11 +293,12 @@ def _name_all(ranks: Iterable[RankFinding], finding: RankFinding) -> str:
 def identity(finding: RankFinding) -> tuple[object, ...]:
     """Return what makes two findings the same for the reader: kind, place and words.
 
-    Addresses differ between processes, so they do not count.
+    Addresses and ports differ between processes, so they do not count.
     """
     error = finding.error
     place = (error.file, error.line) if error else None
-    return (finding.outcome, place, re.sub(r"0x[0-9a-f]+", "0x…", finding.summary))
+    words = re.sub(r"0x[0-9a-f]+|127\.0\.0\.1\]?:\d+", "…", finding.summary)
+    return (finding.outcome, place, words)
 
 
 def _error(data: Mapping[str, Any]) -> RankError:

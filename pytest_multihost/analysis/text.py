@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_multihost.analysis.frames import innermost_user_frame, is_library, short_path
@@ -10,10 +10,13 @@ from pytest_multihost.analysis.merge import StackGroup, group_by_main_stack
 from pytest_multihost.analysis.outcome import Finding, RankFinding, identity
 from pytest_multihost.analysis.ranks import rank_set
 from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.stack import Frame
+from pytest_multihost.model.stack import Dump, Frame
 
 _WIDTH = 160
 _MAX_FRAMES = 12
+_WRAPPERS = frozenset(
+    {"wrapper", "wrapped", "inner", "decorate_context", "reraise_with_filtered_traceback"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,8 @@ def sections(result: WorldResult, finding: Finding, *, root: str, files: str) ->
         root: pytest's rootdir; files below it are named relative to it.
         files: Where the artifacts are.
     """
-    parts = [Section(_title(result), "\n".join(_table(result, finding, files)))]
+    places = _places(result.dumps, root)
+    parts = [Section(_title(result), "\n".join(_table(result, finding, places, files)))]
     parts += _other_failures(finding)
     if result.dumps:
         parked = {each.facts.rank for each in finding.ranks if each.facts.parked_s is not None}
@@ -48,44 +52,61 @@ def _title(result: WorldResult) -> str:
     return f"world of {size} rank{'s' if size > 1 else ''}, {backend}"
 
 
-def _table(result: WorldResult, finding: Finding, files: str) -> Iterator[str]:
+def _places(dumps: Iterable[Dump], root: str) -> dict[int, str]:
+    """Return where each rank was in the user's code, as far as the dumps tell."""
+    places = {}
+    for dump in dumps:
+        frame = innermost_user_frame(dump.main.frames if dump.main else ())
+        if frame is not None:
+            places[dump.rank] = f"{short_path(root, frame.file)}:{frame.line} {frame.function}"
+    return places
+
+
+def _table(
+    result: WorldResult, finding: Finding, places: Mapping[int, str], files: str
+) -> Iterator[str]:
     """One line for each group of ranks to which the same happened, the headline first."""
-    for line in (result.reason or "").splitlines():
-        yield f"  {line}"
-    groups = _groups(finding)
+    if result.reason != finding.reason:  # else it stands in the headline
+        for line in (result.reason or "").splitlines():
+            yield f"  {line}"
+    groups = _groups(finding, places)
     names = [rank_set(each.facts.rank for each in group) for group in groups]
     width = max(len(name) for name in names)
     for name, group in zip(names, groups, strict=True):
         first = group[0]
         mark = "►" if finding.headline in {each.facts.rank for each in group} else " "
         yield _clipped(
-            f"{mark} {name:<{width}}  {first.outcome:<10}  {_story(first, result)}".rstrip()
+            f"{mark} {name:<{width}}  {first.outcome:<10}  {_story(first, result, places)}".rstrip()
         )
     for command in result.leftovers:
         yield _clipped(f"  left behind and ended: {command}")
     yield f"  files  {files}"
 
 
-def _groups(finding: Finding) -> list[list[RankFinding]]:
+def _groups(finding: Finding, places: Mapping[int, str]) -> list[list[RankFinding]]:
     groups: dict[tuple[object, ...], list[RankFinding]] = {}
     for each in finding.ranks:
-        groups.setdefault(identity(each), []).append(each)
+        place = places.get(each.facts.rank) if each.at_s is None else None
+        groups.setdefault((*identity(each), place), []).append(each)
     ordered = sorted(groups.values(), key=lambda group: (len(group), group[0].facts.rank))
     return sorted(ordered, key=lambda group: finding.headline not in {e.facts.rank for e in group})
 
 
-def _story(finding: RankFinding, result: WorldResult) -> str:
-    """Where, when, what: the words come last because they alone may be cut."""
+def _story(finding: RankFinding, result: WorldResult, places: Mapping[int, str]) -> str:
+    """When, where, what: the words come last because they alone may be cut."""
+    if finding.at_s is None:
+        summary = "" if finding.summary == finding.outcome else finding.summary
+        return "  ".join(part for part in (places.get(finding.facts.rank, ""), summary) if part)
     error = finding.error
     place = f"{error.file}:{error.line}" if error is not None and error.file else ""
-    when = "" if finding.at_s is None else f"+{finding.at_s - result.started_s:.2f} s"
+    when = f"+{finding.at_s - result.started_s:.2f} s"
     return "  ".join(part for part in (when, place, finding.summary) if part)
 
 
 def _other_failures(finding: Finding) -> list[Section]:
     """Return the full text of failures that are neither the headline's nor a symptom."""
     parts = []
-    for group in _groups(finding):
+    for group in _groups(finding, {}):
         first = group[0]
         ranks = {each.facts.rank for each in group}
         if finding.headline in ranks or first.error is None or first.outcome == "collateral":
@@ -122,10 +143,15 @@ def _frames(frames: Sequence[Frame], root: str) -> Iterator[str]:
 
 
 def _fold_library(frames: list[Frame]) -> tuple[list[Frame], int]:
-    """Cut `frames`, outermost first, after the first library frame inside the user's last one."""
-    last_user = max((i for i, frame in enumerate(frames) if not is_library(frame.file)), default=0)
-    cut = last_user + 2
-    return frames[:cut], len(frames[cut:])
+    """Keep, of the library frames inside the user's last one, the one that names the operation.
+
+    That is the outermost which is no decorator's wrapper.
+    """
+    last_user = max((i for i, frame in enumerate(frames) if not is_library(frame.file)), default=-1)
+    inside = frames[last_user + 1 :]
+    called = next((frame for frame in inside if frame.function not in _WRAPPERS), None)
+    shown = frames[: last_user + 1] + ([called] if called else [])
+    return shown, len(frames) - len(shown)
 
 
 def _inside_the_test(frames: Sequence[Frame]) -> Iterable[Frame]:

@@ -11,9 +11,9 @@ Controller to server:
 * ``end``: end whatever is left of the world.
 * ``quit``: end it, and the server too.
 
-Server to controller: ``serving`` (once, when it has loaded what it should), ``forked`` (process ids, ports), ``exited`` (one rank's status), ``ended``
-(everything is gone; command lines of what had to be killed beside the ranks), ``failed`` (a
-request could not be served).
+Server to controller: ``serving`` (once, when it has loaded what it should), ``forked`` (process
+ids), ``exited`` (one rank's status), ``ended`` (everything is gone; command lines of what had to be
+killed beside the ranks), ``failed`` (a request could not be served).
 """
 
 from __future__ import annotations

@@ -77,29 +77,36 @@ def _deserialized(config: pytest.Config, data: Mapping[str, Any]) -> Any:  # noq
 def add_output(item: pytest.Item, attempted: Attempted) -> None:
     """Add what the ranks printed and logged to the report; equal output once."""
     for section in _output(attempted):
-        item.add_report_section("call", section.title, section.text)
+        item.add_report_section(section.when, section.title, section.text)
 
 
 @dataclass(frozen=True, slots=True)
 class _Output:
+    when: str
     title: str
     text: str
 
 
 def _output(attempted: Attempted) -> Iterator[_Output]:
-    texts: dict[tuple[str, str], list[int]] = {}
+    texts: dict[tuple[str, str, str], list[int]] = {}
     for finding in attempted.finding.ranks:
         rank = finding.facts.rank
         room = _COLLATERAL if finding.outcome == "collateral" else _FULL
         log = _log_text(attempted.directory / f"rank-{rank}.log", room)
         if log:
-            texts.setdefault(("output", log), []).append(rank)
-        for event in finding.facts.reports:
-            for title, text in event.detail["report"].get("sections", ()):
-                if title.startswith("Captured log"):
-                    texts.setdefault((title.removeprefix("Captured "), text), []).append(rank)
-    for (title, text), ranks in texts.items():
-        yield _Output(f"{rank_set(ranks)} {title}", text)
+            texts.setdefault(("call", "output", log), []).append(rank)
+        for when, text in _log_records(finding):
+            texts.setdefault((when, "log", text), []).append(rank)
+    for (when, title, text), ranks in texts.items():
+        yield _Output(when, f"{rank_set(ranks)} {title}", text)
+
+
+def _log_records(finding: RankFinding) -> Iterator[tuple[str, str]]:
+    """Return what the logging plugin captured in each phase; reports repeat earlier phases."""
+    if finding.facts.reports:
+        for title, text in finding.facts.reports[-1].detail["report"].get("sections", ()):
+            if title.startswith("Captured log "):
+                yield title.removeprefix("Captured log "), text
 
 
 def _log_text(path: Path, room: _Room) -> str:

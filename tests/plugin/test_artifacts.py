@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-PASS = """
+PASSING = """
 import pytest
 
 @pytest.mark.multihost(ranks=2)
@@ -18,7 +18,7 @@ def test_it(world):
 
 def test_every_attempt_has_its_verdict_and_logs(run_worlds) -> None:
     """Passed or not: other programs rely on it."""
-    worlds = run_worlds(PASS)
+    worlds = run_worlds(PASSING)
     files = sorted(path.name for path in worlds.directory("test_it").iterdir())
     assert files == ["history.jsonl", "rank-0.log", "rank-1.log", "verdict.json"]
     assert worlds.output("test_it", 1) == "rank 1\n"
@@ -26,8 +26,8 @@ def test_every_attempt_has_its_verdict_and_logs(run_worlds) -> None:
 
 def test_latest_and_verdicts_are_those_of_the_newest_run(run_worlds) -> None:
     """The file is cut when a run starts, not appended to for ever."""
-    run_worlds(PASS)
-    worlds = run_worlds(PASS)
+    run_worlds(PASSING)
+    worlds = run_worlds(PASSING)
     base = worlds.path / ".pytest_multihost"
     assert (base / "latest").resolve().name == worlds.verdicts["test_it"]["run_id"]
     assert len((base / "verdicts.jsonl").read_text().splitlines()) == 1
@@ -37,7 +37,7 @@ def test_latest_and_verdicts_are_those_of_the_newest_run(run_worlds) -> None:
 def test_the_last_three_runs_are_kept(run_worlds) -> None:
     """And git never sees any of them."""
     for _ in range(4):
-        worlds = run_worlds(PASS)
+        worlds = run_worlds(PASSING)
     base = worlds.path / ".pytest_multihost"
     assert len([path for path in base.iterdir() if path.name[:2] == "20"]) == 3
     assert "*" in (base / ".gitignore").read_text().splitlines()
@@ -45,14 +45,14 @@ def test_the_last_three_runs_are_kept(run_worlds) -> None:
 
 def test_the_directory_can_be_chosen(run_worlds, tmp_path: Path) -> None:
     """An absolute path, or one relative to rootdir."""
-    run_worlds(PASS, f"--multihost-artifacts={tmp_path}/here")
+    run_worlds(PASSING, f"--multihost-artifacts={tmp_path}/here")
     lines = (tmp_path / "here" / "verdicts.jsonl").read_text().splitlines()
     assert json.loads(lines[0])["status"] == "passed"
 
 
 def test_the_history_tells_the_gates_in_order(run_worlds) -> None:
     """No rank is torn down before every rank has left its test body."""
-    worlds = run_worlds(PASS)
+    worlds = run_worlds(PASSING)
     text = (worlds.directory("test_it") / "history.jsonl").read_text()
     events = [json.loads(line) for line in text.splitlines()]
     kinds = [event["kind"] for event in events]

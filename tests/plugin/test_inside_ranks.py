@@ -214,7 +214,7 @@ def test_a_rank_has_its_own_random_numbers_and_the_same_in_every_run(run_worlds)
 
 
 def test_nothing_of_another_world_is_inherited(run_worlds, monkeypatch: pytest.MonkeyPatch) -> None:
-    """torchrun's variables are this world's, an outer launcher's and proxies are gone."""
+    """Torchrun's variables are this world's, an outer launcher's and proxies are gone."""
     for name in ("RANK", "SLURM_PROCID", "HTTPS_PROXY", "https_proxy", "JAX_COORDINATOR_ADDRESS"):
         monkeypatch.setenv(name, "stray")
     worlds = run_worlds(

@@ -18,6 +18,7 @@ def test_fixed(world):
 
 
 def sizes(worlds) -> dict[str, int]:
+    """Return the size of each world that ran."""
     return {name: verdict["world_size"] for name, verdict in worlds.verdicts.items()}
 
 
@@ -117,7 +118,7 @@ BAD_MARKS = {
 
 @pytest.mark.parametrize("arguments", BAD_MARKS)
 def test_a_wrong_marker_is_a_usage_error_that_names_the_test(run_worlds, arguments: str) -> None:
-    """pytest stops before any test runs, with exit code 4."""
+    """Pytest stops before any test runs, with exit code 4."""
     worlds = run_worlds(
         f"""
         import pytest
@@ -162,7 +163,7 @@ def test_a_wrong_option_is_a_usage_error_that_names_it(run_worlds, option: str) 
     """The message says where the value was set."""
     worlds = run_worlds(SIZES, option)
     assert worlds.run.ret == pytest.ExitCode.USAGE_ERROR
-    name = option.split("=")[0].replace("--ranks", "--multihost-ranks")
+    name = option.split("=", maxsplit=1)[0].replace("--ranks", "--multihost-ranks")
     assert name in worlds.run.stderr.str()
 
 
@@ -194,7 +195,7 @@ def test_mode_auto_makes_every_function_a_world(run_worlds) -> None:
 
 
 def test_a_test_case_method_has_its_world(run_worlds) -> None:
-    """unittest methods take no fixtures; current_world() gives them what the fixture would."""
+    """Unittest methods take no fixtures; current_world() gives them what the fixture would."""
     worlds = run_worlds(
         """
         import pytest, unittest
@@ -225,7 +226,7 @@ def test_a_test_case_method_has_its_world(run_worlds) -> None:
 
 
 def test_a_test_case_method_takes_one_size(run_worlds) -> None:
-    """pytest cannot parametrize unittest methods, so several sizes are a usage error."""
+    """Pytest cannot parametrize unittest methods, so several sizes are a usage error."""
     worlds = run_worlds(
         """
         import pytest, unittest

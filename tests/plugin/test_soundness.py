@@ -38,7 +38,7 @@ def test_an_unsound_controller_is_a_usage_error_that_says_why(run_worlds, name: 
 
 
 def test_an_innocent_pool_is_no_reason(run_worlds) -> None:
-    """numpy starts OpenBLAS's threads on import, and OpenBLAS itself ends them at a fork."""
+    """Numpy starts OpenBLAS's threads on import, and OpenBLAS itself ends them at a fork."""
     worlds = run_worlds(
         """
         import numpy, pytest

@@ -10,7 +10,7 @@ xfail, skipif = pytest.mark.xfail, pytest.mark.skipif
 """
 
 CASES = {
-    # name: (decorator, body, status)
+    # A decorator, the body, and the status that the verdict must have.
     "all_ranks_skip": ("", "pytest.skip('no data')", "skipped"),
     "a_lone_skip_fails": ("", "if world.rank == 1: pytest.skip('no data')", "failed"),
     "a_boolean_skipif_skips": ("@skipif(True, reason='here')", "os.abort()", None),
@@ -59,7 +59,8 @@ def statuses(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str | 
 
     directory = tmp_path_factory.mktemp("statuses")
     source = HEADER + "".join(
-        f"\n{decorator}\n@pytest.mark.multihost(ranks=3)\ndef test_{name}(world):\n    {body or 'pass'}\n"
+        f"\n{decorator}\n@pytest.mark.multihost(ranks=3)\n"
+        f"def test_{name}(world):\n    {body or 'pass'}\n"
         for name, (decorator, body, _) in CASES.items()
     )
     (directory / "test_worlds.py").write_text(source)
