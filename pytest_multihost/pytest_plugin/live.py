@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
 import pytest
 
 from pytest_multihost.analysis.facts import RankFacts
-from pytest_multihost.reporting.progress import SHOW_AFTER_S, erase, overlay, progress_text
+from pytest_multihost.reporting.progress import INTERVAL_S, erase, overlay, progress_text
 
 
 @dataclass(slots=True)
@@ -22,7 +23,7 @@ class LiveLine:
     """
 
     config: pytest.Config
-    _is_shown: bool = False
+    _shown_s: float = 0.0
 
     def __enter__(self) -> Self:
         """Show nothing yet."""
@@ -35,26 +36,34 @@ class LiveLine:
         trace: TracebackType | None,
     ) -> None:
         """Take the line away."""
-        if self._is_shown:
+        if self._shown_s:
             self._write(erase())
 
     def show(self, seconds: float, facts: Sequence[RankFacts]) -> None:
         """Show where the ranks are after `seconds`."""
-        if seconds < SHOW_AFTER_S or not self._is_on_terminal():
+        if seconds < self._shown_s + INTERVAL_S:
             return
+        self._shown_s = seconds
         writer: Any = self.config.get_terminal_writer()
         width = writer.fullwidth - writer.width_of_current_line
         self._write(overlay(progress_text(seconds, facts), width))
-        self._is_shown = True
-
-    def _is_on_terminal(self) -> bool:
-        """A CI log may pretend to be a terminal; there the line would be written line by line."""
-        writer: Any = self.config.get_terminal_writer()
-        is_terminal = bool(getattr(writer._file, "isatty", lambda: False)())  # noqa: SLF001
-        return is_terminal and not os.environ.get("CI") and self.config.get_verbosity() >= 0
 
     def _write(self, text: str) -> None:
-        """Write past the terminal writer, whose count of columns must not see our text."""
-        writer: Any = self.config.get_terminal_writer()
-        writer._file.write(text)  # noqa: SLF001
-        writer._file.flush()  # noqa: SLF001
+        """Write to the terminal itself, if the output is one.
+
+        Past the terminal writer, whose count of columns must not see our text; and past the
+        capture, which holds the writer's descriptor while a test runs.
+        """
+        capture: Any = self.config.pluginmanager.get_plugin("capturemanager")
+        is_free = capture.global_and_fixture_disabled() if capture else nullcontext()
+        file = self.config.get_terminal_writer()._file  # noqa: SLF001 - no public way
+        with is_free:
+            if self._is_terminal(file):
+                file.write(text)
+                file.flush()
+
+    def _is_terminal(self, file: TextIO) -> bool:
+        """A CI log may pretend to be a terminal; there each update would be a line."""
+        if os.environ.get("CI") or self.config.get_verbosity() < 0:
+            return False
+        return bool(getattr(file, "isatty", lambda: False)())

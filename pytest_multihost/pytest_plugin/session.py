@@ -11,6 +11,8 @@ from pytest_multihost.pytest_plugin.item import convert, restore
 from pytest_multihost.pytest_plugin.marks import is_multihost
 from pytest_multihost.pytest_plugin.run import Run
 
+PLATFORM = sys.platform
+
 
 class PytestMultihostWarning(pytest.PytestWarning):
     """Worlds were asked for and none ran."""
@@ -26,7 +28,7 @@ def start_worlds(run: Run, session: pytest.Session) -> None:
     option = run.config.option
     if not chosen or option.collectonly or getattr(option, "setupplan", False):
         return
-    if sys.platform != "linux":
+    if PLATFORM != "linux":
         _skip_all(chosen)
         return
     run.open(chosen, restore)
@@ -35,7 +37,7 @@ def start_worlds(run: Run, session: pytest.Session) -> None:
 
 
 def _skip_all(items: Sequence[pytest.Item]) -> None:
-    reason = f"multihost worlds need Linux (/proc, pidfds), this is {sys.platform}"
+    reason = f"multihost worlds need Linux (/proc, pidfds), this is {PLATFORM}"
     for item in items:
         item.add_marker(pytest.mark.skip(reason=reason))
 

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from pytest_multihost.analysis.facts import RankFacts
 from pytest_multihost.analysis.ranks import rank_set
 
-SHOW_AFTER_S = 1.0
+INTERVAL_S = 1.0
 _MIN_WIDTH = 12
 _ERASE_RIGHT = "\x1b[K"
 
 
 def progress_text(seconds: float, facts: Iterable[RankFacts]) -> str:
-    """Say where the ranks are, as in "12 s: rank 0 call, ranks 1-3 done"."""
+    """Say where the ranks are, as in "12 s: rank 0 in call, ranks 1-3 done"."""
     places: dict[str, list[int]] = {}
     for each in facts:
         places.setdefault(_place(each), []).append(each.rank)
@@ -24,7 +24,7 @@ def progress_text(seconds: float, facts: Iterable[RankFacts]) -> str:
 def _place(facts: RankFacts) -> str:
     if facts.is_gone:
         return "gone"
-    return "waits for the others" if facts.is_past_body else facts.phase
+    return "done" if facts.is_past_body else f"in {facts.phase}"
 
 
 def overlay(text: str, width: int) -> str:
