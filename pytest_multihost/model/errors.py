@@ -35,6 +35,10 @@ class UnsoundForkError(LaunchError):
     """The controller cannot be forked safely: a child would hang, not fail."""
 
 
+class CollectedDifferentlyError(MultihostError):
+    """A rank that collected for itself did not find its test."""
+
+
 class NoWorldError(MultihostError):
     """Somebody asked for the world outside a rank."""
 

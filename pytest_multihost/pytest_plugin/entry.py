@@ -13,9 +13,15 @@ from pytest_multihost.pytest_plugin.fixtures import shared_tmp_path, world
 from pytest_multihost.pytest_plugin.item import finish_report
 from pytest_multihost.pytest_plugin.marks import NO_SIGNATURE, SIGNATURE, parametrize
 from pytest_multihost.pytest_plugin.options import add_options, read_defaults
+from pytest_multihost.pytest_plugin.remote import (
+    calm_down,
+    errand,
+    give_up,
+    serve_or_live,
+    start_early,
+)
 from pytest_multihost.pytest_plugin.run import RUN, Run
 from pytest_multihost.pytest_plugin.session import (
-    collection_line,
     require_worlds,
     start_worlds,
     summarize,
@@ -47,18 +53,33 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     parametrize(metafunc, metafunc.config.stash[RUN].defaults)
 
 
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    """Remember what could not be collected, in an interpreter that works for a controller."""
+    if (task := errand()) is not None and report.failed:
+        task.problems.append(report.longreprtext)
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_finish(session: pytest.Session) -> Generator[None]:
     """Take over the multihost items when everybody else has seen the final list."""
     yield
+    if (task := errand()) is not None:
+        serve_or_live(task, session)
     start_worlds(session.config.stash[RUN], session)
 
 
-def pytest_report_collectionfinish(
-    config: pytest.Config, items: Sequence[pytest.Item]
-) -> str | None:
-    """Say how many tests are worlds, if any are."""
-    return collection_line(config.stash[RUN], items)
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Start the backend of a rank that is an interpreter of its own."""
+    if (task := errand()) is not None:
+        start_early(task, early_config)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Calm down an interpreter that works for a controller."""
+    if (task := errand()) is not None:
+        calm_down(task, config)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -74,6 +95,8 @@ def pytest_runtest_makereport(
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Say loudly when worlds were asked for and none ran."""
+    if (task := errand()) is not None:
+        give_up(task)
     require_worlds(session.config.stash[RUN], session)
 
 

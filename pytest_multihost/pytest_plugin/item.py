@@ -22,9 +22,9 @@ from pytest_multihost.pytest_plugin.report import (
     pass_on_warnings,
 )
 from pytest_multihost.pytest_plugin.run import RUN, Attempted
+from pytest_multihost.pytest_plugin.serving import ORIGINAL
 
 ATTEMPTED = pytest.StashKey[Attempted]()
-_ORIGINAL = pytest.StashKey[type[pytest.Item]]()
 
 
 class WorldFailedError(Exception):
@@ -95,14 +95,8 @@ def _mixed(kind: type[pytest.Item]) -> type[pytest.Item]:
 
 def convert(item: pytest.Item) -> None:
     """Make `item` one whose body runs in ranks."""
-    item.stash[_ORIGINAL] = type(item)
+    item.stash[ORIGINAL] = type(item)
     item.__class__ = _mixed(type(item))
-
-
-def restore(item: pytest.Item) -> pytest.Item:
-    """Make `item` again what pytest collected: in a rank it runs the ordinary way."""
-    item.__class__ = item.stash.get(_ORIGINAL, type(item))
-    return item
 
 
 def finish_report(

@@ -35,6 +35,7 @@ class Wanted:
     timeout_s: float
     startup_timeout_s: float
     local_devices: int
+    env: Mapping[str, str]
 
 
 def is_multihost(item: pytest.Item, defaults: Defaults) -> bool:
@@ -66,6 +67,7 @@ def wanted(marks: Iterable[pytest.Mark], defaults: Defaults) -> tuple[Wanted, li
         timeout_s=float(values.get("timeout") or defaults.timeout_s),
         startup_timeout_s=float(values.get("startup_timeout") or defaults.startup_timeout_s),
         local_devices=int(values.get("local_devices") or 1),
+        env=dict(values.get("env") or {}),
     ), problems
 
 
@@ -122,6 +124,14 @@ def _check_devices(value: object) -> list[str]:
     return [] if _whole(value) else [f"must be a whole number of at least 1, not {value!r}"]
 
 
+def _check_env(value: object) -> list[str]:
+    if isinstance(value, Mapping) and all(
+        isinstance(each, str) for each in (*value, *value.values())
+    ):
+        return []
+    return [f"must map names of variables to texts, not {value!r}"]
+
+
 def _not_yet(what: str) -> Callable[[object], list[str]]:
     def check(value: object) -> list[str]:
         return [f"({what}) is not available in this version"] if value else []
@@ -137,7 +147,7 @@ _CHECKS: Mapping[str, Callable[[object], list[str]]] = {
     "faults": _not_yet("fault injection"),
     "hosts": _not_yet("worlds of several hosts"),
     "local_devices": _check_devices,
-    "env": _not_yet("a server with an environment of its own"),
+    "env": _check_env,
 }
 
 

@@ -21,6 +21,7 @@ DEFAULT_RANKS = 2
 DEFAULT_BACKEND = "none"
 DEFAULT_TIMEOUT_S = 120.0
 DEFAULT_STARTUP_TIMEOUT_S = 60.0
+LAUNCHES = ("auto", "fork", "server", "spawn")
 DEFAULT_ARTIFACTS = ".pytest_multihost"
 
 
@@ -39,6 +40,7 @@ _OPTIONS = (
     _Option("backend", "NAME[,...]", "Backend for every multihost test that names none"),
     _Option("timeout", "SECONDS", "Time for a world from all ranks ready to its end"),
     _Option("startup_timeout", "SECONDS", "Time until all ranks of a world are ready"),
+    _Option("launch", "auto|fork|server|spawn", "How ranks are started; auto: the first sound one"),
     _Option("mode", "marked|auto", "Which tests run as worlds: the marked ones, or every one"),
     _Option("artifacts", "DIR", "Where logs, stacks and verdicts go"),
 )
@@ -71,6 +73,7 @@ class Defaults:
         backends: Names; several parametrize.
         timeout_s: Seconds from all ranks ready to the end.
         startup_timeout_s: Seconds until all ranks are ready.
+        launch: How ranks are started; "auto" takes the first way that is sound.
         is_auto: Whether unmarked tests are multihost too.
         artifacts: Absolute path of the artifacts directory.
         is_required: Whether a run without multihost tests fails.
@@ -81,6 +84,7 @@ class Defaults:
     backends: tuple[str, ...]
     timeout_s: float
     startup_timeout_s: float
+    launch: str
     is_auto: bool
     artifacts: Path
     is_required: bool
@@ -101,6 +105,7 @@ def read_defaults(config: pytest.Config) -> Defaults:
         timeout_s=_read(config, "timeout", parse_seconds) or DEFAULT_TIMEOUT_S,
         startup_timeout_s=_read(config, "startup_timeout", parse_seconds)
         or DEFAULT_STARTUP_TIMEOUT_S,
+        launch=_read(config, "launch", _parse_launch) or "auto",
         is_auto=_read(config, "mode", _parse_mode) == "auto",
         artifacts=config.rootpath / artifacts,
         is_required=bool(config.getini("multihost_require")),
@@ -166,6 +171,13 @@ def parse_seconds(text: str) -> float:
         happened = f"must be a positive number of seconds, not {text!r}"
         raise SettingError(happened)
     return seconds
+
+
+def _parse_launch(text: str) -> str:
+    if text not in LAUNCHES:
+        happened = f"must be one of {', '.join(LAUNCHES)}, not {text!r}"
+        raise SettingError(happened)
+    return text
 
 
 def _parse_mode(text: str) -> str:

@@ -7,12 +7,11 @@ import os
 import platform
 import shutil
 import sys
-import threading
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,16 +21,15 @@ from pytest_multihost.analysis.record import Attempt, verdict
 from pytest_multihost.backends.backend import Backend
 from pytest_multihost.backends.registry import find
 from pytest_multihost.engine import Surroundings, run_world
-from pytest_multihost.launch.launcher import ForkLauncher
-from pytest_multihost.model.errors import LaunchError, SettingError
+from pytest_multihost.launch.ladder import Ladder
+from pytest_multihost.model.errors import LaunchError, SettingError, UnsoundForkError
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.spec import WorldSpec
+from pytest_multihost.pytest_plugin.launching import Launching
 from pytest_multihost.pytest_plugin.live import LiveLine
 from pytest_multihost.pytest_plugin.marks import is_multihost, scalars, wanted
 from pytest_multihost.pytest_plugin.options import Defaults
-from pytest_multihost.rank.agent import run_rank
-from pytest_multihost.rank.environment import thread_variables
-from pytest_multihost.rank.threads import limit_threads
+from pytest_multihost.pytest_plugin.serving import offered_backends
 from pytest_multihost.reporting.artifacts import RunFolder, open_run, write_attempt
 from pytest_multihost.watch.clock import MonotonicClock
 from pytest_multihost.watch.dump import dump_stacks
@@ -46,6 +44,7 @@ class Plan:
     local_devices: int
     timeout_s: float
     startup_timeout_s: float
+    env: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +56,15 @@ class Attempted:
     directory: Path
 
 
+_Env = tuple[tuple[str, str], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class _Opened:
     """What a run has once it is known that there are multihost tests."""
 
-    launcher: ForkLauncher
+    launching: Launching
+    ladders: dict[_Env, Ladder]
     folder: RunFolder
 
 
@@ -92,7 +95,7 @@ class Run:
             pytest.UsageError: With every problem of every item.
         """
         chosen = [item for item in items if is_multihost(item, self.defaults)]
-        offered = _offered(self.config) if chosen else []
+        offered = offered_backends(self.config) if chosen else []
         problems: list[str] = []
         for item in chosen:
             plan, wrong = _plan(item, self.defaults, offered)
@@ -103,36 +106,49 @@ class Run:
             raise pytest.UsageError("\n".join(dict.fromkeys(problems)))
         return chosen
 
-    def open(
-        self, items: Sequence[pytest.Item], restore: Callable[[pytest.Item], pytest.Item]
-    ) -> None:
-        """Start the server that holds `items`.
-
-        Args:
-            items: The multihost items.
-            restore: Gives an item back the class that pytest collected it with.
+    def open(self, items: Sequence[pytest.Item]) -> None:
+        """Start the servers that hold `items`.
 
         Raises:
-            pytest.UsageError: The controller cannot be forked, or the server cannot start.
+            pytest.UsageError: The chosen way of launching is not sound, or a server cannot start.
         """
+        folder = open_run(self.defaults.artifacts)
         backends = {plan.backend.name: plan.backend for plan in self.plans.values()}
-        found = {item.nodeid: item for item in items}
-        launcher = ForkLauncher(
-            run_rank=partial(
-                run_rank, find_item=lambda nodeid: restore(found[nodeid]), backends=backends
-            ),
-            prepare_server=partial(_prepare_server, self.config, list(backends.values())),
-        )
-        try:
-            launcher.open()
-        except LaunchError as error:
-            raise pytest.UsageError(str(error)) from error
-        self._opened = _Opened(launcher, open_run(self.defaults.artifacts))
+        launching = Launching(self.config, items, backends, folder.path)
+        self._opened = _Opened(launching, {}, folder)
+        for plan in self.plans.values():
+            self._ladder(plan)
+
+    def _ladder(self, plan: Plan) -> Ladder:
+        """Return the launcher for tests with the plan's environment, started."""
+        opened = self._get_opened()
+        key = tuple(sorted(plan.env.items()))
+        if key not in opened.ladders:
+            ladder = opened.launching.ladder(self.defaults.launch, plan.env)
+            try:
+                ladder.open()
+            except UnsoundForkError as error:
+                raise pytest.UsageError(_unsound(error)) from error
+            except LaunchError as error:
+                raise pytest.UsageError(str(error)) from error
+            opened.ladders[key] = ladder
+        return opened.ladders[key]
+
+    def describe_launch(self) -> str:
+        """Say which ways of launching are in use, and what forced those that are not cheapest."""
+        parts = []
+        for key, ladder in self._get_opened().ladders.items():
+            why = [*ladder.reasons]
+            if key:
+                why.insert(0, f"env={dict(key)}")
+            parts.append(f"{ladder.name} ({'; '.join(why)})" if why else ladder.name)
+        return ", ".join(dict.fromkeys(parts))
 
     def close(self) -> None:
         """End the server."""
         if self._opened is not None:
-            self._opened.launcher.close()
+            for ladder in self._opened.ladders.values():
+                ladder.close()
 
     def _get_opened(self) -> _Opened:
         if self._opened is None:
@@ -155,7 +171,7 @@ class Run:
         self.ran += 1
         with LiveLine(self.config) as live:
             around = Surroundings(
-                launcher=opened.launcher,
+                launcher=self._ladder(plan),
                 dumper=dump_stacks,
                 clock=MonotonicClock(),
                 directory=directory,
@@ -188,12 +204,6 @@ class Run:
 RUN = pytest.StashKey[Run]()
 
 
-def _offered(config: pytest.Config) -> list[Backend]:
-    """Return all backends, those of the plugin registered last first."""
-    groups: list[Sequence[Backend]] = config.hook.pytest_multihost_backends()
-    return [backend for group in groups for backend in group]
-
-
 def _plan(
     item: pytest.Item, defaults: Defaults, offered: Sequence[Backend]
 ) -> tuple[Plan | None, list[str]]:
@@ -212,6 +222,7 @@ def _plan(
         local_devices=want.local_devices,
         timeout_s=want.timeout_s,
         startup_timeout_s=want.startup_timeout_s,
+        env=want.env,
     ), problems
 
 
@@ -229,20 +240,9 @@ def _spec(nodeid: str, attempt: int, plan: Plan) -> WorldSpec:
     )
 
 
-def _prepare_server(config: pytest.Config, backends: Iterable[Backend]) -> None:
-    """Load what every rank needs, with one thread, in the server that all are forked from."""
-    variables = thread_variables(os.environ)
-    os.environ.update(variables)
-    for backend in backends:
-        backend.preload()
-    config.hook.pytest_multihost_server_start(config=config)
-    if variables:  # the user had not said otherwise
-        limit_threads(1)
-    others = [thread.name for thread in threading.enumerate()][1:]
-    if others:
-        happened = "loading what the ranks need has started threads"
-        remedy = "Start them in a fixture or test, not in pytest_multihost_server_start."
-        raise LaunchError(happened, seen=f"Threads: {', '.join(others)}.", remedy=remedy)
+def _unsound(error: UnsoundForkError) -> str:
+    remedy = "Use --multihost-launch=auto, or move what starts threads or a runtime into a fixture."
+    return f"{error.happened}\nSeen: {error.seen}.\n{remedy}"
 
 
 def _make_scratch(config: pytest.Config, spec: WorldSpec) -> Path:

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from pytest_multihost.pytest_plugin.item import convert, restore
-from pytest_multihost.pytest_plugin.marks import is_multihost
+from pytest_multihost.pytest_plugin.item import convert
 from pytest_multihost.pytest_plugin.run import Run
 
 PLATFORM = sys.platform
@@ -31,9 +30,12 @@ def start_worlds(run: Run, session: pytest.Session) -> None:
     if PLATFORM != "linux":
         _skip_all(chosen)
         return
-    run.open(chosen, restore)
+    run.open(chosen)
     for item in chosen:
         convert(item)
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and reporter.verbosity >= 0:
+        reporter.write_line(_launch_line(run, len(chosen), len(session.items)))
 
 
 def _skip_all(items: Sequence[pytest.Item]) -> None:
@@ -42,12 +44,9 @@ def _skip_all(items: Sequence[pytest.Item]) -> None:
         item.add_marker(pytest.mark.skip(reason=reason))
 
 
-def collection_line(run: Run, items: Sequence[pytest.Item]) -> str | None:
-    """Return the line under "collected N items"."""
-    count = sum(is_multihost(item, run.defaults) for item in items)
-    if count == 0:
-        return None
-    return f"multihost: {count} of {len(items)} tests run as worlds of ranks, launched by fork"
+def _launch_line(run: Run, chosen: int, collected: int) -> str:
+    launch = run.describe_launch()
+    return f"multihost: {chosen} of {collected} tests run as worlds of ranks, launch: {launch}"
 
 
 def require_worlds(run: Run, session: pytest.Session) -> None:

@@ -11,10 +11,11 @@ finished would turn those that wait for it into raisers; `exit` when all fixture
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -60,7 +61,7 @@ class _Teller:
 def run_rank(
     spec: RankSpec, channel: Channel, *, find_item: FindItem, backends: Mapping[str, Backend]
 ) -> NoReturn:
-    """Be a rank. Never returns.
+    """Be a rank that was forked from a process that has collected. Never returns.
 
     Args:
         spec: Its place in the world.
@@ -68,13 +69,41 @@ def run_rank(
         find_item: Returns the collected item with a given node id.
         backends: All backends by name.
     """
-    put_in_order(spec)
-    teller = _Teller(channel)
-    teller.tell("hello", pid=os.getpid())
-    item = find_item(spec.world.nodeid)
+    arrive(spec, channel)
     backend = backends[spec.world.backend]
-    try:
+    live(spec, channel, find_item=find_item, backend=backend, is_started=False)
+
+
+def arrive(spec: RankSpec, channel: Channel) -> None:
+    """Put this process in order and say hello: from now on it can be asked for its stacks."""
+    put_in_order(spec)
+    _Teller(channel).tell("hello", pid=os.getpid())
+
+
+def start_backend(spec: RankSpec, channel: Channel, backend: Backend) -> None:
+    """Start the backend; if that fails, tell and leave."""
+    with _told(channel, root=str(Path.cwd())):
         backend.start(spec)
+
+
+def live(
+    spec: RankSpec, channel: Channel, *, find_item: FindItem, backend: Backend, is_started: bool
+) -> NoReturn:
+    """Run the one test and leave.
+
+    Args:
+        spec: Its place in the world.
+        channel: Its connection to the controller.
+        find_item: Returns the collected item with a given node id.
+        backend: The world's backend.
+        is_started: Whether it has been started already.
+    """
+    teller = _Teller(channel)
+    with _told(channel, root=str(Path.cwd())):
+        item = find_item(spec.world.nodeid)
+    if not is_started:
+        start_backend(spec, channel, backend)
+    with _told(channel, root=str(item.config.rootpath)):
         # jax registers its shutdown barrier; a rank leaves without it, see `_leave`.
         atexit._clear()  # noqa: SLF001 - as in hygiene
         enter_world(World(spec, backend, channel))
@@ -84,12 +113,25 @@ def run_rank(
         teller.await_gate("go")
         _run_test(item, teller)
         teller.tell("done")
+    _leave(teller)
+
+
+@contextlib.contextmanager
+def _told(channel: Channel, *, root: str) -> Iterator[None]:
+    """Tell the controller of whatever leaves the block, and end the rank's life there."""
+    try:
+        yield
     except EOFError:  # the controller is gone, and whoever could read a report with it
         os._exit(1)
     except BaseException as error:  # noqa: BLE001 - pytest.exit(), Ctrl-C, a plugin's error
-        text = format_exception(error)
-        record = error_record(error, root=str(item.config.rootpath), text=text)
-        teller.tell("interrupted", error=record)
+        tell_interrupted(channel, error, root=root)
+
+
+def tell_interrupted(channel: Channel, error: BaseException, *, root: str) -> NoReturn:
+    """Tell of what kept this rank from a report, and leave."""
+    teller = _Teller(channel)
+    record = error_record(error, root=root, text=format_exception(error))
+    teller.tell("interrupted", error=record)
     _leave(teller)
 
 

@@ -112,7 +112,7 @@ BAD_MARKS = {
     "backend='mpi'": "unknown backend 'mpi'. There are: none (pytest-multihost-hangs), gloo",
     "faults=[1]": "faults (fault injection) is not available in this version",
     "hosts='netns'": "hosts (worlds of several hosts) is not available in this version",
-    "env={'A': '1'}": "env (a server with an environment of its own) is not available",
+    "env={'A': 1}": "env must map names of variables to texts, not {'A': 1}",
 }
 
 

@@ -1,0 +1,64 @@
+"""Ways of launching from the cheapest to the soundest: the first that is sound is used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pytest_multihost.launch.launcher import ServerLauncher
+from pytest_multihost.launch.protocol import RunningWorld
+from pytest_multihost.model.errors import UnsoundForkError
+from pytest_multihost.model.spec import WorldSpec
+
+
+@dataclass(slots=True)
+class Ladder:
+    """A launcher that steps up whenever its rung turns out to be unsound.
+
+    Attributes:
+        rungs: Launchers, the cheapest first; the first one is in use.
+        reasons: Why the rungs below were left.
+    """
+
+    rungs: list[ServerLauncher]
+    reasons: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The way of launching in use."""
+        return self.rungs[0].name
+
+    def open(self) -> None:
+        """Start a server on the first rung that is sound.
+
+        Raises:
+            UnsoundForkError: None is.
+            LaunchError: A server could not be started.
+        """
+        while True:
+            try:
+                return self.rungs[0].open()
+            except UnsoundForkError as error:
+                self._step_up(error)
+
+    def start(self, spec: WorldSpec, *, directory: Path, scratch: Path) -> RunningWorld:
+        """Start a world; a rung may have become unsound since the server was started.
+
+        Raises:
+            LaunchError: The ranks could not be started.
+        """
+        while True:
+            try:
+                return self.rungs[0].start(spec, directory=directory, scratch=scratch)
+            except UnsoundForkError as error:
+                self._step_up(error)
+
+    def _step_up(self, error: UnsoundForkError) -> None:
+        if len(self.rungs) == 1:
+            raise error
+        self.rungs.pop(0).close()
+        self.reasons.append(error.seen)
+
+    def close(self) -> None:
+        """End the server."""
+        self.rungs[0].close()

@@ -1,0 +1,137 @@
+"""A running world as the engine sees it, whatever way its ranks were launched."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_multihost.launch.connection import ServerConnection
+from pytest_multihost.launch.protocol import Ending, Packet, dump_signal
+from pytest_multihost.launch.wire import Decoder, Frame, encode, read_available
+from pytest_multihost.model.errors import LaunchError
+from pytest_multihost.model.event import Event, ExitStatus
+
+
+@dataclass(slots=True)
+class LaunchedWorld:
+    """The ranks of one world that a server has started: streams to them, requests to it."""
+
+    server: ServerConnection
+    streams: list[socket.socket]
+    forked: Packet
+    _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
+    _decoders: dict[int, Decoder] = field(default_factory=dict)
+    _outbox: dict[int, bytearray] = field(default_factory=dict)
+    _announced: bool = False
+
+    def __post_init__(self) -> None:
+        self._selector.register(self.server.control, selectors.EVENT_READ, None)
+        for rank, stream in enumerate(self.streams):
+            stream.setblocking(False)  # noqa: FBT003 - the standard library's signature
+            self._decoders[rank] = Decoder()
+            self._selector.register(stream, selectors.EVENT_READ, rank)
+
+    def wait(self, timeout_s: float) -> Sequence[Event]:
+        """Return what happened, waiting at most `timeout_s` seconds for the first event."""
+        if not self._announced:
+            self._announced = True
+            return _forked_events(self.forked)
+        events: list[Event] = []
+        exits: list[Event] = []
+        for key, _ in self._selector.select(timeout_s):
+            if key.data is None:
+                exits += _exit_events(self.server.hear())
+            else:
+                self._flush(key.data)
+                events += self._read(key.data)
+        for event in exits:  # its last words arrived before it died
+            events += self._read(event.rank)
+        return events + exits
+
+    def _read(self, rank: int) -> list[Event]:
+        stream = self.streams[rank]
+        if stream.fileno() < 0:
+            return []
+        try:
+            data = read_available(stream)
+        except OSError:  # reset: it died with frames of ours unread
+            data = None
+        if data is None:
+            self._selector.unregister(stream)
+            stream.close()
+            return []
+        return [_event(rank, frame) for frame in self._decoders[rank].feed(data)]
+
+    def send(self, rank: int, frame: Frame) -> None:
+        """Send a frame to a rank; a rank that is gone is no error here.
+
+        Never waits: what a slow or stopped rank does not take now is sent while we wait for
+        events.
+        """
+        self._outbox.setdefault(rank, bytearray()).extend(encode(frame))
+        self._flush(rank)
+
+    def _flush(self, rank: int) -> None:
+        stream, pending = self.streams[rank], self._outbox.get(rank)
+        if stream.fileno() < 0 or not pending:
+            return
+        try:
+            del pending[: stream.send(pending)]
+        except BlockingIOError:
+            pass
+        except OSError:  # it is gone; its exit will be told by the server
+            pending.clear()
+        interest = selectors.EVENT_READ | (selectors.EVENT_WRITE if pending else 0)
+        self._selector.modify(stream, interest, rank)
+
+    def request_dumps(self, ranks: Sequence[int]) -> None:
+        """Have every rank of `ranks` write its stacks to its file."""
+        header = {"kind": "signal", "ranks": list(ranks), "signal": dump_signal()}
+        self.server.tell(header)
+
+    def end(self, *, grace_s: float) -> Ending:
+        """End what is left, whatever state it is in, and return what was found."""
+        try:
+            self.server.tell({"kind": "end", "grace_s": grace_s})
+            return self._await_end()
+        finally:
+            self._selector.close()
+            for stream in self.streams:
+                stream.close()
+
+    def _await_end(self) -> Ending:
+        events: list[Event] = []
+        while (packet := self.server.hear()).header["kind"] != "ended":
+            events += _exit_events(packet)
+        for rank in range(len(self.streams)):
+            events += self._read(rank)
+        events += [_exit_event(each) for each in packet.header["exits"]]
+        return Ending(tuple(events), tuple(packet.header["leftovers"]))
+
+
+def _forked_events(packet: Packet) -> list[Event]:
+    at_s = packet.header["at_s"]
+    pids = enumerate(packet.header["pids"])
+    return [Event(at_s, rank, "forked", {"pid": pid}) for rank, pid in pids]
+
+
+def _exit_events(packet: Packet) -> list[Event]:
+    if packet.header["kind"] != "exited":
+        happened = f"the server said {packet.header['kind']!r} at the wrong time"
+        raise LaunchError(happened)
+    return [_exit_event(packet.header)]
+
+
+def _exit_event(data: Any) -> Event:  # noqa: ANN401 - a JSON object
+    fields = ExitStatus.__dataclass_fields__
+    return Event(data["at_s"], data["rank"], "exited", {name: data[name] for name in fields})
+
+
+def _event(rank: int, frame: Frame) -> Event:
+    detail = {key: value for key, value in frame.header.items() if key not in ("kind", "at_s")}
+    at_s = frame.header.get("at_s", time.monotonic())
+    return Event(at_s, rank, frame.header["kind"], detail, frame.payload)

@@ -1,0 +1,111 @@
+"""Which way the ranks of this run are launched."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from pytest_multihost.backends.backend import Backend
+from pytest_multihost.launch import spawner
+from pytest_multihost.launch.connection import ServerConnection
+from pytest_multihost.launch.ladder import Ladder
+from pytest_multihost.launch.launcher import ServerLauncher
+from pytest_multihost.launch.starting import Program, exec_server, fork_server
+from pytest_multihost.pytest_plugin import remote
+from pytest_multihost.pytest_plugin.serving import find_item_in, prepare_server
+from pytest_multihost.rank.agent import run_rank
+from pytest_multihost.rank.environment import foreign_variables, thread_variables
+
+
+@dataclass(frozen=True, slots=True)
+class Launching:
+    """What the ways of launching are made from.
+
+    Attributes:
+        config: pytest's configuration.
+        items: The multihost items.
+        backends: The backends they use, by name.
+        logs: Folder for the output of servers.
+    """
+
+    config: pytest.Config
+    items: Sequence[pytest.Item]
+    backends: Mapping[str, Backend]
+    logs: Path
+
+    def ladder(self, mode: str, env: Mapping[str, str]) -> Ladder:
+        """Return the ways of launching to try, the cheapest first.
+
+        Args:
+            mode: "auto", or the one way to use.
+            env: Variables that must be in place before the ranks' interpreter starts; a server
+                forked from this process cannot have them.
+        """
+        starts: dict[str, Callable[[], ServerConnection]] = {
+            "fork": self._fork,
+            "server": partial(self._exec, env),
+            "spawn": partial(self._spawn, env),
+        }
+        names = [mode] if mode != "auto" else list(starts)
+        if env and "fork" in names:
+            names.remove("fork")
+        return Ladder([ServerLauncher(name, starts[name]) for name in names])
+
+    def _fork(self) -> ServerConnection:
+        run = partial(run_rank, find_item=find_item_in(self.items), backends=self.backends)
+        prepare = partial(prepare_server, self.config, list(self.backends.values()))
+        return fork_server(run, prepare)
+
+    def _exec(self, env: Mapping[str, str]) -> ServerConnection:
+        order = {**self._order(), "backends": list(self.backends)}
+        return exec_server(Program(remote.CODE, order, _environment(env), self.logs / "server.log"))
+
+    def _spawn(self, env: Mapping[str, str]) -> ServerConnection:
+        order = {"code": remote.CODE, "rank": self._order()}
+        return exec_server(
+            Program(spawner.CODE, order, _environment(env), self.logs / "spawner.log")
+        )
+
+    def _order(self) -> dict[str, object]:
+        """Return how to run pytest as this run was started."""
+        return {
+            "cwd": str(self.config.invocation_params.dir),
+            "path": sys.path,
+            "args": _arguments(self.config),
+            "files": _files(self.items),
+        }
+
+
+def _arguments(config: pytest.Config) -> list[str]:
+    """Return the command line; an xdist worker has the controller's in its input."""
+    workerinput: Mapping[str, object] = getattr(config, "workerinput", {})
+    args = workerinput.get("multihost_args", config.invocation_params.args)
+    extra = ["-p", "multihost_hangs"]
+    if config.pluginmanager.has_plugin("_cov"):
+        extra.append("--cov-append")  # else it erases what the controller has measured
+    return [*(str(arg) for arg in args), *extra]  # type: ignore[attr-defined]
+
+
+def _files(items: Iterable[pytest.Item]) -> list[str]:
+    return list(dict.fromkeys(str(item.path) for item in items))
+
+
+def _environment(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a server: one thread, nothing of an outer world, then `env`."""
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in set(foreign_variables(os.environ))
+    }
+    return {
+        **inherited,
+        **thread_variables(inherited),
+        "PYTEST_MULTIHOST_SERVER": "1",
+        **env,
+    }

@@ -1,0 +1,71 @@
+"""What a server needs from pytest, in whichever process it runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+
+import pytest
+
+from pytest_multihost.backends.backend import Backend
+from pytest_multihost.model.errors import CollectedDifferentlyError
+from pytest_multihost.rank.agent import FindItem
+from pytest_multihost.rank.environment import thread_variables
+from pytest_multihost.rank.threads import limit_threads
+
+ORIGINAL = pytest.StashKey[type[pytest.Item]]()
+"""The class that pytest collected an item with."""
+
+
+def restore(item: pytest.Item) -> pytest.Item:
+    """Make `item` again what pytest collected: in a rank it runs the ordinary way."""
+    item.__class__ = item.stash.get(ORIGINAL, type(item))
+    return item
+
+
+def offered_backends(config: pytest.Config) -> list[Backend]:
+    """Return all backends, those of the plugin registered last first."""
+    groups: list[Sequence[Backend]] = config.hook.pytest_multihost_backends()
+    return [backend for group in groups for backend in group]
+
+
+def find_item_in(items: Iterable[pytest.Item], problems: Sequence[str] = ()) -> FindItem:
+    """Return a function that finds an item by node id, as pytest collected it.
+
+    Args:
+        items: What was collected.
+        problems: What went wrong in collecting, for the case that an item is missing.
+    """
+    found = {item.nodeid: item for item in items}
+
+    def find_item(nodeid: str) -> pytest.Item:
+        if nodeid not in found:
+            raise _missing(nodeid, problems)
+        return restore(found[nodeid])
+
+    return find_item
+
+
+def _missing(nodeid: str, problems: Sequence[str]) -> CollectedDifferentlyError:
+    if problems:
+        happened = "the rank could not collect the test"
+        return CollectedDifferentlyError(happened, seen="\n".join(problems))
+    return CollectedDifferentlyError(
+        "the rank did not collect the test that the controller has collected",
+        seen=f"There is no {nodeid} here.",
+        remedy=(
+            "Make collection depend on nothing that differs between processes: random values,"
+            " the time, process ids, or an object's repr in a parameter's id."
+        ),
+    )
+
+
+def prepare_server(config: pytest.Config, backends: Iterable[Backend]) -> None:
+    """Load what every rank needs, with one thread, in the server that all are forked from."""
+    variables = thread_variables(os.environ)
+    os.environ.update(variables)
+    for backend in backends:
+        backend.preload()
+    config.hook.pytest_multihost_server_start(config=config)
+    if variables:  # the user had not said otherwise
+        limit_threads(1)
