@@ -9,6 +9,7 @@ import pytest
 from pytest_multihost import hookspecs
 from pytest_multihost.backends.backend import Backend
 from pytest_multihost.backends.registry import BUILT_IN
+from pytest_multihost.pytest_plugin import interop
 from pytest_multihost.pytest_plugin.fixtures import shared_tmp_path, world
 from pytest_multihost.pytest_plugin.item import finish_report
 from pytest_multihost.pytest_plugin.marks import NO_SIGNATURE, SIGNATURE, parametrize
@@ -42,6 +43,7 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Read the settings and declare the markers."""
+    config.pluginmanager.register(interop, "multihost_interop")
     config.addinivalue_line("markers", SIGNATURE)
     config.addinivalue_line("markers", NO_SIGNATURE)
     config.stash[RUN] = Run(config, read_defaults(config))

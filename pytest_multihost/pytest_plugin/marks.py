@@ -33,6 +33,7 @@ class Wanted:
     ranks: tuple[int, ...]
     backends: tuple[str, ...]
     timeout_s: float
+    has_own_timeout: bool
     startup_timeout_s: float
     local_devices: int
     env: Mapping[str, str]
@@ -65,6 +66,7 @@ def wanted(marks: Iterable[pytest.Mark], defaults: Defaults) -> tuple[Wanted, li
         ranks=ranks,
         backends=_as_tuple(values.get("backend")) or defaults.backends,
         timeout_s=float(values.get("timeout") or defaults.timeout_s),
+        has_own_timeout=values.get("timeout") is not None,
         startup_timeout_s=float(values.get("startup_timeout") or defaults.startup_timeout_s),
         local_devices=int(values.get("local_devices") or 1),
         env=dict(values.get("env") or {}),

@@ -10,6 +10,7 @@ import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -22,6 +23,7 @@ from pytest_multihost.backends.backend import Backend
 from pytest_multihost.backends.registry import find
 from pytest_multihost.engine import Surroundings, run_world
 from pytest_multihost.launch.ladder import Ladder
+from pytest_multihost.launch.throttle import place_count, places
 from pytest_multihost.model.errors import LaunchError, SettingError, UnsoundForkError
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.spec import WorldSpec
@@ -29,8 +31,8 @@ from pytest_multihost.pytest_plugin.launching import Launching
 from pytest_multihost.pytest_plugin.live import LiveLine
 from pytest_multihost.pytest_plugin.marks import is_multihost, scalars, wanted
 from pytest_multihost.pytest_plugin.options import Defaults
-from pytest_multihost.pytest_plugin.serving import offered_backends
-from pytest_multihost.reporting.artifacts import RunFolder, open_run, write_attempt
+from pytest_multihost.pytest_plugin.serving import offered_backends, plain_nodeid
+from pytest_multihost.reporting.artifacts import RunFolder, new_run_id, open_run, write_attempt
 from pytest_multihost.watch.clock import MonotonicClock
 from pytest_multihost.watch.dump import dump_stacks
 
@@ -39,10 +41,12 @@ from pytest_multihost.watch.dump import dump_stacks
 class Plan:
     """How one item is to run."""
 
+    nodeid: str
     size: int
     backend: Backend
     local_devices: int
     timeout_s: float
+    has_own_timeout: bool
     startup_timeout_s: float
     env: Mapping[str, str]
 
@@ -76,13 +80,17 @@ class Run:
         config: pytest's configuration.
         defaults: What holds where markers say nothing.
         plans: The multihost items by node id.
-        ran: How many worlds were started.
+        run_id: Name of the run; the same in all processes of pytest-xdist.
+        selected: How many multihost items were selected, xdist's workers included.
+        ran: How many worlds were started, xdist's workers included.
         fatal: Why the run is to fail although no test did.
     """
 
     config: pytest.Config
     defaults: Defaults
     plans: dict[str, Plan] = field(default_factory=dict)
+    run_id: str | None = None
+    selected: int = 0
     ran: int = 0
     fatal: str | None = None
     _opened: _Opened | None = None
@@ -102,6 +110,7 @@ class Run:
             problems += [f"{item.nodeid}: @pytest.mark.multihost {each}" for each in wrong]
             if plan is not None:
                 self.plans[item.nodeid] = plan
+        self.selected = len(self.plans)
         if problems:
             raise pytest.UsageError("\n".join(dict.fromkeys(problems)))
         return chosen
@@ -112,7 +121,9 @@ class Run:
         Raises:
             pytest.UsageError: The chosen way of launching is not sound, or a server cannot start.
         """
-        folder = open_run(self.defaults.artifacts)
+        workerinput: Mapping[str, str] = getattr(self.config, "workerinput", {})
+        run_id = workerinput.get("multihost_run_id") or new_run_id()
+        folder = open_run(self.defaults.artifacts, run_id)
         backends = {plan.backend.name: plan.backend for plan in self.plans.values()}
         launching = Launching(self.config, items, backends, folder.path)
         self._opened = _Opened(launching, {}, folder)
@@ -165,11 +176,11 @@ class Run:
         opened = self._get_opened()
         plan = self.plans[item.nodeid]
         self._attempts[item.nodeid] += 1
-        spec = _spec(item.nodeid, self._attempts[item.nodeid], plan)
+        spec = _spec(plan, self._attempts[item.nodeid], item.stash.get(DEADLINE, None))
         directory = opened.folder.attempt(spec.nodeid, spec.attempt)
         scratch = _make_scratch(self.config, spec)
         self.ran += 1
-        with LiveLine(self.config) as live:
+        with self._places(spec.size), LiveLine(self.config) as live:
             around = Surroundings(
                 launcher=self._ladder(plan),
                 dumper=dump_stacks,
@@ -188,6 +199,13 @@ class Run:
             raise KeyboardInterrupt
         return Attempted(result, finding, directory)
 
+    def _places(self, size: int) -> AbstractContextManager[None]:
+        """Hold places for the ranks where other processes of this run start worlds too."""
+        if not hasattr(self.config, "workerinput"):
+            return nullcontext()
+        folder = self._get_opened().folder.path / "places"
+        return places(folder, size, count=place_count())
+
     def _write(self, result: WorldResult, finding: Finding, directory: Path) -> None:
         folder = self._get_opened().folder
         where = Attempt(
@@ -202,6 +220,8 @@ class Run:
 
 
 RUN = pytest.StashKey[Run]()
+DEADLINE = pytest.StashKey[float]()
+"""The limit that pytest-timeout would have used, in seconds."""
 
 
 def _plan(
@@ -217,26 +237,38 @@ def _plan(
     except SettingError as error:
         return None, [*problems, f"cannot run: {'. '.join(str(error).splitlines())}"]
     return Plan(
+        nodeid=plain_nodeid(item),
         size=size,
         backend=backend,
         local_devices=want.local_devices,
         timeout_s=want.timeout_s,
+        has_own_timeout=want.has_own_timeout,
         startup_timeout_s=want.startup_timeout_s,
         env=want.env,
     ), problems
 
 
-def _spec(nodeid: str, attempt: int, plan: Plan) -> WorldSpec:
+def _spec(plan: Plan, attempt: int, deadline_s: float | None) -> WorldSpec:
+    """Return what a world is to be.
+
+    Args:
+        plan: How the test is to run.
+        attempt: Which attempt of it this is.
+        deadline_s: pytest-timeout's limit for it; the marker's own is kept where it is shorter.
+    """
+    timeout_s = plan.timeout_s
+    if deadline_s is not None:
+        timeout_s = min(deadline_s, plan.timeout_s) if plan.has_own_timeout else deadline_s
     return WorldSpec(
-        nodeid=nodeid,
+        nodeid=plan.nodeid,
         attempt=attempt,
         size=plan.size,
         backend=plan.backend.name,
         local_devices=plan.local_devices,
-        timeout_s=plan.timeout_s,
+        timeout_s=timeout_s,
         startup_timeout_s=plan.startup_timeout_s,
         # The same in every run: a test that draws random numbers is repeatable by default.
-        seed=zlib.crc32(nodeid.encode()) % 1_000_000,
+        seed=zlib.crc32(plan.nodeid.encode()) % 1_000_000,
     )
 
 

@@ -23,6 +23,16 @@ def restore(item: pytest.Item) -> pytest.Item:
     return item
 
 
+def plain_nodeid(item: pytest.Item) -> str:
+    """Return an item's node id as it was collected.
+
+    xdist's ``--dist loadgroup`` appends the group's name in its workers, and nowhere else.
+    """
+    group = item.get_closest_marker("xdist_group")
+    name = (group.args or (group.kwargs.get("name", "default"),))[0] if group else None
+    return item.nodeid.removesuffix(f"@{name}") if name else item.nodeid
+
+
 def offered_backends(config: pytest.Config) -> list[Backend]:
     """Return all backends, those of the plugin registered last first."""
     groups: list[Sequence[Backend]] = config.hook.pytest_multihost_backends()
@@ -36,7 +46,7 @@ def find_item_in(items: Iterable[pytest.Item], problems: Sequence[str] = ()) -> 
         items: What was collected.
         problems: What went wrong in collecting, for the case that an item is missing.
     """
-    found = {item.nodeid: item for item in items}
+    found = {plain_nodeid(item): item for item in items}
 
     def find_item(nodeid: str) -> pytest.Item:
         if nodeid not in found:

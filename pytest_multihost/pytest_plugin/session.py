@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -51,8 +52,12 @@ def _launch_line(run: Run, chosen: int, collected: int) -> str:
 
 def require_worlds(run: Run, session: pytest.Session) -> None:
     """Warn, or fail the run, when worlds were asked for and none ran."""
+    if hasattr(run.config, "workerinput"):  # the controller adds up what its workers did
+        worker: Any = run.config
+        worker.workeroutput["multihost"] = {"selected": run.selected, "ran": run.ran}
+        return
     message = _missing(run)
-    if message is None or run.config.option.collectonly or getattr(session, "shouldstop", False):
+    if message is None or run.config.option.collectonly or session.shouldstop:
         return
     if run.defaults.is_required:
         run.fatal = message
@@ -69,8 +74,8 @@ def require_worlds(run: Run, session: pytest.Session) -> None:
 def _missing(run: Run) -> str | None:
     if run.ran:
         return None
-    if run.plans:
-        return f"{len(run.plans)} multihost tests were selected and none ran"
+    if run.selected:
+        return f"{run.selected} multihost tests were selected and none ran"
     if run.defaults.asked:
         return "--ranks was given, but no selected test is marked with @pytest.mark.multihost"
     if run.defaults.is_required:
