@@ -1,6 +1,9 @@
 """Tests that run as N ranks of a real world, and hangs that name their culprit.
 
 Importing this package does not import pytest, torch or jax.
+
+PYTEST_DONT_REWRITE: no assertion of ours is for a reader of test results, and interpreters that
+work for a controller import this package before pytest.
 """
 
 from pytest_multihost.model.errors import MultihostError as MultihostError

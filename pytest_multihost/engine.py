@@ -33,8 +33,6 @@ AFTER_RAISE_S = 5.0
 TERM_GRACE_S = 0.5
 """How long a rank that is ended may take over its own SIGTERM handler."""
 
-TICK_S = 1.0
-
 Dumper = Callable[[RunningWorld, Sequence[int], Path], tuple[Dump, ...]]
 OnTick = Callable[[float, Sequence[RankFacts]], None]
 
@@ -50,7 +48,9 @@ class Surroundings:
         directory: Where logs, stacks and the verdict go.
         scratch: A directory of this world's own for everything else.
         primary_leaves_last: Whether rank 0 may leave only when the others have.
-        on_tick: Called about every second with the seconds so far and what is known.
+        on_tick: Called after every event, and when nothing happens every `tick_s` seconds, with
+            the seconds so far and what is known.
+        tick_s: How long nothing may happen before `on_tick` is called.
     """
 
     launcher: Launcher
@@ -60,6 +60,7 @@ class Surroundings:
     scratch: Path
     primary_leaves_last: bool = False
     on_tick: OnTick | None = None
+    tick_s: float = 1.0
 
 
 def run_world(spec: WorldSpec, around: Surroundings) -> WorldResult:
@@ -125,7 +126,7 @@ class _Course:
             if now >= limit_s:
                 self._dump(world)
                 return ending, self._why(ending)
-            for event in world.wait(max(0.0, min(limit_s - now, TICK_S))):
+            for event in world.wait(max(0.0, min(limit_s - now, self.around.tick_s))):
                 self._take(event)
                 _send(world, _answers(exchange, event, self.facts[event.rank]))
             self._open_gates(world, exchange)

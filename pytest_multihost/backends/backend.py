@@ -12,6 +12,10 @@ def _nothing() -> None:
     """Do nothing."""
 
 
+def _lacks_nothing(_: int) -> str | None:
+    return None
+
+
 def _no_devices() -> Sequence[object]:
     return ()
 
@@ -29,6 +33,7 @@ class Backend:
         preload: Runs once in the server, before any rank is forked: imports what every rank
             needs. Must leave the process with a single thread.
         devices: Returns the rank's own devices once it has started.
+        lacking: Returns why a world of that many ranks cannot run on this machine, or None.
         symptoms: Regular expressions, found in an exception's text, that say: this rank only
             lost, or waited in vain for, another. They must not match an error of its own making.
         fatal_symptoms: The same for a rank's log, where the runtime ends the process itself.
@@ -42,6 +47,7 @@ class Backend:
     extra: str | None = None
     preload: Callable[[], None] = _nothing
     devices: Callable[[], Sequence[object]] = _no_devices
+    lacking: Callable[[int], str | None] = _lacks_nothing
     symptoms: tuple[str, ...] = ()
     fatal_symptoms: tuple[str, ...] = ()
     primary_leaves_last: bool = False

@@ -8,10 +8,11 @@ from collections.abc import Iterable
 from pytest_multihost.backends.backend import Backend
 from pytest_multihost.backends.gloo import GLOO
 from pytest_multihost.backends.jax import JAX
+from pytest_multihost.backends.nccl import NCCL
 from pytest_multihost.backends.none import NONE
 from pytest_multihost.model.errors import SettingError
 
-BUILT_IN = (NONE, GLOO, JAX)
+BUILT_IN = (NONE, GLOO, JAX, NCCL)
 
 
 def find(name: str, offered: Iterable[Backend]) -> Backend:

@@ -7,6 +7,7 @@ set up in the ranks, never here.
 
 from __future__ import annotations
 
+import bdb
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -22,13 +23,17 @@ from pytest_multihost.pytest_plugin.report import (
     pass_on_warnings,
 )
 from pytest_multihost.pytest_plugin.run import RUN, Attempted
-from pytest_multihost.pytest_plugin.serving import ORIGINAL
+from pytest_multihost.pytest_plugin.serving import FUNCTION, ORIGINAL
 
 ATTEMPTED = pytest.StashKey[Attempted]()
 
 
-class WorldFailedError(Exception):
-    """Ends the phase of an item whose world did not pass; never seen by a user."""
+class WorldFailedError(bdb.BdbQuit):
+    """Ends the phase of an item whose world did not pass; never seen by a user.
+
+    To pytest a BdbQuit is nothing to enter a debugger for, which is right: with --pdb it would stop
+    in our own frames, and those of the ranks are gone.
+    """
 
 
 class MultihostItem(pytest.Item):
@@ -43,6 +48,7 @@ class MultihostItem(pytest.Item):
 
     def runtest(self) -> None:
         """Run the test as a world."""
+        self.config.stash[RUN].check_machine(self)
         attempted = self.config.stash[RUN].attempt(self)
         self.stash[ATTEMPTED] = attempted
         add_output(self, attempted)
@@ -93,9 +99,18 @@ def _mixed(kind: type[pytest.Item]) -> type[pytest.Item]:
     return mixed
 
 
+def _runs_in_ranks() -> None:
+    """Stand in for a test function that the controller must not look at."""
+
+
 def convert(item: pytest.Item) -> None:
     """Make `item` one whose body runs in ranks."""
     item.stash[ORIGINAL] = type(item)
+    if isinstance(item, pytest.Function) and getattr(item.obj, "is_hypothesis_test", False):
+        # Hypothesis's own plugin would look at the test's fixtures here, and so set them up.
+        _ = item.location  # computed from the function, once
+        item.stash[FUNCTION] = item.obj
+        item.obj = _runs_in_ranks
     item.__class__ = _mixed(type(item))
 
 

@@ -1,11 +1,12 @@
-"""Show the live line on a terminal, and nothing anywhere else."""
+"""What is shown while a world runs: a line on a terminal, or with -s the ranks' output."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO
 
@@ -67,3 +68,54 @@ class LiveLine:
         if os.environ.get("CI") or self.config.get_verbosity() < 0:
             return False
         return bool(getattr(file, "isatty", lambda: False)())
+
+
+@dataclass(slots=True)
+class LiveOutput:
+    """What the ranks print, line by line as they print it, for ``pytest -s``.
+
+    A context manager: leaving it shows what is left.
+
+    Attributes:
+        directory: Where the ranks' logs are.
+        size: Number of ranks.
+        write: Takes the text.
+    """
+
+    directory: Path
+    size: int
+    write: Callable[[str], object]
+    _read: dict[int, int] = field(default_factory=dict)
+
+    def __enter__(self) -> Self:
+        """Show nothing yet."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Show what is left, also if its last line is not complete."""
+        self._show(is_last=True)
+
+    def show(self, seconds: float, facts: Sequence[RankFacts]) -> None:  # noqa: ARG002 - OnTick
+        """Show the lines that have been completed since the last look."""
+        self._show(is_last=False)
+
+    def _show(self, *, is_last: bool) -> None:
+        for rank in range(self.size):
+            new = self._new_bytes(rank)
+            complete = new if is_last else new[: new.rfind(b"\n") + 1]
+            self._read[rank] = self._read.get(rank, 0) + len(complete)
+            for line in complete.decode("utf-8", "backslashreplace").splitlines():
+                self.write(f"[rank {rank}] {line}\n")
+
+    def _new_bytes(self, rank: int) -> bytes:
+        try:
+            with (self.directory / f"rank-{rank}.log").open("rb") as file:
+                file.seek(self._read.get(rank, 0))
+                return file.read()
+        except OSError:  # not there yet
+            return b""

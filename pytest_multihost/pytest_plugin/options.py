@@ -63,6 +63,13 @@ def add_options(parser: pytest.Parser) -> None:
         default=False,
     )
 
+    parser.addini(
+        "multihost_require_gpu",
+        "Fail tests for which there are not enough GPUs instead of skipping them",
+        type="bool",
+        default=False,
+    )
+
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
@@ -77,6 +84,7 @@ class Defaults:
         is_auto: Whether unmarked tests are multihost too.
         artifacts: Absolute path of the artifacts directory.
         is_required: Whether a run without multihost tests fails.
+        is_gpu_required: Whether a test for which there are not enough GPUs fails.
         asked: Whether `--ranks` was on the command line.
     """
 
@@ -88,6 +96,7 @@ class Defaults:
     is_auto: bool
     artifacts: Path
     is_required: bool
+    is_gpu_required: bool
     asked: bool
 
 
@@ -109,6 +118,7 @@ def read_defaults(config: pytest.Config) -> Defaults:
         is_auto=_read(config, "mode", _parse_mode) == "auto",
         artifacts=config.rootpath / artifacts,
         is_required=bool(config.getini("multihost_require")),
+        is_gpu_required=bool(config.getini("multihost_require_gpu")),
         asked=config.getoption("multihost_ranks") is not None,
     )
 

@@ -75,7 +75,12 @@ def _deserialized(config: pytest.Config, data: Mapping[str, Any]) -> Any:  # noq
 
 
 def add_output(item: pytest.Item, attempted: Attempted) -> None:
-    """Add what the ranks printed and logged to the report; equal output once."""
+    """Add what the ranks printed and logged to the report; equal output once.
+
+    With -s it has been shown already, as in ordinary pytest.
+    """
+    if item.config.getoption("capture") == "no":
+        return
     for section in _output(attempted):
         item.add_report_section(section.when, section.title, section.text)
 

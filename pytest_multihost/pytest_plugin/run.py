@@ -28,7 +28,7 @@ from pytest_multihost.model.errors import LaunchError, SettingError, UnsoundFork
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.pytest_plugin.launching import Launching
-from pytest_multihost.pytest_plugin.live import LiveLine
+from pytest_multihost.pytest_plugin.live import LiveLine, LiveOutput
 from pytest_multihost.pytest_plugin.marks import is_multihost, scalars, wanted
 from pytest_multihost.pytest_plugin.options import Defaults
 from pytest_multihost.pytest_plugin.serving import offered_backends, plain_nodeid
@@ -167,6 +167,14 @@ class Run:
             raise RuntimeError(message)
         return self._opened
 
+    def check_machine(self, item: pytest.Item) -> None:
+        """Skip, or fail, an item whose world this machine cannot hold."""
+        plan = self.plans[item.nodeid]
+        reason = plan.backend.lacking(plan.size)
+        if reason is not None:
+            end = pytest.fail if self.defaults.is_gpu_required else pytest.skip
+            end(reason)
+
     def attempt(self, item: pytest.Item) -> Attempted:
         """Run one item as a world and write down what happened.
 
@@ -180,7 +188,7 @@ class Run:
         directory = opened.folder.attempt(spec.nodeid, spec.attempt)
         scratch = _make_scratch(self.config, spec)
         self.ran += 1
-        with self._places(spec.size), LiveLine(self.config) as live:
+        with self._places(spec.size), self._live(directory, spec.size) as live:
             around = Surroundings(
                 launcher=self._ladder(plan),
                 dumper=dump_stacks,
@@ -189,6 +197,7 @@ class Run:
                 scratch=scratch,
                 primary_leaves_last=plan.backend.primary_leaves_last,
                 on_tick=live.show,
+                tick_s=0.1 if isinstance(live, LiveOutput) else 1.0,
             )
             result = run_world(spec, around)
         finding = judge(result, Symptoms(plan.backend.symptoms, plan.backend.fatal_symptoms))
@@ -198,6 +207,12 @@ class Run:
         if result.ending == "interrupted":
             raise KeyboardInterrupt
         return Attempted(result, finding, directory)
+
+    def _live(self, directory: Path, size: int) -> LiveLine | LiveOutput:
+        """With -s, what ranks print is shown as it comes; else a line on terminals."""
+        if self.config.getoption("capture") != "no":
+            return LiveLine(self.config)
+        return LiveOutput(directory, size, self.config.get_terminal_writer().write)
 
     def _places(self, size: int) -> AbstractContextManager[None]:
         """Hold places for the ranks where other processes of this run start worlds too."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pytest
 
@@ -17,9 +18,15 @@ ORIGINAL = pytest.StashKey[type[pytest.Item]]()
 """The class that pytest collected an item with."""
 
 
+FUNCTION = pytest.StashKey[Any]()
+"""The test function, where something stands in for it in the controller."""
+
+
 def restore(item: pytest.Item) -> pytest.Item:
     """Make `item` again what pytest collected: in a rank it runs the ordinary way."""
     item.__class__ = item.stash.get(ORIGINAL, type(item))
+    if isinstance(item, pytest.Function) and FUNCTION in item.stash:
+        item.obj = item.stash[FUNCTION]
     return item
 
 

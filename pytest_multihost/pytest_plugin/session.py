@@ -14,6 +14,12 @@ from pytest_multihost.pytest_plugin.run import Run
 PLATFORM = sys.platform
 
 
+_NO_DEBUGGER = (
+    "multihost: --pdb and --trace stop in ordinary tests only: a rank has no terminal."
+    " Attach to one with py-spy or gdb, or run the test's body without the marker."
+)
+
+
 class PytestMultihostWarning(pytest.PytestWarning):
     """Worlds were asked for and none ran."""
 
@@ -37,6 +43,8 @@ def start_worlds(run: Run, session: pytest.Session) -> None:
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None and reporter.verbosity >= 0:
         reporter.write_line(_launch_line(run, len(chosen), len(session.items)))
+        if option.usepdb or option.trace:
+            reporter.write_line(_NO_DEBUGGER)
 
 
 def _skip_all(items: Sequence[pytest.Item]) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
 import sys
 import time
@@ -28,6 +29,8 @@ from _pytest.skipping import xfailed_key
 from pytest_multihost.backends.backend import Backend
 from pytest_multihost.launch.wire import Channel
 from pytest_multihost.model.spec import RankSpec
+from pytest_multihost.rank.coverage import save_coverage
+from pytest_multihost.rank.examples import agree_on_examples
 from pytest_multihost.rank.hygiene import put_in_order
 from pytest_multihost.rank.records import error_record, format_exception, warning_record
 from pytest_multihost.rank.world import World, enter_world
@@ -109,6 +112,7 @@ def live(
         enter_world(World(spec, backend, channel))
         _put_pytest_in_order(item.config, spec)
         _forget_setup(item.session)
+        _prepare_examples(item, spec, channel)
         teller.tell("ready")
         teller.await_gate("go")
         _run_test(item, teller)
@@ -135,6 +139,12 @@ def tell_interrupted(channel: Channel, error: BaseException, *, root: str) -> No
     _leave(teller)
 
 
+def _prepare_examples(item: pytest.Item, spec: RankSpec, channel: Channel) -> None:
+    root = str(item.config.rootpath)
+    tell = functools.partial(tell_interrupted, channel, root=root)
+    agree_on_examples(getattr(item, "obj", None), spec.world.seed, tell)
+
+
 def _run_test(item: pytest.Item, teller: _Teller) -> None:
     plugin = _RankPlugin(item.config, teller)
     item.config.pluginmanager.register(plugin, "multihost_rank")
@@ -151,6 +161,7 @@ def _leave(teller: _Teller) -> NoReturn:
     teller.await_gate("exit")
     try:
         atexit._run_exitfuncs()  # noqa: SLF001 - as in hygiene
+        save_coverage()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -301,6 +312,8 @@ class _RankPlugin:
         nodeid: str,
         location: tuple[str, int, str] | None,
     ) -> None:
+        if when != "runtest":  # of the collection, and replayed to whoever registers later
+            return
         record = warning_record(warning_message)
         self._teller.tell("warning", when=when, nodeid=nodeid, location=location, warning=record)
 
