@@ -13,6 +13,7 @@ from pytest_multihost.pytest_plugin import interop
 from pytest_multihost.pytest_plugin.fixtures import shared_tmp_path, world
 from pytest_multihost.pytest_plugin.item import finish_report
 from pytest_multihost.pytest_plugin.marks import NO_SIGNATURE, SIGNATURE, parametrize
+from pytest_multihost.pytest_plugin.namesake import check_package
 from pytest_multihost.pytest_plugin.options import add_options, read_defaults
 from pytest_multihost.pytest_plugin.remote import (
     calm_down,
@@ -33,6 +34,7 @@ __all__ = ["shared_tmp_path", "world"]  # pytest finds fixtures in the plugin's 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare options and ini values."""
+    check_package()
     add_options(parser)
 
 
