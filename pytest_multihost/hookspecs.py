@@ -5,11 +5,14 @@ The built-in backends are registered through the same hooks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_multihost.backends.backend import Backend
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_multihost.backends.backend import Backend
 
 
 @pytest.hookspec

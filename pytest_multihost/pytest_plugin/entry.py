@@ -1,33 +1,32 @@
-"""The plugin's hooks. Each says when; what is done lives in the rooms beside it."""
+"""The plugin's hooks. Each says when; what is done lives in the rooms beside it.
+
+Imported in every run of pytest, so it imports nothing heavy: what only worlds need is imported
+when there are some.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_multihost import hookspecs
-from pytest_multihost.backends.backend import Backend
-from pytest_multihost.backends.registry import BUILT_IN
 from pytest_multihost.pytest_plugin import interop
+from pytest_multihost.pytest_plugin.errand import errand
 from pytest_multihost.pytest_plugin.fixtures import shared_tmp_path, world
-from pytest_multihost.pytest_plugin.item import finish_report
-from pytest_multihost.pytest_plugin.marks import NO_SIGNATURE, SIGNATURE, parametrize
+from pytest_multihost.pytest_plugin.marks import (
+    NO_SIGNATURE,
+    SIGNATURE,
+    is_multihost,
+    parametrize,
+)
 from pytest_multihost.pytest_plugin.namesake import check_package
 from pytest_multihost.pytest_plugin.options import add_options, read_defaults
-from pytest_multihost.pytest_plugin.remote import (
-    calm_down,
-    errand,
-    give_up,
-    serve_or_live,
-    start_early,
-)
-from pytest_multihost.pytest_plugin.run import RUN, Run
-from pytest_multihost.pytest_plugin.session import (
-    require_worlds,
-    start_worlds,
-    summarize,
-)
+from pytest_multihost.pytest_plugin.tally import TALLY, Tally, require_worlds, summarize
+
+if TYPE_CHECKING:
+    from pytest_multihost.backends.backend import Backend
 
 __all__ = ["shared_tmp_path", "world"]  # pytest finds fixtures in the plugin's namespace
 
@@ -43,18 +42,36 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
     pluginmanager.add_hookspecs(hookspecs)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Start the backend of a rank that is an interpreter of its own."""
+    if (task := errand()) is not None:
+        from pytest_multihost.pytest_plugin.remote import start_early
+
+        start_early(task, early_config)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Calm down an interpreter that works for a controller."""
+    if (task := errand()) is not None:
+        from pytest_multihost.pytest_plugin.remote import calm_down
+
+        calm_down(task, config)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Read the settings and declare the markers."""
     config.pluginmanager.register(interop, "multihost_interop")
     config.addinivalue_line("markers", SIGNATURE)
     config.addinivalue_line("markers", NO_SIGNATURE)
-    config.stash[RUN] = Run(config, read_defaults(config))
+    config.stash[TALLY] = Tally(read_defaults(config))
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Add the axes with several values behind the test's own parameters."""
-    parametrize(metafunc, metafunc.config.stash[RUN].defaults)
+    parametrize(metafunc, metafunc.config.stash[TALLY].defaults)
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
@@ -68,54 +85,34 @@ def pytest_collection_finish(session: pytest.Session) -> Generator[None]:
     """Take over the multihost items when everybody else has seen the final list."""
     yield
     if (task := errand()) is not None:
+        from pytest_multihost.pytest_plugin.remote import serve_or_live
+
         serve_or_live(task, session)
-    start_worlds(session.config.stash[RUN], session)
+    defaults = session.config.stash[TALLY].defaults
+    if chosen := [item for item in session.items if is_multihost(item, defaults)]:
+        from pytest_multihost.pytest_plugin.worlds import start_worlds
 
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Start the backend of a rank that is an interpreter of its own."""
-    if (task := errand()) is not None:
-        start_early(task, early_config)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Calm down an interpreter that works for a controller."""
-    if (task := errand()) is not None:
-        calm_down(task, config)
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Have the last word on the reports of our items."""
-    report = yield
-    finish_report(item, call, report)
-    return report
+        start_worlds(session, chosen)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Say loudly when worlds were asked for and none ran."""
     if (task := errand()) is not None:
+        from pytest_multihost.pytest_plugin.remote import give_up
+
         give_up(task)
-    require_worlds(session.config.stash[RUN], session)
+    require_worlds(session.config.stash[TALLY], session)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say where the artifacts are, if something is to be read there."""
-    summarize(terminalreporter, terminalreporter.config.stash[RUN])
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """End the server."""
-    if RUN in config.stash:
-        config.stash[RUN].close()
+    """Say why the run fails although no test did."""
+    summarize(terminalreporter, terminalreporter.config.stash[TALLY])
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_multihost_backends() -> Sequence[Backend]:
     """Offer the built-in backends."""
+    from pytest_multihost.backends.registry import BUILT_IN
+
     return BUILT_IN

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_multihost.model.errors import NoWorldError
-from pytest_multihost.rank.world import World, current_world
+
+if TYPE_CHECKING:
+    from pytest_multihost.rank.world import World
 
 
 @pytest.fixture
 def world() -> World:
     """The ranks of this test, seen from one of them: rank, size, barrier, gather, ..."""
+    from pytest_multihost.rank.world import current_world
+
     try:
         return current_world()
     except NoWorldError as error:

@@ -17,7 +17,7 @@ def check_package() -> None:
     Raises:
         pytest.UsageError: Its `__init__` is somebody else's or gone; says how to repair it.
     """
-    if hasattr(pytest_multihost, "current_world"):
+    if hasattr(pytest_multihost, "WorldBrokenError"):
         return
     where = getattr(pytest_multihost, "__file__", None) or "deleted"
     message = (

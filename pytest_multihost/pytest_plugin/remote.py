@@ -9,22 +9,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
-from pytest_multihost.backends.backend import Backend
 from pytest_multihost.backends.registry import find
 from pytest_multihost.launch.protocol import RunRank
 from pytest_multihost.launch.spawner import spec_of
 from pytest_multihost.launch.starting import control_of, serve_prepared, take_order
 from pytest_multihost.launch.wire import Channel
 from pytest_multihost.model.errors import CollectedDifferentlyError
-from pytest_multihost.model.spec import RankSpec
+from pytest_multihost.pytest_plugin.errand import Errand, take_on
 from pytest_multihost.pytest_plugin.serving import find_item_in, offered_backends, prepare_server
 from pytest_multihost.rank.agent import arrive, live, run_rank, start_backend, tell_interrupted
 
@@ -56,42 +54,16 @@ _REPLACED = {"rerunfailures": "flaky(...): see pytest-rerunfailures"}
 """Plugins that start threads, with the marker that must stay known without them."""
 
 
-@dataclass(slots=True)
-class Errand:
-    """What this interpreter was started for.
-
-    Attributes:
-        files: What it is to collect.
-        order: All of what the controller has said.
-        place: For a rank, its place in the world and its channel.
-        backend: For a rank, its backend once it has been started.
-        problems: What went wrong in collecting.
-    """
-
-    files: Sequence[str]
-    order: Mapping[str, Any]
-    place: tuple[RankSpec, Channel] | None = None
-    backend: Backend | None = None
-    problems: list[str] = field(default_factory=list)
-
-
-_errand: list[Errand] = []
-
-
-def errand() -> Errand | None:
-    """Return what this interpreter was started for, None in a controller."""
-    return _errand[0] if _errand else None
-
-
 def main() -> NoReturn:
     """Run pytest as the controller was run, for an errand."""
     order = take_order()
     os.chdir(order["cwd"])
     sys.path[:] = order["path"]
     sys.argv[:] = ["pytest", *order["args"]]
-    _errand.append(Errand(order["files"], order))
+    task = Errand(order["files"], order)
+    take_on(task)
     if "spec" in order:
-        _arrive(_errand[0])
+        _arrive(task)
     sys.exit(pytest.main(order["args"]))
 
 

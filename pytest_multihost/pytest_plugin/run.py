@@ -29,9 +29,10 @@ from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.pytest_plugin.launching import Launching
 from pytest_multihost.pytest_plugin.live import LiveLine, LiveOutput
-from pytest_multihost.pytest_plugin.marks import is_multihost, scalars, wanted
+from pytest_multihost.pytest_plugin.marks import scalars, wanted
 from pytest_multihost.pytest_plugin.options import Defaults
 from pytest_multihost.pytest_plugin.serving import offered_backends, plain_nodeid
+from pytest_multihost.pytest_plugin.tally import Tally
 from pytest_multihost.reporting.artifacts import RunFolder, new_run_id, open_run, write_attempt
 from pytest_multihost.watch.clock import MonotonicClock
 from pytest_multihost.watch.dump import dump_stacks
@@ -78,42 +79,32 @@ class Run:
 
     Attributes:
         config: pytest's configuration.
-        defaults: What holds where markers say nothing.
+        tally: What is counted in every run.
         plans: The multihost items by node id.
-        run_id: Name of the run; the same in all processes of pytest-xdist.
-        selected: How many multihost items were selected, xdist's workers included.
-        ran: How many worlds were started, xdist's workers included.
-        fatal: Why the run is to fail although no test did.
     """
 
     config: pytest.Config
-    defaults: Defaults
+    tally: Tally
     plans: dict[str, Plan] = field(default_factory=dict)
-    run_id: str | None = None
-    selected: int = 0
-    ran: int = 0
-    fatal: str | None = None
     _opened: _Opened | None = None
     _attempts: Counter[str] = field(default_factory=Counter)
 
-    def plan(self, items: Iterable[pytest.Item]) -> list[pytest.Item]:
-        """Find the multihost items and decide how each is to run.
+    def plan(self, items: Iterable[pytest.Item]) -> None:
+        """Decide how each multihost item is to run.
 
         Raises:
             pytest.UsageError: With every problem of every item.
         """
-        chosen = [item for item in items if is_multihost(item, self.defaults)]
-        offered = offered_backends(self.config) if chosen else []
+        offered = offered_backends(self.config)
         problems: list[str] = []
-        for item in chosen:
-            plan, wrong = _plan(item, self.defaults, offered)
+        for item in items:
+            plan, wrong = _plan(item, self.tally.defaults, offered)
             problems += [f"{item.nodeid}: @pytest.mark.multihost {each}" for each in wrong]
             if plan is not None:
                 self.plans[item.nodeid] = plan
-        self.selected = len(self.plans)
         if problems:
             raise pytest.UsageError("\n".join(dict.fromkeys(problems)))
-        return chosen
+        self.tally.selected = len(self.plans)
 
     def open(self, items: Sequence[pytest.Item]) -> None:
         """Start the servers that hold `items`.
@@ -123,7 +114,7 @@ class Run:
         """
         workerinput: Mapping[str, str] = getattr(self.config, "workerinput", {})
         run_id = workerinput.get("multihost_run_id") or new_run_id()
-        folder = open_run(self.defaults.artifacts, run_id)
+        folder = open_run(self.tally.defaults.artifacts, run_id)
         backends = {plan.backend.name: plan.backend for plan in self.plans.values()}
         launching = Launching(self.config, items, backends, folder.path)
         self._opened = _Opened(launching, {}, folder)
@@ -135,7 +126,7 @@ class Run:
         opened = self._get_opened()
         key = tuple(sorted(plan.env.items()))
         if key not in opened.ladders:
-            ladder = opened.launching.ladder(self.defaults.launch, plan.env)
+            ladder = opened.launching.ladder(self.tally.defaults.launch, plan.env)
             try:
                 ladder.open()
             except UnsoundForkError as error:
@@ -172,7 +163,7 @@ class Run:
         plan = self.plans[item.nodeid]
         reason = plan.backend.lacking(plan.size)
         if reason is not None:
-            end = pytest.fail if self.defaults.is_gpu_required else pytest.skip
+            end = pytest.fail if self.tally.defaults.is_gpu_required else pytest.skip
             end(reason)
 
     def attempt(self, item: pytest.Item) -> Attempted:
@@ -187,7 +178,7 @@ class Run:
         spec = _spec(plan, self._attempts[item.nodeid], item.stash.get(DEADLINE, None))
         directory = opened.folder.attempt(spec.nodeid, spec.attempt)
         scratch = _make_scratch(self.config, spec)
-        self.ran += 1
+        self.tally.ran += 1
         with self._places(spec.size), self._live(directory, spec.size) as live:
             around = Surroundings(
                 launcher=self._ladder(plan),

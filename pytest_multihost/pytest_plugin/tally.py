@@ -1,0 +1,80 @@
+"""What is counted in every run, with or without worlds, and said at its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from pytest_multihost.pytest_plugin.options import Defaults
+
+
+class PytestMultihostWarning(pytest.PytestWarning):
+    """Worlds were asked for and none ran."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one run of pytest amounts to.
+
+    Attributes:
+        defaults: What holds where markers say nothing.
+        run_id: Name of the run; the same in all processes of pytest-xdist.
+        selected: How many multihost items were selected, xdist's workers included.
+        ran: How many worlds were started, xdist's workers included.
+        fatal: Why the run is to fail although no test did.
+    """
+
+    defaults: Defaults
+    run_id: str | None = None
+    selected: int = 0
+    ran: int = 0
+    fatal: str | None = None
+
+
+TALLY = pytest.StashKey[Tally]()
+
+
+def require_worlds(tally: Tally, session: pytest.Session) -> None:
+    """Warn, or fail the run, when worlds were asked for and none ran."""
+    config = session.config
+    if hasattr(config, "workerinput"):  # the controller adds up what its workers did
+        worker: Any = config
+        worker.workeroutput["multihost"] = {"selected": tally.selected, "ran": tally.ran}
+        return
+    message = _missing(tally)
+    if message is None or config.option.collectonly or session.shouldstop:
+        return
+    if tally.defaults.is_required:
+        tally.fatal = message
+    else:
+        try:
+            warning = PytestMultihostWarning(message)
+            config.issue_config_time_warning(warning, stacklevel=2)
+        except PytestMultihostWarning:  # -W error
+            tally.fatal = message
+    if tally.fatal and session.exitstatus in (
+        pytest.ExitCode.OK,
+        pytest.ExitCode.NO_TESTS_COLLECTED,
+    ):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _missing(tally: Tally) -> str | None:
+    if tally.ran:
+        return None
+    if tally.selected:
+        return f"{tally.selected} multihost tests were selected and none ran"
+    if tally.defaults.asked:
+        return "--ranks was given, but no selected test is marked with @pytest.mark.multihost"
+    if tally.defaults.is_required:
+        return "multihost_require is set, but no selected test is multihost"
+    return None
+
+
+def summarize(reporter: pytest.TerminalReporter, tally: Tally) -> None:
+    """Write why the run fails although no test did."""
+    if tally.fatal:
+        reporter.write_sep("=", "multihost", red=True, bold=True)
+        reporter.write_line(f"FAILED: {tally.fatal}", red=True)
