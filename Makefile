@@ -12,7 +12,7 @@ READY := .venv/ready
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help demo test lint bench-first clean
+.PHONY: help demo test lint bench-first soak clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -64,6 +64,9 @@ lint: $(READY) ## Check style, format, types and the floors of the house
 
 bench-first: $(READY) ## Time the first worlds of a run
 	$(BIN)/python benchmarks/first_worlds.py
+
+soak: $(READY) ## Kill runs at random moments, and run 1000 worlds in one run
+	$(BIN)/python benchmarks/soak.py
 
 clean: ## Remove .venv and all that builds, tools and runs leave behind
 	rm -rf .venv build dist site *.egg-info .coverage .coverage.* .hypothesis

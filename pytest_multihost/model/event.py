@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 EventKind = Literal[
@@ -48,9 +48,12 @@ class Event:
 
     def to_json(self, *, origin_s: float) -> dict[str, Any]:
         """Return a JSON object with the time counted from `origin_s`, without the payload."""
-        data = asdict(self)
-        del data["payload"]
-        return {**data, "at_s": round(self.at_s - origin_s, 6)}
+        return {
+            "at_s": round(self.at_s - origin_s, 6),
+            "rank": self.rank,
+            "kind": self.kind,
+            "detail": dict(self.detail),
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,9 +45,10 @@ class LiveLine:
         if seconds < self._shown_s + INTERVAL_S:
             return
         self._shown_s = seconds
-        writer: Any = self.config.get_terminal_writer()
-        width = writer.fullwidth - writer.width_of_current_line
-        self._write(overlay(progress_text(seconds, facts), width))
+        writer = _terminal_writer(self.config)
+        if writer is not None:
+            width = writer.fullwidth - writer.width_of_current_line
+            self._write(overlay(progress_text(seconds, facts), width))
 
     def _write(self, text: str) -> None:
         """Write to the terminal itself, if the output is one.
@@ -57,9 +58,10 @@ class LiveLine:
         """
         capture: Any = self.config.pluginmanager.get_plugin("capturemanager")
         is_free = capture.global_and_fixture_disabled() if capture else nullcontext()
-        file = self.config.get_terminal_writer()._file  # noqa: SLF001 - no public way
+        writer = _terminal_writer(self.config)
+        file = writer._file if writer is not None else None  # noqa: SLF001 - no public way
         with is_free:
-            if self._is_terminal(file):
+            if file is not None and self._is_terminal(file):
                 file.write(text)
                 file.flush()
 
@@ -68,6 +70,19 @@ class LiveLine:
         if os.environ.get("CI") or self.config.get_verbosity() < 0:
             return False
         return bool(getattr(file, "isatty", lambda: False)())
+
+
+def _terminal_writer(config: pytest.Config) -> Any:  # noqa: ANN401 - private to pytest
+    """Return what pytest writes to the terminal with, or None: xdist's workers have none."""
+    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+    return reporter._tw if reporter is not None else None  # noqa: SLF001 - no public way
+
+
+def write_through(config: pytest.Config, text: str) -> None:
+    """Write `text` to the terminal, if pytest has one."""
+    writer = _terminal_writer(config)
+    if writer is not None:
+        writer.write(text)
 
 
 @dataclass(slots=True)

@@ -79,7 +79,7 @@ def add_output(item: pytest.Item, attempted: Attempted) -> None:
 
     With -s it has been shown already, as in ordinary pytest.
     """
-    if item.config.getoption("capture") == "no":
+    if item.config.getoption("capture", None) == "no":
         return
     for section in _output(attempted):
         item.add_report_section(section.when, section.title, section.text)

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -28,7 +28,7 @@ from pytest_multihost.model.errors import LaunchError, SettingError, UnsoundFork
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.pytest_plugin.launching import Launching
-from pytest_multihost.pytest_plugin.live import LiveLine, LiveOutput
+from pytest_multihost.pytest_plugin.live import LiveLine, LiveOutput, write_through
 from pytest_multihost.pytest_plugin.marks import scalars, wanted
 from pytest_multihost.pytest_plugin.options import Defaults
 from pytest_multihost.pytest_plugin.serving import offered_backends, plain_nodeid
@@ -201,9 +201,9 @@ class Run:
 
     def _live(self, directory: Path, size: int) -> LiveLine | LiveOutput:
         """With -s, what ranks print is shown as it comes; else a line on terminals."""
-        if self.config.getoption("capture") != "no":
+        if self.config.getoption("capture", None) != "no":
             return LiveLine(self.config)
-        return LiveOutput(directory, size, self.config.get_terminal_writer().write)
+        return LiveOutput(directory, size, partial(write_through, self.config))
 
     def _places(self, size: int) -> AbstractContextManager[None]:
         """Hold places for the ranks where other processes of this run start worlds too."""

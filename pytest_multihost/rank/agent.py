@@ -175,7 +175,9 @@ def _put_pytest_in_order(config: pytest.Config, spec: RankSpec) -> None:
         if manager.has_plugin(name):
             manager.unregister(name=name)
     _stop_capturing(config)
-    config.get_terminal_writer()._file = sys.stdout  # noqa: SLF001 - no public setter
+    reporter: Any = manager.get_plugin("terminalreporter")
+    if reporter is not None:
+        reporter._tw._file = sys.stdout  # noqa: SLF001 - no public setter
     _redirect_log_file(manager.get_plugin("logging-plugin"))
     base = Path(spec.scratch, f"rank-{spec.rank}")
     base.mkdir(mode=0o700)
