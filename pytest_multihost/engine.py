@@ -7,6 +7,7 @@ alone. The engine judges nothing: it returns facts.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -112,9 +113,13 @@ class _Course:
         try:
             ending = self._follow(world, exchange)
         except KeyboardInterrupt:
-            ending = "interrupted", "interrupted by Ctrl-C"
-        finally:
+            with contextlib.suppress(LaunchError):
+                self._end(world)
+            return "interrupted", "interrupted by Ctrl-C"
+        except BaseException:
             self._end(world)
+            raise
+        self._end(world)
         return ending
 
     def _follow(self, world: RunningWorld, exchange: Exchange) -> tuple[Ending, str | None]:
@@ -148,7 +153,7 @@ class _Course:
             self._open("go", world, self.facts, now)
         if all(each.is_past_body for each in self.facts):
             if "teardown" not in self.opened:
-                exchange.find(each.rank for each in self.facts if not each.is_finished)
+                exchange.begin_anew(each.rank for each in self.facts if not each.is_finished)
             self._open("teardown", world, self.facts, now)
         if all(each.is_finished for each in self.facts):
             others = [each for each in self.facts if each.rank != 0]
@@ -230,6 +235,8 @@ def _answers(exchange: Exchange, event: Event, facts: RankFacts) -> Answers:
         return exchange.lose(event.rank, f"raised {error['type']}" if error else "failed")
     if event.kind == "parked":
         return exchange.lose(event.rank, "has left the test")
+    if event.kind == "done":
+        return exchange.lose(event.rank, "has finished its teardown")
     return {}
 
 

@@ -17,6 +17,7 @@ world do what its script says, so many seconds after the start or after they wer
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -131,7 +132,7 @@ class ScriptedLauncher:
         clock: Goes on while somebody waits for events.
         script: What happens when. A rank that has exited does nothing more.
         error: What breaks the harness: starting raises it, or later waiting for events.
-        error_at_s: When; 0 means that starting does.
+        error_at_s: Seconds after the start; 0 means that starting raises it.
         alive: Ranks that have not exited.
         sent: Frames that ranks were sent: when, to whom, what.
         dumped: For each request for stacks, the ranks that were asked.
@@ -148,12 +149,15 @@ class ScriptedLauncher:
     ended: list[float] = field(default_factory=list)
     name: str = "scripted"
     _pending: list[tuple[float, Step]] = field(default_factory=list)
+    _broken_s: float = math.inf
 
     def start(self, spec: WorldSpec, *, directory: Path, scratch: Path) -> Self:
         """Start the world; nothing is written to its directories."""
         del directory, scratch
-        if self.error is not None and self.error_at_s == 0:
-            raise self.error
+        if self.error is not None:
+            if self.error_at_s == 0:
+                raise self.error
+            self._broken_s = self.clock.now() + self.error_at_s
         self.alive = set(range(spec.size))
         self._schedule(step for step in self.script if step.on == "start")
         return self
@@ -166,11 +170,10 @@ class ScriptedLauncher:
     def wait(self, timeout_s: float) -> list[Event]:
         """Let time pass until something happens, and return it."""
         now = self.clock.now()
-        moments = [now + timeout_s, *(at_s for at_s, _ in self._pending)]
-        moments += [] if self.error is None else [self.error_at_s]
-        self.clock.advance(min(moments) - now)
+        due_s = self._pending[0][0] if self._pending else math.inf
+        self.clock.advance(min(now + timeout_s, due_s, self._broken_s) - now)
         events = self._take_due()
-        if self.error is not None and not events and self.clock.now() >= self.error_at_s:
+        if self.error is not None and not events and self.clock.now() >= self._broken_s:
             raise self.error
         return events
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from pathlib import Path, PurePath
 
 from pytest_multihost.model.stack import Frame
@@ -16,14 +17,36 @@ _OUR_PARENT = Path(__file__).parent.parent.parent
 
 def is_library(file: str) -> bool:
     """Return whether `file` belongs to Python, an installed package, or this one."""
-    if file.startswith("<") or not _INSTALLED.isdisjoint(PurePath(file).parts):
+    path = PurePath(file)
+    if file.startswith("<") or not _INSTALLED.isdisjoint(path.parts):
         return True
-    return file.startswith((*_STANDARD_LIBRARY, _OURSELVES))
+    return any(path.is_relative_to(base) for base in (*_STANDARD_LIBRARY, _OURSELVES))
 
 
 def innermost_user_frame(frames: Iterable[Frame]) -> Frame | None:
     """Return the first of `frames`, innermost first, that is the user's own code."""
     return next((frame for frame in frames if not is_library(frame.file)), None)
+
+
+def inside_the_test(frames: Sequence[Frame]) -> list[Frame]:
+    """Return what the user's test or fixture has called, innermost first.
+
+    Everything further out than pytest's innermost frame called pytest, not the test: a script of
+    the user's that runs it is not the test's doing. Where no code of the user's is left - in
+    start-up, say - it ends at this package's own frames.
+    """
+    inside = list(takewhile(lambda frame: not _is_pytest(frame.file), frames))
+    if innermost_user_frame(inside) is not None:
+        return inside
+    return list(takewhile(lambda frame: not _is_ours(frame.file), inside)) or inside[:1]
+
+
+def _is_pytest(file: str) -> bool:
+    return not {"_pytest", "pluggy"}.isdisjoint(PurePath(file).parts)
+
+
+def _is_ours(file: str) -> bool:
+    return PurePath(file).is_relative_to(_OURSELVES)
 
 
 def relative_to(root: str, file: str) -> str:

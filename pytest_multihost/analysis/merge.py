@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_multihost.model.stack import Dump, Frame, ThreadStack
@@ -11,6 +11,7 @@ from pytest_multihost.model.stack import Dump, Frame, ThreadStack
 _THREAD = re.compile(
     r"(Current thread|Thread) (0x[0-9a-f]+)(?: \[(.*)\])? \(most recent call first\):"
 )
+_ESCAPE = re.compile(r"\\(x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
 
 
@@ -18,40 +19,65 @@ def parse_faulthandler(text: str, *, rank: int) -> Dump:
     """Read what `faulthandler` wrote.
 
     Follows CPython's Python/traceback.c, 3.11 to 3.14: a thread's name in brackets is new in 3.14;
-    after 100 frames comes a line with dots; lines that are none of these (``<no Python frame>``,
-    ``Garbage-collecting``) carry no frame. If the rank was asked several times, the last answer
-    counts.
+    after 100 frames comes an indented line with dots, after 100 threads one that is not indented;
+    lines that are none of these (``<no Python frame>``, ``Garbage-collecting``) carry no frame.
+    If the rank was asked several times, the last answer counts: a thread that comes again begins
+    it.
 
     Args:
         text: The file's content, possibly cut off at the end.
         rank: Whose it is.
     """
     threads: list[ThreadStack] = []
-    for block in re.split(r"\n(?=(?:Current thread|Thread) 0x)", "\n" + text):
-        thread = _parse_thread(block.strip("\n").splitlines())
-        if thread is None:
+    seen: set[str] = set()
+    is_cut = False
+    for head, lines in _blocks(text):
+        if head[2] in seen:
+            threads, seen, is_cut = [], set(), False
+        seen.add(head[2])
+        threads.append(_thread(head, lines))
+        is_cut = is_cut or "..." in lines
+    return Dump(rank, "faulthandler", tuple(threads), lacks_main=is_cut)
+
+
+def _blocks(text: str) -> Iterator[tuple[re.Match[str], list[str]]]:
+    """Yield each thread's head line, taken apart, and the lines under it."""
+    head, lines = None, list[str]()
+    for line in text.splitlines():
+        found = _THREAD.match(line)
+        if found is None:
+            lines.append(line)
             continue
-        if thread.current and any(each.current for each in threads):
-            threads = []
-        threads.append(thread)
-    return Dump(rank, "faulthandler", tuple(threads))
+        if head is not None:
+            yield head, lines
+        head, lines = found, []
+    if head is not None:
+        yield head, lines
 
 
-def _parse_thread(lines: Sequence[str]) -> ThreadStack | None:
-    head = _THREAD.match(lines[0]) if lines else None
-    if head is None:
-        return None
+def _thread(head: re.Match[str], lines: Sequence[str]) -> ThreadStack:
     frames = tuple(
-        Frame(found[1], int(found[2]) if found[2].isdigit() else 0, found[3])
-        for line in lines[1:]
+        Frame(
+            _unescaped(found[1]), int(found[2]) if found[2].isdigit() else 0, _unescaped(found[3])
+        )
+        for line in lines
         if (found := _FRAME.match(line))
     )
     return ThreadStack(
         name=head[3] or head[2],
         frames=frames,
         current=head[1] == "Current thread",
-        truncated=any(line.strip() == "..." for line in lines[1:]),
+        truncated="  ..." in lines,
     )
+
+
+def _frame(file: str, line: str, function: str) -> Frame:
+    return Frame(_unescaped(file), int(line) if line.isdigit() else 0, _unescaped(function))
+
+
+def _unescaped(name: str) -> str:
+    """Undo how faulthandler writes what is not ASCII; it may not allocate memory."""
+    return _ESCAPE.sub(lambda found: chr(int(found[1][1:], 16)), name)
 
 
 @dataclass(frozen=True, slots=True)

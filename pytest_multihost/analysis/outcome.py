@@ -19,6 +19,11 @@ from pytest_multihost.model.event import Event, ExitStatus
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.verdict import Outcome, RankError, RankOutcome, Status
 
+DEATH_SEEN_LATE_S = 0.05
+"""How much earlier than it was seen a death counts, when it is compared with a raise."""
+
+_CAUSES: Mapping[str, Outcome] = {"crashed": "crashed", "failed": "failed", "error": "error"}
+
 _HANGS = ("overrun", "startup-overrun")
 
 
@@ -81,18 +86,18 @@ def judge(result: WorldResult, symptoms: Symptoms) -> Finding:
     """Return what happened to a world."""
     facts = fold(result.history, result.spec.size)
     ranks = tuple(_judge_rank(each, result, symptoms) for each in facts)
-    first = _first(ranks, {"crashed", "failed", "error"})
+    first = _first(ranks, _CAUSES)
     if first is not None:
         ranks = tuple(_as_collateral(each) for each in ranks)
     outcome = _outcome(ranks, first, result)
     status = _status(outcome, ranks)
-    decisive = first or _decisive(outcome, ranks)
+    decisive = _decisive(status, outcome, ranks, first)
     return Finding(
         outcome=outcome,
         status=status,
         reason=_reason(outcome, status, ranks, decisive, result),
         headline=decisive.facts.rank if decisive else None,
-        when=_when(status, decisive),
+        when=_when(status, ranks),
         ranks=ranks,
     )
 
@@ -121,9 +126,9 @@ def _raised(facts: RankFacts, event: Event, symptoms: Symptoms) -> RankFinding:
     data = event.detail["error"]
     error = _error(data) if data else None
     text = f"{error.type.rpartition('.')[2]}: {error.message}" if error else ""
-    is_symptom = bool(data and data["is_harness_symptom"]) or _matches(symptoms.raised, text)
+    is_symptom = _is_symptom(data, text, symptoms) if data else False
     outcome: RankOutcome = "failed"
-    if event.kind == "interrupted" and facts.phase == "startup":
+    if event.kind == "interrupted" and facts.ready_s is None:
         outcome = "error"
     if event.kind == "report" and event.detail["when"] != "call":
         outcome = "error"
@@ -135,6 +140,13 @@ def _raised(facts: RankFacts, event: Event, symptoms: Symptoms) -> RankFinding:
         error=error,
         report=event.detail.get("report"),
     )
+
+
+def _is_symptom(data: Mapping[str, Any], text: str, symptoms: Symptoms) -> bool:
+    """Whether an exception follows from another rank; no runtime asserts that a peer is gone."""
+    if data["type"] == "AssertionError":
+        return False
+    return bool(data["is_harness_symptom"]) or _matches(symptoms.raised, text)
 
 
 def _subtests_failed(facts: RankFacts) -> RankFinding:
@@ -172,12 +184,19 @@ def _waits_at_gate(facts: RankFacts) -> bool:
 
 
 def _first(ranks: Iterable[RankFinding], outcomes: Collection[str]) -> RankFinding | None:
-    """Return the earliest finding with one of `outcomes`; deaths are seen a little late."""
+    """Return the earliest finding with one of `outcomes`."""
     found = [each for each in ranks if each.outcome in outcomes and each.at_s is not None]
-    return min(found, key=lambda each: each.at_s or 0.0, default=None)
+    return min(found, key=_moment_s, default=None)
 
 
-_CAUSES: Mapping[str, Outcome] = {"crashed": "crashed", "failed": "failed", "error": "error"}
+def _moment_s(finding: RankFinding) -> float:
+    """Return when something happened to a rank, as far as that can be told.
+
+    The kernel closes a dead process's sockets first and lets its end be seen last, so the exception
+    of a rank that has lost it can bear an earlier time than the death.
+    """
+    head_start_s = DEATH_SEEN_LATE_S if finding.outcome == "crashed" else 0.0
+    return (finding.at_s or 0.0) - head_start_s
 
 
 def _outcome(
@@ -195,13 +214,21 @@ def _outcome(
     return "failed" if "skipped" in outcomes else "passed"
 
 
-def _decisive(outcome: Outcome, ranks: Iterable[RankFinding]) -> RankFinding | None:
-    """Return whose text to show where no cause is known: a symptom's, or the lone skip."""
+def _decisive(
+    status: Status, outcome: Outcome, ranks: Iterable[RankFinding], first: RankFinding | None
+) -> RankFinding | None:
+    """Return whose text to show: the cause's, or where none is known a symptom's or lone skip's.
+
+    What xfail expects is not the reason why a test failed.
+    """
     if outcome == "hung":
         return _first(ranks, {"collateral"})
-    if outcome == "failed":
-        return next(each for each in ranks if each.outcome == "skipped")
-    return None
+    if status in ("failed", "error") and first is not None:
+        unexpected = [each for each in ranks if _rank_status(each) != "xfailed"]
+        first = _first(unexpected, _CAUSES)
+    if first is None and status == "failed":
+        return next((each for each in ranks if each.outcome == "skipped"), None)
+    return first
 
 
 def _status(outcome: Outcome, ranks: Iterable[RankFinding]) -> Status:
@@ -221,7 +248,7 @@ _WORST_FIRST: tuple[tuple[Status, Callable[[set[str]], bool]], ...] = (
     ("failed", lambda found: "failed" in found),
     ("skipped", lambda found: found == {"skipped"}),
     ("failed", lambda found: "skipped" in found),
-    ("failed", lambda found: found == {"strict-xpassed"}),
+    ("failed", lambda found: "strict-xpassed" in found and "xfailed" not in found),
     ("xpassed", lambda found: found <= {"xpassed", "strict-xpassed"}),
     ("xfailed", lambda found: "xfailed" in found),
     ("passed", lambda _: True),
@@ -244,14 +271,19 @@ def _is_plain_xfail(ranks: Iterable[RankFinding]) -> bool:
     return bool(marks) and all(mark is not None and mark["is_plain"] for mark in marks)
 
 
-def _when(status: Status, decisive: RankFinding | None) -> Literal["setup", "call", "teardown"]:
+def _when(status: Status, ranks: Iterable[RankFinding]) -> Literal["setup", "call", "teardown"]:
     """A failure of teardown alone is pytest's error at teardown; one of setup, its error there."""
-    failure = decisive.facts.failure if decisive else None
     if status != "error":
         return "call"
-    if failure is not None and failure.kind == "report" and failure.detail["when"] == "teardown":
-        return "teardown"
-    return "setup"
+    ranks = list(ranks)
+    if any(each.outcome == "failed" for each in ranks):  # the call went wrong as well
+        return "call"
+    causes = [each.facts.failure for each in ranks if each.outcome == "error"]
+    is_teardown = [
+        event is not None and event.kind == "report" and event.detail["when"] == "teardown"
+        for event in causes
+    ]
+    return "teardown" if is_teardown and all(is_teardown) else "setup"
 
 
 def _reason(
@@ -261,9 +293,11 @@ def _reason(
     decisive: RankFinding | None,
     result: WorldResult,
 ) -> str:
+    if result.ending in ("lost", "interrupted"):
+        return _first_line(result.reason or "the harness failed")
     if outcome in ("passed", "skipped") and status not in ("failed", "xpassed"):
         return ranks[0].summary
-    if status in ("xpassed", "failed") and outcome == "passed":
+    if outcome == "passed":
         return _xpass_reason(ranks)
     if outcome == "hung" or decisive is None:
         return result.reason or _symptom_reason(ranks)
@@ -274,8 +308,8 @@ def _reason(
 
 
 def _xpass_reason(ranks: tuple[RankFinding, ...]) -> str:
-    mark = ranks[0].facts.xfail
-    return f"[XPASS(strict)] {mark['reason']}" if mark else "[XPASS(strict)]"
+    mark = next((each.facts.xfail for each in ranks if each.facts.xfail is not None), None)
+    return str(mark["reason"]) if mark else ""
 
 
 def _symptom_reason(ranks: tuple[RankFinding, ...]) -> str:
@@ -287,7 +321,10 @@ def _symptom_reason(ranks: tuple[RankFinding, ...]) -> str:
 
 def _name_all(ranks: Iterable[RankFinding], finding: RankFinding) -> str:
     """Name every rank to which the same happened."""
-    return rank_set(each.facts.rank for each in ranks if identity(each) == identity(finding))
+    same = (identity(finding), _rank_status(finding))
+    return rank_set(
+        each.facts.rank for each in ranks if (identity(each), _rank_status(each)) == same
+    )
 
 
 def identity(finding: RankFinding) -> tuple[object, ...]:

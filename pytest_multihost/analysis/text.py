@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_multihost.analysis.frames import innermost_user_frame, is_library, short_path
+from pytest_multihost.analysis.frames import (
+    innermost_user_frame,
+    inside_the_test,
+    is_library,
+    short_path,
+)
 from pytest_multihost.analysis.merge import StackGroup, group_by_main_stack
 from pytest_multihost.analysis.outcome import Finding, RankFinding, identity
 from pytest_multihost.analysis.ranks import rank_set
@@ -56,7 +61,7 @@ def _places(dumps: Iterable[Dump], root: str) -> dict[int, str]:
     """Return where each rank was in the user's code, as far as the dumps tell."""
     places = {}
     for dump in dumps:
-        frame = innermost_user_frame(dump.main.frames if dump.main else ())
+        frame = innermost_user_frame(inside_the_test(dump.main.frames if dump.main else ()))
         if frame is not None:
             places[dump.rank] = f"{short_path(root, frame.file)}:{frame.line} {frame.function}"
     return places
@@ -131,11 +136,9 @@ def _stacks(groups: Sequence[StackGroup], parked: Collection[int], root: str) ->
 def _frames(frames: Sequence[Frame], root: str) -> Iterator[str]:
     """Return the frames of the test outermost first.
 
-    What is further out is pytest and this package, the same in every rank. Of the library frames
-    further in, the outermost tells what was called; the rest is folded.
+    Of the library frames further in than the user's, one tells what was called; the rest is folded.
     """
-    inner = list(_inside_the_test(frames))
-    shown, folded = _fold_library(inner)
+    shown, folded = _fold_library(list(reversed(inside_the_test(frames))))
     for frame in shown[-_MAX_FRAMES:]:
         yield f"    {short_path(root, frame.file)}:{frame.line}  {frame.function}"
     if folded:
@@ -152,13 +155,6 @@ def _fold_library(frames: list[Frame]) -> tuple[list[Frame], int]:
     called = next((frame for frame in inside if frame.function not in _WRAPPERS), None)
     shown = frames[: last_user + 1] + ([called] if called else [])
     return shown, len(frames) - len(shown)
-
-
-def _inside_the_test(frames: Sequence[Frame]) -> Iterable[Frame]:
-    outermost = innermost_user_frame(reversed(frames))
-    if outermost is None:
-        return reversed(frames)
-    return reversed(frames[: frames.index(outermost) + 1])
 
 
 def _clipped(line: str) -> str:

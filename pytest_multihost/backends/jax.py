@@ -101,7 +101,7 @@ JAX = Backend(
     primary_leaves_last=True,
     symptoms=(
         r"Gloo [\w-]+ failed: .*(Connection closed|reset by peer|Connect timeout|Timed out)",
-        r"Gloo context initialization failed",
+        r"Gloo context initialization failed: .*(DEADLINE_EXCEEDED|Connect timeout|reset by peer)",
         r"Barrier (failed|timed out)",
         r"[Hh]eartbeat timeout",
         r"(UNAVAILABLE|CANCELLED|DEADLINE_EXCEEDED): .*(coordination|RPC|Socket closed)",

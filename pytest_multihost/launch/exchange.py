@@ -18,10 +18,18 @@ from typing import Any
 from pytest_multihost.launch.wire import Frame
 
 Key = tuple[str, str, int]
-"""Operation, its name, and how often the rank had entered it before."""
+"""Operation, its name, and how often the rank had entered it before, in this part of the test."""
 
 Answers = dict[int, Frame]
 """The frame that each rank is to get."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One rank's part in an operation: the key it waits for, and what it contributes."""
+
+    own_key: Key
+    payload: bytes
 
 
 @dataclass(slots=True)
@@ -35,8 +43,10 @@ class Exchange:
 
     size: int
     lost: dict[int, str] = field(default_factory=dict)
-    _inside: dict[Key, dict[int, bytes]] = field(default_factory=dict)
+    _inside: dict[Key, dict[int, _Entry]] = field(default_factory=dict)
     _alone: dict[int, bool] = field(default_factory=dict)
+    _counted: dict[tuple[int, str, str], int] = field(default_factory=dict)
+    _begun_at: dict[tuple[int, str, str], int] = field(default_factory=dict)
 
     def enter(self, rank: int, header: Mapping[str, Any], payload: bytes) -> Answers:
         """Note that `rank` entered an operation; return the answers that are due now.
@@ -47,8 +57,9 @@ class Exchange:
                 has no other thread that might still enter something.
             payload: What it contributes.
         """
-        key = (str(header["operation"]), str(header["name"]), int(header["nth"]))
-        self._inside.setdefault(key, {})[rank] = payload
+        own_key = (str(header["operation"]), str(header["name"]), int(header["nth"]))
+        key = self._place(rank, own_key)
+        self._inside.setdefault(key, {})[rank] = _Entry(own_key, payload)
         self._alone[rank] = bool(header.get("alone"))
         if len(self._inside[key]) == self.size:
             return _complete(key, self._inside.pop(key))
@@ -64,15 +75,28 @@ class Exchange:
             answers |= self._break(key, _why_lost(self.lost))
         return answers
 
-    def find(self, ranks: Iterable[int]) -> None:
-        """Note that `ranks` can come again: they go on to their teardown."""
+    def begin_anew(self, ranks: Iterable[int]) -> None:
+        """Note that `ranks` can come again: they go on to their teardown.
+
+        What was entered before does not count there: after a failure some ranks had entered more
+        than others.
+        """
         for rank in ranks:
             self.lost.pop(rank, None)
+        self._begun_at = dict(self._counted)
+
+    def _place(self, rank: int, own_key: Key) -> Key:
+        """Return the key under which the ranks of an operation meet."""
+        operation, name, nth = own_key
+        self._counted[rank, operation, name] = nth + 1
+        return operation, name, nth - self._begun_at.get((rank, operation, name), 0)
 
     def _break(self, key: Key, why: str) -> Answers:
         happened = f"{_name(key)} can never complete: {why}"
-        error = Frame({"kind": "broken", "key": key, "error": happened})
-        return dict.fromkeys(self._inside.pop(key), error)
+        return {
+            rank: Frame({"kind": "broken", "key": entry.own_key, "error": happened})
+            for rank, entry in self._inside.pop(key).items()
+        }
 
     def _break_disagreement(self) -> Answers:
         """Release everybody when all ranks wait, but not for the same thing.
@@ -95,13 +119,13 @@ def _name(key: Key) -> str:
     return f"{operation} {name!r}" if name else operation
 
 
-def _complete(key: Key, payloads: Mapping[int, bytes]) -> Answers:
-    operation = key[0]
-    if operation == "barrier":
-        return dict.fromkeys(payloads, _answer(key, []))
-    if operation == "broadcast":
-        return dict.fromkeys(payloads, _answer(key, [payloads[0]]))
-    return dict.fromkeys(payloads, _answer(key, [payloads[rank] for rank in sorted(payloads)]))
+def _complete(key: Key, entries: Mapping[int, _Entry]) -> Answers:
+    parts: Mapping[str, list[bytes]] = {
+        "barrier": [],
+        "broadcast": [entries[0].payload],
+        "gather": [entries[rank].payload for rank in sorted(entries)],
+    }
+    return {rank: _answer(entry.own_key, parts[key[0]]) for rank, entry in entries.items()}
 
 
 def _answer(key: Key, parts: Sequence[bytes]) -> Frame:

@@ -25,6 +25,7 @@ from pytest_multihost.model.errors import MultihostError
 
 _LENGTHS = struct.Struct("!II")
 _CHUNK = 1 << 16
+_MAX_DEPTH = 20
 MAX_PART = (1 << 32) - 1
 
 
@@ -45,11 +46,29 @@ def encode(frame: Frame) -> bytes:
     Raises:
         MultihostError: Header or payload is 4 GiB or larger.
     """
-    header = json.dumps(frame.header, default=_safe_repr).encode("utf-8", "backslashreplace")
+    header = _dumped(frame.header).encode("utf-8", "backslashreplace")
     if max(len(header), len(frame.payload)) > MAX_PART:
         happened = "a message between ranks is larger than 4 GiB"
         raise MultihostError(happened, remedy="Pass a path in shared_tmp_path instead.")
     return _LENGTHS.pack(len(header), len(frame.payload)) + header + frame.payload
+
+
+def _dumped(header: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(header, default=_safe_repr)
+    except (TypeError, ValueError, RecursionError):  # a key that is no text, a circle
+        return json.dumps(_plain(header, depth=0))
+
+
+def _plain(value: object, *, depth: int) -> object:
+    """Return `value` with everything replaced that JSON cannot hold."""
+    if depth > _MAX_DEPTH:
+        return "..."
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each, depth=depth + 1) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each, depth=depth + 1) for each in value]
+    return value if isinstance(value, str | int | float | None) else _safe_repr(value)
 
 
 def _safe_repr(value: object) -> str:

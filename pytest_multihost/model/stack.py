@@ -39,13 +39,15 @@ class Dump:
         rank: Whose.
         source: Which dumper made it, e.g. ``faulthandler``.
         threads: As the dumper ordered them; empty when the rank gave no answer.
+        lacks_main: Whether the dumper left threads out, the oldest and so the main one first.
     """
 
     rank: int
     source: str
     threads: tuple[ThreadStack, ...]
+    lacks_main: bool = False
 
     @property
     def main(self) -> ThreadStack | None:
-        """The main thread: the oldest one, which faulthandler prints last."""
-        return self.threads[-1] if self.threads else None
+        """The main thread: the oldest one, which faulthandler prints last, if it does."""
+        return self.threads[-1] if self.threads and not self.lacks_main else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -104,27 +105,32 @@ def read_defaults(config: pytest.Config) -> Defaults:
     """Read the settings.
 
     Raises:
-        pytest.UsageError: One of them cannot be used; names where it was set.
+        pytest.UsageError: Some cannot be used; names each, and where it was set.
     """
-    ranks = _read(config, "ranks", parse_ranks)
-    artifacts = _read(config, "artifacts", str) or DEFAULT_ARTIFACTS
-    return Defaults(
-        ranks=ranks,
-        backends=_read(config, "backend", parse_names) or (DEFAULT_BACKEND,),
-        timeout_s=_read(config, "timeout", parse_seconds) or DEFAULT_TIMEOUT_S,
-        startup_timeout_s=_read(config, "startup_timeout", parse_seconds)
-        or DEFAULT_STARTUP_TIMEOUT_S,
-        launch=_read(config, "launch", _parse_launch) or "auto",
-        is_auto=_read(config, "mode", _parse_mode) == "auto",
+    problems: list[str] = []
+    read = partial(_read, config, problems)
+    artifacts = read("artifacts", str) or DEFAULT_ARTIFACTS
+    defaults = Defaults(
+        ranks=read("ranks", parse_ranks),
+        backends=read("backend", parse_names) or (DEFAULT_BACKEND,),
+        timeout_s=read("timeout", parse_seconds) or DEFAULT_TIMEOUT_S,
+        startup_timeout_s=read("startup_timeout", parse_seconds) or DEFAULT_STARTUP_TIMEOUT_S,
+        launch=read("launch", _parse_launch) or "auto",
+        is_auto=read("mode", _parse_mode) == "auto",
         artifacts=config.rootpath / artifacts,
         is_required=bool(config.getini("multihost_require")),
         is_gpu_required=bool(config.getini("multihost_require_gpu")),
         asked=config.getoption("multihost_ranks") is not None,
     )
+    if problems:
+        raise pytest.UsageError("\n".join(problems))
+    return defaults
 
 
-def _read(config: pytest.Config, stem: str, parse: Callable[[str], T]) -> T | None:
-    """Return the setting from the first place that has it, or None."""
+def _read(
+    config: pytest.Config, problems: list[str], stem: str, parse: Callable[[str], T]
+) -> T | None:
+    """Return the setting from the first place that has it, or None; note what is wrong with it."""
     variable = f"PYTEST_MULTIHOST_{stem.upper()}"
     places = (
         (f"--multihost-{stem.replace('_', '-')}", config.getoption(f"multihost_{stem}")),
@@ -136,8 +142,8 @@ def _read(config: pytest.Config, stem: str, parse: Callable[[str], T]) -> T | No
             try:
                 return parse(value)
             except SettingError as error:
-                message = f"{place}: {error}"
-                raise pytest.UsageError(message) from error
+                problems.append(f"{place}: {error}")
+                return None
     return None
 
 

@@ -11,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pytest_multihost import World
 
-pytestmark = pytest.mark.multihost(ranks=4, backend="jax", local_devices=2)
+pytestmark = pytest.mark.multihost(ranks=4, backend="jax", local_devices=2, timeout=60)
 
 State = dict[str, jax.Array]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -77,7 +78,7 @@ def test_xdist_workers_share_the_machine(run_worlds) -> None:
     spans = sorted(
         tuple(float(line) for line in worlds.output(f"test_it[{i}]", 0).split()) for i in range(4)
     )
-    assert all(end <= start for (_, end), (start, _) in zip(spans, spans[1:], strict=False))
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
 
 
 def test_xdist_says_loudly_that_no_world_ran(run_worlds) -> None:
@@ -249,7 +250,7 @@ def test_asyncio_tests_run_in_ranks(run_worlds, pytester: pytest.Pytester) -> No
 
 
 def test_anyio_tests_run_in_ranks(run_worlds) -> None:
-    """anyio's marker and its backend fixture work in every rank."""
+    """Anyio's marker and its backend fixture work in every rank."""
     worlds = run_worlds(
         """
         import anyio, pytest
@@ -414,7 +415,7 @@ def test_basetemp_holds_the_worlds_directories(run_worlds, tmp_path: Path) -> No
 
 
 FREEIPA = {
-    "pytest_multihost/__init__.py": "__version__ = '3.4'\nfrom pytest_multihost.config import Config\n",
+    "pytest_multihost/__init__.py": "from pytest_multihost.config import Config\n",
     "pytest_multihost/config.py": "class Config: pass\n",
     "pytest_multihost/plugin.py": textwrap.dedent(
         """
@@ -427,7 +428,7 @@ FREEIPA = {
 
 
 def test_freeipas_package_in_our_place_is_named(tmp_path: Path) -> None:
-    """pip installs both without a word, and the last one owns __init__.py."""
+    """Pip installs both without a word, and the last one owns __init__.py."""
     import pytest_multihost
 
     site = tmp_path / "site"

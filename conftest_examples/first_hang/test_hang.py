@@ -1,0 +1,8 @@
+import pytest
+from restore import restore
+
+
+@pytest.mark.multihost(backend="gloo", timeout=5)
+def test_restore(world):
+    value = restore()
+    assert value.tolist() == [sum(range(world.size))] * 3

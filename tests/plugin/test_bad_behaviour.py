@@ -1,0 +1,873 @@
+"""Whatever a test does to its process: a clear message, no hang, and the next test runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import xml.etree.ElementTree as ET
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+HEADER = '''
+import atexit, json, os, pathlib, pytest, resource, signal, socket, struct, subprocess, sys
+import threading, time
+
+class Unpicklable(Exception):
+    def __reduce__(self):
+        raise TypeError("never")
+
+class Unprintable(Exception):
+    def __str__(self):
+        raise ValueError("no")
+    __repr__ = __str__
+
+class Leaves(BaseException):
+    def __str__(self):
+        sys.exit("text")
+    __repr__ = __str__
+
+@pytest.fixture
+def broken_on_rank_1(world):
+    if world.rank:
+        raise OSError("no data")
+
+@pytest.fixture
+def stuck_in_setup(world):
+    if world.rank:
+        time.sleep(600)
+
+@pytest.fixture
+def stuck_in_teardown(world):
+    yield
+    if world.rank:
+        time.sleep(600)
+
+def channel():
+    """Return the descriptor of the rank's connection to pytest."""
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                return int(name)
+        except OSError:
+            continue
+    raise LookupError("no socket")
+
+def limit_memory():
+    """Leave the process 64 MiB more than it has."""
+    has = int(pathlib.Path("/proc/self/statm").read_text().split()[5]) * 4096
+    resource.setrlimit(resource.RLIMIT_DATA, (has + (64 << 20),) * 2)
+'''
+
+NEXT = """
+@pytest.mark.multihost(ranks=2)
+def test_next{name}(world):
+    world.barrier()
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a test does, and how pytest must report it.
+
+    Attributes:
+        body: What both ranks do.
+        status: The status of the verdict.
+        told: What the report says.
+        mark: A decorator of the test.
+        bug: Why it does not hold yet.
+    """
+
+    body: str
+    status: str = "passed"
+    told: str = ""
+    mark: str = ""
+    bug: str = ""
+
+    def source(self, name: str, timeout_s: float) -> str:
+        """Return the case as a test, and behind it a test that must pass."""
+        body = textwrap.indent(textwrap.dedent(self.body), "    ")
+        head = f"\n{self.mark}\n@pytest.mark.multihost(ranks=2, timeout={timeout_s})\n"
+        test = f"def test_{name}(world, record_property):\n{body}\n"
+        return head + test + NEXT.format(name=f"_after_{name}")
+
+
+def parameters(cases: Mapping[str, Case]) -> list[Any]:
+    """Return the names of `cases`; those that are known not to hold must not."""
+    return [
+        pytest.param(
+            name,
+            marks=[pytest.mark.xfail(strict=True, reason=case.bug)] if case.bug else [],
+        )
+        for name, case in cases.items()
+    ]
+
+
+@dataclass(frozen=True)
+class Told:
+    """How one test was reported."""
+
+    status: str | None
+    text: str
+
+
+def run_cases(directory: Path, cases: Mapping[str, Case], timeout_s: float) -> dict[str, Told]:
+    """Run all cases, one after the other, in one run of pytest."""
+    tests = [case.source(name, timeout_s) for name, case in cases.items()]
+    (directory / "test_worlds.py").write_text(HEADER + "".join(tests))
+    (directory / "pytest.ini").write_text("[pytest]\n")
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "multihost_hangs", "--junitxml=out.xml"],
+        cwd=directory,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "COLUMNS": "160"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=110,
+        check=False,
+    )
+    assert run.returncode in (0, 1), run.stdout.decode("utf-8", "backslashreplace")
+    lines = (directory / ".pytest_multihost" / "verdicts.jsonl").read_text().splitlines()
+    statuses = {v["nodeid"].rpartition("::test_")[2]: v["status"] for v in map(json.loads, lines)}
+    return {
+        test.get("name", "").removeprefix("test_"): Told(
+            statuses.get(test.get("name", "").removeprefix("test_")), _text(test)
+        )
+        for test in ET.parse(directory / "out.xml").iter("testcase")  # noqa: S314 - our own
+    }
+
+
+def _text(test: ET.Element) -> str:
+    return "\n".join(f"{each.get('message', '')}\n{each.text or ''}" for each in test)
+
+
+def check(told: Mapping[str, Told], cases: Mapping[str, Case], name: str) -> None:
+    """Compare one case with what it must be; the test behind it must have passed."""
+    case = cases[name]
+    assert told[f"next_after_{name}"] == Told("passed", "")
+    assert (told[name].status, case.told in told[name].text) == (case.status, True), told[name].text
+
+
+WHOSE = "something else than this package wrote into the rank's connection to pytest"
+LOST = "rank 1: lost its connection to pytest in call, exit code 70"
+
+QUICK = {
+    # What does not concern the test's result must not change it.
+    "own_session": Case(
+        """
+        with pytest.raises(PermissionError):
+            os.setsid()
+        with pytest.raises(PermissionError):
+            os.setpgid(0, 0)
+        """
+    ),
+    "environment_cleared": Case("os.environ.clear()\nworld.barrier()"),
+    "environment_replaced": Case("os.environ = {}\nworld.barrier()"),
+    "environment_poisoned": Case(
+        """
+        os.environ.update(PATH="", PYTHONPATH="/nowhere", PYTEST_ADDOPTS="--bad", RANK="77")
+        os.environ.update(PYTEST_MULTIHOST_RANK="x", PYTEST_CURRENT_TEST="x", LD_PRELOAD="/no")
+        world.barrier()
+        assert world.rank < 2
+        """
+    ),
+    "directory_gone": Case(
+        """
+        gone = pathlib.Path(f"gone-{world.rank}").resolve()
+        gone.mkdir()
+        os.chdir(gone)
+        gone.rmdir()
+        world.barrier()
+        """
+    ),
+    "thread_left": Case("threading.Thread(target=time.sleep, args=(600,)).start()"),
+    "thread_talks_on": Case(
+        """
+        def talk():
+            while True:
+                print("on and on")
+        threading.Thread(target=talk, daemon=True).start()
+        time.sleep(0.1)
+        """
+    ),
+    "exit_handler_raises": Case("atexit.register(lambda: 1 / 0)"),
+    "streams_closed": Case(
+        "sys.stdout.close()\nsys.stderr.close()\nworld.barrier()",
+        bug="agent._leave: the flush of a closed stream raises, exit code 70",
+    ),
+    "streams_none": Case(
+        "sys.stdout = sys.stderr = None\nworld.barrier()",
+        bug="agent._leave: None has no flush, exit code 70",
+    ),
+    "getpid_replaced": Case(
+        "os.getpid = lambda: 1\nworld.barrier()",
+        bug="wire.Channel.is_ours takes the rank for its own child",
+    ),
+    "exit_replaced": Case(
+        "os._exit = lambda code: None\nworld.barrier()",
+        bug="agent._leave returns, and the rank runs on into the controller's code",
+    ),
+    "json_replaced": Case(
+        "json.dumps = lambda *args, **kwargs: 1 / 0\nworld.barrier()",
+        bug="wire.encode uses the name that the test has replaced",
+    ),
+    "property_with_odd_keys": Case(
+        'record_property("odd", {(1, 2): 3})',
+        bug="wire.encode: json's default is not asked for keys",
+    ),
+    "property_in_a_circle": Case(
+        'circle = []\ncircle.append(circle)\nrecord_property("circle", circle)',
+        bug="wire.encode: json refuses what is circular",
+    ),
+    # Whatever is raised is told, with who raised it.
+    "keyboard_interrupt": Case(
+        "if world.rank: raise KeyboardInterrupt('user')\nworld.barrier()",
+        "failed",
+        "rank 1: KeyboardInterrupt: user",
+    ),
+    "generator_exit": Case(
+        "if world.rank: raise GeneratorExit\nworld.barrier()", "failed", "rank 1: GeneratorExit"
+    ),
+    "system_exit": Case(
+        "if world.rank: raise SystemExit('text')\nworld.barrier()",
+        "failed",
+        "rank 1: SystemExit: text",
+    ),
+    "exception_group": Case(
+        "raise ExceptionGroup('two', [ValueError('one'), KeyError('other')])",
+        "failed",
+        "ranks 0,1: ExceptionGroup: two (2 sub-exceptions)",
+    ),
+    "unpicklable": Case("raise Unpicklable('text')", "failed", "ranks 0,1: Unpicklable: text"),
+    "unprintable": Case(
+        "raise Unprintable", "failed", "ranks 0,1: Unprintable: <its str() raises ValueError>"
+    ),
+    "leaves_when_printed": Case(
+        "raise Leaves",
+        "failed",
+        "ranks 0,1: Leaves: <its str() raises SystemExit>",
+        bug="records._message lets a BaseException of str() pass",
+    ),
+    "recursion": Case(
+        "def again(): again()\nagain()",
+        "failed",
+        "RecursionError: maximum recursion depth exceeded",
+    ),
+    "fixture_of_one_rank": Case(
+        "world.barrier()",
+        "error",
+        "rank 1: OSError: no data",
+        mark='@pytest.mark.usefixtures("broken_on_rank_1")',
+    ),
+    "gather_of_what_cannot_be_pickled": Case(
+        "world.gather(lambda: 0 if world.rank else 1)",
+        "failed",
+        "Can't pickle local object",
+    ),
+    # Out of something.
+    "out_of_memory": Case(
+        """
+        limit_memory()
+        held = []
+        while True:
+            held.append(bytearray(1 << 20))
+        """,
+        "failed",
+        "ranks 0,1: MemoryError",
+    ),
+    "out_of_memory_to_the_last_byte": Case(
+        """
+        limit_memory()
+        held = []
+        while True:
+            held.append([None] * 20)
+        """,
+        "failed",
+        "ranks 0,1: MemoryError",
+        bug="agent.tell_interrupted: the test still holds what the record needs, exit code 70",
+    ),
+    "out_of_descriptors": Case(
+        """
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        held = []
+        while True:
+            held.append(open("/dev/null"))
+        """,
+        "failed",
+        "ranks 0,1: OSError: [Errno 24] Too many open files",
+    ),
+    # Gone, or out of reach.
+    "killed_for_its_memory": Case(
+        "if world.rank: os.kill(os.getpid(), signal.SIGKILL)\nworld.barrier()",
+        "failed",
+        "rank 1: was killed by SIGKILL in call",
+    ),
+    "another_program": Case(
+        "if world.rank: os.execv('/bin/true', ['true'])\nworld.barrier()",
+        "failed",
+        "rank 1: exited with code 0 in call, before it had reported",
+    ),
+    "exit_handler_leaves": Case(
+        "atexit.register(os._exit, 3)", "failed", "exited with code 3 in shutdown"
+    ),
+    "descriptors_closed": Case(
+        "if world.rank: os.closerange(0, 1024)\nworld.barrier()",
+        "failed",
+        LOST,
+        bug="facts.describe_exit says only 'exited with code 70'",
+    ),
+    "descriptors_closed_at_the_end": Case(
+        "if world.rank: os.closerange(0, 1024)",
+        "failed",
+        LOST,
+        bug="facts.describe_exit says only 'exited with code 70'",
+    ),
+    "connection_closed": Case(
+        "if world.rank: os.close(channel())\nworld.barrier()",
+        "failed",
+        LOST,
+        bug="facts.describe_exit says only 'exited with code 70'",
+    ),
+    # What is no record of ours, on our own connection.
+    **{
+        f"connection_gets_{name}": Case(
+            f"if world.rank: os.write(channel(), {data})\nworld.barrier()",
+            "error",
+            WHOSE,
+            bug="wire.Decoder waits for ever for the bytes it believes in, or raises in pytest",
+        )
+        for name, data in {
+            "noise": r"b'\xff' * 100",
+            "text": "b'step 1: loss 0.5, and so on'",
+            "zeros": "bytes(8)",
+            "a_list": "struct.pack('!II', 2, 0) + b'[]'",
+            "half_a_letter": r"struct.pack('!II', 1, 0) + b'\xff'",
+            "a_record_of_the_server": """struct.pack('!II', 17, 0) + b'{"kind":"exited"}'""",
+            "four_gigabytes": "struct.pack('!II', 2, 0xffffffff) + b'{}'",
+        }.items()
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
+    """Run all cases that end by themselves."""
+    return run_cases(tmp_path_factory.mktemp("quick"), QUICK, 30)
+
+
+@pytest.mark.parametrize("name", parameters(QUICK))
+def test_it_is_told_for_what_it_is_and_the_next_test_runs(
+    quick: dict[str, Told], name: str
+) -> None:
+    """The verdict, the words, and an undisturbed test behind it."""
+    check(quick, QUICK, name)
+
+
+def test_an_interruption_shows_where_it_was_raised_and_not_our_own_frames(
+    quick: dict[str, Told],
+) -> None:
+    """KeyboardInterrupt leaves pytest's protocol in the rank, far above the test."""
+    text = quick["keyboard_interrupt"].text
+    assert 'raise KeyboardInterrupt("user")' in text.replace("'", '"')
+    assert "pluggy" not in text
+
+
+HANGS = {
+    "setup": Case(
+        "pass",
+        "failed",
+        "HUNG  took longer than 2 s: rank 1 still in setup",
+        mark='@pytest.mark.usefixtures("stuck_in_setup")',
+    ),
+    "teardown": Case(
+        "pass",
+        "failed",
+        "HUNG  took longer than 2 s: rank 1 still in teardown",
+        mark='@pytest.mark.usefixtures("stuck_in_teardown")',
+    ),
+    "exit_handler": Case(
+        "if world.rank: atexit.register(time.sleep, 600)",
+        "failed",
+        "HUNG  took longer than 2 s: rank 1 still in shutdown",
+    ),
+    "signals_ignored": Case(
+        """
+        if world.rank:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            signal.signal(signal.SIGRTMIN + 9, signal.SIG_IGN)
+            time.sleep(600)
+        """,
+        "failed",
+        "rank 1  gave no stack: it ignores the signal",
+        bug="text._stacks: names only two of the reasons",
+    ),
+    "signals_blocked": Case(
+        "signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\ntime.sleep(600)",
+        "failed",
+        "ranks 0,1  gave no stack: it ignores the signal",
+        bug="text._stacks: names only two of the reasons",
+    ),
+    "descriptors_closed": Case(
+        "if world.rank:\n  os.closerange(0, 1024)\n  time.sleep(600)",
+        "failed",
+        "HUNG  took longer than 2 s: rank 1 still in call",
+    ),
+    "another_program": Case(
+        "if world.rank: os.execvp('sleep', ['sleep', '600'])",
+        "failed",
+        "HUNG  took longer than 2 s: rank 1 still in call",
+    ),
+    "stopped": Case(
+        "if world.rank: os.kill(os.getpid(), signal.SIGSTOP)\nworld.barrier()",
+        "failed",
+        "HUNG  took longer than 2 s: ranks 0,1 still in call",
+    ),
+    "handler_raises_when_it_is_ended": Case(
+        """
+        signal.signal(signal.SIGTERM, lambda *args: sys.exit("bye"))
+        time.sleep(600)
+        """,
+        "failed",
+        "HUNG  took longer than 2 s: ranks 0,1 still in call",
+        bug="engine._end: what a SIGTERM handler does counts as the test's own failure",
+    ),
+    "half_a_record": Case(
+        r"if world.rank: os.write(channel(), b'\0\0')",
+        "failed",
+        "rank 1 still in call",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def hangs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
+    """Run all cases that do not end by themselves."""
+    return run_cases(tmp_path_factory.mktemp("hangs"), HANGS, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", parameters(HANGS))
+def test_a_hang_is_ended_for_certain_and_the_next_test_runs(
+    hangs: dict[str, Told], name: str
+) -> None:
+    """Whatever the rank has done to be out of reach."""
+    check(hangs, HANGS, name)
+
+
+def test_a_rank_that_ends_in_our_own_code_shows_where_that_is(hangs: dict[str, Told]) -> None:
+    """Without a frame of the user's, the innermost ones tell most."""
+    assert "await_gate" in hangs["half_a_record"].text
+
+
+def test_output_that_is_no_utf8_is_shown_with_escapes(run_worlds) -> None:
+    """Raw bytes on the descriptor, past Python's own streams."""
+    worlds = run_worlds(
+        r"""
+        import os, pytest
+
+        @pytest.mark.multihost(ranks=2)
+        def test_it(world):
+            os.write(1, b"a\xff\xfe b\n")
+            assert False
+        """
+        + NEXT.format(name="")
+    )
+    worlds.run.assert_outcomes(failed=1, passed=1)
+    assert r"a\xff\xfe b" in worlds.stdout
+    assert (worlds.directory("test_it") / "rank-0.log").read_bytes() == b"a\xff\xfe b\n"
+
+
+def test_100_mb_of_output_are_kept_and_a_little_of_it_is_shown(
+    run_worlds, pytester: pytest.Pytester
+) -> None:
+    """Head and tail stand in the report, which says where the rest is; pytest holds none of it."""
+    pytester.makeconftest(
+        """
+        import pathlib, resource
+
+        def pytest_unconfigure():
+            used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            pathlib.Path("used_kb").write_text(str(used))
+        """
+    )
+    worlds = run_worlds(
+        """
+        import os, pytest
+
+        @pytest.mark.multihost(ranks=2)
+        def test_it(world):
+            if world.rank:
+                print("the head")
+                for _ in range(100):
+                    os.write(1, b"x" * 999_999 + b"\\n")
+                print("the tail")
+            assert False
+        """
+        + NEXT.format(name="")
+    )
+    worlds.run.assert_outcomes(failed=1, passed=1)
+    log = worlds.directory("test_it") / "rank-1.log"
+    assert log.stat().st_size == 100_000_000 + len("the head\nthe tail\n")
+    assert all(words in worlds.stdout for words in ("the head\n", "the tail\n", str(log)))
+    assert "bytes left out; all of it:" in worlds.stdout
+    assert len(worlds.stdout) < 1_000_000
+    assert int((worlds.path / "used_kb").read_text()) < 150_000
+
+
+@pytest.mark.parametrize("message", ["'x' * 10_000_000", r"'x\n' * 200_000"])
+@pytest.mark.xfail(strict=True, reason="every rank sends, and pytest shows, all of the message")
+def test_of_a_huge_message_head_and_tail_are_shown(run_worlds, message: str) -> None:
+    """Every rank sends its own, and nobody reads the middle."""
+    worlds = run_worlds(
+        f"""
+        import pytest
+
+        @pytest.mark.multihost(ranks=2)
+        def test_it(world):
+            raise ValueError("the head " + {message} + " the tail")
+        """
+        + NEXT.format(name="")
+    )
+    worlds.run.assert_outcomes(failed=1, passed=1)
+    assert all(words in worlds.stdout for words in ("the head", "the tail", "left out"))
+    assert len(worlds.stdout) < 1_000_000
+    assert (worlds.directory("test_it") / "history.jsonl").stat().st_size < 10_000_000
+
+
+CHILDREN = """
+import os, pathlib, pytest, signal, subprocess, time
+
+def note(pid):
+    with open("pids", "a") as file:
+        file.write(f"{pid}\\n")
+
+@pytest.mark.multihost(ranks=2)
+def test_it(world):
+    if os.fork() == 0:  # as most are left: forgotten
+        note(os.getpid())
+        time.sleep(600)
+    if os.fork() == 0:  # deaf, and in a group of its own
+        os.setpgid(0, 0)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        note(os.getpid())
+        time.sleep(600)
+    if os.fork() == 0:  # a daemon by the book
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        note(os.getpid())
+        os.chdir("/")
+        os.closerange(0, 1024)
+        time.sleep(600)
+    note(subprocess.Popen(["sleep", "600"]).pid)
+    note(subprocess.Popen(["sleep", "600"], start_new_session=True).pid)
+    while len(pathlib.Path("pids").read_text().splitlines()) < 5 * world.size:
+        time.sleep(0.01)
+    world.barrier()
+    END
+"""
+
+
+@pytest.mark.parametrize("end", ["pass", "assert False", "os.abort()"])
+def test_no_child_of_a_rank_outlives_its_world(run_worlds, end: str) -> None:
+    """However the child hides, and however the test ends."""
+    worlds = run_worlds(CHILDREN.replace("END", end) + NEXT.format(name=""))
+    assert worlds.verdicts["test_next"]["status"] == "passed"
+    pids = [int(line) for line in (worlds.path / "pids").read_text().splitlines()]
+    assert len(pids) == 5 * 2
+    assert [pid for pid in pids if psutil.pid_exists(pid)] == []
+
+
+def test_children_that_a_failed_test_has_left_are_named(run_worlds) -> None:
+    """They may be why it failed."""
+    worlds = run_worlds(CHILDREN.replace("END", "assert False") + NEXT.format(name=""))
+    assert worlds.stdout.count("left behind and ended: sleep 600") >= 2
+
+
+def test_a_forked_child_cannot_use_the_world_and_is_told_so(run_worlds) -> None:
+    """Its frames would tear the rank's apart."""
+    worlds = run_worlds(
+        """
+        import os, pytest
+
+        @pytest.mark.multihost(ranks=2)
+        def test_it(world):
+            if os.fork() == 0:
+                try:
+                    world.barrier()
+                except Exception as error:
+                    print(error)
+                os._exit(0)
+            os.wait()
+        """
+        + NEXT.format(name="")
+    )
+    worlds.run.assert_outcomes(passed=2)
+    assert worlds.output("test_it", 1) == (
+        "a forked child of a rank used the rank's world\n"
+        "Use world and the fixtures only in the rank's own process.\n"
+    )
+
+
+@pytest.mark.xfail(strict=True, reason="agent._end_if_child: the log does not say what it raised")
+def test_what_a_forked_child_raised_is_in_the_log(run_worlds) -> None:
+    """A child that runs on into the end of the test is ended there, with its last words."""
+    worlds = run_worlds(
+        """
+        import os, pytest
+
+        @pytest.mark.multihost(ranks=2)
+        def test_it(world):
+            if os.fork() == 0:
+                raise ValueError("in the child")
+            os.wait()
+        """
+        + NEXT.format(name="")
+    )
+    worlds.run.assert_outcomes(passed=2)
+    assert "ValueError: in the child\na forked child of this rank returned from the test" in (
+        worlds.output("test_it", 0)
+    )
+
+
+def test_a_thread_that_raises_is_told_as_pytest_tells_it(run_worlds) -> None:
+    """A warning, which filterwarnings = error makes a failure."""
+    worlds = run_worlds(
+        """
+        import pytest, threading
+
+        @pytest.mark.multihost(ranks=2)
+        def test_it(world):
+            thread = threading.Thread(target=lambda: 1 / 0, name="loud")
+            thread.start()
+            thread.join()
+        """
+        + NEXT.format(name="")
+    )
+    worlds.run.assert_outcomes(passed=2, warnings=1)
+    assert "PytestUnhandledThreadExceptionWarning: Exception in thread loud" in worlds.stdout
+
+
+@pytest.mark.parametrize("now", ["0.0", "1e12"])
+@pytest.mark.xfail(strict=True, reason="agent and world tell the test's idea of the time")
+def test_a_replaced_clock_does_not_confuse_ours(run_worlds, now: str) -> None:
+    """Many tests replace time.monotonic; when things happened is told by the real one."""
+    worlds = run_worlds(
+        f"""
+        import pytest, time
+
+        @pytest.mark.multihost(ranks=2)
+        def test_it(world):
+            if world.rank:
+                time.monotonic = lambda: {now}
+                raise ValueError("first")
+            world.barrier()
+        """
+        + NEXT.format(name="")
+    )
+    worlds.run.assert_outcomes(failed=1, passed=1)
+    line = next(line for line in worlds.stdout.splitlines() if line.startswith("► rank 1"))
+    assert 0 <= float(line.partition("+")[2].partition(" s")[0]) < 60
+
+
+def ids(*texts: str) -> str:
+    """Return the source of parameters with these ids."""
+    return ", ".join(f"pytest.param(0, id={text!r})" for text in texts)
+
+
+ODD_IDS = (
+    "a/b\\c",
+    "../../../etc",
+    "é 漢 🎉",
+    "nul\0 bell\a \x1b[31m",
+    " ",
+    "..",
+    "x::y[z]",
+    "a\nb",
+)
+
+
+@pytest.mark.parametrize("mode", ["fork", "server", "spawn"])
+def test_any_parameter_id_gets_a_folder_of_its_own(run_worlds, mode: str) -> None:
+    """Slashes, control characters, other alphabets, and more than a file name may have."""
+    worlds = run_worlds(
+        f"""
+        import pytest
+
+        @pytest.mark.parametrize("x", [{ids(*ODD_IDS, "l" * 5000, "l" * 5001)}])
+        @pytest.mark.multihost(ranks=2)
+        def test_it(world, x):
+            world.barrier()
+        """
+        + NEXT.format(name=""),
+        f"--multihost-launch={mode}",
+    )
+    worlds.run.assert_outcomes(passed=len(ODD_IDS) + 3)
+    run = worlds.path / ".pytest_multihost" / "latest"
+    assert len({verdict["dir"] for verdict in worlds.all_verdicts}) == len(ODD_IDS) + 3
+    assert all((run / verdict["dir"]).is_dir() for verdict in worlds.all_verdicts)
+
+
+@pytest.mark.xfail(strict=True, reason="run._spec, artifacts.attempt_name: str.encode() refuses")
+def test_an_id_that_utf8_cannot_hold_runs(run_worlds, pytester: pytest.Pytester) -> None:
+    """Pytest escapes it unless it is told not to."""
+    pytester.makeini(
+        "[pytest]\ndisable_test_id_escaping_and_forfeit_all_rights_to_community_support = true\n"
+    )
+    source = f"""
+        import pytest
+
+        @pytest.mark.parametrize("x", [{ids(chr(0xDCFF))}])
+        @pytest.mark.multihost(ranks=2)
+        def test_it(world, x):
+            world.barrier()
+        """
+    worlds = run_worlds(source + NEXT.format(name=""), "-p", "no:cacheprovider")
+    worlds.run.assert_outcomes(passed=2)
+
+
+@pytest.mark.xfail(strict=True, reason="protocol: a request of 128 KiB is cut, the server dies")
+def test_an_id_that_is_too_long_for_ranks_is_refused_in_time(run_worlds) -> None:
+    """Before anything has run, with what to do."""
+    worlds = run_worlds(
+        f"""
+        import pytest
+
+        @pytest.mark.parametrize("x", [{ids("l" * 200_000)}])
+        @pytest.mark.multihost(ranks=2)
+        def test_it(world, x):
+            pass
+        """
+    )
+    assert worlds.run.ret == pytest.ExitCode.USAGE_ERROR
+    assert "Give the parameter a shorter id" in worlds.run.stderr.str()
+
+
+@pytest.mark.xfail(strict=True, reason="starting.exec_server: one variable holds at most 128 KiB")
+def test_a_server_is_told_of_any_number_of_files(run_worlds, pytester: pytest.Pytester) -> None:
+    """Their names together may be longer than one variable of the environment."""
+    deep = pytester.path.joinpath(*["d" * 200] * 15)
+    deep.mkdir(parents=True)
+    for number in range(50):
+        (deep / f"test_{number}.py").write_text(
+            "import pytest\n@pytest.mark.multihost(ranks=1)\ndef test_it(world): pass\n"
+        )
+    worlds = run_worlds("", "--multihost-launch=server", "-q")
+    worlds.run.assert_outcomes(passed=50)
+
+
+def test_200_worlds_in_a_row_pass(run_worlds) -> None:
+    """Quickly, and each with results of its own."""
+    worlds = run_worlds(
+        """
+        import pytest
+
+        @pytest.mark.parametrize("x", range(200))
+        @pytest.mark.multihost(ranks=2)
+        def test_it(world, x):
+            assert world.gather(x) == [x, x]
+            print(x)
+        """,
+        "-q",
+        timeout=60,
+    )
+    worlds.run.assert_outcomes(passed=200)
+    assert [worlds.output(f"test_it[{x}]", 1) for x in range(200)] == [f"{x}\n" for x in range(200)]
+
+
+@pytest.mark.parametrize("mode", ["fork", "server", "spawn"])
+def test_a_file_with_a_syntax_error_beside_worlds_does_not_stop_them(
+    run_worlds, pytester: pytest.Pytester, mode: str
+) -> None:
+    """With pytest's own option to go on; without it pytest itself stops."""
+    pytester.makepyfile(test_broken="def test_it(:\n")
+    worlds = run_worlds(
+        "import pytest\n" + NEXT.format(name=""),
+        "--continue-on-collection-errors",
+        f"--multihost-launch={mode}",
+    )
+    worlds.run.assert_outcomes(errors=1, passed=1)
+
+
+ORDINARY = """
+import pytest
+
+@pytest.mark.multihost(ranks=2)
+def test_good(world):
+    print("printed", world.rank)
+
+@pytest.mark.multihost(ranks=2)
+def test_bad(world):
+    print("printed", world.rank)
+    assert world.rank == 0, "told"
+
+@pytest.mark.multihost(ranks=2)
+def test_next(world):
+    world.barrier()
+"""
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "/sys/kernel/no", "/dev/full"])
+@pytest.mark.xfail(strict=True, reason="artifacts.open_run: OSError becomes an INTERNALERROR")
+def test_artifacts_that_cannot_be_written_are_a_usage_error(
+    run_worlds, pytester: pytest.Pytester, place: str
+) -> None:
+    """A file in its place, or a place where nobody may write; told before anything runs."""
+    (pytester.path / "file").touch()
+    worlds = run_worlds(ORDINARY, f"--multihost-artifacts={place}")
+    assert worlds.run.ret == pytest.ExitCode.USAGE_ERROR
+    errors = worlds.run.stderr.str()
+    assert f"the artifacts directory {pytester.path / place} cannot be used" in errors
+    assert "--multihost-artifacts=DIR" in errors
+
+
+@pytest.fixture
+def small_disk(pytester: pytest.Pytester) -> Iterable[list[str]]:
+    """Return the start of a command that runs a program where "disk" holds 24 KiB.
+
+    In a mount namespace of its own, as root of a user namespace of its own: nothing is left
+    behind, and whoever may make namespaces may run it.
+    """
+    disk = pytester.mkdir("disk")
+    mount = f'mount -t tmpfs -o size=24k none {disk} && exec "$@"'
+    return ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, "sh"]
+
+
+@pytest.mark.xfail(strict=True, reason="run._write: the OSError of a full disk fails the test")
+def test_a_full_disk_costs_artifacts_and_no_result(
+    small_disk: list[str], pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reports need no artifacts; what could not be kept is said once, at the end."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    pytester.makepyfile(test_worlds=ORDINARY)
+    program = [sys.executable, "-m", "pytest", "-p", "multihost_hangs"]
+    run = pytester.run(*small_disk, *program, "--multihost-artifacts=disk", timeout=60)
+    run.assert_outcomes(passed=2, failed=1)
+    assert "rank 1: AssertionError: told" in run.stdout.str()
+    assert "could not be written. First: test_worlds.py::" in run.stdout.str()
+    assert "No space left on device" in run.stdout.str()
+
+
+@pytest.mark.xfail(strict=True, reason="run._write: any OSError of writing fails the test")
+def test_artifacts_that_a_test_has_removed_cost_no_result(run_worlds) -> None:
+    """`git clean` in a test, say."""
+    worlds = run_worlds(
+        """
+        import pytest, shutil
+
+        @pytest.mark.multihost(ranks=2)
+        def test_it(world):
+            world.barrier()
+            if world.is_primary:
+                shutil.rmtree(".pytest_multihost")
+        """
+        + NEXT.format(name="")
+    )
+    worlds.run.assert_outcomes(passed=2)
+    assert "could not be written. First: test_worlds.py::test_it" in worlds.stdout

@@ -1,0 +1,106 @@
+"""What backends decide before anything of a runtime is imported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_multihost.backends import nccl
+from pytest_multihost.backends.backend import Backend
+from pytest_multihost.backends.gloo import group_timeout_s
+from pytest_multihost.backends.jax import runtime_limit_s, xla_flags
+from pytest_multihost.backends.registry import BUILT_IN, find
+from pytest_multihost.model.errors import SettingError
+from pytest_multihost.testing import make_spec
+
+
+def backend(name: str, *, package: str | None = None, offered_by: str = "somebody") -> Backend:
+    """Return a backend that does nothing."""
+    return Backend(
+        name=name, start=lambda _: None, package=package, extra="all", offered_by=offered_by
+    )
+
+
+@pytest.mark.parametrize("seconds", [1.0, 1700.0, 100_000.0])
+def test_our_deadline_comes_before_that_of_the_runtime(seconds: float) -> None:
+    """Else a hang would be told as the timeout of whoever happened to wait longest."""
+    spec = make_spec(2, timeout_s=seconds, startup_timeout_s=seconds)
+    assert group_timeout_s(spec) > 2 * seconds
+    assert runtime_limit_s(spec) > 2 * seconds
+
+
+def test_a_short_test_keeps_the_timeout_of_torch() -> None:
+    """Code that reads it finds what it finds in production."""
+    assert group_timeout_s(make_spec(2, timeout_s=1)) == 1800
+
+
+def test_jax_gets_limits_and_keeps_what_the_user_has_set() -> None:
+    """Only the number of devices is the marker's."""
+    inherited = "--xla_dump_to=/d --xla_force_host_platform_device_count=8"
+    assert xla_flags(inherited, 90).split() == [
+        "--xla_dump_to=/d",
+        "--xla_cpu_collective_timeout_seconds=90",
+        "--xla_cpu_collective_call_terminate_timeout_seconds=90",
+    ]
+
+
+def test_jax_keeps_a_limit_of_the_users() -> None:
+    """XLA takes the last of two equal flags, so ours must not be there."""
+    flags = xla_flags("--xla_cpu_collective_timeout_seconds=4", 90)
+    assert flags.count("collective_timeout_seconds") == 1
+    assert "collective_timeout_seconds=4" in flags
+
+
+def test_every_built_in_backend_has_a_name_of_its_own() -> None:
+    """The names that the documentation promises."""
+    assert sorted(each.name for each in BUILT_IN) == ["gloo", "jax", "nccl", "none"]
+
+
+def test_a_backend_is_found_by_its_name() -> None:
+    """Of two with one name the first that is offered: a project can replace ours."""
+    theirs, ours = backend("gloo", offered_by="project"), backend("gloo")
+    assert find("gloo", [backend("jax"), theirs, ours]) is theirs
+
+
+def test_an_unknown_backend_is_answered_with_the_known_ones() -> None:
+    """And with who offers them."""
+    with pytest.raises(SettingError) as refused:
+        find("mpi", [backend("gloo", offered_by="us"), backend("ring", offered_by="them")])
+    assert str(refused.value) == "unknown backend 'mpi'\nThere are: gloo (us), ring (them)."
+
+
+def test_a_backend_whose_package_is_missing_says_how_to_get_it() -> None:
+    """As a command."""
+    with pytest.raises(SettingError, match=r"pip install 'somebody\[all\]'"):
+        find("x", [backend("x", package="no_such_package")])
+    assert find("y", [backend("y", package="json")]).name == "y"
+
+
+@pytest.mark.parametrize(
+    ("present", "visible", "count"),
+    [(4, None, 4), (4, "0,1", 2), (1, "0,1", 1), (4, "", 0), (4, "-1", 0), (0, None, 0)],
+)
+def test_gpus_are_counted_without_opening_the_driver(
+    present: int,
+    visible: str | None,
+    count: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those that are there and that the user lets us see."""
+    for number in range(present):
+        (tmp_path / f"0000:0{number}:00.0").mkdir()
+    monkeypatch.setattr(nccl, "_DRIVER", tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert nccl.gpu_count() == count
+
+
+def test_a_machine_without_the_driver_has_no_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And says so with numbers."""
+    monkeypatch.setattr(nccl, "_DRIVER", tmp_path / "absent")
+    assert nccl.NCCL.lacking(2) == "nccl takes one GPU per rank: 2 ranks, 0 GPUs here"

@@ -1,0 +1,147 @@
+"""Barrier, gather and broadcast, without ranks: who is answered what, and when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_multihost.launch.exchange import Answers, Exchange, split
+
+
+def enter(exchange: Exchange, rank: int, name: str = "x", **header: Any) -> Answers:  # noqa: ANN401
+    """Have a rank enter a barrier, or what `header` says."""
+    payload = header.pop("payload", b"")
+    plain = {"operation": "barrier", "name": name, "nth": 0, "alone": True}
+    return exchange.enter(rank, {**plain, **header}, payload)
+
+
+def errors(answers: Answers) -> dict[int, str]:
+    """Return the error each rank gets."""
+    assert all(frame.header["kind"] == "broken" for frame in answers.values())
+    return {rank: frame.header["error"] for rank, frame in answers.items()}
+
+
+def test_a_barrier_is_answered_when_the_last_rank_enters() -> None:
+    """Nobody before, everybody then."""
+    exchange = Exchange(3)
+    assert enter(exchange, 2) == {}
+    assert enter(exchange, 0) == {}
+    answers = enter(exchange, 1, payload=b"no barrier carries anything")
+    told = {rank: (frame.header["kind"], split(frame)) for rank, frame in answers.items()}
+    assert told == dict.fromkeys(range(3), ("complete", []))
+
+
+def test_an_answer_names_what_it_answers() -> None:
+    """By this the thread that waits for it knows its own."""
+    [frame] = enter(Exchange(1), 0, nth=4).values()
+    assert frame.header["key"] == ("barrier", "x", 4)
+
+
+def test_barriers_with_different_names_do_not_meet() -> None:
+    """A rank with several threads may stand in several."""
+    exchange = Exchange(2)
+    enter(exchange, 0, "a", alone=False)
+    enter(exchange, 0, "b", alone=False)
+    answers = enter(exchange, 1, "b", alone=False)
+    assert {frame.header["key"] for frame in answers.values()} == {("barrier", "b", 0)}
+
+
+def test_a_barrier_in_a_loop_needs_no_other_name() -> None:
+    """The second time round is another barrier: a fast rank does not lap a slow one."""
+    exchange = Exchange(2)
+    enter(exchange, 0, nth=0)
+    enter(exchange, 1, nth=0)
+    assert enter(exchange, 0, nth=1) == {}
+    assert set(enter(exchange, 1, nth=1)) == {0, 1}
+
+
+def test_a_gather_is_answered_in_order_of_rank() -> None:
+    """However late rank 0 comes."""
+    exchange = Exchange(3)
+    for rank, payload in ((2, b"two"), (1, b""), (0, b"zero")):
+        answers = enter(exchange, rank, operation="gather", payload=payload)
+    assert [split(answers[rank]) for rank in range(3)] == [[b"zero", b"", b"two"]] * 3
+
+
+def test_a_broadcast_is_answered_with_what_the_primary_passed() -> None:
+    """And with nothing else."""
+    exchange = Exchange(2)
+    enter(exchange, 1, operation="broadcast", payload=b"ignored")
+    answers = enter(exchange, 0, operation="broadcast", payload=b"zero")
+    assert [split(answers[rank]) for rank in range(2)] == [[b"zero"]] * 2
+
+
+def test_a_lost_rank_breaks_what_others_wait_in() -> None:
+    """All of it, in all operations, and only for those that wait."""
+    exchange = Exchange(4)
+    enter(exchange, 0, "a")
+    enter(exchange, 1, "b")
+    assert errors(exchange.lose(3, "was killed by SIGKILL")) == {
+        0: "barrier 'a' can never complete: rank 3 was killed by SIGKILL",
+        1: "barrier 'b' can never complete: rank 3 was killed by SIGKILL",
+    }
+
+
+def test_what_broke_is_answered_once() -> None:
+    """A second loss has nobody left to tell."""
+    exchange = Exchange(3)
+    enter(exchange, 0)
+    exchange.lose(1, "failed")
+    assert exchange.lose(2, "failed") == {}
+
+
+def test_who_enters_after_a_loss_is_told_at_once() -> None:
+    """With every reason, and of each rank the first."""
+    exchange = Exchange(3)
+    exchange.lose(2, "raised KeyError")
+    exchange.lose(1, "was killed by SIGKILL")
+    exchange.lose(2, "has left the test")
+    why = "rank 1 was killed by SIGKILL; rank 2 raised KeyError"
+    assert errors(enter(exchange, 0)) == {0: f"barrier 'x' can never complete: {why}"}
+
+
+def test_a_found_rank_can_take_part_again() -> None:
+    """After a failure the ranks go on to their teardown together."""
+    exchange = Exchange(2)
+    exchange.lose(1, "raised KeyError")
+    exchange.begin_anew([1])
+    assert enter(exchange, 0) == {}
+    assert set(enter(exchange, 1)) == {0, 1}
+
+
+def test_a_barrier_that_all_had_entered_is_complete_whatever_comes_later() -> None:
+    """A rank may die right behind the barrier without taking it back."""
+    exchange = Exchange(2)
+    enter(exchange, 0)
+    assert set(enter(exchange, 1)) == {0, 1}
+    assert exchange.lose(1, "failed") == {}
+
+
+def test_ranks_that_wait_for_different_things_are_all_told() -> None:
+    """Each in a barrier that no other will ever enter: nothing can come of that."""
+    exchange = Exchange(2)
+    assert enter(exchange, 0, "save") == {}
+    found = errors(enter(exchange, 1, "", operation="gather"))
+    why = (
+        "all ranks wait, each for something else: rank 0 is in barrier 'save'; rank 1 is in gather"
+    )
+    assert found == {
+        0: f"barrier 'save' can never complete: {why}",
+        1: f"gather can never complete: {why}",
+    }
+
+
+@pytest.mark.parametrize("with_threads", [0, 1])
+def test_a_rank_with_another_thread_may_still_come(with_threads: int) -> None:
+    """Then nothing is proven, and nobody is told that it was."""
+    exchange = Exchange(2)
+    enter(exchange, 0, "a", alone=with_threads != 0)
+    assert enter(exchange, 1, "b", alone=with_threads != 1) == {}
+
+
+def test_ranks_of_which_one_is_not_waiting_may_still_meet() -> None:
+    """Two of three in different barriers prove nothing: the third decides."""
+    exchange = Exchange(3)
+    enter(exchange, 0, "a")
+    assert enter(exchange, 1, "b") == {}

@@ -1,0 +1,82 @@
+"""Rules of the house that no linter knows."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pytest_multihost
+
+ROOM = Path(pytest_multihost.__file__).parent
+MODULES = sorted(ROOM.rglob("*.py"))
+HEAVY = {"jax", "jaxlib", "numpy", "torch"}
+MAX_LINES = 400
+
+
+def imported_with(module: str) -> set[str]:
+    """Return the top-level names of everything that a fresh interpreter imports with a module."""
+    program = f"import sys, {module}; print(*{{name.partition('.')[0] for name in sys.modules}})"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    return set(done.stdout.split())
+
+
+def test_importing_us_imports_neither_pytest_nor_a_runtime() -> None:
+    """A program under test may use current_world() in production; it pays nothing for it.
+
+    All that can be imported without a runtime and without pytest is asked for at once: what one of
+    them pulls in would show.
+    """
+    everything = "pytest_multihost, pytest_multihost.testing, pytest_multihost.engine"
+    found = imported_with(everything)
+    assert "pytest_multihost" in found
+    assert not found & (HEAVY | {"pytest", "_pytest"})
+
+
+def test_loading_the_plugin_imports_no_runtime() -> None:
+    """Every run of pytest loads it, also those without a multihost test."""
+    found = imported_with("pytest_multihost.pytest_plugin.entry")
+    assert "pytest" in found
+    assert not found & HEAVY
+
+
+def test_no_file_is_too_long_to_be_read_at_once() -> None:
+    """A longer one has a second subject."""
+    lengths = {str(path): len(path.read_text().splitlines()) for path in MODULES}
+    assert {path: length for path, length in lengths.items() if length > MAX_LINES} == {}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOM)))
+def test_every_module_says_what_it_is_for(path: Path) -> None:
+    """In its first line, which ends like a sentence."""
+    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    assert docstring
+    assert docstring.splitlines()[0].endswith((".", ":", "?"))
+
+
+@pytest.mark.parametrize("name", pytest_multihost.__all__)
+def test_every_public_name_is_documented(name: str) -> None:
+    """Itself, and what a user finds on it."""
+    public = getattr(pytest_multihost, name)
+    assert inspect.getdoc(public)
+    for attribute, value in vars(public).items() if inspect.isclass(public) else ():
+        if not attribute.startswith("_") and (callable(value) or isinstance(value, property)):
+            assert inspect.getdoc(value), f"{name}.{attribute}"
+
+
+def test_public_names_are_those_that_are_announced() -> None:
+    """Nothing that `import *` misses, and no module of ours by accident."""
+    found = {
+        name
+        for name, value in vars(pytest_multihost).items()
+        if not name.startswith("_") and not inspect.ismodule(value) and name != "TYPE_CHECKING"
+    }
+    found |= {"World", "current_world"}  # imported when they are asked for
+    assert found == set(pytest_multihost.__all__)
+    assert sorted(pytest_multihost.__all__) == pytest_multihost.__all__

@@ -1,0 +1,183 @@
+"""The multihost marker: merged, checked, and told from what the command line says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_multihost.pytest_plugin.marks import (
+    BACKEND_PARAM,
+    RANKS_PARAM,
+    Wanted,
+    scalars,
+    wanted,
+)
+from pytest_multihost.pytest_plugin.options import read_defaults
+
+_NOTHING_SET: Any = SimpleNamespace(
+    getoption=lambda _: None, getini=lambda _: "", rootpath=Path("/project")
+)
+DEFAULTS = replace(
+    read_defaults(_NOTHING_SET),  # less what the run of these tests was itself given
+    ranks=None,
+    backends=("none",),
+    timeout_s=120.0,
+    startup_timeout_s=60.0,
+)
+
+
+def want(*marks: pytest.MarkDecorator, **defaults: Any) -> Wanted:  # noqa: ANN401
+    """Return what marks ask for, innermost first; there must be no problem."""
+    found, problems = wanted([each.mark for each in marks], replace(DEFAULTS, **defaults))
+    assert problems == []
+    return found
+
+
+def problems(*marks: pytest.MarkDecorator) -> list[str]:
+    """Return what is wrong with marks."""
+    return wanted([each.mark for each in marks], DEFAULTS)[1]
+
+
+multihost = pytest.mark.multihost
+
+
+def test_a_bare_marker_asks_for_two_ranks() -> None:
+    """One rank alone can wait for nobody."""
+    found = want(multihost)
+    assert (found.ranks, found.backends, found.local_devices) == ((2,), ("none",), 1)
+    assert (found.timeout_s, found.startup_timeout_s) == (120.0, 60.0)
+
+
+def test_defaults_hold_where_the_marker_says_nothing() -> None:
+    """From the command line, the environment or the ini file."""
+    found = want(multihost, ranks=(4,), backends=("gloo",), timeout_s=5.0, startup_timeout_s=6.0)
+    assert (found.ranks, found.backends) == ((4,), ("gloo",))
+    assert (found.timeout_s, found.startup_timeout_s) == (5.0, 6.0)
+
+
+def test_the_marker_beats_the_defaults() -> None:
+    """Who writes a test knows what it needs."""
+    mark = multihost(3, backend="jax", timeout=7, startup_timeout=8, local_devices=2)
+    found = want(mark, ranks=(4,), backends=("gloo",), timeout_s=5.0, startup_timeout_s=6.0)
+    assert (found.ranks, found.backends, found.local_devices) == ((3,), ("jax",), 2)
+    assert (found.timeout_s, found.startup_timeout_s) == (7.0, 8.0)
+
+
+def test_variables_are_kept_as_they_are() -> None:
+    """They are set before the ranks' interpreter starts."""
+    assert want(multihost(env={"A": "b"})).env == {"A": "b"}
+    assert want(multihost).env == {}
+
+
+def test_only_a_marker_gives_a_test_a_timeout_of_its_own() -> None:
+    """One that is its own is not replaced by what pytest-timeout says for all tests."""
+    assert want(multihost(timeout=7)).has_own_timeout
+    assert not want(multihost, timeout_s=7.0).has_own_timeout
+
+
+def test_markers_merge_key_by_key_and_the_innermost_wins() -> None:
+    """A module says the backend, a class the ranks, a function another number of ranks."""
+    function, outer, module = (
+        multihost(ranks=3),
+        multihost(ranks=4, timeout=9),
+        multihost(backend="gloo"),
+    )
+    found = want(function, outer, module)
+    assert (found.ranks, found.timeout_s, found.backends) == ((3,), 9.0, ("gloo",))
+
+
+def test_none_takes_an_outer_value_back() -> None:
+    """A function can ask for the default again."""
+    assert want(multihost(ranks=None), multihost(ranks=4)).ranks == (2,)
+
+
+def test_lists_are_kept_in_order_and_once() -> None:
+    """Each value is an id of its own, so none may come twice."""
+    found = want(multihost(ranks=[4, 2, 4], backend=("jax", "gloo", "jax")))
+    assert (found.ranks, found.backends) == ((4, 2), ("jax", "gloo"))
+
+
+@pytest.mark.parametrize("empty", [{"faults": ()}, {"hosts": None}, {"env": {}}])
+def test_the_documented_defaults_can_be_written_out(empty: dict[str, Any]) -> None:
+    """Also of what this version does not have."""
+    assert want(multihost(2, **empty)).ranks == (2,)
+
+
+@pytest.mark.parametrize(
+    ("given", "key"),
+    [
+        *(({"ranks": ranks}, "ranks") for ranks in (0, -1, 1.5, "2", True, [], [2, 0], (2, "4"))),
+        *(({"backend": name}, "backend") for name in ("", 3, [], ["gloo", ""], [None])),
+        *(
+            ({key: seconds}, key)
+            for key in ("timeout", "startup_timeout")
+            for seconds in (0, -1.0, float("nan"), float("inf"), "60", True)
+        ),
+        *(({"local_devices": count}, "local_devices") for count in (0, 1.5, "1", True)),
+        ({"faults": ["slow"]}, "faults"),
+        ({"hosts": 2}, "hosts"),
+        *(({"env": env}, "env") for env in ({"A": 1}, {1: "b"}, ["A=b"], "A=b")),
+    ],
+    ids=repr,
+)
+def test_a_value_that_cannot_be_used_is_named(given: dict[str, Any], key: str) -> None:
+    """By its key, in one problem."""
+    [problem] = problems(multihost(**given))
+    assert problem.startswith(f"{key} ")
+
+
+def test_all_problems_are_found_at_once() -> None:
+    """Nobody should have to run pytest once for each of them."""
+    found = problems(multihost(0, backend="", timeout=-1, ransk=3, nodes=2), multihost(1, 2))
+    assert len(found) == 5
+    text = "\n".join(found)
+    assert "ranks must be a whole number" in text
+    assert "backend must be a name" in text
+    assert "timeout must be a positive number of seconds, not -1" in text
+    assert "has no key 'nodes', 'ransk'; there are: ranks, backend," in text
+    assert "takes one positional argument, ranks, not 2" in text
+
+
+def test_ranks_are_given_once() -> None:
+    """By place or by name, not both."""
+    assert problems(multihost(2, ranks=3)) == ["has ranks twice"]
+
+
+def item(**params: object) -> Any:  # noqa: ANN401 - a pytest.Item
+    """Return what `scalars` looks at."""
+    return SimpleNamespace(callspec=SimpleNamespace(params=params)) if params else SimpleNamespace()
+
+
+SEVERAL = wanted([multihost(ranks=[2, 4], backend=["gloo", "jax"]).mark], DEFAULTS)[0]
+
+
+def test_a_parametrized_item_has_its_own_values() -> None:
+    """Those that its id names."""
+    of_item = item(**{RANKS_PARAM: 4, BACKEND_PARAM: "jax"})
+    assert scalars(of_item, SEVERAL) == (4, "jax", [])
+
+
+def test_an_item_of_one_value_needs_no_parameters() -> None:
+    """The usual case."""
+    one = wanted([multihost(3, backend="gloo").mark], DEFAULTS)[0]
+    assert scalars(item(), one) == (3, "gloo", [])
+
+
+def test_what_pytest_could_not_parametrize_is_a_problem_for_each_axis() -> None:
+    """A TestCase method takes one value; the wrong one must not be chosen in silence."""
+    _, _, found = scalars(item(), SEVERAL)
+    assert [problem.split(":")[0] for problem in found] == [
+        "cannot run with several ranks (2, 4)",
+        "cannot run with several backends (gloo, jax)",
+    ]
+
+
+def test_an_axis_that_is_parametrized_is_no_problem() -> None:
+    """Only the other one is."""
+    _, _, found = scalars(item(**{RANKS_PARAM: 2}), SEVERAL)
+    assert len(found) == 1
+    assert "backends" in found[0]

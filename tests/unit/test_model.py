@@ -1,0 +1,144 @@
+"""Values of the model: JSON both ways, and nothing lost on the way."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pytest_multihost.model.errors import MultihostError
+from pytest_multihost.model.event import Event
+from pytest_multihost.model.spec import WorldSpec
+from pytest_multihost.model.stack import Dump, Frame, ThreadStack
+from pytest_multihost.model.verdict import SCHEMA, RankError, RankResult, Verdict
+from pytest_multihost.testing import make_spec
+
+FAILED = RankResult(
+    rank=0,
+    host="localhost",
+    pid=4711,
+    phase="call",
+    outcome="failed",
+    exit_code=0,
+    signal=None,
+    duration_s=3.4,
+    cpu_s=0.3,
+    peak_rss_bytes=180_000_000,
+    label="SLEEPING",
+    operations=({"name": "all_reduce", "sequence": 3, "group": [0, 1]},),
+    log="rank-0.log",
+    error=RankError("ValueError", "boom", "test_it.py", 7, "E   ValueError: boom"),
+)
+NEVER_FORKED = RankResult(
+    rank=1,
+    host="localhost",
+    pid=None,
+    phase="startup",
+    outcome="error",
+    exit_code=None,
+    signal=None,
+    duration_s=0.0,
+    cpu_s=0.0,
+    peak_rss_bytes=0,
+    label=None,
+    operations=(),
+    log="rank-1.log",
+    error=None,
+)
+VERDICT = Verdict(
+    run_id="2026-11-21T00-00-00Z-4711",
+    nodeid="tests/test_ckpt.py::test_restore[2-gloo]",
+    attempt=1,
+    worker="gw0",
+    dir="tests-test_ckpt.py-test_restore-2-gloo-1f3a-1",
+    backend="gloo",
+    world_size=2,
+    launch="fork",
+    seed=8123,
+    replay=None,
+    status="failed",
+    expected=None,
+    outcome="failed",
+    ended_by="harness",
+    reason="rank 0 failed",
+    started_at="2026-11-21T00:00:00Z",
+    startup_s=0.05,
+    duration_s=3.4,
+    environment={"python": "3.11.7", "jax": None},
+    faults=({"kind": "slow_io", "ranks": [0]},),
+    rank_results=(FAILED, NEVER_FORKED),
+    diagnosis={"kind": "raised", "culprits": [0], "waiting": [1]},
+)
+
+
+def test_a_verdict_survives_its_file() -> None:
+    """What is read from verdict.json equals what was written, nested values included."""
+    text = json.dumps(VERDICT.to_json(), allow_nan=False)
+    assert Verdict.from_json(json.loads(text)) == VERDICT
+
+
+def test_a_verdict_survives_to_json() -> None:
+    """Also without a file between the two."""
+    assert Verdict.from_json(VERDICT.to_json()) == VERDICT
+
+
+def test_a_verdict_says_which_schema_it_follows() -> None:
+    """The first key, so that a reader finds it at once."""
+    assert next(iter(VERDICT.to_json())) == "schema"
+    assert VERDICT.to_json()["schema"] == SCHEMA == "pytest-multihost-hangs/verdict/1"
+
+
+@pytest.mark.parametrize("schema", [None, "pytest-multihost-hangs/verdict/2", 1])
+def test_a_verdict_of_another_schema_is_refused(schema: object) -> None:
+    """The meaning of a field may have changed, so it is not guessed at."""
+    with pytest.raises(ValueError, match="schema is"):
+        Verdict.from_json({**VERDICT.to_json(), "schema": schema})
+
+
+def test_a_verdict_has_the_fields_of_the_contract() -> None:
+    """Fields are added, never renamed: these are what docs/verdict.md shows."""
+    assert {
+        *("schema", "run_id", "nodeid", "attempt", "worker", "dir", "backend", "world_size"),
+        *("launch", "seed", "replay", "status", "expected", "outcome", "ended_by", "reason"),
+        *("started_at", "startup_s", "duration_s", "environment", "faults", "rank_results"),
+        "diagnosis",
+    } <= VERDICT.to_json().keys()
+    assert {
+        *("rank", "host", "pid", "phase", "outcome", "exit_code", "signal", "duration_s", "cpu_s"),
+        *("peak_rss_bytes", "label", "operations", "log", "error"),
+    } <= VERDICT.to_json()["rank_results"][0].keys()
+    error = VERDICT.to_json()["rank_results"][0]["error"]
+    assert {"type", "message", "file", "line", "text"} <= error.keys()
+
+
+def test_a_spec_survives_the_way_to_the_server() -> None:
+    """The server forks what the controller has decided."""
+    spec = make_spec(3, timeout_s=1.5)
+    assert WorldSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
+
+
+def test_an_event_is_written_with_the_time_since_the_start() -> None:
+    """A reader of history.jsonl has no use for our monotonic clock."""
+    event = Event(1000.25, 3, "phase", {"phase": "call"})
+    expected = {"at_s": 0.25, "rank": 3, "kind": "phase", "detail": {"phase": "call"}}
+    assert event.to_json(origin_s=1000.0) == expected
+
+
+def test_a_payload_is_never_written() -> None:
+    """It is pickled data of the user's, as large as they like."""
+    event = Event(1.0, 0, "exchange", {"operation": "gather"}, payload=b"\x80secret")
+    assert "secret" not in repr(event.to_json(origin_s=0.0))
+
+
+def test_an_error_has_three_beats() -> None:
+    """What happened, what was seen, what to do next; what is empty takes no line."""
+    error = MultihostError("It broke.", seen="Smoke.", remedy="Open a window.")
+    assert str(error) == "It broke.\nSmoke.\nOpen a window."
+    assert str(MultihostError("It broke.", remedy="Open a window.")) == "It broke.\nOpen a window."
+
+
+def test_the_main_thread_is_the_last_of_a_dump() -> None:
+    """Faulthandler prints the newest thread first and the main thread, the oldest, last."""
+    main = ThreadStack("0x1", (Frame("test_it.py", 3, "test_it"),))
+    assert Dump(0, "faulthandler", (ThreadStack("0x2", ()), main)).main is main
+    assert Dump(0, "faulthandler", ()).main is None

@@ -1,0 +1,162 @@
+"""Options, environment and ini: read in this order, and refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_multihost.model.errors import SettingError
+from pytest_multihost.pytest_plugin.options import (
+    Defaults,
+    parse_names,
+    parse_ranks,
+    parse_seconds,
+    read_defaults,
+)
+
+
+class _Settings:
+    """What `read_defaults` asks of pytest's configuration."""
+
+    rootpath = Path("/project")
+
+    def __init__(self, options: dict[str, str], ini: dict[str, Any]) -> None:
+        self._options, self._ini = options, ini
+
+    def getoption(self, name: str) -> str | None:
+        return self._options.get(name.removeprefix("multihost_"))
+
+    def getini(self, name: str) -> Any:  # noqa: ANN401 - as pytest's
+        return self._ini.get(name.removeprefix("multihost_"), "")
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide what the run of these tests was itself given."""
+    import os
+
+    for name in os.environ:
+        if name.startswith("PYTEST_MULTIHOST_"):
+            monkeypatch.delenv(name)
+
+
+def read(options: dict[str, str] | None = None, **ini: Any) -> Defaults:  # noqa: ANN401
+    """Read settings from a command line and an ini file."""
+    return read_defaults(_Settings(options or {}, ini))  # type: ignore[arg-type]
+
+
+def test_nothing_set_gives_the_documented_defaults() -> None:
+    """No number of ranks is one of them: the marker's own default holds."""
+    found = read()
+    assert (found.ranks, found.backends, found.timeout_s) == (None, ("none",), 120.0)
+    assert (found.startup_timeout_s, found.is_auto, found.is_required) == (60.0, False, False)
+    assert (found.launch, found.asked) == ("auto", False)
+    assert found.artifacts == Path("/project/.pytest_multihost")
+
+
+def test_the_command_line_beats_the_environment_beats_the_ini(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each place only speaks where the one before it is silent."""
+    assert read(timeout="3").timeout_s == 3
+    monkeypatch.setenv("PYTEST_MULTIHOST_TIMEOUT", "2")
+    assert read(timeout="3").timeout_s == 2
+    assert read({"timeout": "1"}, timeout="3").timeout_s == 1
+
+
+def test_an_empty_variable_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CI systems set what is not set to the empty string."""
+    monkeypatch.setenv("PYTEST_MULTIHOST_RANKS", "")
+    assert read(ranks="4").ranks == (4,)
+
+
+def test_only_the_command_line_asks_for_worlds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An ini value stands there for every run, also for those without a multihost test."""
+    monkeypatch.setenv("PYTEST_MULTIHOST_RANKS", "4")
+    assert not read(ranks="4").asked
+    assert read({"ranks": "4"}).asked
+
+
+def test_every_setting_is_read() -> None:
+    """Under its own name, and no other's."""
+    found = read(
+        {"ranks": "1,2", "backend": "gloo,jax", "timeout": "1", "mode": "auto"},
+        launch="spawn",
+        startup_timeout="2.5",
+        artifacts="../out",
+        require=True,
+    )
+    assert (found.ranks, found.backends) == ((1, 2), ("gloo", "jax"))
+    assert (found.timeout_s, found.startup_timeout_s) == (1.0, 2.5)
+    assert (found.is_auto, found.is_required) == (True, True)
+    assert (found.launch, found.artifacts) == ("spawn", Path("/project/../out"))
+
+
+@pytest.mark.parametrize(
+    ("stem", "value", "words"),
+    [
+        ("ranks", "two", "--multihost-ranks: ranks must be whole numbers"),
+        ("backend", "gloo,", "--multihost-backend: a name is missing in 'gloo,'"),
+        ("timeout", "1m", "--multihost-timeout: must be a positive number of seconds, not '1m'"),
+        ("startup_timeout", "0", "--multihost-startup-timeout: must be a positive number"),
+        ("launch", "exec", "--multihost-launch: must be one of auto, fork, server, spawn, not"),
+        ("mode", "always", "--multihost-mode: must be 'marked' or 'auto', not 'always'"),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_refused(stem: str, value: str, words: str) -> None:
+    """With the place it stands at, as the user wrote it."""
+    with pytest.raises(pytest.UsageError) as refused:
+        read({stem: value})
+    assert str(refused.value).startswith(words)
+
+
+def test_the_place_is_that_of_the_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable somewhere in a CI system is found by its name."""
+    with pytest.raises(pytest.UsageError, match=r"^multihost_timeout \(ini\): must be"):
+        read(timeout="x")
+    monkeypatch.setenv("PYTEST_MULTIHOST_TIMEOUT", "y")
+    with pytest.raises(pytest.UsageError, match=r"^PYTEST_MULTIHOST_TIMEOUT: must"):
+        read(timeout="x")
+
+
+def test_all_values_that_cannot_be_used_are_refused_at_once() -> None:
+    """As with markers: one run tells everything."""
+    with pytest.raises(pytest.UsageError) as refused:
+        read({"ranks": "two", "timeout": "1m"})
+    assert "--multihost-ranks" in str(refused.value)
+    assert "--multihost-timeout" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks"), [("4", (4,)), ("1,2,4", (1, 2, 4)), (" 4 , 2,4", (4, 2)), ("64", (64,))]
+)
+def test_ranks_are_read(text: str, ranks: tuple[int, ...]) -> None:
+    """In order, each once."""
+    assert parse_ranks(text) == ranks
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "1.5", "1,,2", "1,0", "two", "4,"])
+def test_what_are_no_ranks_is_refused(text: str) -> None:
+    """A world of none is no world."""
+    with pytest.raises(SettingError, match="whole numbers"):
+        parse_ranks(text)
+
+
+def test_names_are_read() -> None:
+    """In order, each once."""
+    assert parse_names(" jax, gloo,jax") == ("jax", "gloo")
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("60", 60.0), ("0.5", 0.5), ("1e3", 1000.0)])
+def test_seconds_are_read(text: str, seconds: float) -> None:
+    """Whole or not."""
+    assert parse_seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "nan", "inf", "1 minute"])
+def test_what_are_no_seconds_is_refused(text: str) -> None:
+    """A world without a deadline could hang for ever."""
+    with pytest.raises(SettingError, match="positive number of seconds"):
+        parse_seconds(text)

@@ -1,0 +1,177 @@
+"""The text that a user reads, compared letter by letter with tests/golden/*.txt.
+
+`python tests/unit/test_text.py` writes them anew. Then read them as a stranger would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pytest_multihost
+from pytest_multihost.analysis.outcome import Symptoms, judge
+from pytest_multihost.analysis.text import sections
+from pytest_multihost.engine import Surroundings, run_world
+from pytest_multihost.model.stack import Dump
+from pytest_multihost.testing import (
+    ManualClock,
+    ScriptedLauncher,
+    Step,
+    exited,
+    make_dump,
+    make_spec,
+    raised,
+    report,
+    well_behaved,
+)
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+ROOT = "/home/u/project"
+FILES = ".pytest_multihost/2026-11-21T00-00-00Z-4711/test_ckpt.py-test_restore-4-gloo-1f3a-1"
+SITE = "/opt/venv/lib/python3.11/site-packages"
+OURS = str(Path(pytest_multihost.__file__).parent)
+RUNNING = (  # what runs the test in every rank, innermost first
+    f"{SITE}/_pytest/python.py:187 pytest_pyfunc_call",
+    f"{SITE}/pluggy/_callers.py:121 _multicall",
+    f"{SITE}/_pytest/runner.py:130 runtestprotocol",
+    f"{OURS}/rank/agent.py:150 pytest_runtest_protocol",
+    f"{SITE}/pluggy/_callers.py:121 _multicall",
+)
+FORKED = (  # how the rank came into being: the stack of the controller it was forked from
+    f"{OURS}/rank/agent.py:80 run_rank",
+    f"{OURS}/launch/server.py:70 serve",
+    f"{OURS}/pytest_plugin/entry.py:60 pytest_collection_finish",
+    f"{SITE}/pluggy/_callers.py:121 _multicall",
+    f"{SITE}/_pytest/main.py:350 _main",
+)
+BY_MODULE = ("<frozen runpy>:198 _run_module_as_main",)  # python -m pytest
+BY_SCRIPT = ("/opt/venv/bin/pytest:8 <module>",)  # pytest
+TORCH = f"{SITE}/torch/distributed"
+LOST = (
+    "RuntimeError: [/pytorch/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]"
+)
+
+
+Stacks = dict[int, Sequence[str]]
+
+
+def story(script: Sequence[Step], stacks: Stacks, caller: Sequence[str] = BY_MODULE) -> str:
+    """Return what is shown of a world of four, one section below the other."""
+    clock = ManualClock(1000.0)
+
+    def dumper(_: object, ranks: Sequence[int], __: object) -> tuple[Dump, ...]:
+        taken = [
+            make_dump(rank, *stacks[rank], *FORKED, *caller) for rank in ranks if rank in stacks
+        ]
+        silent = [Dump(rank, "scripted", ()) for rank in ranks if rank not in stacks]
+        return (*taken, *silent)
+
+    around = Surroundings(
+        launcher=ScriptedLauncher(clock, script),
+        dumper=dumper,
+        clock=clock,
+        directory=Path("/nonexistent"),
+        scratch=Path("/nonexistent"),
+    )
+    result = run_world(make_spec(4), around)
+    finding = judge(result, Symptoms((r"transport/tcp/\S+ Connection closed by peer",)))
+    parts = [f"{finding.outcome}: {finding.reason}"]
+    for part in sections(result, finding, root=ROOT, files=FILES):
+        parts += [f"--- {part.title} ---", part.text]
+    return "\n".join(parts) + "\n"
+
+
+def at(rank: int, after_s: float, kind: Any, detail: dict[str, Any] | None = None) -> Step:  # noqa: ANN401
+    """Return what a rank does so long after all were ready."""
+    return Step(rank, kind, detail or {}, after_s=after_s, on="go")
+
+
+def fails(rank: int, after_s: float, text: str, line: int) -> list[Step]:
+    """Return a rank that raises, and parks."""
+    error = raised(text, file="test_ckpt.py", line=line)
+    shown = (
+        f"    def test_restore(world):\n>       restore(5)\nE       {text}\n\ntest_ckpt.py:{line}"
+    )
+    failed = report("call", "failed", error={**error, "text": shown})
+    return [
+        *well_behaved(rank, stays_in="call"),
+        at(rank, after_s, "report", failed),
+        at(rank, after_s, "parked"),
+    ]
+
+
+READS = (f"{ROOT}/storage.py:17 read_shard", f"{ROOT}/restore.py:80 restore")
+BROADCASTS = (
+    f"{TORCH}/distributed_c10d.py:2822 broadcast",
+    f"{TORCH}/c10d_logger.py:83 wrapper",
+    f"{ROOT}/restore.py:88 restore",
+)
+TEST = (f"{ROOT}/test_ckpt.py:31 test_restore", *RUNNING)
+
+HANG = (
+    [step for rank in range(4) for step in well_behaved(rank, stays_in="call")],
+    {0: (*READS, *TEST), **dict.fromkeys((1, 2, 3), (*BROADCASTS, *TEST))},
+)
+CRASH = (
+    [
+        *[step for rank in range(4) for step in well_behaved(rank, stays_in="call")],
+        at(2, 1.25, "exited", exited(signal=9)),
+    ],
+    dict.fromkeys((0, 1), (*BROADCASTS, *TEST)),
+)
+FAILURE = (
+    [
+        *fails(0, 0.5, LOST, 34),
+        *fails(1, 0.25, "ValueError: no step 5 in /data/ckpt", 31),
+        *fails(2, 0.375, "AssertionError: assert 3 == 4", 35),
+        *well_behaved(3, stays_in="call"),
+    ],
+    {3: (*BROADCASTS, *TEST)},
+)
+CONNECTS = f"{TORCH}/rendezvous.py:200 rendezvous"
+STARTUP = (
+    [
+        *[step for rank in (0, 1, 2) for step in well_behaved(rank)[:3]],
+        *well_behaved(3, stays_in="startup"),
+    ],
+    {
+        **dict.fromkeys((0, 1, 2), (f"{OURS}/launch/wire.py:140 receive",)),
+        3: (CONNECTS, f"{OURS}/backends/gloo.py:30 _start"),
+    },
+)
+STORIES: dict[str, tuple[list[Step], Stacks]] = {"hang": HANG, "crash": CRASH, "failure": FAILURE}
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_a_story_is_told_as_agreed(name: str) -> None:
+    """Who, where, when and what, the rank that decided first."""
+    assert story(*STORIES[name]) == (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", STORIES)
+@pytest.mark.parametrize("caller", [BY_SCRIPT, ("/home/u/project/run_tests.py:3 main",)])
+def test_a_story_is_the_same_whoever_called_pytest(name: str, caller: Sequence[str]) -> None:
+    """What is further out than the test is the same in every rank, and none of the test's."""
+    assert story(*STORIES[name], caller) == story(*STORIES[name])
+
+
+@pytest.mark.parametrize("caller", [BY_MODULE, BY_SCRIPT])
+def test_a_rank_that_does_not_get_ready_shows_where_it_is(caller: Sequence[str]) -> None:
+    """There is no code of the user's on its stack, so the innermost frames tell."""
+    assert "torch/distributed/rendezvous.py:200  rendezvous" in story(*STARTUP, caller)
+
+
+def test_no_code_of_ours_is_shown_in_the_test() -> None:
+    """The reader's code, and the one frame of the library that it has called."""
+    shown = story(*HANG)
+    assert "_pytest" not in shown
+    assert "agent.py" not in shown
+    assert shown.count("restore.py:88") == 2  # in the table and in its stack
+
+
+if __name__ == "__main__":  # writes the golden files anew: read them before you commit them
+    for name, world in STORIES.items():
+        (GOLDEN / f"{name}.txt").write_text(story(*world), encoding="utf-8")

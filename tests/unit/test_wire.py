@@ -1,0 +1,203 @@
+"""Frames on the wire: whole however they are cut, and to whom they belong."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from pytest_multihost.launch import wire
+from pytest_multihost.launch.wire import Channel, Decoder, Frame, encode, read_available
+from pytest_multihost.model.errors import MultihostError
+
+FRAMES = [
+    Frame({"kind": "hello", "text": "ü ☃ \N{PILE OF POO}"}),
+    Frame({"kind": "exchange"}, b"\x00\xff{}" * 3),
+    Frame({}),
+]
+
+
+def test_frames_survive_any_cut() -> None:
+    """Wherever a read ends, the same frames come out."""
+    data = b"".join(map(encode, FRAMES))
+    for cut in range(len(data) + 1):
+        decoder = Decoder()
+        assert decoder.feed(data[:cut]) + decoder.feed(data[cut:]) == FRAMES
+
+
+def test_frames_survive_byte_by_byte() -> None:
+    """No frame needs to arrive in one piece."""
+    decoder = Decoder()
+    data = b"".join(map(encode, FRAMES))
+    assert [frame for byte in data for frame in decoder.feed(bytes([byte]))] == FRAMES
+
+
+def test_a_frame_comes_out_as_soon_as_it_is_complete() -> None:
+    """Nobody waits for the next frame to get this one."""
+    assert Decoder().feed(encode(FRAMES[1])) == [FRAMES[1]]
+
+
+class _Unspeakable:
+    def __repr__(self) -> str:
+        message = "no"
+        raise RuntimeError(message)
+
+
+@pytest.mark.parametrize(
+    ("value", "sent"),
+    [
+        ({1}, "{1}"),
+        (b"x", "b'x'"),
+        (_Unspeakable(), "<_Unspeakable whose repr() raises>"),
+        ([1, {"deep": object}], [1, {"deep": "<class 'object'>"}]),
+    ],
+    ids=["set", "bytes", "raises", "nested"],
+)
+def test_what_json_does_not_know_is_sent_as_its_repr(value: object, sent: object) -> None:
+    """A less precise record is worth more than none."""
+    assert Decoder().feed(encode(Frame({"value": value})))[0].header == {"value": sent}
+
+
+@pytest.mark.parametrize("value", [{(1, 2): 3}, [[]]], ids=["tuple as key", "circular"])
+def test_what_json_refuses_is_sent_as_well(value: Any) -> None:  # noqa: ANN401
+    """A user's record_property("x", {(1, 2): 3}) must not cost the rank its report."""
+    if isinstance(value, list):
+        value[0].append(value)
+    [frame] = Decoder().feed(encode(Frame({"kind": "report", "value": value})))
+    assert frame.header["kind"] == "report"
+
+
+def test_text_that_utf8_cannot_hold_is_sent() -> None:
+    """Output of a test may hold lone surrogates."""
+    assert Decoder().feed(encode(Frame({"text": "\udcff"})))[0].header == {"text": "\udcff"}
+
+
+def test_a_message_that_is_too_large_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its length would not fit into the four bytes that announce it."""
+    monkeypatch.setattr(wire, "MAX_PART", 10)
+    with pytest.raises(MultihostError, match="shared_tmp_path"):
+        encode(Frame({}, b"12345678901"))
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Channel, socket.socket]]:
+    """Return a rank's channel and the controller's end of it."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield Channel(ours), theirs
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    """Return threads that have ended when the test has, as the sockets are closed before."""
+    with ThreadPoolExecutor(3) as pool:
+        yield pool
+
+
+Ends = tuple[Channel, socket.socket]
+
+
+def wait_for(channel: Channel, kind: str) -> Frame:
+    """Return the next frame of a kind."""
+    return channel.receive(lambda frame: frame.header["kind"] == kind)
+
+
+def await_reader(channel: Channel) -> None:
+    """Wait until some thread reads for all."""
+    while not channel._is_being_read:
+        time.sleep(0.001)
+
+
+def test_what_a_rank_sends_arrives(ends: Ends) -> None:
+    """Header and payload, through a real socket."""
+    channel, controller = ends
+    channel.send({"kind": "exchange"}, b"payload")
+    assert Decoder().feed(controller.recv(1000)) == [Frame({"kind": "exchange"}, b"payload")]
+
+
+def test_frames_for_somebody_else_are_kept(ends: Ends) -> None:
+    """A frame that nobody wants yet is there when somebody does."""
+    channel, controller = ends
+    for kind in ("early", "wanted"):
+        controller.sendall(encode(Frame({"kind": kind})))
+    assert wait_for(channel, "wanted").header == {"kind": "wanted"}
+    assert wait_for(channel, "early").header == {"kind": "early"}
+
+
+def test_each_of_two_threads_gets_its_own_frame(ends: Ends, pool: ThreadPoolExecutor) -> None:
+    """Whichever of them reads, the other is served while the reader still waits for its own."""
+    channel, controller = ends
+    first = pool.submit(wait_for, channel, "first")
+    await_reader(channel)  # so it is `first` that reads, and must hand over what is not its own
+    second = pool.submit(wait_for, channel, "second")
+    controller.sendall(encode(Frame({"kind": "second"})))
+    assert second.result(5).header == {"kind": "second"}
+    assert not first.done()
+    controller.sendall(encode(Frame({"kind": "first"})))
+    assert first.result(5).header == {"kind": "first"}
+
+
+def test_reading_goes_on_when_the_reader_leaves(ends: Ends, pool: ThreadPoolExecutor) -> None:
+    """The thread that has what it wanted leaves the reading to one that has not."""
+    channel, controller = ends
+    first = pool.submit(wait_for, channel, "first")
+    await_reader(channel)
+    second = pool.submit(wait_for, channel, "second")
+    controller.sendall(encode(Frame({"kind": "first"})))
+    assert first.result(5)
+    controller.sendall(encode(Frame({"kind": "second"})))
+    assert second.result(5).header == {"kind": "second"}
+
+
+def test_all_threads_hear_that_the_controller_is_gone(ends: Ends, pool: ThreadPoolExecutor) -> None:
+    """Not only the one that happens to read."""
+    channel, controller = ends
+    waiting: list[Future[Frame]] = [pool.submit(wait_for, channel, kind) for kind in "ab"]
+    await_reader(channel)
+    controller.close()
+    for each in waiting:
+        with pytest.raises(EOFError, match="controller"):
+            each.result(5)
+
+
+def test_threads_that_send_do_not_mix_their_frames(ends: Ends, pool: ThreadPoolExecutor) -> None:
+    """A frame larger than the socket's buffer is still sent in one piece."""
+    channel, controller = ends
+    kinds = ["a", "b", "c"]
+    sent = [pool.submit(channel.send, {"kind": kind}, kind.encode() * 1_000_000) for kind in kinds]
+    decoder, frames = Decoder(), list[Frame]()
+    while len(frames) < len(kinds):
+        frames += decoder.feed(controller.recv(1 << 20))
+    assert [each.result(5) for each in sent] == [None, None, None]
+    assert {f.header["kind"]: set(f.payload) for f in frames} == {k: {ord(k)} for k in kinds}
+
+
+@pytest.mark.parametrize(
+    "use", [lambda channel: channel.send({}), lambda c: wait_for(c, "x")], ids=["send", "receive"]
+)
+def test_a_forked_child_may_not_use_the_channel(ends: Ends, use: Any) -> None:  # noqa: ANN401
+    """Two processes on one stream would tear each other's frames apart."""
+    channel, controller = ends
+    inherited = Channel(channel.stream, _owner=os.getpid() + 1)
+    controller.sendall(encode(Frame({"kind": "x"})))  # so that an unrefused read would not wait
+    assert (channel.is_ours, inherited.is_ours) == (True, False)
+    with pytest.raises(MultihostError, match="forked child"):
+        use(inherited)
+
+
+def test_reading_what_is_there_never_waits(ends: Ends) -> None:
+    """Data, nothing and the end of the stream are told apart."""
+    channel, controller = ends
+    controller.setblocking(False)
+    assert read_available(controller) == b""
+    channel.stream.sendall(b"data")
+    assert read_available(controller) == b"data"
+    channel.stream.sendall(b"last words")
+    channel.stream.close()
+    assert read_available(controller) == b"last words"
+    assert read_available(controller) is None
