@@ -117,7 +117,8 @@ class _Course:
                 self._end(world)
             return "interrupted", "interrupted by Ctrl-C"
         except BaseException:
-            self._end(world)
+            with contextlib.suppress(LaunchError):
+                self._end(world)
             raise
         self._end(world)
         return ending
@@ -205,12 +206,16 @@ class _Course:
         return f"{rank_set(each.rank for each in late)} still in {late[0].phase}"
 
     def _end(self, world: RunningWorld) -> None:
+        """End the world. What its ranks did when they were told to end is not the test's doing."""
+        told_s = self.around.clock.now()
         ending = world.end(grace_s=TERM_GRACE_S)
         self.leftovers = ending.leftovers
         for event in ending.events:
-            by_us = event.kind == "exited"
-            detail = {**event.detail, "by_harness": True} if by_us else event.detail
-            self._take(Event(event.at_s, event.rank, event.kind, detail))
+            if event.kind == "exited":
+                detail = {**event.detail, "by_harness": True}
+                self._take(Event(event.at_s, event.rank, event.kind, detail))
+            elif event.at_s <= told_s:
+                self._take(event)
 
 
 def _trouble_s(facts: RankFacts) -> float | None:

@@ -18,7 +18,7 @@ def state(mesh):
     weights = np.arange(8.0 * rows * columns, dtype=np.float32).reshape(2 * rows, 4 * columns)
     return {
         "weights": _spread(weights, NamedSharding(mesh, PartitionSpec("host", "device"))),
-        "step": _spread(np.array(1000), NamedSharding(mesh, PartitionSpec())),
+        "step": _spread(np.int32(1000), NamedSharding(mesh, PartitionSpec())),
     }
 
 

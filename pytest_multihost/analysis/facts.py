@@ -62,6 +62,13 @@ class RankFacts:
         return self.is_gone or self.done_s is not None or self.interrupted is not None
 
     @property
+    def waits_at_gate(self) -> bool:
+        """Whether it has done its part and only waits for us to open the next gate."""
+        if self.done_s is not None:
+            return "exit" not in self.released
+        return self.parked_s is not None and "teardown" not in self.released
+
+    @property
     def has_died(self) -> bool:
         """Whether its process ended other than by leaving when told to, or by our hand."""
         if self.exit is None or self.was_ended:

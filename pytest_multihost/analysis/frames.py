@@ -12,6 +12,8 @@ from pytest_multihost.model.stack import Frame
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _STANDARD_LIBRARY = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
 _OURSELVES = str(Path(__file__).parent.parent)
+_RUNNER = "_pytest/runner.py"
+_SERVER = "pytest_multihost/launch/server.py"
 _OUR_PARENT = Path(__file__).parent.parent.parent
 
 
@@ -31,22 +33,13 @@ def innermost_user_frame(frames: Iterable[Frame]) -> Frame | None:
 def inside_the_test(frames: Sequence[Frame]) -> list[Frame]:
     """Return what the user's test or fixture has called, innermost first.
 
-    Everything further out than pytest's innermost frame called pytest, not the test: a script of
-    the user's that runs it is not the test's doing. Where no code of the user's is left - in
-    start-up, say - it ends at this package's own frames.
+    What is further out than pytest's runner called pytest, not the test: a script of the user's
+    that runs it is not the test's doing. Where no code of the user's is left - in start-up, say -
+    it ends at the server that the rank was forked from.
     """
-    inside = list(takewhile(lambda frame: not _is_pytest(frame.file), frames))
-    if innermost_user_frame(inside) is not None:
-        return inside
-    return list(takewhile(lambda frame: not _is_ours(frame.file), inside)) or inside[:1]
-
-
-def _is_pytest(file: str) -> bool:
-    return not {"_pytest", "pluggy"}.isdisjoint(PurePath(file).parts)
-
-
-def _is_ours(file: str) -> bool:
-    return PurePath(file).is_relative_to(_OURSELVES)
+    inside = list(takewhile(lambda frame: not frame.file.endswith((_RUNNER, _SERVER)), frames))
+    users = [index for index, frame in enumerate(inside) if not is_library(frame.file)]
+    return inside[: users[-1] + 1] if users else inside
 
 
 def relative_to(root: str, file: str) -> str:

@@ -21,38 +21,37 @@ def parse_faulthandler(text: str, *, rank: int) -> Dump:
     Follows CPython's Python/traceback.c, 3.11 to 3.14: a thread's name in brackets is new in 3.14;
     after 100 frames comes an indented line with dots, after 100 threads one that is not indented;
     lines that are none of these (``<no Python frame>``, ``Garbage-collecting``) carry no frame.
-    If the rank was asked several times, the last answer counts: a thread that comes again begins
-    it.
+    If the rank was asked several times, the last answer counts: within one, an empty line parts the
+    threads, and between two there is none.
 
     Args:
         text: The file's content, possibly cut off at the end.
         rank: Whose it is.
     """
     threads: list[ThreadStack] = []
-    seen: set[str] = set()
     is_cut = False
-    for head, lines in _blocks(text):
-        if head[2] in seen:
-            threads, seen, is_cut = [], set(), False
-        seen.add(head[2])
+    for head, lines, begins in _blocks(text):
+        if begins:
+            threads, is_cut = [], False
         threads.append(_thread(head, lines))
         is_cut = is_cut or "..." in lines
     return Dump(rank, "faulthandler", tuple(threads), lacks_main=is_cut)
 
 
-def _blocks(text: str) -> Iterator[tuple[re.Match[str], list[str]]]:
-    """Yield each thread's head line, taken apart, and the lines under it."""
-    head, lines = None, list[str]()
+def _blocks(text: str) -> Iterator[tuple[re.Match[str], list[str], bool]]:
+    """Yield each thread's head line, taken apart, the lines under it, and whether a dump begins."""
+    head, lines, begins, last = None, list[str](), True, "first"
     for line in text.splitlines():
         found = _THREAD.match(line)
         if found is None:
             lines.append(line)
-            continue
-        if head is not None:
-            yield head, lines
-        head, lines = found, []
+        else:
+            if head is not None:
+                yield head, lines, begins
+            head, lines, begins = found, [], last != ""
+        last = line
     if head is not None:
-        yield head, lines
+        yield head, lines, begins
 
 
 def _thread(head: re.Match[str], lines: Sequence[str]) -> ThreadStack:

@@ -15,9 +15,12 @@ from typing import Any, Literal
 
 from pytest_multihost.analysis.facts import RankFacts, describe_exit, fold
 from pytest_multihost.analysis.ranks import rank_set
-from pytest_multihost.model.event import Event, ExitStatus
+from pytest_multihost.model.event import BROKEN, Event, ExitStatus
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.verdict import Outcome, RankError, RankOutcome, Status
+
+_SAID_BY_TESTS = frozenset({"AssertionError", "Failed", "_pytest.outcomes.Failed"})
+"""Types of exceptions that only a test raises: its words are its own, whatever they quote."""
 
 DEATH_SEEN_LATE_S = 0.05
 """How much earlier than it was seen a death counts, when it is compared with a raise."""
@@ -128,7 +131,8 @@ def _raised(facts: RankFacts, event: Event, symptoms: Symptoms) -> RankFinding:
     text = f"{error.type.rpartition('.')[2]}: {error.message}" if error else ""
     is_symptom = _is_symptom(data, text, symptoms) if data else False
     outcome: RankOutcome = "failed"
-    if event.kind == "interrupted" and facts.ready_s is None:
+    is_ours = bool(data and data.get("is_harness_error"))
+    if event.kind == "interrupted" and (facts.ready_s is None or is_ours):
         outcome = "error"
     if event.kind == "report" and event.detail["when"] != "call":
         outcome = "error"
@@ -144,7 +148,7 @@ def _raised(facts: RankFacts, event: Event, symptoms: Symptoms) -> RankFinding:
 
 def _is_symptom(data: Mapping[str, Any], text: str, symptoms: Symptoms) -> bool:
     """Whether an exception follows from another rank; no runtime asserts that a peer is gone."""
-    if data["type"] == "AssertionError":
+    if data["type"] in _SAID_BY_TESTS:
         return False
     return bool(data["is_harness_symptom"]) or _matches(symptoms.raised, text)
 
@@ -159,13 +163,15 @@ def _died(facts: RankFacts, status: ExitStatus, last_words: str, symptoms: Sympt
     summary = f"{describe_exit(status)} in {facts.phase}"
     if status.code == 0 and facts.done_s is None:
         summary += ", before it had reported"
+    if status.code == BROKEN:
+        summary = f"lost its connection to pytest in {facts.phase}, exit code {BROKEN}"
     is_symptom = _matches(symptoms.fatal, last_words)
     return RankFinding(facts, "collateral" if is_symptom else "crashed", facts.exited_s, summary)
 
 
 def _unfinished(facts: RankFacts, result: WorldResult) -> RankFinding:
     """A rank that the harness ended: hung if time ran out on it, else only because of another."""
-    if _waits_at_gate(facts):
+    if facts.waits_at_gate:
         summary = "had left the test"
         outcome: RankOutcome = "skipped" if facts.is_skipped else "passed"
         return RankFinding(facts, outcome, None, summary)
@@ -174,13 +180,6 @@ def _unfinished(facts: RankFacts, result: WorldResult) -> RankFinding:
     is_hung = result.ending in _HANGS
     summary = f"was in {facts.phase}"
     return RankFinding(facts, "hung" if is_hung else "collateral", None, summary)
-
-
-def _waits_at_gate(facts: RankFacts) -> bool:
-    """Whether it had done its part and only waited for us to open the next gate."""
-    if facts.done_s is not None:
-        return "exit" not in facts.released
-    return facts.parked_s is not None and "teardown" not in facts.released
 
 
 def _first(ranks: Iterable[RankFinding], outcomes: Collection[str]) -> RankFinding | None:

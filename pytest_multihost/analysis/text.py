@@ -19,6 +19,7 @@ from pytest_multihost.model.stack import Dump, Frame
 
 _WIDTH = 160
 _MAX_FRAMES = 12
+_MAX_LIBRARY_FRAMES = 6
 _WRAPPERS = frozenset(
     {"wrapper", "wrapped", "inner", "decorate_context", "reraise_with_filtered_traceback"}
 )
@@ -45,7 +46,7 @@ def sections(result: WorldResult, finding: Finding, *, root: str, files: str) ->
     parts = [Section(_title(result), "\n".join(_table(result, finding, places, files)))]
     parts += _other_failures(finding)
     if result.dumps:
-        parked = {each.facts.rank for each in finding.ranks if each.facts.parked_s is not None}
+        parked = {each.facts.rank for each in finding.ranks if each.facts.waits_at_gate}
         running = [dump for dump in result.dumps if dump.rank not in parked]
         text = "\n".join(_stacks(group_by_main_stack(running), parked, root))
         parts.append(Section("stacks when the world was ended, main threads", text))
@@ -125,7 +126,7 @@ def _stacks(groups: Sequence[StackGroup], parked: Collection[int], root: str) ->
     for group in groups:
         name = rank_set(group.ranks)
         if not group.frames:
-            yield f"{name}  gave no stack: stopped, or inside the kernel"
+            yield f"{name}  gave no stack: it ignores the signal, or waits inside the kernel"
             continue
         yield f"{name}  (innermost last)"
         yield from _frames(group.frames, root)
@@ -137,8 +138,13 @@ def _frames(frames: Sequence[Frame], root: str) -> Iterator[str]:
     """Return the frames of the test outermost first.
 
     Of the library frames further in than the user's, one tells what was called; the rest is folded.
+    Without a frame of the user's the innermost ones tell most.
     """
-    shown, folded = _fold_library(list(reversed(inside_the_test(frames))))
+    inside = list(reversed(inside_the_test(frames)))
+    if innermost_user_frame(inside) is None:
+        shown, folded = inside[-_MAX_LIBRARY_FRAMES:], 0
+    else:
+        shown, folded = _fold_library(inside)
     for frame in shown[-_MAX_FRAMES:]:
         yield f"    {short_path(root, frame.file)}:{frame.line}  {frame.function}"
     if folded:

@@ -101,7 +101,8 @@ JAX = Backend(
     primary_leaves_last=True,
     symptoms=(
         r"Gloo [\w-]+ failed: .*(Connection closed|reset by peer|Connect timeout|Timed out)",
-        r"Gloo context initialization failed: .*(DEADLINE_EXCEEDED|Connect timeout|reset by peer)",
+        r"Gloo context initialization failed: .*(DEADLINE_EXCEEDED|Connect timeout|Timed out)",
+        r"Gloo context initialization failed: .*(reset by peer|Connection closed by peer)",
         r"Barrier (failed|timed out)",
         r"[Hh]eartbeat timeout",
         r"(UNAVAILABLE|CANCELLED|DEADLINE_EXCEEDED): .*(coordination|RPC|Socket closed)",

@@ -8,13 +8,14 @@ import sys
 import traceback
 from collections.abc import Iterable
 
+# By name: a test may replace it in its module, and the rank must end all the same.
+from os import _exit as leave
+
 from pytest_multihost.launch.guard import die_with_parent
 from pytest_multihost.launch.protocol import RunRank
 from pytest_multihost.launch.wire import Channel
+from pytest_multihost.model.event import BROKEN
 from pytest_multihost.model.spec import RankSpec
-
-BROKEN = 70
-"""Exit code of a rank whose own bootstrap failed (EX_SOFTWARE of sysexits.h)."""
 
 
 def reserve_port() -> socket.socket:
@@ -57,4 +58,4 @@ def fork_rank(
         traceback.print_exc()
         sys.stderr.flush()
     finally:
-        os._exit(BROKEN)
+        leave(BROKEN)

@@ -8,7 +8,6 @@ costs seconds per test instead of milliseconds.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import sys
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ from typing import Any, NoReturn
 
 from pytest_multihost.launch.protocol import RunRank
 from pytest_multihost.launch.server import serve
-from pytest_multihost.launch.starting import ORDER, control_of, take_order
+from pytest_multihost.launch.starting import ORDER, control_of, take_order, write_order
 from pytest_multihost.launch.wire import Channel
 from pytest_multihost.model.spec import RankSpec, WorldSpec
 
@@ -37,7 +36,7 @@ def run_interpreter(
     """Become a fresh interpreter that runs `code` for `spec`."""
     channel.stream.set_inheritable(True)
     errand = {**order, "spec": dataclasses.asdict(spec), "channel": channel.stream.fileno()}
-    environment = {**os.environ, ORDER: json.dumps(errand)}
+    environment = {**os.environ, ORDER: str(write_order(errand))}
     os.execve(sys.executable, [sys.executable, "-c", code], environment)
 
 

@@ -18,7 +18,7 @@ from pytest_multihost.launch.soundness import fork_problems
 from pytest_multihost.model.errors import UnsoundForkError
 
 ORDER = "PYTEST_MULTIHOST_ORDER"
-"""Environment variable in which a new interpreter finds what it is for, as JSON."""
+"""Environment variable that names the descriptor from which a new interpreter reads its order."""
 
 
 def fork_server(run_rank: RunRank, prepare: Callable[[], None]) -> ServerConnection:
@@ -89,11 +89,12 @@ def exec_server(program: Program) -> ServerConnection:
     ours, theirs = _control_pair()
     theirs.set_inheritable(True)
     order = {**program.order, "control": theirs.fileno(), "controller": os.getpid()}
+    letter = write_order(order)
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     pid = os.posix_spawn(
         sys.executable,
         [sys.executable, "-c", program.code],
-        {**program.environment, ORDER: json.dumps(order)},
+        {**program.environment, ORDER: str(letter)},
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
             (os.POSIX_SPAWN_OPEN, 1, str(program.log), flags, 0o644),
@@ -101,12 +102,26 @@ def exec_server(program: Program) -> ServerConnection:
         ],
     )
     theirs.close()
+    os.close(letter)
     return ServerConnection(ours, pid, program.log)
 
 
+def write_order(order: Mapping[str, Any]) -> int:
+    """Return an inheritable descriptor of a memory file that holds `order`.
+
+    A variable of the environment holds at most 128 KiB; many files have longer names together.
+    """
+    descriptor = os.memfd_create("multihost-order", 0)
+    with open(descriptor, "w", encoding="utf-8", closefd=False) as file:
+        json.dump(order, file)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
 def take_order() -> dict[str, Any]:
-    """Return what this interpreter was started for, and take it out of the environment."""
-    order: dict[str, Any] = json.loads(os.environ.pop(ORDER))
+    """Return what this interpreter was started for."""
+    with open(int(os.environ.pop(ORDER)), encoding="utf-8") as file:  # noqa: PTH123
+        order: dict[str, Any] = json.load(file)
     return order
 
 

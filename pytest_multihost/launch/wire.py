@@ -13,12 +13,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import socket
 import struct
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+
+# By name: a test may replace any of these in its modules, and we must not notice.
+from json import dumps as to_json
+from os import getpid
 from typing import Any
 
 from pytest_multihost.model.errors import MultihostError
@@ -26,7 +29,15 @@ from pytest_multihost.model.errors import MultihostError
 _LENGTHS = struct.Struct("!II")
 _CHUNK = 1 << 16
 _MAX_DEPTH = 20
+_MAX_PARTS = 10_000
+_MAX_NUMBER = 1 << 1000
 MAX_PART = (1 << 32) - 1
+MAX_HEADER = 1 << 28
+"""Bytes of the largest header that is believed in."""
+
+
+class GarbledError(Exception):
+    """What came through a connection was not written by this package."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +66,27 @@ def encode(frame: Frame) -> bytes:
 
 def _dumped(header: Mapping[str, Any]) -> str:
     try:
-        return json.dumps(header, default=_safe_repr)
+        return to_json(header, default=_safe_repr)
     except (TypeError, ValueError, RecursionError):  # a key that is no text, a circle
-        return json.dumps(_plain(header, depth=0))
+        return to_json(_plain(header, room=[_MAX_PARTS], depth=0))
 
 
-def _plain(value: object, *, depth: int) -> object:
-    """Return `value` with everything replaced that JSON cannot hold."""
-    if depth > _MAX_DEPTH:
+def _plain(value: object, *, room: list[int], depth: int) -> object:
+    """Return `value` with everything replaced that JSON cannot hold, and only so much of it."""
+    room[0] -= 1
+    if depth > _MAX_DEPTH or room[0] < 0:
         return "..."
     if isinstance(value, Mapping):
-        return {str(key): _plain(each, depth=depth + 1) for key, each in value.items()}
+        return {
+            key if isinstance(key, str) else _safe_repr(key): _plain(
+                each, room=room, depth=depth + 1
+            )
+            for key, each in value.items()
+        }
     if isinstance(value, list | tuple):
-        return [_plain(each, depth=depth + 1) for each in value]
+        return [_plain(each, room=room, depth=depth + 1) for each in value]
+    if isinstance(value, int) and abs(value) > _MAX_NUMBER:
+        return "<a number that is too large to be written>"
     return value if isinstance(value, str | int | float | None) else _safe_repr(value)
 
 
@@ -79,13 +98,23 @@ def _safe_repr(value: object) -> str:
 
 
 class Decoder:
-    """Turns a stream of bytes back into frames, however it was cut."""
+    """Turns a stream of bytes back into frames, however it was cut.
 
-    def __init__(self) -> None:
+    Args:
+        kinds: Kinds of frames that may come; any if none is named.
+    """
+
+    def __init__(self, kinds: Collection[str] = ()) -> None:
+        self._kinds = kinds
         self._pending = bytearray()
+        self._header: Mapping[str, Any] | None = None
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Take `data` and return the frames that are complete by now."""
+        """Take `data` and return the frames that are complete by now.
+
+        Raises:
+            GarbledError: The bytes are no frames of ours.
+        """
         self._pending += data
         frames = []
         while (frame := self._next()) is not None:
@@ -97,13 +126,28 @@ class Decoder:
             return None
         header_size, payload_size = _LENGTHS.unpack_from(self._pending)
         payload_start = _LENGTHS.size + header_size
+        if header_size > MAX_HEADER:
+            raise GarbledError
+        if len(self._pending) < payload_start:
+            return None
+        if self._header is None:  # looked at before a payload is waited for
+            self._header = self._read_header(bytes(self._pending[_LENGTHS.size : payload_start]))
         end = payload_start + payload_size
         if len(self._pending) < end:
             return None
-        header = json.loads(self._pending[_LENGTHS.size : payload_start])
-        payload = bytes(self._pending[payload_start:end])
+        frame = Frame(self._header, bytes(self._pending[payload_start:end]))
+        self._header = None
         del self._pending[:end]
-        return Frame(header, payload)
+        return frame
+
+    def _read_header(self, data: bytes) -> Mapping[str, Any]:
+        try:
+            header = json.loads(data)
+        except ValueError as error:
+            raise GarbledError from error
+        if not isinstance(header, dict) or (self._kinds and header.get("kind") not in self._kinds):
+            raise GarbledError
+        return header
 
 
 @dataclass(slots=True)
@@ -117,7 +161,7 @@ class Channel:
     """
 
     stream: socket.socket
-    _owner: int = field(default_factory=os.getpid)
+    _owner: int = field(default_factory=getpid)
     _sending: threading.Lock = field(default_factory=threading.Lock)
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _is_being_read: bool = False
@@ -127,7 +171,7 @@ class Channel:
     @property
     def is_ours(self) -> bool:
         """Whether this process is the rank itself and not a forked child of it."""
-        return os.getpid() == self._owner
+        return getpid() == self._owner
 
     def send(self, header: Mapping[str, Any], payload: bytes = b"") -> None:
         """Send one frame; blocks until the kernel has taken all of it.

@@ -11,9 +11,9 @@ from typing import Any
 
 from pytest_multihost.launch.connection import ServerConnection
 from pytest_multihost.launch.protocol import Ending, Packet, dump_signal
-from pytest_multihost.launch.wire import Decoder, Frame, encode, read_available
+from pytest_multihost.launch.wire import Decoder, Frame, GarbledError, encode, read_available
 from pytest_multihost.model.errors import LaunchError
-from pytest_multihost.model.event import Event, ExitStatus
+from pytest_multihost.model.event import TOLD_BY_RANKS, Event, ExitStatus
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class LaunchedWorld:
         self._selector.register(self.server.control, selectors.EVENT_READ, None)
         for rank, stream in enumerate(self.streams):
             stream.setblocking(False)  # noqa: FBT003 - the standard library's signature
-            self._decoders[rank] = Decoder()
+            self._decoders[rank] = Decoder(TOLD_BY_RANKS)
             self._selector.register(stream, selectors.EVENT_READ, rank)
 
     def wait(self, timeout_s: float) -> Sequence[Event]:
@@ -64,7 +64,12 @@ class LaunchedWorld:
             self._selector.unregister(stream)
             stream.close()
             return []
-        return [_event(rank, frame) for frame in self._decoders[rank].feed(data)]
+        try:
+            return [_event(rank, frame) for frame in self._decoders[rank].feed(data)]
+        except GarbledError:
+            self._selector.unregister(stream)
+            stream.close()
+            return [_garbled(rank)]
 
     def send(self, rank: int, frame: Frame) -> None:
         """Send a frame to a rank; a rank that is gone is no error here.
@@ -111,6 +116,20 @@ class LaunchedWorld:
             events += self._read(rank)
         events += [_exit_event(each) for each in packet.header["exits"]]
         return Ending(tuple(events), tuple(packet.header["leftovers"]))
+
+
+def _garbled(rank: int) -> Event:
+    message = "something else than this package wrote into the rank's connection to pytest"
+    error = {
+        "type": "GarbledError",
+        "message": message,
+        "file": None,
+        "line": None,
+        "text": message,
+        "is_harness_symptom": False,
+        "is_harness_error": True,
+    }
+    return Event(time.monotonic(), rank, "interrupted", {"error": error})
 
 
 def _forked_events(packet: Packet) -> list[Event]:

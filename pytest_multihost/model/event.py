@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 EventKind = Literal[
     "forked",  # the rank's process exists
@@ -23,6 +23,12 @@ EventKind = Literal[
     "released",  # the controller opened a gate for it
 ]
 """Kinds of events. All but `forked`, `exited` and `released` are told by the rank itself."""
+
+TOLD_BY_RANKS = frozenset(get_args(EventKind)) - {"forked", "exited", "released"}
+"""Kinds that a rank may tell of."""
+
+BROKEN = 70
+"""Exit code of a rank that could not tell its result (EX_SOFTWARE of sysexits.h)."""
 
 RELEASES = ("go", "teardown", "exit")
 """The gates that the controller opens, in order."""

@@ -114,7 +114,7 @@ class Run:
         """
         workerinput: Mapping[str, str] = getattr(self.config, "workerinput", {})
         run_id = workerinput.get("multihost_run_id") or new_run_id()
-        folder = open_run(self.tally.defaults.artifacts, run_id)
+        folder = _open_folder(self.tally.defaults.artifacts, run_id)
         backends = {plan.backend.name: plan.backend for plan in self.plans.values()}
         launching = Launching(self.config, items, backends, folder.path)
         self._opened = _Opened(launching, {}, folder)
@@ -172,12 +172,11 @@ class Run:
         Raises:
             KeyboardInterrupt: Ctrl-C, after the ranks have been ended and the verdict written.
         """
-        opened = self._get_opened()
         plan = self.plans[item.nodeid]
         self._attempts[item.nodeid] += 1
         spec = _spec(plan, self._attempts[item.nodeid], item.stash.get(DEADLINE, None))
-        directory = opened.folder.attempt(spec.nodeid, spec.attempt)
         scratch = _make_scratch(self.config, spec)
+        directory = self._make_directory(spec, scratch)
         self.tally.ran += 1
         with self._places(spec.size), self._live(directory, spec.size) as live:
             around = Surroundings(
@@ -198,6 +197,14 @@ class Run:
         if result.ending == "interrupted":
             raise KeyboardInterrupt
         return Attempted(result, finding, directory)
+
+    def _make_directory(self, spec: WorldSpec, scratch: Path) -> Path:
+        """Make the attempt's folder, in the scratch directory where the artifacts' disk is full."""
+        try:
+            return self._get_opened().folder.attempt(spec.nodeid, spec.attempt)
+        except OSError as error:
+            self.tally.unwritten.append(f"{spec.nodeid}: {error}")
+            return scratch
 
     def _live(self, directory: Path, size: int) -> LiveLine | LiveOutput:
         """With -s, what ranks print is shown as it comes; else a line on terminals."""
@@ -221,9 +228,14 @@ class Run:
             environment=_environment(),
         )
         data = verdict(result, finding, where).to_json()
-        write_attempt(directory, data, result.history, origin_s=result.started_s)
-        folder.append_verdict(data)
+        try:
+            write_attempt(directory, data, result.history, origin_s=result.started_s)
+            folder.append_verdict(data)
+        except OSError as error:  # reports need no artifacts
+            self.tally.unwritten.append(f"{result.spec.nodeid}: {error}")
 
+
+MAX_NODEID = 30_000
 
 RUN = pytest.StashKey[Run]()
 DEADLINE = pytest.StashKey[float]()
@@ -238,6 +250,11 @@ def _plan(
     problems += more
     if item.get_closest_marker("multihost_expect") is not None:
         problems.append("cannot be judged by multihost_expect: not available in this version")
+    if len(item.nodeid) > MAX_NODEID:
+        problems.append(
+            f"cannot run a test whose id has {len(item.nodeid)} characters: more than {MAX_NODEID}"
+            " do not travel to the ranks. Give the parameter a shorter id."
+        )
     try:
         backend = find(name, offered)
     except SettingError as error:
@@ -252,6 +269,17 @@ def _plan(
         startup_timeout_s=want.startup_timeout_s,
         env=want.env,
     ), problems
+
+
+def _open_folder(base: Path, run_id: str) -> RunFolder:
+    try:
+        return open_run(base, run_id)
+    except OSError as error:
+        message = (
+            f"the artifacts directory {base} cannot be used\n{error}\n"
+            "Name another: --multihost-artifacts=DIR"
+        )
+        raise pytest.UsageError(message) from error
 
 
 def _spec(plan: Plan, attempt: int, deadline_s: float | None) -> WorldSpec:
@@ -274,7 +302,7 @@ def _spec(plan: Plan, attempt: int, deadline_s: float | None) -> WorldSpec:
         timeout_s=timeout_s,
         startup_timeout_s=plan.startup_timeout_s,
         # The same in every run: a test that draws random numbers is repeatable by default.
-        seed=zlib.crc32(plan.nodeid.encode()) % 1_000_000,
+        seed=zlib.crc32(plan.nodeid.encode("utf-8", "surrogatepass")) % 1_000_000,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -24,6 +24,7 @@ class Tally:
         selected: How many multihost items were selected, xdist's workers included.
         ran: How many worlds were started, xdist's workers included.
         fatal: Why the run is to fail although no test did.
+        unwritten: Attempts whose artifacts could not be written, and why.
     """
 
     defaults: Defaults
@@ -31,6 +32,7 @@ class Tally:
     selected: int = 0
     ran: int = 0
     fatal: str | None = None
+    unwritten: list[str] = field(default_factory=list)
 
 
 TALLY = pytest.StashKey[Tally]()
@@ -74,7 +76,11 @@ def _missing(tally: Tally) -> str | None:
 
 
 def summarize(reporter: pytest.TerminalReporter, tally: Tally) -> None:
-    """Write why the run fails although no test did."""
+    """Write why the run fails although no test did, and which artifacts are missing."""
+    if tally.unwritten:
+        count, first = len(tally.unwritten), tally.unwritten[0]
+        message = f"multihost: artifacts of {count} attempts could not be written. First: {first}"
+        reporter.write_line(message, yellow=True)
     if tally.fatal:
         reporter.write_sep("=", "multihost", red=True, bold=True)
         reporter.write_line(f"FAILED: {tally.fatal}", red=True)

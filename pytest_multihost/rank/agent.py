@@ -15,10 +15,11 @@ import contextlib
 import functools
 import os
 import sys
-import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
+from os import _exit, getpid  # by name: a test may replace them in their module
 from pathlib import Path
+from time import monotonic
 from typing import Any, NoReturn
 from warnings import WarningMessage
 
@@ -32,10 +33,19 @@ from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.rank.coverage import save_coverage
 from pytest_multihost.rank.examples import agree_on_examples
 from pytest_multihost.rank.hygiene import put_in_order
-from pytest_multihost.rank.records import error_record, format_exception, warning_record
+from pytest_multihost.rank.records import (
+    error_record,
+    format_exception,
+    let_go,
+    shortened,
+    warning_record,
+)
 from pytest_multihost.rank.world import World, enter_world
 
 FindItem = Callable[[str], pytest.Item]
+
+MAX_REPR = 200_000
+"""Characters of a failure's representation that travel; nobody reads the middle of more."""
 
 _NOT_IN_A_RANK = (
     "timeout",  # pytest-timeout: its SIGALRM would fire in a rank, unseen; our clock decides
@@ -54,7 +64,7 @@ class _Teller:
     channel: Channel
 
     def tell(self, kind: str, **detail: object) -> None:
-        self.channel.send({"kind": kind, "at_s": time.monotonic(), **detail})
+        self.channel.send({"kind": kind, "at_s": monotonic(), **detail})
 
     def await_gate(self, gate: str) -> None:
         """Wait until the controller opens `gate`."""
@@ -80,7 +90,7 @@ def run_rank(
 def arrive(spec: RankSpec, channel: Channel) -> None:
     """Put this process in order and say hello: from now on it can be asked for its stacks."""
     put_in_order(spec)
-    _Teller(channel).tell("hello", pid=os.getpid())
+    _Teller(channel).tell("hello", pid=getpid())
 
 
 def start_backend(spec: RankSpec, channel: Channel, backend: Backend) -> None:
@@ -126,7 +136,7 @@ def _told(channel: Channel, *, root: str) -> Iterator[None]:
     try:
         yield
     except EOFError:  # the controller is gone, and whoever could read a report with it
-        os._exit(1)
+        _exit(1)
     except BaseException as error:  # noqa: BLE001 - pytest.exit(), Ctrl-C, a plugin's error
         tell_interrupted(channel, error, root=root)
 
@@ -134,6 +144,7 @@ def _told(channel: Channel, *, root: str) -> Iterator[None]:
 def tell_interrupted(channel: Channel, error: BaseException, *, root: str) -> NoReturn:
     """Tell of what kept this rank from a report, and leave."""
     teller = _Teller(channel)
+    let_go(error)
     record = error_record(error, root=root, text=format_exception(error))
     teller.tell("interrupted", error=record)
     _leave(teller)
@@ -163,9 +174,10 @@ def _leave(teller: _Teller) -> NoReturn:
         atexit._run_exitfuncs()  # noqa: SLF001 - as in hygiene
         save_coverage()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):  # a test may have closed or replaced it
+                stream.flush()
+        _exit(0)
 
 
 def _put_pytest_in_order(config: pytest.Config, spec: RankSpec) -> None:
@@ -275,8 +287,8 @@ class _RankPlugin:
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Tell of each phase as soon as it is over, before anything of the next can hang."""
-        at_s = time.monotonic()
-        _end_if_child(self._teller.channel)
+        at_s = monotonic()
+        _end_if_child(self._teller.channel, call)
         report = yield
         if not self._is_in_body:  # in the body it is a subtest's, told by logreport
             self._tell_report(item, call, report, at_s)
@@ -288,7 +300,9 @@ class _RankPlugin:
         error = None
         if call.excinfo is not None and (not report.skipped or hasattr(report, "wasxfail")):
             root = str(item.config.rootpath)
-            error = error_record(call.excinfo.value, root=root, text=report.longreprtext)
+            error = error_record(
+                call.excinfo.value, root=root, text=shortened(report.longreprtext, MAX_REPR)
+            )
         record = {
             "when": report.when,
             "outcome": report.outcome,
@@ -320,11 +334,14 @@ class _RankPlugin:
         self._teller.tell("warning", when=when, nodeid=nodeid, location=location, warning=record)
 
 
-def _end_if_child(channel: Channel) -> None:
+def _end_if_child(channel: Channel, call: pytest.CallInfo[None]) -> None:
     """End a forked child of the rank that has run on into the end of the test."""
-    if not channel.is_ours:
-        sys.stderr.write("a forked child of this rank returned from the test; it was ended\n")
-        os._exit(1)
+    if channel.is_ours:
+        return
+    if call.excinfo is not None:
+        sys.stderr.write(format_exception(call.excinfo.value))
+    sys.stderr.write("a forked child of this rank returned from the test; it was ended\n")
+    _exit(1)
 
 
 def _is_strict_xpass(call: pytest.CallInfo[None], report: pytest.TestReport) -> bool:
@@ -341,5 +358,8 @@ def _xfail(item: pytest.Item) -> dict[str, Any] | None:
 
 
 def _serialized(config: pytest.Config, report: pytest.TestReport) -> dict[str, Any]:
+    text = report.longreprtext
+    if len(text) > MAX_REPR:
+        report.longrepr = shortened(text, MAX_REPR)
     data: dict[str, Any] = config.hook.pytest_report_to_serializable(config=config, report=report)
     return data

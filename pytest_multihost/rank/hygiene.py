@@ -15,6 +15,7 @@ import random
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 from pytest_multihost.launch.protocol import dump_signal
 from pytest_multihost.model.spec import RankSpec
@@ -63,8 +64,21 @@ def _redirect_streams(log: Path) -> None:
         setattr(sys, f"__{name}__", stream)
 
 
+class _Log(io.FileIO):
+    """A file whose full disk is no failure of the test that prints.
+
+    It inherits because `io.TextIOWrapper` takes nothing else.
+    """
+
+    def write(self, data: Any, /) -> int:  # noqa: ANN401 - any buffer
+        try:
+            return super().write(data)
+        except OSError:
+            return len(data)
+
+
 def _text_stream(descriptor: int) -> io.TextIOWrapper:
-    raw = open(descriptor, "wb", buffering=0, closefd=False)  # noqa: SIM115 - lives on
+    raw: Any = _Log(descriptor, "wb", closefd=False)
     return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", write_through=True)
 
 

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 from warnings import WarningMessage
 
-from pytest_multihost.analysis.frames import innermost_user_frame, relative_to
+from pytest_multihost.analysis.frames import innermost_user_frame, is_library, relative_to
 from pytest_multihost.model.errors import WorldBrokenError
 from pytest_multihost.model.stack import Frame
 
@@ -58,19 +58,39 @@ def _type_name(kind: type) -> str:
 
 def _message(error: BaseException) -> str:
     try:
-        return str(error)[:MAX_MESSAGE]
-    except Exception as second:  # noqa: BLE001 - any user's __str__ can raise anything
+        return shortened(str(error))
+    except BaseException as second:  # noqa: BLE001 - any user's __str__ can raise anything
         return f"<its str() raises {type(second).__name__}>"
 
 
+def shortened(text: str, limit: int = MAX_MESSAGE) -> str:
+    """Return `text`, or its head and tail and how much was left out between them."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    left_out = f"\n... {len(text) - 2 * half} characters left out ...\n"
+    return text[:half] + left_out + text[-half:]
+
+
 def format_exception(error: BaseException) -> str:
-    """Return the traceback of `error` as text, even of one that cannot be printed."""
+    """Return the traceback of `error` from the user's first frame on, however hard to print."""
+    trace = error.__traceback__
+    while trace is not None and is_library(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    trace = trace or error.__traceback__
     try:
-        return "".join(traceback.format_exception(error))
-    except Exception:  # noqa: BLE001 - any user's __str__ can raise anything
-        frames = "".join(traceback.format_tb(error.__traceback__))
+        return shortened("".join(traceback.format_exception(type(error), error, trace)))
+    except BaseException:  # noqa: BLE001 - any user's __str__ can raise anything
+        frames = "".join(traceback.format_tb(trace))
         name = _type_name(type(error))
         return f"Traceback (most recent call last):\n{frames}{name}: {_message(error)}"
+
+
+def let_go(error: BaseException | None) -> None:
+    """Release what the frames of an exception hold: there may be no memory left to tell of it."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__context__
 
 
 def warning_record(warning: WarningMessage) -> Json:

@@ -102,7 +102,7 @@ def _is_running(run_id: str) -> bool:
 def attempt_name(nodeid: str, attempt: int) -> str:
     """Return a folder name for an attempt: readable, unique, and fit for every file system."""
     words = re.sub(r"[^\w.-]+", "-", nodeid, flags=re.ASCII).strip("-")[:_MAX_NAME]
-    return f"{words}-{zlib.crc32(nodeid.encode()):08x}-{attempt}"
+    return f"{words}-{zlib.crc32(nodeid.encode('utf-8', 'surrogatepass')):08x}-{attempt}"
 
 
 def write_attempt(

@@ -126,19 +126,35 @@ def test_exits_found_at_the_end_are_no_deaths(run: Run) -> None:
     assert [facts.has_died for facts in fold(ran.result.history, 2)] == [False, False]
 
 
+@pytest.mark.parametrize("error", [RuntimeError("a defect"), LaunchError("the first")], ids=repr)
+def test_what_broke_first_is_told(run: Run, error: Exception) -> None:
+    """A server that cannot end the world hides neither a defect nor why it is gone."""
+    told = ""
+    try:
+        told = run(HANGS, error=error, error_at_s=2, launched_by=Lost).result.reason
+    except RuntimeError as raised_on:
+        told = str(raised_on)
+    assert told == str(error)
+
+
 class Parting(ScriptedLauncher):
-    """Finds a report that was under way, and a process that a rank had started."""
+    """Finds two reports that were under way, and a process that a rank had started."""
 
     def end(self, *, grace_s: float) -> Ending:
-        said = report("call", "failed", error=raised("ValueError: boom"))
-        event = Event(self.clock.now(), 1, "report", said)
-        return Ending((event, *super().end(grace_s=grace_s).events), ("sleep 600",))
+        before, after = (
+            Event(self.clock.now() + late_s, rank, "report", report("call", "failed", error=error))
+            for late_s, rank, error in (
+                (0.0, 1, raised("ValueError: boom")),
+                (0.1, 0, raised("SystemExit: 15")),
+            )
+        )
+        return Ending((before, after, *super().end(grace_s=grace_s).events), ("sleep 600",))
 
 
 def test_what_is_found_at_the_end_counts(run: Run) -> None:
-    """A report that was under way is heard, as a report of the rank and not of ours."""
+    """A report that was under way is heard, but not what a rank makes of being ended by us."""
     result = run(HANGS, launched_by=Parting).result
-    heard = [event for event in result.history if event.kind == "report"][-1]
+    [heard] = (each for each in result.history if each.kind == "report" and each.detail["error"])
     assert heard.detail["error"]["message"] == "boom"
     assert "by_harness" not in heard.detail
     assert result.leftovers == ("sleep 600",)

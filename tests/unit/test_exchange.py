@@ -101,13 +101,39 @@ def test_who_enters_after_a_loss_is_told_at_once() -> None:
     assert errors(enter(exchange, 0)) == {0: f"barrier 'x' can never complete: {why}"}
 
 
-def test_a_found_rank_can_take_part_again() -> None:
-    """After a failure the ranks go on to their teardown together."""
-    exchange = Exchange(2)
+def test_a_rank_that_was_lost_can_take_part_in_the_teardown() -> None:
+    """After a failure the ranks go on to it together; only those that live."""
+    exchange = Exchange(3)
     exchange.lose(1, "raised KeyError")
-    exchange.begin_anew([1])
-    assert enter(exchange, 0) == {}
-    assert set(enter(exchange, 1)) == {0, 1}
+    exchange.lose(2, "was killed by SIGKILL")
+    exchange.begin_anew([0, 1])
+    [error] = errors(enter(exchange, 0)).values()
+    assert error == "barrier 'x' can never complete: rank 2 was killed by SIGKILL"
+
+
+def test_what_was_entered_in_the_test_does_not_count_in_the_teardown() -> None:
+    """After a failure some ranks have entered a barrier more often than others."""
+    exchange = Exchange(2)
+    enter(exchange, 0, nth=0)
+    exchange.lose(1, "raised KeyError")
+    exchange.begin_anew(range(2))
+    for in_teardown in range(2):
+        assert enter(exchange, 0, nth=1 + in_teardown) == {}
+        answers = enter(exchange, 1, nth=in_teardown)
+        # Each is answered under the number that it has itself given to its entry.
+        keys = {rank: frame.header["key"] for rank, frame in answers.items()}
+        assert keys == {0: ("barrier", "x", 1 + in_teardown), 1: ("barrier", "x", in_teardown)}
+
+
+def test_what_breaks_in_the_teardown_is_answered_under_its_own_number() -> None:
+    """By this the thread that waits for it knows its own, here too."""
+    exchange = Exchange(2)
+    enter(exchange, 0, nth=0)
+    enter(exchange, 1, nth=0)
+    exchange.begin_anew(range(2))
+    enter(exchange, 0, nth=1)
+    [frame] = exchange.lose(1, "failed").values()
+    assert frame.header["key"] == ("barrier", "x", 1)
 
 
 def test_a_barrier_that_all_had_entered_is_complete_whatever_comes_later() -> None:

@@ -110,6 +110,27 @@ def test_what_counts_as_a_death(
     assert facts(("forked", {"pid": 7}), *events).has_died is has_died
 
 
+PARKED, DONE = ("parked", {}), ("done", {})
+
+
+@pytest.mark.parametrize(
+    ("events", "waits"),
+    [
+        ((), False),
+        ((PARKED,), True),
+        ((PARKED, ("released", {"gate": "teardown"})), False),
+        ((PARKED, ("released", {"gate": "teardown"}), DONE), True),
+        ((PARKED, ("released", {"gate": "teardown"}), DONE, ("released", {"gate": "exit"})), False),
+    ],
+    ids=["in the test", "before teardown", "in teardown", "before the exit", "leaving"],
+)
+def test_who_waits_at_a_gate_has_done_its_part(
+    events: tuple[tuple[str, dict[str, object]], ...], waits: bool
+) -> None:
+    """Who has been let through has not, and can hang behind it."""
+    assert facts(*events).waits_at_gate is waits
+
+
 def test_the_first_raise_is_the_failure() -> None:
     """What a fixture raises on top in its teardown is not why the test failed."""
     known = facts(

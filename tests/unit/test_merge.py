@@ -92,7 +92,8 @@ def test_frames_that_were_left_out_are_noted() -> None:
 def test_a_line_that_faulthandler_could_not_tell_is_zero() -> None:
     """The frame still says which function it is."""
     text = 'Thread 0x1 (most recent call first):\n  File "a.py", line ??? in f\n'
-    assert parse_faulthandler(text, rank=0).threads[0].frames == (Frame("a.py", 0, "f"),)
+    frames = parse_faulthandler(text + '  File "b.py", line 7 in g\n', rank=0).threads[0].frames
+    assert frames == (Frame("a.py", 0, "f"), Frame("b.py", 7, "g"))
 
 
 def test_text_that_was_cut_off_is_read_as_far_as_it_goes() -> None:
@@ -137,6 +138,14 @@ def test_beyond_a_hundred_threads_no_other_is_taken_for_the_main_thread() -> Non
     thread = 'Thread 0x{:x} (most recent call first):\n  File "pool.py", line 3 in work\n'
     text = "\n".join(thread.format(number) for number in range(100)) + "\n...\n"
     assert parse_faulthandler(text, rank=0).main is None
+
+
+def test_a_thread_that_is_new_in_the_second_dump_belongs_to_it() -> None:
+    """The newest thread is printed first, where the second dump begins without an empty line."""
+    new = 'Thread 0xff (most recent call first):\n  File "new.py", line 3 in work\n\n'
+    assert parse_faulthandler(PY311 + new + PY311, rank=0) == parse_faulthandler(
+        new + PY311, rank=0
+    )
 
 
 def test_names_beyond_ascii_are_what_they_are() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_multihost.analysis.outcome import Finding, Symptoms, judge
-from pytest_multihost.model.event import Event, EventKind
+from pytest_multihost.model.event import BROKEN, Event, EventKind
 from pytest_multihost.model.result import Ending, WorldResult
 from pytest_multihost.model.verdict import Phase
 from pytest_multihost.testing import exited, make_spec, raised, report, well_behaved
@@ -51,6 +51,8 @@ FATES: dict[str, list[tuple[EventKind, dict[str, object]]]] = {
         ("exited", exited(signal=9)),
     ],
     "interrupts": [("interrupted", {"error": raised("Exit: enough")})],
+    "ours": [("interrupted", {"error": {**BOOM, "is_harness_error": True}})],
+    "breaks": [("exited", exited(BROKEN))],
     # At a gate, and behind one that has been opened.
     "waits-to-leave": [("parked", {}), ("released", {"gate": "teardown"}), ("done", {})],
     "hangs-tearing": [("parked", {}), ("released", {"gate": "teardown"})],
@@ -65,7 +67,7 @@ EARLY = {"never-starts", "dies-early", "cannot-start"}
 DO_NOT_LEAVE = {
     *("crashes", "quits", "aborts", "xcrashes", "fail-crashes"),
     *("hangs", "xhangs", "rhangs", "parks", "skip-parks"),
-    *("waits-to-leave", "hangs-tearing", "hangs-leaving", "quits-early"),
+    *("breaks", "waits-to-leave", "hangs-tearing", "hangs-leaving", "quits-early"),
     *("never-starts", "dies-early"),
 }
 
@@ -155,6 +157,7 @@ CASES: list[tuple[str, Ending, str, str, str, int | None]] = [
     ("passes tears", "self", "error", "error", "passed error", 1),
     ("cannot-start never-starts", "settled", "error", "error", "error collateral", 0),
     ("interrupts passes", "self", "failed", "failed", "failed passed", 0),
+    ("ours passes", "self", "error", "error", "error passed", 0),
     ("subfails passes", "self", "failed", "failed", "failed passed", 0),
     # Without a cause, what did not end is hung; who waited at a gate had done its part.
     ("hangs hangs", "overrun", "hung", "failed", "hung hung", None),
@@ -286,6 +289,7 @@ def test_what_xfail_expects_is_not_the_reason_of_a_failure(
         ("passes interrupts", "self", "rank 1: Exit: enough"),
         ("crashes hangs", "settled", "rank 0: was killed by SIGKILL in call"),
         ("quits", "self", "rank 0: exited with code 0 in call, before it had reported"),
+        ("breaks", "self", "rank 0: lost its connection to pytest in call, exit code 70"),
         ("quits-early", "self", "rank 0: exited with code 0 in shutdown"),
         ("passes skips", "self", "rank 1 skipped alone: no data (rank 0 did not)"),
         ("skips passes skips", "self", "ranks 0,2 skipped alone: no data (rank 1 did not)"),

@@ -167,6 +167,24 @@ def test_an_assertion_is_never_a_symptom(backend: Backend, text: str) -> None:
     assert raises(backend, text) == "failed"
 
 
+def test_what_a_test_says_itself_is_never_a_symptom() -> None:
+    """pytest.fail() is the test's own word, as an assertion is."""
+    assert raises(JAX, "Failed: the log says: Barrier timed out") == "failed"
+
+
+@pytest.mark.parametrize(
+    "why",
+    [
+        f"{XLA}/pair.cc:547] Connection closed by peer [127.0.0.1]:42375",
+        f"{XLA}/unbound_buffer.cc:81] Timed out waiting 30000ms for recv operation to complete",
+    ],
+)
+def test_jax_a_rank_that_lost_another_while_connecting_is_not_accused(why: str) -> None:
+    """The same words as later, in the set-up of a clique."""
+    text = f"JaxRuntimeError: UNKNOWN: Gloo context initialization failed: {why}"
+    assert raises(JAX, text) == "collateral"
+
+
 ENDED_BY_JAX = (
     "E1121 02:49:27 7567 coordination_service_agent.cc:289] Polled an error from coordination\n"
     "F1121 02:49:27.171284    7567 client.h:80] Terminating process because the JAX distributed"

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,15 @@ LOST = (
 Stacks = dict[int, Sequence[str]]
 
 
-def story(script: Sequence[Step], stacks: Stacks, caller: Sequence[str] = BY_MODULE) -> str:
-    """Return what is shown of a world of four, one section below the other."""
+def story(
+    script: Sequence[Step],
+    stacks: Stacks,
+    caller: Sequence[str] = BY_MODULE,
+    *,
+    size: int = 4,
+    leftovers: tuple[str, ...] = (),
+) -> str:
+    """Return what is shown of a world, one section below the other."""
     clock = ManualClock(1000.0)
 
     def dumper(_: object, ranks: Sequence[int], __: object) -> tuple[Dump, ...]:
@@ -76,7 +84,7 @@ def story(script: Sequence[Step], stacks: Stacks, caller: Sequence[str] = BY_MOD
         directory=Path("/nonexistent"),
         scratch=Path("/nonexistent"),
     )
-    result = run_world(make_spec(4), around)
+    result = replace(run_world(make_spec(size), around), leftovers=leftovers)
     finding = judge(result, Symptoms((r"transport/tcp/\S+ Connection closed by peer",)))
     parts = [f"{finding.outcome}: {finding.reason}"]
     for part in sections(result, finding, root=ROOT, files=FILES):
@@ -161,7 +169,97 @@ def test_a_story_is_the_same_whoever_called_pytest(name: str, caller: Sequence[s
 @pytest.mark.parametrize("caller", [BY_MODULE, BY_SCRIPT])
 def test_a_rank_that_does_not_get_ready_shows_where_it_is(caller: Sequence[str]) -> None:
     """There is no code of the user's on its stack, so the innermost frames tell."""
-    assert "torch/distributed/rendezvous.py:200  rendezvous" in story(*STARTUP, caller)
+    shown = story(*STARTUP, caller)
+    assert "torch/distributed/rendezvous.py:200  rendezvous" in shown
+    assert "pytest_multihost/launch/wire.py:140  receive" in shown
+    assert "pytest_collection_finish" not in shown  # of the controller that was forked
+
+
+def test_a_rank_in_our_own_barrier_shows_who_called_it() -> None:
+    """Our frames are a library's: the outermost names the operation."""
+    waits = (f"{OURS}/launch/wire.py:140 receive", f"{OURS}/rank/world.py:83 barrier")
+    shown = story(HANG[0], dict.fromkeys(range(4), (*waits, *TEST)))
+    lines = ("test_ckpt.py:31  test_restore", "pytest_multihost/rank/world.py:83  barrier")
+    assert "\n".join(f"    {line}" for line in lines) in shown
+    assert "… 1 more library frame\n" in shown
+
+
+def test_of_a_deep_stack_the_innermost_frames_are_shown() -> None:
+    """That is where the rank is; how it came there is the smaller part."""
+    deep = [f"{ROOT}/walk.py:{line} walk" for line in range(100, 200)]
+    shown = story(HANG[0], dict.fromkeys(range(4), (*deep, *TEST)))
+    assert [line for line in shown.splitlines() if line.endswith("  walk")] == [
+        f"    walk.py:{line}  walk" for line in reversed(range(100, 112))
+    ]
+
+
+def lines_of(rank: str, shown: str) -> list[str]:
+    """Return the lines of the table that begin with a rank's name."""
+    return [line for line in shown.splitlines() if line.strip("► ").startswith(rank + "  ")]
+
+
+def test_a_rank_that_passed_is_told_in_a_word() -> None:
+    """It stands in the table so that all ranks are accounted for."""
+    leaves = [Step(0, "done", on="teardown"), Step(0, "exited", exited(), on="exit")]
+    others = [step for rank in (1, 2, 3) for step in well_behaved(rank)]
+    shown = story([*fails(0, 1.0, "ValueError: boom", 31), *leaves, *others], {})
+    assert lines_of("ranks 1-3", shown) == ["  ranks 1-3  passed"]
+    assert lines_of("rank 0", shown) == [
+        "► rank 0     failed      +1.00 s  test_ckpt.py:31  ValueError: boom"
+    ]
+    assert "stacks" not in shown
+
+
+def test_an_error_without_a_place_is_told_without() -> None:
+    """It may have been raised outside of the user's code."""
+    error = report("call", "failed", error=raised("ValueError: boom"))
+    entered = well_behaved(0, stays_in="call")
+    leaves = [Step(0, "done", on="teardown"), Step(0, "exited", exited(), on="exit")]
+    script = [*entered, at(0, 1.0, "report", error), at(0, 1.0, "parked"), *leaves]
+    [line] = lines_of("rank 0", story(script, {}, size=1))
+    assert line == "► rank 0  failed      +1.00 s  ValueError: boom"
+
+
+def test_a_world_of_one_is_told_in_the_singular() -> None:
+    """Numbers and words agree."""
+    shown = story(well_behaved(0, stays_in="call"), {0: (*BROADCASTS, *TEST)}, size=1)
+    assert "world of 1 rank, none" in shown
+    deeper = (f"{TORCH}/x.py:1 wait", *BROADCASTS, *TEST)
+    shown = story(well_behaved(0, stays_in="call"), {0: deeper}, size=1)
+    assert "… 2 more library frames\n" in shown
+
+
+def test_a_rank_that_hangs_in_its_teardown_shows_where() -> None:
+    """It has left the test body, but it is the one that does not end."""
+    tears = (f"{ROOT}/conftest.py:12 close", *RUNNING)
+    script = [*well_behaved(0, stays_in="teardown"), *well_behaved(1)]
+    shown = story(script, {0: tears, 1: tears}, size=2)
+    assert "    conftest.py:12  close\n" in shown
+
+
+def test_what_ranks_left_behind_is_told() -> None:
+    """Each process by its command line, however long that is."""
+    left = ("sleep 600", "python -c " + "x" * 500)
+    shown = story(*HANG, leftovers=left).splitlines()
+    first, second = (line for line in shown if "left behind" in line)
+    assert first == "  left behind and ended: sleep 600"
+    assert second.endswith("x…")
+    assert len(second) == 160
+
+
+FIXTURE = (
+    f"{ROOT}/conftest.py:9 checkpoint",
+    f"{SITE}/_pytest/fixtures.py:930 call_fixture_func",
+    f"{SITE}/_pytest/fixtures.py:530 getfixturevalue",
+)
+COMPARING = (f"{SITE}/_pytest/assertion/util.py:300 _compare_eq_sequence",)
+
+
+@pytest.mark.parametrize("innermost", [FIXTURE, COMPARING], ids=["fixture", "assertion"])
+def test_the_test_is_shown_where_it_has_called_pytest_itself(innermost: Sequence[str]) -> None:
+    """It asks for a fixture by name, or pytest compares what it asserts to be equal."""
+    shown = story(HANG[0], dict.fromkeys(range(4), (*innermost, *TEST)))
+    assert "test_ckpt.py:31  test_restore" in shown
 
 
 def test_no_code_of_ours_is_shown_in_the_test() -> None:

@@ -12,7 +12,14 @@ from typing import Any
 import pytest
 
 from pytest_multihost.launch import wire
-from pytest_multihost.launch.wire import Channel, Decoder, Frame, encode, read_available
+from pytest_multihost.launch.wire import (
+    Channel,
+    Decoder,
+    Frame,
+    GarbledError,
+    encode,
+    read_available,
+)
 from pytest_multihost.model.errors import MultihostError
 
 FRAMES = [
@@ -42,6 +49,31 @@ def test_a_frame_comes_out_as_soon_as_it_is_complete() -> None:
     assert Decoder().feed(encode(FRAMES[1])) == [FRAMES[1]]
 
 
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"Hello, world!",  # read as lengths, these would be two billion bytes
+        b"\x00\x00\x00\x03\x00\x00\x00\x00abc",
+        b"\x00\x00\x00\x02\x00\x00\x00\x00\xff\xfe",
+        encode(Frame([])),  # type: ignore[arg-type]
+        encode(Frame({"kind": "pickle"})),
+        encode(Frame({})),
+    ],
+    ids=["text", "no JSON", "no UTF-8", "no object", "another kind", "no kind"],
+)
+def test_what_we_did_not_write_is_refused(garbage: bytes) -> None:
+    """Somebody else may write into a descriptor that they think is theirs."""
+    with pytest.raises(GarbledError):
+        Decoder({"hello"}).feed(garbage)
+
+
+def test_a_header_is_looked_at_before_its_payload_is_waited_for() -> None:
+    """A length that nobody meant could announce gigabytes that never come."""
+    announced = encode(Frame({"kind": "pickle"}, b"x" * 100))[:-100]
+    with pytest.raises(GarbledError):
+        Decoder({"hello"}).feed(announced)
+
+
 class _Unspeakable:
     def __repr__(self) -> str:
         message = "no"
@@ -68,6 +100,21 @@ def test_what_json_refuses_is_sent_as_well(value: Any) -> None:  # noqa: ANN401
     """A user's record_property("x", {(1, 2): 3}) must not cost the rank its report."""
     if isinstance(value, list):
         value[0].append(value)
+    [frame] = Decoder().feed(encode(Frame({"kind": "report", "value": value})))
+    assert frame.header["kind"] == "report"
+
+
+@pytest.mark.timeout(0.5)
+@pytest.mark.parametrize("case", ["many circles", "huge number", "bad key"])
+def test_what_json_refuses_twice_is_sent_as_well(case: str) -> None:
+    """And at once: the second try must not fail like the first, nor take for ever."""
+    circles: list[object] = []
+    circles += [circles] * 4  # a tree of 4 ** 20 leaves, if one follows it
+    value = {
+        "many circles": circles,
+        "huge number": [10**5000, {(1, 2): 3}],  # json.dumps: more digits than Python converts
+        "bad key": {_Unspeakable(): 1},
+    }[case]
     [frame] = Decoder().feed(encode(Frame({"kind": "report", "value": value})))
     assert frame.header["kind"] == "report"
 
