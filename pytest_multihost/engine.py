@@ -75,6 +75,8 @@ def run_world(spec: WorldSpec, around: Surroundings) -> WorldResult:
         ending, reason = course.run()
     except LaunchError as error:
         ending, reason = "lost", str(error)
+    except KeyboardInterrupt:  # while the ranks were being started; the server ends them
+        ending, reason = "interrupted", "interrupted by Ctrl-C"
     return WorldResult(
         spec=spec,
         launch=around.launcher.name,

@@ -8,11 +8,9 @@ world do what its script says, so many seconds after the start or after they wer
     >>> world = launcher.start(make_spec(2), directory=Path("logs"), scratch=Path("scratch"))
     >>> [event.kind for event in world.wait(1.0) if event.rank == 1]
     ['forked', 'hello', 'ready']
-    >>> world.wait(1.0), clock.now()
-    ([], 1.0)
     >>> world.send(1, Frame({"kind": "release", "gate": "go"}))
-    >>> [event.kind for event in world.wait(1.0)]
-    ['phase', 'report', 'phase']
+    >>> [event.kind for event in world.wait(1.0)], world.wait(1.0), clock.now()
+    (['phase', 'report', 'phase'], [], 1.0)
 """
 
 from __future__ import annotations
@@ -72,8 +70,8 @@ def exited(code: int = 0, *, signal: int | None = None) -> dict[str, Any]:
 def raised(text: str, *, file: str | None = None, line: int | None = None) -> dict[str, Any]:
     """Return what a rank tells of an exception, from a text like "ValueError: no such step"."""
     kind, _, message = text.partition(": ")
-    error = {"type": kind, "message": message, "file": file, "line": line, "text": text}
-    return {**error, "is_harness_symptom": kind.endswith("WorldBrokenError")}
+    is_ours = {"is_harness_symptom": kind.endswith("WorldBrokenError"), "is_harness_error": False}
+    return {"type": kind, "message": message, "file": file, "line": line, "text": text, **is_ours}
 
 
 def report(when: str, outcome: str = "passed", **changes: object) -> dict[str, Any]:
@@ -154,10 +152,9 @@ class ScriptedLauncher:
     def start(self, spec: WorldSpec, *, directory: Path, scratch: Path) -> Self:
         """Start the world; nothing is written to its directories."""
         del directory, scratch
-        if self.error is not None:
-            if self.error_at_s == 0:
-                raise self.error
-            self._broken_s = self.clock.now() + self.error_at_s
+        if self.error is not None and self.error_at_s == 0:
+            raise self.error
+        self._broken_s = self.clock.now() + (self.error_at_s if self.error else math.inf)
         self.alive = set(range(spec.size))
         self._schedule(step for step in self.script if step.on == "start")
         return self
@@ -169,9 +166,9 @@ class ScriptedLauncher:
 
     def wait(self, timeout_s: float) -> list[Event]:
         """Let time pass until something happens, and return it."""
-        now = self.clock.now()
         due_s = self._pending[0][0] if self._pending else math.inf
-        self.clock.advance(min(now + timeout_s, due_s, self._broken_s) - now)
+        limit_s = self.clock.now() + timeout_s
+        self.clock.advance(min(limit_s, due_s, self._broken_s) - self.clock.now())
         events = self._take_due()
         if self.error is not None and not events and self.clock.now() >= self._broken_s:
             raise self.error

@@ -55,23 +55,18 @@ def _blocks(text: str) -> Iterator[tuple[re.Match[str], list[str], bool]]:
 
 
 def _thread(head: re.Match[str], lines: Sequence[str]) -> ThreadStack:
-    frames = tuple(
-        Frame(
-            _unescaped(found[1]), int(found[2]) if found[2].isdigit() else 0, _unescaped(found[3])
-        )
-        for line in lines
-        if (found := _FRAME.match(line))
-    )
+    frames = (_frame(found) for line in lines if (found := _FRAME.match(line)))
     return ThreadStack(
         name=head[3] or head[2],
-        frames=frames,
+        frames=tuple(frames),
         current=head[1] == "Current thread",
         truncated="  ..." in lines,
     )
 
 
-def _frame(file: str, line: str, function: str) -> Frame:
-    return Frame(_unescaped(file), int(line) if line.isdigit() else 0, _unescaped(function))
+def _frame(found: re.Match[str]) -> Frame:
+    line = int(found[2]) if found[2].isdigit() else 0
+    return Frame(_unescaped(found[1]), line, _unescaped(found[3]))
 
 
 def _unescaped(name: str) -> str:

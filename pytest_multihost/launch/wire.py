@@ -143,7 +143,7 @@ class Decoder:
     def _read_header(self, data: bytes) -> Mapping[str, Any]:
         try:
             header = json.loads(data)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise GarbledError from error
         if not isinstance(header, dict) or (self._kinds and header.get("kind") not in self._kinds):
             raise GarbledError

@@ -130,6 +130,8 @@ def finish_report(
         _apply_status(item, report, attempted)
     if finding.status == "error" and finding.when == "setup" and call.when == "call":
         report.when = "setup"
+    if call.when == "teardown":  # a thousand histories are a lot of memory
+        del item.stash[ATTEMPTED]
 
 
 def _apply_status(item: pytest.Item, report: pytest.TestReport, attempted: Attempted) -> None:

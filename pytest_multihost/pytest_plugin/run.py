@@ -10,7 +10,7 @@ import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -192,8 +192,8 @@ class Run:
             result = run_world(spec, around)
         finding = judge(result, Symptoms(plan.backend.symptoms, plan.backend.fatal_symptoms))
         self._write(result, finding, directory)
-        if finding.status == "passed" and _forgets_scratch(self.config):
-            shutil.rmtree(scratch, ignore_errors=True)
+        if finding.status == "passed":
+            _tidy(scratch, self.config)
         if result.ending == "interrupted":
             raise KeyboardInterrupt
         return Attempted(result, finding, directory)
@@ -319,8 +319,16 @@ def _make_scratch(config: pytest.Config, spec: WorldSpec) -> Path:
     return scratch
 
 
-def _forgets_scratch(config: pytest.Config) -> bool:
-    return str(config.getini("tmp_path_retention_policy")) != "all"
+def _tidy(scratch: Path, config: pytest.Config) -> None:
+    """Remove what a passed world has left: all of it if pytest is told so, else what is empty."""
+    if str(config.getini("tmp_path_retention_policy")) != "all":
+        shutil.rmtree(scratch, ignore_errors=True)
+        return
+    for store in scratch.glob("*-store"):
+        store.unlink(missing_ok=True)
+    for directory in (*scratch.iterdir(), scratch):
+        with suppress(OSError):  # not empty: the test's own files
+            directory.rmdir()
 
 
 @cache
