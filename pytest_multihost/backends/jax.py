@@ -6,6 +6,8 @@ the first rank that enters it (XLA never sets it). A rank later than that fails 
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 import re
 import socket
@@ -19,6 +21,7 @@ from pytest_multihost.model.spec import RankSpec, WorldSpec
 _MARGIN_S = 60.0
 _POLL_S = 0.002
 _DEVICE_COUNT = re.compile(r"--xla_force_host_platform_device_count=\S*")
+_IMPORTED_LATE = ("jaxlib.mlir.dialects.builtin", "jaxlib.mlir.dialects.mhlo")
 _LIMIT_FLAGS = (
     "--xla_cpu_collective_timeout_seconds",
     "--xla_cpu_collective_call_terminate_timeout_seconds",
@@ -84,7 +87,14 @@ def _import_jax() -> Any:  # noqa: ANN401 - jax is not seen by the type checker
 
 
 def _preload() -> None:
+    """Import jax, and what it imports only when it compiles for the first time.
+
+    None of it starts a thread or a backend; done in every rank it would cost each 30 ms of CPU.
+    """
     _import_jax()
+    for name in _IMPORTED_LATE:
+        with contextlib.suppress(ImportError):  # another version of jaxlib
+            importlib.import_module(name)
 
 
 def _devices() -> Sequence[object]:
