@@ -194,9 +194,11 @@ class _Course:
             return f"start-up took longer than {self.spec.startup_timeout_s:g} s: {self._late()}"
         if ending == "overrun":
             return f"took longer than {self.spec.timeout_s:g} s: {self._late()}"
-        first = min((e for e in self.facts if _trouble_s(e) is not None), key=_trouble_or_zero)
-        what = "died" if first.has_died else "failed"
-        return f"rank {first.rank} {what}, then {self._late()}: ended after a grace"
+        dead = [each.rank for each in self.facts if each.has_died]
+        if dead:
+            return f"{rank_set(dead)} died, then {self._late()}: ended after a grace"
+        # Who raised first may only have lost another: whose doing it was is judged later.
+        return "a rank had failed: the others were ended after a grace"
 
     def _late(self) -> str:
         """Say which ranks have not reached the gate that the others stand before."""

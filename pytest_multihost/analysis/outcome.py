@@ -177,7 +177,8 @@ def _unfinished(facts: RankFacts, result: WorldResult) -> RankFinding:
         return RankFinding(facts, outcome, None, summary)
     if facts.pid is None:
         return RankFinding(facts, "error", None, "was not started")
-    is_hung = result.ending in _HANGS
+    # Where a cause is known this becomes collateral; else nobody raised but for want of this one.
+    is_hung = result.ending in (*_HANGS, "settled")
     summary = f"was in {facts.phase}"
     return RankFinding(facts, "hung" if is_hung else "collateral", None, summary)
 

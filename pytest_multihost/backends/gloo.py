@@ -31,6 +31,7 @@ def _start(spec: RankSpec) -> None:
     # A FileStore, not TCP: no port to lose, no connect back-off, no reverse DNS look-ups
     # (64 ranks: 1.3 s instead of 11 s).
     store = distributed.FileStore(str(Path(spec.scratch, "gloo-store")), spec.world.size)
+    store.set_timeout(limit)  # its own is 300 s
     distributed.init_process_group(
         "gloo", store=store, rank=spec.rank, world_size=spec.world.size, timeout=limit
     )
@@ -65,6 +66,8 @@ GLOO = Backend(
         r"[Ww]ait timeout( after \d+ms|$)",
         r"Timeout waiting for key: .* after \d+ ms",
         r"Socket Timeout|The client socket has timed out",
-        r"failed to recv, got 0 bytes|sendBytes failed",
+        r"[Ff]ailed to recv, got 0 bytes|sendBytes failed",
+        r"DistNetworkError: .*(Connection reset by peer|Broken pipe|Connection was likely closed)",
+        r"^RuntimeError: Operation timed out!$",
     ),
 )

@@ -84,5 +84,5 @@ def prepare_server(config: pytest.Config, backends: Iterable[Backend]) -> None:
     for backend in backends:
         backend.preload()
     config.hook.pytest_multihost_server_start(config=config)
-    if variables:  # the user had not said otherwise
+    if variables:  # the user has not said otherwise
         limit_threads(1)

@@ -36,7 +36,12 @@ def foreign_variables(inherited: Mapping[str, str]) -> list[str]:
 
 
 def thread_variables(inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that limit native libraries to one thread, less the user's own."""
+    """Return the variables that limit native libraries to one thread, unless the user has said.
+
+    Whoever sets OMP_NUM_THREADS means all of them.
+    """
+    if inherited.get("OMP_NUM_THREADS"):
+        return {}
     return {name: "1" for name in _ONE_THREAD if not inherited.get(name)}
 
 

@@ -647,20 +647,38 @@ def test_a_thread_that_raises_is_told_as_pytest_tells_it(run_before_next) -> Non
     assert "PytestUnhandledThreadExceptionWarning: Exception in thread loud" in worlds.stdout
 
 
+CLOCKS = {
+    "by a test": "time.monotonic = replacement",
+    "by freezegun": """
+real = time.monotonic
+for module in list(sys.modules.values()):
+    for name in [name for name, value in vars(module).items() if value is real]:
+        setattr(module, name, replacement)
+""",
+}
+
+
 @pytest.mark.parametrize("now", ["0.0", "1e12"])
-def test_a_replaced_clock_does_not_confuse_ours(run_before_next, now: str) -> None:
-    """Many tests replace time.monotonic; when things happened is told by the real one."""
+@pytest.mark.parametrize("how", CLOCKS)
+def test_a_replaced_clock_does_not_confuse_ours(run_before_next, how: str, now: str) -> None:
+    """Tests like to stop the time, everywhere; when things happened is told by the real one."""
     worlds = run_before_next(
         f"""
-        import pytest, time
+import pytest, sys, time
 
-        @pytest.mark.multihost(ranks=2)
-        def test_it(world):
-            if world.rank:
-                time.monotonic = lambda: {now}
-                raise ValueError("first")
-            world.barrier()
-        """
+def replacement():
+    return {now}
+
+def replace():
+{textwrap.indent(CLOCKS[how], "    ")}
+
+@pytest.mark.multihost(ranks=2)
+def test_it(world):
+    if world.rank:
+        replace()
+        raise ValueError("first")
+    world.barrier()
+"""
     )
     worlds.run.assert_outcomes(failed=1, passed=1)
     line = next(line for line in worlds.stdout.splitlines() if line.startswith("► rank 1"))

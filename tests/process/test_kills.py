@@ -19,11 +19,12 @@ MOMENTS = 6
 
 # Each rank leaves a child in its own group, and one in a session of its own.
 WORLDS = """
-import pytest, subprocess
+import pathlib, pytest, subprocess
 
 @pytest.mark.parametrize("i", range({count}))
 @pytest.mark.multihost(ranks=4)
 def test_it(world, i):
+    pathlib.Path("has_worlds").touch()
     subprocess.Popen(["sleep", "600"])
     subprocess.Popen(["sleep", "600"], start_new_session=True)
     world.barrier()
@@ -54,10 +55,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
     yield start
     for run in started:
         run.kill()
-        run.communicate(timeout=20)
-    left = [str(process) for process in living(tmp_path)]
-    for process in living(tmp_path):
+    await_that(lambda: all(run.poll() is not None for run in started))
+    left = living(tmp_path)
+    for process in left:  # before the pipes are read to their ends, which they may hold open
         process.kill()
+    for run in started:
+        run.communicate(timeout=20)
     assert left == []
 
 
@@ -95,10 +98,11 @@ def server_of(run: subprocess.Popen[str]) -> psutil.Process | None:
 @pytest.mark.parametrize("moment", range(MOMENTS))
 @pytest.mark.parametrize("mode", ["fork", "server"])
 def test_nothing_outlives_pytest(start: Start, tmp_path: Path, mode: str, moment: int) -> None:
-    """SIGKILL of pytest, from its own start-up to the middle of its worlds."""
+    """SIGKILL of pytest, some while it starts up and most in the middle of its worlds."""
     run = start(WORLDS.format(count=1000), f"--multihost-launch={mode}")
-    longest_s = 1.5 if mode == "fork" else 3.0
-    time.sleep(random.Random(f"{mode} {moment}").uniform(0.1, longest_s))
+    if moment > 1:
+        await_that((tmp_path / "has_worlds").exists)
+    time.sleep(random.Random(f"{mode} {moment}").uniform(0.0, 1.0))
     assert run.poll() is None, "it was to be killed in the middle"
     run.kill()
     run.wait()
@@ -177,11 +181,11 @@ def test_a_server_that_is_killed_costs_one_test_and_leaves_nothing(
     start: Start, tmp_path: Path, moment: int
 ) -> None:
     """At a random moment of a run; all other tests pass, with the server's replacement."""
-    count = 30
+    count = 15
     run = start(WORLDS.format(count=count))
     servers: list[psutil.Process] = []
     await_that(lambda: servers or servers.extend(filter(None, [server_of(run)])))
-    time.sleep(random.Random(f"server {moment}").uniform(0.0, 0.5))
+    time.sleep(random.Random(f"server {moment}").uniform(0.0, 0.4))
     servers[0].kill()
     output, _ = run.communicate(timeout=60)
     told = {

@@ -179,7 +179,7 @@ CASES: list[tuple[str, Ending, str, str, str, int | None]] = [
     ("aborts@1 fails@2", "settled", "failed", "failed", "collateral failed", 1),
     ("loses@2 loses@1", "self", "hung", "failed", "collateral collateral", 1),
     ("loses parks", "settled", "hung", "failed", "collateral passed", 0),
-    ("aborts hangs", "settled", "hung", "failed", "collateral collateral", 0),
+    ("aborts hangs", "settled", "hung", "failed", "collateral hung", 0),
     # Skips: all or nobody.
     ("skips skips", "self", "skipped", "skipped", "skipped skipped", None),
     ("passes skips", "self", "failed", "failed", "passed skipped", 1),
