@@ -299,6 +299,11 @@ def _reason(
         return ranks[0].summary
     if outcome == "passed":
         return _xpass_reason(ranks)
+    if outcome == "hung" and result.ending == "settled":
+        late = [each.facts for each in ranks if each.outcome == "hung"]
+        if late:
+            names = rank_set(each.rank for each in late)
+            return f"{names} still in {late[0].phase}, the others gave up waiting"
     if outcome == "hung" or decisive is None:
         return result.reason or _symptom_reason(ranks)
     if decisive.outcome == "skipped":

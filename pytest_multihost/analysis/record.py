@@ -45,7 +45,8 @@ def verdict(result: WorldResult, finding: Finding, attempt: Attempt) -> Verdict:
         expected=None,
         outcome=finding.outcome,
         ended_by="self" if result.ending == "self" else "harness",
-        reason=result.reason,
+        # After a grace the engine knows that ranks were ended, and only the finding for whom.
+        reason=finding.reason if result.ending == "settled" else result.reason,
         started_at=result.started_at,
         startup_s=_startup_s(result),
         duration_s=_rounded(result.ended_s - result.started_s),
