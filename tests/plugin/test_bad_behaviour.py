@@ -461,6 +461,7 @@ def test_a_hang_is_ended_for_certain_and_the_next_test_runs(
     check(hangs, HANGS, name)
 
 
+@pytest.mark.slow
 def test_a_rank_that_hangs_in_our_own_code_shows_where_that_is(hangs: dict[str, Told]) -> None:
     """Without a frame of the user's, the innermost ones tell most."""
     assert "await_gate" in hangs["record_without_end"].text
