@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_multihost.launch.guard import wait_until_dead
+from pytest_multihost.launch.guard import end_strays, wait_until_dead
 from pytest_multihost.launch.protocol import Packet, receive_packet, send_packet
 from pytest_multihost.model.errors import LaunchError, UnsoundForkError
 
@@ -41,6 +41,7 @@ class ServerConnection:
     pid: int
     log: Path | None = None
     is_closed: bool = False
+    _ranks: frozenset[int] = frozenset()
 
     def await_serving(self) -> None:
         """Wait until a new server is ready: it may be collecting, or importing torch.
@@ -91,6 +92,8 @@ class ServerConnection:
             raise self._lost(str(error)) from error
         if packet is None:
             raise self._lost("it closed its connection")
+        if packet.header["kind"] == "forked":
+            self._ranks = frozenset(packet.header["pids"])
         if packet.header["kind"] == "unsound":
             self.close()
             raise UnsoundForkError(
@@ -106,6 +109,7 @@ class ServerConnection:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         self.close()
+        end_strays(self.pid, self._ranks)
         return LaunchError(
             "the server that starts the ranks is gone", seen=seen + self._last_words()
         )

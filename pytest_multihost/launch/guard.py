@@ -15,11 +15,15 @@ import select
 import signal
 import time
 from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 
 import psutil
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+
+SERVER_VARIABLE = "PYTEST_MULTIHOST_SERVER_PID"
+"""By this variable the descendants of a server's ranks are known when the server is gone."""
 
 ORPHANS_S = 5.0
 """Bound for the hunt after orphans: one in uninterruptible sleep cannot be ended by anybody."""
@@ -106,6 +110,37 @@ def end_orphans(*, spare: Collection[int]) -> list[str]:
                     process.kill()
         time.sleep(0.002)
     return ended
+
+
+def end_strays(server: int, ranks: Collection[int]) -> None:
+    """Kill what the ranks of a server that has been killed leave behind: nobody adopts it.
+
+    Args:
+        server: The server, which is gone.
+        ranks: Its ranks, each of which led a session.
+    """
+    deadline = time.monotonic() + ORPHANS_S
+    while time.monotonic() < deadline and (found := _strays(server, ranks)):
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.002)
+
+
+def _strays(server: int, ranks: Collection[int]) -> list[int]:
+    """Return the processes in the ranks' sessions, and those that left them but were exec'd."""
+    mark = f"{SERVER_VARIABLE}={server}\0".encode()
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            is_stray = os.getsid(process.pid) in ranks or mark in _environ(process.pid)
+            if is_stray and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+    return found
+
+
+def _environ(pid: int) -> bytes:
+    return Path("/proc", str(pid), "environ").read_bytes()
 
 
 def _strangers(spare: Collection[int]) -> list[psutil.Process]:

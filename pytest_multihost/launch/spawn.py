@@ -11,7 +11,7 @@ from collections.abc import Iterable
 # By name: a test may replace it in its module, and the rank must end all the same.
 from os import _exit as leave
 
-from pytest_multihost.launch.guard import die_with_parent
+from pytest_multihost.launch.guard import SERVER_VARIABLE, die_with_parent
 from pytest_multihost.launch.protocol import RunRank
 from pytest_multihost.launch.wire import Channel
 from pytest_multihost.model.event import BROKEN
@@ -51,6 +51,7 @@ def fork_rank(
     try:
         os.setsid()
         die_with_parent(server)
+        os.environ[SERVER_VARIABLE] = str(server)
         for descriptor in close:
             os.close(descriptor)
         run_rank(spec, Channel(stream))

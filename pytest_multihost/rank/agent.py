@@ -19,7 +19,6 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from os import _exit, getpid  # by name: a test may replace them in their module
 from pathlib import Path
-from time import monotonic
 from typing import Any, NoReturn
 from warnings import WarningMessage
 
@@ -30,6 +29,7 @@ from _pytest.skipping import xfailed_key
 from pytest_multihost.backends.backend import Backend
 from pytest_multihost.launch.wire import Channel
 from pytest_multihost.model.spec import RankSpec
+from pytest_multihost.rank.clock import now
 from pytest_multihost.rank.coverage import save_coverage
 from pytest_multihost.rank.examples import agree_on_examples
 from pytest_multihost.rank.hygiene import put_in_order
@@ -64,7 +64,7 @@ class _Teller:
     channel: Channel
 
     def tell(self, kind: str, **detail: object) -> None:
-        self.channel.send({"kind": kind, "at_s": monotonic(), **detail})
+        self.channel.send({"kind": kind, "at_s": now(), **detail})
 
     def await_gate(self, gate: str) -> None:
         """Wait until the controller opens `gate`."""
@@ -287,7 +287,7 @@ class _RankPlugin:
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Tell of each phase as soon as it is over, before anything of the next can hang."""
-        at_s = monotonic()
+        at_s = now()
         _end_if_child(self._teller.channel, call)
         report = yield
         if not self._is_in_body:  # in the body it is a subtest's, told by logreport

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import monotonic  # by name: a test may replace it in its module
 from typing import TypeVar
 
 from pytest_multihost.backends.backend import Backend
@@ -16,6 +15,7 @@ from pytest_multihost.launch.exchange import split
 from pytest_multihost.launch.wire import Channel, Frame
 from pytest_multihost.model.errors import NoWorldError, WorldBrokenError
 from pytest_multihost.model.spec import RankSpec
+from pytest_multihost.rank.clock import now
 
 T = TypeVar("T")
 
@@ -107,7 +107,7 @@ class World:
 
     def sync_point(self, name: str) -> None:
         """Pass a named point of the test: recorded in its history, and waits for nobody."""
-        self._channel.send({"kind": "sync_point", "name": name, "at_s": monotonic()})
+        self._channel.send({"kind": "sync_point", "name": name, "at_s": now()})
 
     def _exchange(self, operation: str, name: str, payload: bytes) -> Frame:
         nth = self._entered[operation, name]
@@ -119,7 +119,7 @@ class World:
             "name": name,
             "nth": nth,
             "alone": threading.active_count() == 1,
-            "at_s": monotonic(),
+            "at_s": now(),
         }
         self._channel.send(header, payload)
         answer = self._channel.receive(lambda frame: frame.header.get("key") == key)

@@ -94,14 +94,12 @@ class Case:
         status: The status of the verdict.
         told: What the report says.
         mark: A decorator of the test.
-        bug: Why it does not hold yet.
     """
 
     body: str
     status: str = "passed"
     told: str = ""
     mark: str = ""
-    bug: str = ""
 
     def source(self, name: str, timeout_s: float) -> str:
         """Return the case as a test, and behind it a test that must pass."""
@@ -109,17 +107,6 @@ class Case:
         head = f"\n{self.mark}\n@pytest.mark.multihost(ranks=2, timeout={timeout_s})\n"
         test = f"def test_{name}(world, record_property):\n{body}\n"
         return head + test + NEXT.format(name=f"_after_{name}")
-
-
-def parameters(cases: Mapping[str, Case]) -> list[Any]:
-    """Return the names of `cases`; those that are known not to hold must not."""
-    return [
-        pytest.param(
-            name,
-            marks=[pytest.mark.xfail(strict=True, reason=case.bug)] if case.bug else [],
-        )
-        for name, case in cases.items()
-    ]
 
 
 @dataclass(frozen=True)
@@ -285,16 +272,6 @@ QUICK = {
         "failed",
         "ranks 0,1: MemoryError",
     ),
-    "out_of_memory_to_the_last_byte": Case(
-        """
-        limit_memory()
-        held = []
-        while True:
-            held.append([None] * 20)
-        """,
-        "failed",
-        "ranks 0,1: MemoryError",
-    ),
     "out_of_descriptors": Case(
         """
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
@@ -361,7 +338,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
     return run_cases(tmp_path_factory.mktemp("quick"), QUICK, 8)
 
 
-@pytest.mark.parametrize("name", parameters(QUICK))
+@pytest.mark.parametrize("name", QUICK)
 def test_it_is_told_for_what_it_is_and_the_next_test_runs(
     quick: dict[str, Told], name: str
 ) -> None:
@@ -453,7 +430,7 @@ def hangs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", parameters(HANGS))
+@pytest.mark.parametrize("name", HANGS)
 def test_a_hang_is_ended_for_certain_and_the_next_test_runs(
     hangs: dict[str, Told], name: str
 ) -> None:
@@ -465,6 +442,25 @@ def test_a_hang_is_ended_for_certain_and_the_next_test_runs(
 def test_a_rank_that_hangs_in_our_own_code_shows_where_that_is(hangs: dict[str, Told]) -> None:
     """Without a frame of the user's, the innermost ones tell most."""
     assert "await_gate" in hangs["record_without_end"].text
+
+
+def test_memory_used_up_to_the_last_byte_ends_in_a_word_about_it(run_before_next) -> None:
+    """The rank tells of it if it can. If not, CPython aborts, and its last words are shown."""
+    worlds = run_before_next(
+        HEADER
+        + """
+@pytest.mark.multihost(ranks=2, timeout=60)
+def test_it(world):
+    limit_memory()
+    held = []
+    while True:
+        held.append([None] * 20)
+"""
+    )
+    worlds.run.assert_outcomes(failed=1, passed=1)
+    told = "MemoryError" in worlds.stdout
+    assert told or "was killed by SIGABRT in call" in worlds.stdout
+    assert "lost its connection" not in worlds.stdout
 
 
 def test_output_that_is_no_utf8_is_shown_with_escapes(run_before_next) -> None:

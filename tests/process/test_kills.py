@@ -1,0 +1,226 @@
+"""Whoever is killed, and at whatever moment: nothing is left. More of it: benchmarks/soak.py."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+MOMENTS = 3
+
+# Each rank leaves a child in its own group, and one in a session of its own.
+WORLDS = """
+import pathlib, pytest, subprocess
+
+@pytest.mark.parametrize("i", range({count}))
+@pytest.mark.multihost(ranks=4)
+def test_it(world, i):
+    pathlib.Path("has_worlds").touch()
+    subprocess.Popen(["sleep", "600"])
+    subprocess.Popen(["sleep", "600"], start_new_session=True)
+    world.barrier()
+"""
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start pytest in a directory of its own; at the end nothing may be alive that works there."""
+    started = []
+
+    def start(source: str, *args: str) -> subprocess.Popen[str]:
+        (tmp_path / "test_worlds.py").write_text(source)
+        (tmp_path / "pytest.ini").write_text("[pytest]\n")
+        run = subprocess.Popen(
+            [sys.executable, "-m", "pytest", "-p", "multihost_hangs", *args],
+            cwd=tmp_path,
+            env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        started.append(run)
+        return run
+
+    yield start
+    for run in started:
+        run.kill()
+    await_that(lambda: all(run.poll() is not None for run in started))
+    left = living(tmp_path)
+    for process in left:  # before the pipes are read to their ends, which they may hold open
+        process.kill()
+    for run in started:
+        run.communicate(timeout=20)
+    assert left == []
+
+
+def living(path: Path) -> list[psutil.Process]:
+    """Return the processes that work in `path`."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.cwd() == str(path) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def await_that(condition: Callable[[], object], timeout_s: float = 20) -> None:
+    """Wait until `condition` holds; generous, because the machine is shared."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.01)
+
+
+def server_of(run: subprocess.Popen[str]) -> psutil.Process | None:
+    """Return the child of pytest that leads a session: the server, once it is ready."""
+    for child in psutil.Process(run.pid).children():
+        try:
+            if os.getsid(child.pid) == child.pid and child.children():
+                return child
+        except (ProcessLookupError, psutil.Error):
+            continue
+    return None
+
+
+@pytest.mark.parametrize("moment", range(MOMENTS))
+@pytest.mark.parametrize("mode", ["fork", "server"])
+def test_nothing_outlives_pytest(start: Start, tmp_path: Path, mode: str, moment: int) -> None:
+    """SIGKILL of pytest, some while it starts up and most in the middle of its worlds."""
+    run = start(WORLDS.format(count=1000), f"--multihost-launch={mode}")
+    if moment > 1:
+        await_that((tmp_path / "has_worlds").exists)
+    time.sleep(random.Random(f"{mode} {moment}").uniform(0.0, 1.0))
+    assert run.poll() is None, "it was to be killed in the middle"
+    run.kill()
+    run.wait()
+    await_that(lambda: living(tmp_path) == [])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+def test_nothing_outlives_pytest_that_is_told_to_go(
+    start: Start, tmp_path: Path, number: signal.Signals
+) -> None:
+    """Signals that pytest does not handle end it where it stands."""
+    run = start(WORLDS.format(count=1000))
+    await_that(lambda: len(living(tmp_path)) > 2)
+    run.send_signal(number)
+    assert run.wait(timeout=20) == -number
+    await_that(lambda: living(tmp_path) == [])
+
+
+def test_an_impatient_ctrl_c_leaves_nothing(start: Start, tmp_path: Path) -> None:
+    """The second one comes while the ranks are being ended, and they take their time."""
+    run = start(
+        """
+import pathlib, pytest, signal, time
+
+@pytest.mark.multihost(ranks=4)
+def test_it(world):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    world.barrier()
+    pathlib.Path("deaf").touch()
+    time.sleep(600)
+"""
+    )
+    await_that((tmp_path / "deaf").exists)
+    for _ in range(2):
+        run.send_signal(signal.SIGINT)
+        time.sleep(0.1)
+    output, _ = run.communicate(timeout=30)
+    assert "KeyboardInterrupt" in output
+    await_that(lambda: living(tmp_path) == [])
+
+
+@pytest.mark.parametrize("moment", range(MOMENTS))
+def test_a_server_that_is_killed_costs_one_test_and_leaves_nothing(
+    start: Start, tmp_path: Path, moment: int
+) -> None:
+    """At a random moment of a run; all other tests pass, with the server's replacement."""
+    count = 15
+    run = start(WORLDS.format(count=count))
+    servers: list[psutil.Process] = []
+    await_that(lambda: servers or servers.extend(filter(None, [server_of(run)])))
+    time.sleep(random.Random(f"server {moment}").uniform(0.0, 0.4))
+    servers[0].kill()
+    output, _ = run.communicate(timeout=60)
+    told = {
+        word: int(number) for number, word in re.findall(r"(\d+) (passed|error|failed)", output)
+    }
+    errors = told.get("error", 0)
+    assert (told["passed"] + errors, errors <= 1) == (count, True), output
+    await_that(lambda: living(tmp_path) == [])
+
+
+@pytest.mark.parametrize("moment", range(MOMENTS))
+def test_a_rank_that_is_killed_crashes_its_world_and_no_other(
+    start: Start, tmp_path: Path, moment: int
+) -> None:
+    """By somebody else, at a random moment: the kernel for its memory, say."""
+    run = start(
+        """
+import os, pathlib, pytest, time
+
+@pytest.mark.multihost(ranks=4, timeout=30)
+def test_it(world):
+    if world.rank == 2:
+        pathlib.Path("pid.new").write_text(str(os.getpid()))
+        os.rename("pid.new", "pid")
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        world.barrier()
+
+@pytest.mark.multihost(ranks=4)
+def test_next(world):
+    world.barrier()
+"""
+    )
+    await_that((tmp_path / "pid").exists)
+    time.sleep(random.Random(f"rank {moment}").uniform(0.0, 0.3))
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    output, _ = run.communicate(timeout=60)
+    assert "CRASHED  rank 2: was killed by SIGKILL in call" in output
+    assert "1 failed, 1 passed" in output
+    await_that(lambda: living(tmp_path) == [])
+
+
+def test_a_rank_that_is_stopped_from_outside_is_ended_with_its_world(
+    start: Start, tmp_path: Path
+) -> None:
+    """SIGSTOP in the middle of a computation: it cannot end by itself, nor answer."""
+    run = start(
+        """
+import os, pathlib, pytest
+
+@pytest.mark.multihost(ranks=2, timeout=3)
+def test_it(world):
+    if world.rank:
+        pathlib.Path("pid.new").write_text(str(os.getpid()))
+        os.rename("pid.new", "pid")
+        while True:
+            sum(range(1000))
+    world.barrier()
+
+@pytest.mark.multihost(ranks=2)
+def test_next(world):
+    world.barrier()
+"""
+    )
+    await_that((tmp_path / "pid").exists)
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGSTOP)
+    output, _ = run.communicate(timeout=60)
+    assert "HUNG  took longer than 3 s: ranks 0,1 still in call" in output
+    assert "1 failed, 1 passed" in output
+    await_that(lambda: living(tmp_path) == [])
