@@ -1,0 +1,100 @@
+"""What a rank does that needs other ranks: collectives, transfers, barriers, waits for a store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from pytest_multihost.model.stack import Frame
+
+OperationKind = Literal[
+    "collective",  # every member of the group must enter it
+    "transfer",  # one other rank must do its part: send, receive
+    "wait",  # somebody, unknown who, must provide something: a key of a store
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One operation of one rank.
+
+    Two ranks are in the same collective when `group`, `ordinal` and `sequence` agree.
+
+    Attributes:
+        name: As the runtime's users call it: ``all_reduce``, ``send``, ``store.wait``.
+        kind: Who must do something for it to end.
+        group: Ranks that take part, ascending; of a wait, all ranks of the world.
+        ordinal: Which of the groups with these members: 0 for the first that was made. The default
+            group and one with the same members are told apart by it.
+        sequence: Which collective of the group, transfer with this peer, or wait: 1 is the first.
+        peer: The other rank of a transfer.
+        root: The rank that sends or receives for all, where the collective has one.
+        detail: What tells operations of one name apart for the reader: shapes, a key, a tag. Never
+            grounds for a judgement.
+        since_s: When it began, on the monotonic clock.
+        ended_s: When it was over; None while it is open.
+        waited_s: Since when a thread waits for its end; None for work that only runs beside.
+        failed: Whether it was left by an exception.
+        thread: Native id of the thread that began it, or waits for it.
+        frame: The user's line that began it, or waits for it.
+        source: Who tells: ``recorder``, ``flight-recorder``, ``native-frames``, ``harness``.
+    """
+
+    name: str
+    kind: OperationKind
+    group: tuple[int, ...]
+    sequence: int
+    since_s: float
+    ordinal: int = 0
+    peer: int | None = None
+    root: int | None = None
+    detail: str = ""
+    ended_s: float | None = None
+    waited_s: float | None = None
+    failed: bool = False
+    thread: int = 0
+    frame: Frame | None = None
+    source: str = "recorder"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has not ended."""
+        return self.ended_s is None
+
+    @property
+    def group_key(self) -> tuple[tuple[int, ...], int]:
+        """What is the same for this group on all of its members."""
+        return self.group, self.ordinal
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object that `from_json` turns back into an equal value."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Operation:
+        """Rebuild the value that `to_json` wrote."""
+        frame = data["frame"]
+        changed = {"group": tuple(data["group"]), "frame": Frame(**frame) if frame else None}
+        return cls(**{**data, **changed})
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """What a rank's slot page holds at one instant.
+
+    Attributes:
+        rank: Whose page.
+        recent: The last operations that began, oldest first, the open ones among them.
+        entered: For each group, by members and ordinal, the sequence of the last collective that
+            the rank has entered; a group it has made and not used has 0.
+    """
+
+    rank: int
+    recent: tuple[Operation, ...] = ()
+    entered: Mapping[tuple[tuple[int, ...], int], int] = field(default_factory=dict)
+
+    @property
+    def open(self) -> tuple[Operation, ...]:
+        """The operations that have not ended."""
+        return tuple(each for each in self.recent if each.is_open)

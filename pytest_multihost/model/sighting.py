@@ -1,0 +1,83 @@
+"""What was seen of a world's processes from outside at one instant, without touching them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from pytest_multihost.model.operation import Operation
+
+Label = Literal[
+    "BLOCKED",  # waits, without a limit or with one that does not matter, for another thread or process
+    "SLEEPING",  # waits for time to pass
+    "IO",  # reads or writes a file, a pipe, a terminal, or a socket that leaves the world
+    "RUNNING",  # uses the processor
+    "CHILD",  # waits for a child process
+    "STOPPED",  # SIGSTOP, a debugger
+    "DISK",  # uninterruptible: the kernel waits for a device
+    "EXITED",  # its process has ended
+]
+"""What a rank's main thread is doing."""
+
+Why = Literal["tick", "trouble", "end"]
+"""Why the world was looked at: time had passed; a rank had raised or died; it is to be ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSighting:
+    """One rank at one instant.
+
+    Attributes:
+        rank: Which.
+        label: What its main thread is doing, None where nothing could be read.
+        doing: The same for the reader: ``read(/data/ckpt)``, ``clock_nanosleep until +600.2 s``.
+        operations: Its open operations.
+        entered: Each of its groups - members, ordinal - with the sequence of the last collective
+            that it entered there.
+        locks: Ranks that hold a file lock which it waits for.
+    """
+
+    rank: int
+    label: Label | None = None
+    doing: str = ""
+    operations: tuple[Operation, ...] = ()
+    entered: tuple[tuple[tuple[int, ...], int, int], ...] = ()
+    locks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sighting:
+    """A world at one instant.
+
+    Attributes:
+        at_s: When, on the monotonic clock.
+        why: What it was looked at for.
+        ranks: All of them, in order.
+        blockers: What may end a wait before the deadline, as far as can be seen, so that nothing
+            is proven: one sentence each. Empty when nothing can.
+        is_proof: Whether two such looks in a row have shown that no wait can end.
+    """
+
+    at_s: float
+    why: Why
+    ranks: tuple[RankSighting, ...]
+    blockers: tuple[str, ...] = ()
+    is_proof: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object that `from_json` turns back into an equal value."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Sighting:
+        """Rebuild the value that `to_json` wrote."""
+        ranks = tuple(_rank(each) for each in data["ranks"])
+        return cls(**{**data, "ranks": ranks, "blockers": tuple(data["blockers"])})
+
+
+def _rank(data: Mapping[str, Any]) -> RankSighting:
+    entered = tuple((tuple(group), ordinal, last) for group, ordinal, last in data["entered"])
+    operations = tuple(Operation.from_json(each) for each in data["operations"])
+    changed = {"entered": entered, "operations": operations, "locks": tuple(data["locks"])}
+    return RankSighting(**{**data, **changed})
