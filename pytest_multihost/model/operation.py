@@ -15,11 +15,15 @@ OperationKind = Literal[
 ]
 
 
+GroupKey = tuple[tuple[int, ...], int, str]
+"""Members, ordinal and scope of a group."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
     """One operation of one rank.
 
-    Two ranks are in the same collective when `group`, `ordinal` and `sequence` agree.
+    Two ranks are in the same collective when `scope`, `group`, `ordinal` and `sequence` agree.
 
     Attributes:
         name: As the runtime's users call it: ``all_reduce``, ``send``, ``store.wait``.
@@ -27,7 +31,10 @@ class Operation:
         group: Ranks that take part, ascending; of a wait, all ranks of the world.
         ordinal: Which of the groups with these members: 0 for the first that was made. The default
             group and one with the same members are told apart by it.
-        sequence: Which collective of the group, transfer with this peer, or wait: 1 is the first.
+        scope: Whose groups these are: empty for the runtime's, ``harness``, or what else tells
+            operations apart that never meet, such as a coordination service's barrier by its id.
+        sequence: Which collective of the group, transfer with this peer, or wait: 1 is the first; 0
+            where that is not known.
         peer: The other rank of a transfer.
         root: The rank that sends or receives for all, where the collective has one.
         detail: What tells operations of one name apart for the reader: shapes, a key, a tag. Never
@@ -47,6 +54,7 @@ class Operation:
     sequence: int
     since_s: float
     ordinal: int = 0
+    scope: str = ""
     peer: int | None = None
     root: int | None = None
     detail: str = ""
@@ -63,9 +71,9 @@ class Operation:
         return self.ended_s is None
 
     @property
-    def group_key(self) -> tuple[tuple[int, ...], int]:
+    def group_key(self) -> GroupKey:
         """What is the same for this group on all of its members."""
-        return self.group, self.ordinal
+        return self.group, self.ordinal, self.scope
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object that `from_json` turns back into an equal value."""
@@ -86,13 +94,13 @@ class Operations:
     Attributes:
         rank: Whose page.
         recent: The last operations that began, oldest first, the open ones among them.
-        entered: For each group, by members and ordinal, the sequence of the last collective that
-            the rank has entered; a group it has made and not used has 0.
+        entered: For each group the sequence of the last collective that the rank has entered; a
+            group that it has made and not used has 0.
     """
 
     rank: int
     recent: tuple[Operation, ...] = ()
-    entered: Mapping[tuple[tuple[int, ...], int], int] = field(default_factory=dict)
+    entered: Mapping[GroupKey, int] = field(default_factory=dict)
 
     @property
     def open(self) -> tuple[Operation, ...]:

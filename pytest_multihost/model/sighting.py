@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from pytest_multihost.model.operation import Operation
+from pytest_multihost.model.operation import GroupKey, Operation
 
 Label = Literal[
-    "BLOCKED",  # waits, without a limit or with one that does not matter, for another thread or process
+    "BLOCKED",  # waits for another thread or process
     "SLEEPING",  # waits for time to pass
     "IO",  # reads or writes a file, a pipe, a terminal, or a socket that leaves the world
     "RUNNING",  # uses the processor
@@ -33,8 +33,7 @@ class RankSighting:
         label: What its main thread is doing, None where nothing could be read.
         doing: The same for the reader: ``read(/data/ckpt)``, ``clock_nanosleep until +600.2 s``.
         operations: Its open operations.
-        entered: Each of its groups - members, ordinal - with the sequence of the last collective
-            that it entered there.
+        entered: Each of its groups with the sequence of the last collective that it entered there.
         locks: Ranks that hold a file lock which it waits for.
     """
 
@@ -42,7 +41,7 @@ class RankSighting:
     label: Label | None = None
     doing: str = ""
     operations: tuple[Operation, ...] = ()
-    entered: tuple[tuple[tuple[int, ...], int, int], ...] = ()
+    entered: tuple[tuple[GroupKey, int], ...] = ()
     locks: tuple[int, ...] = ()
 
 
@@ -77,7 +76,9 @@ class Sighting:
 
 
 def _rank(data: Mapping[str, Any]) -> RankSighting:
-    entered = tuple((tuple(group), ordinal, last) for group, ordinal, last in data["entered"])
+    entered = tuple(
+        ((tuple(group), ordinal, scope), last) for (group, ordinal, scope), last in data["entered"]
+    )
     operations = tuple(Operation.from_json(each) for each in data["operations"])
     changed = {"entered": entered, "operations": operations, "locks": tuple(data["locks"])}
     return RankSighting(**{**data, **changed})

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
-from pytest_multihost.model.operation import Operation, OperationKind, Operations
+from pytest_multihost.model.operation import GroupKey, Operation, OperationKind, Operations
 from pytest_multihost.model.stack import Frame
 
 RECORDS = 1024
@@ -68,7 +68,7 @@ class SlotPage:
     _map: mmap.mmap
     _texts: dict[str, int] = field(default_factory=dict)
     _end_of_texts: int = _TEXTS_AT
-    _groups: dict[tuple[tuple[int, ...], int], int] = field(default_factory=dict)
+    _groups: dict[GroupKey, int] = field(default_factory=dict)
     _group_texts: list[int] = field(default_factory=list)
     _sequences: list[itertools.count[int]] = field(default_factory=list)
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
@@ -108,12 +108,12 @@ class SlotPage:
             self._words[1] = number + 1
         return number
 
-    def group(self, ranks: tuple[int, ...], ordinal: int = 0) -> int:
-        """Return the number of the group with these members; see `Operation.ordinal`."""
-        key = (ranks, ordinal)
+    def group(self, ranks: tuple[int, ...], ordinal: int = 0, scope: str = "") -> int:
+        """Return the number of the group with these members; see `Operation`."""
+        key = (ranks, ordinal, scope)
         number = self._groups.get(key)
         if number is None:
-            text = self.text(json.dumps([list(ranks), ordinal]))
+            text = self.text(json.dumps([list(ranks), ordinal, scope]))
             with self._lock:
                 number = self._groups.setdefault(key, len(self._groups))
                 if number == len(self._group_texts):
@@ -259,12 +259,13 @@ def _reread(path: Path, at: int) -> bytes:
 def _operation(record: tuple[Any, ...], texts: list[str]) -> Operation:
     began, ended, waited, name, group, sequence, thread, detail = record[:8]
     peer, root, file, line, function, kind, flags, _ = record[8:]
-    ranks, ordinal = json.loads(texts[group])
+    ranks, ordinal, scope = json.loads(texts[group])
     return Operation(
         name=texts[name],
         kind=_KINDS[kind],
         group=tuple(ranks),
         ordinal=ordinal,
+        scope=scope,
         sequence=sequence,
         peer=peer if peer >= 0 else None,
         root=root if root >= 0 else None,
@@ -278,8 +279,8 @@ def _operation(record: tuple[Any, ...], texts: list[str]) -> Operation:
     )
 
 
-def _entered(data: bytes, texts: list[str]) -> Iterator[tuple[tuple[tuple[int, ...], int], int]]:
+def _entered(data: bytes, texts: list[str]) -> Iterator[tuple[GroupKey, int]]:
     for (word,) in struct.iter_unpack("<Q", data[_COUNTS_AT:_RECORDS_AT]):
         if word:
-            ranks, ordinal = json.loads(texts[word >> 32])
-            yield (tuple(ranks), ordinal), word & 0xFFFFFFFF
+            ranks, ordinal, scope = json.loads(texts[word >> 32])
+            yield (tuple(ranks), ordinal, scope), word & 0xFFFFFFFF

@@ -1,1 +1,1 @@
-"""Record which operations a rank is in; what it has from whom is in torch.py, jax.py, harness.py."""
+"""Record which operations a rank is in: torch's, jax's, the harness's own."""

@@ -57,6 +57,7 @@ class Recorder:
         group: Ranks,
         *,
         ordinal: int = 0,
+        scope: str = "",
         sequence: int = 0,
         peer: int | None = None,
         root: int | None = None,
@@ -70,6 +71,7 @@ class Recorder:
             kind: Who must do something for it to end.
             group: Members, ascending.
             ordinal: Which of the groups with these members.
+            scope: Whose groups these are; see `Operation`.
             sequence: Its place among its like; 0: the group's next collective.
             peer: The other rank of a transfer.
             root: The rank that sends or receives for all.
@@ -84,7 +86,7 @@ class Recorder:
         return page.begin(
             page.text(name),
             _KINDS[kind],
-            page.group(group, ordinal),
+            page.group(group, ordinal, scope),
             at_ns,
             sequence=sequence,
             waited_ns=at_ns if is_waited else 0,
@@ -127,7 +129,7 @@ class Recorder:
         self.end(at)
 
     def _caller(self) -> tuple[int, int, int]:
-        """Return file, function (numbers of texts) and line of the innermost frame of the user's."""
+        """Return file, function (numbers of texts) and line of the user's innermost frame."""
         frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - inspect is 100 times slower
         while frame is not None:
             place = self._places.get(frame.f_code)
