@@ -1,0 +1,86 @@
+"""Act on a module once it has been imported, be it now, later or never."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+Callback = Callable[[ModuleType], object]
+
+
+def after_import(name: str, callback: Callback) -> None:
+    """Call `callback` with the module called `name` as soon as its import is complete.
+
+    At once where it has been imported already. It is called once; the module that another import
+    makes under the same name is left alone. What it raises is swallowed: an import of the user's
+    ends as it would have ended without us.
+
+    Args:
+        name: Full name: ``jax.experimental.multihost_utils``.
+        callback: Gets the module.
+    """
+    module = sys.modules.get(name)
+    if module is not None:
+        _call(callback, module)
+        return
+    if _FINDER not in sys.meta_path:
+        sys.meta_path.insert(0, _FINDER)
+    _FINDER.awaited.setdefault(name, []).append(callback)
+
+
+@dataclass(slots=True, eq=False)
+class _Finder:
+    """Finds nothing itself: has the loader that others found tell when it has run.
+
+    The loader stays the one that it is, of its own class, because resources and source texts are
+    asked of it; only this one object's `exec_module` is another until it is called.
+    """
+
+    awaited: dict[str, list[Callback]] = field(default_factory=dict)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name not in self.awaited:
+            return None
+        others = (finder for finder in sys.meta_path if finder is not self)
+        for finder in others:
+            find = getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = find(name, path, target) if find is not None else None
+            if spec is not None:
+                with contextlib.suppress(Exception):  # a loader that takes no attributes
+                    _tell_when_run(spec.loader, lambda module: self._imported(name, module))
+                return spec
+        return None
+
+    def _imported(self, name: str, module: ModuleType) -> None:
+        for callback in self.awaited.pop(name, ()):
+            _call(callback, module)
+
+
+_FINDER = _Finder()
+
+
+def _tell_when_run(loader: Loader | None, tell: Callable[[ModuleType], None]) -> None:
+    """Call `tell` with the module when `loader` has run it without an exception."""
+    if loader is None or isinstance(loader, type):  # shared with modules that are none of ours
+        return
+    run = loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        with contextlib.suppress(AttributeError):
+            del loader.exec_module
+        run(module)
+        tell(module)
+
+    loader.exec_module = exec_module  # type: ignore[method-assign]
+
+
+def _call(callback: Callback, module: ModuleType) -> None:
+    with contextlib.suppress(Exception):
+        callback(module)
