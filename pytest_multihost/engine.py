@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from pytest_multihost.model.result import Ending, WorldResult
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import Dump
 from pytest_multihost.watch.clock import Clock
+from pytest_multihost.watch.watch import NoWatch, Observed, Watch
 
 AFTER_DEATH_S = 1.0
 """How long ranks may go on after one has died, to tell what they saw of it."""
@@ -33,6 +34,13 @@ AFTER_RAISE_S = 5.0
 
 TERM_GRACE_S = 0.5
 """How long a rank that is ended may take over its own SIGTERM handler."""
+
+_SEEN: Mapping[Ending, str] = {
+    "proof": "nothing can move before the deadline",
+    "mismatch": "ranks are in operations that can never match",
+    "stopped": "a rank is stopped by somebody else",
+}
+"""Endings by what the watch has seen, in words."""
 
 Dumper = Callable[[RunningWorld, Sequence[int], Path], tuple[Dump, ...]]
 OnTick = Callable[[float, Sequence[RankFacts]], None]
@@ -52,6 +60,7 @@ class Surroundings:
         on_tick: Called after every event, and when nothing happens every `tick_s` seconds, with
             the seconds so far and what is known.
         tick_s: How long nothing may happen before `on_tick` is called.
+        watch: Looks at the ranks from outside.
     """
 
     launcher: Launcher
@@ -62,6 +71,7 @@ class Surroundings:
     primary_leaves_last: bool = False
     on_tick: OnTick | None = None
     tick_s: float = 1.0
+    watch: Watch = NoWatch()
 
 
 def run_world(spec: WorldSpec, around: Surroundings) -> WorldResult:
@@ -89,6 +99,10 @@ def run_world(spec: WorldSpec, around: Surroundings) -> WorldResult:
         dumps=course.dumps,
         leftovers=course.leftovers,
         last_words=_last_words(course.facts, around.directory),
+        sightings=course.observed.sightings,
+        operations=course.observed.operations,
+        progress_s=course.observed.progress_s,
+        detected_s=course.detected_s,
     )
 
 
@@ -104,6 +118,8 @@ class _Course:
     dumps: tuple[Dump, ...] = ()
     leftovers: tuple[str, ...] = ()
     opened: dict[str, float] = field(default_factory=dict)
+    observed: Observed = field(default_factory=Observed)
+    detected_s: float | None = None
 
     def run(self) -> tuple[Ending, str | None]:
         """Start the ranks, follow them to the end, and return why it ended."""
@@ -131,23 +147,39 @@ class _Course:
             if all(each.is_gone for each in self.facts):
                 return "self", None
             limit_s, ending = self._limit()
-            if now >= limit_s:
+            ground = self._look(now)
+            if ground is not None or now >= limit_s:
                 self._dump(world)
-                return ending, self._why(ending)
-            for event in world.wait(max(0.0, min(limit_s - now, self.around.tick_s))):
+                return ground or ending, self._why(ground or ending)
+            tick_s = min(self.around.tick_s, self.around.watch.interval_s)
+            for event in world.wait(max(0.0, min(limit_s - now, tick_s))):
                 self._take(event)
                 _send(world, _answers(exchange, event, self.facts[event.rank]))
             self._open_gates(world, exchange)
             if self.around.on_tick is not None:
                 self.around.on_tick(self.around.clock.now() - self.started_s, self.facts)
 
+    def _look(self, now: float) -> Ending | None:
+        """Return what shows that the world hangs or only waits for a rank that has failed."""
+        if "go" not in self.opened:
+            return None
+        deadline_s, _ = self._deadline()
+        if any(_trouble_s(each) is not None for each in self.facts):
+            return "settled" if self.around.watch.is_over(now, self.facts) else None
+        return self.around.watch.look(now, self.facts, deadline_s=deadline_s)
+
     def _dump(self, world: RunningWorld) -> None:
+        self.observed = self.around.watch.close(self.around.clock.now(), self.facts)
         alive = [each.rank for each in self.facts if each.can_dump and not each.is_gone]
         self.dumps = self.around.dumper(world, alive, self.around.directory)
+        self.detected_s = self.around.clock.now()
 
     def _take(self, event: Event) -> None:
         self.history.append(event)
+        before = _trouble_s(self.facts[event.rank])
         self.facts[event.rank] = advance(self.facts[event.rank], event)
+        if before is None and _trouble_s(self.facts[event.rank]) is not None:
+            self.around.watch.note_trouble(self.around.clock.now(), self.facts)
 
     def _open_gates(self, world: RunningWorld, exchange: Exchange) -> None:
         """Open each gate when all ranks stand before it."""
@@ -192,6 +224,8 @@ class _Course:
         """Say why the harness ends the world now."""
         if ending == "startup-overrun":
             return f"start-up took longer than {self.spec.startup_timeout_s:g} s: {self._late()}"
+        if ending in _SEEN:
+            return f"{_SEEN[ending]}: {self._late()}"
         if ending == "overrun":
             return f"took longer than {self.spec.timeout_s:g} s: {self._late()}"
         dead = [each.rank for each in self.facts if each.has_died]

@@ -27,7 +27,7 @@ DEATH_SEEN_LATE_S = 0.05
 
 _CAUSES: Mapping[str, Outcome] = {"crashed": "crashed", "failed": "failed", "error": "error"}
 
-_HANGS = ("overrun", "startup-overrun")
+_HANGS = ("overrun", "startup-overrun", "proof", "mismatch", "stopped")
 
 
 @dataclass(frozen=True, slots=True)

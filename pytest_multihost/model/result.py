@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pytest_multihost.model.event import Event
+from pytest_multihost.model.operation import Operations
+from pytest_multihost.model.sighting import Sighting
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import Dump
 
@@ -15,6 +17,9 @@ Ending = Literal[
     "overrun",  # the test's deadline passed
     "startup-overrun",  # not all ranks were ready in time
     "settled",  # after a failure or death the others had their grace
+    "proof",  # no wait in the world could end before the deadline
+    "mismatch",  # ranks were in operations that can never match
+    "stopped",  # somebody else stopped a rank
     "lost",  # the harness itself broke: no server, no ranks
     "interrupted",  # Ctrl-C in the controller
 ]
@@ -34,6 +39,10 @@ class WorldResult:
         ending: Why it ended.
         reason: The harness's own words where it ended the world, else None.
         dumps: Stacks of the ranks, taken before they were ended.
+        sightings: What was seen of the ranks from outside: at the first trouble, and at last.
+        operations: What was on each rank's slot page at last.
+        progress_s: When a rank was last seen to get on, on the monotonic clock.
+        detected_s: When the end was decided, for an ending that the harness chose.
         leftovers: Command lines of processes that ranks had left behind.
         last_words: For ranks that died, the end of their log.
     """
@@ -47,5 +56,9 @@ class WorldResult:
     ending: Ending
     reason: str | None = None
     dumps: tuple[Dump, ...] = ()
+    sightings: tuple[Sighting, ...] = ()
+    operations: tuple[Operations, ...] = ()
+    progress_s: float | None = None
+    detected_s: float | None = None
     leftovers: tuple[str, ...] = ()
     last_words: Mapping[int, str] = field(default_factory=dict)

@@ -35,6 +35,8 @@ class RankSighting:
         operations: Its open operations.
         entered: Each of its groups with the sequence of the last collective that it entered there.
         locks: Ranks that hold a file lock which it waits for.
+        has_moved: Whether its main thread has run since the last look, if only to wait again.
+        holds_gil: Whether native code on its main thread is seen to hold the interpreter.
     """
 
     rank: int
@@ -43,6 +45,8 @@ class RankSighting:
     operations: tuple[Operation, ...] = ()
     entered: tuple[tuple[GroupKey, int], ...] = ()
     locks: tuple[int, ...] = ()
+    has_moved: bool = False
+    holds_gil: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

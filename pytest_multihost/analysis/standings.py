@@ -1,0 +1,154 @@
+"""Where each rank stood at the moment that is judged.
+
+That moment is the end, or the first trouble if that was only a symptom: a rank whose runtime gave
+up waiting counts as still waiting, and whoever came too late for it had not come then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pytest_multihost.analysis.outcome import Finding, RankFinding
+from pytest_multihost.analysis.waits import Standing, State
+from pytest_multihost.model.operation import Operation, Operations
+from pytest_multihost.model.result import WorldResult
+from pytest_multihost.model.sighting import RankSighting, Sighting
+
+_FREE = frozenset({"SLEEPING", "IO", "RUNNING", "CHILD", "DISK"})
+"""What the main thread does of its own while another thread waits in an operation."""
+
+_SAME_MOMENT_S = 0.5
+"""How long before its exception a rank may have left the operation that raised it."""
+
+
+def quick_standings(operations: Sequence[Operations]) -> tuple[Standing, ...]:
+    """Return where ranks stand by their slot pages alone."""
+    return tuple(
+        Standing(
+            rank=each.rank,
+            pending=_informative([one for one in each.open if one.waited_s is not None]),
+            known=each.recent,
+            entered=each.entered,
+        )
+        for each in operations
+    )
+
+
+def standings_of(result: WorldResult, finding: Finding) -> tuple[Standing, ...]:
+    """Return where the ranks stood."""
+    moment = _judged_moment(result, finding)
+    seen = {each.rank: each for each in moment.ranks} if moment is not None else {}
+    last = {each.rank: each for each in result.operations}
+    is_end = moment is None or moment.why != "trouble"
+    return tuple(
+        _standing(
+            each,
+            seen.get(each.facts.rank, RankSighting(rank=each.facts.rank)),
+            last.get(each.facts.rank, Operations(each.facts.rank)),
+            is_end=is_end,
+            restless=_restless(result.sightings),
+        )
+        for each in finding.ranks
+    )
+
+
+def _judged_moment(result: WorldResult, finding: Finding) -> Sighting | None:
+    """Return the first trouble's sighting if it was a symptom, else the last one."""
+    trouble = next((each for each in result.sightings if each.why == "trouble"), None)
+    if trouble is not None and _is_symptom_first(finding):
+        return trouble
+    return result.sightings[-1] if result.sightings else None
+
+
+def _is_symptom_first(finding: Finding) -> bool:
+    troubled = [each for each in finding.ranks if each.at_s is not None]
+    first = min(troubled, key=lambda each: each.at_s or 0.0, default=None)
+    return first is not None and first.outcome == "collateral"
+
+
+def _restless(sightings: Sequence[Sighting]) -> frozenset[int]:
+    """Return the ranks whose main thread ran between most of the last looks."""
+    ticks = [each for each in sightings if each.why == "tick"][-3:]
+    counts: dict[int, int] = {}
+    for sighting in ticks:
+        for each in sighting.ranks:
+            counts[each.rank] = counts.get(each.rank, 0) + each.has_moved
+    return frozenset(rank for rank, count in counts.items() if count * 2 > len(ticks))
+
+
+def _standing(
+    finding: RankFinding,
+    seen: RankSighting,
+    last: Operations,
+    *,
+    is_end: bool,
+    restless: frozenset[int],
+) -> Standing:
+    facts = finding.facts
+    state = _state(finding, seen)
+    entered: Mapping[tuple[tuple[int, ...], int, str], int] = dict(seen.entered)
+    if is_end and last.entered:
+        entered = last.entered
+    return Standing(
+        rank=facts.rank,
+        state=state,
+        since_s=_since_s(finding, state),
+        pending=_pending(finding, seen, last),
+        known=last.recent or seen.operations,
+        entered=entered,
+        label=seen.label,
+        doing=seen.doing,
+        is_restless=facts.rank in restless,
+        locks=seen.locks,
+    )
+
+
+def _state(finding: RankFinding, seen: RankSighting) -> State:
+    facts = finding.facts
+    if finding.outcome == "crashed":
+        return "died"
+    if finding.outcome in ("failed", "error") and facts.failure is not None:
+        return "raised"
+    if finding.outcome == "failed" and facts.failed_subtests and facts.is_past_body:
+        return "raised"
+    if seen.label == "STOPPED":
+        return "stopped"
+    if seen.holds_gil:
+        return "gil_held"
+    if facts.is_past_body and facts.failure is None and not facts.has_died:
+        return "finished"
+    return "alive"
+
+
+def _since_s(finding: RankFinding, state: State) -> float | None:
+    if state in ("died", "raised"):
+        return finding.at_s
+    return finding.facts.parked_s if state == "finished" else None
+
+
+def _pending(
+    finding: RankFinding, seen: RankSighting, last: Operations
+) -> tuple[Operation, ...]:
+    """Return what a rank waits in; of one that gave up waiting, what it gave up."""
+    if finding.outcome == "collateral" and finding.at_s is not None:
+        return _informative(_given_up(finding, last))
+    waited = [each for each in seen.operations if each.waited_s is not None]
+    if seen.label in _FREE and not any(each.thread == finding.facts.pid for each in waited):
+        return ()  # another thread waits there, and the main thread is about something else
+    return _informative(waited)
+
+
+def _given_up(finding: RankFinding, last: Operations) -> list[Operation]:
+    raised_s = finding.at_s or 0.0
+    failed = [
+        each
+        for each in last.recent
+        if (each.failed and abs((each.ended_s or 0.0) - raised_s) < _SAME_MOMENT_S) or each.is_open
+    ]
+    return failed[-1:] if not any(each.kind == "collective" for each in failed) else failed
+
+
+def _informative(operations: Sequence[Operation]) -> tuple[Operation, ...]:
+    """Leave out waits within an operation that says more: a key of the store within a barrier."""
+    telling = tuple(each for each in operations if each.kind != "wait")
+    return telling or tuple(operations)
