@@ -145,6 +145,8 @@ class _Course:
         while True:
             now = self.around.clock.now()
             if all(each.is_gone for each in self.facts):
+                if any(_trouble_s(each) is not None for each in self.facts):
+                    self.observed = self.around.watch.close(now, self.facts)
                 return "self", None
             limit_s, ending = self._limit()
             ground = self._look(now)

@@ -1,7 +1,7 @@
 """Who is it? From where the ranks stood to one diagnosis.
 
 Only sinks of the wait-for graph can have caused a hang. One rank in a sink: its own state names
-the kind. Several: they are in operations that can never match, or they wait in a circle. A sink that
+the kind. Several: they are in operations that can never match, or wait in a circle. A sink that
 itself waits for nobody who is missing is a matter of transport. Of several sinks the earliest is
 told, the others are notes. Nothing here names more ranks than the evidence does.
 """

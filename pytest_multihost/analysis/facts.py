@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pytest_multihost.model.event import Event, ExitStatus
+from pytest_multihost.model.event import TOLD_BY_RANKS, Event, ExitStatus
 from pytest_multihost.model.verdict import Phase
 
 
@@ -29,6 +29,7 @@ class RankFacts:
         reports: Events of pytest's reports: setup, call, teardown.
         interrupted: What left the test without a report, or the backend's failure to start.
         released: Gates that were opened for it.
+        heard_s: When it last told of something.
     """
 
     rank: int
@@ -45,6 +46,7 @@ class RankFacts:
     reports: tuple[Event, ...] = ()
     interrupted: Event | None = None
     released: frozenset[str] = frozenset()
+    heard_s: float = 0.0
 
     @property
     def is_gone(self) -> bool:
@@ -131,6 +133,8 @@ _CHANGES: Mapping[str, Callable[[RankFacts, Event], RankFacts]] = {
 def advance(facts: RankFacts, event: Event) -> RankFacts:
     """Return `facts` after `event` of the same rank."""
     change = _CHANGES.get(event.kind)
+    if event.kind in TOLD_BY_RANKS:
+        facts = replace(facts, heard_s=event.at_s)
     return facts if change is None else change(facts, event)
 
 

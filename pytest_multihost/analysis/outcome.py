@@ -350,6 +350,7 @@ def _error(data: Mapping[str, Any]) -> RankError:
         file=data["file"],
         line=data["line"],
         text=data["text"],
+        function=data.get("function"),
     )
 
 

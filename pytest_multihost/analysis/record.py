@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pytest_multihost.analysis.outcome import Finding, RankFinding
+from pytest_multihost.model.diagnosis import Diagnosis
+from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.verdict import RankResult, Verdict
 
@@ -27,7 +30,9 @@ class Attempt:
     environment: Mapping[str, str | None]
 
 
-def verdict(result: WorldResult, finding: Finding, attempt: Attempt) -> Verdict:
+def verdict(
+    result: WorldResult, finding: Finding, diagnosis: Diagnosis | None, attempt: Attempt
+) -> Verdict:
     """Return the verdict on a world."""
     spec = result.spec
     return Verdict(
@@ -53,7 +58,7 @@ def verdict(result: WorldResult, finding: Finding, attempt: Attempt) -> Verdict:
         environment=attempt.environment,
         faults=(),
         rank_results=tuple(_rank_result(each, result) for each in finding.ranks),
-        diagnosis=None,
+        diagnosis=diagnosis.to_json() if diagnosis is not None else None,
     )
 
 
@@ -66,6 +71,8 @@ def _startup_s(result: WorldResult) -> float | None:
 
 def _rank_result(finding: RankFinding, result: WorldResult) -> RankResult:
     facts = finding.facts
+    last = result.sightings[-1].ranks if result.sightings else ()
+    seen = next((each for each in last if each.rank == facts.rank), None)
     ended_s = facts.exited_s if facts.exited_s is not None else result.ended_s
     return RankResult(
         rank=facts.rank,
@@ -78,11 +85,24 @@ def _rank_result(finding: RankFinding, result: WorldResult) -> RankResult:
         duration_s=_rounded(ended_s - result.started_s),
         cpu_s=_rounded(facts.exit.cpu_s) if facts.exit else 0.0,
         peak_rss_bytes=facts.exit.peak_rss_bytes if facts.exit else 0,
-        label=None,
-        operations=(),
+        label="EXITED" if facts.has_died else seen.label if seen is not None else None,
+        operations=tuple(_operation(each, result) for each in (seen.operations if seen else ())),
         log=f"rank-{facts.rank}.log",
         error=finding.error,
     )
+
+
+def _operation(operation: Operation, result: WorldResult) -> dict[str, Any]:
+    """Describe an open operation, with its time counted from the world's start."""
+    return {
+        "name": operation.name,
+        "sequence": operation.sequence,
+        "group": list(operation.group),
+        "since_s": _rounded(operation.since_s - result.started_s),
+        "is_waited": operation.waited_s is not None,
+        "detail": operation.detail,
+        "source": operation.source,
+    }
 
 
 def _rounded(seconds: float) -> float:

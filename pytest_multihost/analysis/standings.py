@@ -109,13 +109,13 @@ def _state(finding: RankFinding, seen: RankSighting) -> State:
         return "died"
     if finding.outcome in ("failed", "error") and facts.failure is not None:
         return "raised"
-    if finding.outcome == "failed" and facts.failed_subtests and facts.is_past_body:
+    if finding.outcome == "failed" and facts.failed_subtests and facts.parked_s is not None:
         return "raised"
     if seen.label == "STOPPED":
         return "stopped"
     if seen.holds_gil:
         return "gil_held"
-    if facts.is_past_body and facts.failure is None and not facts.has_died:
+    if facts.parked_s is not None and facts.failure is None:
         return "finished"
     return "alive"
 
@@ -126,9 +126,7 @@ def _since_s(finding: RankFinding, state: State) -> float | None:
     return finding.facts.parked_s if state == "finished" else None
 
 
-def _pending(
-    finding: RankFinding, seen: RankSighting, last: Operations
-) -> tuple[Operation, ...]:
+def _pending(finding: RankFinding, seen: RankSighting, last: Operations) -> tuple[Operation, ...]:
     """Return what a rank waits in; of one that gave up waiting, what it gave up."""
     if finding.outcome == "collateral" and finding.at_s is not None:
         return _informative(_given_up(finding, last))

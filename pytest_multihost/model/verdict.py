@@ -35,6 +35,7 @@ class RankError:
         file: The user's innermost frame, relative to pytest's rootdir where below it.
         line: Line in that file.
         text: The representation that pytest made.
+        function: The function in which that line is.
     """
 
     type: str
@@ -42,6 +43,7 @@ class RankError:
     file: str | None
     line: int | None
     text: str
+    function: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

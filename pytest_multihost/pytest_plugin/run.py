@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import linecache
 import os
 import platform
 import shutil
@@ -19,11 +20,13 @@ import pytest
 
 from pytest_multihost.analysis.outcome import Finding, Symptoms, judge
 from pytest_multihost.analysis.record import Attempt, verdict
+from pytest_multihost.analysis.telling import Telling, diagnose, informed
 from pytest_multihost.backends.backend import Backend
 from pytest_multihost.backends.registry import find
 from pytest_multihost.engine import Surroundings, run_world
 from pytest_multihost.launch.ladder import Ladder
 from pytest_multihost.launch.throttle import place_count, places
+from pytest_multihost.model.diagnosis import Diagnosis
 from pytest_multihost.model.errors import LaunchError, SettingError, UnsoundForkError
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.spec import WorldSpec
@@ -36,6 +39,7 @@ from pytest_multihost.pytest_plugin.tally import Tally
 from pytest_multihost.reporting.artifacts import RunFolder, new_run_id, open_run, write_attempt
 from pytest_multihost.watch.clock import MonotonicClock
 from pytest_multihost.watch.dump import dump_stacks
+from pytest_multihost.watch.watchdog import Watchdog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +62,7 @@ class Attempted:
 
     result: WorldResult
     finding: Finding
+    diagnosis: Diagnosis | None
     directory: Path
 
 
@@ -188,15 +193,18 @@ class Run:
                 primary_leaves_last=plan.backend.primary_leaves_last,
                 on_tick=live.show,
                 tick_s=0.1 if isinstance(live, LiveOutput) else 1.0,
+                watch=Watchdog(scratch, spec.size),
             )
             result = run_world(spec, around)
         finding = judge(result, Symptoms(plan.backend.symptoms, plan.backend.fatal_symptoms))
-        self._write(result, finding, directory)
+        diagnosis = diagnose(result, finding, Telling(str(self.config.rootpath), source_line))
+        finding = informed(finding, diagnosis)
+        self._write(result, finding, diagnosis, directory)
         if finding.status == "passed":
             _tidy(scratch, self.config)
         if result.ending == "interrupted":
             raise KeyboardInterrupt
-        return Attempted(result, finding, directory)
+        return Attempted(result, finding, diagnosis, directory)
 
     def _make_directory(self, spec: WorldSpec, scratch: Path) -> Path:
         """Make the attempt's folder, in the scratch directory where the artifacts' disk is full."""
@@ -219,7 +227,13 @@ class Run:
         folder = self._get_opened().folder.path / "places"
         return places(folder, size, count=place_count())
 
-    def _write(self, result: WorldResult, finding: Finding, directory: Path) -> None:
+    def _write(
+        self,
+        result: WorldResult,
+        finding: Finding,
+        diagnosis: Diagnosis | None,
+        directory: Path,
+    ) -> None:
         folder = self._get_opened().folder
         where = Attempt(
             run_id=folder.run_id,
@@ -227,7 +241,7 @@ class Run:
             worker=os.environ.get("PYTEST_XDIST_WORKER"),
             environment=_environment(),
         )
-        data = verdict(result, finding, where).to_json()
+        data = verdict(result, finding, diagnosis, where).to_json()
         try:
             write_attempt(directory, data, result.history, origin_s=result.started_s)
             folder.append_verdict(data)
@@ -329,6 +343,11 @@ def _tidy(scratch: Path, config: pytest.Config) -> None:
     for directory in (*scratch.iterdir(), scratch):
         with suppress(OSError):  # not empty: the test's own files
             directory.rmdir()
+
+
+def source_line(file: str, line: int) -> str:
+    """Return the text of a line of a file; empty where it cannot be read."""
+    return linecache.getline(file, line).strip()
 
 
 @cache

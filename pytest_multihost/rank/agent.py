@@ -40,6 +40,7 @@ from pytest_multihost.rank.records import (
     shortened,
     warning_record,
 )
+from pytest_multihost.rank.recorder.recording import start_recording, the_recorder
 from pytest_multihost.rank.world import World, enter_world
 
 FindItem = Callable[[str], pytest.Item]
@@ -90,6 +91,7 @@ def run_rank(
 def arrive(spec: RankSpec, channel: Channel) -> None:
     """Put this process in order and say hello: from now on it can be asked for its stacks."""
     put_in_order(spec)
+    start_recording(spec)
     _Teller(channel).tell("hello", pid=getpid())
 
 
@@ -119,7 +121,7 @@ def live(
     with _told(channel, root=str(item.config.rootpath)):
         # jax registers its shutdown barrier; a rank leaves without it, see `_leave`.
         atexit._clear()  # noqa: SLF001 - as in hygiene
-        enter_world(World(spec, backend, channel))
+        enter_world(World(spec, backend, channel, the_recorder()))
         _put_pytest_in_order(item.config, spec)
         _forget_setup(item.session)
         _prepare_examples(item, spec, channel)

@@ -36,6 +36,7 @@ def error_record(error: BaseException, *, root: str, text: str) -> Json:
         "message": _message(error),
         "file": relative_to(root, frame.file) if frame else None,
         "line": frame.line if frame else None,
+        "function": frame.function if frame else None,
         "text": text,
         "is_harness_symptom": isinstance(error, WorldBrokenError),
     }

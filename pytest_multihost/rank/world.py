@@ -16,6 +16,7 @@ from pytest_multihost.launch.wire import Channel, Frame
 from pytest_multihost.model.errors import NoWorldError, WorldBrokenError
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.rank.clock import now
+from pytest_multihost.rank.recorder.recorder import Recorder
 
 T = TypeVar("T")
 
@@ -33,6 +34,7 @@ class World:
     _spec: RankSpec
     _backend: Backend
     _channel: Channel
+    _recorder: Recorder
     _entered: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def __repr__(self) -> str:
@@ -121,10 +123,15 @@ class World:
             "alone": threading.active_count() == 1,
             "at_s": now(),
         }
-        self._channel.send(header, payload)
-        answer = self._channel.receive(lambda frame: frame.header.get("key") == key)
-        if answer.header["kind"] == "broken":
-            raise WorldBrokenError(answer.header["error"])
+        everybody = self._recorder.everybody
+        at = self._recorder.begin(
+            f"world.{operation}", "collective", everybody, scope="harness", detail=name
+        )
+        with self._recorder.during(at):
+            self._channel.send(header, payload)
+            answer = self._channel.receive(lambda frame: frame.header.get("key") == key)
+            if answer.header["kind"] == "broken":
+                raise WorldBrokenError(answer.header["error"])
         return answer
 
 

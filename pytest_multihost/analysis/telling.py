@@ -1,0 +1,275 @@
+"""From a cause to the diagnosis that people and programs read: words, places, evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+
+from pytest_multihost.analysis.diagnose import Cause, find_causes
+from pytest_multihost.analysis.facts import describe_exit
+from pytest_multihost.analysis.frames import (
+    innermost_user_frame,
+    inside_the_test,
+    is_library,
+    short_path,
+)
+from pytest_multihost.analysis.merge import group_by_main_stack
+from pytest_multihost.analysis.outcome import Finding, RankFinding
+from pytest_multihost.analysis.standings import standings_of
+from pytest_multihost.analysis.summary import operation_words, summary
+from pytest_multihost.analysis.waits import Standing, Wait
+from pytest_multihost.model.diagnosis import (
+    DetectedBy,
+    Diagnosis,
+    Evidence,
+    Kind,
+    OperationName,
+    Place,
+    PlaceGroup,
+    WaitsFor,
+)
+from pytest_multihost.model.event import TOLD_BY_RANKS
+from pytest_multihost.model.operation import Operation
+from pytest_multihost.model.result import WorldResult
+from pytest_multihost.model.stack import Frame
+
+SourceOf = Callable[[str, int], str]
+"""Returns the text of a line of a file, empty where it cannot be read."""
+
+_DETECTED_BY: Mapping[str, DetectedBy] = {
+    "proof": "proof",
+    "mismatch": "mismatch",
+    "stopped": "stopped",
+    "overrun": "deadline",
+    "startup-overrun": "deadline",
+}
+
+_NEEDS_WAITERS = frozenset({"failed", "error"})
+"""Outcomes whose cause is told by the exception, unless others waited for the rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """What the words need besides the facts.
+
+    Attributes:
+        root: pytest's rootdir; files below it are named relative to it.
+        source_of: Reads a line of a file.
+    """
+
+    root: str
+    source_of: SourceOf
+
+
+def diagnose(result: WorldResult, finding: Finding, telling: Telling) -> Diagnosis | None:
+    """Return why the world hung or broke; None where there is nothing to tell.
+
+    A world that failed is diagnosed when others were waiting for the rank that did.
+    """
+    if finding.outcome not in ("hung", "crashed", "failed", "error"):
+        return None
+    if result.ending in ("lost", "interrupted"):
+        return None
+    standings = standings_of(result, finding)
+    causes = find_causes(standings)
+    if finding.outcome in _NEEDS_WAITERS and not (causes and causes[0].waiting):
+        return None
+    if not causes:
+        causes = (Cause(kind="unknown", confidence="unknown"),)
+    return _diagnosis(causes, {each.rank: each for each in standings}, result, finding, telling)
+
+
+def informed(finding: Finding, diagnosis: Diagnosis | None) -> Finding:
+    """Return the finding with what the diagnosis knows better: why the world hung, and by whom."""
+    if diagnosis is None or finding.outcome != "hung" or diagnosis.kind == "unknown":
+        return finding
+    return replace(finding, reason=diagnosis.summary)
+
+
+def _diagnosis(
+    causes: Sequence[Cause],
+    standings: Mapping[int, Standing],
+    result: WorldResult,
+    finding: Finding,
+    telling: Telling,
+) -> Diagnosis:
+    cause = causes[0]
+    findings = {each.facts.rank: each for each in finding.ranks}
+    progress_s = result.progress_s or _last_event_s(result)
+    told_s = result.detected_s or result.ended_s
+    return Diagnosis(
+        kind=cause.kind,
+        confidence=cause.confidence,
+        phase=findings[_speaker(cause)].facts.phase,
+        culprits=cause.culprits,
+        waiting=cause.waiting,
+        cycle=cause.cycle,
+        waits_for=tuple(_waits_for(wait) for wait in _telling_waits(cause)),
+        operation=_name(cause.operation) if cause.operation else None,
+        where=_where(cause, findings, standings, result, telling),
+        silent_s=_rounded(max(0.0, told_s - progress_s)),
+        detected_after_s=_rounded(max(0.0, told_s - progress_s)),
+        detected_by=_detected_by(result, cause.kind),
+        summary=summary(cause, findings, result),
+        evidence=tuple(_evidence(cause, standings, findings, result)),
+        groups=tuple(_groups(result, telling)),
+        notes=tuple(_notes(causes[1:], findings, result)),
+    )
+
+
+def _speaker(cause: Cause) -> int:
+    """Return the rank whose phase is the world's: the culprit's, unless it had left the test."""
+    if cause.culprits and cause.kind not in ("finished", "died", "raised"):
+        return cause.culprits[0]
+    return (*cause.waiting, *cause.culprits, 0)[0]
+
+
+def _last_event_s(result: WorldResult) -> float:
+    told = [event.at_s for event in result.history if event.kind in TOLD_BY_RANKS]
+    died = [
+        event.at_s
+        for event in result.history
+        if event.kind == "exited" and not event.detail.get("by_harness")
+    ]
+    return max([*told, *died], default=result.started_s)
+
+
+def _detected_by(result: WorldResult, kind: Kind) -> DetectedBy:
+    by_ending = _DETECTED_BY.get(result.ending)
+    if by_ending is not None:
+        return by_ending
+    return "exit" if kind == "died" else "raise"
+
+
+def _telling_waits(cause: Cause) -> list[Wait]:
+    """Return the waits of ranks that belong to the cause, each rank's first."""
+    concerned = {*cause.waiting, *cause.culprits}
+    found: dict[int, Wait] = {}
+    for wait in cause.waits:
+        if wait.rank in concerned:
+            found.setdefault(wait.rank, wait)
+    return list(found.values())
+
+
+def _waits_for(wait: Wait) -> WaitsFor:
+    operation = _name(wait.operation) if wait.operation else None
+    return WaitsFor(wait.rank, operation, tuple(sorted(wait.missing)))
+
+
+def _name(operation: Operation) -> OperationName:
+    return OperationName(operation.name, operation.sequence, operation.group)
+
+
+def _rounded(seconds: float) -> float:
+    return round(seconds, 4)
+
+
+def _where(
+    cause: Cause,
+    findings: Mapping[int, RankFinding],
+    standings: Mapping[int, Standing],
+    result: WorldResult,
+    telling: Telling,
+) -> Mapping[str, object] | None:
+    """Return the first culprit's innermost frame in the user's own code."""
+    if not cause.culprits:
+        return None
+    rank = cause.culprits[0]
+    place = _place_of(rank, findings[rank], standings[rank], result, telling)
+    return {"rank": rank, **asdict(place)} if place is not None else None
+
+
+def _place_of(
+    rank: int,
+    finding: RankFinding,
+    standing: Standing,
+    result: WorldResult,
+    telling: Telling,
+) -> Place | None:
+    error = finding.error
+    if standing.state == "raised" and error is not None and error.file and error.line:
+        source = telling.source_of(_absolute(error.file, telling.root), error.line)
+        return Place(error.file, error.line, error.function or "", source)
+    if standing.state == "finished":
+        return None
+    dump = next((each for each in result.dumps if each.rank == rank and each.main), None)
+    frames = inside_the_test(dump.main.frames) if dump is not None and dump.main else []
+    frame = innermost_user_frame(frames) or next(
+        (each.frame for each in standing.pending if each.frame is not None), None
+    )
+    return place(frame, telling) if frame is not None else None
+
+
+def place(frame: Frame, telling: Telling) -> Place:
+    """Return a frame as the reader knows it, with the text of its line."""
+    source = telling.source_of(frame.file, frame.line)
+    return Place(short_path(telling.root, frame.file), frame.line, frame.function, source)
+
+
+def _absolute(file: str, root: str) -> str:
+    return file if file.startswith("/") else f"{root}/{file}"
+
+
+def _groups(result: WorldResult, telling: Telling) -> Iterator[PlaceGroup]:
+    """Return where the ranks' main threads were: the user's frames, and what they called."""
+    for group in group_by_main_stack(result.dumps):
+        inside = inside_the_test(group.frames)
+        last_user = next((i for i, f in enumerate(inside) if not is_library(f.file)), 0)
+        shown = inside[max(0, last_user - 1) :]
+        yield PlaceGroup(group.ranks, tuple(place(frame, telling) for frame in shown))
+
+
+def _evidence(
+    cause: Cause,
+    standings: Mapping[int, Standing],
+    findings: Mapping[int, RankFinding],
+    result: WorldResult,
+) -> Iterator[Evidence]:
+    for wait in _telling_waits(cause):
+        if wait.operation is not None and wait.rank not in cause.culprits:
+            when = f"+{wait.operation.since_s - result.started_s:.2f} s"
+            words = operation_words(wait.operation, result)
+            yield Evidence(wait.rank, f"entered {words} at {when}", wait.operation.source)
+    for rank in cause.culprits:
+        yield from _against(standings[rank], findings[rank], cause, result)
+
+
+def _against(
+    standing: Standing, finding: RankFinding, cause: Cause, result: WorldResult
+) -> Iterator[Evidence]:
+    facts = finding.facts
+    if standing.state == "died" and facts.exit is not None:
+        yield Evidence(standing.rank, describe_exit(facts.exit), "pidfd")
+    if standing.state == "raised" and finding.at_s is not None:
+        when = f"+{finding.at_s - result.started_s:.2f} s"
+        yield Evidence(standing.rank, f"raised {finding.summary} at {when}", "pytest")
+    if standing.state == "finished" and facts.parked_s is not None:
+        when = f"+{facts.parked_s - result.started_s:.2f} s"
+        yield Evidence(standing.rank, f"left the test at {when}", "pytest")
+    if cause.operation is not None and cause.operation.kind == "collective":
+        yield Evidence(standing.rank, _last_words(standing, cause.operation, result), "recorder")
+    if standing.label is not None and standing.state == "alive":
+        yield Evidence(standing.rank, f"main thread {standing.label}: {standing.doing}", "proc")
+
+
+def _last_words(standing: Standing, operation: Operation, result: WorldResult) -> str:
+    """Say how far a rank had come in a group."""
+    theirs = [
+        each
+        for each in standing.known
+        if each.kind == "collective" and each.group_key == operation.group_key
+    ]
+    last = max(theirs, key=lambda each: each.sequence, default=None)
+    if last is None:
+        return "entered no operation of this group"
+    return f"its last operation in this group was {operation_words(last, result)}"
+
+
+def _notes(
+    others: Iterable[Cause], findings: Mapping[int, RankFinding], result: WorldResult
+) -> Iterator[str]:
+    for cause in others:
+        yield f"also {cause.kind}: {summary(cause, findings, result)}"
+    last = result.sightings[-1] if result.sightings else None
+    if result.ending == "overrun" and last is not None and last.blockers:
+        yield f"not proven before the deadline because {'; '.join(last.blockers[:3])}"
