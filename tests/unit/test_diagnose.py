@@ -1,0 +1,377 @@
+"""Who is to blame: a table of where ranks stood, and the one cause that follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from pytest_multihost.analysis.diagnose import Cause, find_causes
+from pytest_multihost.analysis.waits import Standing, graph_of
+from pytest_multihost.model.operation import Operation
+
+ALL = (0, 1, 2, 3)
+
+
+def collective(
+    sequence: int = 1, *, name: str = "all_reduce", group: tuple[int, ...] = ALL, **more: Any
+) -> Operation:
+    """Return a collective that a thread waits in."""
+    times = {"since_s": float(sequence), "waited_s": float(sequence)}
+    return Operation(
+        name=name, kind="collective", group=group, sequence=sequence, **{**times, **more}
+    )
+
+
+def transfer(name: str, peer: int | None, sequence: int = 1, **more: Any) -> Operation:
+    """Return a send or receive that a thread waits in."""
+    return Operation(
+        name=name,
+        kind="transfer",
+        group=ALL,
+        sequence=sequence,
+        peer=peer,
+        **{"since_s": 1.0, "waited_s": 1.0, **more},
+    )
+
+
+def key(detail: str, *, since_s: float = 1.0) -> Operation:
+    """Return the wait for a key of a store."""
+    return Operation(
+        name="store.get",
+        kind="wait",
+        group=ALL,
+        sequence=1,
+        detail=detail,
+        since_s=since_s,
+        waited_s=since_s,
+    )
+
+
+def done(operation: Operation) -> Operation:
+    """Return the operation as one that is over."""
+    return replace(operation, ended_s=operation.since_s + 0.1, waited_s=None)
+
+
+def stands(rank: int, *known: Operation, **more: Any) -> Standing:
+    """Return where a rank stood that had begun these operations, and waits in the open ones."""
+    entered: dict[Any, int] = {}
+    for each in known:
+        if each.kind == "collective":
+            entered[each.group_key] = max(each.sequence, entered.get(each.group_key, 0))
+    pending = tuple(each for each in known if each.is_open and each.waited_s is not None)
+    return Standing(rank=rank, **{"known": known, "pending": pending, "entered": entered, **more})
+
+
+@dataclass(frozen=True)
+class Case:
+    """Where the ranks stood, and what follows."""
+
+    standings: Iterable[Standing]
+    kind: str
+    culprits: tuple[int, ...] = ()
+    waiting: tuple[int, ...] = ()
+    cycle: tuple[int, ...] = ()
+    confidence: str = "certain"
+
+
+FIRST = collective(1)
+SECOND = collective(2)
+PAIR = collective(1, group=(0, 1))
+OTHER_PAIR = collective(1, group=(1, 2))
+BARRIER = collective(1, name="barrier")
+FROM_0 = collective(1, name="broadcast", root=0)
+FROM_1 = collective(1, name="broadcast", root=1)
+ASYNC = replace(FIRST, waited_s=None)
+
+CASES = {
+    "late": Case([stands(0), *(stands(r, FIRST) for r in (1, 2, 3))], "straggler", (0,), (1, 2, 3)),
+    "two late": Case(
+        [stands(0), stands(1), stands(2, FIRST), stands(3, FIRST)], "straggler", (0, 1), (2, 3)
+    ),
+    "late for the second": Case(
+        [stands(0, done(FIRST)), *(stands(r, done(FIRST), SECOND) for r in (1, 2, 3))],
+        "straggler",
+        (0,),
+        (1, 2, 3),
+    ),
+    "late and restless": Case(
+        [stands(0, is_restless=True), stands(1, FIRST), stands(2, FIRST), stands(3, FIRST)],
+        "livelock",
+        (0,),
+        (1, 2, 3),
+    ),
+    "finished": Case(
+        [stands(0, done(FIRST), state="finished", since_s=2.0), stands(1, done(FIRST), SECOND)],
+        "finished",
+        (0,),
+        (1,),
+    ),
+    "finished, and nobody waits for it: the other is stuck": Case(
+        [stands(0, state="finished", since_s=2.0), stands(1, label="BLOCKED")],
+        "stuck",
+        (1,),
+        confidence="likely",
+    ),
+    "raised": Case(
+        [stands(0, state="raised", since_s=1.5), stands(1, FIRST), stands(2, FIRST)],
+        "raised",
+        (0,),
+        (1, 2),
+    ),
+    "raised inside the operation": Case(
+        [
+            stands(0, replace(done(FIRST), failed=True), state="raised", since_s=1.5),
+            stands(1, FIRST),
+        ],
+        "raised",
+        (0,),
+        (1,),
+    ),
+    "raised after the operation: not for that": Case(
+        [stands(0, done(FIRST), state="raised", since_s=9.0), stands(1, FIRST)],
+        "transport",
+        (),
+        (1,),
+        confidence="likely",
+    ),
+    "died": Case(
+        [stands(0, FIRST), stands(1, state="died", since_s=3.0), stands(2, FIRST)],
+        "died",
+        (1,),
+        (0, 2),
+    ),
+    "died inside the operation": Case(
+        [stands(0, FIRST), stands(1, FIRST, state="died", since_s=3.0)], "died", (1,), (0,)
+    ),
+    "died, and nobody waited": Case(
+        [stands(0, label="RUNNING"), stands(1, state="died", since_s=3.0)], "died", (1,)
+    ),
+    "the first of two that died": Case(
+        [stands(0, state="died", since_s=3.0), stands(1, state="died", since_s=2.0), stands(2)],
+        "died",
+        (1,),
+    ),
+    "stopped inside the operation": Case(
+        [stands(0, FIRST), stands(1, FIRST, state="stopped"), stands(2, FIRST)],
+        "stopped",
+        (1,),
+        (0, 2),
+    ),
+    "stopped before the operation": Case(
+        [stands(0, FIRST), stands(1, state="stopped")], "stopped", (1,), (0,)
+    ),
+    "native code holds the interpreter": Case(
+        [stands(0, FIRST), stands(1, state="gil_held")], "gil_held", (1,), (0,)
+    ),
+    "a chain over two groups": Case(
+        [stands(0, PAIR), stands(1, OTHER_PAIR), stands(2, label="SLEEPING")],
+        "straggler",
+        (2,),
+        (0, 1),
+    ),
+    "order over two groups": Case(
+        [
+            stands(0, collective(1, group=(0, 1))),
+            stands(1, collective(1, group=(1, 2))),
+            stands(2, collective(1, group=(0, 2))),
+        ],
+        "deadlock",
+        (),
+        (0, 1, 2),
+        (0, 1, 2),
+    ),
+    "a bystander of a deadlock waits too": Case(
+        [
+            stands(0, collective(1, group=(0, 1))),
+            stands(1, collective(1, group=(0, 1), ordinal=1)),
+            stands(2, collective(1, group=(1, 2))),
+        ],
+        "deadlock",
+        (),
+        (0, 1, 2),
+        (0, 1),
+    ),
+    "mismatch": Case(
+        [stands(0, FIRST), stands(1, BARRIER), stands(2, FIRST), stands(3, FIRST)],
+        "mismatch",
+        (1,),
+        (0, 2, 3),
+    ),
+    "mismatch, a tie": Case([stands(0, FIRST), stands(1, BARRIER)], "mismatch", (), (0, 1)),
+    "different roots": Case(
+        [stands(0, FROM_0), stands(1, FROM_1), stands(2, FROM_0)], "mismatch", (1,), (0, 2)
+    ),
+    "one root and none told": Case(
+        [stands(0, FROM_0), stands(1, replace(FROM_0, root=None))],
+        "transport",
+        (),
+        (0, 1),
+        confidence="likely",
+    ),
+    "variants of all_gather can meet": Case(
+        [
+            stands(0, collective(1, name="all_gather")),
+            stands(1, collective(1, name="all_gather_into_tensor")),
+        ],
+        "transport",
+        (),
+        (0, 1),
+        confidence="likely",
+    ),
+    "the harness's barriers of different names": Case(
+        [
+            stands(0, collective(1, name="world.barrier", scope="harness", detail="a")),
+            stands(1, collective(1, name="world.barrier", scope="harness", detail="b")),
+        ],
+        "mismatch",
+        (),
+        (0, 1),
+    ),
+    "everybody is there": Case(
+        [stands(r, FIRST) for r in ALL], "transport", (), ALL, confidence="likely"
+    ),
+    "a receive without a send": Case(
+        [stands(0, transfer("recv", 1)), stands(1, label="SLEEPING")], "straggler", (1,), (0,)
+    ),
+    "a receive whose send is there": Case(
+        [stands(0, transfer("recv", 1)), stands(1, done(transfer("send", 0)))],
+        "transport",
+        (),
+        (0,),
+        confidence="likely",
+    ),
+    "two receives face each other": Case(
+        [stands(0, transfer("recv", 1)), stands(1, transfer("recv", 0))],
+        "deadlock",
+        (),
+        (0, 1),
+        (0, 1),
+    ),
+    "a ring of sends": Case(
+        [stands(r, transfer("send", (r + 1) % 4)) for r in ALL], "deadlock", (), ALL, ALL
+    ),
+    "a key that the only other rank does not set": Case(
+        [stands(0, label="SLEEPING"), stands(1, key("ready"))],
+        "straggler",
+        (0,),
+        (1,),
+        confidence="likely",
+    ),
+    "a key that a finished rank has not set": Case(
+        [stands(0, state="finished", since_s=1.0), stands(1, key("ready"))],
+        "finished",
+        (0,),
+        (1,),
+        confidence="likely",
+    ),
+    "a lock of a file": Case(
+        [stands(0, FIRST), stands(1, locks=(0,))], "deadlock", (), (0, 1), (0, 1)
+    ),
+    "who sleeps with a lock is late": Case(
+        [stands(0, label="SLEEPING"), stands(1, locks=(0,))], "straggler", (0,), (1,)
+    ),
+    "blocked alone": Case(
+        [stands(0, label="BLOCKED"), stands(1, state="finished", since_s=1.0)],
+        "stuck",
+        (0,),
+        confidence="likely",
+    ),
+    "busy alone": Case(
+        [stands(0, label="RUNNING"), stands(1, state="finished", since_s=1.0)],
+        "livelock",
+        (0,),
+        confidence="likely",
+    ),
+    "work that runs beside is no wait": Case(
+        [stands(0, ASYNC, label="SLEEPING"), stands(1, FIRST, SECOND)],
+        "straggler",
+        (0,),
+        (1,),
+    ),
+    "another group's traffic is no mismatch": Case(
+        [
+            stands(0, collective(1, group=(0, 1)), label="BLOCKED"),
+            stands(1, label="SLEEPING"),
+            stands(2, done(collective(1, group=(2, 3), name="barrier"))),
+            stands(3, done(collective(1, group=(2, 3), name="barrier"))),
+        ],
+        "straggler",
+        (1,),
+        (0,),
+    ),
+    "an unknown place in the sequence: those in none are late": Case(
+        [
+            stands(0, label="SLEEPING"),
+            stands(1, replace(FIRST, sequence=0)),
+            stands(2, replace(FIRST, sequence=0)),
+        ],
+        "straggler",
+        (0,),
+        (1, 2),
+        confidence="likely",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_cause_is_exactly_this(name: str) -> None:
+    """Kind, culprits, who waits, and how sure that is: no name more than the evidence carries."""
+    case = CASES[name]
+    found = find_causes(tuple(case.standings))[0]
+    assert (found.kind, found.culprits, found.waiting, found.confidence) == (
+        case.kind,
+        case.culprits,
+        case.waiting,
+        case.confidence,
+    )
+    assert found.cycle == case.cycle
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_order_of_the_ranks_does_not_matter(name: str) -> None:
+    """What ranks told first is chance."""
+    standings = tuple(CASES[name].standings)
+    assert _told(find_causes(standings[::-1])) == _told(find_causes(standings))
+
+
+def _told(causes: Iterable[Cause]) -> list[tuple[Any, ...]]:
+    return [(each.kind, each.culprits, each.waiting) for each in causes]
+
+
+def test_of_two_causes_the_earlier_is_told() -> None:
+    """The other one is there for the notes."""
+    standings = (
+        stands(0, collective(5, group=(0, 1))),
+        stands(1, done(collective(4, group=(0, 1))), label="SLEEPING"),
+        stands(2, collective(1, group=(2, 3))),
+        stands(3, label="SLEEPING"),
+    )
+    assert [each.culprits for each in find_causes(standings)] == [(3,), (1,)]
+
+
+def test_all_passed_have_no_cause() -> None:
+    """Ranks that are done and waited for by nobody have done nothing."""
+    assert find_causes([stands(r, state="finished", since_s=1.0) for r in ALL]) == ()
+
+
+def test_a_world_of_one_rank_can_only_be_stuck() -> None:
+    """There is nobody who could wait for it."""
+    assert [each.kind for each in find_causes([stands(0, label="BLOCKED")])] == ["stuck"]
+
+
+def test_a_graph_of_64_ranks_in_a_chain_ends_in_one_sink() -> None:
+    """Whatever the length, it is the last one."""
+    standings = [
+        *(stands(r, collective(1, group=(r, r + 1)), known=(), entered={}) for r in range(63)),
+        stands(63),
+    ]
+    [cause] = find_causes(standings)
+    assert (cause.culprits, len(cause.waiting)) == ((63,), 63)
+
+
+def test_an_empty_graph_has_no_sinks() -> None:
+    """Nothing to say about no ranks."""
+    assert graph_of((), ()).sinks() == ()
