@@ -16,6 +16,7 @@ from pytest_multihost.pytest_plugin import interop
 from pytest_multihost.pytest_plugin.errand import errand
 from pytest_multihost.pytest_plugin.fixtures import shared_tmp_path, world
 from pytest_multihost.pytest_plugin.marks import (
+    EXPECT_SIGNATURE,
     NO_SIGNATURE,
     SIGNATURE,
     is_multihost,
@@ -65,6 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(interop, "multihost_interop")
     config.addinivalue_line("markers", SIGNATURE)
     config.addinivalue_line("markers", NO_SIGNATURE)
+    config.addinivalue_line("markers", EXPECT_SIGNATURE)
     config.stash[TALLY] = Tally(read_defaults(config))
 
 

@@ -21,6 +21,11 @@ SIGNATURE = (
     " `ranks` and `backend` take lists, which parametrize."
 )
 NO_SIGNATURE = "no_multihost: never run this test as a world, not even in mode auto."
+EXPECT_SIGNATURE = (
+    "multihost_expect(kind=None, *, culprits=None, waiting=None, match=None, within=None):"
+    " pass only if the world hangs or breaks as described. `match`: a regular expression that the"
+    " summary contains; `within`: seconds from the last progress to the verdict."
+)
 
 RANKS_PARAM = "_multihost_ranks"
 BACKEND_PARAM = "_multihost_backend"

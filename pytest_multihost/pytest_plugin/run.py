@@ -30,6 +30,7 @@ from pytest_multihost.model.diagnosis import Diagnosis
 from pytest_multihost.model.errors import LaunchError, SettingError, UnsoundForkError
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.spec import WorldSpec
+from pytest_multihost.pytest_plugin.expect import Expectation, apply, expectation
 from pytest_multihost.pytest_plugin.launching import Launching
 from pytest_multihost.pytest_plugin.live import LiveLine, LiveOutput, write_through
 from pytest_multihost.pytest_plugin.marks import scalars, wanted
@@ -54,6 +55,7 @@ class Plan:
     has_own_timeout: bool
     startup_timeout_s: float
     env: Mapping[str, str]
+    expected: Expectation | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +201,9 @@ class Run:
         finding = judge(result, Symptoms(plan.backend.symptoms, plan.backend.fatal_symptoms))
         diagnosis = diagnose(result, finding, Telling(str(self.config.rootpath), source_line))
         finding = informed(finding, diagnosis)
-        self._write(result, finding, diagnosis, directory)
+        if plan.expected is not None:
+            finding = apply(finding, plan.expected, diagnosis)
+        self._write(plan, result, finding, diagnosis, directory)
         if finding.status == "passed":
             _tidy(scratch, self.config)
         if result.ending == "interrupted":
@@ -229,6 +233,7 @@ class Run:
 
     def _write(
         self,
+        plan: Plan,
         result: WorldResult,
         finding: Finding,
         diagnosis: Diagnosis | None,
@@ -242,6 +247,8 @@ class Run:
             environment=_environment(),
         )
         data = verdict(result, finding, diagnosis, where).to_json()
+        if plan.expected is not None:
+            data["expected"] = finding.status == "passed"
         try:
             write_attempt(directory, data, result.history, origin_s=result.started_s)
             folder.append_verdict(data)
@@ -262,8 +269,8 @@ def _plan(
     want, problems = wanted(item.iter_markers("multihost"), defaults)
     size, name, more = scalars(item, want)
     problems += more
-    if item.get_closest_marker("multihost_expect") is not None:
-        problems.append("cannot be judged by multihost_expect: not available in this version")
+    expected, more = expectation(item)
+    problems += [f"(multihost_expect) {each}" for each in more]
     if len(item.nodeid) > MAX_NODEID:
         problems.append(
             f"cannot run a test whose id has {len(item.nodeid)} characters: more than {MAX_NODEID}"
@@ -282,6 +289,7 @@ def _plan(
         has_own_timeout=want.has_own_timeout,
         startup_timeout_s=want.startup_timeout_s,
         env=want.env,
+        expected=expected,
     ), problems
 
 

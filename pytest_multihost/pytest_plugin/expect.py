@@ -1,0 +1,133 @@
+"""The `multihost_expect` marker: a test that passes only if its world hangs as described."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, get_args
+
+import pytest
+
+from pytest_multihost.analysis.outcome import Finding
+from pytest_multihost.analysis.ranks import rank_set
+from pytest_multihost.model.diagnosis import Diagnosis, Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """How a diagnosis must be; None where anything will do."""
+
+    kind: str | None = None
+    culprits: tuple[int, ...] | None = None
+    waiting: tuple[int, ...] | None = None
+    match: str | None = None
+    within: float | None = None
+
+    def __str__(self) -> str:
+        """Return it as the reader wrote it: "kind=straggler, culprits=[0]"."""
+        given = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return ", ".join(
+            f"{name}={list(value) if isinstance(value, tuple) else value}"
+            for name, value in given.items()
+            if value is not None
+        )
+
+
+def expectation(item: pytest.Item) -> tuple[Expectation | None, list[str]]:
+    """Return what a test expects, and every problem with how it says so."""
+    mark = item.get_closest_marker("multihost_expect")
+    if mark is None:
+        return None, []
+    given = {**({"kind": mark.args[0]} if mark.args else {}), **mark.kwargs}
+    problems = list(_problems(mark, given))
+    if problems:
+        return None, problems
+    ranks = {name: _ranks(given.get(name)) for name in ("culprits", "waiting")}
+    return Expectation(**{**given, **ranks}), []
+
+
+def _problems(mark: pytest.Mark, given: Mapping[str, Any]) -> Iterator[str]:
+    if len(mark.args) > 1:
+        yield f"takes one positional argument, kind, not {len(mark.args)}"
+    if not given:
+        yield "says nothing that could be expected; give it kind=, culprits= or match="
+    for name, value in given.items():
+        if name not in _CHECKS:
+            yield f"has no key {name!r}; there are: {', '.join(_CHECKS)}"
+        elif value is not None and (problem := _CHECKS[name](value)):
+            yield f"{name} {problem}"
+
+
+def _check_kind(value: object) -> str:
+    known = get_args(Kind)
+    return "" if value in known else f"must be one of {', '.join(known)}, not {value!r}"
+
+
+def _check_ranks(value: object) -> str:
+    values = value if isinstance(value, list | tuple) else [value]
+    fine = all(isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in values)
+    return "" if fine else f"must be a rank or a list of ranks, not {value!r}"
+
+
+def _check_match(value: object) -> str:
+    try:
+        re.compile(value)  # type: ignore[call-overload]
+    except (TypeError, re.error) as error:
+        return f"must be a regular expression, not {value!r}: {error}"
+    return ""
+
+
+def _check_within(value: object) -> str:
+    fine = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+    return "" if fine else f"must be a positive number of seconds, not {value!r}"
+
+
+_CHECKS: Mapping[str, Callable[[object], str]] = {
+    "kind": _check_kind,
+    "culprits": _check_ranks,
+    "waiting": _check_ranks,
+    "match": _check_match,
+    "within": _check_within,
+}
+
+
+def _ranks(value: Any) -> tuple[int, ...] | None:  # noqa: ANN401 - checked before
+    if value is None:
+        return None
+    return tuple(sorted(value)) if isinstance(value, list | tuple) else (value,)
+
+
+def compare(expected: Expectation, diagnosis: Diagnosis | None) -> list[str]:
+    """Return in what a diagnosis is not as expected; empty where it is."""
+    if diagnosis is None:
+        return ["nothing hung"]
+    found = []
+    for name in ("kind", "culprits", "waiting"):
+        want, got = getattr(expected, name), getattr(diagnosis, name)
+        if want is not None and want != got:
+            found.append(f"{name} is {_shown(got)}, not {_shown(want)}")
+    if expected.match is not None and not re.search(expected.match, diagnosis.summary):
+        found.append(f"the summary has no match for {expected.match!r}")
+    if expected.within is not None and diagnosis.detected_after_s > expected.within:
+        took = f"{diagnosis.detected_after_s:.1f} s"
+        found.append(f"the verdict took {took}, not {expected.within:g} s at most")
+    return found
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return rank_set(value) if value else "nobody"
+    return str(value)
+
+
+def apply(finding: Finding, expected: Expectation, diagnosis: Diagnosis | None) -> Finding:
+    """Return the finding of a test that must hang as expected: passed if it did, else failed."""
+    if finding.status not in ("passed", "failed", "error", "xfailed", "xpassed"):
+        return finding  # skipped: nothing was run
+    differences = compare(expected, diagnosis)
+    if not differences:
+        return replace(finding, status="passed", when="call")
+    got = f"{finding.outcome}: {finding.reason}" if diagnosis is None else diagnosis.summary
+    reason = f"expected {expected}; {'; '.join(differences)} ({got})"
+    return replace(finding, status="failed", reason=reason, when="call")

@@ -1,0 +1,90 @@
+"""Tests that must hang, and say how."""
+
+from __future__ import annotations
+
+import pytest
+
+LATE = """
+import pytest, time
+
+@pytest.mark.multihost_expect({expected})
+@pytest.mark.multihost(ranks=3, timeout=4)
+def test_it(world):
+    if world.rank == 1:
+        time.sleep(600)
+    world.barrier("b")
+"""
+
+
+@pytest.mark.parametrize(
+    "expected",
+    [
+        "'straggler'",
+        "kind='straggler', culprits=[1], waiting=[0, 2]",
+        "culprits=1",
+        "match='never reached world.barrier .b.'",
+        "'straggler', within=60",
+    ],
+)
+def test_a_hang_as_expected_passes(run_worlds, expected: str) -> None:
+    """The verdict is written all the same, and says that it was expected."""
+    worlds = run_worlds(LATE.format(expected=expected))
+    worlds.run.assert_outcomes(passed=1)
+    verdict = worlds.verdicts["test_it"]
+    assert (verdict["status"], verdict["expected"], verdict["outcome"]) == ("passed", True, "hung")
+    assert verdict["diagnosis"]["culprits"] == [1]
+
+
+@pytest.mark.parametrize(
+    ("expected", "told"),
+    [
+        ("kind='deadlock'", "kind is straggler, not deadlock"),
+        ("culprits=[0]", "culprits is rank 1, not rank 0"),
+        ("waiting=[0]", "waiting is ranks 0,2, not rank 0"),
+        ("match='all_reduce'", "the summary has no match for 'all_reduce'"),
+        ("within=0.001", "not 0.001 s at most"),
+    ],
+)
+def test_another_hang_fails_and_shows_both(run_worlds, expected: str, told: str) -> None:
+    """What was expected, in what it differs, and what was found."""
+    worlds = run_worlds(LATE.format(expected=expected))
+    worlds.run.assert_outcomes(failed=1)
+    assert told in worlds.stdout
+    assert "rank 1 never reached world.barrier 'b'" in worlds.stdout
+    assert worlds.verdicts["test_it"]["expected"] is False
+
+
+def test_a_world_that_passes_has_not_hung_as_expected(run_worlds) -> None:
+    """Nothing hung: that is not what the test is for."""
+    worlds = run_worlds(
+        """
+        import pytest
+
+        @pytest.mark.multihost_expect("straggler")
+        @pytest.mark.multihost(ranks=2)
+        def test_it(world):
+            pass
+        """
+    )
+    worlds.run.assert_outcomes(failed=1)
+    assert "expected kind=straggler; nothing hung (passed: passed)" in worlds.stdout
+
+
+@pytest.mark.parametrize(
+    ("expected", "problem"),
+    [
+        ("'late'", "kind must be one of straggler, livelock"),
+        ("culprits='0'", "culprits must be a rank or a list of ranks, not '0'"),
+        ("match='('", "match must be a regular expression"),
+        ("within=0", "within must be a positive number of seconds"),
+        ("who=3", "has no key 'who'"),
+        ("", "says nothing that could be expected"),
+    ],
+)
+def test_an_expectation_that_cannot_be_is_a_usage_error(
+    run_worlds, expected: str, problem: str
+) -> None:
+    """Before anything runs, with the test's name."""
+    worlds = run_worlds(LATE.format(expected=expected))
+    assert worlds.run.ret == pytest.ExitCode.USAGE_ERROR
+    assert problem in worlds.run.stderr.str()
