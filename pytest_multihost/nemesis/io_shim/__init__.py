@@ -1,0 +1,1 @@
+"""Slow and broken files for every caller of the C library, C++ readers included."""

@@ -1,0 +1,245 @@
+"""The page of rules: shared memory in which stands which files are slow or broken for a process.
+
+Whoever has the file may write rules and read what they did: the process itself, or another one,
+say to take all rules away from a rank that is stopped. The layout is that of struct page in shim.c.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, get_args
+
+Operation = Literal["open", "read", "write", "sync", "map"]
+
+RULES = 16
+"""How many rules a page holds."""
+
+_OPERATIONS: dict[str, int] = {"open": 1, "read": 2, "write": 4, "sync": 8, "map": 16}
+_GLOB_BYTES = 512
+_SPARED = 16
+_MAGIC = 0x314D494853494F
+_SETTINGS = struct.Struct("<IIiIQQQQQ")
+_COUNTERS = struct.Struct("<QQQQQQ")
+_HEADER_BYTES = 64
+_ACTIVE_WORD = 2
+_SERIAL_AT = _SETTINGS.size
+_COUNTERS_AT = _SERIAL_AT + 8
+_GLOB_AT = 128
+_STRIDE = _GLOB_AT + (1 + _SPARED) * _GLOB_BYTES
+_SIZE = _HEADER_BYTES + RULES * _STRIDE
+_MOST = (1 << 63) - 1
+_LAST_ERROR = 4095  # the kernel's bound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IoRule:
+    """What happens to calls on files that match.
+
+    Rules add up; of several errors, and of several short reads, the first counts.
+
+    Attributes:
+        path: A glob for the real path, as of `fnmatch`: ``*`` stands for slashes as well. One
+            that begins with neither ``/`` nor ``*`` matches in any directory.
+        operations: Which calls: ``open``, ``read``, ``write``, ``sync``, and ``map``, which is the
+            call of mmap, not the reads of mapped pages.
+        seconds: What each call takes in addition; threads wait side by side.
+        bytes_per_s: How fast data is read and written at most, by all threads and children
+            together; None: as fast as it goes.
+        error: Number of the error in which a call ends instead of being made; 0: none.
+        short: How many bytes a read gets at most, or "half" of what it asked for, rounded up. None:
+            all it asked for. Reads of C's buffered files come in full, the C library sees to it.
+        nth: The first matching call that is concerned; 1 is the first.
+        count: How many calls from there on; None: all.
+        spare: Globs of files that are let alone, at most 16.
+    """
+
+    path: str
+    operations: Sequence[Operation] = ("open", "read", "write", "sync")
+    seconds: float = 0.0
+    bytes_per_s: float | None = None
+    error: int = 0
+    short: int | Literal["half"] | None = None
+    nth: int = 1
+    count: int | None = None
+    spare: Sequence[str] = ()
+
+    def problems(self) -> list[str]:
+        """Return what is wrong with it."""
+        bounds = (
+            (math.isfinite(self.seconds) and self.seconds >= 0, "seconds must be 0 or more"),
+            (self.bytes_per_s is None or self.bytes_per_s >= 1, "bytes_per_s must be 1 or more"),
+            (0 <= self.error <= _LAST_ERROR, "error must be the number of an error"),
+            (self.short in {None, "half"} or _short(self.short)[1] >= 1, "short must be 1 or more"),
+            (self.nth >= 1, "nth must be 1 or more"),
+            (self.count is None or self.count >= 1, "count must be 1 or more"),
+            (set(self.operations) <= set(_OPERATIONS), f"operations are {get_args(Operation)}"),
+            (bool(self.operations), "there must be an operation"),
+            (len(self.spare) <= _SPARED, f"at most {_SPARED} globs can be spared"),
+            (bool(self.path), "path must not be empty"),
+            (
+                all(len(_glob(each)) < _GLOB_BYTES for each in (self.path, *self.spare)),
+                f"a glob must be shorter than {_GLOB_BYTES} bytes",
+            ),
+        )
+        return [problem for is_fine, problem in bounds if not is_fine]
+
+
+@dataclass(frozen=True, slots=True)
+class IoCount:
+    """What a rule has done.
+
+    Attributes:
+        matched: Calls of its operations on files that match.
+        struck: How many of these were delayed, failed or shortened: from the `nth` on, `count`.
+        bytes: What the calls that were struck have moved.
+        slept_s: How long it made threads sleep, all together.
+        first_ns: When it struck first, on CLOCK_MONOTONIC; 0: not yet.
+    """
+
+    matched: int = 0
+    struck: int = 0
+    bytes: int = 0
+    slept_s: float = 0.0
+    first_ns: int = 0
+
+
+@dataclass(slots=True)
+class IoPage:
+    """The rules of one process, see `create` and `open`. Rules are numbered from 0.
+
+    One process at a time should add rules; `clear` may come from another at any moment.
+    """
+
+    path: Path
+    _map: mmap.mmap
+    _words: memoryview = field(init=False)
+    _longs: memoryview = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._words = memoryview(self._map).cast("I")
+        self._longs = memoryview(self._map).cast("Q")
+
+    @classmethod
+    def create(cls, path: Path) -> IoPage:
+        """Make the page at `path` without rules; it must not exist. Takes 140 kB, mostly a hole."""
+        with path.open("x+b") as file:
+            file.truncate(_SIZE)
+            page = cls(path, mmap.mmap(file.fileno(), _SIZE))
+        page._longs[0] = _MAGIC
+        return page
+
+    @classmethod
+    def open(cls, path: Path) -> IoPage:
+        """Map the page at `path`.
+
+        Raises:
+            OSError: There is none.
+            ValueError: This is no page of rules.
+        """
+        with path.open("r+b") as file:
+            page = cls(path, mmap.mmap(file.fileno(), 0))
+        if len(page._map) != _SIZE or page._longs[0] != _MAGIC:
+            raise ValueError(f"{path} is no page of I/O rules")
+        return page
+
+    def add(self, rule: IoRule) -> int:
+        """Put a rule into force beside those there are; returns its number.
+
+        Raises:
+            ValueError: There is something wrong with it, or there are 16 already.
+        """
+        active = self._words[_ACTIVE_WORD]
+        free = [number for number in range(RULES) if not active >> number & 1]
+        if not free:
+            raise ValueError(f"there are {RULES} I/O rules already, which is as many as fit")
+        self._write(free[0], rule)
+        self._words[_ACTIVE_WORD] = active | 1 << free[0]
+        return free[0]
+
+    def set_rules(self, rules: Sequence[IoRule]) -> None:
+        """Put these rules into force, numbered in their order, instead of those there are.
+
+        Raises:
+            ValueError: There is something wrong with one, or there are more than 16. Nothing is
+                changed then.
+        """
+        problems = [f"{rule!r}: {problem}" for rule in rules for problem in rule.problems()]
+        if len(rules) > RULES:
+            problems.append(f"{len(rules)} I/O rules are too many, {RULES} fit")
+        if problems:
+            raise ValueError("; ".join(problems))
+        self.clear()
+        for number, rule in enumerate(rules):
+            self._write(number, rule)
+        self._words[_ACTIVE_WORD] = (1 << len(rules)) - 1
+
+    def remove(self, number: int) -> None:
+        """Take a rule away. Who sleeps for it wakes within 50 ms; its counters stay."""
+        self._words[_ACTIVE_WORD] &= ~(1 << number)
+
+    def clear(self) -> None:
+        """Take all rules away. Who sleeps for one wakes within 50 ms; the counters stay."""
+        self._words[_ACTIVE_WORD] = 0
+
+    def fired(self) -> tuple[IoCount, ...]:
+        """Return what each of the 16 rules has done since it was put into force."""
+        return tuple(self._count(_rule_at(number)) for number in range(RULES))
+
+    def close(self) -> None:
+        """Unmap it here. What stands in it stays in force where it is mapped."""
+        self._words.release()
+        self._longs.release()
+        self._map.close()
+
+    def _count(self, at: int) -> IoCount:
+        matched, struck, moved, slept_ns, first_ns, _ = _COUNTERS.unpack_from(
+            self._map, at + _COUNTERS_AT
+        )
+        return IoCount(matched, struck, moved, slept_ns / 1e9, first_ns)
+
+    def _write(self, number: int, rule: IoRule) -> None:
+        if problems := rule.problems():
+            raise ValueError(f"{rule!r}: {'; '.join(problems)}")
+        at = _rule_at(number)
+        self._longs[(at + _SERIAL_AT) // 8] += 1
+        _SETTINGS.pack_into(self._map, at, *_settings(rule))
+        _COUNTERS.pack_into(self._map, at + _COUNTERS_AT, *[0] * 6)
+        for index, glob in enumerate((rule.path, *rule.spare)):
+            start = at + _GLOB_AT + index * _GLOB_BYTES
+            self._map[start : start + _GLOB_BYTES] = _glob(glob).ljust(_GLOB_BYTES, b"\0")
+
+
+def _rule_at(number: int) -> int:
+    return _HEADER_BYTES + number * _STRIDE
+
+
+def _settings(rule: IoRule) -> tuple[int, ...]:
+    short_mode, short_bytes = _short(rule.short)
+    return (
+        sum(_OPERATIONS[each] for each in set(rule.operations)),
+        short_mode,
+        rule.error,
+        len(rule.spare),
+        rule.nth,
+        rule.count or 0,
+        min(round(rule.seconds * 1e9), _MOST),
+        min(round(rule.bytes_per_s or 0), _MOST),
+        short_bytes,
+    )
+
+
+def _short(wanted: int | Literal["half"] | None) -> tuple[int, int]:
+    """Return which kind of short read it is, and its number of bytes."""
+    if wanted is None:
+        return 0, 0
+    return (2, 0) if wanted == "half" else (1, wanted)
+
+
+def _glob(path: str) -> bytes:
+    anywhere = path if path.startswith(("/", "*")) else f"*/{path}"
+    return anywhere.encode("utf-8", "surrogateescape")
