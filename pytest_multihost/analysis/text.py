@@ -13,7 +13,10 @@ from pytest_multihost.analysis.frames import (
 )
 from pytest_multihost.analysis.merge import StackGroup, group_by_main_stack
 from pytest_multihost.analysis.outcome import Finding, RankFinding, identity
+from pytest_multihost.analysis.page import hang_lines
 from pytest_multihost.analysis.ranks import rank_set
+from pytest_multihost.analysis.telling import Telling
+from pytest_multihost.model.diagnosis import Diagnosis
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.stack import Dump, Frame
 
@@ -33,15 +36,29 @@ class Section:
     text: str
 
 
-def sections(result: WorldResult, finding: Finding, *, root: str, files: str) -> list[Section]:
+def sections(
+    result: WorldResult,
+    finding: Finding,
+    diagnosis: Diagnosis | None,
+    *,
+    telling: Telling,
+    files: str,
+) -> list[Section]:
     """Return what is to be read under the headline rank's own traceback.
 
     Args:
         result: What was observed.
         finding: What was found.
-        root: pytest's rootdir; files below it are named relative to it.
+        diagnosis: Why it hung or broke, where that is to be told.
+        telling: What the words need besides.
         files: Where the artifacts are.
     """
+    root = telling.root
+    if diagnosis is not None and finding.outcome == "hung":
+        lines = [f"  {line}" for line in hang_lines(result, finding, diagnosis, telling)]
+        lines += [*_leftovers(result), f"  files     {files}"]
+        text = "\n".join(map(_clipped, lines))
+        return [Section(_title(result), text), *_other_failures(finding)]
     places = _places(result.dumps, root)
     parts = [Section(_title(result), "\n".join(_table(result, finding, places, files)))]
     parts += _other_failures(finding)
@@ -84,9 +101,12 @@ def _table(
         yield _clipped(
             f"{mark} {name:<{width}}  {first.outcome:<10}  {_story(first, result, places)}".rstrip()
         )
-    for command in result.leftovers:
-        yield _clipped(f"  left behind and ended: {command}")
+    yield from map(_clipped, _leftovers(result))
     yield f"  files  {files}"
+
+
+def _leftovers(result: WorldResult) -> list[str]:
+    return [f"  left behind and ended: {command}" for command in result.leftovers]
 
 
 def _groups(finding: Finding, places: Mapping[int, str]) -> list[list[RankFinding]]:

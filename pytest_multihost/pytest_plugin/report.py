@@ -13,6 +13,7 @@ import pytest
 
 from pytest_multihost.analysis.outcome import RankFinding
 from pytest_multihost.analysis.ranks import rank_set
+from pytest_multihost.analysis.telling import Telling
 from pytest_multihost.analysis.text import sections
 from pytest_multihost.model.event import Event
 from pytest_multihost.pytest_plugin._compat import (
@@ -22,7 +23,7 @@ from pytest_multihost.pytest_plugin._compat import (
     make_longrepr,
     rename_subtest,
 )
-from pytest_multihost.pytest_plugin.run import Attempted
+from pytest_multihost.pytest_plugin.run import Attempted, source_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,10 @@ def longrepr(item: pytest.Item, attempted: Attempted) -> TerminalRepr | str:
     shown = _headline(item, attempted)
     files = attempted.directory
     where = str(files.relative_to(root) if files.is_relative_to(root) else files)
-    for part in sections(attempted.result, finding, root=str(root), files=where):
+    telling = Telling(str(root), source_line)
+    for part in sections(
+        attempted.result, finding, attempted.diagnosis, telling=telling, files=where
+    ):
         shown.addsection(part.title, part.text, "-")
     return shown
 
