@@ -15,9 +15,11 @@ from __future__ import annotations
 import itertools
 import json
 import mmap
+import os
 import struct
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
@@ -32,13 +34,17 @@ GROUPS = 1024
 """How many groups of a rank are counted."""
 
 _TEXT_BYTES = 1 << 18
+_DETAIL_BYTES = _TEXT_BYTES // 2
 _HEADER = struct.Struct("<QQ")  # magic, number of texts
 _MAGIC = 0x315453484D  # "MHST1"
-_RECORD = struct.Struct("<QQQIIIIIiiIIIIIQ")
-"""began, ended, waited (ns); name, group, sequence, thread, detail; peer, root; file, line,
-function, kind, flags; its own number."""
+_RECORD = struct.Struct("<QQQIIIIIIIIIIiiQ")
+"""began, ended, waited (ns); sequence, detail; thread, file, line, function; flags; name, kind,
+group; peer, root; its own number."""
 
-_ENDED_AT, _WAITED_AT, _THREAD_AT, _FILE_AT, _FLAGS_AT = 8, 16, 36, 52, 68
+_CALL = struct.Struct("<IIIii")
+_NEW_RECORD = struct.Struct("<QQQIIIIIII20sQ")
+_WHERE = struct.Struct("<IIII")
+_ENDED_AT, _WAITED_AT, _WHERE_AT, _FLAGS_AT = 8, 16, 32, 48
 _STRIDE = _RECORD.size
 _COUNTS_AT = _HEADER.size
 _RECORDS_AT = _COUNTS_AT + 8 * GROUPS
@@ -47,6 +53,9 @@ _SIZE = _TEXTS_AT + _TEXT_BYTES
 _FAILED = 1
 _KINDS: tuple[OperationKind, ...] = get_args(OperationKind)
 _READS = 20
+
+Where = tuple[int, int, int]
+"""Number of the user's file, line in it, number of its function; zeros where it is not known."""
 
 NO_PLACE = -1
 """Where an operation is noted for which there is no room: nowhere."""
@@ -57,7 +66,20 @@ def slots_path(scratch: str | Path, rank: int) -> Path:
     return Path(scratch, f"rank-{rank}.slots")
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What is the same whenever a rank begins the same operation: made once, used often.
+
+    Attributes:
+        group: Number of its group.
+        data: The rest, as records hold it.
+    """
+
+    group: int
+    data: bytes
+
+
+@dataclass(slots=True, weakref_slot=True)
 class SlotPage:
     """A rank's own slot page, to write to.
 
@@ -65,6 +87,7 @@ class SlotPage:
     nanoseconds. Every method may be called from several threads.
     """
 
+    path: Path
     _map: mmap.mmap
     _texts: dict[str, int] = field(default_factory=dict)
     _end_of_texts: int = _TEXTS_AT
@@ -77,13 +100,20 @@ class SlotPage:
 
     def __post_init__(self) -> None:
         self._words = memoryview(self._map).cast("Q")
+        in_child = weakref.WeakMethod(self.forget)
+        os.register_at_fork(after_in_child=lambda: _call_if_alive(in_child))
+
+    def forget(self) -> None:
+        """Write to nowhere from now on: what a forked child does is not what the rank does."""
+        self._map = mmap.mmap(-1, _SIZE)
+        self._words = memoryview(self._map).cast("Q")
 
     @classmethod
     def create(cls, path: Path) -> SlotPage:
         """Make the page at `path`; it must not exist."""
         with path.open("x+b") as file:
             file.truncate(_SIZE)
-            page = cls(mmap.mmap(file.fileno(), _SIZE))
+            page = cls(path, mmap.mmap(file.fileno(), _SIZE))
         _HEADER.pack_into(page._map, 0, _MAGIC, 0)
         page.text("")
         return page
@@ -92,6 +122,14 @@ class SlotPage:
         """Return the number of `text`; 0, the empty one, when there is no room for more."""
         number = self._texts.get(text)
         return self._add_text(text) if number is None else number
+
+    def detail(self, text: str) -> int:
+        """Return the number of a text that may be one of very many: they get half of the room."""
+        number = self._texts.get(text)
+        if number is None:
+            is_room = self._end_of_texts < _TEXTS_AT + _DETAIL_BYTES
+            return self._add_text(text) if is_room else 0
+        return number
 
     def _add_text(self, text: str) -> int:
         data = text.encode("utf-8", "backslashreplace")[:1000]
@@ -123,51 +161,57 @@ class SlotPage:
                         self._words[_COUNTS_AT // 8 + number] = text << 32
         return number
 
+    def call(
+        self, name: str, kind: OperationKind, group: int, *, peer: int = -1, root: int = -1
+    ) -> Call:
+        """Prepare what `begin` writes.
+
+        Args:
+            name: As the runtime's users call it.
+            kind: Who must do something for it to end.
+            group: Number of its group.
+            peer: Other rank of a transfer.
+            root: Rank that sends or receives for all.
+        """
+        text = self._group_texts[group]
+        return Call(group, _CALL.pack(self.text(name), _KINDS.index(kind), text, peer, root))
+
     def begin(
         self,
-        name: int,
-        kind: int,
-        group: int,
+        call: Call,
         now_ns: int,
-        *,
+        waited_ns: int,
+        thread: int,
+        where: Where,
         sequence: int = 0,
-        waited_ns: int = 0,
-        peer: int = -1,
-        root: int = -1,
         detail: int = 0,
-        thread: int = 0,
-        file: int = 0,
-        line: int = 0,
-        function: int = 0,
     ) -> int:
         """Note that an operation begins, and return where it is noted, for `wait` and `end`.
 
         Args:
-            name: Number of its name.
-            kind: Index in `OperationKind`.
-            group: Number of its group.
+            call: Which operation.
             now_ns: The time.
+            waited_ns: The time, if the calling thread waits for it from now on, else 0.
+            thread: Native id of the calling thread.
+            where: The user's line.
             sequence: Its place among its like; 0: the group's next collective.
-            waited_ns: The time, if the calling thread waits for it from now on.
-            peer: Other rank of a transfer.
-            root: Rank that sends or receives for all.
             detail: Number of a text for the reader.
-            thread: Native id of the thread.
-            file: Number of the name of the user's file.
-            line: Line in it.
-            function: Number of the function's name.
         """
         if not sequence:
+            group = call.group
             sequence = next(self._sequences[group])
             if group < GROUPS:
                 self._words[_COUNTS_AT // 8 + group] = self._group_texts[group] << 32 | sequence
-        number = self._free_number()
-        if number < 0:
-            return NO_PLACE
+        number = next(self._numbers)
         at = _RECORDS_AT + (number % RECORDS) * _STRIDE
-        _RECORD.pack_into(
-            self._map, at, now_ns, 0, waited_ns, name, self._group_texts[group], sequence, thread,
-            detail, peer, root, file, line, function, kind, 0, number + 1,
+        if self._words[at >> 3] and not self._words[(at >> 3) + 1]:
+            number = self._free_number()
+            if number < 0:
+                return NO_PLACE
+            at = _RECORDS_AT + (number % RECORDS) * _STRIDE
+        _NEW_RECORD.pack_into(
+            self._map, at, now_ns, 0, waited_ns, sequence, detail, thread, *where, 0, call.data,
+            number + 1,
         )  # fmt: skip
         return at
 
@@ -180,20 +224,10 @@ class SlotPage:
                 return number
         return NO_PLACE
 
-    def wait(
-        self,
-        at: int,
-        now_ns: int,
-        *,
-        thread: int = 0,
-        file: int = 0,
-        line: int = 0,
-        function: int = 0,
-    ) -> None:
+    def wait(self, at: int, now_ns: int, thread: int, where: Where) -> None:
         """Note that a thread waits from now on for the operation noted at `at`."""
         if at != NO_PLACE:
-            struct.pack_into("<I", self._map, at + _THREAD_AT, thread)
-            struct.pack_into("<III", self._map, at + _FILE_AT, file, line, function)
+            _WHERE.pack_into(self._map, at + _WHERE_AT, thread, *where)
             self._words[(at + _WAITED_AT) // 8] = now_ns
 
     def leave(self, at: int) -> None:
@@ -211,6 +245,12 @@ class SlotPage:
         if at != NO_PLACE:
             struct.pack_into("<I", self._map, at + _FLAGS_AT, _FAILED)
             self._words[(at + _ENDED_AT) // 8] = now_ns
+
+
+def _call_if_alive(method: weakref.WeakMethod[Callable[[], None]]) -> None:
+    call = method()
+    if call is not None:
+        call()
 
 
 def read_slots(path: Path, *, rank: int) -> Operations:
@@ -257,8 +297,8 @@ def _reread(path: Path, at: int) -> bytes:
 
 
 def _operation(record: tuple[Any, ...], texts: list[str]) -> Operation:
-    began, ended, waited, name, group, sequence, thread, detail = record[:8]
-    peer, root, file, line, function, kind, flags, _ = record[8:]
+    began, ended, waited, sequence, detail, thread, file, line, function, flags = record[:10]
+    name, kind, group, peer, root = record[10:15]
     ranks, ordinal, scope = json.loads(texts[group])
     return Operation(
         name=texts[name],
