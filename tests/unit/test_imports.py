@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,3 +96,10 @@ def test_a_module_that_does_not_exist_is_as_missing_as_ever() -> None:
     after_import("no_such_module_anywhere", lambda _: None)
     with pytest.raises(ModuleNotFoundError, match=r"^No module named 'no_such_module_anywhere'$"):
         importlib.import_module("no_such_module_anywhere")
+
+
+def test_recorders_import_no_runtime() -> None:
+    """A world of another backend pays nothing for jax and torch."""
+    code = "from pytest_multihost.rank.recorder import jax; import sys; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert not {"jax", "jaxlib", "torch", "numpy"} & {*run.stdout.split()}

@@ -1,0 +1,321 @@
+"""What a rank does with other ranks through jax.
+
+jax offers little to hold on to. What it calls from Python is wrapped here: the coordination
+service's barriers and key waits, `multihost_utils`, `jax.distributed` itself. What a jitted
+function does is not to be seen: it is C++ from the call to the collective. With several local
+devices the call returns, and the rank waits where it needs the result; that wait is noted, as one
+for its own devices. With one local device the collective runs inside the call, and nothing is
+noted; so it is when `numpy.asarray` reads an array of one device, through the buffer protocol.
+Then the native frames tell.
+
+Only the outermost of nested operations is noted: `sync_global_devices` is an `assert_equal` is a
+`process_allgather`, and a rank counts as one what another has called by another name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from types import FunctionType, ModuleType
+from typing import Any
+
+from pytest_multihost.rank.recorder.imports import after_import
+from pytest_multihost.rank.recorder.recorder import Ranks, Recorder
+
+BARRIER_SCOPE = "barrier "
+"""Begins the scope of a coordination service's barrier; the barrier's id follows."""
+
+RUNTIME_SCOPE = "jax.distributed"
+"""The scope of starting and shutting down."""
+
+DEVICE_WAIT = "block_until_ready"
+"""Name of the operation that waits for what this rank's own devices compute.
+
+Its group is this rank alone. What the devices wait for, only native frames tell.
+"""
+
+_DETAIL_CHARS = 120  # texts are kept for the rank's life, in little room
+_LEAVES = 3
+
+Call = Callable[..., Any]
+Begin = Callable[[], int]
+Describe = Callable[..., Begin | None]
+"""Gets the arguments of a call; returns what notes its begin, None where nothing is to be noted."""
+
+
+def install(recorder: Recorder) -> None:
+    """Note what this rank does through jax from now on; jax may be imported later, or never.
+
+    What is wrapped takes, returns and raises what it did before.
+    """
+    noting = _Noting(recorder)
+    after_import("jaxlib._jax", noting.watch_coordination)
+    after_import("jaxlib.xla_client", noting.watch_batches)
+    after_import("jax._src.array", noting.watch_arrays)
+    after_import("jax._src.distributed", noting.watch_runtime)
+    after_import("jax.experimental.multihost_utils", noting.watch_multihost_utils)
+
+
+class _Depth(threading.local):
+    """Whether this thread is in an operation that is noted."""
+
+    is_inside = False
+
+
+@dataclass(slots=True)
+class _Noting:
+    """What is wrapped, and how its calls are noted."""
+
+    recorder: Recorder
+    depth: _Depth = field(default_factory=_Depth)
+    waits: Iterator[int] = field(default_factory=functools.partial(itertools.count, 1))
+
+    def watch_coordination(self, module: ModuleType) -> None:
+        """Wrap the client of the coordination service."""
+        client = module.DistributedRuntimeClient
+        for name in ("wait_at_barrier", "get_live_nodes"):
+            self._wrap(client, name, getattr(self, f"_{name}"))
+        for name in ("blocking_key_value_get", "blocking_key_value_get_bytes"):
+            self._wrap(client, name, functools.partial(self._key_wait, name))
+
+    def watch_runtime(self, module: ModuleType) -> None:
+        """Wrap what `jax.distributed` is made of; its functions are imported by name."""
+        self._wrap(module.State, "initialize", self._initialize)
+        self._wrap(module.State, "shutdown", self._shutdown)
+
+    def watch_multihost_utils(self, module: ModuleType) -> None:
+        """Wrap the functions in place: test modules have long imported them by name."""
+        for name, detail in _DETAILS.items():
+            wrap = functools.partial(
+                self._noted, describe=functools.partial(self._joint, name, detail)
+            )
+            with contextlib.suppress(Exception):  # another version of jax
+                _replace_code(getattr(module, name), wrap)
+
+    def watch_arrays(self, module: ModuleType) -> None:
+        """Wrap where Python code waits for an array."""
+        arrays = module.ArrayImpl
+        for name in (DEVICE_WAIT, "item"):
+            self._wrap(arrays, name, self._device_wait)
+        with contextlib.suppress(Exception):
+            wait = self._noted(vars(arrays)["_value"].fget, describe=self._device_wait)
+            arrays._value = property(wait)  # noqa: SLF001 - float(), tolist(), __array__ and print
+
+    def watch_batches(self, module: ModuleType) -> None:
+        """Wrap what `jax.block_until_ready` calls with several arrays."""
+        self._wrap(module, "batched_block_until_ready", self._batch_wait)
+
+    def _wrap(self, owner: Any, name: str, describe: Describe) -> None:  # noqa: ANN401 - jax's
+        with contextlib.suppress(Exception):  # another version of jax
+            setattr(owner, name, self._noted(getattr(owner, name), describe=describe))
+
+    def _noted(self, call: Call, *, describe: Describe) -> Call:
+        depth, recorder = self.depth, self.recorder
+
+        def noted(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever jax's does
+            __tracebackhide__ = True
+            begin = None if depth.is_inside else _described(describe, args, kwargs)
+            if begin is None:
+                return call(*args, **kwargs)
+            at = begin()
+            depth.is_inside = True
+            try:
+                result = call(*args, **kwargs)
+            except BaseException:
+                recorder.fail(at)
+                raise
+            finally:
+                depth.is_inside = False
+            recorder.end(at)
+            return result
+
+        _look_like(noted, call)
+        return noted
+
+    def _wait_at_barrier(
+        self,
+        client: object,
+        barrier_id: str,
+        timeout_in_ms: object = None,
+        process_ids: Iterable[int] | None = None,
+    ) -> Begin | None:
+        del timeout_in_ms
+        scope = f"{BARRIER_SCOPE}{barrier_id}"
+        return self._meeting(client, "wait_at_barrier", scope, process_ids, barrier_id)
+
+    def _get_live_nodes(self, client: object, process_ids: Iterable[int]) -> Begin | None:
+        return self._meeting(client, "get_live_nodes", "live nodes", process_ids, "")
+
+    def _meeting(
+        self, client: object, name: str, scope: str, process_ids: Iterable[int] | None, detail: str
+    ) -> Begin | None:
+        if not self._is_of_this_world(client):
+            return None
+        group = tuple(sorted({*process_ids})) if process_ids else self.recorder.everybody
+        return self._begin(name, group, scope=scope, detail=detail)
+
+    def _key_wait(self, name: str, _: object, /, key: str, *__: object, **___: object) -> Begin:
+        return functools.partial(
+            self.recorder.begin,
+            name,
+            "wait",
+            self.recorder.everybody,
+            sequence=next(self.waits),
+            detail=_shortened(key),
+        )
+
+    def _initialize(self, _: object, *args: object, **kwargs: object) -> Begin | None:
+        count = args[1] if len(args) > 1 else kwargs.get("num_processes")
+        if count not in {None, self.recorder.size}:
+            return None
+        everybody = self.recorder.everybody
+        return self._begin("jax.distributed.initialize", everybody, scope=RUNTIME_SCOPE)
+
+    def _shutdown(self, state: Any) -> Begin | None:  # noqa: ANN401 - jax's
+        if not self._is_of_this_world(state.client):
+            return None
+        everybody = self.recorder.everybody
+        return self._begin("jax.distributed.shutdown", everybody, scope=RUNTIME_SCOPE)
+
+    def _joint(
+        self, name: str, detail: Callable[..., str], /, *args: object, **kwargs: object
+    ) -> Begin | None:
+        """Describe a call that all processes make; alone, each has nothing to wait for."""
+        client = sys.modules["jax._src.distributed"].global_state.client
+        if not self._is_of_this_world(client):
+            return None
+        everybody = self.recorder.everybody
+        return self._begin(name, everybody, detail=_shortened(detail(*args, **kwargs)))
+
+    def _begin(self, name: str, group: Ranks, *, scope: str = "", detail: str = "") -> Begin:
+        return functools.partial(
+            self.recorder.begin, name, "collective", group, scope=scope, detail=_shortened(detail)
+        )
+
+    def _device_wait(self, array: Any, *_: object) -> Begin | None:  # noqa: ANN401 - jax's
+        """Describe a wait for an array; one that is ready costs well under a microsecond.
+
+        Asking a deleted array whether it is ready ends the process (jax 0.10.2, SIGSEGV).
+        """
+        if array.is_deleted() or array.is_ready():
+            return None
+        return functools.partial(
+            self.recorder.begin,
+            DEVICE_WAIT,
+            "wait",
+            (self.recorder.rank,),
+            sequence=next(self.waits),
+            detail=_shapes([array]),
+        )
+
+    def _batch_wait(self, arrays: Iterable[Any]) -> Begin | None:
+        described = (self._device_wait(array) for array in arrays)
+        return next((begin for begin in described if begin is not None), None)
+
+    def _is_of_this_world(self, client: object) -> bool:
+        """Return whether the client's processes are this world's ranks, by the same numbers.
+
+        A test may start other worlds: a part of the ranks, or with clients of its own.
+        """
+        state = sys.modules["jax._src.distributed"].global_state
+        who = (state.process_id, state.num_processes)
+        return client is not None and client is state.client and who == self._who
+
+    @property
+    def _who(self) -> tuple[int, int]:
+        return self.recorder.rank, self.recorder.size
+
+
+def _look_like(wrapper: Any, call: Call) -> None:  # noqa: ANN401 - a function gets attributes
+    """Do what `functools.wraps` does, also for methods from C++ that lack a name or a module."""
+    for attribute in functools.WRAPPER_ASSIGNMENTS:
+        with contextlib.suppress(AttributeError, TypeError):
+            setattr(wrapper, attribute, getattr(call, attribute))
+    vars(wrapper).update(getattr(call, "__dict__", {}))
+    wrapper.__wrapped__ = call
+
+
+def _described(describe: Describe, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Begin | None:
+    """Return what notes the call; None where it cannot be told: wrong arguments, a deleted array.
+
+    What the call itself then raises is its own.
+    """
+    try:
+        return describe(*args, **kwargs)
+    except Exception:  # noqa: BLE001 - an error in recording is no error of the test
+        return None
+
+
+def _shapes(tree: object) -> str:
+    """Return type and shape of the first arrays of `tree`; values are not touched."""
+    leaves = sys.modules["jax"].tree_util.tree_leaves(tree)
+    shown = [_shape(leaf) for leaf in leaves[:_LEAVES]]
+    return ", ".join(shown + ["…"] * (len(leaves) > _LEAVES))
+
+
+def _shape(leaf: object) -> str:
+    shape = getattr(leaf, "shape", ())
+    return f"{getattr(leaf, 'dtype', type(leaf).__name__)}{list(shape)}"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _DETAIL_CHARS else f"{text[: _DETAIL_CHARS - 1]}…"
+
+
+def _name(name: str) -> str:
+    return name
+
+
+def _tree(in_tree: object, *_: object, **__: object) -> str:
+    return _shapes(in_tree)
+
+
+def _message(in_tree: object, fail_message: str = "") -> str:
+    return fail_message or _shapes(in_tree)
+
+
+_DETAILS: dict[str, Callable[..., str]] = {
+    "sync_global_devices": _name,
+    "process_allgather": _tree,
+    "broadcast_one_to_all": _tree,
+    "assert_equal": _message,
+}
+"""The functions of `multihost_utils` that all processes must call, and what tells calls apart."""
+
+
+def _stand_in(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever jax's does
+    __tracebackhide__ = True
+    return _recorded(*args, **kwargs)  # the name is replaced with the code's
+
+
+def _recorded(*_: object, **__: object) -> None:
+    """Stand for what `_stand_in` calls."""
+
+
+def _replace_code(function: FunctionType, wrap: Callable[[Call], Call]) -> None:
+    """Have `function` run a wrapper of itself, and stay the object that others have imported."""
+    key = f"_recorded_{function.__name__}"
+    names = function.__globals__
+    if key in names:
+        names[key] = wrap(names[key])
+        return
+    original = FunctionType(
+        function.__code__,
+        names,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    original.__kwdefaults__ = function.__kwdefaults__
+    functools.update_wrapper(original, function)
+    del vars(original)["__wrapped__"]
+    names[key] = wrap(original)
+    vars(function)["__wrapped__"] = original  # for inspect.signature
+    function.__code__ = _stand_in.__code__.replace(
+        co_names=(key,), co_name=function.__name__, co_qualname=function.__qualname__
+    )

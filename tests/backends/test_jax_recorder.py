@@ -1,0 +1,368 @@
+from __future__ import annotations
+
+import inspect
+import os
+import pickle
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import multihost_utils
+from jax.experimental.multihost_utils import (
+    assert_equal,
+    broadcast_one_to_all,
+    process_allgather,
+    sync_global_devices,
+)
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from pytest_multihost import World
+from pytest_multihost.model.operation import Operation
+from pytest_multihost.rank.recorder.jax import install
+from pytest_multihost.rank.recorder.recorder import Recorder
+from pytest_multihost.watch.slots import SlotPage, read_slots, slots_path
+
+pytestmark = pytest.mark.multihost(ranks=2, backend="jax", local_devices=2, timeout=60)
+
+TIMEOUT_MS = 50_000
+
+
+@dataclass(frozen=True)
+class Records:
+    """The slot pages of all ranks, written from now on."""
+
+    world: World
+    directory: Path
+    recorder: Recorder
+
+    def of(self, rank: int) -> tuple[Operation, ...]:
+        return read_slots(slots_path(self.directory, rank), rank=rank).recent
+
+    @property
+    def ours(self) -> tuple[Operation, ...]:
+        return self.of(self.world.rank)
+
+    def await_open(self, rank: int) -> Operation:
+        """Wait until `rank` is in an operation, and return it."""
+        page = slots_path(self.directory, rank)
+        while not (found := read_slots(page, rank=rank).open):
+            time.sleep(0.005)
+        (operation,) = found
+        return operation
+
+
+@pytest.fixture
+def records(world: World, shared_tmp_path: Path) -> Records:
+    """Have every rank note what it does."""
+    page = SlotPage.create(slots_path(shared_tmp_path, world.rank))
+    recorder = Recorder(page, world.rank, world.size)
+    install(recorder)
+    world.barrier()
+    return Records(world, shared_tmp_path, recorder)
+
+
+@pytest.fixture
+def mesh() -> Mesh:
+    """All devices in a row."""
+    return jax.make_mesh((jax.device_count(),), ("x",))
+
+
+def _client() -> Any:  # noqa: ANN401 - of jaxlib
+    return jax._src.distributed.global_state.client
+
+
+def _sum(mesh: Mesh, values: np.ndarray | None = None) -> jax.Array:
+    """Add over all devices what each has, in a jitted function."""
+    values = np.arange(mesh.size, dtype=np.float32) if values is None else values
+    spread = jax.make_array_from_callback(
+        values.shape, NamedSharding(mesh, PartitionSpec("x")), lambda index: values[index]
+    )
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    return jax.jit(lambda x: x.sum(), out_shardings=everywhere)(spread)
+
+
+def _call_late(
+    records: Records, call: Callable[[], object], late: int = 0, waiter: int = 1
+) -> Operation | None:
+    """Call it in all ranks; in the late one only when the waiter is seen to wait."""
+    seen = records.await_open(waiter) if records.world.rank == late else None
+    call()
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("name", "call", "detail"),
+    [
+        ("sync_global_devices", lambda: sync_global_devices("here"), "here"),
+        ("process_allgather", lambda: process_allgather(np.ones((3, 2))), "float64[3, 2]"),
+        ("process_allgather", lambda: process_allgather(np.ones(3), True), "float64[3]"),
+        (
+            "process_allgather",
+            lambda: process_allgather(in_tree={"a": np.int8(1), "b": 2.0}, tiled=True),
+            "int8[], float[]",
+        ),
+        ("broadcast_one_to_all", lambda: broadcast_one_to_all(np.ones(3)), "float64[3]"),
+        ("assert_equal", lambda: assert_equal(np.ones(3)), "float64[3]"),
+        ("assert_equal", lambda: assert_equal(1, "all alike"), "all alike"),
+    ],
+)
+def test_a_rank_that_waits_in_multihost_utils_is_seen_there(
+    records: Records, name: str, call: Callable[[], object], detail: str
+) -> None:
+    """Whoever looks from outside reads what it waits in, for whom, and which one it is."""
+    call()
+    records.world.barrier()
+    seen = _call_late(records, call)
+    if seen is not None:
+        assert (seen.name, seen.kind, seen.detail) == (name, "collective", detail)
+        assert (seen.group, seen.scope, seen.sequence) == ((0, 1), "", 2)
+        assert seen.waited_s is not None
+        assert seen.frame is not None
+        assert seen.frame.file == __file__
+    assert [each.name for each in records.ours] == [name, name]
+    assert not [each for each in records.ours if each.is_open or each.failed]
+
+
+def test_a_check_hidden_in_device_put_is_seen(records: Records, mesh: Mesh) -> None:
+    """It compares the values of all processes, which nobody expects of it."""
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    seen = _call_late(records, lambda: jax.device_put(np.ones(3), everywhere))
+    assert seen is None or (seen.name, seen.kind) == ("assert_equal", "collective")
+
+
+@pytest.mark.multihost(ranks=3)
+def test_a_barrier_is_known_by_its_id_and_its_processes(records: Records) -> None:
+    """A rank that waits at another barrier is not at this one."""
+    if records.world.rank == 1:  # not asked for at the second
+        _client().wait_at_barrier("everybody", TIMEOUT_MS)
+    else:
+        seen = _call_late(
+            records, lambda: _client().wait_at_barrier("two", TIMEOUT_MS, process_ids=[2, 0]), 0, 2
+        )
+        _client().wait_at_barrier("everybody", TIMEOUT_MS, None)
+        assert seen is None or seen.detail == "two"
+    records.world.barrier()
+    noted = {
+        rank: [(each.group, each.scope, each.sequence) for each in records.of(rank)]
+        for rank in range(3)
+    }
+    everybody, two = ((0, 1, 2), "barrier everybody", 1), ((0, 2), "barrier two", 1)
+    assert noted == {0: [two, everybody], 1: [everybody], 2: [two, everybody]}
+
+
+def test_a_barrier_that_is_used_again_is_counted(records: Records) -> None:
+    """The service lets an id be used again when everybody has passed."""
+    for _ in range(3):
+        _client().wait_at_barrier("again", TIMEOUT_MS)
+    assert [each.sequence for each in records.ours] == [1, 2, 3]
+
+
+def test_a_barrier_that_fails_raises_what_it_raised(records: Records) -> None:
+    """And is noted as left by an exception."""
+    if records.world.is_primary:
+        with pytest.raises(jax.errors.JaxRuntimeError, match="DEADLINE_EXCEEDED"):
+            _client().wait_at_barrier("nobody comes", 100)
+        (barrier,) = records.ours
+        assert barrier.failed
+        with pytest.raises(TypeError, match="incompatible function arguments"):
+            _client().wait_at_barrier()
+        assert records.ours == (barrier,)
+
+
+def test_a_wait_for_a_key_is_seen(records: Records) -> None:
+    """Of whom it is expected, nobody knows."""
+    seen: list[Operation] = []
+    if records.world.is_primary:
+        seen.append(records.await_open(1))
+        _client().key_value_set("the key", "the value")
+        records.world.barrier()
+        seen.append(records.await_open(1))
+        _client().key_value_set_bytes("other key", b"\0")
+    else:
+        assert _client().blocking_key_value_get("the key", TIMEOUT_MS) == "the value"
+        records.world.barrier()
+        assert _client().blocking_key_value_get_bytes("other key", TIMEOUT_MS) == b"\0"
+    assert [(each.kind, each.name, each.detail) for each in seen] in (
+        [],
+        [
+            ("wait", "blocking_key_value_get", "the key"),
+            ("wait", "blocking_key_value_get_bytes", "other key"),
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        lambda y: y.block_until_ready(),
+        jax.block_until_ready,
+        lambda y: jax.block_until_ready([y, y]),
+        float,
+        lambda y: y.item(),
+        np.asarray,
+        jax.device_get,
+        str,
+    ],
+    ids=["method", "one", "several", "float", "item", "asarray", "device_get", "str"],
+)
+def test_a_rank_that_waits_for_its_devices_is_seen(
+    records: Records, mesh: Mesh, wait: Callable[[jax.Array], object]
+) -> None:
+    """With several devices the call returns, and whoever needs the result waits."""
+    _sum(mesh).block_until_ready()  # a late first collective ends in an error after 30 s
+    records.world.barrier()
+    before = len(records.ours)
+    seen = _call_late(records, lambda: wait(_sum(mesh)))
+    if seen is not None:
+        assert (seen.name, seen.kind, seen.group) == ("block_until_ready", "wait", (1,))
+        assert seen.detail == "float32[]"
+        assert seen.frame is not None
+        assert seen.frame.file == __file__
+    else:
+        (ours,) = records.ours[before:]
+        assert not ours.is_open
+
+
+def test_what_is_ready_is_not_noted(records: Records, mesh: Mesh) -> None:
+    """Reading numbers is cheap and stays so."""
+    ready = [_sum(mesh), jnp.ones(3)]
+    jax.block_until_ready(ready)
+    before = records.ours
+    for array in ready:
+        array.block_until_ready()
+        np.asarray(array)
+        jax.device_get(array)
+    assert float(ready[0]) == sum(range(mesh.size))
+    assert ready[1].tolist() == [1, 1, 1]
+    assert records.ours == before
+
+
+def test_each_thread_has_its_own_operations(records: Records) -> None:
+    """A thread in a barrier does not hide what another does."""
+    passing = threading.Thread(target=_client().wait_at_barrier, args=("in a thread", TIMEOUT_MS))
+    if records.world.is_primary:
+        passing.start()
+        assert records.await_open(0).thread == passing.native_id
+        sync_global_devices("meanwhile")
+        records.world.barrier()
+    else:
+        sync_global_devices("meanwhile")
+        records.world.barrier()
+        passing.start()
+    passing.join()
+    details = {each.detail for each in records.ours}
+    assert details == {"in a thread", "meanwhile"}
+
+
+def test_what_happens_to_a_rank_happens_before_it_enters(records: Records) -> None:
+    """Faults listen; what they raise is the test's to see."""
+    asked: list[tuple[str, str, int]] = []
+
+    def refuse(name: str, kind: str) -> None:
+        asked.append((name, kind, len(records.ours)))
+        raise ZeroDivisionError
+
+    records.recorder.on_begin.append(refuse)
+    with pytest.raises(ZeroDivisionError):
+        sync_global_devices("never entered")
+    records.recorder.on_begin.clear()
+    sync_global_devices("entered")
+    assert asked == [("sync_global_devices", "collective", 0)]
+    assert [(each.detail, each.sequence) for each in records.ours] == [("entered", 1)]
+
+
+def test_an_error_in_recording_is_no_error_of_the_test(
+    records: Records, mesh: Mesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Were the page gone, everything would still work."""
+    monkeypatch.setattr(SlotPage, "begin", None)
+    monkeypatch.setattr("pytest_multihost.rank.recorder.jax._shapes", None)
+    sync_global_devices("all the same")
+    assert process_allgather(np.int32(3)).tolist() == [3, 3]
+    _client().wait_at_barrier("all the same", TIMEOUT_MS)
+    assert float(_sum(mesh)) == sum(range(mesh.size))
+
+
+def test_functions_are_what_they_were(world: World, shared_tmp_path: Path) -> None:
+    """Same objects, signatures, sources and pickles; arguments are refused in the same words."""
+    functions = [sync_global_devices, process_allgather, broadcast_one_to_all, assert_equal]
+    before = [_looks(function) for function in functions]
+    install(Recorder(SlotPage.create(shared_tmp_path / str(world.rank)), world.rank, world.size))
+    assert [_looks(function) for function in functions] == before
+    assert multihost_utils.sync_global_devices is sync_global_devices
+    array = jnp.ones(3)
+    assert pickle.loads(pickle.dumps(array)).tolist() == [1, 1, 1]  # noqa: S301 - our own
+    assert isinstance(array, jax.Array)
+    with pytest.raises(TypeError, match=re.escape("sync_global_devices() missing 1 required")):
+        sync_global_devices()
+
+
+def _looks(function: FunctionType) -> tuple[object, ...]:
+    called = (inspect.signature(function), inspect.getsource(function))
+    named = (function.__name__, function.__qualname__, function.__module__, function.__doc__)
+    return *called, *named, function.__defaults__, pickle.dumps(function)
+
+
+def test_traced_functions_are_traced(records: Records) -> None:
+    """Inside jit, grad and vmap there are no values to wait for."""
+    known = jnp.arange(3.0)
+
+    def sum_of_squares(x: jax.Array) -> jax.Array:
+        squares: jax.Array = jax.block_until_ready(x * known)
+        return squares.sum()
+
+    squares = jax.jit(sum_of_squares)
+    assert squares(known) == 5
+    assert jax.grad(squares)(known).tolist() == [0, 1, 2]
+    assert jax.vmap(squares)(jnp.ones((2, 3))).tolist() == [3, 3]
+    with pytest.raises(jax.errors.ConcretizationTypeError):
+        jax.jit(lambda x: x.item())(jnp.ones(()))
+    with pytest.raises(jax.errors.TracerArrayConversionError):
+        jax.jit(process_allgather)(known)
+
+
+def test_a_deleted_array_is_deleted(records: Records) -> None:
+    """The error is jax's own."""
+    array = jnp.ones(3)
+    array.delete()
+    with pytest.raises(RuntimeError, match="deleted or donated buffer"):
+        array.block_until_ready()
+    with pytest.raises(RuntimeError, match="Array has been deleted"):
+        array.tolist()
+    with pytest.raises(RuntimeError, match="deleted or donated buffer"):
+        jax.block_until_ready([array, array])
+
+
+@pytest.mark.multihost(backend="none")
+def test_starting_and_shutting_down_are_seen(records: Records) -> None:
+    """They need all processes, and a test may do both itself."""
+    address = f"127.0.0.1:{os.environ['MASTER_PORT']}"
+    place = (records.world.size, records.world.rank)
+    seen = _call_late(records, lambda: jax.distributed.initialize(address, *place), 1, 0)
+    assert seen is None or (seen.name, seen.group) == ("jax.distributed.initialize", (0, 1))
+    records.world.barrier()
+    seen = _call_late(records, jax.distributed.shutdown, 1, 0)
+    assert seen is None or (seen.name, seen.group) == ("jax.distributed.shutdown", (0, 1))
+
+
+@pytest.mark.multihost(backend="none")
+def test_a_world_of_its_own_is_not_taken_for_ours(records: Records) -> None:
+    """Process 0 of a test's own small world says nothing about rank 0."""
+    if records.world.rank == 1:
+        address = f"127.0.0.1:{os.environ['MASTER_PORT']}"
+        jax.distributed.initialize(address, num_processes=1, process_id=0)
+        _client().wait_at_barrier("alone", TIMEOUT_MS)
+        sync_global_devices("alone")
+        jax.distributed.shutdown()
+    else:
+        sync_global_devices("alone")
+    assert {each.kind for each in records.ours} <= {"wait"}
