@@ -133,6 +133,8 @@ def _kind_of_rank(
         return "transport"
     if waiters:
         return "livelock" if standing.is_restless and not own else "straggler"
+    if standing.label is None and not own:
+        return None  # nothing was seen of it
     return "livelock" if standing.label == "RUNNING" else "stuck"
 
 

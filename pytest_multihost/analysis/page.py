@@ -72,7 +72,7 @@ def _rows(
     rows = sorted(groups.items(), key=lambda group: _importance(group[1], diagnosis))
     names = [rank_set(ranks) for _, ranks in rows]
     cells = [[row[column] for row, _ in rows] for column in range(2)]
-    widths = [max(map(len, names)), *(min(34, max(map(len, column))) for column in cells)]
+    widths = [max(map(len, names)), *(min(48, max(map(len, column))) for column in cells)]
     for (row, ranks), name in zip(rows, names, strict=True):
         mark = "►" if set(ranks) & set(diagnosis.culprits) else " "
         state, doing, where = row
@@ -131,28 +131,30 @@ def _places(result: WorldResult, telling: Telling) -> Mapping[int, str]:
 def tree_lines(result: WorldResult, telling: Telling) -> Iterator[str]:
     """Yield the merged stacks; what all ranks share first, then where they part."""
     nodes = merge_stacks(result.dumps)
-    if not nodes:
-        return
-    drawn = list(walk(nodes)) if len(nodes) > 1 else _under_the_root(nodes[0], result)
-    width = max(len(lead) + len(_chain(node)) for lead, node in drawn[:_MAX_BRANCHES])
-    for lead, node in drawn[:_MAX_BRANCHES]:
+    drawn = list(walk(nodes)) if len(nodes) > 1 else _under_the_root(nodes)
+    shown = drawn[:_MAX_BRANCHES]
+    names = max((len(_name(node, result)) for _, node in shown), default=0)
+    heads = [f"{lead}{_name(node, result):<{names}}  {_chain(node)}" for lead, node in shown]
+    width = min(48, max(map(len, heads), default=0))
+    for head, (_, node) in zip(heads, shown, strict=True):
         at = place(node.frames[-1], telling)
-        words = f"{lead}{_name(node, result)}{_chain(node)}"
         source = f"  » {at.source}" if at.source else ""
-        yield f"{words:<{min(width + 10, 48)}}  {at.file}:{at.line}{source}"
+        yield f"{head:<{width}}  {at.file}:{at.line}{source}"
     if len(drawn) > _MAX_BRANCHES:
-        yield f"and {len(drawn) - _MAX_BRANCHES} more branches"
+        yield f"and {len(drawn) - _MAX_BRANCHES} more branches in verdict.json"
+    silent = [dump.rank for dump in result.dumps if not dump.threads]
+    if silent:
+        yield f"{rank_set(silent)} gave no stack: it ignores the signal, or waits in the kernel"
 
 
-def _under_the_root(root: Node, result: WorldResult) -> list[tuple[str, Node]]:
-    del result
-    return [("", root), *walk(root.children, "  ")]
+def _under_the_root(nodes: Sequence[Node]) -> list[tuple[str, Node]]:
+    return [entry for root in nodes for entry in (("", root), *walk(root.children, "  "))]
 
 
 def _name(node: Node, result: WorldResult) -> str:
     if len(node.ranks) == result.spec.size > 1:
-        return f"all {result.spec.size}  "
-    return f"[{rank_set(node.ranks).partition(' ')[2]}]  "
+        return f"all {result.spec.size}"
+    return f"[{rank_set(node.ranks).partition(' ')[2]}]"
 
 
 def _chain(node: Node) -> str:

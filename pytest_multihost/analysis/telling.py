@@ -74,9 +74,20 @@ def diagnose(result: WorldResult, finding: Finding, telling: Telling) -> Diagnos
     causes = find_causes(standings)
     if finding.outcome in _NEEDS_WAITERS and not (causes and causes[0].waiting):
         return None
-    if not causes:
-        causes = (Cause(kind="unknown", confidence="unknown"),)
+    if not causes or _is_too_much(causes[0], result):
+        causes = (Cause(kind="unknown", confidence="unknown"), *causes[1:])
     return _diagnosis(causes, {each.rank: each for each in standings}, result, finding, telling)
+
+
+def _is_too_much(cause: Cause, result: WorldResult) -> bool:
+    """Whether ranks are blocked at different places without a word of why.
+
+    They may wait for one another in a way that nobody has told us of.
+    """
+    if cause.kind != "stuck" or len(cause.culprits) == 1:
+        return False
+    groups = group_by_main_stack(d for d in result.dumps if d.rank in cause.culprits)
+    return len(groups) > 1
 
 
 def informed(finding: Finding, diagnosis: Diagnosis | None) -> Finding:

@@ -35,7 +35,7 @@ def recorded(script: list[Step], **spec: Any) -> dict[str, Any]:  # noqa: ANN401
     )
     result = run_world(make_spec(2, **spec), around)
     attempt = Attempt("2026-11-21T00-00-00Z-1", "t.py-t-1f3a-1", None, {"python": "3.11.7"})
-    return verdict(result, judge(result, Symptoms()), attempt).to_json()
+    return verdict(result, judge(result, Symptoms()), None, attempt).to_json()
 
 
 def test_a_passed_world_is_recorded() -> None:
@@ -74,6 +74,7 @@ def test_an_error_is_recorded_with_its_place() -> None:
         "file": "t.py",
         "line": 3,
         "text": "ValueError: boom",
+        "function": None,
     }
     assert data["rank_results"][1]["error"] is None
 

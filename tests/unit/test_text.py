@@ -14,8 +14,11 @@ import pytest
 
 import pytest_multihost
 from pytest_multihost.analysis.outcome import Symptoms, judge
+from pytest_multihost.analysis.telling import Telling, diagnose, informed
 from pytest_multihost.analysis.text import sections
 from pytest_multihost.engine import Surroundings, run_world
+from pytest_multihost.model.operation import Operation, Operations
+from pytest_multihost.model.sighting import RankSighting, Sighting
 from pytest_multihost.model.stack import Dump
 from pytest_multihost.testing import (
     ManualClock,
@@ -66,6 +69,7 @@ def story(
     *,
     size: int = 4,
     leftovers: tuple[str, ...] = (),
+    operations: Sequence[Operations] = (),
 ) -> str:
     """Return what is shown of a world, one section below the other."""
     clock = ManualClock(1000.0)
@@ -85,11 +89,28 @@ def story(
         scratch=Path("/nonexistent"),
     )
     result = replace(run_world(make_spec(size), around), leftovers=leftovers)
+    if operations:
+        look = Sighting(at_s=result.ended_s, why="end", ranks=tuple(map(_seen, operations)))
+        result = replace(result, operations=tuple(operations), sightings=(look,))
     finding = judge(result, Symptoms((r"transport/tcp/\S+ Connection closed by peer",)))
+    telling = Telling(ROOT, lambda file, line: SOURCES.get((file.rpartition("/")[2], line), ""))
+    diagnosis = diagnose(result, finding, telling)
+    finding = informed(finding, diagnosis)
     parts = [f"{finding.outcome}: {finding.reason}"]
-    for part in sections(result, finding, root=ROOT, files=FILES):
+    for part in sections(result, finding, diagnosis, telling=telling, files=FILES):
         parts += [f"--- {part.title} ---", part.text]
     return "\n".join(parts) + "\n"
+
+
+def _seen(operations: Operations) -> RankSighting:
+    label, doing = ("SLEEPING", "sleep until +600 s") if not operations.open else ("BLOCKED", "")
+    return RankSighting(
+        rank=operations.rank,
+        label=label,  # type: ignore[arg-type]
+        doing=doing,
+        operations=operations.open,
+        entered=tuple(operations.entered.items()),
+    )
 
 
 def at(rank: int, after_s: float, kind: Any, detail: dict[str, Any] | None = None) -> Step:  # noqa: ANN401
@@ -151,6 +172,35 @@ STARTUP = (
     },
 )
 STORIES: dict[str, tuple[list[Step], Stacks]] = {"hang": HANG, "crash": CRASH, "failure": FAILURE}
+SOURCES = {
+    ("storage.py", 17): "time.sleep(600)",
+    ("restore.py", 88): "dist.broadcast(x, src=0)",
+    ("test_ckpt.py", 31): "restore(5)",
+}
+
+
+def entered(rank: int, sequence: int, *, is_over: bool) -> Operations:
+    """Return a slot page with one broadcast of the world group."""
+    began_s = 1000.0 + sequence
+    operation = Operation(
+        name="broadcast",
+        kind="collective",
+        group=(0, 1, 2, 3),
+        sequence=sequence,
+        since_s=began_s,
+        waited_s=began_s,
+        ended_s=began_s if is_over else None,
+    )
+    return Operations(rank, (operation,), {operation.group_key: sequence})
+
+
+LATE = (entered(0, 2, is_over=True), *(entered(rank, 3, is_over=False) for rank in (1, 2, 3)))
+
+
+def test_a_hang_with_recorded_operations_names_the_rank_that_is_late() -> None:
+    """The page that everything else is for, letter by letter."""
+    shown = story(*HANG, operations=LATE)
+    assert shown == (GOLDEN / "straggler.txt").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", STORIES)
@@ -170,27 +220,24 @@ def test_a_story_is_the_same_whoever_called_pytest(name: str, caller: Sequence[s
 def test_a_rank_that_does_not_get_ready_shows_where_it_is(caller: Sequence[str]) -> None:
     """There is no code of the user's on its stack, so the innermost frames tell."""
     shown = story(*STARTUP, caller)
-    assert "torch/distributed/rendezvous.py:200  rendezvous" in shown
-    assert "pytest_multihost/launch/wire.py:140  receive" in shown
+    assert "_start → rendezvous  torch/distributed/rendezvous.py:200" in shown
+    assert "pytest_multihost/launch/wire.py:140" in shown
     assert "pytest_collection_finish" not in shown  # of the controller that was forked
 
 
 def test_a_rank_in_our_own_barrier_shows_who_called_it() -> None:
-    """Our frames are a library's: the outermost names the operation."""
+    """Our frames are a library's: the user's line names the operation."""
     waits = (f"{OURS}/launch/wire.py:140 receive", f"{OURS}/rank/world.py:83 barrier")
     shown = story(HANG[0], dict.fromkeys(range(4), (*waits, *TEST)))
-    lines = ("test_ckpt.py:31  test_restore", "pytest_multihost/rank/world.py:83  barrier")
-    assert "\n".join(f"    {line}" for line in lines) in shown
-    assert "… 1 more library frame\n" in shown
+    assert "all 4  test_restore  test_ckpt.py:31  » restore(5)" in shown
+    assert "world.py" not in shown
 
 
-def test_of_a_deep_stack_the_innermost_frames_are_shown() -> None:
-    """That is where the rank is; how it came there is the smaller part."""
+def test_of_a_deep_stack_both_ends_are_shown() -> None:
+    """Where the rank is, and what it came from; what is between is in the verdict."""
     deep = [f"{ROOT}/walk.py:{line} walk" for line in range(100, 200)]
     shown = story(HANG[0], dict.fromkeys(range(4), (*deep, *TEST)))
-    assert [line for line in shown.splitlines() if line.endswith("  walk")] == [
-        f"    walk.py:{line}  walk" for line in reversed(range(100, 112))
-    ]
+    assert "all 4  test_restore → … → walk  walk.py:100" in shown
 
 
 def lines_of(rank: str, shown: str) -> list[str]:
@@ -224,9 +271,7 @@ def test_a_world_of_one_is_told_in_the_singular() -> None:
     """Numbers and words agree."""
     shown = story(well_behaved(0, stays_in="call"), {0: (*BROADCASTS, *TEST)}, size=1)
     assert "world of 1 rank, none" in shown
-    deeper = (f"{TORCH}/x.py:1 wait", *BROADCASTS, *TEST)
-    shown = story(well_behaved(0, stays_in="call"), {0: deeper}, size=1)
-    assert "… 2 more library frames\n" in shown
+    assert "[0]  test_restore → restore  restore.py:88" in shown
 
 
 def test_a_rank_that_hangs_in_its_teardown_shows_where() -> None:
@@ -234,7 +279,7 @@ def test_a_rank_that_hangs_in_its_teardown_shows_where() -> None:
     tears = (f"{ROOT}/conftest.py:12 close", *RUNNING)
     script = [*well_behaved(0, stays_in="teardown"), *well_behaved(1)]
     shown = story(script, {0: tears, 1: tears}, size=2)
-    assert "    conftest.py:12  close\n" in shown
+    assert "all 2  close  conftest.py:12\n" in shown
 
 
 def test_what_ranks_left_behind_is_told() -> None:
@@ -259,7 +304,7 @@ COMPARING = (f"{SITE}/_pytest/assertion/util.py:300 _compare_eq_sequence",)
 def test_the_test_is_shown_where_it_has_called_pytest_itself(innermost: Sequence[str]) -> None:
     """It asks for a fixture by name, or pytest compares what it asserts to be equal."""
     shown = story(HANG[0], dict.fromkeys(range(4), (*innermost, *TEST)))
-    assert "test_ckpt.py:31  test_restore" in shown
+    assert "all 4  test_restore" in shown
 
 
 def test_no_code_of_ours_is_shown_in_the_test() -> None:
@@ -273,3 +318,4 @@ def test_no_code_of_ours_is_shown_in_the_test() -> None:
 if __name__ == "__main__":  # writes the golden files anew: read them before you commit them
     for name, world in STORIES.items():
         (GOLDEN / f"{name}.txt").write_text(story(*world), encoding="utf-8")
+    (GOLDEN / "straggler.txt").write_text(story(*HANG, operations=LATE), encoding="utf-8")

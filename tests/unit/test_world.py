@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,9 @@ from pytest_multihost.backends.none import NONE
 from pytest_multihost.launch.exchange import Answers, Exchange
 from pytest_multihost.launch.wire import Decoder, Frame, encode
 from pytest_multihost.model.spec import RankSpec
+from pytest_multihost.rank.recorder.recorder import Recorder
 from pytest_multihost.testing import make_spec
+from pytest_multihost.watch.slots import SlotPage
 
 SIZE = 3
 
@@ -27,7 +30,8 @@ SIZE = 3
 class Controller:
     """Answers exchanges as the engine does, and keeps everything that ranks told."""
 
-    def __init__(self) -> None:
+    def __init__(self, pages: Path) -> None:
+        self.pages = pages
         self._exchange = Exchange(SIZE)
         self._lock = threading.Lock()
         self.inboxes: list[SimpleQueue[Frame]] = [SimpleQueue() for _ in range(SIZE)]
@@ -70,15 +74,17 @@ Everywhere = Callable[[Callable[[World], Any]], list[Any]]
 
 
 @pytest.fixture
-def controller() -> Controller:
+def controller(tmp_path: Path) -> Controller:
     """Return the controller of three ranks."""
-    return Controller()
+    return Controller(tmp_path)
 
 
 def world_of(controller: Controller, rank: int) -> World:
     """Return the world of one of the ranks."""
     spec = RankSpec(world=make_spec(SIZE), rank=rank, directory="/d", scratch="/s", ports=(1, 2))
-    return World(spec, NONE, Wire(controller, rank))  # type: ignore[arg-type]
+    page = SlotPage.create(Path(tempfile.mkdtemp(dir=controller.pages), "slots"))
+    recorder = Recorder(page, rank, SIZE)
+    return World(spec, NONE, Wire(controller, rank), recorder)  # type: ignore[arg-type]
 
 
 @pytest.fixture
