@@ -102,6 +102,21 @@ class Operations:
     recent: tuple[Operation, ...] = ()
     entered: Mapping[GroupKey, int] = field(default_factory=dict)
 
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object that `from_json` turns back into an equal value."""
+        entered = [[list(key[0]), key[1], key[2], last] for key, last in self.entered.items()]
+        recent = [each.to_json() for each in self.recent]
+        return {"rank": self.rank, "recent": recent, "entered": entered}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Operations:
+        """Rebuild the value that `to_json` wrote."""
+        entered = {
+            (tuple(group), ordinal, scope): last for group, ordinal, scope, last in data["entered"]
+        }
+        recent = tuple(Operation.from_json(each) for each in data["recent"])
+        return cls(data["rank"], recent, entered)
+
     @property
     def open(self) -> tuple[Operation, ...]:
         """The operations that have not ended."""

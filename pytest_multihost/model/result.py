@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.operation import Operations
@@ -62,3 +62,38 @@ class WorldResult:
     detected_s: float | None = None
     leftovers: tuple[str, ...] = ()
     last_words: Mapping[int, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object that `from_json` turns back, but for payloads of events."""
+        return {
+            "spec": self.spec.to_json(),
+            "launch": self.launch,
+            "started_at": self.started_at,
+            "started_s": self.started_s,
+            "ended_s": self.ended_s,
+            # Exact times: what is judged again must come out alike.
+            "history": [[each.at_s, each.rank, each.kind, each.detail] for each in self.history],
+            "ending": self.ending,
+            "reason": self.reason,
+            "dumps": [asdict(each) for each in self.dumps],
+            "sightings": [each.to_json() for each in self.sightings],
+            "operations": [each.to_json() for each in self.operations],
+            "progress_s": self.progress_s,
+            "detected_s": self.detected_s,
+            "leftovers": list(self.leftovers),
+            "last_words": {str(rank): words for rank, words in self.last_words.items()},
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> WorldResult:
+        """Rebuild the value that `to_json` wrote."""
+        rebuilt = {
+            "spec": WorldSpec.from_json(data["spec"]),
+            "history": tuple(Event(*each) for each in data["history"]),
+            "dumps": tuple(Dump.from_json(each) for each in data["dumps"]),
+            "sightings": tuple(Sighting.from_json(each) for each in data["sightings"]),
+            "operations": tuple(Operations.from_json(each) for each in data["operations"]),
+            "leftovers": tuple(data["leftovers"]),
+            "last_words": {int(rank): words for rank, words in data["last_words"].items()},
+        }
+        return cls(**{**data, **rebuilt})

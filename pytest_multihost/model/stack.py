@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,15 @@ class Dump:
     source: str
     threads: tuple[ThreadStack, ...]
     lacks_main: bool = False
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Dump:
+        """Rebuild the value that `dataclasses.asdict` wrote."""
+        threads = tuple(
+            ThreadStack(**{**each, "frames": tuple(Frame(**frame) for frame in each["frames"])})
+            for each in data["threads"]
+        )
+        return cls(**{**data, "threads": threads})
 
     @property
     def main(self) -> ThreadStack | None:

@@ -18,12 +18,13 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.analysis.outcome import Finding, Symptoms, judge
+from pytest_multihost.analysis.outcome import Finding, Symptoms
 from pytest_multihost.analysis.record import Attempt, verdict
-from pytest_multihost.analysis.telling import Telling, diagnose, informed
+from pytest_multihost.analysis.telling import Telling
 from pytest_multihost.backends.backend import Backend
 from pytest_multihost.backends.registry import find
 from pytest_multihost.engine import Surroundings, run_world
+from pytest_multihost.explain import facts_of, judge_world
 from pytest_multihost.launch.ladder import Ladder
 from pytest_multihost.launch.throttle import place_count, places
 from pytest_multihost.model.diagnosis import Diagnosis
@@ -37,7 +38,13 @@ from pytest_multihost.pytest_plugin.marks import scalars, wanted
 from pytest_multihost.pytest_plugin.options import Defaults
 from pytest_multihost.pytest_plugin.serving import offered_backends, plain_nodeid
 from pytest_multihost.pytest_plugin.tally import Tally
-from pytest_multihost.reporting.artifacts import RunFolder, new_run_id, open_run, write_attempt
+from pytest_multihost.reporting.artifacts import (
+    RunFolder,
+    new_run_id,
+    open_run,
+    write_attempt,
+    write_facts,
+)
 from pytest_multihost.watch.clock import MonotonicClock
 from pytest_multihost.watch.dump import dump_stacks
 from pytest_multihost.watch.watchdog import Watchdog
@@ -56,6 +63,11 @@ class Plan:
     startup_timeout_s: float
     env: Mapping[str, str]
     expected: Expectation | None
+
+    @property
+    def symptoms(self) -> Symptoms:
+        """How failures look that follow from another rank's."""
+        return Symptoms(self.backend.symptoms, self.backend.fatal_symptoms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +210,9 @@ class Run:
                 watch=Watchdog(scratch, spec.size),
             )
             result = run_world(spec, around)
-        finding = judge(result, Symptoms(plan.backend.symptoms, plan.backend.fatal_symptoms))
-        diagnosis = diagnose(result, finding, Telling(str(self.config.rootpath), source_line))
-        finding = informed(finding, diagnosis)
+        telling = Telling(str(self.config.rootpath), source_line)
+        judged = judge_world(result, plan.symptoms, telling)
+        finding, diagnosis = judged.finding, judged.diagnosis
         if plan.expected is not None:
             finding = apply(finding, plan.expected, diagnosis)
         self._write(plan, result, finding, diagnosis, directory)
@@ -250,6 +262,9 @@ class Run:
         if plan.expected is not None:
             data["expected"] = finding.status == "passed"
         try:
+            if finding.outcome not in ("passed", "skipped"):
+                root = str(self.config.rootpath)
+                write_facts(directory, facts_of(result, plan.symptoms, where, root=root))
             write_attempt(directory, data, result.history, origin_s=result.started_s)
             folder.append_verdict(data)
         except OSError as error:  # reports need no artifacts

@@ -1,0 +1,57 @@
+"""A verdict can be derived again from the artifacts alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+
+def explain(directory: object) -> subprocess.CompletedProcess[str]:
+    """Run the console script's module on a folder."""
+    command = [sys.executable, "-m", "pytest_multihost.command", "explain", str(directory)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+BODIES = {
+    "hang": "if world.rank == 1:\n        time.sleep(600)\n    world.barrier()",
+    "raise": "if world.rank == 1:\n        raise ValueError('no')\n    world.barrier()",
+    "death": "if world.rank == 1:\n        os.kill(os.getpid(), 9)\n    world.barrier()",
+    "clash": "world.barrier() if world.rank else world.gather(1)",
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_what_is_derived_from_the_artifacts_agrees_with_the_verdict(run_worlds, name: str) -> None:
+    """Judging is pure: the same facts make the same verdict."""
+    head = (
+        "import os, pytest, time\n\n@pytest.mark.multihost(ranks=3, timeout=3)\ndef test_it(world):"
+    )
+    worlds = run_worlds(f"{head}\n    {BODIES[name]}\n")
+    told = explain(worlds.directory("test_it"))
+    assert (told.returncode, told.stdout.splitlines()[-1]) == (0, "agrees with verdict.json")
+    assert told.stdout.split(maxsplit=1)[0].lower() == worlds.verdicts["test_it"]["outcome"]
+
+
+def test_a_verdict_that_was_changed_by_hand_is_told(run_worlds) -> None:
+    """In what it differs, and by the exit code."""
+    worlds = run_worlds(
+        "import pytest\n\n@pytest.mark.multihost\ndef test_it(world):\n    assert world.rank\n"
+    )
+    file = worlds.directory("test_it") / "verdict.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "outcome": "hung"}))
+    told = explain(worlds.directory("test_it"))
+    assert (told.returncode, told.stdout.splitlines()[-1]) == (
+        1,
+        "differs from verdict.json in: outcome",
+    )
+
+
+def test_a_folder_without_artifacts_is_told(tmp_path) -> None:
+    """What was looked for, and what to name instead."""
+    told = explain(tmp_path)
+    assert told.returncode == 1
+    assert "is not the folder of an attempt" in told.stderr
+    assert ".pytest_multihost/latest/NAME" in told.stderr
