@@ -5,6 +5,7 @@
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
+CORPUS_ARGS ?=
 
 BIN := .venv/bin
 READY := .venv/ready
@@ -12,13 +13,14 @@ READY := .venv/ready
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help demo test lint bench-first soak clean
+.PHONY: help demo test lint bench-first soak corpus clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo "  PYTHON=python3.12 picks the interpreter that .venv is made with."
 	@echo "  PYTEST_ARGS='-x -k gloo' is handed to pytest by make test."
+	@echo "  CORPUS_ARGS='--load 2' keeps two processes computing beside make corpus."
 
 # The stamp is written last, so a set-up that was interrupted starts over. One pip call for all:
 # the pins of the group must bind the open ranges of the extras, or pip takes the newest torch.
@@ -67,6 +69,9 @@ bench-first: $(READY) ## Time the first worlds of a run
 
 soak: $(READY) ## Kill runs at random moments, and run 1000 worlds in one run
 	$(BIN)/python benchmarks/soak.py
+
+corpus: $(READY) ## Score the verdicts on programs that hang, and on innocents
+	$(BIN)/python benchmarks/corpus.py $(CORPUS_ARGS)
 
 clean: ## Remove .venv and all that builds, tools and runs leave behind
 	rm -rf .venv build dist site *.egg-info .coverage .coverage.* .hypothesis

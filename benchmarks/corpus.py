@@ -1,0 +1,313 @@
+"""How well are hangs told? Run the corpus and score the verdicts.
+
+    python benchmarks/corpus.py [--load N] [--only NAME] [--json FILE]
+
+Runs every program of tests/corpus, reads verdicts.jsonl by its contract (docs/verdict.md) alone
+and compares each verdict with the expectation beside the program. Prints a table and the score;
+exits with 1 if a hang was missed, fewer than 95 % were told exactly, an innocent was accused or
+failed, or verdicts came late.
+
+--load keeps N other processes computing meanwhile. --only runs programs whose id contains NAME.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+CORPUS = Path(__file__).resolve().parent.parent / "tests" / "corpus"
+EXPECTATIONS = "PYTEST_MULTIHOST_CORPUS_EXPECTATIONS"
+MODULE_LIMIT_S = 1800
+
+AT_ONCE = ("exit", "raise", "mismatch")
+EXACT_SHARE = 0.95
+PROOF_MEDIAN_S = 2.5
+PROOF_P95_S = 4.0
+AT_ONCE_S = 1.5
+
+
+@dataclass(frozen=True)
+class Score:
+    """One program: what was expected and what was said.
+
+    Attributes:
+        name: Module and test.
+        world: Backend and ranks.
+        is_hang: Whether it hangs.
+        expected: The right diagnoses, for the reader.
+        got: The diagnosis that was made, "-" where there is none.
+        by: How it was detected.
+        may_be_by: The fastest way that is possible.
+        after_s: Seconds from the last progress to the verdict.
+        is_detected: Whether the hang was noticed at all, at the latest by its deadline.
+        is_exact: Whether kind and culprits are right.
+        is_accused: Whether an innocent was accused.
+        has_right_waiting: Whether the waiting ranks are right; None where nothing is expected.
+        has_right_where: The same for the place in the code.
+        word: ok, skipped, WRONG (its remark says what) or ACCUSED.
+        remark: What is wrong besides kind and culprits.
+    """
+
+    name: str
+    world: str
+    is_hang: bool
+    expected: str
+    got: str
+    by: str
+    may_be_by: str
+    after_s: float | None
+    is_detected: bool
+    is_exact: bool
+    is_accused: bool
+    has_right_waiting: bool | None
+    has_right_where: bool | None
+    word: str
+    remark: str
+
+
+def main() -> int:
+    """Run the corpus, print the table and the score, and return the exit code."""
+    options = _options()
+    scores: list[Score] = []
+    programs = _programs(options.only)
+    with _load(options.load):
+        for module, expectations in programs.items():
+            for each in _run(module, expectations):
+                print(_row(each), flush=True)
+                scores.append(each)
+    failures = _summary(scores)
+    if options.json:
+        rows = [asdict(score) for score in scores]
+        text = json.dumps({"load": options.load, "scores": rows, "failures": failures}, indent=1)
+        Path(options.json).write_text(text + "\n", encoding="utf-8")
+    for failure in failures:
+        print(f"not met: {failure}")
+    return 1 if failures else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--load", type=int, default=0, help="busy processes beside")
+    parser.add_argument("--only", default="", help="part of the ids to run")
+    parser.add_argument("--json", default="", help="file for the scores")
+    return parser.parse_args()
+
+
+@contextlib.contextmanager
+def _load(number: int) -> Iterator[None]:
+    """Keep so many processes computing, at the priority of everybody else."""
+    command = [sys.executable, "-c", "while True: pass"]
+    processes = [subprocess.Popen(command) for _ in range(number)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def _programs(only: str) -> dict[str, dict[str, Mapping[str, Any]]]:
+    """Return what is expected of each program, by module and id, where the id contains `only`."""
+    with tempfile.TemporaryDirectory(prefix="multihost-corpus-") as scratch:
+        path = Path(scratch, "expectations")
+        ended = _pytest(["--collect-only", "-q"], {EXPECTATIONS: str(path)})
+        if ended.returncode != 0:
+            print(ended.stdout)
+            message = "the corpus could not be collected"
+            raise SystemExit(message)
+        found = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    programs: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for each in found:
+        if only in each["nodeid"]:
+            module = each["nodeid"].partition("::")[0]
+            programs.setdefault(module, {})[each["nodeid"]] = each["expected"]
+    return programs
+
+
+def _run(module: str, expectations: Mapping[str, Mapping[str, Any]]) -> list[Score]:
+    """Run programs of one module and score them.
+
+    In their own run of pytest: what it imports, and what goes wrong in it, is its own affair.
+    """
+    with tempfile.TemporaryDirectory(prefix="multihost-corpus-") as scratch:
+        ended = _pytest([*expectations, "--multihost-artifacts", scratch])
+        verdicts = Path(scratch, "verdicts.jsonl")
+        lines = verdicts.read_text(encoding="utf-8").splitlines() if verdicts.exists() else []
+        found = {verdict["nodeid"]: verdict for verdict in map(json.loads, lines)}
+    if ended.returncode not in (0, 1):  # neither passed nor failed: pytest itself went wrong
+        print(f"pytest ended with {ended.returncode} on {module}:\n{ended.stdout}")
+    return [score(nodeid, each, found.get(nodeid)) for nodeid, each in expectations.items()]
+
+
+def _pytest(
+    arguments: Sequence[str], environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "-p", "multihost_hangs", "-p", "no:timeout"]
+    variables = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **(environment or {})}
+    for name in ("CI", "PYTEST_ADDOPTS"):
+        variables.pop(name, None)
+    return subprocess.run(
+        [*command, *arguments],
+        cwd=CORPUS,
+        env=variables,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=MODULE_LIMIT_S,
+        check=False,
+        text=True,
+    )
+
+
+def score(nodeid: str, expected: Mapping[str, Any], verdict: Mapping[str, Any] | None) -> Score:
+    """Compare a verdict with what is expected; None: no world was run."""
+    diagnosis = (verdict or {}).get("diagnosis") or {}
+    answers = [(each["kind"], sorted(each["culprits"])) for each in expected["answers"]]
+    got = (diagnosis.get("kind"), sorted(diagnosis.get("culprits") or []))
+    has_ended_right = verdict is not None and (
+        verdict["outcome"] in expected["outcomes"] and verdict["status"] in expected["statuses"]
+    )
+    is_hang = expected["is_hang"]
+    is_exact = got in answers if is_hang else not diagnosis
+    is_accused = not is_hang and bool(diagnosis)
+    return Score(
+        name=nodeid.replace(".py::test_", " "),
+        world=f"{expected['backend']} x {expected['ranks']}",
+        is_hang=is_hang,
+        expected=" or ".join(_named(*answer) for answer in answers) or "-",
+        got=_named(*got) if diagnosis else "-",
+        by=diagnosis.get("detected_by") or "-",
+        may_be_by=expected["by"][0] if is_hang else "-",
+        after_s=diagnosis.get("detected_after_s"),
+        is_detected=is_hang and has_ended_right,
+        is_exact=is_exact,
+        is_accused=is_accused,
+        has_right_waiting=_waiting(expected, diagnosis) if got in answers[:1] else None,
+        has_right_where=_where(expected, diagnosis) if got in answers else None,
+        word=_word(verdict, is_accused=is_accused, is_right=is_exact and has_ended_right),
+        remark="" if has_ended_right or verdict is None else _ending(expected, verdict),
+    )
+
+
+def _named(kind: str, culprits: Sequence[int]) -> str:
+    return f"{kind} {list(culprits)}"
+
+
+def _waiting(expected: Mapping[str, Any], diagnosis: Mapping[str, Any]) -> bool | None:
+    if expected["waiting"] is None:
+        return None
+    return sorted(diagnosis.get("waiting") or []) == sorted(expected["waiting"])
+
+
+def _where(expected: Mapping[str, Any], diagnosis: Mapping[str, Any]) -> bool | None:
+    if expected["where"] is None:
+        return None
+    return expected["where"] in ((diagnosis.get("where") or {}).get("source") or "")
+
+
+def _word(verdict: Mapping[str, Any] | None, *, is_accused: bool, is_right: bool) -> str:
+    if verdict is None:
+        return "skipped"
+    if is_accused:
+        return "ACCUSED"
+    return "ok" if is_right else "WRONG"
+
+
+def _ending(expected: Mapping[str, Any], verdict: Mapping[str, Any]) -> str:
+    wanted = "/".join([*expected["outcomes"], *expected["statuses"][:1]])
+    return f"was {verdict['outcome']}/{verdict['status']}, not {wanted}: {verdict['reason']}"
+
+
+def _row(each: Score) -> str:
+    after = "" if each.after_s is None else f"{each.after_s:.2f} s"
+    remarks = [each.remark] if each.remark else []
+    remarks += ["waiting is wrong"] if each.has_right_waiting is False else []
+    remarks += ["where is wrong"] if each.has_right_where is False else []
+    return (
+        f"{each.word:8}{each.name:66} {each.world:9} {each.got:22} {each.by:9}{after:>8}"
+        f"  {'' if each.word == 'ok' else 'expected ' + each.expected} {'; '.join(remarks)}"
+    ).rstrip()
+
+
+def _summary(scores: Sequence[Score]) -> list[str]:
+    """Print the score and return what is not met."""
+    run = [each for each in scores if each.word != "skipped"]
+    hangs = [each for each in run if each.is_hang]
+    innocents = [each for each in run if not each.is_hang]
+    proofs = _delays(hangs, ("proof",))
+    stops = _delays(hangs, ("stopped",))
+    at_once = _delays(hangs, AT_ONCE)
+    accused = [each.name for each in innocents if each.is_accused]
+    others = [each.name for each in innocents if each.word == "WRONG"]
+    print()
+    print(f"programs             {len(run)} run, {len(scores) - len(run)} skipped")
+    print(f"hangs detected       {_share(each.is_detected for each in hangs)}")
+    print(f"kind and culprits    {_share(each.is_exact for each in hangs)}")
+    print(f"waiting              {_share(_known(each.has_right_waiting for each in hangs))}")
+    print(f"where                {_share(_known(each.has_right_where for each in hangs))}")
+    print(f"innocents accused    {len(accused)} of {len(innocents)}")
+    print(f"by proof             {_delay_text(proofs)}")
+    print(f"by stop              {_delay_text(stops)}")
+    print(f"exit, raise, mismatch {_delay_text(at_once)}")
+    limits = [
+        (not all(each.is_detected for each in hangs), "every hang is detected"),
+        (_portion(each.is_exact for each in hangs) < EXACT_SHARE, "95 % are told exactly"),
+        (bool(accused), f"nobody innocent is accused ({', '.join(accused)})"),
+        (bool(others), f"innocents end as expected ({', '.join(others)})"),
+        (_median(proofs) > PROOF_MEDIAN_S, f"median by proof <= {PROOF_MEDIAN_S} s"),
+        (_p95(proofs) > PROOF_P95_S, f"95th percentile by proof <= {PROOF_P95_S} s"),
+        (max(at_once, default=0.0) > AT_ONCE_S, f"exit, raise, mismatch <= {AT_ONCE_S} s"),
+    ]
+    return [text for is_missed, text in limits if is_missed]
+
+
+def _delays(hangs: Sequence[Score], ways: Sequence[str]) -> list[float]:
+    """Return the delays of hangs that could be told in one of `ways`, however they were told."""
+    return [each.after_s for each in hangs if each.may_be_by in ways and each.after_s is not None]
+
+
+def _known(values: Iterator[bool | None]) -> Iterator[bool]:
+    return (value for value in values if value is not None)
+
+
+def _portion(values: Iterator[bool]) -> float:
+    found = list(values)
+    return sum(found) / len(found) if found else 1.0
+
+
+def _share(values: Iterator[bool]) -> str:
+    found = list(values)
+    return f"{_portion(iter(found)):.1%} ({sum(found)} of {len(found)})"
+
+
+def _median(values: Sequence[float]) -> float:
+    return statistics.median(values) if values else 0.0
+
+
+def _p95(values: Sequence[float]) -> float:
+    """Return the smallest value that 95 % do not exceed."""
+    return sorted(values)[math.ceil(0.95 * len(values)) - 1] if values else 0.0
+
+
+def _delay_text(values: Sequence[float]) -> str:
+    if not values:
+        return "none"
+    return (
+        f"median {_median(values):.2f} s, 95 % {_p95(values):.2f} s, max {max(values):.2f} s"
+        f" ({len(values)} programs)"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,140 @@
+"""Decorators of the corpus: how a program runs, and which verdict on it is right.
+
+An expectation is data on the marker `corpus`, which benchmarks/corpus.py reads. The contract is
+docs/verdict.md. Where it leaves more than one answer, `also` lists the others and `why` says why
+it does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+import pytest
+
+Test = TypeVar("Test", bound=Callable[..., object])
+
+Kind = Literal[
+    "straggler",
+    "livelock",
+    "finished",
+    "raised",
+    "died",
+    "stopped",
+    "gil_held",
+    "mismatch",
+    "deadlock",
+    "transport",
+    "stuck",
+    "unknown",
+]
+By = Literal["exit", "raise", "stopped", "mismatch", "proof", "deadline"]
+
+HANG_TIMEOUT_S = 25.0
+"""Long enough to tell a proof from the deadline, shorter than gloo's 30 s under jax."""
+
+DEADLINE_TIMEOUT_S = 8.0
+"""For what only time can tell."""
+
+INNOCENT_TIMEOUT_S = 60.0
+
+SHORT = "PYTEST_MULTIHOST_CORPUS_TIMEOUT"
+"""Seconds: while programs are written, every hang ends then."""
+
+_OUTCOMES: Mapping[str, str] = {"died": "crashed", "raised": "failed"}
+
+
+def hang(
+    kind: Kind,
+    *,
+    ranks: int,
+    backend: str,
+    culprits: Sequence[int] = (),
+    waiting: Sequence[int] | None = None,
+    by: Sequence[By] = ("proof",),
+    outcome: Sequence[str] = (),
+    where: str | None = None,
+    also: Sequence[Mapping[str, Any]] = (),
+    why: str = "",
+    timeout: float | None = None,
+    **multihost: Any,  # noqa: ANN401 - further keys of the multihost marker
+) -> Callable[[Test], Test]:
+    """Mark a program that hangs, or in which ranks wait for one that is gone.
+
+    Args:
+        kind: The diagnosis.
+        ranks: Size of the world.
+        backend: How it is formed.
+        culprits: Who is to be named.
+        waiting: Who waits for them, directly or through others; None where the contract leaves
+            open who is counted, as in a cycle.
+        by: Ways by which it may be detected; the first is the fastest possible.
+        outcome: Of the world; by default what follows from the kind.
+        where: Part of the source line that `where` is to show.
+        also: Further diagnoses that are right, as {"kind", "culprits"}.
+        why: Why the contract leaves them; needed with `also`.
+        timeout: Seconds until the world's deadline.
+        multihost: Further keys of the multihost marker.
+    """
+    if also and not why:
+        message = "say why there is more than one right answer"
+        raise ValueError(message)
+    usual = HANG_TIMEOUT_S if by[0] != "deadline" else DEADLINE_TIMEOUT_S
+    seconds = float(os.environ.get(SHORT) or timeout or usual)
+    answers = [{"kind": kind, "culprits": list(culprits)}, *also]
+    expected = {
+        "is_hang": True,
+        "answers": [{"kind": each["kind"], "culprits": list(each["culprits"])} for each in answers],
+        "waiting": None if waiting is None else list(waiting),
+        "by": list(by),
+        "outcomes": list(outcome) or [_OUTCOMES.get(kind, "hung")],
+        "statuses": ["failed", "error"],
+        "where": where,
+        "why": why,
+        "ranks": ranks,
+        "backend": backend,
+    }
+    return _marked(expected, ranks=ranks, backend=backend, timeout=seconds, **multihost)
+
+
+def innocent(
+    *,
+    ranks: int,
+    backend: str,
+    status: str = "passed",
+    outcome: str | None = None,
+    timeout: float = INNOCENT_TIMEOUT_S,
+    **multihost: Any,  # noqa: ANN401 - further keys of the multihost marker
+) -> Callable[[Test], Test]:
+    """Mark a program that looks like a hang and is none: nobody may be accused.
+
+    Args:
+        ranks: Size of the world.
+        backend: How it is formed.
+        status: What pytest reports.
+        outcome: Of the world; by default the status.
+        timeout: Seconds until the world's deadline.
+        multihost: Further keys of the multihost marker.
+    """
+    expected = {
+        "is_hang": False,
+        "answers": [],
+        "waiting": None,
+        "by": [],
+        "outcomes": [outcome or status],
+        "statuses": [status],
+        "where": None,
+        "why": "",
+        "ranks": ranks,
+        "backend": backend,
+    }
+    return _marked(expected, ranks=ranks, backend=backend, timeout=timeout, **multihost)
+
+
+def _marked(expected: Mapping[str, Any], **multihost: Any) -> Callable[[Test], Test]:  # noqa: ANN401
+    def mark(test: Test) -> Test:
+        marked = pytest.mark.corpus(**expected)(test)
+        return pytest.mark.multihost(**multihost)(marked)
+
+    return mark

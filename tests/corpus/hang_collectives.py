@@ -1,0 +1,178 @@
+"""Collectives that one rank never enters, enters too often or enters differently."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+import torch.distributed as dist
+from expectation import hang
+from mishaps import FOREVER_S
+from torch.nn.parallel import DistributedDataParallel
+
+
+def meet(group: object = None) -> None:
+    """Let all members of a group meet."""
+    dist.all_reduce(torch.ones(4), group=group)
+
+
+def read_shard() -> None:
+    """Read from a storage that never answers."""
+    time.sleep(FOREVER_S)
+
+
+@hang(
+    "straggler",
+    ranks=4,
+    backend="gloo",
+    culprits=[0],
+    waiting=[1, 2, 3],
+    where="time.sleep(FOREVER_S)",
+)
+def test_primary_reads_while_others_reduce(world) -> None:
+    """The primary reads a checkpoint for ever, the others are in the first all_reduce.
+
+    Source: https://github.com/google/orbax/issues/3181
+    """
+    if world.is_primary:
+        read_shard()
+    meet()
+
+
+@hang("straggler", ranks=8, backend="gloo", culprits=[5], waiting=[0, 1, 2, 3, 4, 6, 7])
+def test_one_of_eight_stalls_at_the_fifth_step(world) -> None:
+    """One of eight is alive and no longer enters the collective of each step.
+
+    Source: https://github.com/jax-ml/jax/issues/38503
+    """
+    for step in range(8):
+        if step == 5 and world.rank == 5:
+            time.sleep(FOREVER_S)
+        meet()
+
+
+@hang("straggler", ranks=4, backend="gloo", culprits=[1, 2], waiting=[0, 3])
+def test_two_of_four_stay_in_storage(world) -> None:
+    """Two ranks hang in the same read, the others wait for both in a barrier.
+
+    Source: https://github.com/marin-community/marin/issues/8534
+    """
+    meet()
+    if world.rank in (1, 2):
+        read_shard()
+    dist.barrier()
+
+
+@hang("straggler", ranks=4, backend="gloo", culprits=[3], waiting=[0, 1, 2], where="time.sleep")
+def test_gather_without_one(world) -> None:
+    """Three ranks gather objects, the fourth still prepares its own.
+
+    Source: torchtune#1107 (skew at checkpoint time)
+    """
+    if world.rank == 3:
+        time.sleep(FOREVER_S)
+    found: list[object] = [None] * world.size
+    dist.all_gather_object(found, {"rank": world.rank})
+
+
+@hang("finished", ranks=4, backend="gloo", culprits=[1, 2, 3], waiting=[0])
+def test_reduce_on_the_primary_only(world) -> None:
+    """A collective stands inside `if rank == 0`; the others return from the test.
+
+    Source: field report class: a collective inside `if is_global_zero`
+    """
+    meet()
+    if world.is_primary:
+        meet()
+
+
+@hang("finished", ranks=4, backend="gloo", culprits=[3], waiting=[0, 1, 2])
+def test_barrier_on_all_but_the_last(world) -> None:
+    """All ranks but the last enter a barrier.
+
+    Source: https://github.com/pytorch/pytorch/issues/138322
+    """
+    if world.rank != 3:
+        dist.barrier()
+
+
+@hang("finished", ranks=2, backend="gloo", culprits=[1], waiting=[0])
+def test_uneven_batches(world) -> None:
+    """A rank with one batch less leaves the loop while the other reduces its last gradients.
+
+    Source: https://github.com/pytorch/pytorch/issues/33148
+    """
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    for _ in range(4 - world.rank):
+        model(torch.ones(2, 4)).sum().backward()
+
+
+@hang("finished", ranks=3, backend="gloo", culprits=[2], waiting=[0, 1])
+def test_early_return_on_an_empty_shard(world) -> None:
+    """A rank whose shard is empty returns early, one step of the others later they wait.
+
+    Source: https://github.com/argonne-lcf/dlio_benchmark/pull/339
+    """
+    shard = range(world.rank, 5, world.size)
+    for step in range(2):
+        if step >= len(shard):
+            return
+        meet()
+
+
+@hang(
+    "mismatch",
+    ranks=4,
+    backend="gloo",
+    culprits=[0],
+    waiting=[1, 2, 3],
+    by=("mismatch", "proof"),
+)
+def test_extra_reduce_on_the_primary(world) -> None:
+    """The primary alone reduces a metric, so its all_reduce meets the barrier of the others.
+
+    Source: https://github.com/huggingface/transformers-bloom-inference/pull/40
+    """
+    meet()
+    if world.is_primary:
+        meet()
+    dist.barrier()
+
+
+@hang(
+    "mismatch",
+    ranks=4,
+    backend="gloo",
+    culprits=[3],
+    waiting=[0, 1, 2],
+    by=("mismatch", "proof"),
+)
+def test_roots_differ(world) -> None:
+    """One rank believes in another root, so it receives instead of sending.
+
+    Source: field report class: the root is computed per rank
+    """
+    meet()
+    dist.broadcast(torch.ones(4), src=0 if world.rank == 3 else 3)
+
+
+@hang("mismatch", ranks=2, backend="gloo", culprits=[], waiting=None, by=("mismatch", "proof"))
+def test_each_takes_the_other_for_the_root(world) -> None:
+    """Two ranks broadcast, each with the other as root.
+
+    Source: field report class: the root is computed per rank
+    """
+    dist.broadcast(torch.ones(4), src=1 - world.rank)
+
+
+@hang("mismatch", ranks=3, backend="gloo", culprits=[2], waiting=[0, 1], by=("mismatch", "proof"))
+def test_gather_meets_reduce(world) -> None:
+    """Collectives are called in the order of a dict that differs on one rank.
+
+    Source: https://github.com/NVIDIA/apex/issues/19
+    """
+    meet()
+    if world.rank == 2:
+        dist.all_gather([torch.ones(4) for _ in range(3)], torch.ones(4))
+    else:
+        dist.barrier()

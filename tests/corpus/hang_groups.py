@@ -1,0 +1,208 @@
+"""Several process groups: their order, their members, and chains from one to the next."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+import torch
+import torch.distributed as dist
+from expectation import hang
+from mishaps import FOREVER_S, cut_off, listening_ports, starve_descriptors
+
+
+def meet(group: object = None) -> None:
+    """Let all members of a group meet."""
+    dist.all_reduce(torch.ones(4), group=group)
+
+
+@hang("deadlock", ranks=2, backend="gloo")
+def test_two_groups_in_opposite_order(world) -> None:
+    """Two ranks use the same two groups in opposite order.
+
+    Source: https://github.com/meta-pytorch/torchrec/pull/4149
+    """
+    groups = [dist.new_group(), dist.new_group()]
+    for index in (0, 1) if world.is_primary else (1, 0):
+        meet(groups[index])
+
+
+@hang("deadlock", ranks=4, backend="gloo")
+def test_ring_of_pairs_next_neighbour_first(world) -> None:
+    """Each rank warms the group with its next neighbour first, all around the ring.
+
+    Source: field report class: prewarming of overlapping groups in a rank-dependent order
+    """
+    pairs = [[0, 1], [1, 2], [2, 3], [0, 3]]
+    groups = [dist.new_group(pair) for pair in pairs]
+    for index in (world.rank, (world.rank - 1) % 4):
+        dist.barrier(groups[index])
+
+
+@hang(
+    "straggler", ranks=3, backend="gloo", culprits=[2], waiting=[0, 1], where="time.sleep(FOREVER_S"
+)
+def test_chain_of_two_groups(world) -> None:
+    """Rank 0 waits for rank 1, which waits for rank 2, which sleeps.
+
+    Source: field report class: the stalled group is not the one that complains first
+    """
+    first, second = dist.new_group([0, 1]), dist.new_group([1, 2])
+    if world.rank == 2:
+        time.sleep(FOREVER_S)
+    if world.rank >= 1:
+        meet(second)
+    if world.rank <= 1:
+        meet(first)
+
+
+@hang("finished", ranks=5, backend="gloo", culprits=[4], waiting=[0, 1, 2, 3])
+def test_chain_of_four_groups_whose_end_has_left(world) -> None:
+    """Four groups form a chain, the last member has already returned.
+
+    Source: field report class: pipeline of stages, the last one has one micro-batch less
+    """
+    groups = [dist.new_group([low, low + 1]) for low in range(4)]
+    if world.rank == 4:
+        return
+    meet(groups[world.rank])
+    meet(groups[world.rank - 1])
+
+
+@hang("straggler", ranks=4, backend="gloo", culprits=[3], waiting=[0, 1, 2])
+def test_mesh_of_two_dimensions(world) -> None:
+    """On a 2 x 2 mesh one rank sleeps: its row and its column wait, and the rest for these.
+
+    Source: https://github.com/pytorch/pytorch/issues/130102
+    """
+    rows = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    columns = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+    if world.rank == 3:
+        time.sleep(FOREVER_S)
+    meet(columns[1] if world.rank == 1 else rows[world.rank // 2])
+    meet(columns[0])
+
+
+@hang(
+    "deadlock",
+    ranks=4,
+    backend="gloo",
+    also=[{"kind": "transport", "culprits": []}, {"kind": "mismatch", "culprits": []}],
+    why="one group under two names: whether it is one operation depends on what names it",
+)
+def test_new_group_after_some_made_one_of_their_own(world) -> None:
+    """Two ranks alone create a group, so the next group of all has another number on the others.
+
+    Source: https://github.com/pytorch/pytorch/issues/25390
+    """
+    meet()
+    if world.rank < 2:
+        dist.new_group([0, 1])
+    dist.new_group()
+
+
+@hang("straggler", ranks=4, backend="gloo", culprits=[2], waiting=[0, 1])
+def test_new_group_without_a_member(world) -> None:
+    """Two of three members create their group, the third sleeps; the rest has returned.
+
+    Source: https://github.com/pytorch/pytorch/issues/81291
+    """
+    if world.rank == 2:
+        time.sleep(FOREVER_S)
+    if world.rank < 2:
+        dist.new_group([0, 1, 2])
+
+
+@hang("finished", ranks=3, backend="gloo", culprits=[2], waiting=[0, 1])
+def test_new_group_after_a_member_left(world) -> None:
+    """Two of three members create their group, the third has returned.
+
+    Source: https://github.com/pytorch/pytorch/issues/81291
+    """
+    if world.rank < 2:
+        dist.new_group([0, 1, 2])
+
+
+@hang(
+    "deadlock",
+    ranks=3,
+    backend="gloo",
+    culprits=[],
+    waiting=None,
+    also=[{"kind": "transport", "culprits": []}, {"kind": "mismatch", "culprits": []}],
+    why="one group under two names: whether it is one operation depends on what names it",
+)
+def test_local_synchronization_with_unequal_counts(world) -> None:
+    """Members that own different numbers of groups derive different names for the same group.
+
+    Source: https://github.com/NVIDIA/Megatron-LM/pull/5214
+    """
+    if world.rank <= 1:
+        dist.new_group([0, 1], use_local_synchronization=True)
+    if world.rank >= 1:
+        dist.new_group([1, 2], use_local_synchronization=True)
+
+
+@hang(
+    "transport",
+    ranks=4,
+    backend="gloo",
+    culprits=[],
+    waiting=None,
+    also=[{"kind": "transport", "culprits": [2]}],
+    why="the cut-off rank may be named where evidence names it",
+)
+def test_link_is_dead(world) -> None:
+    """All ranks enter the all_reduce and nothing reaches rank 2.
+
+    Source: field report class: a link that drops everything
+    """
+    meet()
+    if world.rank == 2:
+        assert cut_off()
+    world.barrier("cut off")
+    meet()
+
+
+@hang(
+    "raised",
+    ranks=4,
+    backend="gloo",
+    culprits=[0],
+    waiting=None,
+    by=("raise", "proof"),
+    outcome=("failed", "hung"),
+    also=[{"kind": "transport", "culprits": [0]}],
+    why="it raises, and what it raises is a failed bootstrap",
+    env={"TORCH_GLOO_LAZY_INIT": "1"},
+)
+def test_lazy_group_without_descriptors(world) -> None:
+    """A lazily connected group is first used when one rank has no file descriptor left.
+
+    The rank that connects gets the error and nobody tells the others.
+
+    Source: https://github.com/NVIDIA/Megatron-LM/pull/5214 (groups made lazily, used late)
+    """
+    meet()
+    group = first_connector_is_primary()
+    if world.is_primary:
+        starve_descriptors()
+    meet(group)
+
+
+def first_connector_is_primary() -> object:
+    """Return a new group in which rank 0 opens all its connections itself.
+
+    Of two ranks the one with the larger port, read in network order, connects; ports are drawn,
+    so groups are made until rank 0 has drawn the largest. A starved rank that only accepts would
+    abort instead.
+    """
+    while True:
+        before = listening_ports()
+        group = dist.new_group()
+        keys = torch.zeros(4, dtype=torch.int64)
+        ports = listening_ports() - before
+        keys[dist.get_rank()] = max(socket.htons(port) for port in ports)
+        dist.all_reduce(keys)
+        if int(keys.argmax()) == 0:
+            return group

@@ -1,0 +1,192 @@
+"""Locks of files, threads and processes."""
+
+from __future__ import annotations
+
+import fcntl
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+from expectation import hang
+
+
+def meet() -> None:
+    """Let all ranks meet."""
+    dist.all_reduce(torch.ones(4))
+
+
+@hang("deadlock", ranks=2, backend="gloo")
+def test_file_lock_held_in_a_barrier(world, shared_tmp_path) -> None:
+    """Rank 1 holds the file lock in the barrier, rank 0 wants the lock first.
+
+    Source: https://github.com/pmodels/mpich/issues/1997
+    """
+    with (shared_tmp_path / "lock").open("w") as file:
+        if world.rank == 1:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        world.barrier("locked")
+        if world.is_primary:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        dist.barrier()
+
+
+@hang("deadlock", ranks=4, backend="gloo")
+def test_record_lock_held_in_a_barrier(world, shared_tmp_path) -> None:
+    """Rank 3 keeps the record lock of a dataset cache in the barrier, all others want it.
+
+    Source: https://github.com/huggingface/datasets/issues/1672
+    """
+    with (shared_tmp_path / "lock").open("w") as file:
+        if world.rank == 3:
+            fcntl.lockf(file, fcntl.LOCK_EX)
+        world.barrier("locked")
+        if world.rank != 3:
+            fcntl.lockf(file, fcntl.LOCK_EX)
+        dist.barrier()
+
+
+@hang("straggler", ranks=3, backend="gloo", culprits=[2], waiting=[0, 1])
+def test_file_lock_of_a_sleeper(world, shared_tmp_path) -> None:
+    """Rank 1 wants the file lock of rank 2, which sleeps; rank 0 waits for rank 1.
+
+    Source: https://github.com/modelscope/ms-swift/pull/5763 (blocked by file locks)
+    """
+    group = dist.new_group([0, 1])
+    with (shared_tmp_path / "lock").open("w") as file:
+        if world.rank == 2:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        world.barrier("locked")
+        if world.rank == 2:
+            time.sleep(600)
+        if world.rank == 1:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        dist.barrier(group)
+
+
+@hang("stuck", ranks=2, backend="none", culprits=[1], waiting=[])
+def test_lock_taken_twice(world) -> None:
+    """A logging handler takes its own lock again; the other rank has long returned.
+
+    Source: field report class: a plain Lock taken again by a signal or log handler
+    """
+    if world.rank == 1:
+        lock = threading.Lock()
+        with lock:
+            lock.acquire()
+
+
+@hang("straggler", ranks=4, backend="gloo", culprits=[2], waiting=[0, 1, 3], where="lock.acquire()")
+def test_lock_taken_twice_while_others_wait(world) -> None:
+    """A rank deadlocks with itself, the others are in the next collective.
+
+    Source: https://github.com/ray-project/ray/issues/17980
+    """
+    meet()
+    if world.rank == 2:
+        lock = threading.Lock()
+        with lock:
+            lock.acquire()
+    meet()
+
+
+@hang("straggler", ranks=2, backend="gloo", culprits=[0], waiting=[1])
+def test_two_locks_of_two_threads(world) -> None:
+    """Two threads of the primary take two locks in opposite order, and it joins them.
+
+    Source: https://github.com/h5py/h5py/issues/859
+    """
+    if world.is_primary:
+        locks, gate = [threading.Lock(), threading.Lock()], threading.Barrier(2)
+
+        def take(first: int) -> None:
+            with locks[first]:
+                gate.wait()
+                locks[1 - first].acquire()
+
+        threads = [threading.Thread(target=take, args=(each,), daemon=True) for each in (0, 1)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    meet()
+
+
+@hang("straggler", ranks=2, backend="gloo", culprits=[1], waiting=[0])
+def test_lock_held_at_a_fork(world) -> None:
+    """A child is forked while another thread holds a lock; the rank waits for the child.
+
+    Source: https://github.com/pytorch/pytorch/issues/75147
+    """
+    if world.rank == 1:
+        lock, held, forked = threading.Lock(), threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with lock:
+                held.set()
+                forked.wait()
+
+        threading.Thread(target=hold, daemon=True).start()
+        held.wait()
+        child = os.fork()
+        if child == 0:
+            lock.acquire()
+            os._exit(0)
+        forked.set()
+        os.waitpid(child, 0)
+    meet()
+
+
+@hang("straggler", ranks=2, backend="gloo", culprits=[0], waiting=[1], by=("proof", "deadline"))
+def test_semaphore_of_a_dead_child(world) -> None:
+    """A child was killed with a shared lock in its hand, the rank waits for the lock.
+
+    Source: https://github.com/python/cpython/issues/82265
+    """
+    if world.is_primary:
+        context = multiprocessing.get_context("fork")
+        lock = context.Lock()
+        child = context.Process(target=lock.acquire)
+        child.start()
+        child.join()
+        lock.acquire()
+    meet()
+
+
+@hang("straggler", ranks=2, backend="gloo", culprits=[1], waiting=[0])
+def test_import_in_a_thread_of_an_import(world, tmp_path) -> None:
+    """A module imports itself from a thread and waits for that thread while it is imported.
+
+    Source: https://github.com/python/cpython/issues/83065
+    """
+    if world.rank == 1:
+        text = (
+            "import threading\n"
+            "def load():\n"
+            "    import slow_module\n"
+            "thread = threading.Thread(target=load, daemon=True)\n"
+            "thread.start()\n"
+            "thread.join()\n"
+        )
+        (tmp_path / "slow_module.py").write_text(text)
+        sys.path.insert(0, str(tmp_path))
+        import slow_module  # noqa: F401 - never comes to its end
+    meet()
+
+
+@hang("livelock", ranks=2, backend="gloo", culprits=[0], waiting=[1], by=("deadline",))
+def test_lock_file_left_behind(world, shared_tmp_path) -> None:
+    """The primary polls for a lock file to vanish whose owner was killed.
+
+    Source: https://github.com/pytorch/pytorch/issues/189245
+    """
+    lock = shared_tmp_path / "lock"
+    if world.is_primary:
+        subprocess.run(["touch", str(lock)], check=True)
+        while lock.exists():
+            time.sleep(0.1)
+    meet()

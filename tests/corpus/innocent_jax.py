@@ -1,0 +1,107 @@
+"""Worlds of jax that are slow and fine."""
+
+from __future__ import annotations
+
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from expectation import innocent
+from jax._src.distributed import global_state
+from jax.experimental import multihost_utils
+
+
+def meet() -> None:
+    """Let all processes meet."""
+    multihost_utils.process_allgather(jnp.ones(1))
+
+
+@innocent(ranks=4, backend="jax", local_devices=2)
+def test_primary_reads_for_five_seconds(world) -> None:
+    """The primary is late at a collective that connects all processes for the first time.
+
+    Source: https://github.com/google/orbax/issues/3181 (a primary that is merely slow)
+    """
+    if world.is_primary:
+        time.sleep(5)
+    meet()
+
+
+@innocent(ranks=2, backend="jax")
+def test_primary_compiles(world) -> None:
+    """The primary compiles large programs of its own while the other is in a collective.
+
+    Source: https://github.com/google/orbax/issues/3181 (suspected compilation)
+    """
+    meet()
+    if world.is_primary:
+        until = time.monotonic() + 4
+        length = 60
+        while time.monotonic() < until:
+            length += 20
+            jax.jit(lambda x, n=length: unrolled(x, n)).lower(jnp.ones(4)).compile()
+    meet()
+
+
+def unrolled(x: jax.Array, steps: int) -> jax.Array:
+    """Return the result of a chain of operations, each of which is compiled."""
+    for step in range(steps):
+        x = jnp.sin(x) * (step + 1.0)
+    return x
+
+
+@innocent(ranks=2, backend="jax", local_devices=2)
+def test_recompiles_at_each_step(world) -> None:
+    """Each step has another shape, so both compile again and again.
+
+    Source: field report class: dynamic shapes
+    """
+    until = time.monotonic() + 4
+    step = 0
+    while True:
+        step += 1
+        jax.jit(lambda x: (x @ x.T).sum())(np.ones((step, 8), np.float32)).block_until_ready()
+        times = multihost_utils.process_allgather(np.float64(time.monotonic()))
+        if times[0] > until:
+            break
+
+
+@innocent(ranks=3, backend="jax")
+def test_late_at_a_barrier_of_the_service(world) -> None:
+    """One task comes to the barrier 4 s after the others.
+
+    Source: https://github.com/marin-community/marin/pull/8538 (its fixed side)
+    """
+    if world.rank == 1:
+        time.sleep(4)
+    global_state.client.wait_at_barrier("restored", 60_000)
+
+
+@innocent(ranks=2, backend="jax")
+def test_key_is_published_late(world) -> None:
+    """A process waits 4 s for the address that the other publishes.
+
+    Source: field report class: late publication
+    """
+    client = global_state.client
+    if world.is_primary:
+        time.sleep(4)
+        client.key_value_set("address", "here")
+    assert client.blocking_key_value_get("address", 60_000) == "here"
+
+
+@innocent(ranks=2, backend="jax")
+def test_one_process_computes_on_its_own_device(world) -> None:
+    """A process runs a long local program, the other is in a collective.
+
+    Source: field report class: evaluation on one process
+    """
+    meet()
+    if world.rank == 1:
+        until = time.monotonic() + 4
+        step = jax.jit(lambda x: x @ x / 100)
+        x = jnp.ones((600, 600))
+        while time.monotonic() < until:
+            x = step(x).block_until_ready()
+    meet()

@@ -1,0 +1,182 @@
+"""The corpus of hangs and innocents, looked at without running it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+CORPUS = REPOSITORY / "tests" / "corpus"
+EXPECTATIONS = "PYTEST_MULTIHOST_CORPUS_EXPECTATIONS"
+KINDS = {
+    *("straggler", "livelock", "finished", "raised", "died", "stopped", "gil_held"),
+    *("mismatch", "deadlock", "transport", "stuck", "unknown"),
+}
+NAMELESS = {"deadlock", "unknown"}
+MAYBE_NAMELESS = NAMELESS | {"mismatch", "transport"}
+
+Program = Mapping[str, Any]
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Program]:
+    """Every program of the corpus with what is expected of it, as the scorer gets them."""
+    path = tmp_path_factory.mktemp("corpus") / "expectations"
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", EXPECTATIONS: str(path)}
+    command = [sys.executable, "-m", "pytest", "-p", "multihost_hangs", "--collect-only", "-q"]
+    subprocess.run(command, cwd=CORPUS, env=environment, check=True, timeout=100)
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def hangs(programs: Sequence[Program]) -> Sequence[Program]:
+    """The programs that hang."""
+    return [each for each in programs if each["expected"]["is_hang"]]
+
+
+def test_every_program_has_an_expectation(programs: Sequence[Program]) -> None:
+    """A program without one would be run and never scored."""
+    assert programs
+    assert [each["nodeid"] for each in programs if each["expected"] is None] == []
+
+
+def test_every_program_says_what_happens_and_where_it_is_from(programs: Sequence[Program]) -> None:
+    """One sentence first, then its source: a published bug, or a class of them."""
+    lacking = [
+        each["nodeid"]
+        for each in programs
+        if not (each["doc"] or "").splitlines()[0].endswith(".")
+        or "\n    Source: " not in each["doc"]
+    ]
+    assert lacking == []
+
+
+def test_there_are_enough_hangs_and_innocents(
+    programs: Sequence[Program], hangs: Sequence[Program]
+) -> None:
+    """As many as were asked for."""
+    assert len(hangs) >= 40
+    assert len(programs) - len(hangs) >= 25
+
+
+def test_every_kind_occurs_in_several_shapes(hangs: Sequence[Program]) -> None:
+    """A kind that is told in one shape only may be told by accident."""
+    found = Counter(each["expected"]["answers"][0]["kind"] for each in hangs)
+    assert set(found) == KINDS
+    assert [kind for kind, number in found.items() if number < 2] == []
+
+
+def test_every_backend_and_the_sizes_occur(programs: Sequence[Program]) -> None:
+    """What holds for one runtime or one size need not hold for another."""
+    assert {each["expected"]["backend"] for each in programs} == {"gloo", "jax", "none"}
+    assert {1, 2, 3, 4, 8} <= {each["expected"]["ranks"] for each in programs}
+
+
+def test_expected_ranks_exist_and_nobody_waits_for_itself(hangs: Sequence[Program]) -> None:
+    """An expectation that no verdict can meet would look like a fault of the verdict."""
+    for each in hangs:
+        expected = each["expected"]
+        waiting = set(expected["waiting"] or ())
+        for answer in expected["answers"]:
+            assert {*answer["culprits"], *waiting} <= set(range(expected["ranks"])), each["nodeid"]
+        assert not waiting & set(expected["answers"][0]["culprits"]), each["nodeid"]
+
+
+def test_only_some_kinds_name_nobody(hangs: Sequence[Program]) -> None:
+    """The contract has no culprits for deadlocks and unknowns, and one at least for most kinds."""
+    for each in hangs:
+        for answer in each["expected"]["answers"]:
+            names, kind = bool(answer["culprits"]), answer["kind"]
+            assert not (names and kind in NAMELESS), each["nodeid"]
+            assert names or kind in MAYBE_NAMELESS, each["nodeid"]
+
+
+def test_more_than_one_answer_is_explained(hangs: Sequence[Program]) -> None:
+    """Where the contract leaves several, the program says why."""
+    several = [each for each in hangs if len(each["expected"]["answers"]) > 1]
+    assert several
+    assert [each["nodeid"] for each in several if not each["expected"]["why"]] == []
+
+
+@pytest.fixture(scope="module")
+def scorer() -> ModuleType:
+    """benchmarks/corpus.py."""
+    path = REPOSITORY / "benchmarks" / "corpus.py"
+    spec = importlib.util.spec_from_file_location("corpus_scorer", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+EXPECTED = {
+    "is_hang": True,
+    "answers": [{"kind": "straggler", "culprits": [0]}],
+    "waiting": [1, 2],
+    "by": ["proof"],
+    "outcomes": ["hung"],
+    "statuses": ["failed"],
+    "where": None,
+    "ranks": 3,
+    "backend": "gloo",
+}
+VERDICT = {
+    "outcome": "hung",
+    "status": "failed",
+    "reason": None,
+    "diagnosis": {
+        "kind": "straggler",
+        "culprits": [0],
+        "waiting": [1, 2],
+        "detected_by": "proof",
+        "detected_after_s": 2.2,
+        "where": None,
+    },
+}
+INNOCENT = {**EXPECTED, "is_hang": False, "answers": [], "outcomes": ["passed"]}
+
+
+def test_the_right_diagnosis_is_ok(scorer: ModuleType) -> None:
+    """Kind and culprits as expected."""
+    score = scorer.score("hang_x.py::test_y", EXPECTED, VERDICT)
+    assert (score.word, score.is_exact, score.has_right_waiting) == ("ok", True, True)
+
+
+@pytest.mark.parametrize("change", [{"kind": "stuck"}, {"culprits": [1]}, {"culprits": [0, 1]}])
+def test_one_name_too_many_is_wrong(scorer: ModuleType, change: Mapping[str, Any]) -> None:
+    """Another kind, another rank, or one more: precision counts as much as recall."""
+    verdict = {**VERDICT, "diagnosis": {**VERDICT["diagnosis"], **change}}
+    score = scorer.score("hang_x.py::test_y", EXPECTED, verdict)
+    assert (score.word, score.is_detected) == ("WRONG", True)
+
+
+def test_no_diagnosis_is_wrong_but_detected(scorer: ModuleType) -> None:
+    """As long as nobody judges, a hang still ends at its deadline."""
+    score = scorer.score("hang_x.py::test_y", EXPECTED, {**VERDICT, "diagnosis": None})
+    assert (score.word, score.got, score.is_detected) == ("WRONG", "-", True)
+
+
+def test_a_diagnosis_of_an_innocent_is_an_accusation(scorer: ModuleType) -> None:
+    """Even one that names nobody: the world was ended for it."""
+    verdict = {**VERDICT, "diagnosis": {**VERDICT["diagnosis"], "culprits": []}}
+    assert scorer.score("innocent_x.py::test_y", INNOCENT, verdict).word == "ACCUSED"
+
+
+def test_an_innocent_that_passes_is_ok(scorer: ModuleType) -> None:
+    """And one that fails without a diagnosis is wrong, though not accused."""
+    passed = {**VERDICT, "outcome": "passed", "status": "passed", "diagnosis": None}
+    expected = {**INNOCENT, "statuses": ["passed"]}
+    assert scorer.score("innocent_x.py::test_y", expected, passed).word == "ok"
+    assert scorer.score("x.py::test_y", expected, {**VERDICT, "diagnosis": None}).word == "WRONG"
