@@ -13,10 +13,18 @@ from pytest_multihost.model.errors import NoWorldError as NoWorldError
 from pytest_multihost.model.errors import WorldBrokenError as WorldBrokenError
 
 if TYPE_CHECKING:
+    from pytest_multihost.rank.recorder.recording import operation as operation
     from pytest_multihost.rank.world import World as World
     from pytest_multihost.rank.world import current_world as current_world
 
-__all__ = ["MultihostError", "NoWorldError", "World", "WorldBrokenError", "current_world"]
+__all__ = [
+    "MultihostError",
+    "NoWorldError",
+    "World",
+    "WorldBrokenError",
+    "current_world",
+    "operation",
+]
 
 
 def __getattr__(name: str) -> object:
@@ -25,5 +33,9 @@ def __getattr__(name: str) -> object:
         from pytest_multihost.rank import world
 
         return getattr(world, name)
+    if name == "operation":
+        from pytest_multihost.rank.recorder.recording import operation
+
+        return operation
     message = f"module {__name__!r} has no attribute {name!r}"
     raise AttributeError(message)

@@ -104,8 +104,7 @@ def _doing(
     waited = [each for each in seen.operations if each.waited_s is not None]
     operation = _telling_one(waited)
     if operation is not None:
-        since = operation.since_s - result.started_s
-        return "waiting", f"{operation_words(operation, result)} since +{since:.2f} s"
+        return "waiting", f"in {operation_words(operation, result)}"
     if outcome == "collateral":
         return outcome, ""
     return (seen.label or "hung").lower(), seen.doing

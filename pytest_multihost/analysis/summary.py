@@ -29,7 +29,7 @@ def operation_words(operation: Operation, result: WorldResult) -> str:
         return f"{words} {operation.detail}".rstrip()
     if operation.sequence:
         words += f" #{operation.sequence}"
-    if operation.kind == "transfer":
+    if operation.kind == "transfer" or operation.scope.startswith("operation "):
         return words
     if operation.scope:
         return f"{operation.name} {operation.detail}".rstrip()
@@ -61,7 +61,8 @@ def _straggler(cause: Cause, findings: Mapping[int, RankFinding], result: WorldR
     waiter = next((w.rank for w in cause.waits if w.operation is operation), cause.waiting[0])
     if operation.kind == "transfer":
         return f"{who} never did its part in {words} of rank {waiter}"
-    return f"{rank_set(cause.waiting)} wait in {words} for something that {who} did not provide"
+    verb = "waits" if len(cause.waiting) == 1 else "wait"
+    return f"{rank_set(cause.waiting)} {verb} in {words} for something that {who} did not provide"
 
 
 def _livelock(cause: Cause, findings: Mapping[int, RankFinding], result: WorldResult) -> str:

@@ -183,7 +183,8 @@ def _has_done_its_part(operation: Operation, rank: int, peer: Standing) -> bool:
         for each in peer.known
         if each.kind == "transfer"
         and each.peer == rank
-        and _is_send(each) != _is_send(operation)
+        and each.scope == operation.scope
+        and (operation.scope or _is_send(each) != _is_send(operation))
         and each.detail.partition(" ")[0] == operation.detail.partition(" ")[0]
     ]
     return bool(operation.sequence) and max(theirs, default=0) >= operation.sequence
