@@ -1,0 +1,179 @@
+"""System calls by number, and what their arguments say about how a wait can end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+_X86_64 = """
+    read 0 write 1 open 2 stat 4 fstat 5 lstat 6 poll 7 ioctl 16 pread64 17 pwrite64 18 readv 19
+    writev 20 access 21 select 23 msync 26 pause 34 nanosleep 35 sendfile 40 connect 42 accept 43
+    sendto 44 recvfrom 45 sendmsg 46 recvmsg 47 clone 56 fork 57 vfork 58 wait4 61 semop 65
+    msgsnd 69 msgrcv 70 fcntl 72 flock 73 fsync 74 fdatasync 75 truncate 76 ftruncate 77
+    getdents 78 rename 82 mkdir 83 rmdir 84 unlink 87 rt_sigtimedwait 128 rt_sigsuspend 130
+    sync 162 futex 202 io_getevents 208 getdents64 217 restart_syscall 219 semtimedop 220
+    clock_nanosleep 230 epoll_wait 232 mq_timedsend 242 mq_timedreceive 243 waitid 247 openat 257
+    mkdirat 258 newfstatat 262 unlinkat 263 renameat 264 pselect6 270 ppoll 271 splice 275
+    sync_file_range 277 epoll_pwait 281 fallocate 285 accept4 288 preadv 295 pwritev 296
+    recvmmsg 299 syncfs 306 sendmmsg 307 renameat2 316 copy_file_range 326 statx 332
+    io_uring_enter 426 clone3 435 openat2 437 epoll_pwait2 441 futex_waitv 449 futex_wait 455
+"""
+_AARCH64 = """
+    io_getevents 4 epoll_pwait 22 fcntl 25 ioctl 29 flock 32 mkdirat 34 unlinkat 35 renameat 38
+    truncate 45 ftruncate 46 fallocate 47 openat 56 getdents64 61 read 63 write 64 readv 65
+    writev 66 pread64 67 pwrite64 68 preadv 69 pwritev 70 sendfile 71 pselect6 72 ppoll 73 splice 76
+    newfstatat 79 fstat 80 sync 81 fsync 82 fdatasync 83 sync_file_range 84 waitid 95 futex 98
+    nanosleep 101 clock_nanosleep 115 restart_syscall 128 rt_sigsuspend 133 rt_sigtimedwait 137
+    mq_timedsend 182 mq_timedreceive 183 msgrcv 188 msgsnd 189 semtimedop 192 semop 193 accept 202
+    connect 203 sendto 206 recvfrom 207 sendmsg 211 recvmsg 212 clone 220 msync 227 accept4 242
+    recvmmsg 243 wait4 260 syncfs 267 sendmmsg 269 renameat2 276 copy_file_range 285 statx 291
+    io_uring_enter 426 clone3 435 openat2 437 epoll_pwait2 441 futex_waitv 449 futex_wait 455
+"""
+
+
+def _numbers(text: str) -> Mapping[int, str]:
+    words = text.split()
+    return {int(number): name for name, number in zip(words[::2], words[1::2], strict=True)}
+
+
+CALLS: Mapping[str, Mapping[int, str]] = {
+    "x86_64": _numbers(_X86_64),
+    "aarch64": _numbers(_AARCH64),
+}
+"""Names of system calls by machine (as `os.uname` has it) and number."""
+
+SLEEPS = frozenset({"clock_nanosleep", "nanosleep"})
+POLLS = frozenset({"poll", "ppoll", "select", "pselect6"})
+EPOLLS = frozenset({"epoll_wait", "epoll_pwait", "epoll_pwait2"})
+FUTEXES = frozenset({"futex", "futex_waitv", "futex_wait"})
+SIGNALS = frozenset({"pause", "rt_sigsuspend", "rt_sigtimedwait"})
+CHILDREN = frozenset({"wait4", "waitid"})
+LOCKS = frozenset({"flock", "fcntl"})
+_SOCKETS = "accept accept4 connect recvfrom recvmsg recvmmsg sendto sendmsg sendmmsg"
+SOCKETS = frozenset(_SOCKETS.split())
+STREAMS = frozenset(["read", "write", "readv", "writev"])
+"""Calls that wait for a file, a pipe, a terminal or a socket, by what their descriptor is."""
+_FILES = """
+    open openat openat2 stat fstat lstat newfstatat statx access pread64 pwrite64 preadv pwritev
+    sendfile splice copy_file_range msync fsync fdatasync sync syncfs sync_file_range fallocate
+    truncate ftruncate getdents getdents64 rename renameat renameat2 mkdir mkdirat rmdir unlink
+    unlinkat
+"""
+FILES = frozenset(_FILES.split())
+BY_DESCRIPTOR = SOCKETS | STREAMS | LOCKS | {"pread64", "pwrite64", "preadv", "pwritev", "ioctl"}
+BY_DESCRIPTOR |= {"fsync", "fdatasync", "getdents64", "ftruncate", "fallocate", "sync_file_range"}
+"""Calls whose first argument is the descriptor that they are about."""
+
+PATHS: Mapping[str, int] = {"open": 0, "stat": 0, "lstat": 0, "access": 0, "unlink": 0, "rename": 0}
+PATHS = {**PATHS, "openat": 1, "openat2": 1, "newfstatat": 1, "statx": 1, "unlinkat": 1}
+"""Calls that are about a path: which argument points to it."""
+
+_ARGUMENTS = 6
+_PRIVATE, _REALTIME = 128, 256
+_LOCK_PI = 6
+_FUTEX_CLOCKS = {0: "relative", 9: "", 11: "", 13: "", _LOCK_PI: "realtime"}
+_OFD_SETLKW, _SETLKW = 38, 7
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Where the limit of a wait is found.
+
+    Attributes:
+        kind: Of which clock it is a time; or "relative" to when the wait began; "none"; "unknown".
+        milliseconds: The limit itself, where it is an argument.
+        address: Where in memory it lies, where the argument points to it.
+        unit: How many of the second word there make a second: nano- or microseconds.
+    """
+
+    kind: Literal["none", "relative", "monotonic", "realtime", "unknown"]
+    milliseconds: int | None = None
+    address: int = 0
+    unit: float = 1e9
+
+
+_NONE, _UNKNOWN = Limit("none"), Limit("unknown")
+_UNTIMED = CHILDREN | SIGNALS | LOCKS | SOCKETS | STREAMS
+_RELATIVE = {"ppoll": 2, "pselect6": 4, "epoll_pwait2": 3, "rt_sigtimedwait": 2, "recvmmsg": 4}
+_MILLISECONDS = {"poll": 2, "epoll_wait": 3, "epoll_pwait": 3}
+
+
+def limit_of(call: str, args: tuple[int, ...]) -> Limit:
+    """Return where the limit of a wait in this call is found.
+
+    What a socket was told with SO_RCVTIMEO is not in the arguments and not seen here.
+    """
+    if len(args) < _ARGUMENTS:
+        return _UNKNOWN
+    if call in _MILLISECONDS:
+        return _by_milliseconds(args[_MILLISECONDS[call]])
+    if call in _RELATIVE:
+        return _by_address("relative", args[_RELATIVE[call]])
+    if call == "select":
+        at = args[4]
+        return Limit("relative", address=at, unit=1e6) if at else _NONE
+    if call in SLEEPS:
+        return _sleep_limit(call, args)
+    if call in FUTEXES:
+        return _futex_limit(call, args)
+    return _NONE if call in _UNTIMED else _UNKNOWN
+
+
+def _by_milliseconds(argument: int) -> Limit:
+    low = argument & 0xFFFFFFFF
+    return _NONE if low >> 31 else Limit("relative", milliseconds=low)
+
+
+def _by_address(clock: Literal["relative", "monotonic", "realtime"], address: int) -> Limit:
+    return Limit(clock, address=address) if address else _NONE
+
+
+def _sleep_limit(call: str, args: tuple[int, ...]) -> Limit:
+    if call == "nanosleep":
+        return Limit("relative", address=args[0])
+    clock, flags, address = args[:3]
+    if not flags & 1:
+        return Limit("relative", address=address)
+    clocks: Mapping[int, Literal["monotonic", "realtime"]] = {0: "realtime", 1: "monotonic"}
+    return Limit(clocks[clock], address=address) if clock in clocks else _UNKNOWN
+
+
+def _futex_limit(call: str, args: tuple[int, ...]) -> Limit:
+    if call != "futex":
+        clock, at = (args[4], args[3]) if call == "futex_waitv" else (args[5], args[4])
+        return _by_address("monotonic" if clock == 1 else "realtime", at)
+    command = args[1] & 127
+    if command not in _FUTEX_CLOCKS:
+        return _UNKNOWN
+    if command == 0:
+        return _by_address("relative", args[3])
+    is_real = command == _LOCK_PI or args[1] & _REALTIME
+    return _by_address("realtime" if is_real else "monotonic", args[3])
+
+
+def is_private_futex(call: str, args: tuple[int, ...]) -> bool:
+    """Tell whether a wait in this call is for a word that no other process can wake."""
+    return call == "futex" and bool(args[1] & _PRIVATE)
+
+
+def is_lock_wait(call: str, args: tuple[int, ...]) -> bool:
+    """Tell whether this call waits for a file lock."""
+    return call == "flock" or (call == "fcntl" and args[1] in {_SETLKW, _OFD_SETLKW})
+
+
+def descriptor_of(call: str, args: tuple[int, ...]) -> int | None:
+    """Return the descriptor that a call is about, None where it is about none, or several."""
+    if call in BY_DESCRIPTOR or call in EPOLLS:
+        return args[0] & 0xFFFFFFFF
+    return None
+
+
+def child_of(call: str, args: tuple[int, ...]) -> int:
+    """Return the process that a call waits for: an id, -1 for any child, 0 for none."""
+    if call == "wait4":
+        pid = args[0] & 0xFFFFFFFF
+        return pid if 0 < pid < 1 << 31 else -1
+    if call == "waitid":
+        return args[1] if args[0] == 1 else -1  # P_PID; all else names several
+    return 0

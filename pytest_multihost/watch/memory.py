@@ -1,0 +1,125 @@
+"""Read the memory of another process without touching it: limits of waits, and whose code waits."""
+
+from __future__ import annotations
+
+import array
+import bisect
+import contextlib
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+_ADDRESS_BITS = (1 << 48) - 1
+"""The rest of a pointer may carry its signature (aarch64)."""
+
+_MAX_STACK = 1 << 19
+
+
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    """One line of /proc/PID/maps."""
+
+    start: int
+    end: int
+    flags: str
+    file: str
+    path: str
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes may see the same memory, and wake who waits for a word in it."""
+        return self.flags.endswith("s")
+
+
+@dataclass
+class Memory:
+    """The memory of one process during one look."""
+
+    pid: int
+    _file: int | None = field(default=None, repr=False)
+
+    def close(self) -> None:
+        """Let go of it."""
+        if self._file is not None and self._file >= 0:
+            os.close(self._file)
+        self._file = None
+
+    def read(self, address: int, size: int) -> bytes | None:
+        """Return `size` bytes at `address`, None where they cannot be read."""
+        if self._file is None:
+            self._file = self._open()
+        if self._file < 0 or not address:
+            return None
+        try:
+            data = os.pread(self._file, size, address)
+        except (OSError, OverflowError):
+            return None
+        return data if len(data) == size else None
+
+    def _open(self) -> int:
+        with contextlib.suppress(OSError):
+            return os.open(f"/proc/{self.pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+        return -1
+
+    def seconds(self, address: int, unit: float) -> float | None:
+        """Return the timespec or timeval at `address`."""
+        data = self.read(address, 16)
+        if data is None:
+            return None
+        whole, part = (float(each) for each in struct.unpack("=qq", data))
+        return whole + part / unit
+
+    def text(self, address: int) -> str:
+        """Return the string at `address`, as far as it lies on its page; empty if unreadable."""
+        data = self.read(address, min(4096 - address % 4096, 1024))
+        return data.partition(b"\0")[0].decode("utf-8", "backslashreplace") if data else ""
+
+    @cached_property
+    def mappings(self) -> tuple[Mapping, ...]:
+        """All mappings by address; none where they cannot be read."""
+        try:
+            with open(f"/proc/{self.pid}/maps", encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - as for PTH115
+                return tuple(_mapping(line) for line in file)
+        except OSError:
+            return ()
+
+    def mapping(self, address: int) -> Mapping | None:
+        """Return the mapping in which `address` lies."""
+        at = bisect.bisect(self.mappings, address, key=lambda each: each.start) - 1
+        found = self.mappings[at] if at >= 0 else None
+        return found if found and address < found.end else None
+
+    def code(self, pointer: int) -> tuple[str, ...] | None:
+        """Return the files to whose code the stack at `pointer` returns, None if unreadable.
+
+        Every word that could be a return address counts: a file may be named that is not there
+        any more, but none that is there is missed.
+        """
+        stack = self.mapping(pointer)
+        if stack is None or stack.end - pointer > _MAX_STACK:
+            return None
+        pointer &= ~7
+        data = self.read(pointer, stack.end - pointer)
+        return None if data is None else tuple(sorted(set(self._files(array.array("Q", data)))))
+
+    def _files(self, words: array.array[int]) -> Iterator[str]:
+        starts, mappings = self._code
+        for word in words:
+            address = word & _ADDRESS_BITS
+            at = bisect.bisect(starts, address) - 1
+            if at >= 0 and address < mappings[at].end:
+                yield mappings[at].path
+
+    @cached_property
+    def _code(self) -> tuple[list[int], list[Mapping]]:
+        mappings = [each for each in self.mappings if "x" in each.flags]
+        return [each.start for each in mappings], mappings
+
+
+def _mapping(line: str) -> Mapping:
+    place, flags, _, device, inode, *path = line.split(maxsplit=5)
+    start, _, end = place.partition("-")
+    name = "".join(path).rstrip("\n")
+    return Mapping(int(start, 16), int(end, 16), flags, f"{device} {inode}", name)

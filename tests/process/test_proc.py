@@ -1,0 +1,720 @@
+"""Is it hung? Real processes, looked at from outside; every case is a world of one or two ranks.
+
+All worlds live at the same time and are looked at together, once a second, so that dozens of them
+take seconds. Those that hang must be proven to within a few looks; those that do not must never be.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pytest_multihost.analysis.labels import lock_holders, main_labels
+from pytest_multihost.analysis.proof import Moment, Search
+from pytest_multihost.model.operation import Operation, Operations
+from pytest_multihost.model.process import Look
+from pytest_multihost.watch.descriptors import Ours
+from pytest_multihost.watch.proc import ProcWatch
+from pytest_multihost.watch.tasks import maps
+
+DEADLINE_S = 60.0
+LOOKS = 10
+
+PRELUDE = """
+import os, socket, subprocess, sys, threading, time
+directory, rank = sys.argv[1], sys.argv[2]
+
+def ready(text=""):
+    with open(f"{directory}/new-{rank}", "w") as file:
+        file.write(text)
+    os.rename(f"{directory}/new-{rank}", f"{directory}/ready-{rank}")
+
+def told(rank):
+    path = f"{directory}/ready-{rank}"
+    while not os.path.exists(path):
+        time.sleep(0.02)
+    return open(path).read()
+"""
+SLEEPS = "ready(); time.sleep(600)"
+
+
+@dataclass
+class World:
+    """Ranks that run programs of ours.
+
+    Attributes:
+        path: Their directory.
+        ranks: The processes.
+        kept: What must stay open on our side.
+        pages: What must stay mapped on our side.
+        ours: What the watch is told to be the harness's.
+        waits_in_operation: Ranks whose main threads wait in an operation.
+    """
+
+    path: Path
+    ranks: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    kept: list[socket.socket | int] = field(default_factory=list)
+    pages: list[mmap.mmap] = field(default_factory=list)
+    ours: Ours = field(default_factory=Ours)
+    waits_in_operation: Sequence[int] = ()
+
+    def start(self, *sources: str, fds: Sequence[int] = (), env: Mapping[str, str] = {}) -> World:
+        """Start one more rank for each source; they inherit `fds`, named FD0, FD1, ..."""
+        names = "".join(f"FD{i} = {fd}\n" for i, fd in enumerate(fds))
+        for source in sources:
+            log = self.path / f"rank-{len(self.ranks)}.log"
+            arguments = ["-c", PRELUDE + names + source, str(self.path), str(len(self.ranks))]
+            with log.open("wb") as file:
+                rank = subprocess.Popen(
+                    [sys.executable, *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=file,
+                    pass_fds=fds,
+                    start_new_session=True,
+                    env={**os.environ, "OMP_NUM_THREADS": "1", **env},
+                )
+            self.ranks.append(rank)
+        return self
+
+    def await_ready(self, timeout_s: float = 60) -> None:
+        """Wait until all ranks have said that they are where they are to be seen."""
+        deadline = time.monotonic() + timeout_s
+        for i, rank in enumerate(self.ranks):
+            while not (self.path / f"ready-{i}").exists():
+                assert rank.poll() is None, (self.path / f"rank-{i}.log").read_text()
+                assert time.monotonic() < deadline, f"{self.path}: rank {i} is late"
+                time.sleep(0.02)
+
+    def watch(self) -> ProcWatch:
+        """Return a watch on the ranks."""
+        return ProcWatch({i: rank.pid for i, rank in enumerate(self.ranks)}, self.ours)
+
+    def operations(self) -> tuple[Operations, ...]:
+        """Return what a recorder would have told of the ranks that wait in an operation."""
+        return tuple(
+            Operations(rank, (collective(self.ranks[rank].pid, len(self.ranks)),))
+            for rank in self.waits_in_operation
+        )
+
+    def end(self) -> None:
+        """End all ranks and what they have started."""
+        for rank in self.ranks:
+            for process in descendants(rank.pid):
+                process.kill()
+            rank.kill()
+            rank.wait()
+        for each in self.kept:
+            os.close(each) if isinstance(each, int) else each.close()
+
+
+def descendants(leader: int) -> list[psutil.Process]:
+    """Return the living processes of a rank's session."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            is_theirs = os.getsid(process.pid) == leader != process.pid
+            if is_theirs and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (ProcessLookupError, psutil.Error):  # gone meanwhile
+            continue
+    return found
+
+
+def collective(tid: int, size: int) -> Operation:
+    """Return an operation for which a thread waits."""
+    return Operation(
+        name="all_reduce",
+        kind="collective",
+        group=tuple(range(size)),
+        sequence=2,
+        since_s=1.0,
+        waited_s=1.0,
+        thread=tid,
+    )
+
+
+HUNG: dict[str, Callable[[World], World]] = {}
+ALIVE: dict[str, tuple[str, Callable[[World], World]]] = {}
+
+
+def hung(make: Callable[[World], World]) -> Callable[[World], World]:
+    """Name a world that hangs: no wait in it can end."""
+    HUNG[make.__name__] = make
+    return make
+
+
+def alive(blocker: str) -> Callable[[Callable[[World], World]], Callable[[World], World]]:
+    """Name a world that may go on, with a part of the sentence that says why."""
+
+    def add(make: Callable[[World], World]) -> Callable[[World], World]:
+        ALIVE[make.__name__] = (blocker, make)
+        return make
+
+    return add
+
+
+def hung_program(name: str, *sources: str) -> None:
+    """Name a world of plain programs that hangs."""
+    HUNG[name] = lambda world: world.start(*sources)
+
+
+def alive_program(name: str, blocker: str, *sources: str) -> None:
+    """Name a world of plain programs that may go on."""
+    ALIVE[name] = (blocker, lambda world: world.start(*sources))
+
+
+hung_program(
+    "lock_deadlock",
+    """
+first, second, both = threading.Lock(), threading.Lock(), threading.Barrier(2)
+def take(one, other):
+    with one:
+        both.wait()
+        with other:
+            pass
+threading.Thread(target=take, args=(second, first)).start()
+ready(); take(first, second)
+""",
+)
+hung_program("event", "ready(); threading.Event().wait()")
+hung_program("event_with_a_late_limit", "ready(); threading.Event().wait(600)")
+hung_program("sleep", SLEEPS)
+hung_program("select_on_nothing", "import select; ready(); select.select([], [], [], 600)")
+hung_program("poll", "import select; ready(); select.poll().poll(600_000)")
+hung_program("asyncio", "import asyncio; ready(); asyncio.run(asyncio.sleep(600))")
+hung_program("child", "ready(); subprocess.run(['sleep', '600'])")
+hung_program(
+    "idle_pool",
+    "from concurrent.futures import ThreadPoolExecutor as P\n"
+    "p = P(3); list(p.map(abs, [1, 2, 3])); ready(); threading.Event().wait()",
+)
+hung_program("eventfd", "ready(); os.read(os.eventfd(0), 8)")
+hung_program("socketpair", "a, b = socket.socketpair(); ready(); a.recv(1)")
+hung_program("one_rank_is_dead", "ready()", "ready(); threading.Event().wait()")
+hung_program(
+    "socket_with_a_late_limit",
+    "a, b = socket.socketpair(); a.settimeout(600); ready(); a.recv(1)",
+)
+if all(maps("", pid) is not None for pid in psutil.pids()):  # else somebody unseen may share it
+    hung_program(
+        "process_lock_taken_twice",
+        "import multiprocessing; lock = multiprocessing.Lock(); lock.acquire()\n"
+        "ready(); lock.acquire()",
+    )
+hung_program(
+    "queue_whose_producer_is_dead",
+    """
+import queue
+q = queue.Queue()
+t = threading.Thread(target=q.put, args=(1,)); t.start(); t.join(); q.get()
+ready(); q.get()
+""",
+)
+hung_program(
+    "process_queue_whose_producer_is_dead",
+    """
+import multiprocessing
+context = multiprocessing.get_context("fork")
+q = context.Queue()
+p = context.Process(target=q.put, args=(1,)); p.start(); q.get(); p.join()
+ready(); q.get()
+""",
+)
+hung_program(
+    "file_lock_held_by_a_rank",
+    """
+import fcntl
+file = open(f"{directory}/lock", "w")
+told(1); ready(); fcntl.flock(file, fcntl.LOCK_EX)
+""",
+    """
+import fcntl
+file = open(f"{directory}/lock", "w"); fcntl.flock(file, fcntl.LOCK_EX)
+ready(); threading.Event().wait()
+""",
+)
+LISTENS = """
+server = socket.create_server(("127.0.0.1", 0))
+ready(str(server.getsockname()[1])); peer = server.accept()[0]
+"""
+hung_program(
+    "socket_between_ranks",
+    LISTENS + "peer.recv(1)",
+    "peer = socket.create_connection(('127.0.0.1', int(told(0)))); ready(); peer.recv(1)",
+)
+hung_program(
+    "socket_that_a_rank_does_not_accept",
+    LISTENS.partition("peer =")[0] + "threading.Event().wait()",
+    "peer = socket.create_connection(('127.0.0.1', int(told(0)))); ready(); peer.recv(1)",
+)
+
+alive_program("short_event", "waits in futex", "ready()\nwhile True: threading.Event().wait(1)")
+alive_program("short_sleep", "sleeps", "ready()\nwhile True: time.sleep(0.5)")
+alive_program("sleep_that_ends", "sleeps until", "ready(); time.sleep(40)")
+alive_program(
+    "process_lock_of_a_child",
+    "child process `python",
+    """
+import multiprocessing
+lock = multiprocessing.get_context("fork").Lock()
+def hold():
+    lock.acquire(); ready(); time.sleep(40); lock.release()
+multiprocessing.get_context("fork").Process(target=hold).start()
+told(rank); lock.acquire()
+""",
+)
+alive_program("spin", "runs", "ready()\nwhile True: pass")
+alive_program(
+    "child_that_ends", "child process `sleep`", "ready(); subprocess.run(['sleep', '40'])"
+)
+alive_program(
+    "child_that_another_thread_waits_for",
+    "child process `sleep`",
+    "p = subprocess.Popen(['sleep', '40']); ready(); threading.Event().wait()",
+)
+alive_program(
+    "orphan",
+    "child process `sleep`",
+    "os.system('(sleep 40 &)'); ready(); threading.Event().wait()",
+)
+alive_program(
+    "timer_thread",
+    "thread python",
+    "e = threading.Event(); threading.Timer(40, e.set).start(); ready(); e.wait()",
+)
+alive_program(
+    "itimer",
+    "SIGALRM",
+    "import signal; signal.signal(signal.SIGALRM, lambda *_: os._exit(0))\n"
+    "signal.setitimer(signal.ITIMER_REAL, 40); ready(); threading.Event().wait()",
+)
+alive_program(
+    "short_asyncio",
+    "epoll_wait",
+    "import asyncio\nready()\nwhile True: asyncio.run(asyncio.sleep(0.3))",
+)
+alive_program("pause", "signal", "import signal; ready(); signal.pause()")
+alive_program("sigwait", "signal", "import signal; ready(); signal.sigwait({signal.SIGUSR1})")
+alive_program(
+    "socket_with_a_limit",
+    "poll",
+    "a, b = socket.socketpair(); a.settimeout(40); ready(); a.recv(1)",
+)
+alive_program(
+    "socket_with_a_hidden_limit",
+    "recvfrom",
+    "import struct; a, b = socket.socketpair()\n"
+    "a.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack('qq', 40, 0))\n"
+    "ready(); a.recv(1)",
+)
+alive_program("accept", "connect", LISTENS)
+alive_program(
+    "datagrams",
+    "udp",
+    "a = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); a.bind(('127.0.0.1', 0))\n"
+    "ready(); a.recv(1)",
+)
+alive_program(
+    "named_pipe", "openat", "os.mkfifo(f'{directory}/fifo'); ready(); open(f'{directory}/fifo')"
+)
+alive_program(
+    "process_queue_with_a_producer",
+    "child process `python",
+    """
+import multiprocessing
+context = multiprocessing.get_context("fork")
+q = context.Queue()
+def produce(): time.sleep(40); q.put(1)
+p = context.Process(target=produce); p.start(); ready(); q.get()
+""",
+)
+alive_program(
+    "uninterruptible",
+    "uninterruptible",
+    "os.mkfifo(f'{directory}/fifo'); ready()\n"
+    "os.posix_spawn('/bin/true', ['true'], os.environ, file_actions=["
+    "(os.POSIX_SPAWN_OPEN, 9, f'{directory}/fifo', os.O_RDONLY, 0)])",
+)
+alive_program(
+    "thread_that_sleeps_shortly",
+    "thread python",
+    """
+def beat():
+    while True: time.sleep(0.2)
+threading.Thread(target=beat, daemon=True).start(); ready(); threading.Event().wait()
+""",
+)
+
+
+@hung
+def pipe_between_ranks(world: World) -> World:
+    """A rank reads a pipe whose other end only another rank has."""
+    read, write = os.pipe()
+    world.start("os.close(FD1); ready(); os.read(FD0, 1)", SLEEPS, fds=(read, write))
+    os.close(read)
+    os.close(write)
+    return world
+
+
+@alive("outside")
+def pipe_from_outside(world: World) -> World:
+    """We could write to it."""
+    read, write = os.pipe()
+    world.start("ready(); os.read(FD0, 1)", fds=(read,))
+    os.close(read)
+    world.kept.append(write)
+    return world
+
+
+def _server(world: World) -> int:
+    server = socket.create_server(("127.0.0.1", 0))
+    world.kept.append(server)
+    return int(server.getsockname()[1])
+
+
+@alive("outside")
+def socket_from_outside(world: World) -> World:
+    """We could answer."""
+    connect = f"peer = socket.create_connection(('127.0.0.1', {_server(world)}))"
+    return world.start(f"{connect}; ready(); peer.recv(1)")
+
+
+@alive("outside")
+def asyncio_from_outside(world: World) -> World:
+    """We could answer here, too."""
+    return world.start(
+        f"""
+import asyncio
+async def main():
+    reader, _ = await asyncio.open_connection("127.0.0.1", {_server(world)})
+    ready()
+    await reader.read(1)
+asyncio.run(main())
+"""
+    )
+
+
+@alive("outside")
+def socket_that_nobody_is_seen_to_wait_for(world: World) -> World:
+    """An answer could still be looked for."""
+    connect = f"peer = socket.create_connection(('127.0.0.1', {_server(world)}))"
+    return world.start(f"{connect}; ready(); threading.Event().wait()")
+
+
+@alive("who holds it is not known|held by process")
+def file_lock_held_outside(world: World) -> World:
+    """We could let it go."""
+    import fcntl
+
+    file = os.open(world.path / "lock", os.O_WRONLY | os.O_CREAT)
+    fcntl.flock(file, fcntl.LOCK_EX)
+    world.kept.append(file)
+    take = "import fcntl; file = open(f'{directory}/lock', 'w'); ready(); fcntl.flock(file, 2)"
+    return world.start(take)
+
+
+@alive("is stopped")
+def stopped(world: World) -> World:
+    """Somebody may continue it."""
+    world.start("ready(); threading.Event().wait()")
+    world.await_ready()
+    world.ranks[0].send_signal(signal.SIGSTOP)
+    return world
+
+
+WAITS_FOR_US = "peer = socket.socket(fileno=FD0); ready(); peer.recv(1)"
+
+
+def _channel(world: World) -> World:
+    ours, theirs = socket.socketpair()
+    world.start(WAITS_FOR_US, fds=(theirs.fileno(),))
+    theirs.close()
+    world.kept.append(ours)
+    world.ours = Ours(channels=frozenset({os.getpid()}))
+    return world
+
+
+@alive("the harness")
+def waits_for_the_harness(world: World) -> World:
+    """A rank that waits for us, nobody knows why, goes on when we say so."""
+    return _channel(world)
+
+
+@hung
+def waits_for_the_harness_in_an_operation(world: World) -> World:
+    """Then it is known what for: the other ranks."""
+    world.waits_in_operation = [0]
+    return _channel(world)
+
+
+ASKED = """
+os.mkfifo(f"{directory}/rank-0.ask")
+file = os.open(f"{directory}/rank-0.ask", os.O_RDWR)
+threading.Thread(target=os.read, args=(file, 1), daemon=True).start()
+ready(); threading.Event().wait()
+"""
+
+
+SHARES = """
+import mmap, ctypes
+page = mmap.mmap(FD0, 4096)
+word = ctypes.addressof(ctypes.c_int.from_buffer(page))
+ready(); ctypes.CDLL(None).syscall(FUTEX, ctypes.c_void_p(word), 0, 0, None)
+""".replace("FUTEX", "202" if os.uname().machine == "x86_64" else "98")
+
+
+@alive("memory that others may share")
+def lock_in_memory_that_we_map_too(world: World) -> World:
+    """We could wake it."""
+    file = os.memfd_create("shared")
+    os.ftruncate(file, 4096)
+    world.pages.append(mmap.mmap(file, 4096))
+    world.kept.append(file)
+    return world.start(SHARES, fds=(file,))
+
+
+@hung
+def thread_of_ours(world: World) -> World:
+    """The thread that answers our questions waits for nobody else."""
+    world.ours = Ours(paths=(f"{world.path}/rank-*.ask",))
+    return world.start(ASKED)
+
+
+@alive("fifo")
+def thread_that_looks_like_ours(world: World) -> World:
+    """A pipe with a name that we were not told of."""
+    return world.start(ASKED)
+
+
+@dataclass
+class Outcome:
+    """What became of a world.
+
+    Attributes:
+        is_proven: Whether it was proven to hang at any time.
+        blockers: Why it was not: everything that was said, one sentence a line.
+        look: The last look.
+        glance: The glance before it.
+    """
+
+    is_proven: bool
+    blockers: str
+    look: Look
+    glance: Look
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Outcome]]:
+    """Start all worlds, look at them until those that hang are proven to, and end them."""
+    cases = HUNG | {name: make for name, (_, make) in ALIVE.items()}
+    worlds = {name: World(tmp_path_factory.mktemp(name)) for name in cases}
+    try:
+        for name, world in worlds.items():
+            cases[name](world)
+        for world in worlds.values():
+            world.await_ready()
+        yield observe(worlds)
+    finally:
+        for world in worlds.values():
+            world.end()
+    assert_nothing_is_left(worlds.values())
+
+
+def assert_nothing_is_left(worlds: Iterable[World]) -> None:
+    """Assert that nothing of any world lives; who was killed may take a moment to die."""
+    leaders = [rank.pid for world in worlds for rank in world.ranks]
+    deadline = time.monotonic() + 20
+    while left := [each for leader in leaders for each in descendants(leader)]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+
+
+def observe(worlds: Mapping[str, World], looks: int = LOOKS) -> dict[str, Outcome]:
+    """Look at all worlds until those that hang are proven to hang, at least three times."""
+    deadline_s = time.monotonic() + DEADLINE_S - looks
+    watches = {name: world.watch() for name, world in worlds.items()}
+    searches = dict.fromkeys(worlds, Search())
+    said: dict[str, list[str]] = {name: [] for name in worlds}
+    proven: set[str] = set()
+    found: dict[str, Outcome] = {}
+    for i in range(looks):
+        for name, watch in watches.items():
+            glance, look = watch.glance(), watch.look()
+            moment = Moment(look, worlds[name].operations())
+            searches[name] = searches[name].after(moment, deadline_s=deadline_s)
+            said[name] += searches[name].blockers
+            proven |= {name} if searches[name].is_proof else set()
+            found[name] = Outcome(name in proven, "\n".join(said[name]), look, glance)
+        if i >= 3 and proven.issuperset(HUNG.keys() & worlds):
+            break
+        time.sleep(1)
+    return found
+
+
+@pytest.mark.parametrize("name", HUNG)
+def test_what_hangs_is_proven_to_hang(outcomes: Mapping[str, Outcome], name: str) -> None:
+    """No wait of such a world can end before the deadline."""
+    assert outcomes[name].is_proven, outcomes[name].blockers
+
+
+@pytest.mark.parametrize("name", ALIVE)
+def test_what_may_go_on_is_never_called_hung(outcomes: Mapping[str, Outcome], name: str) -> None:
+    """And it is said why."""
+    assert not outcomes[name].is_proven
+    parts = ALIVE[name][0].split("|")
+    assert any(part in outcomes[name].blockers for part in parts), outcomes[name].blockers
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("lock_deadlock", ("BLOCKED", "futex")),
+        ("sleep", ("SLEEPING", "sleep until +5")),
+        ("select_on_nothing", ("SLEEPING", "sleep until +5")),
+        ("spin", ("RUNNING", "runs")),
+        ("child", ("CHILD", "wait4(child")),
+        ("stopped", ("STOPPED", "stopped")),
+        ("uninterruptible", ("DISK", "")),
+        ("pipe_between_ranks", ("IO", "read(pipe:")),
+        ("named_pipe", ("IO", "openat(/")),
+        ("one_rank_is_dead", ("EXITED", "has ended")),
+        ("socket_between_ranks", ("BLOCKED", "recvfrom(socket:")),
+        ("asyncio", ("BLOCKED", "epoll_wait")),
+        ("file_lock_held_by_a_rank", ("BLOCKED", "flock(/")),
+    ],
+)
+def test_a_glance_says_what_rank_0_does(
+    outcomes: Mapping[str, Outcome], name: str, expected: tuple[str, str]
+) -> None:
+    """In one word, and for the reader."""
+    label, text = main_labels(None, outcomes[name].glance)[0]
+    assert label == expected[0]
+    assert text.startswith(expected[1])
+
+
+def test_it_is_seen_who_holds_a_file_lock(outcomes: Mapping[str, Outcome]) -> None:
+    """Rank 1 holds it, rank 0 waits for it."""
+    assert lock_holders(outcomes["file_lock_held_by_a_rank"].look) == {0: (1,), 1: ()}
+
+
+TORCH = """
+import torch, torch.distributed as dist
+torch.set_num_threads(1)
+store = dist.FileStore(f"{directory}/store", SIZE)
+dist.init_process_group("gloo", store=store, rank=int(rank), world_size=SIZE)
+x = torch.ones(3)
+dist.all_reduce(x)
+ready()
+if rank == "0":
+    time.sleep(SLEEP)
+dist.all_reduce(x)
+"""
+JAX = """
+import jax
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", DEVICES)
+jax.config.update("jax_cpu_collectives_implementation", "gloo")
+jax.distributed.initialize("127.0.0.1:PORT", 2, int(rank))
+from jax.experimental.multihost_utils import process_allgather, sync_global_devices
+process_allgather(jax.numpy.ones(3))
+ready()
+if rank == "0":
+    time.sleep(SLEEP)
+WAIT
+"""
+
+
+def fill(source: str, **values: object) -> str:
+    """Put values in place of their names."""
+    for name, value in values.items():
+        source = source.replace(name, str(value))
+    return source
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """Give a world that is ended with the test."""
+    world = World(tmp_path)
+    yield world
+    world.end()
+    assert_nothing_is_left([world])
+
+
+def search(world: World, *, looks: int = LOOKS) -> Outcome:
+    """Look at a world until it is proven to hang, or often enough."""
+    world.await_ready()
+    watch, found = world.watch(), Search()
+    deadline_s = time.monotonic() + DEADLINE_S
+    said: list[str] = []
+    for _ in range(looks):
+        glance, look = watch.glance(), watch.look()
+        found = found.after(Moment(look, world.operations()), deadline_s=deadline_s)
+        said += found.blockers
+        if found.is_proof:
+            break
+        time.sleep(1)
+    return Outcome(found.is_proof, "\n".join(said), look, glance)
+
+
+def free_port() -> int:
+    """Return a port that nobody uses."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def test_torch_ranks_that_wait_for_one_that_sleeps_are_proven_to_hang(world: World) -> None:
+    """Gloo's threads wake up all the time, which is their own affair."""
+    pytest.importorskip("torch")
+    world.start(*[fill(TORCH, SIZE=4, SLEEP=600)] * 4)
+    world.waits_in_operation = [1, 2, 3]
+    assert search(world).is_proven
+
+
+def test_torch_ranks_that_wait_for_one_that_is_slow_are_not(world: World) -> None:
+    """It sleeps for less than is left until the deadline."""
+    pytest.importorskip("torch")
+    world.start(*[fill(TORCH, SIZE=4, SLEEP=40)] * 4)
+    world.waits_in_operation = [1, 2, 3]
+    found = search(world, looks=4)
+    assert not found.is_proven
+    assert "rank 0: main thread sleeps until" in found.blockers
+
+
+@pytest.mark.parametrize(
+    ("devices", "wait"),
+    [(1, "process_allgather(jax.numpy.ones(3))"), (2, "sync_global_devices('x')")],
+)
+def test_jax_ranks_that_wait_for_one_that_sleeps_are_proven_to_hang(
+    world: World, devices: int, wait: str
+) -> None:
+    """Most of its threads have the name of the interpreter, and none runs it."""
+    pytest.importorskip("jax")
+    source = fill(JAX, PORT=free_port(), DEVICES=devices, SLEEP=600, WAIT=wait)
+    world.start(source, source)
+    world.waits_in_operation = [1]
+    found = search(world)
+    assert found.is_proven, found.blockers
+
+
+def test_jax_ranks_that_wait_for_one_that_is_slow_are_not(world: World) -> None:
+    """It sleeps for less than is left until the deadline."""
+    pytest.importorskip("jax")
+    wait = "process_allgather(jax.numpy.ones(3))"
+    source = fill(JAX, PORT=free_port(), DEVICES=1, SLEEP=40, WAIT=wait)
+    world.start(source, source)
+    world.waits_in_operation = [1]
+    found = search(world, looks=4)
+    assert not found.is_proven
+    assert "rank 0: main thread sleeps until" in found.blockers
