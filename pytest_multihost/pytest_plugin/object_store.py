@@ -1,0 +1,69 @@
+"""The `object_store` fixture: an S3 endpoint of the run, slow or failing on demand.
+
+Not loaded by itself: a project's top conftest file names this module in ``pytest_plugins``. One
+store serves the run, or an xdist worker; it is started when the tests that were selected ask for
+it, by pytest's own process, and ranks know it by an environment variable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+
+import pytest
+
+from pytest_multihost.model.errors import NoWorldError
+from pytest_multihost.nemesis.object_store import ObjectStore, serving, why_no_store
+
+VARIABLE = "PYTEST_MULTIHOST_OBJECT_STORE"
+"""Holds the endpoint, for ranks and whatever they start."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Start the store before the first world, if a test asks for it and nobody above has one."""
+    config = session.config
+    asked = any("object_store" in getattr(item, "fixturenames", ()) for item in session.items)
+    if not asked or config.option.collectonly or VARIABLE in os.environ or why_no_store():
+        return
+    held = contextlib.ExitStack()
+    config.add_cleanup(held.close)
+    os.environ[VARIABLE] = held.enter_context(serving())
+    held.callback(os.environ.pop, VARIABLE, None)
+
+
+@pytest.fixture
+def object_store() -> Iterator[ObjectStore]:
+    """An S3 store with an empty bucket of the test's own, the same for all ranks of a world.
+
+    What one rank sets - `slow`, `throttle`, `fail` - holds for all, until the test is over.
+    """
+    if VARIABLE not in os.environ:
+        pytest.fail(why_no_store() or "no object store was started for this run", pytrace=False)
+    store = ObjectStore(os.environ[VARIABLE], _agree_on(f"test-{secrets.token_hex(8)}"))
+    if _is_primary():
+        store.heal()
+        store.create_bucket()
+    _agree_on("ready")
+    yield store
+    if _is_primary():
+        store.heal()
+
+
+def _is_primary() -> bool:
+    from pytest_multihost.rank.world import current_world
+
+    with contextlib.suppress(NoWorldError):
+        return current_world().is_primary
+    return True
+
+
+def _agree_on(text: str) -> str:
+    """Return the primary's text in all ranks; outside of a world, the text."""
+    from pytest_multihost.rank.world import current_world
+
+    with contextlib.suppress(NoWorldError):
+        return current_world().broadcast(text, "object_store")
+    return text
