@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pytest_multihost.analysis.outcome import Finding, Symptoms
@@ -46,6 +47,7 @@ from pytest_multihost.reporting.artifacts import (
     write_facts,
 )
 from pytest_multihost.watch.clock import MonotonicClock
+from pytest_multihost.watch.descriptors import Ours
 from pytest_multihost.watch.dump import dump_stacks
 from pytest_multihost.watch.watchdog import Watchdog
 
@@ -207,7 +209,7 @@ class Run:
                 primary_leaves_last=plan.backend.primary_leaves_last,
                 on_tick=live.show,
                 tick_s=0.1 if isinstance(live, LiveOutput) else 1.0,
-                watch=Watchdog(scratch, spec.size),
+                watch=Watchdog(scratch, spec.size, _ours(directory, scratch)),
             )
             result = run_world(spec, around)
         telling = Telling(str(self.config.rootpath), source_line)
@@ -366,6 +368,14 @@ def _tidy(scratch: Path, config: pytest.Config) -> None:
     for directory in (*scratch.iterdir(), scratch):
         with suppress(OSError):  # not empty: the test's own files
             directory.rmdir()
+
+
+def _ours(directory: Path, scratch: Path) -> Ours:
+    """Return what of a rank's descriptors belongs to the harness."""
+    paths = tuple(f"{place}/rank-*" for place in (directory, scratch))
+    controller = frozenset({os.getpid()})
+    server = frozenset(child.pid for child in psutil.Process().children())
+    return Ours(idle=server, channels=controller, paths=paths)
 
 
 def source_line(file: str, line: int) -> str:

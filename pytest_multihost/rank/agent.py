@@ -33,6 +33,7 @@ from pytest_multihost.rank.clock import now
 from pytest_multihost.rank.coverage import save_coverage
 from pytest_multihost.rank.examples import agree_on_examples
 from pytest_multihost.rank.hygiene import put_in_order
+from pytest_multihost.rank.recorder.recording import start_recording, the_recorder
 from pytest_multihost.rank.records import (
     error_record,
     format_exception,
@@ -40,7 +41,6 @@ from pytest_multihost.rank.records import (
     shortened,
     warning_record,
 )
-from pytest_multihost.rank.recorder.recording import start_recording, the_recorder
 from pytest_multihost.rank.world import World, enter_world
 
 FindItem = Callable[[str], pytest.Item]

@@ -42,13 +42,16 @@ _RECORD = struct.Struct("<QQQIIIIIIIIIIiiQ")
 group; peer, root; its own number."""
 
 _CALL = struct.Struct("<IIIii")
-_NEW_RECORD = struct.Struct("<QQQIIIIIII20sQ")
+_pack_record = struct.Struct("<QQQIIIIIII20sQ").pack_into
 _WHERE = struct.Struct("<IIII")
-_ENDED_AT, _WAITED_AT, _WHERE_AT, _FLAGS_AT = 8, 16, 32, 48
+_WHERE_AT, _FLAGS_AT = 32, 48
+_ENDED, _WAITED = 1, 2  # in words of eight bytes
 _STRIDE = _RECORD.size
 _COUNTS_AT = _HEADER.size
 _RECORDS_AT = _COUNTS_AT + 8 * GROUPS
-_TEXTS_AT = _RECORDS_AT + _STRIDE * RECORDS
+_FIRST, _WORDS = _RECORDS_AT // 8, _STRIDE // 8
+_NOWHERE_AT = _RECORDS_AT + _STRIDE * RECORDS
+_TEXTS_AT = _NOWHERE_AT + _STRIDE
 _SIZE = _TEXTS_AT + _TEXT_BYTES
 _FAILED = 1
 _KINDS: tuple[OperationKind, ...] = get_args(OperationKind)
@@ -57,8 +60,8 @@ _READS = 20
 Where = tuple[int, int, int]
 """Number of the user's file, line in it, number of its function; zeros where it is not known."""
 
-NO_PLACE = -1
-"""Where an operation is noted for which there is no room: nowhere."""
+NO_PLACE = _NOWHERE_AT // 8
+"""Where an operation is noted for which there is no room: in a record that nobody reads."""
 
 
 def slots_path(scratch: str | Path, rank: int) -> Path:
@@ -71,12 +74,14 @@ class Call:
     """What is the same whenever a rank begins the same operation: made once, used often.
 
     Attributes:
-        group: Number of its group.
-        data: The rest, as records hold it.
+        data: What every record of it holds.
+        sequence: Tells the place of the group's next collective.
+        count_at: Where the group's last collective is counted, in words of four bytes.
     """
 
-    group: int
     data: bytes
+    sequence: itertools.count[int]
+    count_at: int
 
 
 @dataclass(slots=True, weakref_slot=True)
@@ -97,16 +102,23 @@ class SlotPage:
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _words: memoryview = field(init=False)
+    _halves: memoryview = field(init=False)
 
     def __post_init__(self) -> None:
-        self._words = memoryview(self._map).cast("Q")
+        self._view()
+        for number in range(RECORDS):
+            self._words[_FIRST + number * _WORDS + _ENDED] = 1  # may be used
         in_child = weakref.WeakMethod(self.forget)
         os.register_at_fork(after_in_child=lambda: _call_if_alive(in_child))
 
     def forget(self) -> None:
         """Write to nowhere from now on: what a forked child does is not what the rank does."""
         self._map = mmap.mmap(-1, _SIZE)
+        self._view()
+
+    def _view(self) -> None:
         self._words = memoryview(self._map).cast("Q")
+        self._halves = memoryview(self._map).cast("I")
 
     @classmethod
     def create(cls, path: Path) -> SlotPage:
@@ -158,7 +170,7 @@ class SlotPage:
                     self._group_texts.append(text)
                     self._sequences.append(itertools.count(1))
                     if number < GROUPS:
-                        self._words[_COUNTS_AT // 8 + number] = text << 32
+                        self._halves[_COUNTS_AT // 4 + 2 * number + 1] = text
         return number
 
     def call(
@@ -174,7 +186,9 @@ class SlotPage:
             root: Rank that sends or receives for all.
         """
         text = self._group_texts[group]
-        return Call(group, _CALL.pack(self.text(name), _KINDS.index(kind), text, peer, root))
+        data = _CALL.pack(self.text(name), _KINDS.index(kind), text, peer, root)
+        count_at = _COUNTS_AT // 4 + 2 * group if group < GROUPS else NO_PLACE * 2
+        return Call(data, self._sequences[group], count_at)
 
     def begin(
         self,
@@ -198,19 +212,16 @@ class SlotPage:
             detail: Number of a text for the reader.
         """
         if not sequence:
-            group = call.group
-            sequence = next(self._sequences[group])
-            if group < GROUPS:
-                self._words[_COUNTS_AT // 8 + group] = self._group_texts[group] << 32 | sequence
+            self._halves[call.count_at] = sequence = next(call.sequence)
         number = next(self._numbers)
-        at = _RECORDS_AT + (number % RECORDS) * _STRIDE
-        if self._words[at >> 3] and not self._words[(at >> 3) + 1]:
+        at = _FIRST + number % RECORDS * _WORDS
+        if not self._words[at + _ENDED]:
             number = self._free_number()
             if number < 0:
                 return NO_PLACE
-            at = _RECORDS_AT + (number % RECORDS) * _STRIDE
-        _NEW_RECORD.pack_into(
-            self._map, at, now_ns, 0, waited_ns, sequence, detail, thread, *where, 0, call.data,
+            at = _FIRST + number % RECORDS * _WORDS
+        _pack_record(
+            self._map, at * 8, now_ns, 0, waited_ns, sequence, detail, thread, *where, 0, call.data,
             number + 1,
         )  # fmt: skip
         return at
@@ -219,32 +230,32 @@ class SlotPage:
         """Return the number of the next record whose place is not taken by an open operation."""
         for _ in range(RECORDS):
             number = next(self._numbers)
-            at = (_RECORDS_AT + (number % RECORDS) * _STRIDE) // 8
-            if self._words[at] == 0 or self._words[at + 1] != 0:
+            if self._words[_FIRST + number % RECORDS * _WORDS + _ENDED]:
                 return number
-        return NO_PLACE
+        return -1
 
     def wait(self, at: int, now_ns: int, thread: int, where: Where) -> None:
         """Note that a thread waits from now on for the operation noted at `at`."""
-        if at != NO_PLACE:
-            _WHERE.pack_into(self._map, at + _WHERE_AT, thread, *where)
-            self._words[(at + _WAITED_AT) // 8] = now_ns
+        _WHERE.pack_into(self._map, at * 8 + _WHERE_AT, thread, *where)
+        self._words[at + _WAITED] = now_ns
 
     def leave(self, at: int) -> None:
         """Note that nobody waits any more for the operation noted at `at`, which is still open."""
-        if at != NO_PLACE:
-            self._words[(at + _WAITED_AT) // 8] = 0
+        self._words[at + _WAITED] = 0
 
     def end(self, at: int, now_ns: int) -> None:
         """Note that the operation noted at `at` is over."""
-        if at != NO_PLACE:
-            self._words[(at + _ENDED_AT) // 8] = now_ns
+        self._words[at + _ENDED] = now_ns
+
+    def began_ns(self, at: int) -> int:
+        """Return when the operation noted at `at` began."""
+        began: int = self._words[at]
+        return began
 
     def fail(self, at: int, now_ns: int) -> None:
         """Note that the operation noted at `at` was left by an exception."""
-        if at != NO_PLACE:
-            struct.pack_into("<I", self._map, at + _FLAGS_AT, _FAILED)
-            self._words[(at + _ENDED_AT) // 8] = now_ns
+        self._halves[at * 2 + _FLAGS_AT // 4] = _FAILED
+        self._words[at + _ENDED] = now_ns
 
 
 def _call_if_alive(method: weakref.WeakMethod[Callable[[], None]]) -> None:
@@ -268,6 +279,28 @@ def read_slots(path: Path, *, rank: int) -> Operations:
     return Operations(rank, recent, dict(_entered(again, texts)))
 
 
+def glimpse_slots(path: Path, *, rank: int) -> tuple[Operations, float]:
+    """Return a rank's open operations alone, and when it last began, awaited or ended one.
+
+    For looking often: what is over is not taken apart.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return Operations(rank), 0.0
+    if len(data) < _SIZE or _HEADER.unpack_from(data)[0] != _MAGIC:
+        return Operations(rank), 0.0
+    words = memoryview(data[:_NOWHERE_AT]).cast("Q")
+    began, ended, waited = (words[_FIRST + each :: _WORDS].tolist() for each in range(3))
+    last_s = max(*began, *ended, *waited) / 1e9
+    places = [place for place in range(RECORDS) if began[place] and not ended[place]]
+    texts = _texts(data) if places or any(words[_COUNTS_AT // 8 : _FIRST]) else []
+    records = [_RECORD.unpack_from(data, _RECORDS_AT + place * _STRIDE) for place in places]
+    records.sort(key=lambda record: record[-1])
+    recent = tuple(_operation(record, texts) for record in records)
+    return Operations(rank, recent, dict(_entered(data, texts))), last_s
+
+
 def _texts(data: bytes) -> list[str]:
     texts, at = [], _TEXTS_AT
     for _ in range(_HEADER.unpack_from(data)[1]):
@@ -279,7 +312,7 @@ def _texts(data: bytes) -> list[str]:
 
 def _stable_records(data: bytes, again: bytes, path: Path) -> Iterator[tuple[Any, ...]]:
     """Yield each record in use, read until twice alike: its rank may be writing it."""
-    for at in range(_RECORDS_AT, _TEXTS_AT, _STRIDE):
+    for at in range(_RECORDS_AT, _NOWHERE_AT, _STRIDE):
         one, two = data[at : at + _STRIDE], again[at : at + _STRIDE]
         for _ in range(_READS):
             if one == two:

@@ -1,29 +1,49 @@
 """The watchdog: looks at a world's ranks from outside until it hangs or ends.
 
 It sees slot pages and /proc, and touches nothing. What it has seen goes into sightings; whether
-they prove anything is decided by pure functions.
+they prove anything is decided by pure functions. Main threads are glanced at a few times a
+second; everything is looked at only while all of them stand still.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from pytest_multihost.analysis.facts import RankFacts
+from pytest_multihost.analysis.labels import lock_holders, main_labels
+from pytest_multihost.analysis.proof import WINDOW_S, Moment, Search, stands_still
 from pytest_multihost.analysis.standings import quick_standings
 from pytest_multihost.analysis.waits import find_waits
-from pytest_multihost.model.operation import Operations
+from pytest_multihost.model.operation import Operation, Operations
+from pytest_multihost.model.process import Look
 from pytest_multihost.model.sighting import RankSighting, Sighting, Why
-from pytest_multihost.watch.slots import read_slots, slots_path
+from pytest_multihost.watch.descriptors import Ours
+from pytest_multihost.watch.proc import ProcWatch
+from pytest_multihost.watch.slots import glimpse_slots, read_slots, slots_path
 from pytest_multihost.watch.watch import Ground, Observed
 
-LOOK_S = 0.5
+LOOK_S = 0.25
 """How often the world is looked at."""
 
+QUIET_S = 0.5
+"""How long nothing may have moved before what the slot pages show is taken for good."""
+
+STOPPED_S = 2.0
+"""How long a rank must have been stopped by somebody else."""
+
+EAGER_S = 4.0
+"""How often a world is looked at closely that was seen to stand still only once."""
+
+_SLACK_S = 0.02
 _KEPT = 4
 """How many of the last looks are kept."""
+
+Early = Literal["fail", "warn", "off"]
+"""What a proof does: it ends the world, it is only told, or none is looked for."""
 
 
 @dataclass(slots=True)
@@ -33,31 +53,48 @@ class Watchdog:
     Attributes:
         scratch: The world's directory, where its slot pages lie.
         size: Number of ranks.
+        ours: What of the processes belongs to the harness.
+        early: What seeing a hang does.
+        warned: With early "warn", what was seen.
     """
 
     scratch: Path
     size: int
+    ours: Ours = field(default_factory=Ours)
+    early: Early = "fail"
     interval_s: float = LOOK_S
+    warned: Ground | None = None
+    _proc: ProcWatch | None = None
+    _last: Moment | None = None
+    _search: Search = field(default_factory=Search)
     _trouble: Sighting | None = None
     _looks: deque[Sighting] = field(default_factory=lambda: deque(maxlen=_KEPT))
-    _operations: tuple[Operations, ...] = ()
     _progress_s: float = 0.0
-    _clashed_s: float | None = None
+    _stopped_s: dict[int, float] = field(default_factory=dict)
     _looked_s: float = 0.0
+    _eager_s: float = 0.0
 
     def look(self, now: float, facts: Sequence[RankFacts], *, deadline_s: float) -> Ground | None:
         """Look at the ranks; return what shows that the world hangs, if anything does."""
-        del deadline_s
-        if now < self._looked_s + LOOK_S:
+        if self.early == "off" or now < self._looked_s + LOOK_S - _SLACK_S:
             return None
+        ground = self._ground(now, facts, deadline_s)
+        if ground is not None and self.early == "warn":
+            self.warned = ground
+            return None
+        return ground
+
+    def _ground(self, now: float, facts: Sequence[RankFacts], deadline_s: float) -> Ground | None:
+        before = self._last
         has_progressed = self._see(now, facts, "tick")
-        if has_progressed or not self._clashes():
-            self._clashed_s = None
-        elif self._clashed_s is None:
-            self._clashed_s = now
-        else:
-            return "mismatch"
-        return None
+        moment = self._last
+        if moment is None:
+            return None
+        if self._search_on(before, moment, facts, deadline_s):
+            return "proof"
+        if self._has_long_been_stopped(now, has_progressed=has_progressed):
+            return "stopped"
+        return "mismatch" if self._still_clashes(now, has_progressed=has_progressed) else None
 
     def note_trouble(self, now: float, facts: Sequence[RankFacts]) -> None:
         """Keep where every rank stands: one of them has just raised or died."""
@@ -67,56 +104,197 @@ class Watchdog:
 
     def is_over(self, now: float, facts: Sequence[RankFacts]) -> bool:
         """Whether, after a raise, nobody gets on any more: the others are seen to wait."""
-        if now < self._looked_s + LOOK_S:
+        if now < self._looked_s + LOOK_S - _SLACK_S or self._last is None:
             return False
-        has_progressed = self._see(now, facts, "tick")
+        self._see(now, facts, "tick")
         rest = [each.rank for each in facts if not each.is_past_body]
-        waits = {each.rank for each in quick_standings(self._operations) if each.pending}
-        return not has_progressed and bool(rest) and waits.issuperset(rest)
+        waits = {each.rank for each in quick_standings(self._last.operations) if each.pending}
+        is_quiet = now >= self._progress_s + QUIET_S
+        return is_quiet and bool(rest) and waits.issuperset(rest)
 
     def close(self, now: float, facts: Sequence[RankFacts]) -> Observed:
         """Look a last time, before the ranks are ended, and return everything."""
         self._see(now, facts, "end")
+        operations = tuple(
+            read_slots(slots_path(self.scratch, rank), rank=rank) for rank in range(self.size)
+        )
         trouble = (self._trouble,) if self._trouble is not None else ()
-        return Observed((*trouble, *self._looks), self._operations, self._progress_s or None)
+        return Observed((*trouble, *self._looks), operations, self._progress_s or None)
+
+    # What is seen
 
     def _see(self, now: float, facts: Sequence[RankFacts], why: Why) -> bool:
         """Take a sighting; return whether any rank has got on since the last one."""
         self._looked_s = now
-        self._operations = tuple(
-            read_slots(slots_path(self.scratch, rank), rank=rank) for rank in range(self.size)
-        )
-        ranks = tuple(_seen(each) for each in self._operations)
-        self._looks.append(Sighting(at_s=now, why=why, ranks=ranks))
-        progress_s = max(map(_last_step_s, self._operations), default=0.0)
-        progress_s = max([progress_s, *(_last_word_s(each) for each in facts)])
+        before = self._last
+        pages = [
+            glimpse_slots(slots_path(self.scratch, rank), rank=rank) for rank in range(self.size)
+        ]
+        look = self._processes(facts).glance()
+        self._last = Moment(look, tuple(each for each, _ in pages))
+        moved = _moved(before.look if before is not None else None, look)
+        labels = main_labels(before.look if before is not None else None, look)
+        ranks = tuple(_seen(each, labels, moved) for each, _ in pages)
+        blockers = self._search.blockers
+        sighting = Sighting(at_s=now, why=why, ranks=ranks, blockers=blockers)
+        self._looks.append(sighting)
+        return self._note_progress(before, self._last, [last_s for _, last_s in pages], facts)
+
+    def _processes(self, facts: Sequence[RankFacts]) -> ProcWatch:
+        if self._proc is None:
+            pids = {each.rank: each.pid for each in facts if each.pid is not None}
+            self._proc = ProcWatch(pids, self.ours)
+        return self._proc
+
+    def _note_progress(
+        self,
+        before: Moment | None,
+        now: Moment,
+        steps_s: Sequence[float],
+        facts: Sequence[RankFacts],
+    ) -> bool:
+        """Note when a rank last got on: told of something, stepped on, or woke up by itself."""
+        progress_s = max([*steps_s, *map(_last_word_s, facts)])
+        if before is not None and any(_has_woken(rank, before, now) for rank in now.look.ranks):
+            progress_s = max(progress_s, before.look.at_s)
         has_progressed = progress_s > self._progress_s
         self._progress_s = max(self._progress_s, progress_s)
         return has_progressed
 
-    def _clashes(self) -> bool:
-        waits = find_waits(quick_standings(self._operations))
-        clashing = {wait.rank for wait in waits if wait.clashes}
-        return any(wait.clashes and wait.missing & clashing for wait in waits)
+    # What it shows
+
+    def _search_on(
+        self,
+        before: Moment | None,
+        now: Moment,
+        facts: Sequence[RankFacts],
+        deadline_s: float,
+    ) -> bool:
+        """Look at everything while all main threads stand still; return whether that proves it."""
+        gates = _gates(facts)
+        was = self._first_moment(before, now)
+        if was is None or not stands_still(
+            _with(was, gates), _with(now, gates), deadline_s=deadline_s
+        ):
+            self._search = Search()
+            return False
+        last = self._search.last
+        if last is not None and now.look.at_s < last.look.at_s + WINDOW_S - _SLACK_S:
+            return False
+        deep = _with(Moment(self._processes(facts).look(), now.operations), gates)
+        self._search = self._search.after(deep, deadline_s=deadline_s)
+        self._note_locks(deep.look)
+        return self._search.is_proof
+
+    def _first_moment(self, before: Moment | None, now: Moment) -> Moment | None:
+        """Return what to compare with: once in a while, a single glance is enough to begin.
+
+        It saves a glance, and costs a close look at a world that only happens to stand still.
+        """
+        if before is not None and self._search.last is None and now.look.at_s >= self._eager_s:
+            self._eager_s = now.look.at_s + EAGER_S
+            return now
+        return before
+
+    def _note_locks(self, look: Look) -> None:
+        """Add to the last sighting what only a close look tells."""
+        holders = lock_holders(look)
+        last = self._looks.pop()
+        ranks = tuple(replace(each, locks=holders.get(each.rank, ())) for each in last.ranks)
+        blockers = self._search.blockers
+        self._looks.append(replace(last, ranks=ranks, blockers=blockers))
+
+    def _has_long_been_stopped(self, now: float, *, has_progressed: bool) -> bool:
+        """Whether somebody else has stopped a rank, and the others do nothing either."""
+        stopped = {each.rank for each in self._looks[-1].ranks if each.label == "STOPPED"}
+        if has_progressed or not stopped:
+            self._stopped_s = {}
+            return False
+        self._stopped_s = {rank: self._stopped_s.get(rank, now) for rank in stopped}
+        return min(self._stopped_s.values()) <= now - STOPPED_S
+
+    def _still_clashes(self, now: float, *, has_progressed: bool) -> bool:
+        """Whether ranks were, for a quiet while, in operations that can never match."""
+        is_quiet = not has_progressed and now >= self._progress_s + QUIET_S
+        return is_quiet and _clashes(self._last)
 
 
-def _seen(operations: Operations) -> RankSighting:
+def _clashes(moment: Moment | None) -> bool:
+    waits = find_waits(quick_standings(moment.operations)) if moment is not None else ()
+    clashing = {wait.rank for wait in waits if wait.clashes}
+    return any(wait.clashes and wait.missing & clashing for wait in waits)
+
+
+def _seen(
+    operations: Operations,
+    labels: Mapping[int, tuple[str, str]],
+    moved: frozenset[int],
+) -> RankSighting:
+    label, doing = labels.get(operations.rank, (None, ""))
     return RankSighting(
         rank=operations.rank,
+        label=label,  # type: ignore[arg-type]
+        doing=doing,
         operations=operations.open,
         entered=tuple(operations.entered.items()),
+        has_moved=operations.rank in moved,
     )
 
 
-def _last_step_s(operations: Operations) -> float:
-    """Return when a rank last began, began to wait for, or ended an operation."""
-    moments = (
-        moment
-        for each in operations.recent
-        for moment in (each.since_s, each.waited_s, each.ended_s)
-        if moment is not None
+def _moved(before: Look | None, now: Look) -> frozenset[int]:
+    """Return the ranks whose main threads have run since the last look."""
+    earlier = before.ranks if before is not None else {}
+    return frozenset(
+        rank
+        for rank, process in now.ranks.items()
+        if rank in earlier
+        and (was := earlier[rank].main) is not None
+        and (main := process.main) is not None
+        and was.runs != main.runs
     )
-    return max(moments, default=0.0)
+
+
+def _has_woken(rank: int, before: Moment, now: Moment) -> bool:
+    """Whether a rank's main thread has left a wait that is not just polling in an operation."""
+    was, main = (
+        moment.look.ranks[rank].main if rank in moment.look.ranks else None
+        for moment in (before, now)
+    )
+    if was is None or main is None or was.wait_key == main.wait_key:
+        return False
+    return not (
+        before.waited(rank, main.tid)
+        and before.waited(rank, main.tid) == now.waited(rank, main.tid)
+    )
+
+
+def _gates(facts: Sequence[RankFacts]) -> Mapping[int, Operation]:
+    """Return, for each rank that only waits for us, the gate as an operation that it is in."""
+    size = len(facts)
+    return {
+        each.rank: Operation(
+            name="gate",
+            kind="wait",
+            group=tuple(range(size)),
+            sequence=1,
+            scope="harness",
+            since_s=each.parked_s or 0.0,
+            waited_s=each.parked_s or 0.0,
+            thread=each.pid or 0,
+            source="harness",
+        )
+        for each in facts
+        if each.waits_at_gate
+    }
+
+
+def _with(moment: Moment, gates: Mapping[int, Operation]) -> Moment:
+    """Return a moment in which waits at our gates are operations."""
+    operations = tuple(
+        replace(each, recent=(*each.recent, gates[each.rank])) if each.rank in gates else each
+        for each in moment.operations
+    )
+    return replace(moment, operations=operations)
 
 
 def _last_word_s(facts: RankFacts) -> float:
