@@ -62,3 +62,16 @@ class Dump:
     def main(self) -> ThreadStack | None:
         """The main thread: the oldest one, which faulthandler prints last, if it does."""
         return self.threads[-1] if self.threads and not self.lacks_main else None
+
+
+@dataclass(frozen=True, slots=True)
+class NativeThread:
+    """Native frames of one thread at one instant, of Python or not.
+
+    Attributes:
+        thread: Its native id; that of the main thread is the process id.
+        symbols: Plain names of the functions, innermost first.
+    """
+
+    thread: int
+    symbols: tuple[str, ...]

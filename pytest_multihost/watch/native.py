@@ -1,0 +1,239 @@
+"""Read the native frames of all threads of ranks: what they wait for beneath Python.
+
+A rank is stopped while it is read, one of jax for one to two seconds, and goes on unharmed: what
+was running ends with the right result. So this is for a world that is suspected, not for every
+second. Ranks that are stopped or in uninterruptible sleep are left alone: the one says enough, and
+the other would take the reader with it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from pytest_multihost.analysis.native import plain
+from pytest_multihost.model.stack import NativeThread
+
+BUDGET_S = 5.0
+"""How long one process may take to be read: an idle machine takes a third of it."""
+
+Answer = Mapping[str, Any]
+"""What a reader says of a process: its `threads`, each an id and symbols; or the `error`."""
+
+_READER = Path(__file__).with_name("native_reader.py")
+_WHY_NOT = {
+    "T": "it is stopped",
+    "t": "it is traced by a debugger",
+    "D": "it is in uninterruptible sleep",
+    "Z": "it has ended",
+    "X": "it has ended",
+    "": "it has ended",
+}
+_TOO_LONG = "reading it took too long"
+_INSTALL = "install pystack (pip install pytest-multihost-hangs[stacks]) to see native frames"
+_ONLY_PYTHON = "native frames are py-spy's, which shows the threads of Python alone"
+_ALLOW = "allow ptrace (kernel.yama.ptrace_scope=0, or SYS_PTRACE in a container)"
+
+
+@dataclass(frozen=True, slots=True)
+class NativeLook:
+    """The native frames of a world's ranks at one instant.
+
+    Attributes:
+        threads: All threads of each rank that could be read.
+        lacking: What could not be read, why, and what would help: one sentence each.
+    """
+
+    threads: Mapping[int, tuple[NativeThread, ...]] = field(default_factory=dict)
+    lacking: tuple[str, ...] = ()
+
+
+def native_threads(pids: Mapping[int, int], *, budget_s: float = BUDGET_S) -> NativeLook:
+    """Return all threads of ranks with their native frames.
+
+    Returns within the budget of all processes together; twice that where one reader is refused.
+
+    Args:
+        pids: Process id of each rank to look at. What they cost is best spent on one rank of each
+            kind: 1.5 CPU seconds for one of jax, most of it for the symbols of its library.
+        budget_s: Seconds for each process.
+    """
+    states = {rank: _state(pid) for rank, pid in pids.items()}
+    lacking = [
+        f"no native frames of rank {rank}: {_WHY_NOT[state]}"
+        for rank, state in states.items()
+        if state in _WHY_NOT
+    ]
+    readable = {rank: pid for rank, pid in pids.items() if states[rank] not in _WHY_NOT}
+    if not readable:
+        return NativeLook(lacking=tuple(lacking))
+    answers, notes = _ask(list(readable.values()), budget_s)
+    return _look(readable, answers, [*lacking, *notes])
+
+
+def _ask(pids: list[int], budget_s: float) -> tuple[dict[int, Answer], list[str]]:
+    """Return what the best reader that works here says of each process, and what would be better.
+
+    What one has refused is asked of the next. What takes too long is given up.
+    """
+    answers = {}
+    if importlib.util.find_spec("pystack") is not None:
+        # -P: modules beside the reader must not stand in for those of the library
+        pystack = _Reader((sys.executable, "-P", str(_READER)), os.cpu_count() or 1, _answers)
+        answers = _read(pystack, pids, budget_s)
+        pids = [pid for pid in pids if "error" in answers.get(pid, {})]
+    path = _py_spy()
+    if not pids or path is None:
+        return answers, [] if answers else [_INSTALL]
+    spy = _Reader((path, "dump", "--native", "--json", "--pid"), len(pids), _spied)
+    return answers | _read(spy, pids, budget_s), [_ONLY_PYTHON]
+
+
+def _py_spy() -> str | None:
+    beside = shutil.which("py-spy", path=str(Path(sys.executable).parent))
+    return beside or shutil.which("py-spy")
+
+
+def _look(
+    pids: Mapping[int, int], answers: Mapping[int, Answer], lacking: Sequence[str]
+) -> NativeLook:
+    threads: dict[int, tuple[NativeThread, ...]] = {}
+    missing = []
+    for rank, pid in pids.items():
+        answer = answers.get(pid, {"error": _TOO_LONG})
+        if "threads" in answer:
+            threads[rank] = tuple(_thread(*each) for each in answer["threads"])
+        else:
+            missing.append(f"no native frames of rank {rank}: {_explained(answer['error'])}")
+    return NativeLook(threads, (*lacking, *missing))
+
+
+def _thread(thread: int, symbols: Sequence[str]) -> NativeThread:
+    return NativeThread(thread, tuple(plain(symbol) for symbol in symbols))
+
+
+def _explained(error: str) -> str:
+    line = " ".join(error.split())[:200]
+    is_refused = "not permitted" in line.lower() or "permission" in line.lower()
+    return f"{line}; {_ALLOW}" if is_refused else line
+
+
+def _state(pid: int) -> str:
+    """Return the letter that the kernel has for a process's state; nothing where there is none."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    return text.rpartition(")")[2].split()[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """A program that reads processes.
+
+    Attributes:
+        argv: The program and its arguments; process ids follow.
+        count: How many of it may run at once. Each reads its share, one after the other.
+        parse: Returns what its output says of each process, given the ids.
+    """
+
+    argv: tuple[str, ...]
+    count: int
+    parse: Callable[[str, Sequence[int]], Iterable[tuple[int, Answer]]]
+
+
+def _read(reader: _Reader, pids: Sequence[int], budget_s: float) -> dict[int, Answer]:
+    """Return what the reader says of each process; nothing of those that took too long."""
+    count = min(len(pids), reader.count)
+    deadline = time.monotonic() + budget_s * len(pids)
+    answers: dict[int, Answer] = {}
+    with ExitStack() as stack:
+        runs = []
+        for start in range(count):
+            out = stack.enter_context(tempfile.TemporaryFile())
+            runs.append(_Run.start(reader, pids[start::count], out))
+            stack.callback(runs[-1].end)
+        for run in runs:
+            answers.update(run.finish(deadline))
+    return answers
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A reader at work on its share of the processes."""
+
+    reader: _Reader
+    pids: Sequence[int]
+    process: subprocess.Popen[bytes]
+    out: IO[bytes]
+
+    @classmethod
+    def start(cls, reader: _Reader, pids: Sequence[int], out: IO[bytes]) -> _Run:
+        """Start it, with its output going to `out`."""
+        process = subprocess.Popen(
+            [*reader.argv, *map(str, pids)],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+        return cls(reader, pids, process, out)
+
+    def finish(self, deadline: float) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """Wait for it until `deadline`, and return what it says of each process."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(max(0, deadline - time.monotonic()))
+        self.end()
+        self.out.seek(0)
+        text = self.out.read().decode("utf-8", "replace")
+        yield from self.reader.parse(text, self.pids)
+
+    def end(self) -> None:
+        """End it if it is still at work, and let go of what it has stopped."""
+        if self.process.poll() is not None:
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        for pid in self.pids:  # ended between stopping a process and waiting for that
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGCONT)
+
+
+def _answers(text: str, _: Sequence[int]) -> Iterator[tuple[int, Answer]]:
+    for line in text.splitlines():
+        with suppress(ValueError, TypeError, KeyError):  # a warning; or it was ended while it wrote
+            answer = json.loads(line)
+            yield answer["pid"], _inside_out(answer)
+
+
+def _inside_out(answer: Answer) -> Answer:
+    if "threads" not in answer:
+        return answer
+    return {"threads": [(tid, symbols[::-1]) for tid, symbols in answer["threads"]]}
+
+
+def _spied(text: str, pids: Sequence[int]) -> Iterator[tuple[int, Answer]]:
+    """Read py-spy's answer: Python's threads alone, innermost first, Python's frames among them."""
+    (pid,) = pids
+    try:
+        threads = [
+            (each["os_thread_id"] or 0, [frame["name"] for frame in each["frames"]])
+            for each in json.loads(text)
+        ]
+    except (ValueError, TypeError, KeyError):
+        yield pid, {"error": text or _TOO_LONG}
+    else:
+        yield pid, {"threads": threads}
