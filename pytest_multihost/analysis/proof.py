@@ -78,27 +78,20 @@ class Search:
         return Search(now, 0 if found else self.quiet + 1, found)
 
 
-def stands_still(before: Moment, now: Moment, *, deadline_s: float) -> bool:
-    """Tell from two glances whether a closer look is worth its price.
+def stands_still(now: Moment, *, deadline_s: float) -> bool:
+    """Tell from a glance whether a closer look is worth its price.
 
-    Every main thread has stayed in one wait, which does not end by itself before the deadline, or
-    in one operation.
+    Every main thread is in a wait that does not end by itself before the deadline, or in an
+    operation.
     """
-    earlier = before.look.ranks
-    pairs = [(earlier.get(rank), process) for rank, process in now.look.ranks.items()]
-    return all(
-        was is not None and _stays(was, process, before, now, deadline_s) for was, process in pairs
-    )
+    return all(_stays(each, now, deadline_s) for each in now.look.processes)
 
 
-def _stays(was: Process, process: Process, before: Moment, now: Moment, deadline_s: float) -> bool:
+def _stays(process: Process, now: Moment, deadline_s: float) -> bool:
     main = process.main
-    if process.is_dead or main is None:
+    if process.is_dead or main is None or now.waited(process.rank, main.tid):
         return True
-    if _same_operations(process.rank, main.tid, before, now):
-        return True
-    is_same = was.main is not None and was.main.wait_key == main.wait_key
-    return is_same and main.state == "S" and (main.ends_s is None or main.ends_s > deadline_s)
+    return main.state == "S" and (main.ends_s is None or main.ends_s > deadline_s)
 
 
 def blockers(
@@ -266,7 +259,7 @@ class _View:
         elif thread.call in calls.POLLS | calls.EPOLLS | calls.SOCKETS | calls.STREAMS:
             yield from self._descriptors(thread, is_runtimes=True)
         elif thread.state != "R" and thread.call != "running":
-            yield f"is in {describe_wait(thread, self.now.look.at_s)}"
+            yield self._describe(thread)
 
     def _tracked(self, thread: Thread) -> Iterator[str]:
         """Yield why a thread that must not move is not seen to stand still until the deadline."""
@@ -296,7 +289,7 @@ class _View:
         elif call in calls.STREAMS:
             yield from self._file_access(thread)
         else:
-            yield f"is in {self._describe(thread)}"
+            yield self._describe(thread)
 
     def _futex(self, thread: Thread) -> Iterator[str]:
         if thread.word != "inside":
@@ -317,7 +310,7 @@ class _View:
     def _file_access(self, thread: Thread, *, is_runtimes: bool = False) -> Iterator[str]:
         found = [self.process.descriptors.get(fd) for fd in thread.fds or ()]
         if any(each is None or each.kind == "file" for each in found) or not found:
-            yield f"is in {self._describe(thread)}"
+            yield self._describe(thread)
         else:
             yield from self._descriptors(thread, is_runtimes=is_runtimes)
 

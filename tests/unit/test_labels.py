@@ -1,0 +1,128 @@
+"""What a thread does, in one word and for the reader, from hand-made facts."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from pytest_multihost.analysis.calls import CALLS, limit_of
+from pytest_multihost.analysis.labels import label, lock_holders, main_labels
+from pytest_multihost.model.process import Look, Process, Thread
+
+
+def thread(call: str = "futex", **changes: object) -> Thread:
+    """Return a thread that waits without a limit."""
+    given: dict[str, object] = {"tid": 7, "call": call, "args": (0,) * 6, "ends_s": math.inf}
+    return Thread(**{**given, **changes})
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        (None, ("EXITED", "has ended")),
+        (thread(state="Z"), ("EXITED", "has ended")),
+        (thread(state="T"), ("STOPPED", "stopped")),
+        (thread(state="t"), ("STOPPED", "held by a tracer")),
+        (thread("vfork", state="D"), ("DISK", "vfork")),
+        (thread("", state="D", wchan="io_schedule"), ("DISK", "io_schedule")),
+        (thread(state="R"), ("RUNNING", "runs")),
+        (thread("running"), ("RUNNING", "runs")),
+        (thread(), ("BLOCKED", "futex")),
+        (thread(ends_s=160.0), ("BLOCKED", "futex until +60.0 s")),
+        (thread("clock_nanosleep", ends_s=700.0), ("SLEEPING", "sleep until +600.0 s")),
+        (thread("pselect6", fds=(), ends_s=101.0), ("SLEEPING", "sleep until +1.0 s")),
+        (thread("read", target="/data/ckpt"), ("IO", "read(/data/ckpt)")),
+        (thread("openat", target="/a", ends_s=None), ("IO", "openat(/a) for some time")),
+        (thread("write", target="pipe:[5]"), ("IO", "write(pipe:[5])")),
+        (thread("fsync", target="/data/ckpt"), ("IO", "fsync(/data/ckpt)")),
+        (thread("wait4", target="child 4711: sleep"), ("CHILD", "wait4(child 4711: sleep)")),
+        (thread("", ends_s=None, wchan="do_wait"), ("BLOCKED", "do_wait for some time")),
+    ],
+)  # fmt: skip
+def test_a_thread_is_labelled(now: Thread | None, expected: tuple[str, str]) -> None:
+    """One word, and a phrase."""
+    assert label(None, now, at_s=100.0) == expected
+
+
+@pytest.mark.parametrize("target", ["socket:[5]", "anon_inode:[eventfd]"])
+def test_a_read_that_touches_no_file_is_a_wait(target: str) -> None:
+    """It looks like a file access, and is a message from another thread or process."""
+    assert label(None, thread("read", target=target), at_s=0)[0] == "BLOCKED"
+
+
+def test_a_poll_of_something_with_a_limit_is_no_sleep() -> None:
+    """It looks like one, and waits for what it polls."""
+    assert label(None, thread("poll", fds=(3,), ends_s=101.0), at_s=100.0)[0] == "BLOCKED"
+
+
+@pytest.mark.parametrize(
+    ("used_s", "tid", "expected"), [(0.6, 7, "RUNNING"), (0.4, 7, "BLOCKED"), (0.6, 8, "BLOCKED")]
+)
+def test_a_thread_that_mostly_runs_is_running(used_s: float, tid: int, expected: str) -> None:
+    """Even where it waits for a moment; but not for what another thread of that number used."""
+    before = thread(tid=tid, cpu_ns=1)
+    now = thread(cpu_ns=1 + int(used_s * 1e9))
+    assert label(before, now, at_s=0, elapsed_s=1.0)[0] == expected
+
+
+def test_main_threads_are_labelled_by_rank() -> None:
+    """Threads beside them, and children, do not count."""
+    child = Process(pid=9, rank=1, is_rank=False, threads=(thread(state="R"),))
+    ranks = [Process(pid=rank, rank=rank, threads=(thread(),)) for rank in (0, 1)]
+    found = main_labels(None, Look(at_s=0, processes=(*ranks, child)))
+    assert found == {0: ("BLOCKED", "futex"), 1: ("BLOCKED", "futex")}
+
+
+def test_holders_of_file_locks_are_named_by_rank() -> None:
+    """A child's lock is its rank's; a stranger's is nobody's of the world."""
+    waiting = Process(pid=1, rank=0, threads=(thread("flock", holders=(9, 77)),))
+    child = Process(pid=9, rank=1, is_rank=False, threads=(thread(),))
+    other = Process(pid=2, rank=1, threads=(thread(),))
+    look = Look(at_s=0, processes=(waiting, other, child))
+    assert lock_holders(look) == {0: (1,), 1: ()}
+
+
+@pytest.mark.parametrize(
+    ("call", "args", "expected"),
+    [
+        ("futex", (1, 0x189, 0, 0), ("none", None, 0)),
+        ("futex", (1, 0x189, 0, 50), ("realtime", None, 50)),
+        ("futex", (1, 0x89, 0, 50), ("monotonic", None, 50)),
+        ("futex", (1, 0x80, 0, 50), ("relative", None, 50)),
+        ("futex", (1, 0x86, 0, 50), ("realtime", None, 50)),  # a lock with priority inheritance
+        ("futex", (1, 0x81, 0, 50), ("unknown", None, 0)),  # a wake does not wait
+        ("poll", (1, 1, 600_000), ("relative", 600_000, 0)),
+        ("poll", (1, 1, 0xFFFFFFFF), ("none", None, 0)),
+        ("poll", (1, 1, 0xFFFFFFFFFFFFFFFF), ("none", None, 0)),
+        ("epoll_wait", (3, 1, 1, 0xFFFFFFFF), ("none", None, 0)),
+        ("epoll_pwait2", (3, 1, 1, 0), ("none", None, 0)),
+        ("clock_nanosleep", (1, 1, 50), ("monotonic", None, 50)),
+        ("clock_nanosleep", (0, 0, 50), ("relative", None, 50)),
+        ("clock_nanosleep", (2, 1, 50), ("unknown", None, 0)),  # of a process's own time
+        ("nanosleep", (50,), ("relative", None, 50)),
+        ("pselect6", (0, 0, 0, 0, 50), ("relative", None, 50)),
+        ("read", (3,), ("none", None, 0)),
+        ("restart_syscall", (), ("unknown", None, 0)),
+        ("call 999", (), ("unknown", None, 0)),
+    ],
+)  # fmt: skip
+def test_the_limit_of_a_wait_is_found_in_its_arguments(
+    call: str, args: tuple[int, ...], expected: tuple[str, int | None, int]
+) -> None:
+    """Or it is said that it is not known."""
+    found = limit_of(call, (*args, 0, 0, 0, 0, 0, 0)[:6])
+    assert (found.kind, found.milliseconds, found.address) == expected
+
+
+def test_a_call_without_its_arguments_has_an_unknown_limit() -> None:
+    """They can be unreadable while the name is not."""
+    assert limit_of("futex", ()).kind == "unknown"
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_every_wait_that_matters_has_a_number(machine: str) -> None:
+    """A name that is misspelled would make such waits unknown for ever."""
+    names = set(CALLS[machine].values())
+    assert names >= {"futex", "clock_nanosleep", "read", "epoll_pwait", "wait4", "ppoll", "flock"}
+    assert names <= set(CALLS["x86_64"].values())

@@ -1,0 +1,492 @@
+"""When a world is proven to hang, and when not, on hand-made facts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pytest_multihost.analysis.owners import is_own, is_python
+from pytest_multihost.analysis.proof import Moment, Search, blockers, stands_still
+from pytest_multihost.model.operation import Operation, Operations
+from pytest_multihost.model.process import Descriptor, Look, Process, Thread
+
+DEADLINE_S = 160.0
+MAIN = 100
+LIBC = "/usr/lib/x86_64-linux-gnu/libc.so.6"
+GLOO = ("/site-packages/torch/lib/libtorch_cpu.so", LIBC, "/usr/lib/libstdc++.so.6.0.30")
+PYTHON = ("/usr/lib/libpython3.11.so.1.0", LIBC)
+TENSORSTORE = ("/site-packages/tensorstore/_tensorstore.cpython-311-x86_64-linux-gnu.so", LIBC)
+
+
+def thread(call: str = "futex", **changes: object) -> Thread:
+    """Return a thread that waits for another one of its process, without a limit."""
+    given: dict[str, object] = {
+        "tid": MAIN,
+        "name": "python",
+        "call": call,
+        "args": (1, 0x189) + (0,) * 4,
+    }
+    return Thread(**{**given, "ends_s": math.inf, "runs": 5, **changes})  # fmt: skip
+
+
+def beside(call: str = "futex", **changes: object) -> Thread:
+    """Return a thread beside the main one."""
+    return thread(call, **{"tid": 101, "code": PYTHON, **changes})
+
+
+def process(*threads: Thread, **changes: object) -> Process:
+    """Return rank 0 with a main thread that waits, and these."""
+    main = () if threads and threads[0].tid == MAIN else (thread(),)
+    return Process(**{"pid": MAIN, "rank": 0, "threads": (*main, *threads), **changes})
+
+
+def moment(
+    *processes: Process, at_s: float = 100.0, operations: tuple[Operation, ...] = ()
+) -> Moment:
+    """Return a look at these processes, with open operations of rank 0."""
+    told = (Operations(0, operations),) if operations else ()
+    return Moment(Look(at_s=at_s, processes=processes, is_deep=True), told)
+
+
+def later(before: Moment, *processes: Process, **changes: object) -> Moment:
+    """Return a moment one second later, with other processes or operations if given."""
+    look = replace(
+        before.look, at_s=before.look.at_s + 1, processes=processes or before.look.processes
+    )
+    return replace(before, look=look, **changes)
+
+
+def found_in(*processes: Process, then: Process | None = None, **changes: object) -> str:
+    """Return what is said of a world that does not move, unless `then` is what it becomes."""
+    first = moment(*processes, **changes)
+    second = later(first, *((then,) if then else ()))
+    return "\n".join(blockers(first, second, deadline_s=DEADLINE_S))
+
+
+def descriptor(kind: str, where: str = "inside", **changes: object) -> Descriptor:
+    """Return descriptor 3."""
+    return Descriptor(**{"fd": 3, "target": f"{kind}:[5]", "kind": kind, "where": where, **changes})
+
+
+def reading(found: Descriptor, call: str = "read", **changes: object) -> Process:
+    """Return a rank whose main thread reads a descriptor."""
+    main = thread(call, fds=(3,), target=found.target, **changes)
+    return process(main, descriptors={3: found})
+
+
+def operation(**changes: object) -> Operation:
+    """Return a collective for which the main thread waits."""
+    given: dict[str, object] = {"name": "all_reduce", "kind": "collective", "group": (0, 1)}
+    return Operation(
+        **{**given, "sequence": 1, "since_s": 1.0, "waited_s": 1.0, "thread": MAIN, **changes}
+    )
+
+
+def test_waits_that_cannot_end_are_a_proof_after_two_windows() -> None:
+    """Neither one look nor one window is."""
+    first = moment(process())
+    one = Search().after(first, deadline_s=DEADLINE_S)
+    two = one.after(later(first), deadline_s=DEADLINE_S)
+    three = two.after(later(later(first)), deadline_s=DEADLINE_S)
+    assert [one.is_proof, two.is_proof, three.is_proof] == [False, False, True]
+
+
+def test_a_window_in_which_something_moves_begins_the_search_again() -> None:
+    """Two quiet windows must follow each other."""
+    first = moment(process())
+    moved = later(later(first), process(thread(runs=6)))
+    search = Search()
+    for each in (first, later(first), moved, later(moved)):
+        search = search.after(each, deadline_s=DEADLINE_S)
+    assert (search.quiet, search.is_proof) == (1, False)
+    assert search.after(later(later(moved)), deadline_s=DEADLINE_S).is_proof
+
+
+def test_looks_that_follow_too_closely_prove_nothing() -> None:
+    """Nothing has had the time to move."""
+    first = moment(process())
+    search = Search().after(first, deadline_s=DEADLINE_S)
+    for i in range(5):
+        look = replace(first.look, at_s=first.look.at_s + 0.1 * i)
+        search = search.after(replace(first, look=look), deadline_s=DEADLINE_S)
+    assert search.quiet == 0
+
+
+def test_a_world_without_a_living_rank_does_not_wait() -> None:
+    """It is dead, which is another verdict."""
+    assert "no rank is alive" in found_in(process(thread(state="Z")))
+
+
+def test_the_dead_do_not_wait() -> None:
+    """The others may still hang."""
+    assert found_in(process(), Process(pid=7, rank=1)) == ""
+
+
+def test_a_glance_proves_nothing() -> None:
+    """It has not seen the other threads."""
+    first = moment(process())
+    shallow = replace(first, look=replace(first.look, is_deep=False))
+    assert "only main threads" in "".join(blockers(shallow, later(shallow), deadline_s=1))
+
+
+def test_what_the_harness_plans_may_end_a_wait() -> None:
+    """A fault that is healed in ten seconds, say."""
+    first = moment(process())
+    found = blockers(first, later(first), deadline_s=DEADLINE_S, planned=["freeze ends at +10 s"])
+    assert found == ("freeze ends at +10 s",)
+
+
+@pytest.mark.parametrize(
+    ("main", "expected"),
+    [
+        (thread("clock_nanosleep", ends_s=110.0), "rank 0: main thread sleeps until +9.0 s"),
+        (thread("futex", ends_s=110.0), "main thread waits in futex until +9.0 s"),
+        (thread("futex", ends_s=None), "main thread waits in futex for some time"),
+        (thread("futex", word="outside"), "memory that others may share"),
+        (thread("futex", word="unknown"), "memory that others may share"),
+        (thread(state="R"), "main thread runs"),
+        (thread("running"), "main thread runs"),
+        (thread("vfork", state="D", ends_s=None), "uninterruptible sleep (vfork)"),
+        (thread("pause"), "waits for a signal"),
+        (thread("rt_sigtimedwait"), "waits for a signal"),
+        (thread("wait4", child=77), "waits for process 77"),
+        (thread("flock", target="/lock"), "who holds it is not known"),
+        (thread("flock", target="/lock", holders=()), "who holds it is not known"),
+        (thread("flock", target="/lock", holders=(77,)), "held by process 77"),
+        (thread("fcntl", args=(3, 4, 0, 0, 0, 0)), "main thread waits in fcntl"),
+        (thread("openat", target="/fifo"), "openat(/fifo)"),
+        (thread("io_uring_enter"), "io_uring_enter"),
+        (thread("semop"), "semop"),
+        (thread("", ends_s=math.inf), "main thread waits in"),
+        (thread("poll", fds=None), "cannot be read"),
+        (thread("read", fds=(9,)), "main thread waits in read"),
+        (thread("recvfrom", fds=(9,)), "a descriptor that cannot be read"),
+    ],
+)  # fmt: skip
+def test_a_wait_that_may_end_is_named(main: Thread, expected: str) -> None:
+    """So that the page can say what blocked a proof."""
+    assert expected in found_in(process(main))
+
+
+@pytest.mark.parametrize(
+    "main",
+    [
+        thread("clock_nanosleep", ends_s=161.0),
+        thread("futex", ends_s=161.0),
+        thread("select", fds=(), ends_s=161.0),
+        thread("wait4", child=-1),
+    ],
+)
+def test_a_wait_that_ends_after_the_deadline_ends_nothing(main: Thread) -> None:
+    """It looks as if it might, and it will, too late."""
+    assert found_in(process(main)) == ""
+
+
+@pytest.mark.parametrize(
+    "change", [{"runs": 6}, {"cpu_ns": 1}, {"args": (2, 0x189) + (0,) * 4}, {"pointer": 8}]
+)
+def test_a_thread_that_has_left_its_wait_moves(change: dict[str, Any]) -> None:
+    """Also where it is back in one like it: a loop of waits that end by themselves."""
+    assert "wakes up" in found_in(process(), then=process(thread(**change)))
+
+
+def test_every_other_thread_must_stand_still_as_well() -> None:
+    """One that sleeps may release the main thread afterwards."""
+    ends = beside("clock_nanosleep", ends_s=110.0, name="beat")
+    assert "rank 0: thread beat sleeps until +9.0 s" in found_in(process(ends))
+
+
+def test_a_thread_that_has_just_begun_or_ended_moves() -> None:
+    """Something has happened in the window."""
+    assert "wakes up" in found_in(process(), then=process(beside()))
+    assert "has just ended" in found_in(process(beside()), then=process())
+
+
+def test_a_process_that_has_just_begun_or_ended_moves() -> None:
+    """A rank that starts one child after another gets on."""
+    child = Process(pid=7, rank=0, is_rank=False, name="cc", threads=(thread(tid=7),))
+    first = moment(process())
+    both = later(first, process(), child)
+    assert "`cc` 7 has just begun" in "".join(blockers(first, both, deadline_s=DEADLINE_S))
+    none = later(both, process())
+    assert "`cc` 7 has just ended" in "".join(blockers(both, none, deadline_s=DEADLINE_S))
+
+
+def test_a_runtimes_own_thread_may_wake_up_again_and_again() -> None:
+    """It looks busy: short limits, other arguments, some processor time."""
+    before = process(beside("epoll_wait", code=GLOO, fds=(), ends_s=100.0))
+    after = process(beside("futex", code=GLOO, ends_s=101.0, runs=90, cpu_ns=5_000_000))
+    assert found_in(before, then=after) == ""
+    caught = process(beside("running", code=None, state="R", runs=90))
+    assert found_in(before, then=caught) == ""
+
+
+@pytest.mark.parametrize(
+    "code", [PYTHON, (*GLOO, PYTHON[0]), TENSORSTORE, ("", LIBC), (LIBC,), (), None]
+)
+def test_a_thread_in_which_others_have_a_part_is_nobodys_own(code: tuple[str, ...] | None) -> None:
+    """The same wait means something else here: a poller in Python, a retry, a compiled loop."""
+    other = beside("epoll_wait", code=code, fds=(), ends_s=100.0)
+    assert not is_own(other)
+    assert "rank 0: thread python waits in epoll_wait" in found_in(process(other))
+
+
+def test_a_thread_is_python_if_the_interpreter_is_on_its_stack() -> None:
+    """Or if its stack cannot be read."""
+    assert is_python(beside(code=PYTHON))
+    assert is_python(beside(code=None))
+    assert is_python(beside(code=("/usr/bin/python3.13", LIBC)))
+    assert not is_python(beside(code=GLOO))
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        ({"call": "clock_nanosleep", "ends_s": 500.0}, "sleeps"),
+        ({"call": "pread64", "target": "/data/ckpt", "fds": (3,)}, "pread64(/data/ckpt)"),
+        ({"call": "read", "target": "/data/ckpt", "fds": (3,)}, "read(/data/ckpt)"),
+        ({"state": "D"}, "uninterruptible"),
+        ({"cpu_ns": 30_000_000}, "runs"),
+        ({"call": "ioctl"}, "ioctl"),
+        ({"word": "unknown"}, "memory that others may share"),
+    ],
+)
+def test_a_runtimes_own_thread_may_not_work(own: dict[str, Any], expected: str) -> None:
+    """It runs, sleeps and does file I/O not at all."""
+    idle = process(beside(code=GLOO))
+    assert expected in found_in(idle, then=process(beside(**{"code": GLOO, **own})))
+
+
+def test_the_main_thread_is_never_the_runtimes_own() -> None:
+    """What it does is what the test does, whoever's code it is in."""
+    assert "waits in futex until" in found_in(process(thread(code=GLOO, ends_s=110.0)))
+
+
+def test_a_thread_in_an_open_operation_may_poll() -> None:
+    """Its own short waits only look whether the operation has ended."""
+    polls = process(thread("clock_nanosleep", ends_s=100.5, runs=6))
+    first = moment(process(), operations=(operation(),))
+    assert blockers(first, later(first, polls), deadline_s=DEADLINE_S) == ()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"sequence": 2},
+        {"ended_s": 100.5},
+        {"waited_s": None},
+        {"thread": 101},
+        {"since_s": 2.0},
+    ],
+)
+def test_an_operation_that_has_changed_excuses_nothing(changed: dict[str, Any]) -> None:
+    """Nor does one that another thread waits for, or nobody."""
+    polls = process(thread("clock_nanosleep", ends_s=100.5, runs=6))
+    first = moment(process(), operations=(operation(),))
+    second = later(first, polls, operations=(Operations(0, (operation(**changed),)),))
+    assert "main thread wakes up" in "".join(blockers(first, second, deadline_s=DEADLINE_S))
+
+
+def test_an_operation_of_another_rank_excuses_nothing() -> None:
+    """Thread ids are the machine's, but operations are told by rank."""
+    polls = replace(process(thread("clock_nanosleep", ends_s=100.5)), rank=1)
+    assert "rank 1: main thread" in found_in(polls, operations=(operation(),))
+
+
+def test_an_operation_that_gives_up_before_the_deadline_may_end() -> None:
+    """One single wait with a limit is not polling: a test may count on the timeout."""
+    found = found_in(process(thread(ends_s=110.0)), operations=(operation(),))
+    assert found == "rank 0: main thread gives up all_reduce until +9.0 s"
+    assert found_in(process(thread(ends_s=1900.0)), operations=(operation(),)) == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"caught": 1 << 13}, "SIGALRM"),
+        ({"pending": 2}, "about to get a signal"),
+        ({"timers": 1}, "has made a timer"),
+        ({"timers": None}, "timers that cannot be read"),
+        ({"tracer": 5}, "is traced by process 5"),
+        ({"unread": ("descriptors",)}, "descriptors cannot be read"),
+    ],
+)
+def test_a_signal_may_end_any_wait(change: dict[str, Any], expected: str) -> None:
+    """And so may what cannot be read."""
+    assert expected in found_in(process(**change))
+
+
+def test_other_handlers_do_not_matter() -> None:
+    """SIGINT has one in every Python; nobody is known to send it."""
+    assert found_in(process(caught=0b10 | 1 << 14)) == ""
+
+
+def test_a_stopped_rank_is_another_verdict() -> None:
+    """Only that is said of it."""
+    assert found_in(process(thread(state="T"), beside(state="T"))) == "rank 0: is stopped"
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        descriptor("pipe", "outside"),
+        descriptor("pipe", "unknown"),
+        descriptor("fifo"),
+        descriptor("tty"),
+        descriptor("file", target="/data/ckpt"),
+        descriptor("unix", "outside"),
+        descriptor("unix", "unknown"),
+        descriptor("unix", "ours"),
+        descriptor("tcp", "outside"),
+        descriptor("udp", "unknown"),
+        descriptor("netlink", "unknown"),
+        descriptor("listen", "unknown"),
+        descriptor("idle", "unknown"),
+        descriptor("timerfd", ends_s=120.0),
+        descriptor("timerfd", "unknown", ends_s=None),
+        descriptor("pidfd", pid=77),
+        descriptor("other"),
+    ],
+    ids=lambda found: f"{found.kind}-{found.where}",
+)
+def test_a_descriptor_that_leads_outside_may_end_a_wait(found: Descriptor) -> None:
+    """Whether it is read or polled."""
+    assert found_in(reading(found))
+    assert found_in(reading(found, "poll"))
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        descriptor("pipe"),
+        descriptor("unix"),
+        descriptor("tcp"),
+        descriptor("tcp", "nobody"),
+        descriptor("eventfd", target="anon_inode:[eventfd]"),
+        descriptor("timerfd", target="anon_inode:[timerfd]"),
+        descriptor("timerfd", "unknown", target="anon_inode:[timerfd]", ends_s=161.0),
+        descriptor("pidfd", target="anon_inode:[pidfd]", pid=MAIN),
+        descriptor("file", target="/world/rank-0.ask", is_exempt=True),
+    ],
+    ids=lambda found: f"{found.kind}-{found.where}",
+)
+def test_a_descriptor_that_stays_inside_ends_nothing(found: Descriptor) -> None:
+    """Its other end is in the hands of somebody who waits as well."""
+    assert found_in(reading(found)) == ""
+    assert found_in(reading(found, "poll")) == ""
+
+
+def test_what_an_epoll_watches_counts_as_waited_for() -> None:
+    """Through any number of them; in a circle, too."""
+    inner = descriptor("epoll", fd=4, watched=(3, 5))
+    outer = descriptor("epoll", fd=3, watched=(4,))
+    pipe = descriptor("pipe", fd=5)
+    main = thread("epoll_wait", fds=(3,))
+    assert found_in(process(main, descriptors={3: outer, 4: inner, 5: pipe})) == ""
+    leak = replace(pipe, where="outside", peer="sh 9")
+    assert "pipe sh 9" in found_in(process(main, descriptors={3: outer, 4: inner, 5: leak}))
+    blind = replace(inner, watched=None)
+    assert "cannot be read" in found_in(process(main, descriptors={3: outer, 4: blind, 5: pipe}))
+
+
+@pytest.mark.parametrize("kind", ["tcp", "unix", "udp"])
+def test_a_connection_to_the_outside_counts_even_if_nobody_waits_for_it(kind: str) -> None:
+    """Somebody may still ask it."""
+    found = descriptor(kind, "outside", peer="10.0.0.1:443")
+    said = found_in(process(descriptors={3: found}))
+    assert said == f"rank 0: {kind} socket to 10.0.0.1:443 leads outside the world"
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        descriptor("udp", "unknown"),
+        descriptor("netlink", "unknown"),
+        descriptor("listen", "unknown"),
+        descriptor("idle", "unknown"),
+        descriptor("pipe", "outside"),
+        descriptor("tty"),
+        descriptor("unix", "ours"),
+    ],
+    ids=lambda found: found.kind,
+)
+def test_what_nobody_waits_for_and_leads_nowhere_does_not_matter(found: Descriptor) -> None:
+    """It looks like a way out; every shell leaves some."""
+    assert found_in(process(descriptors={3: found})) == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "is_traffic"),
+    [({"queues": (8, 0)}, True), ({"bytes_moved": 5000}, True), ({"bytes_moved": 300}, False)],
+)
+def test_data_that_moves_between_ranks_may_end_a_wait(
+    change: dict[str, Any], is_traffic: bool
+) -> None:
+    """A transfer over a slow link uses no processor; a heartbeat is no transfer."""
+    before, after = descriptor("tcp"), descriptor("tcp", **change)
+    said = found_in(process(descriptors={3: before}), then=process(descriptors={3: after}))
+    assert ("data moves" in said) == is_traffic
+
+
+def test_data_that_nobody_takes_ends_nothing() -> None:
+    """A full queue that stays full is part of the hang."""
+    assert found_in(process(descriptors={3: descriptor("tcp", queues=(100, 4000))})) == ""
+
+
+def test_a_runtimes_own_thread_may_listen() -> None:
+    """Servers of rendezvous do so for ever; a thread of the test's may wait for a visitor."""
+    server = descriptor("listen", "unknown", peer="127.0.0.1:5000")
+    waits = {"call": "epoll_wait", "fds": (3,)}
+    own = process(beside(**{"code": GLOO, **waits}), descriptors={3: server})
+    assert found_in(own) == ""
+    tests = process(beside(**waits), descriptors={3: server})
+    assert "somebody to connect to 127.0.0.1:5000" in found_in(tests)
+
+
+def test_an_accelerator_may_end_a_wait() -> None:
+    """The end of its work wakes whom it likes."""
+    gpu = descriptor("device", target="/dev/nvidia0")
+    assert "has opened /dev/nvidia0" in found_in(process(descriptors={3: gpu}))
+
+
+def test_a_child_is_judged_like_a_rank_without_a_runtime() -> None:
+    """Its threads are all its own; what it waits for must not end either."""
+    waits = process(thread("wait4", child=7))
+    child = Process(pid=7, rank=0, is_rank=False, name="sh", threads=(thread(tid=7),))
+    assert found_in(waits, child) == ""
+    sleeps = replace(child, threads=(thread("clock_nanosleep", tid=7, ends_s=110.0),))
+    said = found_in(waits, sleeps)
+    assert said == "rank 0: child process `sh` 7 main thread sleeps until +9.0 s"
+    helper = beside("epoll_wait", tid=8, code=GLOO, ends_s=100.0)
+    assert "thread python waits in" in found_in(
+        waits, replace(child, threads=(*child.threads, helper))
+    )
+
+
+def test_a_file_lock_of_the_world_ends_nothing() -> None:
+    """Its holder waits as well; a dead holder is a riddle."""
+    waits = process(thread("flock", holders=(7,)))
+    holder = Process(pid=7, rank=1, threads=(thread(tid=7),))
+    assert found_in(waits, holder) == ""
+    assert "held by process 7" in found_in(waits, replace(holder, threads=()))
+
+
+def test_a_thread_of_ours_is_not_looked_at() -> None:
+    """It waits for our questions."""
+    assert found_in(process(beside("openat", is_exempt=True, ends_s=None))) == ""
+
+
+def test_a_closer_look_is_taken_when_all_main_threads_wait() -> None:
+    """In operations, in waits without an end in sight, or not any more."""
+
+    def is_worth(main: Thread, *operations: Operation) -> bool:
+        return stands_still(moment(process(main), operations=operations), deadline_s=DEADLINE_S)
+
+    assert is_worth(thread())
+    assert is_worth(thread(state="Z"))
+    assert is_worth(thread(state="R"), operation())
+    assert not is_worth(thread(state="R"))
+    assert not is_worth(thread("clock_nanosleep", ends_s=110.0))
