@@ -1,0 +1,225 @@
+"""Note the collectives and transfers of torch's process groups."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_multihost.rank.recorder.recorder import Recorder
+from pytest_multihost.rank.recorder.torch_groups import Function, Groups, pose_as
+from pytest_multihost.rank.recorder.torch_works import Works
+from pytest_multihost.watch.slots import NO_PLACE
+
+COLLECTIVES: Mapping[str, tuple[str, int]] = {
+    "allreduce": ("all_reduce", 0),
+    "allreduce_coalesced": ("all_reduce_coalesced", 0),
+    "broadcast": ("broadcast", 0),
+    "reduce": ("reduce", 0),
+    "allgather": ("all_gather", 1),
+    "allgather_coalesced": ("all_gather_coalesced", 1),
+    "_allgather_base": ("all_gather_into_tensor", 1),
+    "all_gather_single": ("all_gather_into_tensor", 1),
+    "allgather_into_tensor_coalesced": ("all_gather_into_tensor", 1),
+    "all_gather_single_coalesced": ("all_gather_into_tensor", 1),
+    "gather": ("gather", 1),
+    "scatter": ("scatter", 0),
+    "reduce_scatter": ("reduce_scatter", 1),
+    "_reduce_scatter_base": ("reduce_scatter_tensor", 1),
+    "reduce_scatter_single": ("reduce_scatter_tensor", 1),
+    "reduce_scatter_tensor_coalesced": ("reduce_scatter_tensor", 1),
+    "reduce_scatter_single_coalesced": ("reduce_scatter_tensor", 1),
+    "alltoall": ("all_to_all", 1),
+    "alltoall_base": ("all_to_all_single", 1),
+    "all_to_all_single": ("all_to_all_single", 1),
+    "barrier": ("barrier", 0),
+    "monitored_barrier": ("monitored_barrier", 0),
+}
+"""Methods of `ProcessGroup`: what users call it, and which argument tells what is sent.
+
+Not every version of torch has all of them.
+"""
+
+_ROOTED = {"broadcast": 1, "reduce": 1, "gather": 2, "scatter": 2}
+"""Which argument is the root, where it does not stand in the options."""
+
+_BITS = re.compile(r"^(float|bfloat|int|uint|complex)(\d+)")
+_LETTERS = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
+_DETAILS = 2048
+
+
+@dataclass(slots=True, eq=False)
+class Details:
+    """What the reader is told of the tensors of a call: ``f32[3]``, ``f32[3] +1``."""
+
+    recorder: Recorder
+    _numbers: dict[object, int] = field(default_factory=dict)
+
+    def of(self, sent: Any, prefix: str = "") -> int:  # noqa: ANN401 - torch's
+        """Return the number of the text for a tensor, a list of tensors, or a list of lists."""
+        more = 0
+        while type(sent) in (list, tuple):
+            if not sent:
+                return self.text(prefix)
+            more = len(sent) - 1
+            sent = sent[0]
+        if not hasattr(sent, "dtype"):
+            return self.text(prefix)
+        key = sent.dtype, sent.shape, more, prefix
+        number = self._numbers.get(key)
+        if number is None:
+            number = self.text(f"{prefix} {_tensor_text(sent)}{f' +{more}' if more else ''}")
+            if len(self._numbers) < _DETAILS:
+                self._numbers[key] = number
+        return number
+
+    def text(self, text: str) -> int:
+        """Return the number of a text."""
+        return self.recorder.page.detail(text.strip())
+
+
+def _tensor_text(tensor: Any) -> str:  # noqa: ANN401 - torch's
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    short = _BITS.sub(lambda match: _LETTERS[match[1]] + match[2], dtype)
+    return f"{short}[{','.join(map(str, tensor.shape))}]"
+
+
+@dataclass(slots=True, eq=False)
+class Calls:
+    """Notes each call of `ProcessGroup`.
+
+    Attributes:
+        recorder: What writes them down.
+        groups: The process groups.
+        works: What has been launched.
+        details: What the reader is told of tensors.
+    """
+
+    recorder: Recorder
+    groups: Groups
+    works: Works
+    details: Details = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.details = Details(self.recorder)
+
+    def watch(self, process_group: type) -> None:
+        """Wrap what the bound class has."""
+        methods = vars(process_group)
+        for method, (name, sent) in COLLECTIVES.items():
+            if method in methods:
+                setattr(process_group, method, self._collective(methods[method], name, sent))
+        for method in ("send", "recv", "recv_anysource"):
+            setattr(process_group, method, self._transfer(methods[method], method))
+        for method, wrap in (
+            ("_start_coalescing", self._batch_start),
+            ("_end_coalescing", self._batch_end),
+        ):
+            if method in methods:
+                setattr(process_group, method, wrap(methods[method]))
+
+    def _collective(self, original: Function, name: str, sent: int) -> Function:
+        recorder, hold, details = self.recorder, self.works.hold, self.details.of
+        known, root_at, of = self.groups._known, _ROOTED.get(name), self.groups.of  # noqa: SLF001 - a call saved
+        on_begin, note, fail = recorder.on_begin, recorder.note, recorder.fail
+
+        def noted(pg: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's
+            __tracebackhide__ = True
+            try:
+                group = known.get(id(pg)) or of(pg)
+                opts = args[-1] if args else kwargs.get("opts")
+                root = -1 if root_at is None else _root(root_at, args, kwargs)
+                call, sequence = group.call(name, "collective", root=root)
+                detail = details(args[sent]) if len(args) > sent else 0
+            except Exception:  # noqa: BLE001 - an error in recording is no error of the test
+                return original(pg, *args, **kwargs)
+            if on_begin:
+                recorder.announce(name, "collective")
+            try:
+                at = note(call, next(sequence), detail)
+            except Exception:  # noqa: BLE001 - as above
+                at = NO_PLACE
+            try:
+                work = original(pg, *args, **kwargs)
+            except BaseException:
+                fail(at)
+                raise
+            with contextlib.suppress(Exception):
+                hold(work, at, group, opts)
+            return work
+
+        return pose_as(original, noted, original.__name__)
+
+    def _transfer(self, original: Function, method: str) -> Function:
+        recorder, works = self.recorder, self.works
+        name = method.removesuffix("_anysource")
+
+        def noted(pg: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's
+            __tracebackhide__ = True
+            try:
+                group = self.groups.of(pg)
+                peer, tag = _peer_and_tag(method, args, kwargs)
+                call, sequence = group.call(name, "transfer", peer=peer, tag=tag)
+                detail = self.details.of(args[0] if args else None, f"tag={tag}")
+            except Exception:  # noqa: BLE001 - an error in recording is no error of the test
+                return original(pg, *args, **kwargs)
+            recorder.announce(name, "transfer")
+            try:
+                at = recorder.note(call, next(sequence), detail)
+            except Exception:  # noqa: BLE001 - as above
+                at = NO_PLACE
+            try:
+                work = original(pg, *args, **kwargs)
+            except BaseException:
+                recorder.fail(at)
+                raise
+            with contextlib.suppress(Exception):
+                works.hold(work, at, group, None)
+            return work
+
+        return pose_as(original, noted, method)
+
+    def _batch_start(self, original: Function) -> Function:
+        def noted(pg: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's
+            result = original(pg, *args, **kwargs)
+            self.works.begin_batch()
+            return result
+
+        return pose_as(original, noted, "_start_coalescing")
+
+    def _batch_end(self, original: Function) -> Function:
+        def noted(pg: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's
+            __tracebackhide__ = True
+            try:
+                work = original(pg, *args, **kwargs)
+            except BaseException:
+                self._end_batch(None, pg, failed=True)
+                raise
+            self._end_batch(work, pg)
+            return work
+
+        return pose_as(original, noted, "_end_coalescing")
+
+    def _end_batch(self, work: Any, pg: Any, *, failed: bool = False) -> None:  # noqa: ANN401 - torch's
+        with contextlib.suppress(Exception):
+            self.works.end_batch(work, self.groups.of(pg), failed=failed)
+
+
+def _root(root_at: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    """Return the root of a collective, by its number in the group."""
+    opts = kwargs.get("opts", args[-1] if args else None)
+    root = getattr(opts, "rootRank", None)
+    if root is None:
+        root = kwargs["root"] if "root" in kwargs else args[root_at]
+    return int(root)
+
+
+def _peer_and_tag(method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the other rank of a transfer, by its number in the group, and the tag."""
+    if method == "recv_anysource":
+        return -1, int(args[1])
+    names = ("dstRank" if method == "send" else "srcRank", "tag")
+    values = [*args[1:3], *(kwargs[name] for name in names[max(0, len(args) - 1) :])]
+    return int(values[0]), int(values[1])

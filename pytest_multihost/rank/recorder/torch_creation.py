@@ -1,0 +1,220 @@
+"""Note how torch's process groups are made, and waits for its stores."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import update_wrapper
+from types import ModuleType
+from typing import Any
+
+from pytest_multihost.rank.recorder.recorder import Recorder
+from pytest_multihost.rank.recorder.torch_calls import Details
+from pytest_multihost.rank.recorder.torch_flight import Flight
+from pytest_multihost.rank.recorder.torch_groups import Function, Groups, pose_as
+from pytest_multihost.watch.slots import NO_PLACE
+
+CREATION_SCOPE = "creation"
+"""The scope of the making of groups by their members alone: there is no group yet to count in."""
+
+_STORE_WAITS = ("get", "wait", "multi_get", "queue_pop", "barrier")
+_MAX_KEYS = 120
+_SIZE_AT, _RANK_AT = 3, 4  # arguments of init_process_group
+
+
+class _Depth(threading.local):
+    """How many creations of groups this thread is in: their store traffic is not the user's."""
+
+    count = 0
+
+
+@dataclass(slots=True, eq=False)
+class Creation:
+    """Notes what makes groups, and who waits for a key.
+
+    Attributes:
+        recorder: What writes it down.
+        groups: The process groups.
+        details: What the reader is told.
+        flight: Is started with the first group.
+    """
+
+    recorder: Recorder
+    groups: Groups
+    details: Details
+    flight: Flight
+    _depth: _Depth = field(default_factory=_Depth)
+    _waits: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    def watch(self, module: ModuleType) -> None:
+        """Wrap the functions of `torch.distributed.distributed_c10d`, and its `Store`."""
+        _replace(module, "init_process_group", self._noted_init)
+        _replace(module, "_new_group_with_tag", self._noted_new_group)
+        _replace(module, "split_group", self._noted_split)
+        methods = vars(module.Store)
+        for name in _STORE_WAITS:
+            if name in methods:
+                setattr(module.Store, name, self._noted_store_wait(methods[name], name))
+
+    def _noted_init(self, original: Function) -> Function:
+        def init_process_group(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's
+            __tracebackhide__ = True
+            begin = lambda: self._begin_init(args, kwargs)  # noqa: E731 - as the others have it
+            result = self._during(begin, original, args, kwargs)
+            with contextlib.suppress(Exception):
+                self.groups.register(self.groups.default)
+                self.flight.start()
+            return result
+
+        return init_process_group
+
+    def _begin_init(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+        is_ours = True
+        with contextlib.suppress(Exception):  # arguments that torch will refuse
+            size = _declared(_argument(args, kwargs, _SIZE_AT, "world_size"), "WORLD_SIZE")
+            rank = _declared(_argument(args, kwargs, _RANK_AT, "rank"), "RANK")
+            is_ours = size in (None, self.recorder.size) and rank in (None, self.recorder.rank)
+        return self._begin("init_process_group", CREATION_SCOPE if is_ours else None)
+
+    def _begin(self, name: str, scope: str | None, detail: str = "") -> int:
+        """Note an operation of all ranks; without a scope, one of nobody knows whom."""
+        everybody = self.recorder.everybody
+        if scope is None:
+            sequence = next(self._waits)
+            return self.recorder.begin(name, "wait", everybody, sequence=sequence, detail=detail)
+        return self.recorder.begin(name, "collective", everybody, scope=scope, detail=detail)
+
+    def _noted_new_group(self, original: Function) -> Function:
+        def _new_group_with_tag(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's
+            __tracebackhide__ = True
+            ordinal, begin = None, _nothing
+            with contextlib.suppress(Exception):
+                ordinal, begin = self._prepare_new_group(args, kwargs)
+            pg = self._during(begin, original, args, kwargs)
+            with contextlib.suppress(Exception):  # no member
+                self.groups.register(pg, ordinal)
+            return pg
+
+        update_wrapper(_new_group_with_tag, original)
+        return _new_group_with_tag
+
+    def _prepare_new_group(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[int | None, Callable[[], int]]:
+        """Return the new group's ordinal, and what notes that it is made."""
+        default = self.groups.of(self.groups.default)
+        ranks = args[0] if args else kwargs.get("ranks")
+        members = tuple(sorted(ranks)) if ranks is not None else tuple(sorted(default.members))
+        detail = str(list(members))[:_MAX_KEYS]
+        pg = default.pg()
+        if not kwargs.get("use_local_synchronization"):
+            ordinal = self.groups.count(members)
+            return ordinal, lambda: self._begin_in(pg, "new_group", detail)
+        if self.recorder.rank not in members or not default.is_ours:
+            return None, _nothing
+        return self.groups.count(members), lambda: self.recorder.begin(
+            "new_group", "collective", members, scope=CREATION_SCOPE, detail=detail
+        )
+
+    def _begin_in(self, pg: Any, name: str, detail: str) -> int:  # noqa: ANN401 - torch's
+        """Note the next collective of an existing group."""
+        self.recorder.announce(name, "collective")
+        with contextlib.suppress(Exception):  # torch will complain of the group
+            call, sequence = self.groups.of(pg).call(name, "collective")
+            return self.recorder.note(call, next(sequence), self.details.text(detail))
+        return NO_PLACE
+
+    def _noted_split(self, original: Function) -> Function:
+        def split_group(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's
+            __tracebackhide__ = True
+            parent = args[0] if args else kwargs.get("parent_pg")
+            parent = self.groups.default if parent is None else parent
+            begin = lambda: self._begin_in(parent, "split_group", "")  # noqa: E731 - as the others
+            pg = self._during(begin, original, args, kwargs)
+            with contextlib.suppress(Exception):  # no member
+                self.groups.register(pg)
+            return pg
+
+        return split_group
+
+    def _noted_store_wait(self, original: Function, name: str) -> Function:
+        def noted(store: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's
+            __tracebackhide__ = True
+            if self._depth.count:
+                return original(store, *args, **kwargs)
+            keys = ""
+            with contextlib.suppress(Exception):  # arguments that torch will refuse
+                keys = _keys(args, kwargs)
+            begin = lambda: self._begin(f"store.{name}", None, keys)  # noqa: E731 - as above
+            return self._during(begin, original, (store, *args), kwargs)
+
+        return pose_as(original, noted, name)
+
+    def _during(
+        self,
+        begin: Callable[[], int],
+        original: Function,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> Any:  # noqa: ANN401 - torch's
+        """Call `original` while an operation is noted, and note none of the store's within."""
+        __tracebackhide__ = True
+        at = begin()
+        self._depth.count += 1
+        try:
+            result = original(*args, **kwargs)
+        except BaseException:
+            self.recorder.fail(at)
+            raise
+        finally:
+            self._depth.count -= 1
+        self.recorder.end(at)
+        return result
+
+
+def _nothing() -> int:
+    return NO_PLACE
+
+
+def _argument(args: Sequence[Any], kwargs: Mapping[str, Any], at: int, name: str) -> Any:  # noqa: ANN401 - torch's
+    return args[at] if len(args) > at else kwargs.get(name)
+
+
+def _declared(value: int | None, variable: str) -> int | None:
+    """Return what the caller or the environment says of torch's world, None if nothing."""
+    if value is not None and value >= 0:
+        return value
+    said = os.environ.get(variable, "")
+    return int(said) if said.isdecimal() else None
+
+
+def _keys(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    keys = args[0] if args else kwargs.get("key", "")
+    text = keys if isinstance(keys, str) else ", ".join(map(str, keys))
+    return text[:_MAX_KEYS]
+
+
+def _replace(module: ModuleType, name: str, wrap: Callable[[Function], Function]) -> None:
+    """Wrap a function of torch's, also for those who have imported it by name.
+
+    torch's decorators keep the function that they decorate in a cell. What is put there is called
+    by whoever holds the decorated one, and that stays as it is.
+    """
+    function = getattr(module, name, None)
+    if function is None:
+        return
+    while True:
+        cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+        cell = cells.get("func")
+        if cell is None:
+            setattr(module, name, update_wrapper(wrap(function), function))
+            return
+        inner = cell.cell_contents
+        if "func" not in inner.__code__.co_freevars:
+            cell.cell_contents = update_wrapper(wrap(inner), inner)
+            return
+        function = inner

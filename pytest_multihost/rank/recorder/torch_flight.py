@@ -1,0 +1,184 @@
+"""Answer who asks for what torch's flight recorder knows and our own records do not."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from time import CLOCK_REALTIME, clock_gettime_ns
+from types import FrameType
+from typing import Any
+
+from pytest_multihost.analysis.frames import is_library
+from pytest_multihost.model.operation import GroupKey, Operation, Operations
+from pytest_multihost.model.stack import Frame
+from pytest_multihost.rank.clock import now, now_ns
+from pytest_multihost.rank.recorder.recorder import Recorder
+from pytest_multihost.rank.recorder.torch_groups import Group, Groups
+from pytest_multihost.rank.recorder.torch_works import Works
+from pytest_multihost.watch.flight import FLIGHT_SCOPE, ask_path, flight_path, write_flight
+from pytest_multihost.watch.slots import read_slots
+
+THREAD_NAME = "multihost-flight-recorder"
+
+_ASKED_BYTES = 4096
+_wall_ns = partial(clock_gettime_ns, CLOCK_REALTIME)  # bound, as in rank.clock
+
+Entry = Mapping[str, Any]
+Span = tuple[GroupKey, int, float]
+"""A group, and from when to when - monotonic nanoseconds - what is launched there is recorded."""
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """The thread that answers.
+
+    Attributes:
+        recorder: Whose slot page has our own records.
+        groups: The process groups.
+        works: What has been launched.
+    """
+
+    recorder: Recorder
+    groups: Groups
+    works: Works
+    _is_started: bool = False
+
+    def start(self) -> None:
+        """Start the thread, once. It costs nothing while nobody asks."""
+        if self._is_started or not hasattr(_bindings(), "_dump_fr_trace_json"):
+            return
+        self._is_started = True
+        path = ask_path(self.recorder.page.path.parent, self.recorder.rank)
+        os.mkfifo(path, 0o600)
+        # For writing too: the thread neither waits for who asks nor sees the end when he has left.
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        arguments = (descriptor,)
+        threading.Thread(target=self._serve, args=arguments, name=THREAD_NAME, daemon=True).start()
+
+    def _serve(self, descriptor: int) -> None:
+        path = flight_path(self.recorder.page.path.parent, self.recorder.rank)
+        while os.read(descriptor, _ASKED_BYTES):
+            with contextlib.suppress(Exception):  # another version of torch; a full disk
+                self._answer(path)
+
+    def _answer(self, path: Path) -> None:
+        self.works.sweep()
+        at_s = now()
+        write_flight(path, at_s, self._operations())
+
+    def _operations(self) -> Operations:
+        trace = json.loads(_bindings()._dump_fr_trace_json())  # noqa: SLF001 - no public way
+        groups = self.groups.by_name()
+        entries = [each for each in trace.get("entries", ()) if not each["is_p2p"]]
+        spans = list(self._recorded())
+        unseen = [
+            self._operation(each, groups[each["process_group"][0]])
+            for each in entries
+            if not each["retired"] and not _is_recorded(each, groups, spans)
+        ]
+        return Operations(self.recorder.rank, tuple(unseen), _entered(trace, entries, groups))
+
+    def _recorded(self) -> Iterator[Span]:
+        """Yield when and where open operations of our own have been launched."""
+        page = self.recorder.page
+        begun = set()
+        for held in list(self.works.held.values()):
+            for at in held.at:
+                begun.add(page.began_ns(at))
+                if held.group is not None:
+                    yield held.group.key, page.began_ns(at), held.launched_ns
+        for operation in read_slots(page.path, rank=self.recorder.rank).open:
+            began_ns = round(operation.since_s * 1e9)
+            if operation.kind == "collective" and began_ns not in begun:
+                yield operation.group_key, began_ns, float("inf")
+
+    def _operation(self, entry: Entry, group: Group) -> Operation:
+        since_s = _created_ns(entry) / 1e9
+        ranks, ordinal, _ = group.key
+        is_waited, frame = _main_thread()
+        return Operation(
+            name=_name(entry),
+            kind="collective" if group.is_ours else "wait",
+            group=ranks if group.is_ours else self.recorder.everybody,
+            ordinal=ordinal,
+            scope=FLIGHT_SCOPE,
+            sequence=entry["collective_seq_id"],
+            detail=" ".join(map(_shape, entry["input_dtypes"], entry["input_sizes"])),
+            since_s=since_s,
+            waited_s=since_s if is_waited else None,
+            thread=os.getpid(),
+            frame=frame,
+            source="flight-recorder",
+        )
+
+
+def _bindings() -> Any:  # noqa: ANN401 - torch is not seen by the type checker
+    return sys.modules["torch._C._distributed_c10d"]
+
+
+def _name(entry: Entry) -> str:
+    return str(entry["profiling_name"]).rpartition(":")[2]
+
+
+def _shape(dtype: str, sizes: Sequence[int]) -> str:
+    return f"{dtype}[{','.join(map(str, sizes))}]"
+
+
+def _created_ns(entry: Entry) -> int:
+    """Return when an entry was made, on the monotonic clock. It is told on the wall's."""
+    created: int = entry["time_created_ns"]
+    return now_ns() - (_wall_ns() - created)
+
+
+def _is_recorded(entry: Entry, groups: Mapping[str, Group], spans: Sequence[Span]) -> bool:
+    """Whether an open operation of our own is what launched it, or its group is not known."""
+    group = groups.get(entry["process_group"][0])
+    if group is None:
+        return True
+    created_ns = _created_ns(entry)
+    return any(key == group.key and start <= created_ns <= end for key, start, end in spans)
+
+
+def _entered(
+    trace: Mapping[str, Any], entries: Sequence[Entry], groups: Mapping[str, Group]
+) -> dict[GroupKey, int]:
+    """Return the last collective of each group.
+
+    A group's status bears a number that only the entries tie to its name. Where a status is left
+    over because its entries have been overwritten, nothing is said of groups without entries.
+    """
+    names = {str(each["pg_id"]): each["process_group"][0] for each in entries}
+    status = trace.get("pg_status", {})
+    last = {} if status.keys() - names else dict.fromkeys(groups, 0)
+    for each in entries:
+        name = each["process_group"][0]
+        last[name] = max(last.get(name, 0), each["collective_seq_id"])
+    for number, told in status.items():
+        if number in names:
+            last[names[number]] = max(
+                last[names[number]], int(told.get("last_enqueued_collective", 0))
+            )
+    return {
+        (*groups[name].key[:2], FLIGHT_SCOPE): count
+        for name, count in last.items()
+        if name in groups and groups[name].is_ours
+    }
+
+
+def _main_thread() -> tuple[bool, Frame | None]:
+    """Return whether the main thread is inside torch, and the user's line that it is at."""
+    frame: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001 - no other way
+    torch_s = os.path.join(os.path.dirname(sys.modules["torch"].__file__ or ""), "")  # noqa: PTH118, PTH120 - a mere prefix
+    is_inside = frame is not None and frame.f_code.co_filename.startswith(torch_s)
+    while frame is not None and is_library(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is None:
+        return is_inside, None
+    return is_inside, Frame(frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name)
