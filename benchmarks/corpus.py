@@ -52,6 +52,7 @@ class Score:
         after_s: Seconds from the last progress to the verdict.
         is_detected: Whether the hang was noticed at all, at the latest by its deadline.
         is_exact: Whether kind and culprits are right.
+        is_best: Whether they are the first of the right answers, which says most.
         is_accused: Whether an innocent was accused.
         has_right_waiting: Whether the waiting ranks are right; None where nothing is expected.
         has_right_where: The same for the place in the code.
@@ -69,6 +70,7 @@ class Score:
     after_s: float | None
     is_detected: bool
     is_exact: bool
+    is_best: bool
     is_accused: bool
     has_right_waiting: bool | None
     has_right_where: bool | None
@@ -192,6 +194,7 @@ def score(nodeid: str, expected: Mapping[str, Any], verdict: Mapping[str, Any] |
         after_s=diagnosis.get("detected_after_s"),
         is_detected=is_hang and has_ended_right,
         is_exact=is_exact,
+        is_best=got in answers[:1],
         is_accused=is_accused,
         has_right_waiting=_waiting(expected, diagnosis) if got in answers[:1] else None,
         has_right_where=_where(expected, diagnosis) if got in answers else None,
@@ -254,6 +257,7 @@ def _summary(scores: Sequence[Score]) -> list[str]:
     print(f"programs             {len(run)} run, {len(scores) - len(run)} skipped")
     print(f"hangs detected       {_share(each.is_detected for each in hangs)}")
     print(f"kind and culprits    {_share(each.is_exact for each in hangs)}")
+    print(f"best of the answers  {_share(each.is_best for each in hangs)}")
     print(f"waiting              {_share(_known(each.has_right_waiting for each in hangs))}")
     print(f"where                {_share(_known(each.has_right_where for each in hangs))}")
     print(f"innocents accused    {len(accused)} of {len(innocents)}")

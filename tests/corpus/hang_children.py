@@ -37,9 +37,9 @@ class Samples(Dataset[torch.Tensor]):
     backend="gloo",
     culprits=[1],
     waiting=[0],
-    by=("proof", "deadline"),
+    by=("deadline", "proof"),
     also=[{"kind": "livelock", "culprits": [1]}],
-    why="the loader waits in slices of 5 s for its worker, whose sleep is beyond the deadline",
+    why="the loader waits for its worker in slices of 5 s: one long wait, or short ones re-armed",
 )
 def test_data_loader_worker_hangs(world) -> None:
     """A forked worker of the data loader never comes back from a read.

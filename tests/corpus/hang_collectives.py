@@ -176,3 +176,33 @@ def test_gather_meets_reduce(world) -> None:
         dist.all_gather([torch.ones(4) for _ in range(3)], torch.ones(4))
     else:
         dist.barrier()
+
+
+@hang("mismatch", ranks=2, backend="gloo", by=("mismatch", "proof"))
+def test_reduce_meets_broadcast(world) -> None:
+    """One rank reduces its gradients, the other still waits for the weights of the first.
+
+    Source: https://github.com/NVIDIA/nccl/issues/531
+    """
+    meet()
+    if world.is_primary:
+        meet()
+    else:
+        dist.broadcast(torch.ones(4), src=0)
+    meet()
+
+
+@hang(
+    "mismatch", ranks=4, backend="gloo", culprits=[1], waiting=[0, 2, 3], by=("mismatch", "proof")
+)
+def test_one_gathers_while_three_reduce(world) -> None:
+    """A flag that differs on one rank lets it gather what the others reduce.
+
+    Source: https://github.com/horovod/horovod/issues/2640
+    """
+    meet()
+    if world.rank == 1:
+        dist.all_gather([torch.ones(4) for _ in range(4)], torch.ones(4))
+    else:
+        meet()
+    dist.barrier()

@@ -83,24 +83,6 @@ def test_mesh_of_two_dimensions(world) -> None:
     meet(columns[0])
 
 
-@hang(
-    "deadlock",
-    ranks=4,
-    backend="gloo",
-    also=[{"kind": "transport", "culprits": []}, {"kind": "mismatch", "culprits": []}],
-    why="one group under two names: whether it is one operation depends on what names it",
-)
-def test_new_group_after_some_made_one_of_their_own(world) -> None:
-    """Two ranks alone create a group, so the next group of all has another number on the others.
-
-    Source: https://github.com/pytorch/pytorch/issues/25390
-    """
-    meet()
-    if world.rank < 2:
-        dist.new_group([0, 1])
-    dist.new_group()
-
-
 @hang("straggler", ranks=4, backend="gloo", culprits=[2], waiting=[0, 1])
 def test_new_group_without_a_member(world) -> None:
     """Two of three members create their group, the third sleeps; the rest has returned.

@@ -15,7 +15,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 TWO_S = timedelta(seconds=2)
 BY = ("proof", "raise")
-"""The runtime's limit and a proof are about equally fast; the delay counts from the last progress."""
+"""The runtime's limit and a proof are about equally fast."""
 
 
 def meet(group: object = None) -> None:

@@ -40,10 +40,13 @@ def test_world_barrier_on_three_of_four(world) -> None:
 
 
 @hang(
-    "deadlock",
+    "mismatch",
     ranks=3,
     backend="none",
-    also=[{"kind": "mismatch", "culprits": [0]}],
+    culprits=[0],
+    waiting=None,
+    by=("mismatch", "raise", "proof"),
+    also=[{"kind": "deadlock", "culprits": []}],
     why="the world's operations are numbered by name: same sequence or not depends on that",
 )
 def test_gather_meets_barrier(world) -> None:
@@ -57,10 +60,11 @@ def test_gather_meets_barrier(world) -> None:
 
 
 @hang(
-    "deadlock",
+    "mismatch",
     ranks=2,
     backend="none",
-    also=[{"kind": "mismatch", "culprits": []}],
+    by=("mismatch", "raise", "proof"),
+    also=[{"kind": "deadlock", "culprits": []}],
     why="the world's operations are numbered by name: same sequence or not depends on that",
 )
 def test_barriers_of_other_names(world) -> None:
