@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import mmap
+import os
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ RULES = 16
 _OPERATIONS: dict[str, int] = {"open": 1, "read": 2, "write": 4, "sync": 8, "map": 16}
 _GLOB_BYTES = 512
 _SPARED = 16
-_MAGIC = 0x314D494853494F
+_MAGIC = b"OISHIM1\0"
 _SETTINGS = struct.Struct("<IIiIQQQQQ")
 _COUNTERS = struct.Struct("<QQQQQQ")
 _HEADER_BYTES = 64
@@ -130,7 +131,7 @@ class IoPage:
         with path.open("x+b") as file:
             file.truncate(_SIZE)
             page = cls(path, mmap.mmap(file.fileno(), _SIZE))
-        page._longs[0] = _MAGIC
+        page._map[: len(_MAGIC)] = _MAGIC
         return page
 
     @classmethod
@@ -142,10 +143,10 @@ class IoPage:
             ValueError: This is no page of rules.
         """
         with path.open("r+b") as file:
-            page = cls(path, mmap.mmap(file.fileno(), 0))
-        if len(page._map) != _SIZE or page._longs[0] != _MAGIC:
-            raise ValueError(f"{path} is no page of I/O rules")
-        return page
+            is_page = os.fstat(file.fileno()).st_size == _SIZE and file.read(8) == _MAGIC
+            if not is_page:
+                raise ValueError(f"{path} is no page of I/O rules")
+            return cls(path, mmap.mmap(file.fileno(), _SIZE))
 
     def add(self, rule: IoRule) -> int:
         """Put a rule into force beside those there are; returns its number.

@@ -36,7 +36,7 @@ enum { RULES = 16, SPARED = 16, GLOB_BYTES = 512, PIECES = 64 };
 enum { OPEN = 1, READ = 2, WRITE = 4, SYNC = 8, MAP = 16 };
 enum { SHORT_NONE, SHORT_BYTES, SHORT_HALF };
 
-#define MAGIC 0x314D494853494Full /* "OISHIM1" */
+#define MAGIC "OISHIM1"
 #define SECOND 1000000000ull
 #define SLICE 50000000ull /* a sleeper looks up this often, to see whether its rule is gone */
 #define CREDIT 2000000ull /* sleeps end late; as much may be made up for, or the rate comes out low */
@@ -55,7 +55,7 @@ struct rule {
 };
 
 struct page {
-  uint64_t magic;
+  char magic[8];
   _Atomic uint32_t active; /* a bit for each rule */
   uint32_t reserved[13];
   struct rule rules[RULES];
@@ -111,16 +111,30 @@ static void sleep_until(struct page *page, int index, uint64_t due) {
 
 /* -- Paths -- */
 
-/* Match one character of `text` with a set, `[a-z]` or `[!a-z]`; -1: this is no set. */
-static int in_set(const char **pattern, unsigned char character) {
+static const char *next_character(const char *text) {
+  do text++;
+  while ((*text & 0xC0) == 0x80); /* the rest of a character in UTF-8 */
+  return text;
+}
+
+/* Take a character off `text`. Its bytes in a row order as the characters themselves do. */
+static uint32_t take(const char **text) {
+  const char *end = next_character(*text);
+  uint32_t character = 0;
+  while (*text < end) character = character << 8 | (unsigned char)*(*text)++;
+  return character;
+}
+
+/* Match a character with a set, `[a-z]` or `[!a-z]`, and step behind it; -1: this is no set. */
+static int in_set(const char **pattern, uint32_t character) {
   const char *at = *pattern + 1;
   int negated = *at == '!', found = 0;
   at += negated;
-  for (const char *start = at; *at && (*at != ']' || at == start); at++) {
-    unsigned char low = (unsigned char)*at, high = low;
-    if (at[1] == '-' && at[2] && at[2] != ']') {
-      high = (unsigned char)at[2];
-      at += 2;
+  for (const char *start = at; *at && (*at != ']' || at == start);) {
+    uint32_t low = take(&at), high = low;
+    if (at[0] == '-' && at[1] && at[1] != ']') {
+      at++;
+      high = take(&at);
     }
     found |= low <= character && character <= high;
   }
@@ -129,36 +143,22 @@ static int in_set(const char **pattern, unsigned char character) {
   return found != negated;
 }
 
-static const char *next_character(const char *text) {
-  do text++;
-  while ((*text & 0xC0) == 0x80); /* the rest of a character in UTF-8 */
-  return text;
-}
-
 /* As Python's fnmatch.fnmatchcase: `*` stands for slashes as well. */
 static int matches(const char *pattern, const char *text) {
   const char *star = NULL, *resume = NULL;
   while (*text) {
-    const char *rest = pattern;
-    int same;
+    const char *rest = pattern, *behind = text;
     if (*pattern == '*') {
       star = ++pattern;
       resume = text;
       continue;
     }
-    if (*pattern == '?') {
-      pattern++;
-      text = next_character(text);
-      continue;
-    }
-    same = *pattern == '[' ? in_set(&rest, (unsigned char)*text) : -1;
-    if (same < 0) {
-      same = *pattern == *text;
-      rest = pattern + 1;
-    }
-    if (same) {
+    uint32_t character = take(&behind);
+    int same = *pattern == '[' ? in_set(&rest, character) : -1;
+    if (same < 0 && *pattern) same = character == take(&rest) || *pattern == '?';
+    if (same > 0) {
       pattern = rest;
-      text++;
+      text = behind;
     } else if (star) {
       pattern = star;
       text = resume = next_character(resume);
@@ -351,7 +351,7 @@ int multihost_shim_attach(const char *path) {
         NULL, sizeof(struct page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   syscall(SYS_close, fd);
   if (found == MAP_FAILED) return EINVAL;
-  if (((struct page *)found)->magic != MAGIC) {
+  if (memcmp(((struct page *)found)->magic, MAGIC, sizeof MAGIC)) {
     munmap(found, sizeof(struct page));
     return EINVAL;
   }
