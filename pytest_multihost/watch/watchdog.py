@@ -172,10 +172,8 @@ class Watchdog:
     ) -> bool:
         """Look at everything while all main threads stand still; return whether that proves it."""
         gates = _gates(facts)
-        was = self._first_moment(before, now)
-        if was is None or not stands_still(
-            _with(was, gates), _with(now, gates), deadline_s=deadline_s
-        ):
+        is_still = stands_still(_with(now, gates), deadline_s=deadline_s)
+        if not is_still or not self._is_worth_it(before, now):
             self._search = Search()
             return False
         last = self._search.last
@@ -186,15 +184,18 @@ class Watchdog:
         self._note_locks(deep.look)
         return self._search.is_proof
 
-    def _first_moment(self, before: Moment | None, now: Moment) -> Moment | None:
-        """Return what to compare with: once in a while, a single glance is enough to begin.
+    def _is_worth_it(self, before: Moment | None, now: Moment) -> bool:
+        """Whether to look closely: nobody has moved since the last glance.
 
-        It saves a glance, and costs a close look at a world that only happens to stand still.
+        Once in a while a single glance is enough to begin. It saves one, and costs a close look at
+        a world that only happens to stand still.
         """
-        if before is not None and self._search.last is None and now.look.at_s >= self._eager_s:
+        if before is None:
+            return False
+        if self._search.last is None and now.look.at_s >= self._eager_s:
             self._eager_s = now.look.at_s + EAGER_S
-            return now
-        return before
+            return True
+        return not any(_has_woken(rank, before, now) for rank in now.look.ranks)
 
     def _note_locks(self, look: Look) -> None:
         """Add to the last sighting what only a close look tells."""
