@@ -79,26 +79,29 @@ def native_threads(pids: Mapping[int, int], *, budget_s: float = BUDGET_S) -> Na
     readable = {rank: pid for rank, pid in pids.items() if states[rank] not in _WHY_NOT}
     if not readable:
         return NativeLook(lacking=tuple(lacking))
-    answers, notes = _ask(list(readable.values()), budget_s)
-    return _look(readable, answers, [*lacking, *notes])
+    answers, note = _ask(list(readable.values()), budget_s)
+    look = _look(readable, answers)
+    return NativeLook(look.threads, (*lacking, *look.lacking, *note))
 
 
-def _ask(pids: list[int], budget_s: float) -> tuple[dict[int, Answer], list[str]]:
+def _ask(pids: list[int], budget_s: float) -> tuple[dict[int, Answer], tuple[str, ...]]:
     """Return what the best reader that works here says of each process, and what would be better.
 
     What one has refused is asked of the next. What takes too long is given up.
     """
-    answers = {}
-    if importlib.util.find_spec("pystack") is not None:
+    answers: dict[int, Answer] = {}
+    spy, has_pystack = _py_spy(), importlib.util.find_spec("pystack") is not None
+    if has_pystack:
         # -P: modules beside the reader must not stand in for those of the library
         pystack = _Reader((sys.executable, "-P", str(_READER)), os.cpu_count() or 1, _answers)
         answers = _read(pystack, pids, budget_s)
         pids = [pid for pid in pids if "error" in answers.get(pid, {})]
-    path = _py_spy()
-    if not pids or path is None:
-        return answers, [] if answers else [_INSTALL]
-    spy = _Reader((path, "dump", "--native", "--json", "--pid"), len(pids), _spied)
-    return answers | _read(spy, pids, budget_s), [_ONLY_PYTHON]
+    if spy is None or not pids:
+        return answers, () if has_pystack else (_INSTALL,)
+    reader = _Reader((spy, "dump", "--native", "--json", "--pid"), len(pids), _spied)
+    second = _read(reader, pids, budget_s)
+    is_partial = any("threads" in answer for answer in second.values())
+    return answers | second, (_ONLY_PYTHON,) if is_partial else ()
 
 
 def _py_spy() -> str | None:
@@ -106,18 +109,16 @@ def _py_spy() -> str | None:
     return beside or shutil.which("py-spy")
 
 
-def _look(
-    pids: Mapping[int, int], answers: Mapping[int, Answer], lacking: Sequence[str]
-) -> NativeLook:
+def _look(pids: Mapping[int, int], answers: Mapping[int, Answer]) -> NativeLook:
     threads: dict[int, tuple[NativeThread, ...]] = {}
-    missing = []
+    lacking = []
     for rank, pid in pids.items():
         answer = answers.get(pid, {"error": _TOO_LONG})
         if "threads" in answer:
             threads[rank] = tuple(_thread(*each) for each in answer["threads"])
         else:
-            missing.append(f"no native frames of rank {rank}: {_explained(answer['error'])}")
-    return NativeLook(threads, (*lacking, *missing))
+            lacking.append(f"no native frames of rank {rank}: {_explained(answer['error'])}")
+    return NativeLook(threads, tuple(lacking))
 
 
 def _thread(thread: int, symbols: Sequence[str]) -> NativeThread:
