@@ -8,6 +8,9 @@ import torch
 import torch.distributed as dist
 from expectation import hang
 from mishaps import FOREVER_S
+from torch.distributed import all_reduce
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 
@@ -206,3 +209,29 @@ def test_one_gathers_while_three_reduce(world) -> None:
     else:
         meet()
     dist.barrier()
+
+
+@hang("straggler", ranks=3, backend="gloo", culprits=[1], waiting=[0, 2], where="time.sleep")
+def test_collective_imported_by_name(world) -> None:
+    """The waiters call a collective that their module has imported by name.
+
+    Source: https://github.com/jax-ml/jax/issues/38503
+    """
+    all_reduce(torch.ones(4))
+    if world.rank == 1:
+        time.sleep(FOREVER_S)
+    all_reduce(torch.ones(4))
+
+
+@hang("finished", ranks=2, backend="gloo", culprits=[1], waiting=[0])
+def test_sharded_model_on_the_primary_only(world) -> None:
+    """The primary alone evaluates a sharded model, whose weights are gathered for it.
+
+    Source: https://github.com/pytorch/pytorch/issues/143536
+    """
+    model = torch.nn.Linear(4, 4)
+    mesh = init_device_mesh("cpu", (world.size,))
+    fully_shard(model, mesh=mesh, reshard_after_forward=True)
+    model(torch.ones(2, 4))
+    if world.is_primary:
+        model(torch.ones(2, 4))
