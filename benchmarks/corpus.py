@@ -36,6 +36,11 @@ PROOF_MEDIAN_S = 2.5
 PROOF_P95_S = 4.0
 AT_ONCE_S = 1.5
 
+HEADING = (
+    f"{'':8}{'program':66} {'world':9} {'expected: culprits <- waiting':32} {'got':32}"
+    f" {'by':9}{'after':>8}"
+)
+
 
 @dataclass(frozen=True)
 class Score:
@@ -83,6 +88,7 @@ def main() -> int:
     options = _options()
     scores: list[Score] = []
     programs = _programs(options.only)
+    print(HEADING)
     with _load(options.load):
         for module, expectations in programs.items():
             for each in _run(module, expectations):
@@ -187,8 +193,8 @@ def score(nodeid: str, expected: Mapping[str, Any], verdict: Mapping[str, Any] |
         name=nodeid.replace(".py::test_", " "),
         world=f"{expected['backend']} x {expected['ranks']}",
         is_hang=is_hang,
-        expected=" or ".join(_named(*answer) for answer in answers) or "-",
-        got=_named(*got) if diagnosis else "-",
+        expected=" or ".join(_named(*answer) for answer in answers) + _after(expected["waiting"]),
+        got=_named(*got) + _after(diagnosis.get("waiting")) if diagnosis else "-",
         by=diagnosis.get("detected_by") or "-",
         may_be_by=expected["by"][0] if is_hang else "-",
         after_s=diagnosis.get("detected_after_s"),
@@ -204,7 +210,15 @@ def score(nodeid: str, expected: Mapping[str, Any], verdict: Mapping[str, Any] |
 
 
 def _named(kind: str, culprits: Sequence[int]) -> str:
-    return f"{kind} {list(culprits)}"
+    return f"{kind} [{_ranks(culprits)}]"
+
+
+def _after(waiting: Sequence[int] | None) -> str:
+    return f" <- [{_ranks(waiting)}]" if waiting else ""
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return ",".join(map(str, sorted(ranks)))
 
 
 def _waiting(expected: Mapping[str, Any], diagnosis: Mapping[str, Any]) -> bool | None:
@@ -238,8 +252,8 @@ def _row(each: Score) -> str:
     remarks += ["waiting is wrong"] if each.has_right_waiting is False else []
     remarks += ["where is wrong"] if each.has_right_where is False else []
     return (
-        f"{each.word:8}{each.name:66} {each.world:9} {each.got:22} {each.by:9}{after:>8}"
-        f"  {'' if each.word == 'ok' else 'expected ' + each.expected} {'; '.join(remarks)}"
+        f"{each.word:8}{each.name:66} {each.world:9} {each.expected or '-':32} {each.got:32}"
+        f" {each.by:9}{after:>8}  {'; '.join(remarks)}"
     ).rstrip()
 
 

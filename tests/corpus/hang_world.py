@@ -128,11 +128,9 @@ def test_finalizer_hangs(world, destroyed) -> None:
     backend="gloo",
     culprits=[1],
     waiting=[0],
-    also=[{"kind": "straggler", "culprits": [1, 3]}],
-    why="two independent hangs: the earliest is the diagnosis, the other a note or a late rank too",
 )
 def test_two_hangs_at_once(world) -> None:
-    """Of two pairs each has one rank that sleeps, the second pair a little later.
+    """Of two pairs each has one rank that sleeps; the earlier is the diagnosis, the other a note.
 
     Source: https://github.com/NVIDIA/nvidia-resiliency-ext (with two faulty ranks one is found)
     """
