@@ -33,21 +33,6 @@ class _Thread(threading.local):
 
 
 @dataclass(slots=True)
-class _Code:
-    """What is known of a piece of code.
-
-    Attributes:
-        code: Keeps it alive, for it is known by its address: its hash takes a microsecond.
-        is_users: Whether it is the user's own.
-        where: Where the user is, by instruction: finding its line takes as long.
-    """
-
-    code: CodeType
-    is_users: bool
-    where: dict[int, Where] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
 class Recorder:
     """Writes the operations of this rank into its slot page.
 
@@ -63,7 +48,9 @@ class Recorder:
     rank: int
     size: int
     on_begin: list[OnBegin] = field(default_factory=list)
-    _codes: dict[int, _Code] = field(default_factory=dict)
+    _codes: list[CodeType] = field(default_factory=list)
+    _library: set[int] = field(default_factory=set)
+    _places: dict[tuple[int, int], Where] = field(default_factory=dict)
     _thread: _Thread = field(default_factory=_Thread)
 
     @property
@@ -160,23 +147,30 @@ class Recorder:
         self.end(at)
 
     def _where(self) -> Where:
-        """Return the line that the user's innermost frame is at."""
+        """Return the line that the user's innermost frame is at.
+
+        Code is known by its address, because its hash takes up to a microsecond, and a line by its
+        instruction, because finding it takes as long.
+        """
         frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - inspect is 100 times slower
-        codes = self._codes
+        library = self._library
         while frame is not None:
-            code = frame.f_code
-            known = codes.get(id(code)) or self._know(code)
-            if known.is_users:
-                return known.where.get(frame.f_lasti) or self._find(known, frame)
+            address = id(frame.f_code)
+            if address not in library:
+                where = self._places.get((address, frame.f_lasti)) or self._find(frame)
+                if where is not None:
+                    return where
             frame = frame.f_back
         return _NOWHERE
 
-    def _know(self, code: CodeType) -> _Code:
-        known = self._codes[id(code)] = _Code(code, not is_library(code.co_filename))
-        return known
-
-    def _find(self, known: _Code, frame: FrameType) -> Where:
-        code = known.code
+    def _find(self, frame: FrameType) -> Where | None:
+        """Return where the user is, None if the frame is not the user's."""
+        code = frame.f_code
+        self._codes.append(code)  # alive, so that no other gets its address
+        if is_library(code.co_filename):
+            self._library.add(id(code))
+            return None
         file, function = self.page.text(code.co_filename), self.page.text(code.co_name)
-        known.where[frame.f_lasti] = where = (file, frame.f_lineno or 0, function)
+        where = file, frame.f_lineno or 0, function
+        self._places[id(code), frame.f_lasti] = where
         return where

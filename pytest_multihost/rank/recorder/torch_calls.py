@@ -60,19 +60,22 @@ class Details:
     def of(self, sent: Any, prefix: str = "") -> int:  # noqa: ANN401 - torch's
         """Return the number of the text for a tensor, a list of tensors, or a list of lists."""
         more = 0
-        while type(sent) in (list, tuple):
+        while type(sent) is list or type(sent) is tuple:
             if not sent:
                 return self.text(prefix)
             more = len(sent) - 1
             sent = sent[0]
-        if not hasattr(sent, "dtype"):
+        try:
+            key = sent.dtype, sent.shape, more, prefix
+        except AttributeError:  # no tensor
             return self.text(prefix)
-        key = sent.dtype, sent.shape, more, prefix
-        number = self._numbers.get(key)
-        if number is None:
-            number = self.text(f"{prefix} {_tensor_text(sent)}{f' +{more}' if more else ''}")
-            if len(self._numbers) < _DETAILS:
-                self._numbers[key] = number
+        return self._numbers.get(key) or self._add(key, sent)
+
+    def _add(self, key: tuple[Any, Any, int, str], tensor: Any) -> int:  # noqa: ANN401 - torch's
+        _, _, more, prefix = key
+        number = self.text(f"{prefix} {_tensor_text(tensor)}{f' +{more}' if more else ''}")
+        if len(self._numbers) < _DETAILS:
+            self._numbers[key] = number
         return number
 
     def text(self, text: str) -> int:
@@ -131,7 +134,8 @@ class Calls:
                 group = known.get(id(pg)) or of(pg)
                 opts = args[-1] if args else kwargs.get("opts")
                 root = -1 if root_at is None else _root(root_at, args, kwargs)
-                call, sequence = group.call(name, "collective", root=root)
+                found = group.collectives.get((name, root))
+                call, sequence = found or group.collective(name, root)
                 detail = details(args[sent]) if len(args) > sent else 0
             except Exception:  # noqa: BLE001 - an error in recording is no error of the test
                 return original(pg, *args, **kwargs)
@@ -146,8 +150,10 @@ class Calls:
             except BaseException:
                 fail(at)
                 raise
-            with contextlib.suppress(Exception):
+            try:  # noqa: SIM105 - suppress() takes half a microsecond
                 hold(work, at, group, opts)
+            except Exception:  # noqa: BLE001, S110 - as above
+                pass
             return work
 
         return pose_as(original, noted, original.__name__)
@@ -161,7 +167,7 @@ class Calls:
             try:
                 group = self.groups.of(pg)
                 peer, tag = _peer_and_tag(method, args, kwargs)
-                call, sequence = group.call(name, "transfer", peer=peer, tag=tag)
+                call, sequence = group.transfer(name, peer, tag)
                 detail = self.details.of(args[0] if args else None, f"tag={tag}")
             except Exception:  # noqa: BLE001 - an error in recording is no error of the test
                 return original(pg, *args, **kwargs)

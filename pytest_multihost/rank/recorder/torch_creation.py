@@ -124,7 +124,7 @@ class Creation:
         """Note the next collective of an existing group."""
         self.recorder.announce(name, "collective")
         with contextlib.suppress(Exception):  # torch will complain of the group
-            call, sequence = self.groups.of(pg).call(name, "collective")
+            call, sequence = self.groups.of(pg).collective(name)
             return self.recorder.note(call, next(sequence), self.details.text(detail))
         return NO_PLACE
 

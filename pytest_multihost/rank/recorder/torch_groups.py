@@ -16,6 +16,8 @@ from pytest_multihost.rank.recorder.recorder import Ranks, Recorder
 from pytest_multihost.watch.slots import Call
 
 Function = Callable[..., Any]
+Prepared = tuple[Call, Iterator[int]]
+"""What notes an operation, and what tells its sequence."""
 
 
 @dataclass(slots=True, eq=False)
@@ -29,7 +31,8 @@ class Group:
         is_ours: Whether its ranks are this world's. Where they are not - a test made a smaller
             torch world of its own - nobody knows who they are, and an operation is a mere wait.
         pg: torch's object.
-        calls: Prepared, by name, root, peer and tag.
+        collectives: Prepared, by name and root.
+        transfers: Prepared, by name, peer and tag.
     """
 
     recorder: Recorder
@@ -37,38 +40,39 @@ class Group:
     ordinal: int
     is_ours: bool
     pg: weakref.ref[Any]
-    calls: dict[object, tuple[Call, Iterator[int]]] = field(default_factory=dict)
+    collectives: dict[tuple[str, int], Prepared] = field(default_factory=dict)
+    transfers: dict[tuple[str, int, int], Prepared] = field(default_factory=dict)
 
     @property
     def key(self) -> GroupKey:
         """What it is called on all ranks."""
         return tuple(sorted(self.members)), self.ordinal, ""
 
-    def call(
-        self, name: str, kind: OperationKind, *, peer: int = -1, root: int = -1, tag: int = 0
-    ) -> tuple[Call, Iterator[int]]:
-        """Return what notes an operation, and what tells its sequence.
-
-        Args:
-            name: As users call it.
-            kind: Who must do something for it to end.
-            peer: The other member, by its number in the group; -1: any, or none.
-            root: The same of the member that sends or receives for all.
-            tag: Tells transfers apart.
-        """
-        key = name, peer, root, tag
-        found = self.calls.get(key)
+    def collective(self, name: str, root: int = -1) -> Prepared:
+        """Return what notes a collective; `root` is the root's number in the group."""
+        found = self.collectives.get((name, root))
         if found is None:
-            page = self.recorder.page
-            if self.is_ours:
-                peer, root = (each if each < 0 else self.members[each] for each in (peer, root))
-                call = page.call(name, kind, page.group(*self.key), peer=peer, root=root)
-            else:
-                call = page.call(name, "wait", page.group(self.recorder.everybody))
-            counts_itself = kind == "collective" and self.is_ours
-            sequence = itertools.repeat(0) if counts_itself else itertools.count(1)
-            found = self.calls.setdefault(key, (call, sequence))
-        return found
+            found = self._prepare(name, "collective", root=root)
+        return self.collectives.setdefault((name, root), found)
+
+    def transfer(self, name: str, peer: int, tag: int) -> Prepared:
+        """Return what notes a transfer; `peer` is the other's number in the group, or -1."""
+        found = self.transfers.get((name, peer, tag))
+        if found is None:
+            found = self._prepare(name, "transfer", peer=peer)
+        return self.transfers.setdefault((name, peer, tag), found)
+
+    def _prepare(
+        self, name: str, kind: OperationKind, *, peer: int = -1, root: int = -1
+    ) -> Prepared:
+        page = self.recorder.page
+        if not self.is_ours:
+            everybody = page.group(self.recorder.everybody)
+            return page.call(name, "wait", everybody), itertools.count(1)
+        peer, root = (each if each < 0 else self.members[each] for each in (peer, root))
+        call = page.call(name, kind, page.group(*self.key), peer=peer, root=root)
+        counts_itself = kind == "collective"
+        return call, itertools.repeat(0) if counts_itself else itertools.count(1)
 
 
 @dataclass(slots=True, eq=False)

@@ -115,12 +115,7 @@ class Works:
 
     def _begin_wait(self, work: object) -> tuple[int, ...]:
         """Note that this thread waits for `work`; return where it is noted, if it is."""
-        thread = self._thread
-        address = id(work)
-        if thread.work == address:
-            thread.work = 0
-            return (thread.at,)
-        held = self.held.get(address)
+        held = self.held.get(id(work))
         if held is None:
             return ()
         for at in held.at:
@@ -139,9 +134,19 @@ class Works:
 
     def _noted_wait(self, original: Function, name: str) -> Function:
         begin, end, fail = self._begin_wait, self._end_wait, self._fail_wait
+        thread, page = self._thread, self.recorder.page
 
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's
             __tracebackhide__ = True
+            if thread.work == id(work):
+                thread.work, at = 0, thread.at
+                try:
+                    result = original(work, *args, **kwargs)
+                except BaseException:
+                    fail(work, (at,))
+                    raise
+                page.end(at, now_ns())
+                return result
             try:
                 places = begin(work)
             except Exception:  # noqa: BLE001 - an error in recording is no error of the test
