@@ -112,7 +112,7 @@ began = time.monotonic()
 assert {READERS[reader]} == DATA
 took = time.monotonic() - began
 assert count().struck == count().matched >= 2, count()
-assert 1 <= count().slept_s / (0.05 * count().struck) < 1.5, count()
+assert 1 <= count().slept_s / (0.05 * count().struck) < 2, count()
 assert took >= count().slept_s
 assert began <= count().first_ns / 1e9 <= began + took
 """)
@@ -130,7 +130,7 @@ began = time.monotonic()
 assert {READERS[reader]} == DATA
 took = time.monotonic() - began
 assert SIZE <= count().bytes < SIZE + 1000, count()
-assert took > 0.95 * SIZE / 10e6 and count().slept_s < 1.2 * SIZE / 10e6, (took, count())
+assert took > 0.95 * SIZE / 10e6 and count().slept_s < 2 * SIZE / 10e6, (took, count())
 """)
 
 
@@ -142,7 +142,7 @@ began = time.monotonic()
 with open(file, "rb", 0) as stream:
     while stream.read(4096):
         pass
-assert 0.8 < (time.monotonic() - began) / (SIZE / 10e6) < 1.5
+assert 0.8 < (time.monotonic() - began) / (SIZE / 10e6) < 2
 """)
 
 

@@ -6,7 +6,7 @@
  *
  * In the path of a call nothing is allocated and nothing is locked, so it may be made in a signal
  * handler and between fork and exec. There is no cache of what a descriptor stands for: reading a link
- * below /proc takes a microsecond and is true after a rename, a dup, or a descriptor that was passed.
+ * below /proc takes microseconds and is true after a rename, a dup, or a descriptor that was passed.
  *
  * Not met: programs without this C library (Go, musl, static ones), io_uring, aio_read, pages of a
  * mapped file that are read when they are touched, fgetc and fscanf, and what the C library does to
