@@ -1,0 +1,122 @@
+"""The slot page: what a rank writes, others read, whatever becomes of the rank."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_multihost.rank.recorder.recorder import Recorder
+from pytest_multihost.watch.slots import RECORDS, SlotPage, read_slots, slots_path
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> SlotPage:
+    """The page of rank 0."""
+    return SlotPage.create(slots_path(tmp_path, 0))
+
+
+@pytest.fixture
+def recorder(page: SlotPage) -> Recorder:
+    """What writes to it."""
+    return Recorder(page, 0, 4)
+
+
+def test_what_is_noted_is_read(page: SlotPage, recorder: Recorder) -> None:
+    """All of it, in the order in which it began."""
+    recorder.end(recorder.begin("all_reduce", "collective", (0, 2), ordinal=1, detail="f32[3]"))
+    recorder.begin("send", "transfer", (0, 1), sequence=7, peer=1, is_waited=False)
+    recorder.fail(recorder.begin("broadcast", "collective", (0, 2), ordinal=1, root=2))
+    first, second, third = read_slots(page.path, rank=0).recent
+    assert (first.name, first.kind, first.group, first.ordinal) == (
+        "all_reduce",
+        "collective",
+        (0, 2),
+        1,
+    )
+    assert (first.sequence, first.detail, first.root, first.peer) == (1, "f32[3]", None, None)
+    assert (first.is_open, first.failed, first.waited_s) == (False, False, first.since_s)
+    assert first.thread == threading.get_native_id()
+    assert first.frame is not None
+    assert first.frame.function == "test_what_is_noted_is_read"
+    assert (second.sequence, second.peer, second.is_open, second.waited_s) == (7, 1, True, None)
+    assert (third.sequence, third.root, third.is_open, third.failed) == (2, 2, False, True)
+    assert read_slots(page.path, rank=0).entered == {((0, 2), 1, ""): 2, ((0, 1), 0, ""): 0}
+
+
+def test_a_wait_is_noted_and_left(page: SlotPage, recorder: Recorder) -> None:
+    """The operation stays open; its line becomes that of the wait."""
+    at = recorder.begin("all_reduce", "collective", (0, 1), is_waited=False)
+    (begun,) = read_slots(page.path, rank=0).open
+    recorder.wait(at)
+    (waited,) = read_slots(page.path, rank=0).open
+    assert begun.frame is not None
+    assert waited.frame is not None
+    assert waited.frame.line == begun.frame.line + 2
+    assert waited.waited_s is not None
+    recorder.leave(at)
+    (left,) = read_slots(page.path, rank=0).open
+    assert left.waited_s is None
+
+
+def test_a_full_page_goes_on_counting(page: SlotPage, recorder: Recorder) -> None:
+    """There is no room for more open operations, and ending one makes room."""
+    places = [recorder.begin("barrier", "collective", (0, 1)) for _ in range(RECORDS + 5)]
+    found = read_slots(page.path, rank=0)
+    assert len(found.open) == RECORDS
+    assert found.entered == {((0, 1), 0, ""): RECORDS + 5}
+    recorder.end(places[-1])  # noted nowhere
+    assert len(read_slots(page.path, rank=0).open) == RECORDS
+    recorder.end(places[10])
+    recorder.begin("all_reduce", "collective", (0, 1))
+    assert read_slots(page.path, rank=0).open[-1].name == "all_reduce"
+
+
+def test_ever_new_details_leave_room_for_names(page: SlotPage, recorder: Recorder) -> None:
+    """Keys and shapes can be without number; files and groups must still be told."""
+    for number in range(40_000):
+        recorder.end(recorder.begin("store.get", "wait", (0, 1), sequence=1, detail=f"k{number}"))
+    recorder.end(recorder.begin("of a new name", "collective", (3,), detail="of a new detail"))
+    last = read_slots(page.path, rank=0).recent[-1]
+    assert (last.name, last.group, last.detail) == ("of a new name", (3,), "")
+    assert last.frame is not None
+    assert last.frame.file == __file__
+
+
+def test_a_forked_child_writes_to_nowhere(page: SlotPage, recorder: Recorder) -> None:
+    """It has all that its parent has, and is not the rank."""
+    at = recorder.begin("barrier", "collective", (0, 1))
+    child = os.fork()
+    if child == 0:
+        recorder.end(at)
+        recorder.begin("all_reduce", "collective", (0, 1))
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    (alone,) = read_slots(page.path, rank=0).recent
+    assert alone.is_open
+
+
+def test_a_page_that_nobody_writes_can_be_dropped(tmp_path: Path) -> None:
+    """What the forks of a process do does not keep it alive."""
+    for number in range(300):
+        SlotPage.create(slots_path(tmp_path, number))
+    maps = Path("/proc/self/maps").read_text()
+    assert maps.count(".slots") < 20
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda path: path.unlink(),
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(bytes(1 << 19)),
+    ],
+    ids=["missing", "empty", "zeros"],
+)
+def test_what_is_no_page_holds_nothing(page: SlotPage, spoil: Callable[[Path], object]) -> None:
+    """A rank that died early has left none."""
+    spoil(page.path)
+    assert read_slots(page.path, rank=3).recent == ()
