@@ -8,21 +8,59 @@ runtime's thread look like somebody else's, never the other way round.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 
 from pytest_multihost.model.process import Thread
 
 _INTERPRETER = re.compile(r"(lib)?python3?(\.\d+)?[a-z]*(\.so[\d.]*)?")
 _SYSTEM = re.compile(
-    r"\[vdso\]|(ld-linux|libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s|libgomp|libiomp5|"
-    r"libomp|libopenblas|libscipy_openblas)[-._\w]*\.so[-.\w]*"
+    r"\[vdso\]|(ld-linux-[-\w]+|"
+    r"(libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s|libgomp|libiomp5|libomp)(-[-.\w]+)?|"
+    r"(libopenblas|libscipy_openblas)[-.\w]*)\.so[.\d]*"
 )
+_POOLS = re.compile(r"/tensorstore/_tensorstore[^/]*\.so")
+_LOCKS = re.compile(
+    r"_ZNK?4absl(5Mutex|7CondVar|9Condition|24synchronization_internal)|AbslInternalPerThreadSem"
+)
+_IDLE = re.compile(r"16SharedThreadPool(6Worker10WorkerBody|8Overseer)|17BackgroundCleaner")
 _RUNTIME = re.compile(r"/(torch/lib|jaxlib|jax_plugins|grpc)/")
+
+
+def innermost(returns: Iterable[tuple[str, int]], symbol: Callable[[str, int], str]) -> str:
+    """Return the innermost function of a known pool of threads that is more than taking a lock.
+
+    Empty where the stack is none of such a pool, or has something else further in, or the pool's
+    library has no table of its functions. A word that is no function's is no return address.
+
+    Args:
+        returns: Where the stack returns to, innermost first.
+        symbol: Tells the name of a function by file and offset.
+    """
+    for path, offset in returns:
+        if _SYSTEM.fullmatch(_base(path)):
+            continue
+        if not _POOLS.search(path):
+            return ""
+        name = symbol(path, offset)
+        if name and not _LOCKS.match(name):
+            return name
+    return ""
+
+
+def is_idle(thread: Thread) -> bool:
+    """Tell whether a thread of a pool waits for work; it ends itself when it gets none for long.
+
+    What a worker does for a task lies further in on its stack than the loop that waits for one.
+    """
+    return bool(_IDLE.search(thread.function)) and thread.call == "futex"
 
 
 def is_own(thread: Thread) -> bool:
     """Tell whether a thread is the runtime's own: nothing but its code is on the stack."""
     if not thread.code:
         return False
+    if is_idle(thread):
+        return all(_SYSTEM.fullmatch(_base(each)) or _POOLS.search(each) for each in thread.code)
     rest = [each for each in thread.code if not _SYSTEM.fullmatch(_base(each))]
     return bool(rest) and all(_RUNTIME.search(each) for each in rest) and not is_python(thread)
 

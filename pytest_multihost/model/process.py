@@ -93,6 +93,8 @@ class Thread:
         word: Who shares the page of a futex: "inside" for memory of its own.
         holders: Processes that hold the file lock which it waits for; None if unknown.
         code: Files whose code its stack returns to; None where that was not looked at.
+        function: The innermost function of such a file that is more than waiting for a lock,
+            mangled; empty where that was not looked up.
         wchan: Function of the kernel in which it waits.
         is_exempt: Whether it is a thread of the harness.
     """
@@ -113,6 +115,7 @@ class Thread:
     word: Where = "inside"
     holders: tuple[int, ...] | None = None
     code: tuple[str, ...] | None = None
+    function: str = ""
     wchan: str = ""
     is_exempt: bool = False
 

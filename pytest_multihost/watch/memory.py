@@ -26,6 +26,7 @@ class Mapping:
     flags: str
     file: str
     path: str
+    offset: int = 0
 
     @property
     def is_shared(self) -> bool:
@@ -91,26 +92,28 @@ class Memory:
         found = self.mappings[at] if at >= 0 else None
         return found if found and address < found.end else None
 
-    def code(self, pointer: int) -> tuple[str, ...] | None:
-        """Return the files to whose code the stack at `pointer` returns, None if unreadable.
+    def returns(self, pointer: int) -> tuple[tuple[str, int], ...] | None:
+        """Return where the stack at `pointer` returns to: file and offset; None if unreadable.
 
-        Every word that could be a return address counts: a file may be named that is not there
-        any more, but none that is there is missed.
+        Innermost first. Every word that could be a return address counts: a place may be named
+        that is not returned to any more, but none that is there is missed.
         """
         stack = self.mapping(pointer)
         if stack is None or stack.end - pointer > _MAX_STACK:
             return None
         pointer &= ~7
         data = self.read(pointer, stack.end - pointer)
-        return None if data is None else tuple(sorted(set(self._files(array.array("Q", data)))))
+        if data is None:
+            return None
+        return tuple((mapping.path, offset) for mapping, offset in self._returns(data))
 
-    def _files(self, words: array.array[int]) -> Iterator[str]:
+    def _returns(self, stack: bytes) -> Iterator[tuple[Mapping, int]]:
         starts, mappings = self._code
-        for word in words:
+        for word in array.array("Q", stack):
             address = word & _ADDRESS_BITS
             at = bisect.bisect(starts, address) - 1
             if at >= 0 and address < mappings[at].end:
-                yield mappings[at].path
+                yield mappings[at], address - mappings[at].start + mappings[at].offset
 
     @cached_property
     def _code(self) -> tuple[list[int], list[Mapping]]:
@@ -119,7 +122,7 @@ class Memory:
 
 
 def _mapping(line: str) -> Mapping:
-    place, flags, _, device, inode, *path = line.split(maxsplit=5)
+    place, flags, offset, device, inode, *path = line.split(maxsplit=5)
     start, _, end = place.partition("-")
-    name = "".join(path).rstrip("\n")
-    return Mapping(int(start, 16), int(end, 16), flags, f"{device} {inode}", name)
+    name, file = "".join(path).rstrip("\n"), f"{device} {inode}"
+    return Mapping(int(start, 16), int(end, 16), flags, file, name, int(offset, 16))

@@ -17,10 +17,12 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from pytest_multihost.analysis import calls
+from pytest_multihost.analysis.owners import innermost
 from pytest_multihost.model.process import NEVER, Look, Process, Thread, Where
 from pytest_multihost.watch import tasks
 from pytest_multihost.watch.descriptors import Ours, Tables
 from pytest_multihost.watch.memory import Memory
+from pytest_multihost.watch.symbols import symbols
 
 _PIDFD_GETFD = 438
 _DEAD = frozenset({"Z", "X"})
@@ -74,6 +76,9 @@ class ProcWatch:
         locks = _locks()
         processes = []
         for pid, (rank, is_rank) in family.items():
+            if is_rank and not (pid in stats and self._is_same(pid, stats[pid])):
+                processes.append(Process(pid=pid, rank=rank))
+                continue
             with _Reading(pid, at_s, self._since, self.ours, tables, locks) as reading:
                 found = reading.process(rank, names.get(pid, ""), is_rank=is_rank)
             missing = found.unread if links[pid] is not None else (*found.unread, "descriptors")
@@ -246,10 +251,10 @@ class _Reading:
         since_s, is_new = self.since(bare, self.at_s)
         if call in {"", "running"}:
             wchan = (tasks.read_line(f"{directory}/wchan") or b"").decode()
-            return replace(bare, wchan=wchan, fds=None, code=self._code(bare))
+            return self._with_code(replace(bare, wchan=wchan, fds=None))
         found = self._wait(bare, since_s)
         is_plain = found.ends_s == NEVER and not is_new and call in calls.FUTEXES
-        return found if is_plain else replace(found, code=self._code(bare))
+        return found if is_plain else self._with_code(found)
 
     def _wait(self, thread: Thread, since_s: float) -> Thread:
         call, args = thread.call, thread.args
@@ -338,11 +343,20 @@ class _Reading:
             return None
         return self.locks.get(self.pid)
 
-    def _code(self, thread: Thread) -> tuple[str, ...] | None:
-        """Return whose code waits; of main threads that does not matter."""
+    def _with_code(self, thread: Thread) -> Thread:
+        """Return a thread with whose code waits; of main threads that does not matter."""
         if self.tables is None or thread.tid == self.pid or not thread.pointer:
-            return None
-        return self.memory.code(thread.pointer)
+            return thread
+        returns = self.memory.returns(thread.pointer)
+        if returns is None:
+            return thread
+        code = tuple(sorted({path for path, _ in returns}))
+        return replace(thread, code=code, function=innermost(returns, symbol))
+
+
+def symbol(path: str, offset: int) -> str:
+    """Return the name of the function whose code is there, empty if unknown."""
+    return symbols(path).name(offset)
 
 
 def _pending(status: Mapping[str, str]) -> int:

@@ -14,7 +14,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import psutil
@@ -27,7 +28,9 @@ from pytest_multihost.model.process import Look
 from pytest_multihost.watch.descriptors import Ours
 from pytest_multihost.watch.proc import ProcWatch
 from pytest_multihost.watch.seeker import Seeker
-from pytest_multihost.watch.tasks import maps
+from pytest_multihost.watch.sockets import inet_sockets, inet_sockets_from
+from pytest_multihost.watch.symbols import symbols
+from pytest_multihost.watch.tasks import Stat, maps
 
 DEADLINE_S = 60.0
 LOOKS = 10
@@ -729,3 +732,115 @@ def test_jax_ranks_that_wait_for_one_that_is_slow_are_not(world: World) -> None:
     found = search(world, looks=4)
     assert not found.is_proven
     assert "rank 0: main thread sleeps until" in found.blockers
+
+
+RESTORE = """
+import jax, numpy
+jax.config.update("jax_platforms", "cpu")
+import orbax.checkpoint
+saver = orbax.checkpoint.StandardCheckpointer()
+saver.save(f"{directory}/step", {"x": numpy.ones((100, 100)), "y": numpy.arange(5)})
+saver.wait_until_finished()
+saver.restore(f"{directory}/step")
+ready()
+threading.Event().wait()
+"""
+RETRY = """
+import tensorstore
+spec = {"driver": "http", "base_url": "http://127.0.0.1:PORT/"}
+store = tensorstore.KvStore.open(spec).result()
+retries = {"max_retries": 100, "initial_delay": "20s", "max_delay": "20s"}
+context = {"http_request_retries": retries}
+store = tensorstore.KvStore.open({**spec, "context": context}).result()
+pending = store.read("x")
+ready()
+pending.result()
+"""
+
+
+def test_idle_workers_of_a_pool_do_not_keep_a_world_from_being_proven(world: World) -> None:
+    """After a restore, tensorstore's wait for more work for 20 and 60 s, and then end."""
+    pytest.importorskip("orbax.checkpoint")
+    world.start(RESTORE)
+    found = search(world, looks=30)
+    assert found.is_proven, found.blockers
+
+
+def test_a_request_that_will_be_repeated_is_waited_for(world: World) -> None:
+    """Its thread waits as an idle one does, and no socket is open meanwhile."""
+    pytest.importorskip("tensorstore")
+    world.start(fill(RETRY, PORT=free_port()))
+    found = search(world, looks=8)
+    assert not found.is_proven
+    assert "waits in futex until +" in found.blockers
+
+
+def test_a_library_tells_the_names_of_its_functions() -> None:
+    """By where their code is in the file; what has no table tells none."""
+    tensorstore = pytest.importorskip("tensorstore")
+    path = Path(tensorstore.__file__).parent / f"_tensorstore{EXTENSION_SUFFIXES[0]}"
+    table = symbols(str(path))
+    if not table.starts:
+        pytest.skip("this build of tensorstore has no table of its functions")
+    names = {table.name(start) for start in table.starts}
+    assert any("SharedThreadPool6Worker10WorkerBody" in name for name in names)
+    assert table.name(table.ends[-1] + 1) == table.name(0) == ""
+    assert symbols(__file__).name(0) == symbols("/nowhere").name(0) == ""
+
+
+def test_both_tables_of_sockets_say_the_same() -> None:
+    """The kernel's messages and its text: addresses, states, inodes."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        near = socket.create_connection(server.getsockname())
+        far = server.accept()[0]
+        near.send(b"12345")
+        ours = {os.fstat(each.fileno()).st_ino for each in (server, near, far)}
+        told = {each.inode: each for each in inet_sockets(socket.IPPROTO_TCP)}
+        read = {each.inode: each for each in inet_sockets_from(Path("/proc/net/tcp").read_text())}
+        near.close()
+        far.close()
+    assert {inode: replace(told[inode], bytes_moved=0) for inode in ours} == {
+        inode: read[inode] for inode in ours
+    }
+    assert sorted(told[inode].queues for inode in ours) == [(0, 0), (0, 0), (5, 0)]
+
+
+def test_an_address_of_ipv6_is_read_in_both_of_its_forms() -> None:
+    """IPv4 inside of it is told as IPv4: the other end may be of that family."""
+    line = "0: {} {} 01 00000000:00000000 00:00000000 00000000 0 0 77 1"
+    mapped = line.format("0000000000000000FFFF00000100007F:1F90", "0" * 24 + "01000000:0050")
+    (found,) = inet_sockets_from("header\n" + mapped)
+    assert (found.local, found.remote) == (("127.0.0.1", 8080), ("::1", 80))
+
+
+def test_processes_that_have_left_their_rank_still_belong_to_the_world() -> None:
+    """The reaper inherits them; what it has started itself and ranks of others do not count."""
+    us = Ours(reaper=50, idle=frozenset({50}), channels=frozenset({40}))
+    watch = ProcWatch({}, us)
+    watch.ranks, watch._born = {0: 60}, {60: 1.0}
+    parents = {40: 1, 50: 40, 60: 50, 61: 60, 62: 61, 70: 50, 71: 70, 80: 1, 81: 1}
+    sessions = {70: 70, 71: 70, 80: 60, 81: 81}
+    stats = {
+        pid: Stat("x", "S", parent, sessions.get(pid, pid), 1.0, 0)
+        for pid, parent in parents.items()
+    }
+    assert watch._family(stats) == {
+        60: (0, True),
+        61: (0, False),
+        62: (0, False),
+        70: (None, False),
+        71: (None, False),
+        80: (0, False),
+    }
+
+
+def test_a_number_that_was_given_to_another_process_is_no_rank_any_more() -> None:
+    """The rank has ended; the stranger is not looked at."""
+    with subprocess.Popen(["sleep", "600"]) as stranger:
+        watch = ProcWatch({0: stranger.pid})
+        watch._born[stranger.pid] -= 100
+        try:
+            assert watch.glance().ranks[0].is_dead
+            assert watch.look().ranks[0].is_dead
+        finally:
+            stranger.kill()

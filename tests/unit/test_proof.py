@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.analysis.owners import is_own, is_python
+from pytest_multihost.analysis.owners import innermost, is_idle, is_own, is_python
 from pytest_multihost.analysis.proof import Moment, Search, blockers, stands_still
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.process import Descriptor, Look, Process, Thread
@@ -222,6 +222,30 @@ def test_a_runtimes_own_thread_may_wake_up_again_and_again() -> None:
     assert found_in(before, then=after) == ""
     caught = process(beside("running", code=None, state="R", runs=90))
     assert found_in(before, then=caught) == ""
+
+
+@pytest.mark.parametrize(
+    "system",
+    [
+        "libc-2.31.so",
+        "libm.so.6",
+        "libgomp-a34b3233.so.1",
+        "ld-linux-x86-64.so.2",
+        "[vdso]",
+        "libscipy_openblas64_-99b71e71.so",
+        "libgcc_s.so.1",
+        "libpthread.so.0",
+    ],
+)
+def test_libraries_of_the_system_do_not_make_a_thread_somebody_elses(system: str) -> None:
+    """They do what they are called for."""
+    assert is_own(beside(code=(GLOO[0], system)))
+
+
+@pytest.mark.parametrize("other", ["libcurl.so.4", "libmine.so", "libcuda.so.1", "libcrypto.so.3"])
+def test_libraries_with_names_like_the_systems_are_somebody_elses(other: str) -> None:
+    """Names that begin alike."""
+    assert not is_own(beside(code=(GLOO[0], other)))
 
 
 @pytest.mark.parametrize(
@@ -490,3 +514,51 @@ def test_a_closer_look_is_taken_when_all_main_threads_wait() -> None:
     assert is_worth(thread(state="R"), operation())
     assert not is_worth(thread(state="R"))
     assert not is_worth(thread("clock_nanosleep", ends_s=110.0))
+
+
+POOL = "_ZN11tensorstore20internal_thread_impl16SharedThreadPool6Worker10WorkerBodyEv"
+CLEANER = "_ZN4absl22internal_any_invocable12LocalInvokerILb0EvOZN7riegeli17BackgroundCleaner20E"
+SCHEDULE = "_ZN11tensorstore8internal12_GLOBAL__N_117DeadlineTaskQueue3RunEv"
+TASK = "_ZN11tensorstore12internal_file20ReadTaskEv"
+LOCK = "_ZN4absl5Mutex11AwaitCommonERKNS_9ConditionE"
+WAITER = "_ZN4absl24synchronization_internal11FutexWaiter4WaitE"
+CALLBACK = "_ZN4absl22internal_any_invocable12LocalInvokerILb0EvOZ4taskE"
+
+
+@pytest.mark.parametrize("loop", [POOL, CLEANER])
+def test_a_worker_that_waits_for_work_is_idle(loop: str) -> None:
+    """It ends itself when it gets none, which nobody waits for."""
+    worker = pooled(WAITER, "", LOCK, loop)
+    assert is_idle(worker)
+    assert found_in(process(worker)) == ""
+
+
+@pytest.mark.parametrize(
+    "stack", [(LOCK, SCHEDULE), (LOCK, TASK, POOL), (LOCK, CALLBACK, POOL), ("", "")]
+)
+def test_a_worker_with_something_further_in_is_not_idle(stack: tuple[str, ...]) -> None:
+    """A task, a call that is to be repeated, or a library that does not tell: the wait may end."""
+    worker = pooled(*stack)
+    assert not is_idle(worker)
+    assert "waits in futex until" in found_in(process(worker))
+
+
+def test_a_worker_that_works_is_not_idle() -> None:
+    """Its loop is on its stack as well, and its call is another."""
+    worker = pooled(LOCK, POOL)
+    assert "pread64" in found_in(process(replace(worker, call="pread64", target="/data/ckpt")))
+    assert "stat" in found_in(process(replace(worker, code=(*TENSORSTORE, PYTHON[0]), call="stat")))
+
+
+def pooled(*names: str) -> Thread:
+    """Return a thread of tensorstore that waits for ten seconds, with these on its stack."""
+    returns = [(LIBC, 0), *((TENSORSTORE[0], at) for at in range(len(names)))]
+    function = innermost(returns, lambda _, offset: names[offset])
+    return beside(code=TENSORSTORE, function=function, ends_s=110.0)
+
+
+def test_the_stack_of_another_library_tells_no_function() -> None:
+    """Only pools that are known are looked up."""
+    assert (
+        innermost([(LIBC, 0), ("/lib/libmine.so", 0), (TENSORSTORE[0], 0)], lambda *_: POOL) == ""
+    )
