@@ -529,6 +529,8 @@ page.set_rules([IoRule(path="data.bin", seconds=0.01, bytes_per_s=1e5)])
 ctypes.set_errno(99)
 assert c.read(descriptor, ctypes.create_string_buffer(1000), 1000) == 1000
 assert ctypes.get_errno() == 99 and count().struck == 1
+assert c.open(os.fsencode(here / "new"), os.O_CREAT | os.O_WRONLY, 0o600) > 0
+assert ctypes.get_errno() == 99
 """)
 
 
