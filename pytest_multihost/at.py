@@ -1,0 +1,55 @@
+"""Points at which faults strike: ``at.call("storage:read_shard", nth=2)``.
+
+Every rank counts for itself. Nothing happens when a point is made; a fault is bound to it.
+"""
+
+from __future__ import annotations
+
+from pytest_multihost.model.fault import Point, When
+
+__all__ = ["call", "collective", "io", "start", "sync_point"]
+
+
+def start() -> Point:
+    """Return the start of the test: all ranks are ready, no fixture is set up yet."""
+    return Point("start")
+
+
+def call(target: str, *, nth: int = 1, when: When = "before") -> Point:
+    """Return the `nth` call of a function.
+
+    Args:
+        target: ``module:function`` or ``module:Class.method``. Who has imported the function by
+            name calls it here as well. What copied it elsewhere - a default argument, a table - has
+            the original.
+        nth: 1 is the first call in the test, fixtures included.
+        when: Before the function runs, or after it has returned or raised.
+    """
+    return Point("call", target, nth, when)
+
+
+def collective(op: str | None = None, *, nth: int = 1) -> Point:
+    """Return the `nth` time that the rank is about to enter an operation of the runtime under test.
+
+    Args:
+        op: The operation's name, as its users call it: ``all_reduce``. None counts every
+            collective; transfers and waits count by name.
+        nth: 1 is the first in the test.
+    """
+    return Point("collective", op or "", nth)
+
+
+def sync_point(name: str, *, nth: int = 1) -> Point:
+    """Return the `nth` time that the rank says ``world.sync_point(name)``."""
+    return Point("sync_point", name, nth)
+
+
+def io(path: str, *, nth: int = 1) -> Point:
+    """Return the `nth` time that the rank opens, reads or writes a file that matches.
+
+    Args:
+        path: A glob for absolute paths; ``*`` also stands for slashes. One that begins with
+            neither ``/`` nor ``*`` matches in any directory.
+        nth: 1 is the first open, read or write in the test.
+    """
+    return Point("io", path, nth)

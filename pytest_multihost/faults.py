@@ -1,0 +1,236 @@
+"""Faults: what makes a rank late, starved, frozen or dead, at a point in the code.
+
+Each function returns a value for ``@pytest.mark.multihost(faults=[...])``; nothing happens when it
+is called. All take:
+
+* ``rank``: an index, a list of them, ``"primary"`` (rank 0), ``"others"``, ``"all"``, or ``"one"``,
+  which the world's seed draws.
+* ``at``: from which point on, see `pytest_multihost.at`.
+* ``must_fire``: whether a test in which it did not happen fails. A test of skew whose skew did not
+  happen proves nothing.
+
+Every fault ends with the test's body at the latest: fixtures are torn down in a rank that is well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from pytest_multihost.model.fault import Fault, Point
+
+__all__ = [
+    "cpu_throttle",
+    "delay",
+    "fd_pressure",
+    "freeze",
+    "hash_seed",
+    "kill",
+    "memory_pressure",
+    "other",
+    "raise_at",
+    "slow_io",
+    "start_skew",
+]
+
+Ranks = int | Sequence[int] | str
+
+START = Point()
+
+
+def delay(*, rank: Ranks, seconds: float, at: Point = START, must_fire: bool = True) -> Fault:
+    """Make the thread that passes the point sleep there for `seconds`.
+
+    A coroutine's thread sleeps as a whole, as it does on a host that is late.
+    """
+    return _fault("delay", rank, at, must_fire, seconds=seconds)
+
+
+def start_skew(*, rank: Ranks, seconds: float, must_fire: bool = True) -> Fault:
+    """Make a rank come `seconds` late to the rendezvous, before its backend is up."""
+    return _fault("start_skew", rank, START, must_fire, seconds=seconds)
+
+
+def freeze(
+    *, rank: Ranks, seconds: float | None = None, at: Point = START, must_fire: bool = True
+) -> Fault:
+    """Stop the rank and its children for `seconds`, as a host does that swaps or migrates.
+
+    None: until the world ends.
+    """
+    return _fault("freeze", rank, at, must_fire, seconds=seconds)
+
+
+def kill(
+    *, rank: Ranks, at: Point = START, signal: str | None = None, must_fire: bool = True
+) -> Fault:
+    """End the rank's process at the point.
+
+    The rank counts as killed as planned, not as failed: the test is about the others.
+
+    Args:
+        rank: Whose.
+        at: Where.
+        signal: Name of the signal; SIGKILL unless given.
+        must_fire: Whether the test fails if it did not happen.
+    """
+    return _fault("kill", rank, at, must_fire, signal=signal)
+
+
+def raise_at(
+    *,
+    rank: Ranks,
+    error: type[BaseException] | str | None = None,
+    message: str | None = None,
+    at: Point = START,
+    must_fire: bool = True,
+) -> Fault:
+    """Raise an exception at the point.
+
+    Args:
+        rank: Whose.
+        error: The exception's class, or its name: of a built-in one, or ``module:Class``. It is
+            made from the message alone. RuntimeError unless given.
+        message: Its text.
+        at: Where.
+        must_fire: Whether the test fails if it did not happen.
+    """
+    return _fault("raise_at", rank, at, must_fire, error=_class_name(error), message=message)
+
+
+def memory_pressure(
+    *,
+    rank: Ranks,
+    headroom_mb: float = 256,
+    oom_kill: bool | None = None,
+    at: Point = START,
+    must_fire: bool = True,
+) -> Fault:
+    """Let the rank allocate no more than `headroom_mb` beyond what it has at the point.
+
+    What goes beyond fails in the way of whoever allocates: MemoryError in Python, RuntimeError in
+    torch, RESOURCE_EXHAUSTED in jax. New threads need room for their stacks too.
+
+    Args:
+        rank: Whose.
+        headroom_mb: Mebibytes of data that may still be allocated.
+        oom_kill: Have the kernel kill the rank instead, as on a host without memory. Needs a
+            writable memory cgroup; without one the test is skipped.
+        at: Where.
+        must_fire: Whether the test fails if it did not happen.
+    """
+    params = {"headroom_mb": headroom_mb, "oom_kill": oom_kill or None}
+    return _fault("memory_pressure", rank, at, must_fire, **params)
+
+
+def fd_pressure(
+    *, rank: Ranks, headroom: int = 8, at: Point = START, must_fire: bool = True
+) -> Fault:
+    """Let the rank open no more than `headroom` descriptors beyond those it has at the point."""
+    return _fault("fd_pressure", rank, at, must_fire, headroom=headroom)
+
+
+def cpu_throttle(
+    *,
+    rank: Ranks,
+    percent: float,
+    seconds: float | None = None,
+    at: Point = START,
+    must_fire: bool = True,
+) -> Fault:
+    """Let the rank and its children run only `percent` of the time, in turns of a tenth second.
+
+    Args:
+        rank: Whose.
+        percent: More than 0, less than 100.
+        seconds: For how long; None: until the test's body is over.
+        at: Where.
+        must_fire: Whether the test fails if it did not happen.
+    """
+    return _fault("cpu_throttle", rank, at, must_fire, percent=percent, seconds=seconds)
+
+
+def hash_seed(*, rank: Ranks = "all", seed: int | None = None, must_fire: bool = True) -> Fault:
+    """Give each rank a seed of its own for the hashes of texts, as hosts have.
+
+    Sets and their order differ between hosts, and ranks that are forked from one process share
+    theirs. The ranks of such a test are fresh interpreters, which costs seconds.
+
+    Args:
+        rank: Whose.
+        seed: PYTHONHASHSEED of all these ranks; None draws one for each.
+        must_fire: Whether the test fails if it did not happen.
+    """
+    return _fault("hash_seed", rank, START, must_fire, seed=seed)
+
+
+def slow_io(
+    *,
+    rank: Ranks,
+    seconds: float | None = None,
+    bytes_per_s: float | None = None,
+    error: str | None = None,
+    short_reads: bool | None = None,
+    path: str = "*",
+    at: Point = START,
+    must_fire: bool = True,
+) -> Fault:
+    """Make a rank's files slow or broken from the point on.
+
+    Args:
+        rank: Whose.
+        seconds: What every open, read and write takes in addition.
+        bytes_per_s: How fast data is read and written at most.
+        error: Name of the error that they end in instead: ``EIO``, ``ENOSPC``. An error for lack of
+            space ends only what writes.
+        short_reads: Whether a read gets half of what it asked for, as a read may.
+        path: Which files, as in `at.io`. Python's own and installed packages, /dev, /proc and /sys
+            only where the pattern is more than ``*``.
+        at: From where on.
+        must_fire: Whether the test fails if nothing that matches was opened, read or written.
+    """
+    params = {
+        "seconds": seconds,
+        "bytes_per_s": bytes_per_s,
+        "error": error,
+        "short_reads": short_reads or None,
+        "path": path,
+    }
+    return _fault("slow_io", rank, at, must_fire, **params)
+
+
+def other(
+    kind: str,
+    *,
+    rank: Ranks,
+    at: Point = START,
+    must_fire: bool = True,
+    **params: Any,  # noqa: ANN401 - whatever the kind takes
+) -> Fault:
+    """Return a fault of a kind that a plugin or conftest file offers: `pytest_multihost_faults`."""
+    return _fault(kind, rank, at, must_fire, **params)
+
+
+def _fault(
+    kind: str,
+    rank: Ranks,
+    at: Point,
+    must_fire: bool,  # noqa: FBT001 - handed through
+    **params: Any,  # noqa: ANN401 - whatever the kind takes
+) -> Fault:
+    given = {name: value for name, value in params.items() if value is not None}
+    return Fault(kind, _as_ranks(rank), at, given, must_fire)
+
+
+def _as_ranks(rank: object) -> tuple[int, ...] | str:
+    """Return what was given in one form; what is wrong with it is told as the test is planned."""
+    if isinstance(rank, list | tuple | range):
+        return tuple(rank)
+    return rank if isinstance(rank, str) else (cast("int", rank),)
+
+
+def _class_name(error: type[BaseException] | str | None) -> str | None:
+    if not isinstance(error, type):
+        return error
+    is_built_in = error.__module__ == "builtins"
+    return error.__qualname__ if is_built_in else f"{error.__module__}:{error.__qualname__}"

@@ -1,0 +1,95 @@
+"""What is wrong with the faults of one test, all at once. Nothing is imported or changed."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+
+from pytest_multihost.model.fault import Fault, size_problems
+from pytest_multihost.nemesis.kind import FaultKind
+from pytest_multihost.nemesis.targets import find_problem
+
+_ENDS = frozenset({"freeze", "kill", "raise_at"})
+"""At one point, only one of these can happen to a rank."""
+
+_BY_SIGNALS = frozenset({"cpu_throttle", "freeze"})
+"""Each would continue what the other has stopped."""
+
+_ONCE = frozenset({"cpu_throttle", "hash_seed"})
+"""A rank has one of these at a time."""
+
+_LIMITS = frozenset({"fd_pressure", "memory_pressure", "start_skew"})
+"""Two at one point are one."""
+
+
+def fault_problems(
+    faults: Sequence[Fault], *, size: int, kinds: Mapping[str, FaultKind]
+) -> list[str]:
+    """Return what is wrong with `faults` in a world of `size` ranks; empty when nothing is.
+
+    Args:
+        faults: As the test has them.
+        size: Ranks of the world.
+        kinds: What kinds there are, by name.
+    """
+    return [
+        f"{fault!r}: {problem}"
+        for fault in faults
+        for problem in (
+            *fault.problems(),
+            *size_problems(fault, size),
+            *_kind_problems(fault, kinds),
+            *_target_problems(fault),
+        )
+    ]
+
+
+def _kind_problems(fault: Fault, kinds: Mapping[str, FaultKind]) -> list[str]:
+    if fault.kind in kinds:
+        return kinds[fault.kind].problems(fault.params)
+    near = difflib.get_close_matches(fault.kind, kinds, n=1)
+    known = ", ".join(sorted(kinds))
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return [f"there is no fault {fault.kind!r}; there are: {known}.{hint}"]
+
+
+def _target_problems(fault: Fault) -> list[str]:
+    if fault.at.point != "call" or fault.at.problems():
+        return []
+    problem = find_problem(fault.at.name)
+    return [f"{fault.at!r}: {problem}"] if problem else []
+
+
+def conflicts(faults: Iterable[Fault]) -> list[str]:
+    """Return which of `faults` exclude each other on a rank.
+
+    Args:
+        faults: Without other problems; ranks are numbers.
+    """
+    return [
+        f"{first!r} and {second!r} exclude each other on rank {shared[0]}: {why}"
+        for first, second in combinations(faults, 2)
+        if (shared := _shared(first, second)) and (why := _why_not(first, second))
+    ]
+
+
+def _shared(first: Fault, second: Fault) -> list[int]:
+    return [rank for rank in first.ranks if isinstance(rank, int) and rank in second.ranks]
+
+
+def _why_not(first: Fault, second: Fault) -> str:
+    kinds = {first.kind, second.kind}
+    if kinds <= _ENDS and first.at == second.at:
+        return "only one of them can happen at one point"
+    if kinds == _BY_SIGNALS:
+        return "each would continue what the other has stopped"
+    if first.kind != second.kind:
+        return ""
+    if first.kind in _ONCE:
+        return "a rank has one of them"
+    if first.kind in _LIMITS and first.at == second.at:
+        return "two of them at one point are one"
+    if first.kind == "slow_io" and first.params.get("path") == second.params.get("path"):
+        return "both are about the same files"
+    return ""

@@ -1,0 +1,122 @@
+"""Find the function that ``at.call("module:function")`` names, or what is near to that name."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.machinery
+import pkgutil
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_multihost.model.errors import SettingError
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A function and where it is kept.
+
+    Attributes:
+        owner: The module or class.
+        name: Its name there.
+        function: What is there: for a method its descriptor, as the class has it.
+    """
+
+    owner: Any
+    name: str
+    function: Any
+
+
+def find_problem(target: str) -> str | None:
+    """Return why `target` cannot be found, as far as that can be told without importing anything.
+
+    Args:
+        target: ``module:function`` or ``module:Class.method``.
+    """
+    module, _, path = target.partition(":")
+    if module in sys.modules:
+        try:
+            find(sys.modules[module], path)
+        except SettingError as error:
+            return str(error)
+        return None
+    search: Any = None
+    parts = module.split(".")
+    for index, part in enumerate(parts):
+        name = ".".join(parts[: index + 1])
+        spec = importlib.machinery.PathFinder.find_spec(name, search)
+        if spec is None and name not in sys.modules and name not in sys.builtin_module_names:
+            return _no_module(name, part, search)
+        search = spec.submodule_search_locations if spec else None
+    return None
+
+
+def _no_module(name: str, part: str, search: Any) -> str:  # noqa: ANN401 - a list of folders
+    parent = name.rpartition(".")[0]
+    siblings = [each.name for each in pkgutil.iter_modules(search)]
+    if not parent:
+        siblings += [each for each in sys.modules if "." not in each]
+    prefix = f"{parent}." if parent else ""
+    return f"there is no module {name!r}{_nearest(part, siblings, prefix)}"
+
+
+def load(target: str) -> Target:
+    """Import the module of `target` and return its function.
+
+    Raises:
+        SettingError: There is none; names the nearest.
+    """
+    module, _, path = target.partition(":")
+    if problem := find_problem(target):
+        raise SettingError(problem)
+    try:
+        found = importlib.import_module(module)
+    except Exception as error:
+        raise SettingError(f"the module {module!r} cannot be imported", seen=repr(error)) from error
+    return find(found, path)
+
+
+def find(module: Any, path: str) -> Target:  # noqa: ANN401 - a module, or what poses as one
+    """Return the function at `path` in `module`.
+
+    Raises:
+        SettingError: There is none; names the nearest.
+    """
+    owner: Any = module
+    parts = path.split(".")
+    for index, part in enumerate(parts):
+        where = ".".join(parts[:index])
+        if not hasattr(owner, part):
+            place = f"{_name_of(module)}{f':{where}' if where else ''}"
+            prefix = f"{where}." if where else ""
+            nearest = _nearest(part, dir(owner), prefix)
+            raise SettingError(f"there is no {part!r} in {place}{nearest}")
+        if index < len(parts) - 1:
+            owner = getattr(owner, part)
+    function = _kept(owner, parts[-1])
+    reached = getattr(owner, parts[-1])
+    if isinstance(reached, type):
+        happened = f"{path!r} is a class: name a method of it, as {path + '.__init__'!r}"
+        raise SettingError(happened)
+    if not callable(reached):
+        raise SettingError(f"{path!r} cannot be called: it is {type(reached).__name__}")
+    return Target(owner, parts[-1], function)
+
+
+def _kept(owner: Any, name: str) -> Any:  # noqa: ANN401 - whatever is there
+    """Return what is kept under `name`, and not what asking for it makes of it."""
+    for each in getattr(owner, "__mro__", (owner,)):
+        if name in vars(each):
+            return vars(each)[name]
+    return getattr(owner, name)  # of a module with __getattr__
+
+
+def _name_of(module: Any) -> str:  # noqa: ANN401 - a module, or what poses as one
+    return str(getattr(module, "__name__", module))
+
+
+def _nearest(name: str, names: Iterable[str], prefix: str) -> str:
+    near = difflib.get_close_matches(name, list(names), n=3)
+    return f"; the nearest: {', '.join(prefix + each for each in near)}" if near else ""
