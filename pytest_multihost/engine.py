@@ -119,6 +119,7 @@ class _Course:
     leftovers: tuple[str, ...] = ()
     opened: dict[str, float] = field(default_factory=dict)
     observed: Observed = field(default_factory=Observed)
+    decided_s: float | None = None
     detected_s: float | None = None
 
     def run(self) -> tuple[Ending, str | None]:
@@ -171,7 +172,8 @@ class _Course:
         return self.around.watch.look(now, self.facts, deadline_s=deadline_s)
 
     def _dump(self, world: RunningWorld) -> None:
-        self.observed = self.around.watch.close(self.around.clock.now(), self.facts)
+        self.decided_s = self.around.clock.now()
+        self.observed = self.around.watch.close(self.decided_s, self.facts)
         alive = [each.rank for each in self.facts if each.can_dump and not each.is_gone]
         self.dumps = self.around.dumper(world, alive, self.around.directory)
         self.detected_s = self.around.clock.now()
@@ -246,8 +248,11 @@ class _Course:
         return f"{rank_set(each.rank for each in late)} still in {late[0].phase}"
 
     def _end(self, world: RunningWorld) -> None:
-        """End the world. What its ranks did when they were told to end is not the test's doing."""
-        told_s = self.around.clock.now()
+        """End the world. What its ranks do once that is decided is not the test's doing.
+
+        Asking a stopped rank for its stacks, for one, lets it go on.
+        """
+        told_s = self.decided_s or self.around.clock.now()
         ending = world.end(grace_s=TERM_GRACE_S)
         self.leftovers = ending.leftovers
         for event in ending.events:

@@ -109,6 +109,8 @@ def _cause(
     into = [wait for wait in waits if rank in wait.missing]
     if kind == "transport":
         return _transport(standing, waiters, waits)
+    if kind == "unknown":
+        return Cause(kind="unknown", confidence="unknown", waits=tuple(waits))
     return Cause(
         kind=kind,
         confidence=_confidence(kind, into),
@@ -131,6 +133,8 @@ def _kind_of_rank(
     own = [wait for wait in waits if wait.rank == standing.rank and wait.operation is not None]
     if any(wait.is_sure for wait in own):
         return "transport"
+    if own and not waiters and len(own) < len(waits):
+        return "unknown"  # everybody waits for something that one of them should provide
     if waiters:
         return "livelock" if standing.is_restless and not own else "straggler"
     if standing.label is None and not own:

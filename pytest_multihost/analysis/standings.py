@@ -115,7 +115,7 @@ def _state(finding: RankFinding, seen: RankSighting) -> State:
         return "stopped"
     if seen.holds_gil:
         return "gil_held"
-    if facts.parked_s is not None and facts.failure is None:
+    if facts.failure is None and (facts.waits_at_gate or facts.done_s is not None):
         return "finished"
     return "alive"
 

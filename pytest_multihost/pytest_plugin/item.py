@@ -130,6 +130,8 @@ def finish_report(
         _apply_status(item, report, attempted)
     if finding.status == "error" and finding.when == "setup" and call.when == "call":
         report.when = "setup"
+    if call.when == "teardown" and finding.when == "teardown":
+        report.longrepr = longrepr(item, attempted)  # pytest asks an item only for its call's
     if call.when == "teardown":  # a thousand histories are a lot of memory
         del item.stash[ATTEMPTED]
 

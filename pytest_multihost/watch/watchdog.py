@@ -32,6 +32,9 @@ LOOK_S = 0.25
 QUIET_S = 0.5
 """How long nothing may have moved before what the slot pages show is taken for good."""
 
+STILL_S = 1.0
+"""How long nothing may have moved, after a raise, before ranks that wait for nobody are ended."""
+
 STOPPED_S = 2.0
 """How long a rank must have been stopped by somebody else."""
 
@@ -109,12 +112,13 @@ class Watchdog:
         self._see(now, facts, "tick")
         rest = [each.rank for each in facts if not each.is_past_body]
         waits = {each.rank for each in quick_standings(self._last.operations) if each.pending}
-        is_quiet = now >= self._progress_s + QUIET_S
-        return is_quiet and bool(rest) and waits.issuperset(rest)
+        quiet_s = now - self._progress_s
+        return bool(rest) and quiet_s >= (QUIET_S if waits.issuperset(rest) else STILL_S)
 
     def close(self, now: float, facts: Sequence[RankFacts]) -> Observed:
         """Look a last time, before the ranks are ended, and return everything."""
         self._see(now, facts, "end")
+        self._note_locks(self._processes(facts).look())
         operations = tuple(
             read_slots(slots_path(self.scratch, rank), rank=rank) for rank in range(self.size)
         )
