@@ -314,6 +314,18 @@ def test_an_operation_that_has_changed_excuses_nothing(changed: dict[str, Any]) 
     assert "main thread wakes up" in "".join(blockers(first, second, deadline_s=DEADLINE_S))
 
 
+def test_a_flight_recorders_operation_is_known_by_its_sequence() -> None:
+    """Its times are told a little differently with each answer."""
+    asked = operation(source="flight-recorder")
+    polls = process(thread("clock_nanosleep", ends_s=100.5, runs=6))
+    first = moment(process(), operations=(asked,))
+    for sequence, expected in ((1, ""), (2, "main thread wakes up")):
+        again = replace(asked, since_s=1.1, waited_s=1.1, sequence=sequence)
+        second = later(first, polls, operations=(Operations(0, (again,)),))
+        said = "".join(blockers(first, second, deadline_s=DEADLINE_S))
+        assert (expected in said) if expected else not said
+
+
 def test_an_operation_of_another_rank_excuses_nothing() -> None:
     """Thread ids are the machine's, but operations are told by rank."""
     polls = replace(process(thread("clock_nanosleep", ends_s=100.5)), rank=1)
