@@ -1,31 +1,271 @@
 """A program: write the native frames of processes to stdout, one JSON object per line.
 
-It runs by itself because it can crash, and hang for good on a process in uninterruptible sleep. The
-process that it reads is stopped meanwhile.
+It runs by itself because it can crash, and can hang for good on a process in uninterruptible sleep.
+
+pystack stops a process until all its frames have names, which for jax is seconds: it looks through
+740 000 symbols for each. But it brings elfutils' libdw with it, and that can do better: stop one
+thread after the other, for well under a millisecond each, and collect mere addresses. Their names
+are looked up when all run again, in a table that is read once for all processes. Where that does
+not work, pystack does it in its own way.
 """
 
 from __future__ import annotations
 
+import bisect
+import ctypes
+import importlib.util
 import json
+import mmap
+import os
+import struct
 import sys
+from collections.abc import Callable, Iterator
+from ctypes import CFUNCTYPE, POINTER, byref, c_bool, c_char_p, c_int, c_uint64, c_void_p
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from pystack.engine import NativeReportingMode, get_process_threads
+Threads = list[tuple[int, list[str]]]
+"""Each thread's id and the symbols of its frames, innermost first."""
+
+_DEPTH = 128  # the outermost frames of more are of no interest
+_UNKNOWN = "???"
+_OUT_OF_FRAMES = 1  # what a callback returns to end the walk
+_FUNCTIONS = (2, 10)  # STT_FUNC, STT_GNU_IFUNC
+_SYMTAB, _DYNSYM = 2, 11  # SHT_SYMTAB, SHT_DYNSYM
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_ELF64_LITTLE = b"\x7fELF\x02\x01"
+
+_Frame = CFUNCTYPE(c_int, c_void_p, c_void_p)
+_FindNothing = CFUNCTYPE(c_int, *[c_void_p] * 6, ctypes.c_uint32, c_void_p)
+
+_SIGNATURES = {
+    "dwfl_begin": (c_void_p, [c_void_p]),
+    "dwfl_end": (None, [c_void_p]),
+    "dwfl_linux_proc_report": (c_int, [c_void_p, c_int]),
+    "dwfl_report_end": (c_int, [c_void_p, c_void_p, c_void_p]),
+    "dwfl_linux_proc_attach": (c_int, [c_void_p, c_int, c_bool]),
+    "dwfl_getthread_frames": (c_int, [c_void_p, c_int, _Frame, c_void_p]),
+    "dwfl_frame_pc": (c_bool, [c_void_p, POINTER(c_uint64), POINTER(c_bool)]),
+    "dwfl_addrmodule": (c_void_p, [c_void_p, c_uint64]),
+    "dwfl_module_getelf": (c_void_p, [c_void_p, POINTER(c_uint64)]),
+    "dwfl_module_info": (
+        c_char_p,
+        [*[c_void_p] * 6, POINTER(c_char_p), c_void_p],
+    ),
+    "dwfl_errmsg": (c_char_p, [c_int]),
+}
 
 
-def _threads(pid: int) -> list[tuple[int, list[str]]]:
-    """Return each thread's id and symbols, outermost first, as pystack has them."""
+class _Callbacks(ctypes.Structure):
+    """Dwfl_Callbacks of libdwfl.h."""
+
+    _fields_ = (
+        ("find_elf", c_void_p),
+        ("find_debuginfo", c_void_p),
+        ("section_address", c_void_p),
+        ("debuginfo_path", c_void_p),
+    )
+
+
+_find_no_debuginfo = _FindNothing(lambda *_: -1)
+"""Says that there is none: it is not needed, and looking for it may reach the network."""
+
+
+@dataclass(slots=True)
+class _Symbols:
+    """The functions of one ELF file, by address."""
+
+    addresses: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    names: list[int] = field(default_factory=list)
+    data: mmap.mmap | None = None
+
+    @classmethod
+    def read(cls, path: str) -> _Symbols:
+        """Read the full table where there is one, else that of the exported functions."""
+        with Path(path).open("rb") as file:
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        if data[: len(_ELF64_LITTLE)] != _ELF64_LITTLE:
+            return cls()
+        (offset,) = struct.unpack_from("<Q", data, 40)
+        size, count = struct.unpack_from("<HH", data, 58)
+        sections = [_SECTION.unpack_from(data, offset + size * i) for i in range(count)]
+        by_type = {section[1]: section for section in sections}
+        table = by_type.get(_SYMTAB) or by_type.get(_DYNSYM)
+        if table is None:
+            return cls()
+        words = memoryview(data[table[4] : table[4] + table[5]]).cast("Q")
+        strings = sections[table[6]][4]
+        found = sorted(
+            (address, length, strings + (head & 0xFFFFFFFF))
+            for head, address, length in zip(words[::3], words[1::3], words[2::3], strict=True)
+            if address and (head >> 32) & 15 in _FUNCTIONS
+        )
+        if not found:
+            return cls()
+        addresses, sizes, names = (list(column) for column in zip(*found, strict=True))
+        return cls(addresses, sizes, names, data)
+
+    def name_at(self, address: int) -> bytes:
+        """Return the mangled name of the function at `address`; empty where none is known."""
+        index = bisect.bisect_right(self.addresses, address) - 1
+        if index < 0 or self.data is None:
+            return b""
+        size = self.sizes[index]
+        if size and address >= self.addresses[index] + size:
+            return b""
+        start = self.names[index]
+        return self.data[start : self.data.find(b"\0", start)]
+
+
+@dataclass(slots=True)
+class _Names:
+    """Names of functions in files, which are read once."""
+
+    demangle: Callable[[bytes], str]
+    files: dict[str, _Symbols] = field(default_factory=dict)
+
+    def at(self, path: str, address: int) -> str:
+        """Return the name of the function at an address of an ELF file."""
+        if path not in self.files:
+            try:
+                self.files[path] = _Symbols.read(path)
+            except (OSError, ValueError, struct.error, IndexError):  # gone, [vdso], broken
+                self.files[path] = _Symbols()
+        name = self.files[path].name_at(address)
+        return self.demangle(name) if name else _UNKNOWN
+
+
+@dataclass(slots=True)
+class _Unwinder:
+    """Reads processes with libdw."""
+
+    dw: ctypes.CDLL
+    names: _Names
+
+    @classmethod
+    def load(cls) -> _Unwinder:
+        """Load the libdw that pystack brings.
+
+        Raises:
+            OSError: It is not there, or not one that we know.
+            AttributeError: It lacks a function.
+        """
+        spec = importlib.util.find_spec("pystack")
+        if spec is None or spec.origin is None:
+            raise OSError("pystack is not installed")
+        libraries = Path(spec.origin).parent.parent / "pystack.libs"
+        path = next(libraries.glob("libdw-*.so*"), None)
+        dw = ctypes.CDLL(str(path or "libdw.so.1"))
+        for name, (result, arguments) in _SIGNATURES.items():
+            function = getattr(dw, name)
+            function.restype, function.argtypes = result, arguments
+        return cls(dw, _Names(_demangler()))
+
+    def threads(self, pid: int) -> Threads:
+        """Return the threads of a process.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        find_elf = ctypes.cast(self.dw.dwfl_linux_proc_find_elf, c_void_p)
+        find_debuginfo = ctypes.cast(_find_no_debuginfo, c_void_p)
+        callbacks = _Callbacks(find_elf, find_debuginfo, None, None)  # libdw keeps its address
+        dwfl = self.dw.dwfl_begin(byref(callbacks))
+        try:
+            self._check(self.dw.dwfl_linux_proc_report(dwfl, pid))
+            self._check(self.dw.dwfl_report_end(dwfl, None, None))
+            self._check(self.dw.dwfl_linux_proc_attach(dwfl, pid, c_bool(False)))  # noqa: FBT003
+            stacks = {tid: self._addresses(dwfl, tid) for tid in _threads_of(pid)}
+            if not any(stacks.values()):
+                self._check(1)
+            places = {pc: self._place(dwfl, pc) for pcs in stacks.values() for pc in pcs}
+        finally:
+            self.dw.dwfl_end(dwfl)
+        names = {pc: self.names.at(*place) for pc, place in places.items()}
+        return [(tid, [names[pc] for pc in pcs]) for tid, pcs in stacks.items()]
+
+    def _check(self, status: int) -> None:
+        if status != 0:
+            message = os.strerror(status) if status > 1 else (self.dw.dwfl_errmsg(-1) or b"")
+            raise OSError(message if isinstance(message, str) else message.decode())
+
+    def _addresses(self, dwfl: int, tid: int) -> list[int]:
+        """Return the addresses that a thread's frames are at; it is stopped meanwhile."""
+        found: list[int] = []
+
+        def add(state: int, _: object) -> int:
+            pc, is_interrupted = c_uint64(), c_bool()
+            if not self.dw.dwfl_frame_pc(state, byref(pc), byref(is_interrupted)):
+                return _OUT_OF_FRAMES
+            # A return address may be the first of the next function.
+            found.append(pc.value if is_interrupted else pc.value - 1)
+            return _OUT_OF_FRAMES if len(found) == _DEPTH else 0
+
+        self.dw.dwfl_getthread_frames(dwfl, tid, _Frame(add), None)
+        return found
+
+    def _place(self, dwfl: int, pc: int) -> tuple[str, int]:
+        """Return file and address within it; nowhere for code that was made at run time."""
+        module = self.dw.dwfl_addrmodule(dwfl, pc)
+        if not module:
+            return "", 0
+        bias, path = c_uint64(), c_char_p()
+        self.dw.dwfl_module_getelf(module, byref(bias))
+        name = self.dw.dwfl_module_info(module, *[None] * 5, byref(path), None)
+        return os.fsdecode(path.value or name or b""), pc - bias.value
+
+
+def _threads_of(pid: int) -> Iterator[int]:
+    return map(int, os.listdir(f"/proc/{pid}/task"))
+
+
+def _demangler() -> Callable[[bytes], str]:
+    """Return what turns mangled names of C++ into readable ones."""
+    demangle = ctypes.CDLL("libstdc++.so.6")["__cxa_demangle"]
+    demangle.restype, demangle.argtypes = c_void_p, [c_char_p, c_void_p, c_void_p, c_void_p]
+    free = ctypes.CDLL(None).free
+    free.argtypes = [c_void_p]
+
+    def readable(name: bytes) -> str:
+        pointer = demangle(name, None, None, None)
+        if not pointer:
+            return name.decode("utf-8", "replace")
+        try:
+            return ctypes.string_at(pointer).decode("utf-8", "replace")
+        finally:
+            free(pointer)
+
+    return readable
+
+
+def _threads_by_pystack(pid: int) -> Threads:
+    from pystack.engine import NativeReportingMode, get_process_threads
+
     threads = get_process_threads(pid, native_mode=NativeReportingMode.ALL)
-    return [(each.tid, [frame.symbol for frame in each.native_frames]) for each in threads]
+    return [(each.tid, [frame.symbol for frame in each.native_frames][::-1]) for each in threads]
 
 
-def _answer(pid: int) -> dict[str, object]:
+def _ways() -> list[Callable[[int], Threads]]:
+    """Return how processes can be read here, the best way first."""
     try:
-        return {"pid": pid, "threads": _threads(pid)}
-    except Exception as error:  # noqa: BLE001 - whatever it is, the other processes can be read
-        return {"pid": pid, "error": f"{type(error).__name__}: {error}"}
+        return [_Unwinder.load().threads, _threads_by_pystack]
+    except (OSError, AttributeError):
+        return [_threads_by_pystack]
+
+
+def _answer(pid: int, ways: list[Callable[[int], Threads]]) -> dict[str, object]:
+    error = ""
+    for way in ways:
+        try:
+            return {"pid": pid, "threads": way(pid)}
+        except Exception as reason:  # noqa: BLE001 - whatever it is, the others can be read
+            error = f"{type(reason).__name__}: {reason}"
+    return {"pid": pid, "error": error}
 
 
 if __name__ == "__main__":
+    ways = _ways()
     for argument in sys.argv[1:]:
-        sys.stdout.write(json.dumps(_answer(int(argument))) + "\n")
+        sys.stdout.write(json.dumps(_answer(int(argument), ways)) + "\n")
         sys.stdout.flush()

@@ -15,9 +15,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pytest_multihost.analysis.native import operation_of
+from pytest_multihost.analysis.native import operation_of, plain
 from pytest_multihost.model.operation import Operation
-from pytest_multihost.watch import native
+from pytest_multihost.watch import native, native_reader
 from pytest_multihost.watch.native import native_threads
 
 pytest.importorskip("pystack")
@@ -88,11 +88,9 @@ def _await_names(ranks: Ranks, expected: list[str | None]) -> None:
     [
         ("psum", 2, 1, "all_reduce"),
         ("psum", 2, 2, "all_reduce"),
-        ("psum", 4, 1, "all_reduce"),
-        ("psum", 4, 2, "all_reduce"),
-        ("allgather", 2, 2, "all_gather"),
+        pytest.param("psum", 4, 1, "all_reduce", marks=pytest.mark.slow),
+        pytest.param("psum", 4, 2, "all_reduce", marks=pytest.mark.slow),
         ("torch_all_reduce", 3, 1, "all_reduce"),
-        ("torch_recv", 2, 1, "recv"),
     ],
 )
 def test_who_waits_for_a_sleeping_rank_is_found_in_the_collective(
@@ -195,7 +193,7 @@ def test_a_rank_in_uninterruptible_sleep_is_left_alone() -> None:
     assert time.monotonic() - began < BUDGET_S
 
 
-@pytest.mark.parametrize("when_s", [0.0, 0.3, 0.6])
+@pytest.mark.parametrize("when_s", [0.0, 0.1, 0.2, 0.4])
 def test_a_rank_whose_reader_is_killed_runs_on(start: Start, when_s: float) -> None:
     """Whatever the reader has stopped by then; and no reader is left."""
     ranks = start("psum", 2, 2)
@@ -237,9 +235,38 @@ def test_py_spy_is_the_second_choice(start: Start, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_process_that_is_not_python_is_no_error() -> None:
-    """A pid may be another's by the time it is read."""
+    """A rank may have become another program, and a pid may be another's by now."""
     with subprocess.Popen(["sleep", "600"]) as process:
         look = native_threads({0: process.pid}, budget_s=BUDGET_S)
         process.kill()
-    assert look.threads == {}
-    assert look.lacking[0].startswith("no native frames of rank 0: ")
+    assert look.lacking == ()
+    assert operation_of(look.threads[0], group=(0,), at_s=0) is None
+
+
+def test_where_libdw_is_of_no_use_pystack_reads(
+    sleeper: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later pystack may bring another, or none."""
+    monkeypatch.setattr(native_reader._Unwinder, "load", _raise_os_error)
+    (way,) = native_reader._ways()
+    symbols = _stack_asleep(way, sleeper.pid)
+    assert symbols.index("time_sleep") < symbols.index("Py_BytesMain")
+
+
+def _stack_asleep(way: Callable[[int], native_reader.Threads], pid: int) -> list[str]:
+    """Return the stack of a process's one thread when it is asleep: it has said it would be."""
+    deadline = time.monotonic() + 60
+    while "time_sleep" not in (stack := dict(way(pid))[pid]):
+        assert time.monotonic() < deadline, stack
+    return stack
+
+
+def _raise_os_error() -> None:
+    raise OSError
+
+
+def test_both_ways_see_the_same(sleeper: subprocess.Popen[str]) -> None:
+    """What is inlined has a name with pystack alone."""
+    quick, slow = (_stack_asleep(way, sleeper.pid) for way in native_reader._ways())
+    seen = [plain(symbol) for symbol in slow if "(inlined)" not in symbol]
+    assert [plain(symbol) for symbol in quick][-10:-3] == seen[-10:-3]
