@@ -2,8 +2,8 @@
 
 Groups of one rank and of two, all in one process per rank; with and without the recorder in turns
 of a few hundred calls, in every second round backwards, and a ratio compares two of one round. What
-is subtracted is the method that torch binds, put back into its class. Beside the real calls stands
-the recorder's own work: a synchronous call around a function that does nothing.
+is subtracted is the method that torch binds, put back into its class. On a machine that does other
+things at the same time both the times and what is added are larger, and the ratio says most.
 """
 
 import argparse

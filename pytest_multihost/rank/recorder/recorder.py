@@ -113,7 +113,7 @@ class Recorder:
         self, call: Call, sequence: int = 0, detail: int = 0, *, is_waited: bool = True
     ) -> int:
         """Do what `begin` does after the listeners have heard of it, with what was prepared."""
-        where = self._where()
+        where = self._where(3)  # note() is called by begin(), or by what wraps the runtime's call
         at_ns = now_ns()
         waited_ns = at_ns if is_waited else 0
         return self.page.begin(
@@ -122,7 +122,7 @@ class Recorder:
 
     def wait(self, at: int) -> None:
         """Note that this thread waits for the operation at `at`."""
-        self.page.wait(at, now_ns(), self._thread.native_id, self._where())
+        self.page.wait(at, now_ns(), self._thread.native_id, self._where(2))
 
     def leave(self, at: int) -> None:
         """Note that this thread waits no more for the operation at `at`, which goes on."""
@@ -146,13 +146,14 @@ class Recorder:
             raise
         self.end(at)
 
-    def _where(self) -> Where:
-        """Return the line that the user's innermost frame is at.
+    def _where(self, depth: int) -> Where:
+        """Return the line that the user's innermost frame is at, `depth` frames up or further.
 
         Code is known by its address, because its hash takes up to a microsecond, and a line by its
-        instruction, because finding it takes as long.
+        instruction, because finding it takes as long. Each frame that is looked at costs, too:
+        Python makes an object of it.
         """
-        frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - inspect is 100 times slower
+        frame: FrameType | None = sys._getframe(depth)  # noqa: SLF001 - inspect is 100 times slower
         library = self._library
         while frame is not None:
             address = id(frame.f_code)
