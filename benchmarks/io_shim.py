@@ -1,8 +1,9 @@
 """What the I/O shim costs while it is idle, and what its delays and rates come to for real readers.
 
 Idle: 1 GB from the page cache, with the shim and without it in turns, each in a process of its own
-that reads the file several times, of which the fastest counts; a ratio compares two of one round.
-It is processor time, which is all that such a read takes, and others' load disturbs it less.
+that reads the file several times. It is processor time, which is all that such a read takes. What
+else runs on the machine can only add to it, so the fastest with the shim is compared with the
+fastest without; how the pairs of the rounds differ is shown beside it.
 Readers: each in a process of its own with a file of 8 MB; the delay is compared with the number of
 calls, the rate with the bytes. Files lie below --directory and are removed. Exits with 1 if
 something is out of bounds.
@@ -163,12 +164,13 @@ def idle(directory: Path, *, size: int, rounds: int) -> bool:
                 took[way] = run(IDLE, *args, cwd=directory, environment=ways[way])
             pairs.append(took)
         costs = sorted(with_it / without - 1 for without, with_it in pairs)
-        cost = median(costs)
+        plain = min(without for without, _ in pairs)
+        cost = min(with_it for _, with_it in pairs) / plain - 1
         fine &= cost <= IDLE_BOUND
-        plain = median(without for without, _ in pairs)
         print(
             f"  {size / 1e9:.2f} GB in reads of {buffer:>7} bytes: {plain:.3f} s without;"
-            f" with the shim {cost:+.2%} (median of {rounds}, {costs[0]:+.2%} to {costs[-1]:+.2%})"
+            f" with the shim {cost:+.2%}"
+            f" (pairs: median {median(costs):+.2%}, {costs[0]:+.2%} to {costs[-1]:+.2%})"
         )
     file.unlink()
     return fine
