@@ -216,7 +216,8 @@ class _View:
             yield f"data moves on the {found.kind} socket to {found.peer or 'somebody'}"
 
     def _thread(self, thread: Thread) -> Iterator[str]:
-        if thread.is_exempt or self._is_for_us(thread):
+        is_main = thread is self.process.main
+        if not is_main and (thread.is_exempt or self._is_for_us(thread)):
             return
         if thread.state == "D":
             yield f"is in uninterruptible sleep ({thread.call or thread.wchan})"

@@ -43,9 +43,10 @@ class Ours:
 
     Attributes:
         idle: Processes that hold ends of descriptors and do nothing with them: the server, from
-            which ranks inherit.
+            which ranks inherit. Only parents of ranks are believed to be that.
         channels: Processes at the other end of the ranks' channels: the controller.
-        paths: Files, as patterns of their whole path, that only threads of ours wait for.
+        paths: Files, as patterns of their whole path, that only threads of ours wait for; a star
+            stands for part of one name.
         reaper: The process that inherits the ranks' orphans; its other children are not ours.
     """
 
@@ -56,7 +57,10 @@ class Ours:
 
     def is_path(self, path: str) -> bool:
         """Tell whether a path is one that only threads of ours wait for."""
-        return any(fnmatch.fnmatchcase(path, pattern) for pattern in self.paths)
+        return any(
+            fnmatch.fnmatchcase(path, pattern) and path.count("/") == pattern.count("/")
+            for pattern in self.paths
+        )
 
 
 Links = Mapping[int, Mapping[int, str]]
@@ -202,7 +206,10 @@ class Tables:
         )
 
     def _who(self, target: str) -> tuple[Where, str]:
-        """Tell who holds a socket, and say it for the reader."""
+        """Tell who holds a socket that is open, and say it for the reader.
+
+        Where nobody is seen to, it is somebody who cannot be read: another user's server.
+        """
         inside, outside = self.holders(target)
         pids = [pid for pid, _ in outside]
         if pids and all(pid in self.ours.channels for pid in pids):
@@ -211,7 +218,7 @@ class Tables:
             return "outside", f" ({self.names.get(pids[0], '')} {pids[0]})"
         if inside:
             return "inside", f" ({self.ranks.get(inside[0][0], '')})"
-        return "nobody", ""
+        return "outside", ""
 
     def _pipe(self, pid: int, fd: int, target: str) -> Descriptor:
         mine = _mode(pid, fd)

@@ -70,9 +70,9 @@ class ProcWatch:
         links = {pid: _links(pid) for pid in family}
         names = {pid: stat.name for pid, stat in stats.items()}
         called = {pid: _call_it(rank, pid, names) for pid, (rank, _) in family.items()}
-        tables = Tables(
-            {pid: found or {} for pid, found in links.items()}, names, called, self.ours
-        )
+        parents = {stats[pid].parent for pid in self.ranks.values() if pid in stats}
+        ours = replace(self.ours, idle=self.ours.idle & parents)
+        tables = Tables({pid: each or {} for pid, each in links.items()}, names, called, ours)
         locks = _locks()
         processes = []
         for pid, (rank, is_rank) in family.items():

@@ -62,6 +62,7 @@ class World:
         ranks: The processes.
         kept: What must stay open on our side.
         pages: What must stay mapped on our side.
+        helpers: Processes beside the ranks.
         ours: What the watch is told to be the harness's.
         waits_in_operation: Ranks whose main threads wait in an operation.
     """
@@ -70,6 +71,7 @@ class World:
     ranks: list[subprocess.Popen[bytes]] = field(default_factory=list)
     kept: list[socket.socket | int] = field(default_factory=list)
     pages: list[mmap.mmap] = field(default_factory=list)
+    helpers: list[subprocess.Popen[bytes]] = field(default_factory=list)
     ours: Ours = field(default_factory=Ours)
     waits_in_operation: Sequence[int] = ()
 
@@ -119,6 +121,9 @@ class World:
                 process.kill()
             rank.kill()
             rank.wait()
+        for helper in self.helpers:
+            helper.kill()
+            helper.wait()
         for each in self.kept:
             os.close(each) if isinstance(each, int) else each.close()
 
@@ -500,6 +505,30 @@ def thread_of_ours(world: World) -> World:
 def thread_that_looks_like_ours(world: World) -> World:
     """A pipe with a name that we were not told of."""
     return world.start(ASKED)
+
+
+@alive("fifo")
+def named_pipe_below_a_directory_of_ours(world: World) -> World:
+    """A rank's files may lie in ours; a pattern is about one name, not about all beneath it."""
+    world.ours = Ours(paths=(f"{world.path.parent}/*",))
+    return world.start(ASKED)
+
+
+@alive("outside")
+def socket_to_a_process_that_is_said_to_be_idle(world: World) -> World:
+    """A server that a test needs may be a child of pytest, as ours is; it is no rank's parent."""
+    source = LISTENS.replace("ready(", "told_at(") + "time.sleep(600)"
+    source = "def told_at(port): open(f'{directory}/port-', 'w').write(port)\n" + source
+    source = source.replace(
+        "peer =", "os.rename(f'{directory}/port-', f'{directory}/port'); peer ="
+    )
+    server = subprocess.Popen([sys.executable, "-c", PRELUDE + source, str(world.path), "server"])
+    world.helpers.append(server)
+    world.ours = Ours(idle=frozenset({server.pid}))
+    port = "while not os.path.exists(f'{directory}/port'): time.sleep(0.02)\n"
+    port += "port = int(open(f'{directory}/port').read())\n"
+    connect = "peer = socket.create_connection(('127.0.0.1', port))"
+    return world.start(f"{port}{connect}; ready(); peer.recv(1)")
 
 
 @dataclass
