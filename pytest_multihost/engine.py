@@ -157,6 +157,7 @@ class _Course:
             tick_s = min(self.around.tick_s, self.around.watch.interval_s)
             for event in world.wait(max(0.0, min(limit_s - now, tick_s))):
                 self._take(event)
+                _perform(world, event)
                 _send(world, _answers(exchange, event, self.facts[event.rank]))
             self._open_gates(world, exchange)
             if self.around.on_tick is not None:
@@ -288,6 +289,14 @@ def _answers(exchange: Exchange, event: Event, facts: RankFacts) -> Answers:
     if event.kind == "done":
         return exchange.lose(event.rank, "has finished its teardown")
     return {}
+
+
+def _perform(world: RunningWorld, event: Event) -> None:
+    """Do what a fault needs from outside of its rank."""
+    if event.kind == "fault" and "pause" in event.detail:
+        world.pause(event.rank, event.detail["pause"])
+    elif event.kind == "fault" and "resume" in event.detail:
+        world.resume(event.rank)
 
 
 def _send(world: RunningWorld, answers: Answers) -> None:

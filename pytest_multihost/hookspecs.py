@@ -1,6 +1,6 @@
 """Hooks that other plugins and conftest files implement: the extension guide.
 
-The built-in backends are registered through the same hooks.
+The built-in backends and faults are registered through the same hooks.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_multihost.backends.backend import Backend
+    from pytest_multihost.nemesis.kind import FaultKind
 
 
 @pytest.hookspec
@@ -21,6 +22,16 @@ def pytest_multihost_backends() -> Sequence[Backend]:  # type: ignore[empty-body
 
     Called once, when the first multihost test is known. Of two with one name the plugin
     registered last wins, so a project can replace a built-in one.
+    """
+
+
+@pytest.hookspec
+def pytest_multihost_faults() -> Sequence[FaultKind]:  # type: ignore[empty-body]
+    """Return kinds of faults to offer as ``faults.other("name", rank=..., ...)``.
+
+    Called in pytest's own process when a test has faults, and in each of its ranks. Of two with one
+    name the plugin registered last wins. What a fault changes it gives to ``strike.healing``, which
+    is undone when the test's body is over.
     """
 
 

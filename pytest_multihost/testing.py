@@ -135,6 +135,7 @@ class ScriptedLauncher:
         sent: Frames that ranks were sent: when, to whom, what.
         dumped: For each request for stacks, the ranks that were asked.
         ended: For each call of `end`, its grace.
+        paused: Who was to be stopped, and how; nothing where it was to go on.
     """
 
     clock: ManualClock
@@ -145,6 +146,7 @@ class ScriptedLauncher:
     sent: list[tuple[float, int, Frame]] = field(default_factory=list)
     dumped: list[tuple[int, ...]] = field(default_factory=list)
     ended: list[float] = field(default_factory=list)
+    paused: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
     name: str = "scripted"
     _pending: list[tuple[float, Step]] = field(default_factory=list)
     _broken_s: float = math.inf
@@ -193,6 +195,14 @@ class ScriptedLauncher:
     def request_dumps(self, ranks: Sequence[int]) -> None:
         """Note who was asked."""
         self.dumped.append(tuple(ranks))
+
+    def pause(self, rank: int, wish: Mapping[str, Any]) -> None:
+        """Note who was to be stopped, and how."""
+        self.paused.append((rank, dict(wish)))
+
+    def resume(self, rank: int) -> None:
+        """Note who was to go on."""
+        self.paused.append((rank, {}))
 
     def end(self, *, grace_s: float) -> Ending:
         """Return what nobody had heard yet, and the exit by SIGTERM of every rank that is left."""

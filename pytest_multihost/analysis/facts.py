@@ -29,6 +29,7 @@ class RankFacts:
         reports: Events of pytest's reports: setup, call, teardown.
         interrupted: What left the test without a report, or the backend's failure to start.
         released: Gates that were opened for it.
+        kill: The fault that was to end it, once that has begun.
         heard_s: When it last told of something.
     """
 
@@ -46,6 +47,7 @@ class RankFacts:
     reports: tuple[Event, ...] = ()
     interrupted: Event | None = None
     released: frozenset[str] = frozenset()
+    kill: Event | None = None
     heard_s: float = 0.0
 
     @property
@@ -71,9 +73,15 @@ class RankFacts:
         return self.parked_s is not None and "teardown" not in self.released
 
     @property
+    def is_killed_as_planned(self) -> bool:
+        """Whether a fault of ours has ended its process."""
+        by_signal = self.exit is not None and self.exit.signal is not None
+        return by_signal and self.kill is not None and not self.was_ended
+
+    @property
     def has_died(self) -> bool:
         """Whether its process ended other than by leaving when told to, or by our hand."""
-        if self.exit is None or self.was_ended:
+        if self.exit is None or self.was_ended or self.is_killed_as_planned:
             return False
         told = "exit" in self.released and (self.done_s is not None or self.interrupted is not None)
         return not (told and self.exit.code == 0)
@@ -113,6 +121,10 @@ def _exited(facts: RankFacts, event: Event) -> RankFacts:
     return replace(facts, exited_s=event.at_s, exit=ExitStatus(**status), was_ended=by_harness)
 
 
+def _fault(facts: RankFacts, event: Event) -> RankFacts:
+    return replace(facts, kill=event) if event.detail.get("kills") else facts
+
+
 _CHANGES: Mapping[str, Callable[[RankFacts, Event], RankFacts]] = {
     "forked": lambda facts, event: replace(facts, pid=event.detail["pid"]),
     "hello": lambda facts, _: replace(facts, can_dump=True),
@@ -124,6 +136,7 @@ _CHANGES: Mapping[str, Callable[[RankFacts, Event], RankFacts]] = {
     "done": lambda facts, event: replace(facts, done_s=event.at_s, phase="shutdown"),
     "interrupted": lambda facts, event: replace(facts, interrupted=event),
     "exited": _exited,
+    "fault": _fault,
     "released": lambda facts, event: replace(
         facts, released=facts.released | {event.detail["gate"]}
     ),

@@ -89,6 +89,8 @@ def judge(result: WorldResult, symptoms: Symptoms) -> Finding:
     """Return what happened to a world."""
     facts = fold(result.history, result.spec.size)
     ranks = tuple(_judge_rank(each, result, symptoms) for each in facts)
+    if result.ending not in _HANGS and any(e.outcome == "killed_as_planned" for e in ranks):
+        ranks = tuple(_as_survivor(each) for each in ranks)
     first = _first(ranks, _CAUSES)
     if first is not None:
         ranks = tuple(_as_collateral(each) for each in ranks)
@@ -109,6 +111,8 @@ def _judge_rank(facts: RankFacts, result: WorldResult, symptoms: Symptoms) -> Ra
     failure = facts.failure
     if failure is not None:
         return _raised(facts, failure, symptoms)
+    if facts.is_killed_as_planned:
+        return RankFinding(facts, "killed_as_planned", None, "killed as planned")
     if facts.exit is not None and facts.has_died:
         return _died(facts, facts.exit, result.last_words.get(facts.rank, ""), symptoms)
     if not facts.is_gone or facts.was_ended:
@@ -118,6 +122,13 @@ def _judge_rank(facts: RankFacts, result: WorldResult, symptoms: Symptoms) -> Ra
     if facts.is_skipped:
         return RankFinding(facts, "skipped", None, _skip_reason(facts))
     return RankFinding(facts, "passed", None, "passed")
+
+
+def _as_survivor(finding: RankFinding) -> RankFinding:
+    """Where a rank was killed as planned, how the others take it is what is tested."""
+    if finding.outcome != "collateral" or finding.at_s is None:
+        return finding
+    return replace(finding, outcome="crashed" if finding.facts.has_died else "failed")
 
 
 def _as_collateral(finding: RankFinding) -> RankFinding:
@@ -202,7 +213,7 @@ def _moment_s(finding: RankFinding) -> float:
 def _outcome(
     ranks: Iterable[RankFinding], first: RankFinding | None, result: WorldResult
 ) -> Outcome:
-    outcomes = {each.outcome for each in ranks}
+    outcomes = {each.outcome for each in ranks} - {"killed_as_planned"}
     if result.ending in ("lost", "interrupted"):
         return "error"
     if first is not None:
@@ -238,9 +249,12 @@ def _status(outcome: Outcome, ranks: Iterable[RankFinding]) -> Status:
         return "xfailed" if _is_plain_xfail(ranks) else "failed"
     if outcome == "error" and not any(each.outcome == "error" for each in ranks):
         return "error"  # the harness's own
-    statuses = {_rank_status(each) for each in ranks if each.outcome != "collateral"}
+    statuses = {_rank_status(each) for each in ranks if each.outcome not in _NOBODYS}
     return next(status for status, applies in _WORST_FIRST if applies(statuses))
 
+
+_NOBODYS = ("collateral", "killed_as_planned")
+"""What happens to ranks without their test being better or worse for it."""
 
 _WORST_FIRST: tuple[tuple[Status, Callable[[set[str]], bool]], ...] = (
     ("failed", lambda found: "crashed" in found),
@@ -249,6 +263,7 @@ _WORST_FIRST: tuple[tuple[Status, Callable[[set[str]], bool]], ...] = (
     ("skipped", lambda found: found == {"skipped"}),
     ("failed", lambda found: "skipped" in found),
     ("failed", lambda found: "strict-xpassed" in found and "xfailed" not in found),
+    ("passed", lambda found: not found),
     ("xpassed", lambda found: found <= {"xpassed", "strict-xpassed"}),
     ("xfailed", lambda found: "xfailed" in found),
     ("passed", lambda _: True),

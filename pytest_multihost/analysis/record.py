@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_multihost.analysis.fired import fault_records
 from pytest_multihost.analysis.outcome import Finding, RankFinding
 from pytest_multihost.model.diagnosis import Diagnosis
 from pytest_multihost.model.operation import Operation
+from pytest_multihost.model.replay import token
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.verdict import RankResult, Verdict
 
@@ -45,7 +47,7 @@ def verdict(
         world_size=spec.size,
         launch=result.launch,
         seed=spec.seed,
-        replay=None,
+        replay=token(spec),
         status=finding.status,
         expected=None,
         outcome=finding.outcome,
@@ -56,7 +58,7 @@ def verdict(
         startup_s=_startup_s(result),
         duration_s=_rounded(result.ended_s - result.started_s),
         environment=attempt.environment,
-        faults=(),
+        faults=fault_records(result),
         rank_results=tuple(_rank_result(each, result) for each in finding.ranks),
         diagnosis=diagnosis.to_json() if diagnosis is not None else None,
     )

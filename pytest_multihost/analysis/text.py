@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from pytest_multihost.analysis.fired import fault_lines
 from pytest_multihost.analysis.frames import (
     innermost_user_frame,
     inside_the_test,
@@ -17,6 +18,7 @@ from pytest_multihost.analysis.page import hang_lines
 from pytest_multihost.analysis.ranks import rank_set
 from pytest_multihost.analysis.telling import Telling
 from pytest_multihost.model.diagnosis import Diagnosis
+from pytest_multihost.model.replay import token
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.stack import Dump, Frame
 
@@ -56,8 +58,8 @@ def sections(
     root = telling.root
     if diagnosis is not None and finding.outcome == "hung":
         lines = [f"  {line}" for line in hang_lines(result, finding, diagnosis, telling)]
-        lines += [*_leftovers(result), f"  files     {files}"]
-        text = "\n".join(map(_clipped, lines))
+        lines += [*_leftovers(result), *_fault_lines(result), f"  files     {files}"]
+        text = "\n".join(line if "--multihost-replay" in line else _clipped(line) for line in lines)
         return [Section(_title(result), text), *_other_failures(finding)]
     places = _places(result.dumps, root)
     parts = [Section(_title(result), "\n".join(_table(result, finding, places, files)))]
@@ -103,6 +105,15 @@ def _table(
         )
     yield from map(_clipped, _leftovers(result))
     yield f"  files  {files}"
+    yield from _fault_lines(result)
+
+
+def _fault_lines(result: WorldResult) -> list[str]:
+    """Return what became of the world's faults, and how to repeat them; not to be clipped."""
+    if not result.spec.faults:
+        return []
+    replay = f"replay  pytest '{result.spec.nodeid}' --multihost-replay {token(result.spec)}"
+    return [f"  {line}" for line in (*fault_lines(result), replay)]
 
 
 def _leftovers(result: WorldResult) -> list[str]:

@@ -8,6 +8,7 @@ Controller to server:
   packets where they do not fit into one).
 * ``signal``: send a signal to some ranks. The server does it, not the controller: as their parent
   it alone knows that a process id still means the rank.
+* ``pause``: stop a rank, once or in turns, and continue it by the clock; ``resume``: for good.
 * ``end``: end whatever is left of the world.
 * ``quit``: end it, and the server too.
 
@@ -109,6 +110,17 @@ class RunningWorld(Protocol):
 
     def request_dumps(self, ranks: Sequence[int]) -> None:
         """Have every rank of `ranks` write its stacks to its file."""
+
+    def pause(self, rank: int, wish: Mapping[str, Any]) -> None:
+        """Have a rank stopped, once or in turns, and continued by the clock.
+
+        Args:
+            rank: Whom.
+            wish: `stopped_s` and `running_s` of a turn, and when it is over: `until_s`.
+        """
+
+    def resume(self, rank: int) -> None:
+        """End what `pause` began."""
 
     def end(self, *, grace_s: float) -> Ending:
         """End what is left, whatever state it is in, and return what was found."""

@@ -15,7 +15,7 @@ import signal
 import socket
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -25,8 +25,10 @@ from pytest_multihost.launch.guard import (
     adopt_orphans,
     end_groups,
     end_orphans,
+    signal_group,
     wait_until_dead,
 )
+from pytest_multihost.launch.pauses import Pauses
 from pytest_multihost.launch.protocol import Packet, RunRank, receive_packet, send_packet
 from pytest_multihost.launch.spawn import fork_rank, reserve_port
 from pytest_multihost.model.spec import RankSpec, WorldSpec
@@ -48,6 +50,7 @@ class _Server:
     alive: dict[int, tuple[int, int]] = field(default_factory=dict)
     ports: list[socket.socket] = field(default_factory=list)
     own_children: frozenset[int] = frozenset()
+    pauses: Pauses = field(default_factory=Pauses)
 
 
 def serve(control: socket.socket, run_rank: RunRank, *, controller: int) -> NoReturn:
@@ -88,7 +91,8 @@ def _prepare(control: socket.socket, run_rank: RunRank, controller: int) -> _Ser
 
 def _serve_once(server: _Server) -> bool:
     """Wait for something and handle it; return whether to go on."""
-    for key, _ in server.selector.select():
+    _send_signals(server, server.pauses.act(time.monotonic()))
+    for key, _ in server.selector.select(server.pauses.wait_s(time.monotonic())):
         if key.fd == server.controller:
             return False
         if key.fd in server.alive:
@@ -107,6 +111,11 @@ def _answer(server: _Server, packet: Packet) -> None:
         _fork(server, packet)
     elif kind == "signal":
         _signal(server, packet.header)
+    elif kind == "pause":
+        wish, now_s = packet.header["pause"], time.monotonic()
+        _send_signals(server, server.pauses.begin(packet.header["rank"], wish, now_s))
+    elif kind == "resume":
+        _send_signals(server, server.pauses.end(packet.header["rank"]))
     elif kind == "end":
         exits, leftovers = _end(server, grace_s=packet.header["grace_s"])
         leftovers = leftovers[:_MAX_LEFTOVERS]
@@ -169,9 +178,18 @@ def _descriptors(server: _Server) -> list[int]:
     return [*own, *server.alive, *(port.fileno() for port in server.ports)]
 
 
+def _send_signals(server: _Server, signals: Iterable[tuple[int, int]]) -> None:
+    """Stop or continue ranks, and their children with them."""
+    pids = dict(server.alive.values())
+    for rank, number in signals:
+        if rank in pids:
+            signal_group(pids[rank], number)
+
+
 def _signal(server: _Server, header: Mapping[str, Any]) -> None:
     pids = dict(server.alive.values())
     for rank in header["ranks"]:
+        _send_signals(server, server.pauses.end(rank))
         if rank in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pids[rank], header["signal"])
@@ -201,6 +219,7 @@ def _reap(server: _Server, descriptor: int) -> dict[str, Any]:
 
 def _end(server: _Server, *, grace_s: float) -> tuple[list[dict[str, Any]], list[str]]:
     """End the world's processes and release its ports."""
+    server.pauses.forget()
     leaders = {descriptor: pid for descriptor, (_, pid) in server.alive.items()}
     end_groups(leaders, grace_s=grace_s)
     exits = [_reap(server, descriptor) for descriptor in wait_until_dead(leaders, KILL_S)]

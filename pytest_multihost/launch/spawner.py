@@ -18,6 +18,7 @@ from pytest_multihost.launch.protocol import RunRank
 from pytest_multihost.launch.server import serve
 from pytest_multihost.launch.starting import ORDER, control_of, take_order, write_order
 from pytest_multihost.launch.wire import Channel
+from pytest_multihost.model.fault import hash_seed_of
 from pytest_multihost.model.spec import RankSpec, WorldSpec
 
 CODE = "from pytest_multihost.launch.spawner import main; main()"
@@ -34,9 +35,11 @@ def run_interpreter(
     spec: RankSpec, channel: Channel, *, code: str, order: Mapping[str, Any]
 ) -> NoReturn:
     """Become a fresh interpreter that runs `code` for `spec`."""
+    seed = hash_seed_of(spec.world.faults, spec.rank, spec.world.seed)
+    own = {} if seed is None else {"PYTHONHASHSEED": str(seed)}
     channel.stream.set_inheritable(True)
     errand = {**order, "spec": dataclasses.asdict(spec), "channel": channel.stream.fileno()}
-    environment = {**os.environ, ORDER: str(write_order(errand))}
+    environment = {**os.environ, **own, ORDER: str(write_order(errand))}
     os.execve(sys.executable, [sys.executable, "-c", code], environment)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import selectors
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -97,6 +97,14 @@ class LaunchedWorld:
         """Have every rank of `ranks` write its stacks to its file."""
         header = {"kind": "signal", "ranks": list(ranks), "signal": dump_signal()}
         self.server.tell(header)
+
+    def pause(self, rank: int, wish: Mapping[str, Any]) -> None:
+        """Have a rank stopped, once or in turns, and continued by the clock."""
+        self.server.tell({"kind": "pause", "rank": rank, "pause": dict(wish)})
+
+    def resume(self, rank: int) -> None:
+        """End what `pause` began."""
+        self.server.tell({"kind": "resume", "rank": rank})
 
     def end(self, *, grace_s: float) -> Ending:
         """End what is left, whatever state it is in, and return what was found."""

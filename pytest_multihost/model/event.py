@@ -19,6 +19,9 @@ EventKind = Literal[
     "sync_point",  # it passed a named point
     "done",  # its teardown is over
     "interrupted",  # something that pytest does not turn into a report left the test
+    "fault",  # a fault has begun in it, or is over
+    "point",  # it passed a point that a fault could be bound to
+    "points",  # which points it has passed in all, and how often
     "exited",  # its process ended
     "released",  # the controller opened a gate for it
 ]

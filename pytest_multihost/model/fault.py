@@ -23,6 +23,9 @@ PointKind = Literal[
 
 When = Literal["before", "after"]
 
+MAX_HASH_SEED = 4_294_967_295
+"""What PYTHONHASHSEED takes."""
+
 RANK_WORDS = ("primary", "others", "one", "all")
 """What `rank=` takes instead of numbers; "one" is drawn from the world's seed."""
 
@@ -193,6 +196,21 @@ def size_problems(fault: Fault, size: int) -> list[str]:
     beyond = [rank for rank in fault.ranks if rank >= size]
     last = f"the ranks are 0 to {size - 1}" if size > 1 else "the only rank is 0"
     return [f"rank {rank} is out of range: {last}" for rank in beyond]
+
+
+def hash_seed_of(faults: Sequence[Fault], rank: int, seed: int) -> int | None:
+    """Return the PYTHONHASHSEED of a rank, None where it is as always.
+
+    Args:
+        faults: Of the world; ranks are numbers.
+        rank: Whose.
+        seed: The world's.
+    """
+    for each in faults:
+        if each.kind == "hash_seed" and rank in each.ranks:
+            drawn = random.Random(f"{seed}/hash/{rank}").randint(1, MAX_HASH_SEED)
+            return int(each.params.get("seed", drawn))
+    return None
 
 
 def _ranks(ranks: tuple[int, ...] | str, size: int, chance: random.Random) -> tuple[int, ...]:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pytest_multihost.model.fault import Fault
+
 Json = dict[str, Any]
 
 
@@ -22,6 +24,8 @@ class WorldSpec:
         timeout_s: Seconds from the moment all ranks are ready to the end of the world.
         startup_timeout_s: Seconds from the first fork until all ranks are ready.
         seed: Decides everything that is drawn at random on behalf of this world.
+        faults: What is to happen to its ranks; their ranks are numbers.
+        tells_points: Whether each rank tells of every point that a fault could be bound to.
     """
 
     nodeid: str
@@ -32,6 +36,8 @@ class WorldSpec:
     timeout_s: float
     startup_timeout_s: float
     seed: int
+    faults: tuple[Fault, ...] = ()
+    tells_points: bool = False
 
     def to_json(self) -> Json:
         """Return a JSON object that `from_json` turns back into an equal value."""
@@ -40,7 +46,8 @@ class WorldSpec:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> WorldSpec:
         """Rebuild the value that `to_json` wrote."""
-        return cls(**data)
+        faults = tuple(Fault.from_json(each) for each in data.get("faults", ()))
+        return cls(**{**data, "faults": faults})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,17 @@ Status = Literal["passed", "failed", "skipped", "xfailed", "xpassed", "error"]
 Outcome = Literal["crashed", "failed", "error", "hung", "passed", "skipped"]
 """What happened to the world, cause first."""
 
-RankOutcome = Literal["hung", "crashed", "error", "failed", "collateral", "skipped", "passed"]
-"""What happened to one rank. `collateral`: it failed or was ended only because of another."""
+RankOutcome = Literal[
+    "hung",
+    "crashed",
+    "error",
+    "failed",
+    "collateral",  # it failed or was ended only because of another
+    "killed_as_planned",  # its own armed `kill` ended it
+    "skipped",
+    "passed",
+]
+"""What happened to one rank."""
 
 Phase = Literal["startup", "setup", "call", "teardown", "shutdown"]
 """How far a rank got."""

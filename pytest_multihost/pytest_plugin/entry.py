@@ -28,6 +28,7 @@ from pytest_multihost.pytest_plugin.tally import TALLY, Tally, require_worlds, s
 
 if TYPE_CHECKING:
     from pytest_multihost.backends.backend import Backend
+    from pytest_multihost.nemesis.kind import FaultKind
 
 __all__ = ["shared_tmp_path", "world"]  # pytest finds fixtures in the plugin's namespace
 
@@ -116,5 +117,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def pytest_multihost_backends() -> Sequence[Backend]:
     """Offer the built-in backends."""
     from pytest_multihost.backends.registry import BUILT_IN
+
+    return BUILT_IN
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_multihost_faults() -> Sequence[FaultKind]:
+    """Offer the built-in faults."""
+    from pytest_multihost.nemesis.registry import BUILT_IN
 
     return BUILT_IN

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_multihost.pytest_plugin._compat import is_doctest
 from pytest_multihost.pytest_plugin.options import DEFAULT_RANKS, Defaults
+
+if TYPE_CHECKING:
+    from pytest_multihost.model.fault import Fault
 
 SIGNATURE = (
     "multihost(ranks=None, *, backend=None, timeout=None, startup_timeout=None, faults=(),"
@@ -42,6 +45,7 @@ class Wanted:
     startup_timeout_s: float
     local_devices: int
     env: Mapping[str, str]
+    faults: tuple[Fault, ...] = ()
 
 
 def is_multihost(item: pytest.Item, defaults: Defaults) -> bool:
@@ -75,6 +79,7 @@ def wanted(marks: Iterable[pytest.Mark], defaults: Defaults) -> tuple[Wanted, li
         startup_timeout_s=float(values.get("startup_timeout") or defaults.startup_timeout_s),
         local_devices=int(values.get("local_devices") or 1),
         env=dict(values.get("env") or {}),
+        faults=_as_faults(values.get("faults")),
     ), problems
 
 
@@ -101,6 +106,12 @@ def _as_tuple(value: Any) -> tuple[Any, ...]:  # noqa: ANN401 - checked before
     if isinstance(value, list | tuple):
         return tuple(dict.fromkeys(value))
     return (value,)
+
+
+def _as_faults(value: Any) -> tuple[Fault, ...]:  # noqa: ANN401 - checked before
+    if value is None:
+        return ()
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
 def _whole(value: object) -> bool:
@@ -139,6 +150,14 @@ def _check_env(value: object) -> list[str]:
     return [f"must map names of variables to texts, not {value!r}"]
 
 
+def _check_faults(value: object) -> list[str]:
+    from pytest_multihost.model.fault import Fault
+
+    values = value if isinstance(value, list | tuple) else [value]
+    wrong = [each for each in values if not isinstance(each, Fault)]
+    return [f"must be a list of pytest_multihost.faults, not {each!r}" for each in wrong]
+
+
 def _not_yet(what: str) -> Callable[[object], list[str]]:
     def check(value: object) -> list[str]:
         return [f"({what}) is not available in this version"] if value else []
@@ -151,7 +170,7 @@ _CHECKS: Mapping[str, Callable[[object], list[str]]] = {
     "backend": _check_backend,
     "timeout": _check_seconds,
     "startup_timeout": _check_seconds,
-    "faults": _not_yet("fault injection"),
+    "faults": _check_faults,
     "hosts": _not_yet("worlds of several hosts"),
     "local_devices": _check_devices,
     "env": _check_env,

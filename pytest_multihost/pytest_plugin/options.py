@@ -57,6 +57,21 @@ def add_options(parser: pytest.Parser) -> None:
             *option.flags, flag, dest=dest, default=None, metavar=option.metavar, help=option.help
         )
         parser.addini(dest, option.help, type="string", default="")
+    group.addoption(
+        "--multihost-fault",
+        action="append",
+        metavar="FAULT",
+        help="Give a fault to every multihost test, as 'slow_io(rank=0, seconds=2)'",
+    )
+    group.addoption("--multihost-seed", type=int, metavar="N", help="What chance is drawn from")
+    group.addoption(
+        "--multihost-replay", metavar="TOKEN", help="Repeat what a failing world has printed"
+    )
+    group.addoption(
+        "--multihost-points",
+        action="store_true",
+        help="List the points that each rank passes: what at= of a fault can name",
+    )
     parser.addini(
         "multihost_require",
         "Fail the run when multihost tests were asked for and none ran",

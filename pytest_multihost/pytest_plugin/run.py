@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import linecache
 import os
-import platform
-import shutil
-import sys
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, field
-from functools import cache, partial
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
 
+from pytest_multihost.analysis.fired import demand_fired
 from pytest_multihost.analysis.outcome import Finding, Symptoms
 from pytest_multihost.analysis.record import Attempt, verdict
 from pytest_multihost.analysis.telling import Telling
@@ -30,13 +26,16 @@ from pytest_multihost.launch.ladder import Ladder
 from pytest_multihost.launch.throttle import place_count, places
 from pytest_multihost.model.diagnosis import Diagnosis
 from pytest_multihost.model.errors import LaunchError, SettingError, UnsoundForkError
+from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.spec import WorldSpec
+from pytest_multihost.pytest_plugin.disturbing import Disturbing, read_disturbing
 from pytest_multihost.pytest_plugin.expect import Expectation, apply, expectation
 from pytest_multihost.pytest_plugin.launching import Launching
 from pytest_multihost.pytest_plugin.live import LiveLine, LiveOutput, write_through
 from pytest_multihost.pytest_plugin.marks import scalars, wanted
 from pytest_multihost.pytest_plugin.options import Defaults
+from pytest_multihost.pytest_plugin.scratch import environment, make_scratch, tidy
 from pytest_multihost.pytest_plugin.serving import offered_backends, plain_nodeid
 from pytest_multihost.pytest_plugin.tally import Tally
 from pytest_multihost.reporting.artifacts import (
@@ -64,6 +63,8 @@ class Plan:
     has_own_timeout: bool
     startup_timeout_s: float
     env: Mapping[str, str]
+    seed: int = 0
+    faults: tuple[Fault, ...] = ()
     expected: Expectation | None
 
     @property
@@ -82,7 +83,7 @@ class Attempted:
     directory: Path
 
 
-_Env = tuple[tuple[str, str], ...]
+_Env = tuple[tuple[tuple[str, str], ...], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,7 @@ class Run:
     tally: Tally
     plans: dict[str, Plan] = field(default_factory=dict)
     _opened: _Opened | None = None
+    _disturbing: Disturbing | None = None
     _attempts: Counter[str] = field(default_factory=Counter)
 
     def plan(self, items: Iterable[pytest.Item]) -> None:
@@ -117,14 +119,20 @@ class Run:
             pytest.UsageError: With every problem of every item.
         """
         offered = offered_backends(self.config)
+        disturbing = read_disturbing(self.config)
         problems: list[str] = []
         for item in items:
             plan, wrong = _plan(item, self.tally.defaults, offered)
             problems += [f"{item.nodeid}: @pytest.mark.multihost {each}" for each in wrong]
             if plan is not None:
-                self.plans[item.nodeid] = plan
+                faults, wrong = disturbing.faults_of(plan.nodeid, plan.size, plan.faults)
+                problems += [f"{item.nodeid}: @pytest.mark.multihost {each}" for each in wrong]
+                seed = disturbing.seed_of(plan.nodeid)
+                self.plans[item.nodeid] = replace(plan, faults=faults, seed=seed)
         if problems:
             raise pytest.UsageError("\n".join(dict.fromkeys(problems)))
+        disturbing.check_replay(plan.nodeid for plan in self.plans.values())
+        self._disturbing = disturbing
         self.tally.selected = len(self.plans)
 
     def open(self, items: Sequence[pytest.Item]) -> None:
@@ -145,9 +153,11 @@ class Run:
     def _ladder(self, plan: Plan) -> Ladder:
         """Return the launcher for tests with the plan's environment, started."""
         opened = self._get_opened()
-        key = tuple(sorted(plan.env.items()))
+        is_fresh = any(each.kind == "hash_seed" for each in plan.faults)
+        key = (tuple(sorted(plan.env.items())), is_fresh)
         if key not in opened.ladders:
-            ladder = opened.launching.ladder(self.tally.defaults.launch, plan.env)
+            mode = "spawn" if is_fresh else self.tally.defaults.launch
+            ladder = opened.launching.ladder(mode, plan.env)
             try:
                 ladder.open()
             except UnsoundForkError as error:
@@ -162,8 +172,11 @@ class Run:
         parts = []
         for key, ladder in self._get_opened().ladders.items():
             why = [*ladder.reasons]
-            if key:
-                why.insert(0, f"env={dict(key)}")
+            env, is_fresh = key
+            if is_fresh:
+                why.insert(0, "hash_seed")
+            if env:
+                why.insert(0, f"env={dict(env)}")
             parts.append(f"{ladder.name} ({'; '.join(why)})" if why else ladder.name)
         return ", ".join(dict.fromkeys(parts))
 
@@ -183,6 +196,8 @@ class Run:
         """Skip, or fail, an item whose world this machine cannot hold."""
         plan = self.plans[item.nodeid]
         reason = plan.backend.lacking(plan.size)
+        if self._disturbing and (lacking := self._disturbing.lacking(plan.faults)):
+            pytest.skip(lacking)
         if reason is not None:
             end = pytest.fail if self.tally.defaults.is_gpu_required else pytest.skip
             end(reason)
@@ -195,8 +210,13 @@ class Run:
         """
         plan = self.plans[item.nodeid]
         self._attempts[item.nodeid] += 1
-        spec = _spec(plan, self._attempts[item.nodeid], item.stash.get(DEADLINE, None))
-        scratch = _make_scratch(self.config, spec)
+        spec = _spec(
+            plan,
+            self._attempts[item.nodeid],
+            item.stash.get(DEADLINE, None),
+            tells_points=self.config.getoption("multihost_points"),
+        )
+        scratch = make_scratch(self.config, spec)
         directory = self._make_directory(spec, scratch)
         self.tally.ran += 1
         with self._places(spec.size), self._live(directory, spec.size) as live:
@@ -217,9 +237,10 @@ class Run:
         finding, diagnosis = judged.finding, judged.diagnosis
         if plan.expected is not None:
             finding = apply(finding, plan.expected, diagnosis)
+        finding = demand_fired(finding, result)
         self._write(plan, result, finding, diagnosis, directory)
         if finding.status == "passed":
-            _tidy(scratch, self.config)
+            tidy(scratch, self.config)
         if result.ending == "interrupted":
             raise KeyboardInterrupt
         return Attempted(result, finding, diagnosis, directory)
@@ -258,7 +279,7 @@ class Run:
             run_id=folder.run_id,
             directory=directory.name,
             worker=os.environ.get("PYTEST_XDIST_WORKER"),
-            environment=_environment(),
+            environment=environment(),
         )
         data = verdict(result, finding, diagnosis, where).to_json()
         if plan.expected is not None:
@@ -306,6 +327,7 @@ def _plan(
         has_own_timeout=want.has_own_timeout,
         startup_timeout_s=want.startup_timeout_s,
         env=want.env,
+        faults=want.faults,
         expected=expected,
     ), problems
 
@@ -321,13 +343,16 @@ def _open_folder(base: Path, run_id: str) -> RunFolder:
         raise pytest.UsageError(message) from error
 
 
-def _spec(plan: Plan, attempt: int, deadline_s: float | None) -> WorldSpec:
+def _spec(
+    plan: Plan, attempt: int, deadline_s: float | None, *, tells_points: bool = False
+) -> WorldSpec:
     """Return what a world is to be.
 
     Args:
         plan: How the test is to run.
         attempt: Which attempt of it this is.
         deadline_s: pytest-timeout's limit for it; the marker's own is kept where it is shorter.
+        tells_points: Whether each rank is to tell of the points that it passes.
     """
     timeout_s = plan.timeout_s
     if deadline_s is not None:
@@ -340,34 +365,15 @@ def _spec(plan: Plan, attempt: int, deadline_s: float | None) -> WorldSpec:
         local_devices=plan.local_devices,
         timeout_s=timeout_s,
         startup_timeout_s=plan.startup_timeout_s,
-        # The same in every run: a test that draws random numbers is repeatable by default.
-        seed=zlib.crc32(plan.nodeid.encode("utf-8", "surrogatepass")) % 1_000_000,
+        seed=plan.seed,
+        faults=plan.faults,
+        tells_points=tells_points,
     )
 
 
 def _unsound(error: UnsoundForkError) -> str:
     remedy = "Use --multihost-launch=auto, or move what starts threads or a runtime into a fixture."
     return f"{error.happened}\nSeen: {error.seen}.\n{remedy}"
-
-
-def _make_scratch(config: pytest.Config, spec: WorldSpec) -> Path:
-    """Make the world's directory for temporary files, below pytest's own base directory."""
-    factory: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]  # noqa: SLF001
-    scratch = factory.mktemp(f"world-{spec.seed}-")
-    (scratch / "shared").mkdir()
-    return scratch
-
-
-def _tidy(scratch: Path, config: pytest.Config) -> None:
-    """Remove what a passed world has left: all of it if pytest is told so, else what is empty."""
-    if str(config.getini("tmp_path_retention_policy")) != "all":
-        shutil.rmtree(scratch, ignore_errors=True)
-        return
-    for store in scratch.glob("*-store"):
-        store.unlink(missing_ok=True)
-    for directory in (*scratch.iterdir(), scratch):
-        with suppress(OSError):  # not empty: the test's own files
-            directory.rmdir()
 
 
 def _ours(directory: Path, scratch: Path) -> Ours:
@@ -381,17 +387,3 @@ def _ours(directory: Path, scratch: Path) -> Ours:
 def source_line(file: str, line: int) -> str:
     """Return the text of a line of a file; empty where it cannot be read."""
     return linecache.getline(file, line).strip()
-
-
-@cache
-def _environment() -> Mapping[str, str | None]:
-    """Return the versions that a verdict depends on."""
-    packages = {name: _version(name) for name in ("pytest", "torch", "jax")}
-    return {"python": platform.python_version(), "platform": sys.platform, **packages}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None

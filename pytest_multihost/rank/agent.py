@@ -29,10 +29,14 @@ from _pytest.skipping import xfailed_key
 from pytest_multihost.backends.backend import Backend
 from pytest_multihost.launch.wire import Channel
 from pytest_multihost.model.spec import RankSpec
+from pytest_multihost.nemesis.registry import by_name
+from pytest_multihost.rank.arming import arm, come_late
+from pytest_multihost.rank.arming import start as start_faults
 from pytest_multihost.rank.clock import now
 from pytest_multihost.rank.coverage import save_coverage
 from pytest_multihost.rank.examples import agree_on_examples
 from pytest_multihost.rank.hygiene import put_in_order
+from pytest_multihost.rank.points import Points
 from pytest_multihost.rank.recorder.recording import start_recording, the_recorder
 from pytest_multihost.rank.records import (
     error_record,
@@ -98,6 +102,7 @@ def arrive(spec: RankSpec, channel: Channel) -> None:
 def start_backend(spec: RankSpec, channel: Channel, backend: Backend) -> None:
     """Start the backend; if that fails, tell and leave."""
     with _told(channel, root=str(Path.cwd())):
+        come_late(spec, _Teller(channel).tell)
         backend.start(spec)
 
 
@@ -127,7 +132,7 @@ def live(
         _prepare_examples(item, spec, channel)
         teller.tell("ready")
         teller.await_gate("go")
-        _run_test(item, teller)
+        _run_test(item, teller, _armed(item, spec, teller))
         teller.tell("done")
     _leave(teller)
 
@@ -158,8 +163,15 @@ def _prepare_examples(item: pytest.Item, spec: RankSpec, channel: Channel) -> No
     agree_on_examples(getattr(item, "obj", None), spec.world.seed, tell)
 
 
-def _run_test(item: pytest.Item, teller: _Teller) -> None:
-    plugin = _RankPlugin(item.config, teller)
+def _armed(item: pytest.Item, spec: RankSpec, teller: _Teller) -> Points:
+    """Return the points of this rank, with its faults bound to them."""
+    has_faults = bool(spec.world.faults)
+    kinds = by_name(item.config.hook.pytest_multihost_faults()) if has_faults else {}
+    return arm(spec, kinds, the_recorder(), teller.tell)
+
+
+def _run_test(item: pytest.Item, teller: _Teller, points: Points) -> None:
+    plugin = _RankPlugin(item.config, teller, points)
     item.config.pluginmanager.register(plugin, "multihost_rank")
     item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
 
@@ -249,9 +261,10 @@ def _refuse_breakpoint(*_: object, **__: object) -> NoReturn:
 class _RankPlugin:
     """The hooks of this package inside a rank."""
 
-    def __init__(self, config: pytest.Config, teller: _Teller) -> None:
+    def __init__(self, config: pytest.Config, teller: _Teller, points: Points) -> None:
         self._config = config
         self._teller = teller
+        self._points = points
         self._is_in_body = False
 
     @pytest.hookimpl(tryfirst=True)
@@ -265,8 +278,9 @@ class _RankPlugin:
         return True
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_setup(self) -> None:
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
         self._teller.tell("phase", phase="setup")
+        start_faults(self._points, [getattr(item, "module", None)])
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self) -> Generator[None]:
@@ -275,11 +289,13 @@ class _RankPlugin:
         try:
             return (yield)
         finally:
+            self._points.heal()
             self._is_in_body = False
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_teardown(self) -> None:
         """Park: the test body is over, everything it holds stays open."""
+        self._points.heal()  # also when the setup failed
         self._teller.tell("parked")
         self._teller.await_gate("teardown")
         self._teller.tell("phase", phase="teardown")

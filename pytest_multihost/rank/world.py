@@ -16,6 +16,7 @@ from pytest_multihost.launch.wire import Channel, Frame
 from pytest_multihost.model.errors import NoWorldError, WorldBrokenError
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.rank.clock import now
+from pytest_multihost.rank.points import pass_point
 from pytest_multihost.rank.recorder.recorder import Recorder
 
 T = TypeVar("T")
@@ -110,6 +111,7 @@ class World:
     def sync_point(self, name: str) -> None:
         """Pass a named point of the test: recorded in its history, and waits for nobody."""
         self._channel.send({"kind": "sync_point", "name": name, "at_s": now()})
+        pass_point("sync_point", name)
 
     def _exchange(self, operation: str, name: str, payload: bytes) -> Frame:
         nth = self._entered[operation, name]

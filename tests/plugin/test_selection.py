@@ -110,7 +110,7 @@ BAD_MARKS = {
     "local_devices=0": "local_devices must be a whole number",
     "backend=3": "backend must be a name",
     "backend='mpi'": "unknown backend 'mpi'. There are: none (pytest-multihost-hangs), gloo",
-    "faults=[1]": "faults (fault injection) is not available in this version",
+    "faults=[1]": "faults must be a list of pytest_multihost.faults, not 1",
     "hosts='netns'": "hosts (worlds of several hosts) is not available in this version",
     "env={'A': 1}": "env must map names of variables to texts, not {'A': 1}",
 }

@@ -1,0 +1,50 @@
+"""What a world has around it: a directory for temporary files, and versions."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import shutil
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from pytest_multihost.model.spec import WorldSpec
+
+
+def make_scratch(config: pytest.Config, spec: WorldSpec) -> Path:
+    """Make the world's directory for temporary files, below pytest's own base directory."""
+    factory: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]  # noqa: SLF001
+    scratch = factory.mktemp(f"world-{spec.seed}-")
+    (scratch / "shared").mkdir()
+    return scratch
+
+
+def tidy(scratch: Path, config: pytest.Config) -> None:
+    """Remove what a passed world has left: all of it if pytest is told so, else what is empty."""
+    if str(config.getini("tmp_path_retention_policy")) != "all":
+        shutil.rmtree(scratch, ignore_errors=True)
+        return
+    for store in scratch.glob("*-store"):
+        store.unlink(missing_ok=True)
+    for directory in (*scratch.iterdir(), scratch):
+        with suppress(OSError):  # not empty: the test's own files
+            directory.rmdir()
+
+
+@cache
+def environment() -> Mapping[str, str | None]:
+    """Return the versions that a verdict depends on."""
+    packages = {name: _version(name) for name in ("pytest", "torch", "jax")}
+    return {"python": platform.python_version(), "platform": sys.platform, **packages}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
