@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 
 from pytest_multihost.model.spec import RankSpec
-from pytest_multihost.rank.recorder import jax
+from pytest_multihost.rank.recorder import jax, torch
 from pytest_multihost.rank.recorder.recorder import Recorder
 from pytest_multihost.watch.slots import SlotPage, slots_path
 
@@ -21,6 +21,7 @@ def start_recording(spec: RankSpec) -> None:
     recorder = Recorder(page, spec.rank, spec.world.size)
     _recorders[:] = [recorder]
     jax.install(recorder)
+    torch.install(recorder)
 
 
 def the_recorder() -> Recorder:
