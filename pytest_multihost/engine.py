@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_multihost.analysis.facts import RankFacts, advance, describe_exit
+from pytest_multihost.analysis.planned import continued_by_plan, pending_actions
 from pytest_multihost.analysis.ranks import rank_set
 from pytest_multihost.launch.exchange import Answers, Exchange
 from pytest_multihost.launch.protocol import Launcher, RunningWorld
@@ -170,7 +171,12 @@ class _Course:
         deadline_s, _ = self._deadline()
         if any(_trouble_s(each) is not None for each in self.facts):
             return "settled" if self.around.watch.is_over(now, self.facts) else None
-        return self.around.watch.look(now, self.facts, deadline_s=deadline_s)
+        events = [event for each in self.facts for event in each.going_on]
+        if pending_actions(self.spec.faults, events, now):
+            return None
+        ground = self.around.watch.look(now, self.facts, deadline_s=deadline_s)
+        is_ours = ground == "stopped" and continued_by_plan(self.spec.faults, events)
+        return None if is_ours else ground
 
     def _dump(self, world: RunningWorld) -> None:
         self.decided_s = self.around.clock.now()

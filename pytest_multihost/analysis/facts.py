@@ -30,6 +30,7 @@ class RankFacts:
         interrupted: What left the test without a report, or the backend's failure to start.
         released: Gates that were opened for it.
         kill: The fault that was to end it, once that has begun.
+        going_on: Beginnings of the faults that are not over.
         heard_s: When it last told of something.
     """
 
@@ -48,6 +49,7 @@ class RankFacts:
     interrupted: Event | None = None
     released: frozenset[str] = frozenset()
     kill: Event | None = None
+    going_on: tuple[Event, ...] = ()
     heard_s: float = 0.0
 
     @property
@@ -122,7 +124,10 @@ def _exited(facts: RankFacts, event: Event) -> RankFacts:
 
 
 def _fault(facts: RankFacts, event: Event) -> RankFacts:
-    return replace(facts, kill=event) if event.detail.get("kills") else facts
+    index, has_begun = event.detail["index"], event.detail["phase"] == "begun"
+    others = tuple(each for each in facts.going_on if each.detail["index"] != index)
+    kill = event if event.detail.get("kills") and has_begun else facts.kill
+    return replace(facts, kill=kill, going_on=(*others, event) if has_begun else others)
 
 
 _CHANGES: Mapping[str, Callable[[RankFacts, Event], RankFacts]] = {

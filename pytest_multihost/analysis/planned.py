@@ -7,6 +7,9 @@ from collections.abc import Iterable, Sequence
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.fault import Fault
 
+LATE_S = 0.5
+"""How much later than planned an action may come, on a machine that has much to do."""
+
 _WHAT = {"freeze": "will be thawed", "delay": "will go on"}
 
 
@@ -24,17 +27,24 @@ def pending_actions(
         return ()
     return tuple(
         f"rank {event.rank} {_WHAT.get(event.detail['fault'], 'has a fault that ends')}"
-        f" in {event.detail['until_s'] - now:.1f} s"
+        f" in {max(0.0, event.detail['until_s'] - now):.1f} s"
         for event in _going_on(events)
-        if event.detail.get("until_s", now) > now
+        if event.detail.get("until_s", 0.0) + LATE_S > now
     )
 
 
-def stopped_by_plan(faults: Sequence[Fault], events: Iterable[Event]) -> frozenset[int]:
-    """Return the ranks that are stopped, once or in turns, by faults of ours and nobody else."""
+def continued_by_plan(faults: Sequence[Fault], events: Iterable[Event]) -> frozenset[int]:
+    """Return the ranks that faults of ours stop now and continue later, once or in turns.
+
+    One that is frozen for good is not among them: nobody will continue it.
+    """
     if not faults:
         return frozenset()
-    return frozenset(event.rank for event in _going_on(events) if "pause" in event.detail)
+    return frozenset(
+        event.rank
+        for event in _going_on(events)
+        if (pause := event.detail.get("pause")) and ("until_s" in pause or pause["running_s"])
+    )
 
 
 def _going_on(events: Iterable[Event]) -> list[Event]:

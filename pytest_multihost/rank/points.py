@@ -164,7 +164,10 @@ def watch_files(points: Points, patterns: list[str]) -> None:
     def before(access: Access) -> None:
         points.pass_point("io", access.path)
 
-    watcher = Watcher(lambda path: any(each(path) for each in matches), before, lambda access: None)
+    def after(access: Access) -> None:
+        """Let it be over."""
+
+    watcher = Watcher(lambda path: any(each(path) for each in matches), before, after)
     points.healing.enter_context(watching(watcher))
 
 
