@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
-from pytest_multihost.model.fault import Fault, size_problems
+from pytest_multihost.model.fault import Fault, Point, size_problems
 from pytest_multihost.nemesis.kind import FaultKind
 from pytest_multihost.nemesis.targets import find_problem
 
@@ -55,7 +55,7 @@ def _kind_problems(fault: Fault, kinds: Mapping[str, FaultKind]) -> list[str]:
 
 
 def _target_problems(fault: Fault) -> list[str]:
-    if fault.at.point != "call" or fault.at.problems():
+    if not isinstance(fault.at, Point) or fault.at.point != "call" or fault.at.problems():
         return []
     problem = find_problem(fault.at.name)
     return [f"{fault.at!r}: {problem}"] if problem else []

@@ -1,0 +1,267 @@
+"""Faults against real ranks: what was asked for happens, where it was asked for, and is undone."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+HEAD = """
+import os, resource, time
+import pytest
+from pytest_multihost import at, faults
+
+def work(): pass
+
+def marked(*given, **more):
+    return pytest.mark.multihost(ranks=2, timeout=20, faults=list(given), **more)
+"""
+
+
+def fired(worlds, test: str) -> list[dict[str, list[float]]]:
+    """Return when each fault of a test has happened, by rank."""
+    return [each["fired"] for each in worlds.verdicts[test]["faults"]]
+
+
+def test_faults_strike_at_their_points_and_are_undone(run_worlds) -> None:
+    """Each test compares the rank that is struck with the one that is not; its teardown is well."""
+    worlds = run_worlds(
+        HEAD
+        + """
+def took(action):
+    began = time.monotonic()
+    action()
+    return time.monotonic() - began
+
+@pytest.fixture
+def healed(world):
+    limits = [resource.getrlimit(each) for each in (resource.RLIMIT_DATA, resource.RLIMIT_NOFILE)]
+    yield
+    assert limits == [
+        resource.getrlimit(each) for each in (resource.RLIMIT_DATA, resource.RLIMIT_NOFILE)
+    ]
+
+@pytest.fixture
+def unpatched(world):
+    yield
+    assert not any(hasattr(each, "__wrapped__") for each in (open, os.read, work))
+
+pytestmark = pytest.mark.usefixtures("healed", "unpatched")
+
+@marked(faults.delay(rank=1, seconds=0.5, at=at.call("test_worlds:work", nth=2)))
+def test_delay(world):
+    assert took(work) < 0.4
+    assert (took(work) >= 0.5) == (world.rank == 1)
+    assert took(work) < 0.4
+
+@marked(faults.freeze(rank=1, seconds=0.5, at=at.sync_point("x")))
+def test_freeze(world):
+    assert (took(lambda: world.sync_point("x")) >= 0.5) == (world.rank == 1)
+
+@marked(faults.raise_at(rank=1, error=OSError, at=at.sync_point("x")))
+def test_raise(world):
+    try:
+        world.sync_point("x")
+    except OSError:
+        assert world.rank == 1
+    else:
+        assert world.rank == 0
+
+@marked(faults.memory_pressure(rank=1, headroom_mb=64))
+def test_memory(world):
+    try:
+        bytearray(200 << 20)
+    except MemoryError:
+        assert world.rank == 1
+    else:
+        assert world.rank == 0
+
+@marked(faults.fd_pressure(rank=1, headroom=3))
+def test_descriptors(world):
+    opened = []
+    try:
+        for _ in range(10):
+            opened.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        pass
+    assert len(opened) == (3 if world.rank == 1 else 10)
+
+@marked(faults.slow_io(rank=1, seconds=0.3, path="*/ckpt/*"))
+def test_slow(world, tmp_path):
+    (tmp_path / "ckpt").mkdir()
+    file = tmp_path / "ckpt" / "a"
+    assert (took(lambda: file.write_text("hello")) >= 0.6) == (world.rank == 1)
+    assert file.read_text() == "hello"
+    assert took(lambda: (tmp_path / "b").write_text("other")) < 0.3
+
+@marked(faults.slow_io(rank=1, error="ENOSPC", path="full/*"))
+def test_full(world, tmp_path):
+    (tmp_path / "full").mkdir()
+    try:
+        (tmp_path / "full" / "a").write_text("hello")
+    except OSError as error:
+        assert (world.rank, error.errno) == (1, 28)
+    else:
+        assert world.rank == 0
+
+@marked(faults.cpu_throttle(rank=1, percent=20, at=at.sync_point("x")))
+def test_throttle(world):
+    world.sync_point("x")
+    began, used = time.monotonic(), time.process_time()
+    while time.monotonic() - began < 1.5:
+        pass
+    share = (time.process_time() - used) / (time.monotonic() - began)
+    assert share < 0.35 or world.rank == 0
+
+@marked(faults.kill(rank=1, at=at.io("*/x.txt")))
+def test_kill(world, tmp_path):
+    (tmp_path / "x.txt").write_text("a")
+    assert world.rank == 0
+""",
+    )
+    worlds.run.assert_outcomes(passed=9)
+    for name in worlds.verdicts:
+        [times] = fired(worlds, name)
+        assert set(times) == {"1"}, name
+    outcomes = [each["outcome"] for each in worlds.verdicts["test_kill"]["rank_results"]]
+    assert outcomes == ["passed", "killed_as_planned"]
+
+
+def test_a_fault_that_never_fired_fails_the_test_unless_it_need_not(run_worlds) -> None:
+    """The reason names the fault and what was passed instead; a hang stays a hang."""
+    worlds = run_worlds(
+        HEAD
+        + """
+LATE = at.call("test_worlds:work", nth=5)
+
+@marked(faults.kill(rank=1, at=LATE))
+def test_never(world):
+    work()
+
+@marked(faults.kill(rank=1, at=LATE, must_fire=False))
+def test_need_not(world):
+    work()
+
+@marked(faults.slow_io(rank=1, seconds=1, path="*/nothing/*"))
+def test_no_file(world):
+    pass
+
+@marked(faults.kill(rank=1, at=LATE))
+def test_hang(world):
+    if world.rank == 0:
+        world.barrier("x")
+    else:
+        time.sleep(600)
+"""
+    )
+    worlds.run.assert_outcomes(passed=1, failed=3)
+    assert "never fired on rank 1: rank 1 passed test_worlds:work x1" in worlds.stdout
+    assert "no file that Python used matches '*/nothing/*'" in worlds.stdout
+    assert worlds.verdicts["test_never"]["outcome"] == "failed"
+    assert worlds.verdicts["test_hang"]["outcome"] == "hung"
+
+
+def test_wrong_faults_are_usage_errors_all_at_once(run_worlds) -> None:
+    """Each names the test and the fault."""
+    worlds = run_worlds(
+        HEAD
+        + """
+@marked(faults.delay(rank=2, seconds=-1))
+def test_one(world): pass
+
+@marked(faults.kill(rank=0, at=at.call("test_worlds:wrok")), faults.freeze(rank=0))
+def test_two(world): pass
+
+@marked(faults.kill(rank=0), faults.freeze(rank=0))
+def test_three(world): pass
+"""
+    )
+    assert worlds.run.ret == pytest.ExitCode.USAGE_ERROR
+    errors = worlds.run.stderr.str()
+    assert "test_one: @pytest.mark.multihost faults: faults.delay(rank=2, seconds=-1)" in errors
+    assert "rank 2 is out of range" in errors
+    assert "the nearest: work" in errors
+    assert "exclude each other on rank 0" in errors
+
+
+def test_a_token_repeats_whom_it_struck(run_worlds) -> None:
+    """Whatever the seed is now; a token of another test is refused."""
+    source = (
+        HEAD
+        + """
+@marked(faults.raise_at(rank="one", at=at.sync_point("x")))
+def test_it(world):
+    world.sync_point("x")
+"""
+    )
+    first = run_worlds(source, "--multihost-seed", "3")
+    struck = fired(first, "test_it")[0].keys()
+    [shown] = set(re.findall(r"--multihost-replay (\S+)", first.stdout))
+    assert shown == first.verdicts["test_it"]["replay"]
+    again = run_worlds(source, "--multihost-seed", "4", "--multihost-replay", shown)
+    assert fired(again, "test_it")[0].keys() == struck
+    other = run_worlds(source.replace("test_it", "test_other"), "--multihost-replay", shown)
+    assert other.run.ret == pytest.ExitCode.USAGE_ERROR
+    assert "the token is of another test" in other.run.stderr.str()
+
+
+def test_faults_of_the_command_line_and_of_a_conftest_file(run_worlds, pytester) -> None:
+    """A third party's kind is told, performed and undone as ours are."""
+    pytester.makeconftest(
+        """
+        import os
+        from pytest_multihost.nemesis.kind import FaultKind, text
+
+        def perform(strike):
+            os.environ["STRUCK"] = strike.fault.params["word"]
+            strike.healing.callback(os.environ.pop, "STRUCK")
+
+        def pytest_multihost_faults():
+            return [FaultKind(name="set_word", perform=perform, params={"word": text}, lasts=True)]
+        """
+    )
+    source = (
+        HEAD
+        + """
+@pytest.mark.multihost(ranks=2)
+def test_it(world):
+    assert os.environ.get("STRUCK") == ("hello" if world.rank == 1 else None)
+"""
+    )
+    worlds = run_worlds(source, "--multihost-fault", "other('set_word', rank=1, word='hello')")
+    worlds.run.assert_outcomes(passed=1)
+    assert set(fired(worlds, "test_it")[0]) == {"1"}
+
+
+def test_nothing_is_replaced_in_a_test_without_faults(run_worlds) -> None:
+    """Neither files nor functions, whatever other tests of the run have."""
+    worlds = run_worlds(
+        HEAD
+        + """
+@marked(faults.slow_io(rank="all", seconds=0, path="*/x"), faults.delay(
+    rank="all", seconds=0, at=at.call("test_worlds:work")))
+def test_with(world, tmp_path):
+    work()
+    (tmp_path / "x").write_text("")
+    assert hasattr(work, "__wrapped__") and hasattr(open, "__wrapped__")
+
+@marked()
+def test_without(world):
+    assert not hasattr(work, "__wrapped__") and not hasattr(open, "__wrapped__")
+"""
+    )
+    worlds.run.assert_outcomes(passed=2)
+
+
+def test_ranks_hash_differently_and_one_comes_late(run_worlds) -> None:
+    """Both need what comes before the test."""
+    worlds = run_worlds(
+        HEAD
+        + """
+@marked(faults.hash_seed(), faults.start_skew(rank=1, seconds=0.3))
+def test_it(world):
+    assert len(set(world.gather(hash("text")))) == 2
+"""
+    )
+    worlds.run.assert_outcomes(passed=1)
+    assert [set(each) for each in fired(worlds, "test_it")] == [{"0", "1"}, {"1"}]

@@ -1,0 +1,230 @@
+"""Faults and points: values that can be pasted back, and what is wrong with them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from pytest_multihost import at, faults
+from pytest_multihost.analysis.planned import continued_by_plan, pending_actions
+from pytest_multihost.launch.pauses import Pauses
+from pytest_multihost.model.errors import SettingError
+from pytest_multihost.model.event import Event
+from pytest_multihost.model.fault import Fault, resolve
+from pytest_multihost.model.replay import read_token, token
+from pytest_multihost.nemesis.descriptors import limit_for
+from pytest_multihost.nemesis.expression import parse_fault, parse_point
+from pytest_multihost.nemesis.files import matcher
+from pytest_multihost.nemesis.problems import conflicts, fault_problems
+from pytest_multihost.nemesis.registry import BUILT_IN, by_name
+from pytest_multihost.nemesis.targets import find_problem, load
+from pytest_multihost.rank.calls import watch_calls
+from pytest_multihost.testing import make_spec
+
+KINDS = by_name([BUILT_IN])
+
+EXAMPLES = [
+    faults.delay(rank=0, seconds=2.5, at=at.call("json:JSONDecoder.decode", nth=2, when="after")),
+    faults.start_skew(rank=[1, 2], seconds=1),
+    faults.freeze(rank="primary", at=at.collective("all_reduce", nth=3)),
+    faults.freeze(rank="others", seconds=1, at=at.collective()),
+    faults.kill(rank="one", at=at.sync_point("before-commit"), signal="SIGTERM"),
+    faults.raise_at(rank=1, error=OSError, message="no 'space'", at=at.io("*/ckpt/*", nth=4)),
+    faults.memory_pressure(rank=0, headroom_mb=64, oom_kill=True, must_fire=False),
+    faults.fd_pressure(rank=0),
+    faults.cpu_throttle(rank=0, percent=20, seconds=3),
+    faults.hash_seed(),
+    faults.slow_io(rank=0, seconds=2, path="*/ckpt/*", error="EIO", short_reads=True),
+]
+
+
+def problems(*given: Fault, size: int = 4) -> list[str]:
+    """Return what is wrong with faults in a world."""
+    return fault_problems(given, size=size, kinds=KINDS)
+
+
+@pytest.mark.parametrize("fault", EXAMPLES, ids=repr)
+def test_a_fault_can_be_pasted_back_and_survives_json(fault: Fault) -> None:
+    """Its repr makes an equal one, on the command line too."""
+    assert eval(repr(fault), {"faults": faults, "at": at}) == fault  # noqa: S307 - our own text
+    assert parse_fault(repr(fault)) == fault
+    assert Fault.from_json(json.loads(json.dumps(fault.to_json()))) == fault
+    assert problems(fault) == []
+
+
+WRONG: list[tuple[Any, str]] = [
+    (faults.delay(rank=0, seconds=-1), "seconds must be a number of seconds, at least 0, not -1"),
+    (faults.delay(rank=4, seconds=1), "rank 4 is out of range: the ranks are 0 to 3"),
+    (faults.delay(rank=-1, seconds=1), "rank must be an index"),
+    (faults.delay(rank="first", seconds=1), "rank must be an index"),
+    (faults.delay(rank=[0, 0], seconds=1), "rank names one twice"),
+    (faults.kill(rank=0, signal="SIGCONT"), "signal must be the name of a signal that ends"),
+    (faults.kill(rank=0, at=at.call("no_colon")), "at.call takes 'module:function'"),
+    (faults.kill(rank=0, at=at.sync_point("x", nth=0)), "nth must be a whole number"),
+    (faults.kill(rank=0, at="start"), "at must be a point"),  # type: ignore[arg-type]
+    (faults.raise_at(rank=0, error="NoSuchError"), "error must be the name of a built-in"),
+    (faults.cpu_throttle(rank=0, percent=100), "percent must be a number above 0 and below 100"),
+    (faults.slow_io(rank=0, error="EWHAT"), "error must be the name of an error"),
+    (faults.other("delya", rank=0), "there is no fault 'delya'"),
+    (faults.kill(rank=0, at=at.call("json:lods")), "the nearest: loads, load"),
+    (faults.kill(rank=0, at=at.call("jsn:loads")), "there is no module 'jsn'; the nearest: json"),
+]
+
+
+@pytest.mark.parametrize(("fault", "words"), WRONG, ids=[repr(fault) for fault, _ in WRONG])
+def test_what_is_wrong_with_a_fault_is_said(fault: Fault, words: str) -> None:
+    """With the fault itself, and nothing is raised when it is made."""
+    [problem] = problems(fault)
+    assert problem.startswith(repr(fault))
+    assert words in problem
+
+
+def test_all_problems_are_told_at_once() -> None:
+    """Those of one fault and those of the next."""
+    bad = faults.delay(rank=9, seconds=-1, at=at.sync_point(""))
+    assert len(problems(bad, faults.fd_pressure(rank=9))) == 4
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "exclude"),
+    [
+        (faults.kill(rank=0), faults.freeze(rank=[0, 1]), True),
+        (faults.kill(rank=0), faults.freeze(rank=1), False),
+        (faults.kill(rank=0, at=at.sync_point("x")), faults.freeze(rank=0), False),
+        (faults.cpu_throttle(rank=0, percent=5), faults.freeze(rank=0, seconds=1), True),
+        (faults.slow_io(rank=0, seconds=1), faults.slow_io(rank=0, seconds=2), True),
+        (faults.slow_io(rank=0, path="*/a"), faults.slow_io(rank=0, path="*/b"), False),
+        (faults.delay(rank=0, seconds=1), faults.delay(rank=0, seconds=1), False),
+    ],
+)
+def test_two_that_exclude_each_other_are_named(first: Fault, second: Fault, exclude: bool) -> None:
+    """Only on a rank that both are for."""
+    found = conflicts([first, second])
+    assert bool(found) is exclude
+    assert all(repr(first) in each and repr(second) in each for each in found)
+
+
+def test_words_become_ranks_by_size_and_seed() -> None:
+    """The same seed draws the same rank; not every seed does."""
+    words = [faults.kill(rank=word) for word in ("primary", "others", "all")]
+    assert [each.ranks for each in resolve(words, size=3, seed=1)] == [(0,), (1, 2), (0, 1, 2)]
+    drawn = [resolve([faults.kill(rank="one")], size=4, seed=seed)[0].ranks for seed in range(40)]
+    assert drawn == [resolve([faults.kill(rank="one")], size=4, seed=n)[0].ranks for n in range(40)]
+    assert set(drawn) == {(0,), (1,), (2,), (3,)}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("slow_oi(rank=0)", "Did you mean slow_io?"),
+        ("slow_io(rank=0, secnds=2)", "Did you mean seconds?"),
+        ("slow_io(rank=__import__('os'))", "there is no at.__import__"),
+        ("delay(rank=0, seconds=1+1j**2)", "neither a number"),
+        ("delay(rank=0", "is no expression"),
+        ("delay(rank=0)", "seconds"),
+        ("3", "is no call"),
+    ],
+)
+def test_a_text_that_is_no_fault_is_refused(text: str, words: str) -> None:
+    """Nothing of it is evaluated."""
+    with pytest.raises(SettingError, match=words.replace("?", r"\?")):
+        parse_fault(text)
+
+
+def test_points_are_read_with_and_without_their_room() -> None:
+    """As in the code, or short."""
+    assert parse_point("at.sync_point('x')") == parse_point("sync_point('x')") == at.sync_point("x")
+
+
+def test_a_token_repeats_seed_and_faults_and_knows_its_test() -> None:
+    """One damaged letter is enough to refuse it."""
+    from dataclasses import replace
+
+    spec = replace(make_spec(2), faults=resolve(EXAMPLES[:3], size=3, seed=1), seed=77)
+    text = token(spec)
+    replay = read_token(text)
+    assert (replay.seed, replay.size, replay.faults) == (77, 2, spec.faults)
+    assert replay.is_of(spec.nodeid)
+    assert not replay.is_of("another")
+    with pytest.raises(SettingError, match="damaged"):
+        read_token(text[:-3] + "AAA")
+
+
+def test_a_watched_function_is_watched_wherever_it_was_imported() -> None:
+    """And put back there, also where it was imported in the meantime."""
+    import json as defined_in
+
+    module, later = type(sys)("one"), type(sys)("two")
+    module.loads = defined_in.loads  # type: ignore[attr-defined]
+    original, seen = defined_in.loads, []
+    with ExitStack() as undoing:
+        watch_calls(load("json:loads"), seen.append, undoing, beside=[module, later])
+        later.loads = defined_in.loads  # type: ignore[attr-defined]
+        assert module.loads("1") + later.loads("2") == 3  # type: ignore[attr-defined]
+        assert seen == ["before", "after"] * 2
+    assert defined_in.loads is module.loads is later.loads is original  # type: ignore[attr-defined]
+
+
+def test_a_function_is_not_sought_where_it_cannot_be() -> None:
+    """A class is refused with what to write instead."""
+    assert "name a method" in str(find_problem("json:JSONDecoder"))
+    assert find_problem("json:JSONDecoder.decode") is None
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "is_match"),
+    [
+        ("*/ckpt/*", "/a/ckpt/b/c", True),
+        ("ckpt/*", "/a/ckpt/b", True),
+        ("/ckpt/*", "/a/ckpt/b", False),
+        ("*", "/home/me/data", True),
+        ("*", "/usr/lib/python3.11/json/__init__.py", False),
+        ("*", "/proc/self/status", False),
+    ],
+)
+def test_a_glob_matches_absolute_paths(pattern: str, path: str, is_match: bool) -> None:
+    """The star alone spares what belongs to nobody's test."""
+    assert matcher(pattern)(path) is is_match
+
+
+def test_the_descriptor_limit_leaves_as_many_free_as_was_said() -> None:
+    """Numbers are handed out from below."""
+    assert [limit_for({0, 1, 2, 5}, headroom) for headroom in (0, 1, 2, 3)] == [3, 4, 6, 7]
+
+
+def test_a_paused_rank_is_stopped_and_continued_by_the_clock() -> None:
+    """A turn that comes late does not put off the next."""
+    import signal
+
+    pauses, stop, go = Pauses(), signal.SIGSTOP, signal.SIGCONT
+    wish = {"stopped_s": 0.75, "running_s": 0.25, "until_s": 12.0}
+    assert pauses.begin(1, wish, 10.0) == [(1, stop)]
+    assert (pauses.wait_s(10.0), pauses.act(10.5)) == (0.75, [])
+    assert (pauses.act(10.9), pauses.wait_s(10.9)) == ([(1, go)], pytest.approx(0.1))
+    assert (pauses.act(11.0), pauses.act(12.5), pauses.act(13.0)) == ([(1, stop)], [(1, go)], [])
+    assert pauses.wait_s(13.0) is None
+
+
+def _fault(phase: str, **detail: Any) -> Event:  # noqa: ANN401 - of the event
+    about = {"index": 0, "fault": "freeze", "phase": phase}
+    return Event(10.0, 1, "fault", {**about, **detail})
+
+
+def test_what_is_still_to_come_is_known() -> None:
+    """Until it is over, or should have been for a while; nobody thaws who is frozen for good."""
+    chosen = (faults.freeze(rank=1, seconds=5),)
+    begun = _fault("begun", until_s=15.0, pause={"running_s": 0, "until_s": 15.0})
+    assert pending_actions(chosen, [begun], 11.8) == ("rank 1 will be thawed in 3.2 s",)
+    assert pending_actions(chosen, [begun], 15.1) != ()
+    assert pending_actions(chosen, [begun], 17.0) == ()
+    assert pending_actions(chosen, [begun, _fault("ended")], 11.8) == ()
+    assert continued_by_plan(chosen, [begun]) == {1}
+    for_good = _fault("begun", pause={"running_s": 0})
+    assert (pending_actions(chosen, [for_good], 11.0), continued_by_plan(chosen, [for_good])) == (
+        (),
+        frozenset(),
+    )
