@@ -131,7 +131,7 @@ def _kind_of_rank(
     if standing.state != "alive":
         return _BY_STATE[standing.state] if waiters else None
     own = [wait for wait in waits if wait.rank == standing.rank and wait.operation is not None]
-    if any(wait.is_sure for wait in own):
+    if any(wait.operation is not None and wait.operation.kind != "wait" for wait in own):
         return "transport"
     if own and not waiters and len(own) < len(waits):
         return "unknown"  # everybody waits for something that one of them should provide
@@ -183,7 +183,7 @@ def _cause_of_circle(
         culprits = _minority(clash.operation, ranks, standings)
         return Cause(
             kind="mismatch",
-            confidence="certain",
+            confidence="certain" if clash.is_sure else "likely",
             culprits=culprits,
             waiting=tuple(sorted((ranks | waiters) - set(culprits))),
             operation=clash.operation,

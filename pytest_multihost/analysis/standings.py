@@ -94,12 +94,13 @@ def _standing(
         state=state,
         since_s=_since_s(finding, state),
         pending=_pending(finding, seen, last),
-        known=last.recent or seen.operations,
+        known=(*last.recent, *(each for each in seen.operations if each not in last.recent)),
         entered=entered,
         label=seen.label,
         doing=seen.doing,
         is_restless=facts.rank in restless,
         locks=seen.locks,
+        is_lost=finding.outcome == "collateral" and finding.at_s is not None,
     )
 
 
@@ -130,7 +131,11 @@ def _pending(finding: RankFinding, seen: RankSighting, last: Operations) -> tupl
     """Return what a rank waits in; of one that gave up waiting, what it gave up."""
     if finding.outcome == "collateral" and finding.at_s is not None:
         return _informative(_given_up(finding, last))
-    waited = [each for each in seen.operations if each.waited_s is not None]
+    waited = [
+        each
+        for each in seen.operations
+        if each.waited_s is not None and len(each.group) > 1  # not only for its own devices
+    ]
     if seen.label in _FREE and not any(each.thread == finding.facts.pid for each in waited):
         return ()  # another thread waits there, and the main thread is about something else
     return _informative(waited)

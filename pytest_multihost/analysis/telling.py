@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from pytest_multihost.analysis.diagnose import Cause, find_causes
@@ -43,6 +43,9 @@ _DETECTED_BY: Mapping[str, DetectedBy] = {
     "overrun": "deadline",
     "startup-overrun": "deadline",
 }
+
+_VAGUE = frozenset({"stuck", "unknown", "transport", "straggler"})
+"""Kinds of which more might be known if more could be seen."""
 
 _NEEDS_WAITERS = frozenset({"failed", "error"})
 """Outcomes whose cause is told by the exception, unless others waited for the rank."""
@@ -124,7 +127,7 @@ def _diagnosis(
         summary=summary(cause, findings, result),
         evidence=tuple(_evidence(cause, standings, findings, result)),
         groups=tuple(_groups(result, telling)),
-        notes=tuple(_notes(causes[1:], findings, result)),
+        notes=tuple(_notes(causes, findings, result)),
     )
 
 
@@ -277,10 +280,12 @@ def _last_words(standing: Standing, operation: Operation, result: WorldResult) -
 
 
 def _notes(
-    others: Iterable[Cause], findings: Mapping[int, RankFinding], result: WorldResult
+    causes: Sequence[Cause], findings: Mapping[int, RankFinding], result: WorldResult
 ) -> Iterator[str]:
-    for cause in others:
+    for cause in causes[1:]:
         yield f"also {cause.kind}: {summary(cause, findings, result)}"
     last = result.sightings[-1] if result.sightings else None
     if result.ending == "overrun" and last is not None and last.blockers:
         yield f"not proven before the deadline because {'; '.join(last.blockers[:3])}"
+    if last is not None and causes[0].kind in _VAGUE:
+        yield from last.lacking

@@ -52,6 +52,7 @@ class Standing:
         doing: The same in words.
         is_restless: Whether its main thread has been running, if only to wait again.
         locks: Ranks that hold a file lock which it waits for.
+        is_lost: Whether its runtime gave up, for want of another rank.
     """
 
     rank: int
@@ -64,6 +65,7 @@ class Standing:
     doing: str = ""
     is_restless: bool = False
     locks: tuple[int, ...] = ()
+    is_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class Wait:
 
     Attributes:
         rank: Who.
-        operation: In which operation; None for the lock of a file.
+        operation: In which operation; None for the lock of a file, or where it is not known.
         missing: For whom; empty where all who belong to it are there, or nobody knows who it is.
         is_sure: Whether that is known, or only likely.
         clashes: Whether the others are in operations at its place that can never match its own.
@@ -92,11 +94,20 @@ def find_waits(standings: Sequence[Standing]) -> tuple[Wait, ...]:
 
 
 def _waits_of(standing: Standing, others: Mapping[int, Standing]) -> Iterator[Wait]:
+    if standing.is_lost and not standing.pending:
+        yield Wait(standing.rank, None, _lost_to(standing.rank, others), is_sure=False)
     if standing.locks:
         yield Wait(standing.rank, None, frozenset(standing.locks) - {standing.rank})
     if standing.state in ("alive", "stopped"):
         for operation in standing.pending:
             yield _wait(standing.rank, operation, others)
+
+
+def _lost_to(rank: int, others: Mapping[int, Standing]) -> frozenset[int]:
+    """Return whom a rank has lost whose exception says no more than that it lost somebody."""
+    gone = [each for each in others.values() if each.state in ("died", "raised", "stopped")]
+    first = min(gone, key=lambda each: each.since_s or 0.0, default=None)
+    return frozenset({first.rank} - {rank}) if first is not None else frozenset()
 
 
 def _wait(rank: int, operation: Operation, others: Mapping[int, Standing]) -> Wait:
@@ -108,20 +119,24 @@ def _wait(rank: int, operation: Operation, others: Mapping[int, Standing]) -> Wa
     clashing = frozenset(
         each for each in members if each != rank and clashes(operation, others[each])
     )
-    if clashing:
+    if clashing and operation.sequence:
         return Wait(rank, operation, clashing, clashes=True)
     absent = frozenset(
         each
         for each in members
         if not has_entered(operation, others[each]) or has_broken_off(operation, others[each])
     )
+    if clashing and not absent - {rank}:  # all are in something, but not in the same
+        return Wait(rank, operation, clashing, is_sure=False, clashes=True)
     return Wait(rank, operation, absent - {rank}, is_sure=operation.sequence > 0)
 
 
 def has_entered(operation: Operation, other: Standing) -> bool:
     """Whether another member has entered this collective; it may have left it again."""
     if operation.sequence == 0:
-        return any(each.kind == "collective" for each in other.pending)
+        return any(
+            each.kind == "collective" and each.scope == operation.scope for each in other.pending
+        )
     return other.entered.get(operation.group_key, 0) >= operation.sequence
 
 

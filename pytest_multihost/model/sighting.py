@@ -59,14 +59,14 @@ class Sighting:
         ranks: All of them, in order.
         blockers: What may end a wait before the deadline, as far as can be seen, so that nothing
             is proven: one sentence each. Empty when nothing can.
-        is_proof: Whether two such looks in a row have shown that no wait can end.
+        lacking: What could not be seen, why, and what would help: one sentence each.
     """
 
     at_s: float
     why: Why
     ranks: tuple[RankSighting, ...]
     blockers: tuple[str, ...] = ()
-    is_proof: bool = False
+    lacking: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object that `from_json` turns back into an equal value."""
@@ -76,7 +76,8 @@ class Sighting:
     def from_json(cls, data: Mapping[str, Any]) -> Sighting:
         """Rebuild the value that `to_json` wrote."""
         ranks = tuple(_rank(each) for each in data["ranks"])
-        return cls(**{**data, "ranks": ranks, "blockers": tuple(data["blockers"])})
+        texts = {name: tuple(data[name]) for name in ("blockers", "lacking")}
+        return cls(**{**data, "ranks": ranks, **texts})
 
 
 def _rank(data: Mapping[str, Any]) -> RankSighting:

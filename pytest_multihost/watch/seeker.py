@@ -6,51 +6,77 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pytest_multihost.analysis.proof import WINDOW_S, Moment, Search, stands_still
-from pytest_multihost.model.operation import Operations
 from pytest_multihost.model.process import Look
 from pytest_multihost.watch.proc import ProcWatch
+
+EAGER_S = 4.0
+"""How often a world is looked at closely that was seen to stand still only once."""
+
+_SLACK_S = 0.02
 
 
 @dataclass(slots=True)
 class Seeker:
-    """Seeks a proof that one world hangs. Call `step` each second, or more often.
+    """Seeks a proof that one world hangs, from glance to glance.
 
     Attributes:
         proc: Sees the world's processes.
         search: How far a proof has come; its blockers say what may end a wait.
-        glances: The last two glances at the main threads, older first.
+        looked: The last close look.
     """
 
     proc: ProcWatch
     search: Search = field(default_factory=Search)
-    glances: tuple[Look, ...] = ()
+    looked: Look | None = None
+    _eager_s: float = 0.0
 
     def step(
         self,
-        now: float,
-        operations: Sequence[Operations],
+        before: Moment | None,
+        now: Moment,
         *,
         deadline_s: float,
         planned: Sequence[str] = (),
     ) -> bool:
-        """Look once more; return whether the world is now proven to hang.
-
-        Between two looks of a proof nothing is done but wait for the window to pass.
+        """Look closely if the glances are worth it; return whether the world is proven to hang.
 
         Args:
-            now: The time.
-            operations: What the ranks' slot pages hold now.
+            before: The glance before.
+            now: A glance at all main threads.
             deadline_s: When the world is ended in any case.
             planned: What the harness itself is still going to do to the world: one sentence each.
         """
-        if self.search.last is not None and now < self.search.last.look.at_s + WINDOW_S:
-            return self.search.is_proof
-        glance = self.proc.glance()
-        self.glances = (*self.glances[-1:], glance)
-        told = tuple(operations)
-        if stands_still(Moment(glance, told), deadline_s=deadline_s):
-            look = Moment(self.proc.look(), told)
-            self.search = self.search.after(look, deadline_s=deadline_s, planned=planned)
-        else:
+        if not stands_still(now, deadline_s=deadline_s) or not self._is_worth_it(before, now):
             self.search = Search()
+            return False
+        last = self.search.last
+        if last is None or now.look.at_s >= last.look.at_s + WINDOW_S - _SLACK_S:
+            self.looked = self.proc.look()
+            moment = Moment(self.looked, now.operations)
+            self.search = self.search.after(moment, deadline_s=deadline_s, planned=planned)
         return self.search.is_proof
+
+    def _is_worth_it(self, before: Moment | None, now: Moment) -> bool:
+        """Whether to look closely: nobody has moved since the last glance.
+
+        Once in a while a single glance is enough to begin. It saves one, and costs a close look at
+        a world that only happens to stand still.
+        """
+        if before is None:
+            return False
+        if self.search.last is None and now.look.at_s >= self._eager_s:
+            self._eager_s = now.look.at_s + EAGER_S
+            return True
+        return not any(has_woken(rank, before, now) for rank in now.look.ranks)
+
+
+def has_woken(rank: int, before: Moment, now: Moment) -> bool:
+    """Whether a rank's main thread has left its wait, other than to poll in the same operation."""
+    was, main = (
+        moment.look.ranks[rank].main if rank in moment.look.ranks else None
+        for moment in (before, now)
+    )
+    if was is None or main is None or was.wait_key == main.wait_key:
+        return False
+    waited = before.waited(rank, main.tid)
+    return not waited or waited != now.waited(rank, main.tid)

@@ -15,14 +15,16 @@ from typing import Literal
 
 from pytest_multihost.analysis.facts import RankFacts
 from pytest_multihost.analysis.labels import lock_holders, main_labels
-from pytest_multihost.analysis.proof import WINDOW_S, Moment, Search, stands_still
+from pytest_multihost.analysis.proof import Moment
 from pytest_multihost.analysis.standings import quick_standings
 from pytest_multihost.analysis.waits import find_waits
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.process import Look
 from pytest_multihost.model.sighting import RankSighting, Sighting, Why
+from pytest_multihost.watch.closely import is_unclear, with_flight, with_holders, with_native
 from pytest_multihost.watch.descriptors import Ours
 from pytest_multihost.watch.proc import ProcWatch
+from pytest_multihost.watch.seeker import Seeker, has_woken
 from pytest_multihost.watch.slots import glimpse_slots, read_slots, slots_path
 from pytest_multihost.watch.watch import Ground, Observed
 
@@ -37,9 +39,6 @@ STILL_S = 1.0
 
 STOPPED_S = 2.0
 """How long a rank must have been stopped by somebody else."""
-
-EAGER_S = 4.0
-"""How often a world is looked at closely that was seen to stand still only once."""
 
 _SLACK_S = 0.02
 _KEPT = 4
@@ -57,6 +56,7 @@ class Watchdog:
         scratch: The world's directory, where its slot pages lie.
         size: Number of ranks.
         ours: What of the processes belongs to the harness.
+        may_run_jax: Whether operations can go on beside the main thread, unseen by a recorder.
         early: What seeing a hang does.
         warned: With early "warn", what was seen.
     """
@@ -64,18 +64,17 @@ class Watchdog:
     scratch: Path
     size: int
     ours: Ours = field(default_factory=Ours)
+    may_run_jax: bool = True
     early: Early = "fail"
     interval_s: float = LOOK_S
     warned: Ground | None = None
-    _proc: ProcWatch | None = None
+    _seeker: Seeker | None = None
     _last: Moment | None = None
-    _search: Search = field(default_factory=Search)
     _trouble: Sighting | None = None
     _looks: deque[Sighting] = field(default_factory=lambda: deque(maxlen=_KEPT))
     _progress_s: float = 0.0
     _stopped_s: dict[int, float] = field(default_factory=dict)
     _looked_s: float = 0.0
-    _eager_s: float = 0.0
 
     def look(self, now: float, facts: Sequence[RankFacts], *, deadline_s: float) -> Ground | None:
         """Look at the ranks; return what shows that the world hangs, if anything does."""
@@ -93,7 +92,7 @@ class Watchdog:
         moment = self._last
         if moment is None:
             return None
-        if self._search_on(before, moment, facts, deadline_s):
+        if self._is_proven(before, moment, facts, deadline_s):
             return "proof"
         if self._has_long_been_stopped(now, has_progressed=has_progressed):
             return "stopped"
@@ -118,7 +117,8 @@ class Watchdog:
     def close(self, now: float, facts: Sequence[RankFacts]) -> Observed:
         """Look a last time, before the ranks are ended, and return everything."""
         self._see(now, facts, "end")
-        self._note_locks(self._processes(facts).look())
+        self._note_locks(self._seeker_of(facts).proc.look())
+        self._look_closely(now, facts)
         operations = tuple(
             read_slots(slots_path(self.scratch, rank), rank=rank) for rank in range(self.size)
         )
@@ -134,21 +134,21 @@ class Watchdog:
         pages = [
             glimpse_slots(slots_path(self.scratch, rank), rank=rank) for rank in range(self.size)
         ]
-        look = self._processes(facts).glance()
+        look = self._seeker_of(facts).proc.glance()
         self._last = Moment(look, tuple(each for each, _ in pages))
         moved = _moved(before.look if before is not None else None, look)
         labels = main_labels(before.look if before is not None else None, look)
         ranks = tuple(_seen(each, labels, moved) for each, _ in pages)
-        blockers = self._search.blockers
+        blockers = self._seeker.search.blockers if self._seeker is not None else ()
         sighting = Sighting(at_s=now, why=why, ranks=ranks, blockers=blockers)
         self._looks.append(sighting)
         return self._note_progress(before, self._last, [last_s for _, last_s in pages], facts)
 
-    def _processes(self, facts: Sequence[RankFacts]) -> ProcWatch:
-        if self._proc is None:
+    def _seeker_of(self, facts: Sequence[RankFacts]) -> Seeker:
+        if self._seeker is None:
             pids = {each.rank: each.pid for each in facts if each.pid is not None}
-            self._proc = ProcWatch(pids, self.ours)
-        return self._proc
+            self._seeker = Seeker(ProcWatch(pids, self.ours))
+        return self._seeker
 
     def _note_progress(
         self,
@@ -159,7 +159,7 @@ class Watchdog:
     ) -> bool:
         """Note when a rank last got on: told of something, stepped on, or woke up by itself."""
         progress_s = max([*steps_s, *map(_last_word_s, facts)])
-        if before is not None and any(_has_woken(rank, before, now) for rank in now.look.ranks):
+        if before is not None and any(has_woken(rank, before, now) for rank in now.look.ranks):
             progress_s = max(progress_s, before.look.at_s)
         has_progressed = progress_s > self._progress_s
         self._progress_s = max(self._progress_s, progress_s)
@@ -167,7 +167,7 @@ class Watchdog:
 
     # What it shows
 
-    def _search_on(
+    def _is_proven(
         self,
         before: Moment | None,
         now: Moment,
@@ -175,39 +175,44 @@ class Watchdog:
         deadline_s: float,
     ) -> bool:
         """Look at everything while all main threads stand still; return whether that proves it."""
-        gates = _gates(facts)
-        is_still = stands_still(_with(now, gates), deadline_s=deadline_s)
-        if not is_still or not self._is_worth_it(before, now):
-            self._search = Search()
-            return False
-        last = self._search.last
-        if last is not None and now.look.at_s < last.look.at_s + WINDOW_S - _SLACK_S:
-            return False
-        deep = _with(Moment(self._processes(facts).look(), now.operations), gates)
-        self._search = self._search.after(deep, deadline_s=deadline_s)
-        self._note_locks(deep.look)
-        return self._search.is_proof
-
-    def _is_worth_it(self, before: Moment | None, now: Moment) -> bool:
-        """Whether to look closely: nobody has moved since the last glance.
-
-        Once in a while a single glance is enough to begin. It saves one, and costs a close look at
-        a world that only happens to stand still.
-        """
-        if before is None:
-            return False
-        if self._search.last is None and now.look.at_s >= self._eager_s:
-            self._eager_s = now.look.at_s + EAGER_S
-            return True
-        return not any(_has_woken(rank, before, now) for rank in now.look.ranks)
+        seeker, gates = self._seeker_of(facts), _gates(facts)
+        was = _with(before, gates) if before is not None else None
+        looked = seeker.looked
+        is_proven = seeker.step(was, _with(now, gates), deadline_s=deadline_s)
+        if seeker.looked is not None and seeker.looked is not looked:
+            self._note_locks(seeker.looked)
+        return is_proven
 
     def _note_locks(self, look: Look) -> None:
         """Add to the last sighting what only a close look tells."""
         holders = lock_holders(look)
         last = self._looks.pop()
         ranks = tuple(replace(each, locks=holders.get(each.rank, ())) for each in last.ranks)
-        blockers = self._search.blockers
+        blockers = self._seeker.search.blockers if self._seeker is not None else ()
         self._looks.append(replace(last, ranks=ranks, blockers=blockers))
+
+    def _look_closely(self, now: float, facts: Sequence[RankFacts]) -> None:
+        """Ask more of the ranks whose records do not say for whom they wait."""
+        last = self._looks.pop()
+        alive = {
+            each.rank: each.pid
+            for each in facts
+            if each.pid is not None and not each.is_gone and not each.waits_at_gate
+        }
+        ranks, lacking = last.ranks, tuple[str, ...]()
+        if any(is_unclear(seen) and seen.rank in alive for seen in ranks):
+            answering = [each.rank for each in facts if not each.is_gone]
+            ranks = with_flight(ranks, self.scratch, answering)
+            unclear = {s.rank: alive[s.rank] for s in ranks if is_unclear(s) and s.rank in alive}
+            ranks = with_holders(ranks, unclear)
+            asked = {s.rank: unclear[s.rank] for s in ranks if s.rank in unclear and self._asks(s)}
+            if asked:
+                ranks, lacking = with_native(ranks, asked, now)
+        self._looks.append(replace(last, ranks=ranks, lacking=lacking))
+
+    def _asks(self, seen: RankSighting) -> bool:
+        """Whether a rank's native frames may tell of an operation. Reading jax's takes a second."""
+        return seen.label == "BLOCKED" or (self.may_run_jax and not seen.holds_gil)
 
     def _has_long_been_stopped(self, now: float, *, has_progressed: bool) -> bool:
         """Whether somebody else has stopped a rank, and the others do nothing either."""
@@ -255,21 +260,7 @@ def _moved(before: Look | None, now: Look) -> frozenset[int]:
         if rank in earlier
         and (was := earlier[rank].main) is not None
         and (main := process.main) is not None
-        and was.runs != main.runs
-    )
-
-
-def _has_woken(rank: int, before: Moment, now: Moment) -> bool:
-    """Whether a rank's main thread has left a wait that is not just polling in an operation."""
-    was, main = (
-        moment.look.ranks[rank].main if rank in moment.look.ranks else None
-        for moment in (before, now)
-    )
-    if was is None or main is None or was.wait_key == main.wait_key:
-        return False
-    return not (
-        before.waited(rank, main.tid)
-        and before.waited(rank, main.tid) == now.waited(rank, main.tid)
+        and (was.runs, was.cpu_ns) != (main.runs, main.cpu_ns)
     )
 
 

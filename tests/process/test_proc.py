@@ -716,13 +716,16 @@ def test_torch_ranks_that_wait_for_one_that_sleeps_are_proven_to_hang(world: Wor
     seeker = Seeker(world.watch())
     deadline_s = time.monotonic() + DEADLINE_S
     assert any(step(seeker, world, deadline_s) for _ in range(LOOKS)), seeker.search.blockers
-    assert main_labels(*seeker.glances)[0][0] == "SLEEPING"
+    assert seeker.looked is not None
+    assert main_labels(None, seeker.looked)[0][0] == "SLEEPING"
 
 
 def step(seeker: Seeker, world: World, deadline_s: float) -> bool:
-    """Have a seeker look as the engine does, and wait for the next time."""
+    """Have a seeker look at two glances as the engine does."""
+    before = Moment(seeker.proc.glance(), world.operations())
     time.sleep(0.5)
-    return seeker.step(time.monotonic(), world.operations(), deadline_s=deadline_s)
+    now = Moment(seeker.proc.glance(), world.operations())
+    return seeker.step(before, now, deadline_s=deadline_s)
 
 
 def test_torch_ranks_that_wait_for_one_that_is_slow_are_not(world: World) -> None:

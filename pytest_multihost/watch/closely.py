@@ -1,0 +1,118 @@
+"""Look closer at ranks of which too little is known, once their world is judged.
+
+What needs the rank's own help or stops its threads for an instant comes only now: torch's flight
+recorder, the native frames beneath a jitted function, who holds the interpreter. Each is left out
+where it is not to be had.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pytest_multihost.analysis.native import operation_of
+from pytest_multihost.model.operation import Operation
+from pytest_multihost.model.sighting import RankSighting
+from pytest_multihost.watch.flight import ask, flight_path, read_flight
+from pytest_multihost.watch.native import native_threads
+
+FLIGHT_S = 0.2
+"""How long a rank may take to answer; it needs a few milliseconds."""
+
+_HOLDER_S = 5.0
+_MAY_HOLD = frozenset({"BLOCKED", "SLEEPING", "IO", "DISK", "CHILD"})
+"""What a main thread does that should have given up the interpreter for it."""
+
+_POLL_S = 0.01
+
+
+def is_unclear(seen: RankSighting) -> bool:
+    """Whether its records do not say for whom a rank waits; its own devices are nobody."""
+    waited = [each for each in seen.operations if each.waited_s is not None]
+    return all(_is_own_devices(each) for each in waited)
+
+
+def _is_own_devices(operation: Operation) -> bool:
+    return operation.kind == "wait" and len(operation.group) == 1
+
+
+def with_flight(
+    ranks: Sequence[RankSighting], scratch: Path, asked: Sequence[int]
+) -> tuple[RankSighting, ...]:
+    """Add what torch's flight recorders know of `asked` ranks and our own records do not."""
+    since_s = time.monotonic()
+    for rank in asked:
+        ask(scratch, rank)
+    deadline_s, waiting = since_s + FLIGHT_S, set(asked)
+    found = {}
+    while waiting and time.monotonic() < deadline_s:
+        time.sleep(_POLL_S)
+        for rank in tuple(waiting):
+            told = read_flight(flight_path(scratch, rank), rank=rank, since_s=since_s)
+            if told.recent or told.entered:
+                found[rank] = told
+                waiting.discard(rank)
+    return tuple(
+        replace(
+            seen,
+            operations=(*seen.operations, *found[seen.rank].recent),
+            entered=(*seen.entered, *found[seen.rank].entered.items()),
+        )
+        if seen.rank in found
+        else seen
+        for seen in ranks
+    )
+
+
+def with_native(
+    ranks: Sequence[RankSighting], pids: Mapping[int, int], at_s: float
+) -> tuple[tuple[RankSighting, ...], tuple[str, ...]]:
+    """Add the operations that native frames show; and say what could not be seen, and why."""
+    look = native_threads(pids)
+    everybody = tuple(seen.rank for seen in ranks)
+    found = {
+        rank: operation_of(threads, group=everybody, at_s=at_s)
+        for rank, threads in look.threads.items()
+    }
+    return tuple(_with(seen, found.get(seen.rank)) for seen in ranks), look.lacking
+
+
+def _with(seen: RankSighting, operation: Operation | None) -> RankSighting:
+    if operation is None:
+        return seen
+    return replace(seen, operations=(*seen.operations, operation))
+
+
+def with_holders(
+    ranks: Sequence[RankSighting], pids: Mapping[int, int]
+) -> tuple[RankSighting, ...]:
+    """Note whose main thread holds the interpreter while it waits for something else.
+
+    py-spy reads that from the process's memory, without stopping it.
+    """
+    spy = shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
+    asked = [seen.rank for seen in ranks if seen.label in _MAY_HOLD and seen.rank in pids]
+    if spy is None or not asked:
+        return tuple(ranks)
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda rank: _holds_gil(spy, pids[rank]), asked))
+    holders = {rank for rank, holds in zip(asked, answers, strict=True) if holds}
+    return tuple(replace(seen, holds_gil=True) if seen.rank in holders else seen for seen in ranks)
+
+
+def _holds_gil(spy: str, pid: int) -> bool:
+    command = [spy, "dump", "--nonblocking", "--json", "--pid", str(pid)]
+    threads: list[dict[str, Any]] = []
+    with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
+        done = subprocess.run(command, capture_output=True, check=True, timeout=_HOLDER_S)
+        threads = json.loads(done.stdout)
+    return any(each.get("owns_gil") and each.get("os_thread_id") == pid for each in threads)
