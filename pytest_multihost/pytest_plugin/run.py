@@ -16,6 +16,7 @@ import pytest
 
 from pytest_multihost.analysis.fired import demand_fired
 from pytest_multihost.analysis.outcome import Finding, Symptoms
+from pytest_multihost.analysis.passed import points_lines
 from pytest_multihost.analysis.record import Attempt, verdict
 from pytest_multihost.analysis.telling import Telling
 from pytest_multihost.backends.backend import Backend
@@ -229,7 +230,12 @@ class Run:
                 primary_leaves_last=plan.backend.primary_leaves_last,
                 on_tick=live.show,
                 tick_s=0.1 if isinstance(live, LiveOutput) else 1.0,
-                watch=Watchdog(scratch, spec.size, _ours(directory, scratch)),
+                watch=Watchdog(
+                    scratch,
+                    spec.size,
+                    _ours(directory, scratch),
+                    may_run_jax=spec.backend not in ("gloo", "nccl"),
+                ),
             )
             result = run_world(spec, around)
         telling = Telling(str(self.config.rootpath), source_line)
@@ -238,6 +244,8 @@ class Run:
         if plan.expected is not None:
             finding = apply(finding, plan.expected, diagnosis)
         finding = demand_fired(finding, result)
+        if spec.tells_points:
+            self.tally.points += points_lines(result)
         self._write(plan, result, finding, diagnosis, directory)
         if finding.status == "passed":
             tidy(scratch, self.config)

@@ -25,6 +25,7 @@ class Tally:
         ran: How many worlds were started, xdist's workers included.
         fatal: Why the run is to fail although no test did.
         unwritten: Attempts whose artifacts could not be written, and why.
+        points: What is to be shown of the points that ranks have passed.
     """
 
     defaults: Defaults
@@ -33,6 +34,7 @@ class Tally:
     ran: int = 0
     fatal: str | None = None
     unwritten: list[str] = field(default_factory=list)
+    points: list[str] = field(default_factory=list)
 
 
 TALLY = pytest.StashKey[Tally]()
@@ -77,6 +79,8 @@ def _missing(tally: Tally) -> str | None:
 
 def summarize(reporter: pytest.TerminalReporter, tally: Tally) -> None:
     """Write why the run fails although no test did, and which artifacts are missing."""
+    for line in tally.points:
+        reporter.write_line(line)
     if tally.unwritten:
         count, first = len(tally.unwritten), tally.unwritten[0]
         message = f"multihost: artifacts of {count} attempts could not be written. First: {first}"

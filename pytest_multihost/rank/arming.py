@@ -65,7 +65,7 @@ def start(points: Points, beside: Iterable[Any] = ()) -> None:
     for target in _named(faults, "call"):
         on_call = partial(points.pass_point, "call", target)
         watch_calls(load(target), on_call, points.healing, beside=beside)
-    if patterns := _named(faults, "io"):
+    if patterns := ["*"] if points.tells_all else _named(faults, "io"):
         watch_files(points, patterns)
     if points.bindings:
         points.pass_point("start")

@@ -33,13 +33,15 @@ def took(action):
     action()
     return time.monotonic() - began
 
+def limits():
+    return [resource.getrlimit(each) for each in (resource.RLIMIT_DATA, resource.RLIMIT_NOFILE)]
+
+BEFORE = limits()
+
 @pytest.fixture
 def healed(world):
-    limits = [resource.getrlimit(each) for each in (resource.RLIMIT_DATA, resource.RLIMIT_NOFILE)]
     yield
-    assert limits == [
-        resource.getrlimit(each) for each in (resource.RLIMIT_DATA, resource.RLIMIT_NOFILE)
-    ]
+    assert limits() == BEFORE
 
 @pytest.fixture
 def unpatched(world):
@@ -265,3 +267,22 @@ def test_it(world):
     )
     worlds.run.assert_outcomes(passed=1)
     assert [set(each) for each in fired(worlds, "test_it")] == [{"0", "1"}, {"1"}]
+
+
+def test_the_points_that_ranks_pass_are_listed(run_worlds) -> None:
+    """In order, equal ranks once: what `at=` can name."""
+    worlds = run_worlds(
+        HEAD
+        + """
+@pytest.mark.multihost(ranks=3)
+def test_it(world, tmp_path):
+    world.sync_point("a")
+    world.sync_point("a")
+    if world.rank == 2:
+        (tmp_path / "x.txt").write_text("hello")
+""",
+        "--multihost-points",
+    )
+    worlds.run.assert_outcomes(passed=1)
+    assert "ranks 0,1  at.sync_point('a') x2" in worlds.stdout
+    assert re.search(r"rank 2  at.sync_point\('a'\) x2, at.io\('.*/x.txt'\) x2", worlds.stdout)
