@@ -286,3 +286,78 @@ def test_it(world, tmp_path):
     worlds.run.assert_outcomes(passed=1)
     assert "ranks 0,1  at.sync_point('a') x2" in worlds.stdout
     assert re.search(r"rank 2  at.sync_point\('a'\) x2, at.io\('.*/x.txt'\) x2", worlds.stdout)
+
+
+def test_ranks_that_are_stopped_do_not_outlive_a_hang(run_worlds) -> None:
+    """The next test of the same server is as if there had been none."""
+    worlds = run_worlds(
+        HEAD
+        + """
+@pytest.mark.multihost(ranks=2, timeout=6, faults=[faults.freeze(rank=1, at=at.sync_point("x"))])
+def test_1_frozen_for_good(world):
+    world.sync_point("x")
+    world.barrier("end")
+
+@pytest.mark.multihost(ranks=2, timeout=3, faults=[
+    faults.cpu_throttle(rank=1, percent=10), faults.memory_pressure(rank=1, headroom_mb=16)])
+def test_2_throttled(world):
+    while True:
+        time.sleep(0.01)
+
+@marked()
+def test_3_next(world):
+    bytearray(100 << 20)
+    world.barrier("end")
+""",
+        "-p",
+        "no:randomly",
+    )
+    worlds.run.assert_outcomes(passed=1, failed=2)
+    assert worlds.verdicts["test_1_frozen_for_good"]["outcome"] == "hung"
+
+
+def test_a_frozen_rank_is_waited_for(run_worlds) -> None:
+    """Its thaw is planned, so nothing is proven however long the others stand still."""
+    worlds = run_worlds(
+        HEAD
+        + """
+@marked(faults.freeze(rank=1, seconds=4, at=at.sync_point("x")))
+def test_it(world):
+    world.sync_point("x")
+    world.barrier("end")
+"""
+    )
+    worlds.run.assert_outcomes(passed=1)
+
+
+def test_survivors_of_a_planned_kill_are_what_is_tested(run_worlds) -> None:
+    """Who takes it well passes; what one does not is its own failure, not a symptom."""
+    worlds = run_worlds(
+        HEAD
+        + """
+import torch, torch.distributed as dist
+
+THIRD = faults.kill(rank=1, at=at.collective("all_reduce", nth=3))
+
+@marked(THIRD, backend="gloo")
+def test_well(world):
+    x = torch.ones(2)
+    dist.all_reduce(x)
+    dist.all_reduce(x)
+    with pytest.raises(RuntimeError):
+        dist.all_reduce(x)
+
+@marked(THIRD, backend="gloo")
+def test_ill(world):
+    x = torch.ones(2)
+    for _ in range(3):
+        dist.all_reduce(x)
+"""
+    )
+    worlds.run.assert_outcomes(passed=1, failed=1)
+    ranks = {
+        name: [each["outcome"] for each in worlds.verdicts[name]["rank_results"]]
+        for name in ("test_well", "test_ill")
+    }
+    assert ranks["test_well"] == ["passed", "killed_as_planned"]
+    assert ranks["test_ill"] == ["failed", "killed_as_planned"]
