@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar, get_args
 
 import pytest
 
@@ -22,6 +22,7 @@ DEFAULT_RANKS = 2
 DEFAULT_BACKEND = "none"
 DEFAULT_TIMEOUT_S = 120.0
 DEFAULT_STARTUP_TIMEOUT_S = 60.0
+Early = Literal["fail", "warn", "off"]
 LAUNCHES = ("auto", "fork", "server", "spawn")
 DEFAULT_ARTIFACTS = ".pytest_multihost"
 
@@ -42,6 +43,7 @@ _OPTIONS = (
     _Option("timeout", "SECONDS", "Time for a world from all ranks ready to its end"),
     _Option("startup_timeout", "SECONDS", "Time until all ranks of a world are ready"),
     _Option("launch", "auto|fork|server|spawn", "How ranks are started; auto: the first sound one"),
+    _Option("early", "fail|warn|off", "What a hang does that is proven before the deadline"),
     _Option("mode", "marked|auto", "Which tests run as worlds: the marked ones, or every one"),
     _Option("artifacts", "DIR", "Where logs, stacks and verdicts go"),
 )
@@ -97,6 +99,7 @@ class Defaults:
         timeout_s: Seconds from all ranks ready to the end.
         startup_timeout_s: Seconds until all ranks are ready.
         launch: How ranks are started; "auto" takes the first way that is sound.
+        early: What a hang does that is proven: it ends the world, is only told, or is not sought.
         is_auto: Whether unmarked tests are multihost too.
         artifacts: Absolute path of the artifacts directory.
         is_required: Whether a run without multihost tests fails.
@@ -109,6 +112,7 @@ class Defaults:
     timeout_s: float
     startup_timeout_s: float
     launch: str
+    early: Early
     is_auto: bool
     artifacts: Path
     is_required: bool
@@ -131,6 +135,7 @@ def read_defaults(config: pytest.Config) -> Defaults:
         timeout_s=read("timeout", parse_seconds) or DEFAULT_TIMEOUT_S,
         startup_timeout_s=read("startup_timeout", parse_seconds) or DEFAULT_STARTUP_TIMEOUT_S,
         launch=read("launch", _parse_launch) or "auto",
+        early=read("early", _parse_early) or "fail",
         is_auto=read("mode", _parse_mode) == "auto",
         artifacts=config.rootpath / artifacts,
         is_required=bool(config.getini("multihost_require")),
@@ -209,6 +214,14 @@ def _parse_launch(text: str) -> str:
         happened = f"must be one of {', '.join(LAUNCHES)}, not {text!r}"
         raise SettingError(happened)
     return text
+
+
+def _parse_early(text: str) -> Early:
+    for known in get_args(Early):
+        if text == known:
+            return known  # type: ignore[no-any-return] # get_args is not typed
+    happened = f"must be one of {', '.join(get_args(Early))}, not {text!r}"
+    raise SettingError(happened)
 
 
 def _parse_mode(text: str) -> str:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-import psutil
 import pytest
 
 from pytest_multihost.analysis.fired import demand_fired
@@ -39,6 +38,7 @@ from pytest_multihost.pytest_plugin.options import Defaults
 from pytest_multihost.pytest_plugin.scratch import environment, make_scratch, tidy
 from pytest_multihost.pytest_plugin.serving import offered_backends, plain_nodeid
 from pytest_multihost.pytest_plugin.tally import Tally
+from pytest_multihost.pytest_plugin.watching import warn_of, watch_on
 from pytest_multihost.reporting.artifacts import (
     RunFolder,
     new_run_id,
@@ -47,9 +47,7 @@ from pytest_multihost.reporting.artifacts import (
     write_facts,
 )
 from pytest_multihost.watch.clock import MonotonicClock
-from pytest_multihost.watch.descriptors import Ours
 from pytest_multihost.watch.dump import dump_stacks
-from pytest_multihost.watch.watchdog import Watchdog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +218,7 @@ class Run:
         scratch = make_scratch(self.config, spec)
         directory = self._make_directory(spec, scratch)
         self.tally.ran += 1
+        watchdog = watch_on(spec, self.tally.defaults, directory, scratch)
         with self._places(spec.size), self._live(directory, spec.size) as live:
             around = Surroundings(
                 launcher=self._ladder(plan),
@@ -230,14 +229,10 @@ class Run:
                 primary_leaves_last=plan.backend.primary_leaves_last,
                 on_tick=live.show,
                 tick_s=0.1 if isinstance(live, LiveOutput) else 1.0,
-                watch=Watchdog(
-                    scratch,
-                    spec.size,
-                    _ours(directory, scratch),
-                    may_run_jax=spec.backend not in ("gloo", "nccl"),
-                ),
+                watch=watchdog,
             )
             result = run_world(spec, around)
+        warn_of(item, watchdog)
         telling = Telling(str(self.config.rootpath), source_line)
         judged = judge_world(result, plan.symptoms, telling)
         finding, diagnosis = judged.finding, judged.diagnosis
@@ -382,14 +377,6 @@ def _spec(
 def _unsound(error: UnsoundForkError) -> str:
     remedy = "Use --multihost-launch=auto, or move what starts threads or a runtime into a fixture."
     return f"{error.happened}\nSeen: {error.seen}.\n{remedy}"
-
-
-def _ours(directory: Path, scratch: Path) -> Ours:
-    """Return what of a rank's descriptors belongs to the harness."""
-    paths = tuple(f"{place}/rank-*" for place in (directory, scratch))
-    controller = frozenset({os.getpid()})
-    server = frozenset(child.pid for child in psutil.Process().children())
-    return Ours(idle=server, channels=controller, paths=paths)
 
 
 def source_line(file: str, line: int) -> str:

@@ -1,0 +1,50 @@
+"""The watch on one world, as the settings want it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pytest_multihost.model.spec import WorldSpec
+from pytest_multihost.pytest_plugin.options import Defaults
+from pytest_multihost.pytest_plugin.tally import PytestMultihostWarning
+from pytest_multihost.watch.descriptors import Ours
+from pytest_multihost.watch.watchdog import Watchdog
+
+_WITHOUT_JAX = ("gloo", "nccl")
+
+
+def watch_on(spec: WorldSpec, defaults: Defaults, directory: Path, scratch: Path) -> Watchdog:
+    """Return a watch on a world.
+
+    Args:
+        spec: The world.
+        defaults: The settings.
+        directory: Where its logs go.
+        scratch: Its own directory for everything else.
+    """
+    return Watchdog(
+        scratch,
+        spec.size,
+        _ours(directory, scratch),
+        may_run_jax=spec.backend not in _WITHOUT_JAX,
+        early=defaults.early,
+    )
+
+
+def warn_of(item: pytest.Item, watchdog: Watchdog) -> None:
+    """Tell of a hang that was proven and, with multihost_early = warn, waited out."""
+    if watchdog.warned is not None:
+        message = f"the world was seen to hang ({watchdog.warned}); its deadline was waited for"
+        item.warn(PytestMultihostWarning(message))
+
+
+def _ours(directory: Path, scratch: Path) -> Ours:
+    """Return what of a rank's descriptors belongs to the harness."""
+    paths = tuple(f"{place}/rank-*" for place in (directory, scratch))
+    controller = frozenset({os.getpid()})
+    server = frozenset(child.pid for child in psutil.Process().children())
+    return Ours(idle=server, channels=controller, paths=paths)
