@@ -19,6 +19,7 @@ from pytest_multihost.analysis.waits import (
     family,
     find_waits,
     graph_of,
+    launched_work,
 )
 from pytest_multihost.model.diagnosis import Confidence, Kind
 from pytest_multihost.model.operation import Operation
@@ -75,8 +76,18 @@ _BY_STATE: Mapping[str, Kind] = {
 
 
 def find_causes(standings: Sequence[Standing]) -> tuple[Cause, ...]:
-    """Return every cause that can be told, the diagnosis first."""
-    waits = find_waits(standings)
+    """Return every cause that can be told, the diagnosis first.
+
+    Work that a rank has launched and does not wait for makes it wait for nobody; but where nobody
+    is seen to wait at all, somebody may be asking it again and again whether it is done.
+    """
+    causes = _causes(standings, find_waits(standings))
+    if any(cause.waiting for cause in causes):
+        return causes
+    return _causes(standings, (*find_waits(standings), *launched_work(standings))) or causes
+
+
+def _causes(standings: Sequence[Standing], waits: Sequence[Wait]) -> tuple[Cause, ...]:
     graph = graph_of(waits, [each.rank for each in standings])
     by_rank = {each.rank: each for each in standings}
     found = [_cause(sink, graph, waits, by_rank) for sink in graph.sinks()]

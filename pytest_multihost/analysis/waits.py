@@ -9,7 +9,7 @@ B and B for C, it is C.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pytest_multihost.model.operation import GroupKey, Operation
@@ -101,6 +101,19 @@ def _waits_of(standing: Standing, others: Mapping[int, Standing]) -> Iterator[Wa
     if standing.state in ("alive", "stopped"):
         for operation in standing.pending:
             yield _wait(standing.rank, operation, others)
+
+
+def launched_work(standings: Sequence[Standing]) -> tuple[Wait, ...]:
+    """Return the waits that there are if ranks ask for the end of what they have launched."""
+    by_rank = {each.rank: each for each in standings}
+    found = [
+        _wait(each.rank, operation, by_rank)
+        for each in standings
+        if each.state == "alive"
+        for operation in each.known
+        if operation.is_open and operation.waited_s is None and operation.kind != "wait"
+    ]
+    return tuple(replace(wait, is_sure=False) for wait in found if wait.missing)
 
 
 def _lost_to(rank: int, others: Mapping[int, Standing]) -> frozenset[int]:

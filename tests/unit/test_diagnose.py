@@ -375,3 +375,21 @@ def test_a_graph_of_64_ranks_in_a_chain_ends_in_one_sink() -> None:
 def test_an_empty_graph_has_no_sinks() -> None:
     """Nothing to say about no ranks."""
     assert graph_of((), ()).sinks() == ()
+
+
+def test_who_asks_for_the_end_of_launched_work_waits_for_it() -> None:
+    """Where nobody is seen to wait, a rank may be polling what it has launched."""
+    [cause] = find_causes([stands(0, ASYNC, label="SLEEPING"), stands(1, label="SLEEPING")])
+    assert (cause.kind, cause.culprits, cause.waiting, cause.confidence) == (
+        "straggler",
+        (1,),
+        (0,),
+        "likely",
+    )
+
+
+def test_launched_work_does_not_excuse_a_rank_that_others_wait_for() -> None:
+    """It sleeps; that its work waits for another rank keeps nobody."""
+    barrier = collective(1, name="barrier", group=(0, 1), ordinal=1)
+    first = find_causes([stands(0, ASYNC, label="SLEEPING"), stands(1, barrier)])[0]
+    assert (first.kind, first.culprits) == ("straggler", (0,))
