@@ -23,7 +23,7 @@ from pathlib import Path
 from signal import SIGTERM
 from typing import Any, Literal, Self
 
-from pytest_multihost.launch.protocol import Ending
+from pytest_multihost.launch.protocol import DumpKind, Ending
 from pytest_multihost.launch.wire import Frame
 from pytest_multihost.model.event import Event, EventKind
 from pytest_multihost.model.spec import WorldSpec
@@ -192,8 +192,9 @@ class ScriptedLauncher:
         trigger = frame.header.get("gate", frame.header["kind"])
         self._schedule(step for step in self.script if (step.rank, step.on) == (rank, trigger))
 
-    def request_dumps(self, ranks: Sequence[int]) -> None:
+    def request_dumps(self, ranks: Sequence[int], kind: DumpKind) -> None:
         """Note who was asked."""
+        del kind
         self.dumped.append(tuple(ranks))
 
     def pause(self, rank: int, wish: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pytest_multihost.model.stack import Dump, Frame, ThreadStack
 
 _THREAD = re.compile(
-    r"(Current thread|Thread) (0x[0-9a-f]+)(?: \[(.*)\])? \(most recent call first\):"
+    r"(Current thread|Thread|Stack)(?: (0x[0-9a-f]+)(?: \[(.*)\])?)? \(most recent call first\):"
 )
 _ESCAPE = re.compile(r"\\(x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
@@ -57,7 +57,7 @@ def _blocks(text: str) -> Iterator[tuple[re.Match[str], list[str], bool]]:
 def _thread(head: re.Match[str], lines: Sequence[str]) -> ThreadStack:
     frames = (_frame(found) for line in lines if (found := _FRAME.match(line)))
     return ThreadStack(
-        name=head[3] or head[2],
+        name=head[3] or head[2] or "MainThread",  # "Stack" heads the only thread asked for
         frames=tuple(frames),
         current=head[1] == "Current thread",
         truncated="  ..." in lines,

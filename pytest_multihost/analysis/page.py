@@ -16,6 +16,7 @@ from pytest_multihost.model.sighting import RankSighting
 
 _MAX_EVIDENCE = 6
 _MAX_BRANCHES = 12
+_MAX_TASKS = 6
 _DETECTED = {
     "proof": "nothing could move before the deadline",
     "mismatch": "these can never match",
@@ -141,6 +142,12 @@ def tree_lines(result: WorldResult, telling: Telling) -> Iterator[str]:
         yield f"{head:<{width}}  {at.file}:{at.line}{source}"
     if len(drawn) > _MAX_BRANCHES:
         yield f"and {len(drawn) - _MAX_BRANCHES} more branches in verdict.json"
+    for dump in result.dumps:
+        for task in dump.tasks[:_MAX_TASKS]:
+            yield f"task of rank {dump.rank}: {task}"
+    moving = [dump.rank for dump in result.dumps if dump.has_moved]
+    if moving:
+        yield f"{rank_set(moving)} moved between two dumps"
     silent = [dump.rank for dump in result.dumps if not dump.threads]
     if silent:
         yield f"{rank_set(silent)} gave no stack: it ignores the signal, or waits in the kernel"

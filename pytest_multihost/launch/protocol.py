@@ -26,7 +26,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, Literal, NoReturn, Protocol, get_args
 
 from pytest_multihost.launch.wire import Channel, Frame
 from pytest_multihost.model.event import Event
@@ -42,13 +42,21 @@ RunRank = Callable[[RankSpec, Channel], NoReturn]
 """What a freshly forked rank does for the rest of its life."""
 
 
-def dump_signal() -> int:
-    """Return the signal on which a rank writes its stacks.
+DumpKind = Literal[
+    "threads",  # the stacks of all threads
+    "main",  # that of the main thread alone
+    "tasks",  # what asyncio's tasks wait for
+]
+"""What a rank can be asked for by a signal."""
+
+
+def dump_signal(kind: DumpKind) -> int:
+    """Return the signal on which a rank writes what is asked for.
 
     A real-time signal: they queue, and unlike SIGUSR1 and SIGUSR2 no scheduler or trainer sends
     them (torchelastic and Slurm use those to announce termination).
     """
-    return signal.SIGRTMIN + 9
+    return signal.SIGRTMIN + 9 + get_args(DumpKind).index(kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +116,8 @@ class RunningWorld(Protocol):
     def send(self, rank: int, frame: Frame) -> None:
         """Send a frame to a rank; a rank that is gone is no error here."""
 
-    def request_dumps(self, ranks: Sequence[int]) -> None:
-        """Have every rank of `ranks` write its stacks to its file."""
+    def request_dumps(self, ranks: Sequence[int], kind: DumpKind) -> None:
+        """Have every rank of `ranks` write what is asked for to its file."""
 
     def pause(self, rank: int, wish: Mapping[str, Any]) -> None:
         """Have a rank stopped, once or in turns, and continued by the clock.

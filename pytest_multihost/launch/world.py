@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_multihost.launch.connection import ServerConnection
-from pytest_multihost.launch.protocol import Ending, Packet, dump_signal
+from pytest_multihost.launch.protocol import DumpKind, Ending, Packet, dump_signal
 from pytest_multihost.launch.wire import Decoder, Frame, GarbledError, encode, read_available
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.event import TOLD_BY_RANKS, Event, ExitStatus
@@ -93,9 +93,9 @@ class LaunchedWorld:
         interest = selectors.EVENT_READ | (selectors.EVENT_WRITE if pending else 0)
         self._selector.modify(stream, interest, rank)
 
-    def request_dumps(self, ranks: Sequence[int]) -> None:
-        """Have every rank of `ranks` write its stacks to its file."""
-        header = {"kind": "signal", "ranks": list(ranks), "signal": dump_signal()}
+    def request_dumps(self, ranks: Sequence[int], kind: DumpKind) -> None:
+        """Have every rank of `ranks` write what is asked for to its file."""
+        header = {"kind": "signal", "ranks": list(ranks), "signal": dump_signal(kind)}
         self.server.tell(header)
 
     def pause(self, rank: int, wish: Mapping[str, Any]) -> None:

@@ -42,12 +42,16 @@ class Dump:
         source: Which dumper made it, e.g. ``faulthandler``.
         threads: As the dumper ordered them; empty when the rank gave no answer.
         lacks_main: Whether the dumper left threads out, the oldest and so the main one first.
+        has_moved: Whether the main thread was elsewhere when it was asked the first time.
+        tasks: What asyncio's tasks wait for: a line for each, outermost first.
     """
 
     rank: int
     source: str
     threads: tuple[ThreadStack, ...]
     lacks_main: bool = False
+    has_moved: bool = False
+    tasks: tuple[str, ...] = ()
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Dump:
@@ -56,7 +60,7 @@ class Dump:
             ThreadStack(**{**each, "frames": tuple(Frame(**frame) for frame in each["frames"])})
             for each in data["threads"]
         )
-        return cls(**{**data, "threads": threads})
+        return cls(**{**data, "threads": threads, "tasks": tuple(data["tasks"])})
 
     @property
     def main(self) -> ThreadStack | None:

@@ -20,6 +20,7 @@ from typing import Any
 from pytest_multihost.launch.protocol import dump_signal
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.rank.environment import foreign_variables, rank_variables
+from pytest_multihost.rank.tasks import answer_for_tasks
 
 _keep_open: list[io.BufferedWriter] = []
 """faulthandler writes to a bare descriptor number: the file must live as long as the process."""
@@ -109,8 +110,11 @@ def _seed_generators(seed: str) -> None:
 
 
 def _arm_faulthandler(stacks: Path) -> None:
-    """Have fatal signals end up in the log and the dump signal in the stacks file."""
+    """Have fatal signals end up in the log, and stacks in their files when they are asked for."""
     faulthandler.enable(file=2)
-    file = stacks.open("wb", buffering=0)
-    _keep_open.append(file)  # type: ignore[arg-type]
-    faulthandler.register(dump_signal(), file=file, all_threads=True, chain=False)
+    for kind, path in (("threads", stacks), ("main", stacks.with_suffix(".main"))):
+        file = path.open("wb", buffering=0)
+        _keep_open.append(file)  # type: ignore[arg-type]
+        number, is_all = dump_signal(kind), kind == "threads"  # type: ignore[arg-type]
+        faulthandler.register(number, file=file, all_threads=is_all, chain=False)
+    answer_for_tasks(dump_signal("tasks"), stacks.with_suffix(".tasks"))

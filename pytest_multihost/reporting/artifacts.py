@@ -120,7 +120,7 @@ def write_attempt(
     with (directory / "history.jsonl").open("w", encoding="utf-8") as file:
         for event in history:
             file.write(json.dumps(event.to_json(origin_s=origin_s), default=repr) + "\n")
-    for path in directory.glob("rank-*.stacks"):
+    for path in (*directory.glob("rank-*.stacks"), *directory.glob("rank-*.main")):
         if path.stat().st_size == 0:
             with contextlib.suppress(OSError):
                 path.unlink()

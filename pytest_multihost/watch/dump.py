@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pytest_multihost.analysis.merge import parse_faulthandler
-from pytest_multihost.launch.protocol import RunningWorld
+from pytest_multihost.launch.protocol import DumpKind, RunningWorld
 from pytest_multihost.model.stack import Dump
 
 BUDGET_S = 2.0
 """How long to wait for the answers. Four idle ranks take 3 ms; a busy machine takes longer."""
 
-_POLL_S = 0.01
+_TASKS_S = 0.5
+"""The same for tasks of asyncio: only a rank that runs an event loop can answer."""
+
+_POLL_S = 0.005
+_LOOP = "asyncio/base_events.py"
 
 
 def dump_stacks(world: RunningWorld, ranks: Sequence[int], directory: Path) -> tuple[Dump, ...]:
@@ -22,23 +27,65 @@ def dump_stacks(world: RunningWorld, ranks: Sequence[int], directory: Path) -> t
     faulthandler works in a signal handler: it answers with the interpreter lock held, in any
     blocking call, but not in uninterruptible sleep. Asking is for ranks that are to be ended: a
     running rank with several busy threads can crash of it (python/cpython issue 116008).
+
+    All are asked twice, to tell who moves from who stands; the first answer counts, because being
+    asked lets a stopped rank go on, and native code that takes a signal for an end. A rank with more than 100 threads is
+    asked for its main one alone: the oldest are what faulthandler leaves out.
     """
-    if not ranks:
-        return ()
-    files = {rank: directory / f"rank-{rank}.stacks" for rank in ranks}
-    world.request_dumps(ranks)
-    _await_answers(list(files.values()))
-    return tuple(parse_faulthandler(_read(file), rank=rank) for rank, file in files.items())
+    first = _ask_for_stacks(world, ranks, directory, "threads")
+    answered = [rank for rank in ranks if first[rank].threads]
+    second = {**first, **_ask_for_stacks(world, answered, directory, "threads")}
+    dumps = {rank: _compared(first[rank], second[rank]) for rank in ranks}
+    lacking = [rank for rank in answered if dumps[rank].lacks_main]
+    for rank, main in _ask_for_stacks(world, lacking, directory, "main").items():
+        if main.threads:
+            threads = (*dumps[rank].threads, main.threads[-1])
+            dumps[rank] = replace(dumps[rank], threads=threads, lacks_main=False)
+    for rank, tasks in _ask_for_tasks(world, dumps, directory).items():
+        dumps[rank] = replace(dumps[rank], tasks=tasks)
+    return tuple(dumps[rank] for rank in ranks)
 
 
-def _await_answers(files: Sequence[Path]) -> None:
-    """Wait until every file has content and none has grown since the last look."""
-    deadline = time.monotonic() + BUDGET_S
+def _ask_for_stacks(
+    world: RunningWorld, ranks: Sequence[int], directory: Path, kind: DumpKind
+) -> dict[int, Dump]:
+    suffix = "stacks" if kind == "threads" else kind
+    files = {rank: directory / f"rank-{rank}.{suffix}" for rank in ranks}
+    _ask(world, files, kind, BUDGET_S)
+    return {rank: parse_faulthandler(_read(file), rank=rank) for rank, file in files.items()}
+
+
+def _ask_for_tasks(
+    world: RunningWorld, dumps: Mapping[int, Dump], directory: Path
+) -> dict[int, tuple[str, ...]]:
+    """Return the tasks of ranks whose main thread runs an event loop of asyncio."""
+    files = {
+        rank: directory / f"rank-{rank}.tasks"
+        for rank, dump in dumps.items()
+        if dump.main is not None and any(f.file.endswith(_LOOP) for f in dump.main.frames)
+    }
+    _ask(world, files, "tasks", _TASKS_S)
+    return {rank: tuple(_read(file).splitlines()) for rank, file in files.items()}
+
+
+def _compared(first: Dump, second: Dump) -> Dump:
+    one, two = (dump.main.frames if dump.main else () for dump in (first, second))
+    return replace(first, has_moved=one != two)
+
+
+def _ask(world: RunningWorld, files: Mapping[int, Path], kind: DumpKind, budget_s: float) -> None:
+    """Ask ranks, and wait until every file has grown and none has since the last look."""
+    if not files:
+        return
+    before = [_size(file) for file in files.values()]
+    world.request_dumps(list(files), kind)
+    deadline = time.monotonic() + budget_s
     sizes: list[int] = []
     while time.monotonic() < deadline:
         time.sleep(_POLL_S)
-        last, sizes = sizes, [_size(file) for file in files]
-        if all(sizes) and sizes == last:
+        last, sizes = sizes, [_size(file) for file in files.values()]
+        has_grown = all(size > was for size, was in zip(sizes, before, strict=True))
+        if has_grown and sizes == last:
             return
 
 

@@ -75,7 +75,7 @@ def run(tmp_path: Path) -> Callable[..., Ran]:
 
         def dumper(world: RunningWorld, ranks: Sequence[int], _: Path) -> tuple[Dump, ...]:
             assert launcher.ended == [], "a rank that has been ended has no stack"
-            world.request_dumps(ranks)
+            world.request_dumps(ranks, "threads")
             return tuple(make_dump(rank, "test_it.py:1 test_it") for rank in ranks)
 
         spec = make_spec(size, timeout_s=timeout_s, startup_timeout_s=startup_timeout_s)
