@@ -39,7 +39,7 @@ TERM_GRACE_S = 0.5
 _SEEN: Mapping[Ending, str] = {
     "proof": "nothing can move before the deadline",
     "mismatch": "ranks are in operations that can never match",
-    "stopped": "a rank is stopped by somebody else",
+    "stopped": "a rank is stopped",
 }
 """Endings by what the watch has seen, in words."""
 
@@ -62,6 +62,7 @@ class Surroundings:
             the seconds so far and what is known.
         tick_s: How long nothing may happen before `on_tick` is called.
         watch: Looks at the ranks from outside.
+        on_hang: Called before ranks are ended that did not end by themselves.
     """
 
     launcher: Launcher
@@ -72,7 +73,8 @@ class Surroundings:
     primary_leaves_last: bool = False
     on_tick: OnTick | None = None
     tick_s: float = 1.0
-    watch: Watch = NoWatch()
+    watch: Watch = field(default_factory=NoWatch)
+    on_hang: Callable[[Sequence[RankFacts]], None] | None = None
 
 
 def run_world(spec: WorldSpec, around: Surroundings) -> WorldResult:
@@ -133,6 +135,8 @@ class _Course:
         try:
             ending = self._follow(world, exchange)
         except KeyboardInterrupt:
+            with contextlib.suppress(LaunchError, KeyboardInterrupt):
+                self._take_stacks(world)  # who interrupts wants to know where it hung
             with contextlib.suppress(LaunchError):
                 self._end(world)
             return "interrupted", "interrupted by Ctrl-C"
@@ -154,6 +158,8 @@ class _Course:
             ground = self._look(now)
             if ground is not None or now >= limit_s:
                 self._dump(world)
+                if self.around.on_hang is not None:
+                    self.around.on_hang(self.facts)
                 return ground or ending, self._why(ground or ending)
             tick_s = min(self.around.tick_s, self.around.watch.interval_s)
             for event in world.wait(max(0.0, min(limit_s - now, tick_s))):
@@ -181,9 +187,12 @@ class _Course:
     def _dump(self, world: RunningWorld) -> None:
         self.decided_s = self.around.clock.now()
         self.observed = self.around.watch.close(self.decided_s, self.facts)
+        self._take_stacks(world)
+        self.detected_s = self.around.clock.now()
+
+    def _take_stacks(self, world: RunningWorld) -> None:
         alive = [each.rank for each in self.facts if each.can_dump and not each.is_gone]
         self.dumps = self.around.dumper(world, alive, self.around.directory)
-        self.detected_s = self.around.clock.now()
 
     def _take(self, event: Event) -> None:
         self.history.append(event)

@@ -14,7 +14,12 @@ import pytest
 from pytest_multihost import hookspecs
 from pytest_multihost.pytest_plugin import interop
 from pytest_multihost.pytest_plugin.errand import errand
-from pytest_multihost.pytest_plugin.fixtures import shared_tmp_path, world
+from pytest_multihost.pytest_plugin.fixtures import (
+    asks_for_store,
+    object_store,
+    shared_tmp_path,
+    world,
+)
 from pytest_multihost.pytest_plugin.marks import (
     EXPECT_SIGNATURE,
     NO_SIGNATURE,
@@ -30,7 +35,8 @@ if TYPE_CHECKING:
     from pytest_multihost.backends.backend import Backend
     from pytest_multihost.nemesis.kind import FaultKind
 
-__all__ = ["shared_tmp_path", "world"]  # pytest finds fixtures in the plugin's namespace
+# pytest finds fixtures in the plugin's namespace.
+__all__ = ["object_store", "shared_tmp_path", "world"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -91,6 +97,10 @@ def pytest_collection_finish(session: pytest.Session) -> Generator[None]:
         from pytest_multihost.pytest_plugin.remote import serve_or_live
 
         serve_or_live(task, session)
+    if any(map(asks_for_store, session.items)):
+        from pytest_multihost.pytest_plugin.object_store import start_store
+
+        start_store(session.config)
     defaults = session.config.stash[TALLY].defaults
     if chosen := [item for item in session.items if is_multihost(item, defaults)]:
         from pytest_multihost.pytest_plugin.worlds import start_worlds
@@ -106,6 +116,16 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
         give_up(task)
     require_worlds(session.config.stash[TALLY], session)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_report_teststatus(
+    report: pytest.TestReport,
+) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
+    """Give a hang a letter of its own; it counts as a failure."""
+    if report.failed and getattr(report, "is_multihost_hang", False):
+        return "failed", "H", ("HUNG", {"red": True})
+    return None
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

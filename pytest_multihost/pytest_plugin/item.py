@@ -126,6 +126,8 @@ def finish_report(
     if attempted is None or call.when == "setup":
         return
     finding = attempted.finding
+    if finding.outcome == "hung":
+        report.is_multihost_hang = True  # type: ignore[attr-defined] # for the letter, over xdist too
     if call.when == "call" and finding.when != "teardown":
         _apply_status(item, report, attempted)
     if finding.status == "error" and finding.when == "setup" and call.when == "call":

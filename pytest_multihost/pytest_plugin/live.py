@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -56,11 +56,9 @@ class LiveLine:
         Past the terminal writer, whose count of columns must not see our text; and past the
         capture, which holds the writer's descriptor while a test runs.
         """
-        capture: Any = self.config.pluginmanager.get_plugin("capturemanager")
-        is_free = capture.global_and_fixture_disabled() if capture else nullcontext()
         writer = _terminal_writer(self.config)
         file = writer._file if writer is not None else None  # noqa: SLF001 - no public way
-        with is_free:
+        with _uncaptured(self.config):
             if file is not None and self._is_terminal(file):
                 file.write(text)
                 file.flush()
@@ -79,10 +77,17 @@ def _terminal_writer(config: pytest.Config) -> Any:  # noqa: ANN401 - private to
 
 
 def write_through(config: pytest.Config, text: str) -> None:
-    """Write `text` to the terminal, if pytest has one."""
+    """Write `text` to where pytest writes, also while it captures what tests write."""
     writer = _terminal_writer(config)
     if writer is not None:
-        writer.write(text)
+        with _uncaptured(config):
+            writer.write(text)
+            writer.flush()
+
+
+def _uncaptured(config: pytest.Config) -> AbstractContextManager[None]:
+    capture: Any = config.pluginmanager.get_plugin("capturemanager")
+    return capture.global_and_fixture_disabled() if capture else nullcontext()
 
 
 @dataclass(slots=True)

@@ -65,6 +65,11 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="FAULT",
         help="Give a fault to every multihost test, as 'slow_io(rank=0, seconds=2)'",
     )
+    group.addoption(
+        "--multihost-keep",
+        action="store_true",
+        help="Leave the ranks of a world that hangs alive, say how to attach, wait for Ctrl-C",
+    )
     group.addoption("--multihost-seed", type=int, metavar="N", help="What chance is drawn from")
     group.addoption(
         "--multihost-replay", metavar="TOKEN", help="Repeat what a failing world has printed"

@@ -60,15 +60,16 @@ def longrepr(item: pytest.Item, attempted: Attempted) -> TerminalRepr | str:
 def _headline(item: pytest.Item, attempted: Attempted) -> ExceptionRepr:
     finding = attempted.finding
     message = finding.reason
-    if finding.outcome in ("hung", "crashed"):
-        message = f"{finding.outcome.upper()}  {message}"
+    if finding.outcome == "crashed":
+        message = f"CRASHED  {message}"
     headline = next((e for e in finding.ranks if e.facts.rank == finding.headline), None)
     if headline is not None and headline.report is not None:
         original = _deserialized(item.config, headline.report).longrepr
         if isinstance(original, ExceptionRepr) and original.reprcrash is not None:
             original.reprcrash.message = message
             return original
-    text = headline.error.text if headline is not None and headline.error else message
+    word = "HUNG  " if finding.outcome == "hung" else ""  # the summary has a word of its own
+    text = headline.error.text if headline is not None and headline.error else f"{word}{message}"
     path, line, _ = item.location
     return make_longrepr(text, file=path, line=(line or 0) + 1, message=message)
 
@@ -143,6 +144,10 @@ def add_properties(item: pytest.Item, attempted: Attempted) -> None:
         for name, value in _properties(finding):
             found.setdefault((name, repr(value)), (value, []))[1].append(finding.facts.rank)
     size = attempted.result.spec.size
+    if attempted.diagnosis is not None:
+        item.user_properties.append(("multihost_kind", attempted.diagnosis.kind))
+        culprits = ",".join(map(str, attempted.diagnosis.culprits))
+        item.user_properties.append(("multihost_culprits", culprits))
     for (name, _), (value, ranks) in found.items():
         suffix = "" if len(set(ranks)) == size else f"[{rank_set(ranks)}]"
         item.user_properties.append((f"{name}{suffix}", value))

@@ -15,6 +15,7 @@ import pytest
 
 from pytest_multihost.analysis.fired import demand_fired
 from pytest_multihost.analysis.outcome import Finding, Symptoms
+from pytest_multihost.analysis.page import tree_lines
 from pytest_multihost.analysis.passed import points_lines
 from pytest_multihost.analysis.record import Attempt, verdict
 from pytest_multihost.analysis.telling import Telling
@@ -23,22 +24,26 @@ from pytest_multihost.backends.registry import find
 from pytest_multihost.engine import Surroundings, run_world
 from pytest_multihost.explain import facts_of, judge_world
 from pytest_multihost.launch.ladder import Ladder
+from pytest_multihost.launch.protocol import RunningWorld
 from pytest_multihost.launch.throttle import place_count, places
 from pytest_multihost.model.diagnosis import Diagnosis
 from pytest_multihost.model.errors import LaunchError, SettingError, UnsoundForkError
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.spec import WorldSpec
+from pytest_multihost.model.stack import Dump
+from pytest_multihost.nemesis.aftermath import heal_files, settle
 from pytest_multihost.pytest_plugin.disturbing import Disturbing, read_disturbing
 from pytest_multihost.pytest_plugin.expect import Expectation, apply, expectation
 from pytest_multihost.pytest_plugin.launching import Launching
 from pytest_multihost.pytest_plugin.live import LiveLine, LiveOutput, write_through
 from pytest_multihost.pytest_plugin.marks import scalars, wanted
+from pytest_multihost.pytest_plugin.needs import Need, launch_problems, need_of
 from pytest_multihost.pytest_plugin.options import Defaults
 from pytest_multihost.pytest_plugin.scratch import environment, make_scratch, tidy
 from pytest_multihost.pytest_plugin.serving import offered_backends, plain_nodeid
 from pytest_multihost.pytest_plugin.tally import Tally
-from pytest_multihost.pytest_plugin.watching import warn_of, watch_on
+from pytest_multihost.pytest_plugin.watching import keep_alive, warn_of, watch_on
 from pytest_multihost.reporting.artifacts import (
     RunFolder,
     new_run_id,
@@ -82,15 +87,12 @@ class Attempted:
     directory: Path
 
 
-_Env = tuple[tuple[tuple[str, str], ...], bool]
-
-
 @dataclass(frozen=True, slots=True)
 class _Opened:
     """What a run has once it is known that there are multihost tests."""
 
     launching: Launching
-    ladders: dict[_Env, Ladder]
+    ladders: dict[Need, Ladder]
     folder: RunFolder
 
 
@@ -125,6 +127,7 @@ class Run:
             problems += [f"{item.nodeid}: @pytest.mark.multihost {each}" for each in wrong]
             if plan is not None:
                 faults, wrong = disturbing.faults_of(plan.nodeid, plan.size, plan.faults)
+                wrong += launch_problems(faults, self.tally.defaults.launch)
                 problems += [f"{item.nodeid}: @pytest.mark.multihost {each}" for each in wrong]
                 seed = disturbing.seed_of(plan.nodeid)
                 self.plans[item.nodeid] = replace(plan, faults=faults, seed=seed)
@@ -150,32 +153,27 @@ class Run:
             self._ladder(plan)
 
     def _ladder(self, plan: Plan) -> Ladder:
-        """Return the launcher for tests with the plan's environment, started."""
+        """Return the launcher for tests with the plan's needs, started."""
         opened = self._get_opened()
-        is_fresh = any(each.kind == "hash_seed" for each in plan.faults)
-        key = (tuple(sorted(plan.env.items())), is_fresh)
-        if key not in opened.ladders:
-            mode = "spawn" if is_fresh else self.tally.defaults.launch
-            ladder = opened.launching.ladder(mode, plan.env)
+        launch = self.tally.defaults.launch
+        need = need_of(plan.env, plan.faults, launch)
+        if need not in opened.ladders:
+            mode = "spawn" if need.is_fresh else launch
+            ladder = opened.launching.ladder(mode, need.variables)
             try:
                 ladder.open()
             except UnsoundForkError as error:
                 raise pytest.UsageError(_unsound(error)) from error
             except LaunchError as error:
                 raise pytest.UsageError(str(error)) from error
-            opened.ladders[key] = ladder
-        return opened.ladders[key]
+            opened.ladders[need] = ladder
+        return opened.ladders[need]
 
     def describe_launch(self) -> str:
         """Say which ways of launching are in use, and what forced those that are not cheapest."""
         parts = []
-        for key, ladder in self._get_opened().ladders.items():
-            why = [*ladder.reasons]
-            env, is_fresh = key
-            if is_fresh:
-                why.insert(0, "hash_seed")
-            if env:
-                why.insert(0, f"env={dict(env)}")
+        for need, ladder in self._get_opened().ladders.items():
+            why = [*need.reasons, *ladder.reasons]
             parts.append(f"{ladder.name} ({'; '.join(why)})" if why else ladder.name)
         return ", ".join(dict.fromkeys(parts))
 
@@ -222,7 +220,7 @@ class Run:
         with self._places(spec.size), self._live(directory, spec.size) as live:
             around = Surroundings(
                 launcher=self._ladder(plan),
-                dumper=dump_stacks,
+                dumper=partial(_dump_healed, scratch),
                 clock=MonotonicClock(),
                 directory=directory,
                 scratch=scratch,
@@ -230,8 +228,9 @@ class Run:
                 on_tick=live.show,
                 tick_s=0.1 if isinstance(live, LiveOutput) else 1.0,
                 watch=watchdog,
+                on_hang=partial(keep_alive, self.config) if self._keeps() else None,
             )
-            result = run_world(spec, around)
+            result = settle(run_world(spec, around), scratch)
         warn_of(item, watchdog)
         telling = Telling(str(self.config.rootpath), source_line)
         judged = judge_world(result, plan.symptoms, telling)
@@ -245,6 +244,8 @@ class Run:
         if finding.status == "passed":
             tidy(scratch, self.config)
         if result.ending == "interrupted":
+            lines = ["", "where the ranks were:", *tree_lines(result, telling), ""]
+            write_through(self.config, "\n".join(lines))
             raise KeyboardInterrupt
         return Attempted(result, finding, diagnosis, directory)
 
@@ -261,6 +262,10 @@ class Run:
         if self.config.getoption("capture", None) != "no":
             return LiveLine(self.config)
         return LiveOutput(directory, size, partial(write_through, self.config))
+
+    def _keeps(self) -> bool:
+        """Whether ranks that hang stay alive; in a worker of xdist nobody could press Ctrl-C."""
+        return bool(self.config.option.multihost_keep) and not hasattr(self.config, "workerinput")
 
     def _places(self, size: int) -> AbstractContextManager[None]:
         """Hold places for the ranks where other processes of this run start worlds too."""
@@ -372,6 +377,14 @@ def _spec(
         faults=plan.faults,
         tells_points=tells_points,
     )
+
+
+def _dump_healed(
+    scratch: Path, world: RunningWorld, ranks: Sequence[int], directory: Path
+) -> tuple[Dump, ...]:
+    """Take the stacks of ranks whose files are well: no answer may be slow on our account."""
+    heal_files(scratch, ranks)
+    return dump_stacks(world, ranks, directory)
 
 
 def _unsound(error: UnsoundForkError) -> str:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 import pytest
 
+from pytest_multihost.analysis.facts import RankFacts
 from pytest_multihost.model.spec import WorldSpec
+from pytest_multihost.pytest_plugin.live import write_through
 from pytest_multihost.pytest_plugin.options import Defaults
 from pytest_multihost.pytest_plugin.tally import PytestMultihostWarning
 from pytest_multihost.watch.descriptors import Ours
 from pytest_multihost.watch.watchdog import Watchdog
+
+KEPT_S = 3600.0
+"""How long ranks are kept at most, if nobody is there to press Ctrl-C."""
 
 _WITHOUT_JAX = ("gloo", "nccl")
 
@@ -48,3 +56,15 @@ def _ours(directory: Path, scratch: Path) -> Ours:
     controller = frozenset({os.getpid()})
     server = frozenset(child.pid for child in psutil.Process().children())
     return Ours(idle=server, channels=controller, paths=paths)
+
+
+def keep_alive(config: pytest.Config, facts: Sequence[RankFacts]) -> None:
+    """Say how to attach to ranks that hang, and leave them alone until Ctrl-C."""
+    alive = [each for each in facts if each.pid is not None and not each.is_gone]
+    lines = [f"  rank {each.rank}  py-spy dump --pid {each.pid}" for each in alive]
+    head = "the world hangs and its ranks are kept; Ctrl-C ends them and goes on:"
+    write_through(config, "\n".join(["", head, *lines, ""]))
+    deadline_s = time.monotonic() + KEPT_S
+    with contextlib.suppress(KeyboardInterrupt):
+        while time.monotonic() < deadline_s:
+            time.sleep(0.2)

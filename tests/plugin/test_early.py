@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
 import pytest
 
 HANG = """
@@ -23,9 +29,7 @@ def test_a_proven_hang_ends_its_world_long_before_the_deadline(run_worlds) -> No
     assert (diagnosis["detected_by"], diagnosis["culprits"]) == ("proof", [1])
     assert diagnosis["detected_after_s"] < 30
     assert diagnosis["where"]["source"] == "time.sleep(600)"
-    assert "FAILED test_worlds.py::test_it - HUNG  rank 1 never reached world.barrier 'b'" in (
-        worlds.stdout
-    )
+    assert "HUNG test_worlds.py::test_it - rank 1 never reached world.barrier 'b'" in worlds.stdout
 
 
 def test_early_off_waits_for_the_deadline(run_worlds) -> None:
@@ -98,3 +102,67 @@ def test_an_operation_of_ones_own_names_whom_it_waits_for(run_worlds) -> None:
         [0, 2],
     )
     assert "halo exchange" in diagnosis["summary"]
+
+
+def test_a_hang_has_a_letter_of_its_own(run_worlds) -> None:
+    """It counts as a failure all the same."""
+    worlds = run_worlds(HANG)
+    assert "test_worlds.py H" in worlds.stdout
+    worlds.run.assert_outcomes(failed=1)
+
+
+def test_verbose_says_hung(run_worlds) -> None:
+    """In a word."""
+    assert "test_worlds.py::test_it HUNG" in run_worlds(HANG, "-v").stdout
+
+
+def test_junit_has_the_culprit_and_the_kind(run_worlds, pytester: pytest.Pytester) -> None:
+    """As properties of the one case, and the summary as its message."""
+    run_worlds(HANG, "--junitxml=junit.xml")
+    text = (pytester.path / "junit.xml").read_text()
+    assert text.count("<testcase") == 1
+    assert '<property name="multihost_kind" value="straggler"' in text
+    assert '<property name="multihost_culprits" value="1"' in text
+    assert "message=\"rank 1 never reached world.barrier 'b'\"" in text
+
+
+def start(pytester: pytest.Pytester, *args: str) -> subprocess.Popen[str]:
+    """Start a run that the test can send signals to."""
+    pytester.makepyfile(test_worlds=HANG)
+    command = [sys.executable, "-u", "-m", "pytest", "-p", "multihost_hangs", *args]
+    return subprocess.Popen(
+        command, cwd=pytester.path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def test_ctrl_c_shows_where_the_ranks_were(run_worlds, pytester: pytest.Pytester) -> None:
+    """Who interrupts a run wants to know what it hung in."""
+    del run_worlds  # for its environment, and its look at what is left
+    run = start(pytester, "--multihost-early=off")
+    time.sleep(2.5)
+    run.send_signal(signal.SIGINT)
+    output, _ = run.communicate(timeout=30)
+    assert "where the ranks were:" in output
+    assert "» time.sleep(600)" in output
+    assert run.returncode == pytest.ExitCode.INTERRUPTED
+
+
+def test_keep_leaves_the_ranks_alive_and_says_how_to_attach(
+    run_worlds, pytester: pytest.Pytester
+) -> None:
+    """Until Ctrl-C, which ends them; the verdict is written then."""
+    del run_worlds
+    run = start(pytester, "--multihost-keep")
+    assert run.stdout is not None
+    lines = []
+    for line in run.stdout:
+        lines.append(line)
+        if "py-spy dump --pid" in line and "rank 2" in line:
+            break
+    pid = int(lines[-1].split()[-1])
+    time.sleep(1)
+    assert psutil.pid_exists(pid)
+    run.send_signal(signal.SIGINT)
+    output, _ = run.communicate(timeout=30)
+    assert "HUNG  rank 1 never reached world.barrier 'b'" in output
+    assert run.returncode == pytest.ExitCode.TESTS_FAILED
