@@ -41,7 +41,9 @@ def fault_records(result: WorldResult) -> tuple[dict[str, Any], ...]:
             for rank in fault.ranks
             if isinstance(rank, int) and (found := firings(result.history, index, rank))
         }
-        records.append({**fault.to_json(), "fired": fired})
+        note = _note(result.history, index)
+        told = {"note": note} if note else {}
+        records.append({**fault.to_json(), "fired": fired, **told})
     return tuple(records)
 
 
@@ -55,16 +57,31 @@ def unfired(result: WorldResult) -> list[str]:
             if isinstance(rank, int) and not firings(result.history, index, rank)
         ]
         if fault.must_fire and missed:
-            found.append(_told(fault, missed, result.history))
+            found.append(_told(index, fault, missed, result.history))
     return found
 
 
-def _told(fault: Fault, missed: Sequence[int], history: Sequence[Event]) -> str:
+def fault_notes(result: WorldResult) -> list[str]:
+    """Return what the reader of a verdict should know of its faults, each thing once."""
+    found = (_note(result.history, index) for index in range(len(result.spec.faults)))
+    return list(dict.fromkeys(note for note in found if note))
+
+
+def _note(history: Iterable[Event], index: int) -> str:
+    for event in history:
+        if event.kind == "fault" and event.detail["index"] == index and "note" in event.detail:
+            return str(event.detail["note"])
+    return ""
+
+
+def _told(index: int, fault: Fault, missed: Sequence[int], history: Sequence[Event]) -> str:
     names = rank_set(missed)
     passed = _passed(history, missed[0], fault)
     if fault.kind == "slow_io" and fault.at.point == "start":
         path = fault.params.get("path", "")
-        return f"{fault!r} never fired on {names}: no file that Python used matches {path!r}"
+        note = _note(history, index)
+        more = f" ({note})" if note else ""
+        return f"{fault!r} never fired on {names}: no file that it used matches {path!r}{more}"
     seen = f"rank {missed[0]} passed {passed}" if passed else f"rank {missed[0]} passed none such"
     return f"{fault!r} never fired on {names}: {seen}"
 
@@ -102,4 +119,4 @@ def fault_lines(result: WorldResult) -> list[str]:
             if isinstance(rank, int) and (found := firings(result.history, index, rank))
         ]
         lines.append(f"fault  {fault!r}: {', '.join(times) if times else 'never fired'}")
-    return lines
+    return [*lines, *(f"note   {each}" for each in fault_notes(result))]

@@ -47,6 +47,18 @@ def continued_by_plan(faults: Sequence[Fault], events: Iterable[Event]) -> froze
     )
 
 
+def frozen_for_good(faults: Sequence[Fault], events: Iterable[Event]) -> dict[int, Fault]:
+    """Return the ranks that faults of ours stop and nothing continues, with the fault of each."""
+    if not any(each.kind == "freeze" for each in faults):
+        return {}
+    until_ended = (event for event in events if not event.detail.get("by_harness"))
+    return {
+        event.rank: faults[event.detail["index"]]
+        for event in _going_on(until_ended)
+        if event.detail["fault"] == "freeze" and "until_s" not in event.detail
+    }
+
+
 def _going_on(events: Iterable[Event]) -> list[Event]:
     """Return the beginnings of faults that are not over, the last of each."""
     open_: dict[tuple[int, int], Event] = {}

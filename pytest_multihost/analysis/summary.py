@@ -6,16 +6,31 @@ from collections.abc import Callable, Mapping
 
 from pytest_multihost.analysis.diagnose import Cause
 from pytest_multihost.analysis.outcome import RankFinding
+from pytest_multihost.analysis.planned import frozen_for_good
 from pytest_multihost.analysis.ranks import rank_set
 from pytest_multihost.model.diagnosis import Kind
+from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.result import WorldResult
 
 
 def summary(cause: Cause, findings: Mapping[int, RankFinding], result: WorldResult) -> str:
     """Return one line: who, and what they made the others wait in."""
+    if fault := planned_freeze(cause, result):
+        verb = "is" if len(cause.culprits) == 1 else "are"
+        who = rank_set(cause.culprits)
+        return f"{who} {verb} frozen by {fault!r}{_wait_words(cause, result)}"
     return _SUMMARIES[cause.kind](cause, findings, result)
 
+
+def planned_freeze(cause: Cause, result: WorldResult) -> Fault | None:
+    """Return the fault that keeps the culprits frozen, if none of them is held by anything else."""
+    frozen = frozen_for_good(result.spec.faults, result.history)
+    is_planned = bool(cause.culprits) and frozen.keys() >= set(cause.culprits)
+    return frozen[cause.culprits[0]] if is_planned and cause.kind in _OF_FROZEN else None
+
+
+_OF_FROZEN = frozenset({"stopped", "straggler", "stuck"})
 
 _Say = Callable[[Cause, Mapping[int, RankFinding], WorldResult], str]
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 
 from pytest_multihost.analysis.diagnose import Cause, find_causes
 from pytest_multihost.analysis.facts import describe_exit
+from pytest_multihost.analysis.fired import fault_notes, unfired
 from pytest_multihost.analysis.frames import (
     innermost_user_frame,
     inside_the_test,
@@ -16,7 +17,7 @@ from pytest_multihost.analysis.frames import (
 from pytest_multihost.analysis.merge import group_by_main_stack
 from pytest_multihost.analysis.outcome import Finding, RankFinding
 from pytest_multihost.analysis.standings import standings_of
-from pytest_multihost.analysis.summary import operation_words, summary
+from pytest_multihost.analysis.summary import operation_words, planned_freeze, summary
 from pytest_multihost.analysis.waits import Standing, Wait
 from pytest_multihost.model.diagnosis import (
     DetectedBy,
@@ -74,12 +75,22 @@ def diagnose(result: WorldResult, finding: Finding, telling: Telling) -> Diagnos
     if result.ending in ("lost", "interrupted"):
         return None
     standings = standings_of(result, finding)
-    causes = find_causes(standings)
+    causes = tuple(_as_planned(each, result) for each in find_causes(standings))
     if finding.outcome in _NEEDS_WAITERS and not (causes and causes[0].waiting):
         return None
     if not causes or _is_too_much(causes[0], result):
         causes = (Cause(kind="unknown", confidence="unknown"), *causes[1:])
     return _diagnosis(causes, {each.rank: each for each in standings}, result, finding, telling)
+
+
+def _as_planned(cause: Cause, result: WorldResult) -> Cause:
+    """Return the cause with another name where it is our own fault that keeps a rank stopped.
+
+    "stopped" says that somebody else does it. Frozen as the test wants it, a rank is late for good.
+    """
+    if cause.kind != "stopped" or planned_freeze(cause, result) is None:
+        return cause
+    return replace(cause, kind="straggler" if cause.waiting else "stuck")
 
 
 def _is_too_much(cause: Cause, result: WorldResult) -> bool:
@@ -288,6 +299,8 @@ def _notes(
 ) -> Iterator[str]:
     for cause in causes[1:]:
         yield f"also {cause.kind}: {summary(cause, findings, result)}"
+    yield from unfired(result)
+    yield from fault_notes(result)
     last = result.sightings[-1] if result.sightings else None
     if result.ending == "overrun" and last is not None and last.blockers:
         yield f"not proven before the deadline because {'; '.join(last.blockers[:3])}"

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_multihost.model.fault import Fault
+from pytest_multihost.model.spec import RankSpec
 
 Check = Callable[[object], str | None]
 """Returns what a value must be, or None when it is that."""
@@ -20,17 +21,26 @@ class Strike:
 
     Attributes:
         fault: Which.
-        rank: This rank.
+        place: This rank's place in its world.
         detail: What the controller was told of it, see `FaultKind.announce`.
         begun: Tells the controller that it has happened, for a kind that tells by itself.
+        armed: For such a kind: tells the controller, in JSON values, that it waits for its moment.
+            `rules` are those of the rank's page of I/O rules whose counters say that it has
+            happened, also where no rank lives to tell; `note` is what the reader should know.
         healing: Undone, last first, when the test's body is over.
     """
 
     fault: Fault
-    rank: int
+    place: RankSpec
     detail: Mapping[str, Any]
     begun: Callable[[], None]
+    armed: Callable[..., None]
     healing: contextlib.ExitStack
+
+    @property
+    def rank(self) -> int:
+        """This rank."""
+        return self.place.rank
 
 
 def _nothing(params: Mapping[str, Any], now_s: float) -> dict[str, Any]:  # noqa: ARG001 - as any

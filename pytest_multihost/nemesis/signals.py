@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from time import sleep  # by name: the test may replace it in its module
 from typing import Any
 
-from pytest_multihost.model.fault import Fault
 from pytest_multihost.nemesis.clock import now
 from pytest_multihost.nemesis.kind import FaultKind, Strike, is_number, seconds
 
@@ -83,11 +82,6 @@ def _nothing(strike: Strike) -> None:
 
 def _kills(params: Mapping[str, Any], now_s: float) -> dict[str, Any]:  # noqa: ARG001 - as any
     return {"kills": True}
-
-
-def ranks_stopped(fault: Fault) -> bool:
-    """Whether `fault` stops and continues a rank from outside."""
-    return fault.kind in ("freeze", "cpu_throttle")
 
 
 DELAY = FaultKind(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_multihost.model.errors import NoWorldError
 
 if TYPE_CHECKING:
+    from pytest_multihost.nemesis.object_store import ObjectStore
     from pytest_multihost.rank.world import World
 
 
@@ -28,3 +30,21 @@ def world() -> World:
 def shared_tmp_path(world: World) -> Path:
     """One temporary directory for all ranks of the world; `tmp_path` is each rank's own."""
     return world.shared_directory
+
+
+@pytest.fixture
+def object_store() -> Iterator[ObjectStore]:
+    """An S3 store with an empty bucket of the test's own, the same for all ranks of a world.
+
+    What one rank sets - `slow`, `throttle`, `fail` - holds for all, until the test is over.
+    """
+    from pytest_multihost.pytest_plugin.object_store import the_store
+
+    yield from the_store()
+
+
+def asks_for_store(item: pytest.Item) -> bool:
+    """Whether a test asks for our `object_store`, and not for one of its project's own."""
+    info: Any = getattr(item, "_fixtureinfo", None)
+    found = info.name2fixturedefs.get("object_store", []) if info is not None else []
+    return any(each.func.__module__ == __name__ for each in found[-1:])

@@ -1,8 +1,7 @@
-"""The `object_store` fixture: an S3 endpoint of the run, slow or failing on demand.
+"""Behind the `object_store` fixture: an S3 endpoint of the run, slow or failing on demand.
 
-Not loaded by itself: a project's top conftest file names this module in ``pytest_plugins``. One
-store serves the run, or an xdist worker; it is started when the tests that were selected ask for
-it, by pytest's own process, and ranks know it by an environment variable.
+One store serves the run, or an xdist worker; it is started when the tests that were selected ask
+for it, by pytest's own process, and ranks know it by an environment variable.
 """
 
 from __future__ import annotations
@@ -21,12 +20,9 @@ VARIABLE = "PYTEST_MULTIHOST_OBJECT_STORE"
 """Holds the endpoint, for ranks and whatever they start."""
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Start the store before the first world, if a test asks for it and nobody above has one."""
-    config = session.config
-    asked = any("object_store" in getattr(item, "fixturenames", ()) for item in session.items)
-    if not asked or config.option.collectonly or VARIABLE in os.environ or why_no_store():
+def start_store(config: pytest.Config) -> None:
+    """Start the store before the first world, unless somebody above us has one."""
+    if config.option.collectonly or VARIABLE in os.environ or why_no_store():
         return
     held = contextlib.ExitStack()
     config.add_cleanup(held.close)
@@ -34,12 +30,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     held.callback(os.environ.pop, VARIABLE, None)
 
 
-@pytest.fixture
-def object_store() -> Iterator[ObjectStore]:
-    """An S3 store with an empty bucket of the test's own, the same for all ranks of a world.
-
-    What one rank sets - `slow`, `throttle`, `fail` - holds for all, until the test is over.
-    """
+def the_store() -> Iterator[ObjectStore]:
+    """Yield the run's store with an empty bucket of the test's own, the same for all ranks."""
     if VARIABLE not in os.environ:
         pytest.fail(why_no_store() or "no object store was started for this run", pytrace=False)
     store = ObjectStore(os.environ[VARIABLE], _agree_on(f"test-{secrets.token_hex(8)}"))

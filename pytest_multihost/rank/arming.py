@@ -43,7 +43,7 @@ def arm(spec: RankSpec, kinds: Mapping[str, FaultKind], recorder: Recorder, tell
         for index, fault in enumerate(spec.world.faults)
         if spec.rank in fault.ranks and fault.kind not in _BEFORE_THE_TEST
     ]
-    points = Points(spec.rank, tell, bindings, tells_all=spec.world.tells_points)
+    points = Points(spec, tell, bindings, tells_all=spec.world.tells_points)
     if bindings or points.tells_all:
         enter_points(points)
         recorder.on_begin.append(points.begin_operation)

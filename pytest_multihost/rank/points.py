@@ -15,6 +15,7 @@ from typing import Any
 
 from pytest_multihost.model.fault import Fault, Point, PointKind
 from pytest_multihost.model.operation import OperationKind
+from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.nemesis.files import Access, Watcher, matcher, watching
 from pytest_multihost.nemesis.kind import FaultKind, Strike
 from pytest_multihost.rank.clock import now
@@ -58,7 +59,7 @@ class Points:
     """What this rank passes.
 
     Attributes:
-        rank: This rank.
+        place: This rank's place in its world.
         tell: Tells the controller.
         bindings: Its faults.
         tells_all: Whether each point is told.
@@ -66,7 +67,7 @@ class Points:
         healing: Undone when the test's body is over.
     """
 
-    rank: int
+    place: RankSpec
     tell: Tell
     bindings: list[Binding] = field(default_factory=list)
     tells_all: bool = False
@@ -110,8 +111,16 @@ class Points:
                 binding.fired += 1
                 self._tell_fault(binding, "begun", detail)
 
+        def armed(**told: Any) -> None:  # noqa: ANN401 - JSON values
+            self._tell_fault(binding, "armed", told)
+
         strike = Strike(
-            fault=fault, rank=self.rank, detail=detail, begun=begun, healing=self.healing
+            fault=fault,
+            place=self.place,
+            detail=detail,
+            begun=begun,
+            armed=armed,
+            healing=self.healing,
         )
         if not kind.tells_itself:
             begun()

@@ -7,7 +7,7 @@ import re
 import pytest
 
 HEAD = """
-import os, resource, time
+import os, resource, signal, time
 import pytest
 from pytest_multihost import at, faults
 
@@ -158,9 +158,11 @@ def test_hang(world):
     )
     worlds.run.assert_outcomes(passed=1, failed=3)
     assert "never fired on rank 1: rank 1 passed test_worlds:work x1" in worlds.stdout
-    assert "no file that Python used matches '*/nothing/*'" in worlds.stdout
+    assert "no file that it used matches '*/nothing/*'" in worlds.stdout
     assert worlds.verdicts["test_never"]["outcome"] == "failed"
-    assert worlds.verdicts["test_hang"]["outcome"] == "hung"
+    hang = worlds.verdicts["test_hang"]
+    assert hang["outcome"] == "hung"
+    assert "never fired on rank 1: rank 1 passed none such" in hang["diagnosis"]["notes"][0]
 
 
 def test_wrong_faults_are_usage_errors_all_at_once(run_worlds) -> None:
@@ -176,7 +178,11 @@ def test_two(world): pass
 
 @marked(faults.kill(rank=0), faults.freeze(rank=0))
 def test_three(world): pass
-"""
+
+@marked(faults.hash_seed())
+def test_four(world): pass
+""",
+        "--multihost-launch=server",
     )
     assert worlds.run.ret == pytest.ExitCode.USAGE_ERROR
     errors = worlds.run.stderr.str()
@@ -184,6 +190,8 @@ def test_three(world): pass
     assert "rank 2 is out of range" in errors
     assert "the nearest: work" in errors
     assert "exclude each other on rank 0" in errors
+    assert "test_four: @pytest.mark.multihost faults: faults.hash_seed(rank=[0, 1]): " in errors
+    assert "fresh interpreters, and --multihost-launch=server forks them" in errors
 
 
 def test_a_token_repeats_whom_it_struck(run_worlds) -> None:
@@ -250,7 +258,8 @@ def test_with(world, tmp_path):
 @marked()
 def test_without(world):
     assert not hasattr(work, "__wrapped__") and not hasattr(open, "__wrapped__")
-"""
+""",
+        "--multihost-launch=fork",  # with the shim nothing of Python's is replaced at all
     )
     worlds.run.assert_outcomes(passed=2)
 
@@ -293,9 +302,19 @@ def test_ranks_that_are_stopped_do_not_outlive_a_hang(run_worlds) -> None:
     worlds = run_worlds(
         HEAD
         + """
-@pytest.mark.multihost(ranks=2, timeout=6, faults=[faults.freeze(rank=1, at=at.sync_point("x"))])
+@pytest.mark.multihost(ranks=2, timeout=20, faults=[faults.freeze(rank=1, at=at.sync_point("x"))])
 def test_1_frozen_for_good(world):
     world.sync_point("x")
+    world.barrier("end")
+
+@pytest.mark.multihost(ranks=2, timeout=20, faults=[faults.freeze(rank=1, at=at.sync_point("x"))])
+def test_1_nobody_waits(world):
+    world.sync_point("x")
+
+@pytest.mark.multihost(ranks=2, timeout=20, faults=[faults.delay(rank=1, seconds=0)])
+def test_1_stopped_by_somebody_else(world):
+    if world.rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
     world.barrier("end")
 
 @pytest.mark.multihost(ranks=2, timeout=3, faults=[
@@ -312,8 +331,16 @@ def test_3_next(world):
         "-p",
         "no:randomly",
     )
-    worlds.run.assert_outcomes(passed=1, failed=2)
-    assert worlds.verdicts["test_1_frozen_for_good"]["outcome"] == "hung"
+    worlds.run.assert_outcomes(passed=1, failed=4)
+    frozen, alone, stopped = (
+        worlds.verdicts[f"test_1_{name}"]["diagnosis"]
+        for name in ("frozen_for_good", "nobody_waits", "stopped_by_somebody_else")
+    )
+    told = [(each["kind"], each["culprits"], each["waiting"]) for each in (frozen, alone, stopped)]
+    assert told == [("straggler", [1], [0]), ("stuck", [1], []), ("stopped", [1], [0])]
+    assert frozen["summary"].startswith("rank 1 is frozen by faults.freeze(rank=1, at=")
+    assert stopped["summary"].startswith("rank 1 is stopped by somebody else")
+    assert "by somebody else" not in str((frozen, alone))
 
 
 def test_a_frozen_rank_is_waited_for(run_worlds) -> None:

@@ -28,12 +28,14 @@ _SETTINGS = struct.Struct("<IIiIQQQQQ")
 _COUNTERS = struct.Struct("<QQQQQQ")
 _HEADER_BYTES = 64
 _ACTIVE_WORD = 2
+_FIRST = 4  # of the counters
 _SERIAL_AT = _SETTINGS.size
 _COUNTERS_AT = _SERIAL_AT + 8
 _GLOB_AT = 128
 _STRIDE = _GLOB_AT + (1 + _SPARED) * _GLOB_BYTES
 _SIZE = _HEADER_BYTES + RULES * _STRIDE
 _MOST = (1 << 63) - 1
+_WHOLE = 1 << 16  # beside the operations
 _LAST_ERROR = 4095  # the kernel's bound
 
 
@@ -57,6 +59,8 @@ class IoRule:
         nth: The first matching call that is concerned; 1 is the first.
         count: How many calls from there on; None: all.
         spare: Globs of files that are let alone, at most 16.
+        is_whole: Whether a delay is one sleep, which lasts when the rule is taken away, and which
+            who looks from outside can tell from waking up again and again.
     """
 
     path: str
@@ -68,6 +72,7 @@ class IoRule:
     nth: int = 1
     count: int | None = None
     spare: Sequence[str] = ()
+    is_whole: bool = False
 
     def problems(self) -> list[str]:
         """Return what is wrong with it."""
@@ -191,6 +196,18 @@ class IoPage:
         """Return what each of the 16 rules has done since it was put into force."""
         return tuple(self._count(_rule_at(number)) for number in range(RULES))
 
+    def note(self, number: int, now_ns: int) -> None:
+        """Count a call that somebody without the shim has struck for a rule.
+
+        Args:
+            number: The rule's.
+            now_ns: CLOCK_MONOTONIC.
+        """
+        at = (_rule_at(number) + _COUNTERS_AT) // 8
+        self._longs[at] += 1
+        self._longs[at + 1] += 1
+        self._longs[at + _FIRST] = self._longs[at + _FIRST] or now_ns
+
     def close(self) -> None:
         """Unmap it here. What stands in it stays in force where it is mapped."""
         self._words.release()
@@ -222,7 +239,7 @@ def _rule_at(number: int) -> int:
 def _settings(rule: IoRule) -> tuple[int, ...]:
     short_mode, short_bytes = _short(rule.short)
     return (
-        sum(_OPERATIONS[each] for each in set(rule.operations)),
+        sum(_OPERATIONS[each] for each in set(rule.operations)) | (_WHOLE if rule.is_whole else 0),
         short_mode,
         rule.error,
         len(rule.spare),

@@ -33,7 +33,7 @@
 #include <unistd.h>
 
 enum { RULES = 16, SPARED = 16, GLOB_BYTES = 512, PIECES = 64 };
-enum { OPEN = 1, READ = 2, WRITE = 4, SYNC = 8, MAP = 16 };
+enum { OPEN = 1, READ = 2, WRITE = 4, SYNC = 8, MAP = 16, WHOLE = 1 << 16 };
 enum { SHORT_NONE, SHORT_BYTES, SHORT_HALF };
 
 #define MAGIC "OISHIM1"
@@ -94,14 +94,16 @@ static uint64_t now_ns(void) {
   return (uint64_t)now.tv_sec * SECOND + (uint64_t)now.tv_nsec;
 }
 
-/* Sleep until `due`, or until the rule is taken away. A signal does not shorten it: no disk would. */
+/* Sleep until `due`, or until the rule is taken away. A signal does not shorten it: no disk would.
+   In one piece it is one wait for who looks from outside, and lasts whatever becomes of the rule. */
 static void sleep_until(struct page *page, int index, uint64_t due) {
   struct rule *rule = &page->rules[index];
   uint64_t serial = atomic_load(&rule->serial);
   uint64_t began = now_ns(), now = began;
-  while (now < due && atomic_load(&page->active) >> index & 1 &&
-         atomic_load(&rule->serial) == serial) {
-    uint64_t until = due - now > SLICE ? now + SLICE : due;
+  int whole = (rule->ops & WHOLE) != 0;
+  while (now < due && (whole || (atomic_load(&page->active) >> index & 1 &&
+                                 atomic_load(&rule->serial) == serial))) {
+    uint64_t until = !whole && due - now > SLICE ? now + SLICE : due;
     struct timespec at = {(time_t)(until / SECOND), (long)(until % SECOND)};
     clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL);
     now = now_ns();

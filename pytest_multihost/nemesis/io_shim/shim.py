@@ -11,11 +11,12 @@ For others, in the order of use (`IoRule`, `IoPage` and `IoCount` are explained 
     detach() -> None                  in the rank: follow no rules any more
 
     IoRule(path=, operations=("open", "read", "write", "sync"), seconds=0.0, bytes_per_s=None,
-           error=0, short=None, nth=1, count=None, spare=())
+           error=0, short=None, nth=1, count=None, spare=(), is_whole=False)
     page.add(rule) -> int             a rule more, beside the others; its number
     page.remove(number)               one rule less; who sleeps for it wakes within 50 ms
     page.set_rules(rules)             these, instead of all others
     page.clear()                      none; also from another process: IoPage.open(path).clear()
+    page.note(number, now_ns)         counts a call that was struck without the shim
     page.fired() -> tuple[IoCount]    .matched .struck .bytes .slept_s .first_ns, by number
 """
 
