@@ -17,6 +17,8 @@ from pytest_multihost.nemesis.kind import FaultKind, Strike, positive, truth
 
 MIB = 1 << 20
 
+_GROUP = "multihost-"
+
 _CGROUPS = (
     # Version 1 and 2: where groups are made, what limits one, what may already be there.
     (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
@@ -48,8 +50,11 @@ def _enter_group(headroom: int, strike: Strike) -> None:
     """Put this process into a cgroup of its own whose memory is limited."""
     parent, limit_name, swap_name = _writable()
     home = parent / "cgroup.procs"
-    group = parent / f"multihost-{os.getpid()}"
-    group.mkdir()
+    for stale in parent.glob(f"{_GROUP}*"):  # of a rank whose controller was killed too
+        with contextlib.suppress(OSError):  # somebody is in it
+            stale.rmdir()
+    group = parent / f"{_GROUP}{os.getpid()}"
+    group.mkdir(exist_ok=True)
     limit = str(_resident_bytes() + headroom)
     (group / limit_name).write_text(limit)
     with contextlib.suppress(OSError):  # without it, what does not fit is swapped out
@@ -92,7 +97,7 @@ def remove_group(pid: int) -> None:
     """Remove the group of a rank that the kernel has killed."""
     for parent, _, _ in _CGROUPS:
         with contextlib.suppress(OSError):
-            (parent / f"multihost-{pid}").rmdir()
+            (parent / f"{_GROUP}{pid}").rmdir()
 
 
 MEMORY_PRESSURE = FaultKind(

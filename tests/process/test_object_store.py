@@ -187,8 +187,6 @@ with serving() as endpoint:
 SHARED = """
 import fsspec, pytest, time
 
-pytest_plugins = ["pytest_multihost.pytest_plugin.object_store"]
-
 @pytest.mark.multihost(ranks=2{extra})
 @pytest.mark.parametrize("i", range(2))
 def test_store(world, object_store, i):
@@ -217,17 +215,52 @@ def test_the_ranks_of_a_world_share_the_store(run_worlds, extra) -> None:
     worlds.run.assert_outcomes(passed=3)
 
 
-def test_no_store_is_started_where_none_is_asked_for(run_worlds) -> None:
-    """It would cost a second."""
+@pytest.mark.parametrize("own", [False, True], ids=["nobody asks", "another object_store"])
+def test_no_store_is_started_where_ours_is_not_asked_for(run_worlds, pytester, own) -> None:
+    """It would cost a second, and so would what it imports."""
+    pytester.makeconftest(
+        """
+import pytest
+
+@pytest.fixture
+def object_store():
+    return "the project's own"
+"""
+        if own
+        else ""
+    )
     worlds = run_worlds(
         """
-        import os, pytest
-
-        pytest_plugins = ["pytest_multihost.pytest_plugin.object_store"]
+        import os, sys, pytest
 
         @pytest.mark.multihost(ranks=2)
-        def test_it(world):
+        def test_it(world{asked}):
             assert "PYTEST_MULTIHOST_OBJECT_STORE" not in os.environ
-        """
+            assert "pytest_multihost.nemesis.object_store" not in sys.modules
+        """.format(asked=", object_store" if own else "")
     )
     worlds.run.assert_outcomes(passed=1)
+
+
+def test_without_moto_the_error_names_the_extra(run_worlds, pytester) -> None:
+    """In ranks and elsewhere; the other tests run."""
+    pytester.makeconftest("""
+import importlib.util
+
+real = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *args: None if name == "moto" else real(name, *args)
+""")
+    worlds = run_worlds(
+        """
+        import pytest
+
+        @pytest.mark.multihost(ranks=2)
+        def test_ranks(world, object_store): pass
+
+        def test_plain(object_store): pass
+
+        def test_other(): pass
+        """
+    )
+    worlds.run.assert_outcomes(passed=1, errors=2)
+    assert worlds.stdout.count("pip install 'pytest-multihost-hangs[s3]'") >= 2
