@@ -13,7 +13,7 @@ READY := .venv/ready
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help demo test lint bench-first soak corpus clean
+.PHONY: help demo test lint bench-faults bench-first soak corpus clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -69,6 +69,9 @@ bench-first: $(READY) ## Time the first worlds of a run
 
 soak: $(READY) ## Kill runs at random moments, and run 1000 worlds in one run
 	$(BIN)/python benchmarks/soak.py
+
+bench-faults: $(READY) ## Hold what faults do to real libraries against what was asked for
+	$(BIN)/python benchmarks/faults.py
 
 corpus: $(READY) ## Score the verdicts on programs that hang, and on innocents
 	$(BIN)/python benchmarks/corpus.py $(CORPUS_ARGS)
