@@ -51,8 +51,11 @@ def need_of(env: Mapping[str, str], faults: Sequence[Fault], launch: str) -> Nee
     return Need(tuple(sorted(env.items())), "hash_seed" in kinds, is_preloaded)
 
 
-def launch_problems(faults: Sequence[Fault], launch: str) -> list[str]:
+def launch_problems(env: Mapping[str, str], faults: Sequence[Fault], launch: str) -> list[str]:
     """Return why the ranks of a test cannot be launched in the way that was asked for."""
+    if env and launch == "fork":
+        why = "which must be in place before the ranks' interpreter starts, needs an interpreter"
+        return [f"env={dict(env)}, {why} of its own: leave out --multihost-launch=fork."]
     seeds = [each for each in faults if each.kind == "hash_seed"]
     if not seeds or launch in ("auto", "spawn"):
         return []

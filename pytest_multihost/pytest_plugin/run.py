@@ -127,7 +127,7 @@ class Run:
             problems += [f"{item.nodeid}: @pytest.mark.multihost {each}" for each in wrong]
             if plan is not None:
                 faults, wrong = disturbing.faults_of(plan.nodeid, plan.size, plan.faults)
-                wrong += launch_problems(faults, self.tally.defaults.launch)
+                wrong += launch_problems(plan.env, faults, self.tally.defaults.launch)
                 problems += [f"{item.nodeid}: @pytest.mark.multihost {each}" for each in wrong]
                 seed = disturbing.seed_of(plan.nodeid)
                 self.plans[item.nodeid] = replace(plan, faults=faults, seed=seed)

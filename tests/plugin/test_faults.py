@@ -194,6 +194,32 @@ def test_four(world): pass
     assert "fresh interpreters, and --multihost-launch=server forks them" in errors
 
 
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--multihost-fault", "slow_oi(rank=0)"], "Did you mean slow_io?"),
+        (["--multihost-fault", "delay(rank=0, seconds=-1)"], "test_it: "),
+        (["--multihost-fault", "kill(rank=7)"], "rank 7 is out of range"),
+        (["--multihost-fault", "kill(rank=0, at=at.call('jsn:loads'))"], "the nearest: json"),
+        (["--multihost-replay", "abc"], "the token cannot be replayed: it is damaged"),
+    ],
+)
+def test_what_is_wrong_on_the_command_line_is_a_usage_error(run_worlds, args, words) -> None:
+    """No world is started."""
+    worlds = run_worlds(
+        """
+        import pytest
+
+        @pytest.mark.multihost(ranks=2)
+        def test_it(world): pass
+        """,
+        *args,
+    )
+    assert worlds.run.ret == pytest.ExitCode.USAGE_ERROR
+    assert words in worlds.run.stderr.str()
+    assert worlds.all_verdicts == []
+
+
 def test_a_token_repeats_whom_it_struck(run_worlds) -> None:
     """Whatever the seed is now; a token of another test is refused."""
     source = (

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_multihost.nemesis.io_shim import shim
+from pytest_multihost.nemesis.io_shim.build import SOURCE
 
 HEAD = """
 import ctypes, os, time
@@ -182,6 +183,26 @@ def test_unfired(world, file):
     assert [note for note in diagnosis["notes"] if note.startswith(words)]
     assert (diagnosis["kind"], diagnosis["culprits"]) == ("straggler", [1])
     assert worlds.stdout.count(words) >= 2
+
+
+@pytest.mark.skipif(any(SOURCE.parent.glob("_shim-*.so")), reason="it is installed already")
+def test_without_a_compiler_the_cheapest_launch_does_and_the_verdict_says_why(
+    run_worlds, monkeypatch, tmp_path
+) -> None:
+    """Nothing else is worse for it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("CC", "/no/compiler")
+    worlds = run_worlds(
+        HEAD
+        + """
+@slow(seconds=0.3)
+def test_slow(world, file):
+    assert (took(lambda: file.write_bytes(b"x")) >= 0.6) == (world.rank == 1)
+"""
+    )
+    worlds.run.assert_outcomes(passed=1)
+    assert "launch: fork\n" in worlds.stdout
+    assert "C compiler" in faults_of(worlds, "test_slow")["note"]
 
 
 @with_shim

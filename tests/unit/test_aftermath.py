@@ -147,10 +147,11 @@ def test_what_a_test_preloads_stays_behind_the_shim() -> None:
 @pytest.mark.parametrize("launch", ["auto", "fork", "server", "spawn"])
 def test_a_seed_of_hashes_needs_fresh_interpreters(launch: str) -> None:
     """Who asks for a fork besides is told; other faults take any way."""
-    problems = launch_problems([faults.kill(rank=0), faults.hash_seed()], launch)
+    problems = launch_problems({}, [faults.kill(rank=0), faults.hash_seed()], launch)
     assert bool(problems) is (launch in ("fork", "server"))
     assert all("hash_seed" in each and launch in each for each in problems)
-    assert launch_problems([faults.kill(rank=0)], launch) == []
+    assert launch_problems({}, [faults.kill(rank=0)], launch) == []
+    assert bool(launch_problems({"A": "b"}, [], launch)) is (launch == "fork")
 
 
 def test_who_is_frozen_for_good_is_known_after_the_end() -> None:
