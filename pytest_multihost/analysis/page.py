@@ -20,7 +20,7 @@ _MAX_TASKS = 6
 _DETECTED = {
     "proof": "nothing could move before the deadline",
     "mismatch": "these can never match",
-    "stopped": "somebody else stops it",
+    "stopped": "a rank is stopped",
     "exit": "a rank died",
     "raise": "a rank raised",
     "deadline": "the deadline passed",
