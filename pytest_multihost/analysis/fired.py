@@ -77,13 +77,22 @@ def _note(history: Iterable[Event], index: int) -> str:
 def _told(index: int, fault: Fault, missed: Sequence[int], history: Sequence[Event]) -> str:
     names = rank_set(missed)
     passed = _passed(history, missed[0], fault)
-    if fault.kind == "slow_io" and fault.at.point == "start":
+    if _is_armed(index, missed[0], history):
         path = fault.params.get("path", "")
         note = _note(history, index)
         more = f" ({note})" if note else ""
-        return f"{fault!r} never fired on {names}: no file that it used matches {path!r}{more}"
+        return f"{fault!r} never fired on {names}: it used no file that matches {path!r}{more}"
     seen = f"rank {missed[0]} passed {passed}" if passed else f"rank {missed[0]} passed none such"
     return f"{fault!r} never fired on {names}: {seen}"
+
+
+def _is_armed(index: int, rank: int, history: Iterable[Event]) -> bool:
+    """Whether a rank has passed the point, and only what was to happen from there on did not."""
+    return any(
+        event.kind == "fault"
+        and (event.rank, event.detail["index"], event.detail["phase"]) == (rank, index, "armed")
+        for event in history
+    )
 
 
 def _passed(history: Iterable[Event], rank: int, fault: Fault) -> str:

@@ -148,6 +148,15 @@ def test_need_not(world):
 def test_no_file(world):
     pass
 
+@marked(faults.slow_io(rank=1, seconds=1, path="*/a", at=at.sync_point("passed")))
+def test_no_file_from_there(world, tmp_path):
+    (tmp_path / "a").write_text("before")
+    world.sync_point("passed")
+
+@marked(faults.slow_io(rank=1, seconds=1, path="*/a", at=at.sync_point("not passed")))
+def test_not_from_there(world, tmp_path):
+    world.sync_point("passed")
+
 @marked(faults.kill(rank=1, at=LATE))
 def test_hang(world):
     if world.rank == 0:
@@ -156,9 +165,11 @@ def test_hang(world):
         time.sleep(600)
 """
     )
-    worlds.run.assert_outcomes(passed=1, failed=3)
+    worlds.run.assert_outcomes(passed=1, failed=5)
     assert "never fired on rank 1: rank 1 passed test_worlds:work x1" in worlds.stdout
-    assert "no file that it used matches '*/nothing/*'" in worlds.stdout
+    assert "never fired on rank 1: it used no file that matches '*/a'" in worlds.stdout
+    assert "never fired on rank 1: rank 1 passed passed x1" in worlds.stdout
+    assert "it used no file that matches '*/nothing/*'" in worlds.stdout
     assert worlds.verdicts["test_never"]["outcome"] == "failed"
     hang = worlds.verdicts["test_hang"]
     assert hang["outcome"] == "hung"
