@@ -175,7 +175,10 @@ def slow_io(
     at: Point = START,
     must_fire: bool = True,
 ) -> Fault:
-    """Make a rank's files slow or broken from the point on.
+    """Make a rank's files slow or broken from the point on, for Python and for C++ that reads them.
+
+    That takes a library that is preloaded, so the ranks are forked from an interpreter of their
+    own. Where that cannot be, only what Python reads is met, and the verdict says so.
 
     Args:
         rank: Whose.
