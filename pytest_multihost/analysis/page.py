@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from pytest_multihost.analysis.outcome import Finding
 from pytest_multihost.analysis.ranks import rank_set
@@ -23,7 +24,6 @@ _DETECTED = {
     "stopped": "a rank is stopped",
     "exit": "a rank died",
     "raise": "a rank raised",
-    "deadline": "the deadline passed",
 }
 
 
@@ -31,12 +31,15 @@ def hang_lines(
     result: WorldResult, finding: Finding, diagnosis: Diagnosis, telling: Telling
 ) -> Iterator[str]:
     """Yield the lines between the headline and the files."""
+    ground = _DETECTED.get(diagnosis.detected_by) or result.reason
     yield (
-        f"{diagnosis.kind}, {diagnosis.confidence}: {_DETECTED[diagnosis.detected_by]};"
+        f"{diagnosis.kind}, {diagnosis.confidence}: {ground};"
         f" told {diagnosis.detected_after_s:.1f} s after the last progress"
     )
-    yield from _rows(result, finding, diagnosis, telling)
-    yield from tree_lines(result, telling)
+    left = {each.facts.rank for each in finding.ranks if each.facts.waits_at_gate}
+    inside = replace(result, dumps=tuple(d for d in result.dumps if d.rank not in left))
+    yield from _rows(inside, finding, diagnosis, telling)
+    yield from tree_lines(inside, telling)
     yield from _facts("evidence", _evidence(diagnosis))
     yield from _facts("note", diagnosis.notes)
 

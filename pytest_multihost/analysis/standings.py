@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from pytest_multihost.analysis.facts import RankFacts
 from pytest_multihost.analysis.outcome import Finding, RankFinding
 from pytest_multihost.analysis.waits import Standing, State
 from pytest_multihost.model.operation import Operation, Operations
@@ -116,9 +117,13 @@ def _state(finding: RankFinding, seen: RankSighting) -> State:
         return "stopped"
     if seen.holds_gil:
         return "gil_held"
-    if facts.failure is None and (facts.waits_at_gate or facts.done_s is not None):
+    if facts.failure is None and (facts.waits_at_gate or _has_left(facts)):
         return "finished"
     return "alive"
+
+
+def _has_left(facts: RankFacts) -> bool:
+    return facts.is_gone and facts.done_s is not None and not facts.was_ended
 
 
 def _since_s(finding: RankFinding, state: State) -> float | None:

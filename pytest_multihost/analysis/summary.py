@@ -154,7 +154,9 @@ def _stuck(cause: Cause, findings: Mapping[int, RankFinding], result: WorldResul
     phase = findings[cause.culprits[0]].facts.phase
     own = [w.operation for w in cause.waits if w.rank in cause.culprits and w.operation]
     where = f" in {operation_words(own[0], result)}" if own else ""
-    return f"{rank_set(cause.culprits)} {verb} stuck in {phase}{where}, and nobody waits for it"
+    them = "it" if len(cause.culprits) == 1 else "them"
+    who = rank_set(cause.culprits)
+    return f"{who} {verb} stuck in {phase}{where}, and nobody waits for {them}"
 
 
 def _unknown(cause: Cause, findings: Mapping[int, RankFinding], result: WorldResult) -> str:

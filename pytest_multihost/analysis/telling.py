@@ -101,9 +101,10 @@ def _is_too_much(cause: Cause, result: WorldResult) -> bool:
     if cause.kind != "stuck" or len(cause.culprits) == 1:
         return False
     last = result.sightings[-1].ranks if result.sightings else ()
-    doing = {seen.doing for seen in last if seen.rank in cause.culprits}
-    if len(cause.culprits) == result.spec.size and not doing <= {"futex"}:
-        return True  # not locks of their own: sockets, perhaps to one another
+    doing = [seen.doing for seen in last if seen.rank in cause.culprits]
+    is_own = all(each.startswith(("futex", "sleep")) for each in doing)
+    if len(cause.culprits) == result.spec.size and not is_own:
+        return True  # sockets, perhaps to one another
     groups = group_by_main_stack(d for d in result.dumps if d.rank in cause.culprits)
     return len(groups) > 1
 

@@ -28,9 +28,9 @@ def dump_stacks(world: RunningWorld, ranks: Sequence[int], directory: Path) -> t
     blocking call, but not in uninterruptible sleep. Asking is for ranks that are to be ended: a
     running rank with several busy threads can crash of it (python/cpython issue 116008).
 
-    All are asked twice, to tell who moves from who stands; the first answer counts, because being
-    asked lets a stopped rank go on, and native code that takes a signal for an end. A rank with more than 100 threads is
-    asked for its main one alone: the oldest are what faulthandler leaves out.
+    All are asked twice, to tell who moves from who stands. The first answer counts: being asked
+    lets a stopped rank go on, and some native code takes a signal for an end. A rank with more
+    than 100 threads is asked for its main one alone, which faulthandler leaves out as the oldest.
     """
     first = _ask_for_stacks(world, ranks, directory, "threads")
     answered = [rank for rank in ranks if first[rank].threads]

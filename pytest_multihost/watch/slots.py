@@ -163,7 +163,7 @@ class SlotPage:
         key = (ranks, ordinal, scope)
         number = self._groups.get(key)
         if number is None:
-            text = self.text(json.dumps([list(ranks), ordinal, scope]))
+            text = self.text(json.dumps([_spans(ranks), ordinal, scope]))
             with self._lock:
                 number = self._groups.setdefault(key, len(self._groups))
                 if number == len(self._group_texts):
@@ -329,14 +329,35 @@ def _reread(path: Path, at: int) -> bytes:
         return file.read(_STRIDE)
 
 
+def _spans(ranks: tuple[int, ...]) -> list[list[int]]:
+    """Return ranks as spans: a thousand in a row must fit into one text."""
+    spans: list[list[int]] = []
+    for rank in ranks:
+        if spans and spans[-1][1] == rank - 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    return spans
+
+
+def _group(text: str) -> GroupKey:
+    """Read a group; one whose text was cut, or for which there was no room, has no members."""
+    try:
+        spans, ordinal, scope = json.loads(text)
+    except ValueError:
+        return (), 0, text
+    ranks = tuple(rank for first, last in spans for rank in range(first, last + 1))
+    return ranks, ordinal, scope
+
+
 def _operation(record: tuple[Any, ...], texts: list[str]) -> Operation:
     began, ended, waited, sequence, detail, thread, file, line, function, flags = record[:10]
     name, kind, group, peer, root = record[10:15]
-    ranks, ordinal, scope = json.loads(texts[group])
+    ranks, ordinal, scope = _group(texts[group])
     return Operation(
         name=texts[name],
         kind=_KINDS[kind],
-        group=tuple(ranks),
+        group=ranks,
         ordinal=ordinal,
         scope=scope,
         sequence=sequence,
@@ -355,5 +376,4 @@ def _operation(record: tuple[Any, ...], texts: list[str]) -> Operation:
 def _entered(data: bytes, texts: list[str]) -> Iterator[tuple[GroupKey, int]]:
     for (word,) in struct.iter_unpack("<Q", data[_COUNTS_AT:_RECORDS_AT]):
         if word:
-            ranks, ordinal, scope = json.loads(texts[word >> 32])
-            yield (tuple(ranks), ordinal, scope), word & 0xFFFFFFFF
+            yield _group(texts[word >> 32]), word & 0xFFFFFFFF

@@ -174,10 +174,10 @@ DISASTERS = [
     Disaster("gloo", "killed", 2, "crashed", "crashed", "rank 2: was killed by SIGKILL"),
     Disaster("gloo", "exits", 0, "crashed", "crashed", "rank 0: exited with code 3"),
     Disaster("gloo", "raises", 1, "failed", "failed", "rank 1: ValueError: bad shard"),
-    Disaster("gloo", "late", 0, "hung", "hung", "rank 0"),
+    Disaster("gloo", "late", 0, "hung", "hung", "rank 0 never reached"),
     Disaster("gloo", "late_for_the_store", 3, "hung", "hung", "rank 3"),
     Disaster("gloo", "late_for_a_wait", 1, "hung", "hung", "rank 1"),
-    Disaster("gloo", "returns", 3, "hung", "passed", "ranks 0-2 lost the others"),
+    Disaster("gloo", "returns", 3, "hung", "passed", "rank 3 returned from the test"),
     Disaster(
         *("gloo", "host_of_the_store_killed", 0, "crashed", "crashed"),
         headline="rank 0: was killed by SIGKILL",
@@ -263,7 +263,8 @@ def test_the_short_summary_names_the_rank_and_what_it_did(
     runs: Mapping[str, Run], disaster: Disaster
 ) -> None:
     """Who reads one line only is not sent to a rank that only lost another."""
-    start = f"FAILED test_disasters.py::test_{disaster.test}[disaster] - "
+    word = "HUNG" if disaster.outcome == "hung" else "FAILED"
+    start = f"{word} test_disasters.py::test_{disaster.test}[disaster] - "
     lines = runs[disaster.backend].output.splitlines()
     line = next(line.removeprefix(start) for line in lines if line.startswith(start))
 

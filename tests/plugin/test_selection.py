@@ -320,18 +320,3 @@ def test_markers_are_declared(run_worlds) -> None:
     worlds = run_worlds(SIZES, "--strict-markers", "--markers")
     assert "@pytest.mark.multihost(ranks=None, *, backend=None" in worlds.stdout
     assert "@pytest.mark.no_multihost" in worlds.stdout
-
-
-def test_multihost_expect_is_refused_until_hangs_are_judged(run_worlds) -> None:
-    """An expectation that nobody checks would be a test that cannot fail."""
-    worlds = run_worlds(
-        """
-        import pytest
-
-        @pytest.mark.multihost_expect(kind="straggler")
-        @pytest.mark.multihost
-        def test_it(world): pass
-        """
-    )
-    assert worlds.run.ret == pytest.ExitCode.USAGE_ERROR
-    assert "multihost_expect: not available in this version" in worlds.run.stderr.str()

@@ -16,7 +16,11 @@ ALL = (0, 1, 2, 3)
 
 
 def collective(
-    sequence: int = 1, *, name: str = "all_reduce", group: tuple[int, ...] = ALL, **more: Any
+    sequence: int = 1,
+    *,
+    name: str = "all_reduce",
+    group: tuple[int, ...] = ALL,
+    **more: object,
 ) -> Operation:
     """Return a collective that a thread waits in."""
     times = {"since_s": float(sequence), "waited_s": float(sequence)}
@@ -25,7 +29,7 @@ def collective(
     )
 
 
-def transfer(name: str, peer: int | None, sequence: int = 1, **more: Any) -> Operation:
+def transfer(name: str, peer: int | None, sequence: int = 1, **more: object) -> Operation:
     """Return a send or receive that a thread waits in."""
     return Operation(
         name=name,
@@ -55,7 +59,7 @@ def done(operation: Operation) -> Operation:
     return replace(operation, ended_s=operation.since_s + 0.1, waited_s=None)
 
 
-def stands(rank: int, *known: Operation, **more: Any) -> Standing:
+def stands(rank: int, *known: Operation, **more: object) -> Standing:
     """Return where a rank stood that had begun these operations, and waits in the open ones."""
     entered: dict[Any, int] = {}
     for each in known:

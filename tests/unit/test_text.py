@@ -279,7 +279,7 @@ def test_a_rank_that_hangs_in_its_teardown_shows_where() -> None:
     tears = (f"{ROOT}/conftest.py:12 close", *RUNNING)
     script = [*well_behaved(0, stays_in="teardown"), *well_behaved(1)]
     shown = story(script, {0: tears, 1: tears}, size=2)
-    assert "all 2  close  conftest.py:12\n" in shown
+    assert "[0]  close  conftest.py:12\n" in shown
 
 
 def test_what_ranks_left_behind_is_told() -> None:
