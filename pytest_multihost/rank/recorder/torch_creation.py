@@ -110,14 +110,14 @@ class Creation:
         ranks = args[0] if args else kwargs.get("ranks")
         members = tuple(sorted(ranks)) if ranks is not None else tuple(sorted(default.members))
         detail = str(list(members))[:_MAX_KEYS]
-        pg = default.pg()
-        if not kwargs.get("use_local_synchronization"):
-            ordinal = self.groups.count(members)
-            return ordinal, lambda: self._begin_in(pg, "new_group", detail)
-        if self.recorder.rank not in members or not default.is_ours:
-            return None, _nothing
-        return self.groups.count(members), lambda: self.recorder.begin(
-            "new_group", "collective", members, scope=CREATION_SCOPE, detail=detail
+        is_member = self.recorder.rank in members
+        # Everybody calls it, so that everybody counts alike; but only members wait for each other.
+        is_counted = is_member or not kwargs.get("use_local_synchronization")
+        ordinal = self.groups.count(members) if is_counted else None
+        if not is_member or not default.is_ours:
+            return ordinal, _nothing
+        return ordinal, lambda: self.recorder.begin(
+            "new_group", "collective", members, scope="new_group", detail=detail
         )
 
     def _begin_in(self, pg: Any, name: str, detail: str) -> int:  # noqa: ANN401 - torch's
