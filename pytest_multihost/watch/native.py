@@ -42,6 +42,8 @@ _WHY_NOT = {
     "X": "it has ended",
     "": "it has ended",
 }
+_LOOKS_AT_A_SLEEPER = 20
+_BETWEEN_LOOKS_S = 0.01
 _TOO_LONG = "reading it took too long"
 _INSTALL = "install pystack (pip install pytest-multihost-hangs[stacks]) to see native frames"
 _ONLY_PYTHON = "native frames are py-spy's, which shows the threads of Python alone"
@@ -71,7 +73,7 @@ def native_threads(pids: Mapping[int, int], *, budget_s: float = BUDGET_S) -> Na
             of its library, and 0.05 for each rank.
         budget_s: Seconds for each process.
     """
-    states = {rank: _state(pid) for rank, pid in pids.items()}
+    states = {rank: _lasting_state(pid) for rank, pid in pids.items()}
     lacking = [
         f"no native frames of rank {rank}: {_WHY_NOT[state]}"
         for rank, state in states.items()
@@ -139,6 +141,19 @@ def _state(pid: int) -> str:
     except OSError:
         return ""
     return text.rpartition(")")[2].split()[0]
+
+
+def _lasting_state(pid: int) -> str:
+    """Return the letter of a state, of an uninterruptible sleep only if it lasts.
+
+    A page that is read from a disk takes milliseconds, and a rank at work passes many.
+    """
+    for _ in range(_LOOKS_AT_A_SLEEPER):
+        state = _state(pid)
+        if state != "D":
+            break
+        time.sleep(_BETWEEN_LOOKS_S)
+    return state
 
 
 @dataclass(frozen=True, slots=True)
