@@ -12,19 +12,35 @@ from typing import Any, Self, TextIO
 
 import pytest
 
+from pytest_multihost.analysis.awaited import Awaited
 from pytest_multihost.analysis.facts import RankFacts
-from pytest_multihost.reporting.progress import INTERVAL_S, erase, overlay, progress_text
+from pytest_multihost.reporting.progress import (
+    INTERVAL_S,
+    awaited_text,
+    erase,
+    overlay,
+    progress_text,
+)
+from pytest_multihost.watch.places import Places
 
 
 @dataclass(slots=True)
 class LiveLine:
     """A line that says where the ranks are, while a world takes longer than a second.
 
-    A context manager: leaving it takes the line away.
+    Where some wait for another, it says for whom, and what that one does. A context manager:
+    leaving it takes the line away.
+
+    Attributes:
+        config: The run's.
+        awaited: Tells whom the others wait for.
     """
 
     config: pytest.Config
+    awaited: Callable[[Sequence[RankFacts]], Awaited | None]
     _shown_s: float = 0.0
+    _places: Places = field(default_factory=Places)
+    _since: tuple[tuple[int, ...], float] = ((), 0.0)
 
     def __enter__(self) -> Self:
         """Show nothing yet."""
@@ -37,6 +53,7 @@ class LiveLine:
         trace: TracebackType | None,
     ) -> None:
         """Take the line away."""
+        self._places.close()
         if self._shown_s:
             self._write(erase())
 
@@ -46,9 +63,18 @@ class LiveLine:
             return
         self._shown_s = seconds
         writer = _terminal_writer(self.config)
-        if writer is not None:
+        if writer is not None and self._is_shown():
             width = writer.fullwidth - writer.width_of_current_line
-            self._write(overlay(progress_text(seconds, facts), width))
+            self._write(overlay(self._text(seconds, facts), width))
+
+    def _text(self, seconds: float, facts: Sequence[RankFacts]) -> str:
+        awaited = self.awaited(facts)
+        if awaited is None:
+            return progress_text(seconds, facts)
+        if self._since[0] != awaited.ranks:
+            self._since = awaited.ranks, seconds
+        where = self._places.place(awaited.pid) if awaited.pid is not None else None
+        return awaited_text(seconds, awaited, for_s=seconds - self._since[1], where=where)
 
     def _write(self, text: str) -> None:
         """Write to the terminal itself, if the output is one.
@@ -56,18 +82,23 @@ class LiveLine:
         Past the terminal writer, whose count of columns must not see our text; and past the
         capture, which holds the writer's descriptor while a test runs.
         """
-        writer = _terminal_writer(self.config)
-        file = writer._file if writer is not None else None  # noqa: SLF001 - no public way
-        with _uncaptured(self.config):
-            if file is not None and self._is_terminal(file):
+        file = self._file()
+        if file is not None and self._is_shown():
+            with _uncaptured(self.config):
                 file.write(text)
                 file.flush()
 
-    def _is_terminal(self, file: TextIO) -> bool:
+    def _file(self) -> TextIO | None:
+        writer = _terminal_writer(self.config)
+        file: TextIO | None = writer._file if writer is not None else None  # noqa: SLF001 - private
+        return file
+
+    def _is_shown(self) -> bool:
         """A CI log may pretend to be a terminal; there each update would be a line."""
         if os.environ.get("CI") or self.config.get_verbosity() < 0:
             return False
-        return bool(getattr(file, "isatty", lambda: False)())
+        with _uncaptured(self.config):
+            return bool(getattr(self._file(), "isatty", lambda: False)())
 
 
 def _terminal_writer(config: pytest.Config) -> Any:  # noqa: ANN401 - private to pytest

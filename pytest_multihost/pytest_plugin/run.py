@@ -51,8 +51,10 @@ from pytest_multihost.reporting.artifacts import (
     write_attempt,
     write_facts,
 )
+from pytest_multihost.reporting.trace import trace_of, write_trace
 from pytest_multihost.watch.clock import MonotonicClock
 from pytest_multihost.watch.dump import dump_stacks
+from pytest_multihost.watch.watchdog import Watchdog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +219,7 @@ class Run:
         directory = self._make_directory(spec, scratch)
         self.tally.ran += 1
         watchdog = watch_on(spec, self.tally.defaults, directory, scratch)
-        with self._places(spec.size), self._live(directory, spec.size) as live:
+        with self._places(spec.size), self._live(directory, spec.size, watchdog) as live:
             around = Surroundings(
                 launcher=self._ladder(plan),
                 dumper=partial(_dump_healed, scratch),
@@ -257,10 +259,10 @@ class Run:
             self.tally.unwritten.append(f"{spec.nodeid}: {error}")
             return scratch
 
-    def _live(self, directory: Path, size: int) -> LiveLine | LiveOutput:
+    def _live(self, directory: Path, size: int, watchdog: Watchdog) -> LiveLine | LiveOutput:
         """With -s, what ranks print is shown as it comes; else a line on terminals."""
         if self.config.getoption("capture", None) != "no":
-            return LiveLine(self.config)
+            return LiveLine(self.config, watchdog.awaited)
         return LiveOutput(directory, size, partial(write_through, self.config))
 
     def _keeps(self) -> bool:
@@ -296,6 +298,7 @@ class Run:
             if finding.outcome not in ("passed", "skipped"):
                 root = str(self.config.rootpath)
                 write_facts(directory, facts_of(result, plan.symptoms, where, root=root))
+                write_trace(directory, trace_of(result, diagnosis, root=root))
             write_attempt(directory, data, result.history, origin_s=result.started_s)
             folder.append_verdict(data)
         except OSError as error:  # reports need no artifacts

@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import PurePath
 
+from pytest_multihost.analysis.awaited import Awaited
 from pytest_multihost.analysis.facts import RankFacts
 from pytest_multihost.analysis.ranks import rank_set
+from pytest_multihost.model.stack import Frame
 
 INTERVAL_S = 1.0
 _MIN_WIDTH = 12
 _ERASE_RIGHT = "\x1b[K"
+
+
+def awaited_text(seconds: float, awaited: Awaited, *, for_s: float, where: Frame | None) -> str:
+    """Say who is waited for: "14 s: waiting for rank 0: read(/data/x) at storage.py:17 for 12 s".
+
+    Args:
+        seconds: How long the world has been running.
+        awaited: For whom, and what it does.
+        for_s: How long they have been waited for.
+        where: The line in which the first one is, where that is known.
+    """
+    wait = awaited.doing.partition(" until ")[0]  # the line is short
+    doing = f": {wait}" if wait else ""
+    place = f" at {PurePath(where.file).name}:{where.line}" if where is not None else ""
+    who = rank_set(awaited.ranks)
+    return f"{seconds:.0f} s: waiting for {who}{doing}{place} for {for_s:.0f} s"
 
 
 def progress_text(seconds: float, facts: Iterable[RankFacts]) -> str:

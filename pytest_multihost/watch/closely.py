@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +22,7 @@ from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.sighting import RankSighting
 from pytest_multihost.watch.flight import ask, flight_path, read_flight
 from pytest_multihost.watch.native import native_threads
+from pytest_multihost.watch.spy import py_spy
 
 FLIGHT_S = 0.2
 """How long a rank may take to answer; it needs a few milliseconds."""
@@ -99,7 +98,7 @@ def with_holders(
 
     py-spy reads that from the process's memory, without stopping it.
     """
-    spy = shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
+    spy = py_spy()
     asked = [seen.rank for seen in ranks if seen.label in _MAY_HOLD and seen.rank in pids]
     if spy is None or not asked:
         return tuple(ranks)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from typing import IO, Any
 
 from pytest_multihost.analysis.native import plain
 from pytest_multihost.model.stack import NativeThread
+from pytest_multihost.watch.spy import py_spy
 
 BUDGET_S = 5.0
 """How long one process may take to be read: far more than it takes on an idle machine."""
@@ -93,7 +93,7 @@ def _ask(pids: list[int], budget_s: float) -> tuple[dict[int, Answer], tuple[str
     What one has refused is asked of the next. What takes too long is given up.
     """
     answers: dict[int, Answer] = {}
-    spy, has_pystack = _py_spy(), importlib.util.find_spec("pystack") is not None
+    spy, has_pystack = py_spy(), importlib.util.find_spec("pystack") is not None
     if has_pystack:
         # -P: modules beside the reader must not stand in for those of the library
         pystack = _Reader((sys.executable, "-P", str(_READER)), 1, _answers)
@@ -105,11 +105,6 @@ def _ask(pids: list[int], budget_s: float) -> tuple[dict[int, Answer], tuple[str
     second = _read(reader, pids, budget_s)
     is_partial = any("threads" in answer for answer in second.values())
     return answers | second, (_ONLY_PYTHON,) if is_partial else ()
-
-
-def _py_spy() -> str | None:
-    beside = shutil.which("py-spy", path=str(Path(sys.executable).parent))
-    return beside or shutil.which("py-spy")
 
 
 def _look(pids: Mapping[int, int], answers: Mapping[int, Answer]) -> NativeLook:

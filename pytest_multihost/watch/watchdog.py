@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from pytest_multihost.analysis.awaited import Awaited, find_awaited
 from pytest_multihost.analysis.facts import RankFacts
 from pytest_multihost.analysis.labels import lock_holders, main_labels
 from pytest_multihost.analysis.proof import Moment
@@ -113,6 +114,14 @@ class Watchdog:
         waits = {each.rank for each in quick_standings(self._last.operations) if each.pending}
         quiet_s = now - self._progress_s
         return bool(rest) and quiet_s >= (QUIET_S if waits.issuperset(rest) else STILL_S)
+
+    def awaited(self, facts: Sequence[RankFacts]) -> Awaited | None:
+        """Return whom the others wait for, as of the last look: for the reader, no judgement."""
+        if self._last is None or not self._looks:
+            return None
+        doing = {each.rank: each.doing for each in self._looks[-1].ranks}
+        pids = {each.rank: each.pid for each in facts if each.pid is not None}
+        return find_awaited(_with(self._last, _gates(facts)).operations, doing, pids)
 
     def close(self, now: float, facts: Sequence[RankFacts]) -> Observed:
         """Look a last time, before the ranks are ended, and return everything."""

@@ -217,7 +217,7 @@ def test_where_nothing_can_read_the_page_says_what_to_install(
 ) -> None:
     """The tools are optional."""
     monkeypatch.setattr(native.importlib.util, "find_spec", lambda _: None)
-    monkeypatch.setattr(native.shutil, "which", lambda *_, **__: None)
+    monkeypatch.setattr(native, "py_spy", lambda: None)
     look = native_threads({0: sleeper.pid})
     assert look.threads == {}
     assert any("pip install pytest-multihost-hangs[stacks]" in text for text in look.lacking)
