@@ -205,13 +205,16 @@ def _wait_for_peer(rank: int, operation: Operation, others: Mapping[int, Standin
 
 
 def _has_done_its_part(operation: Operation, rank: int, peer: Standing) -> bool:
-    """Whether the peer's transfers with `rank` the other way reach up to this one."""
+    """Whether the peer's transfers with `rank` the other way reach up to this one.
+
+    Each group counts its own.
+    """
     theirs = [
         each.sequence
         for each in peer.known
         if each.kind == "transfer"
         and each.peer == rank
-        and each.scope == operation.scope
+        and each.group_key == operation.group_key
         and (operation.scope or _is_send(each) != _is_send(operation))
         and each.detail.partition(" ")[0] == operation.detail.partition(" ")[0]
     ]

@@ -247,6 +247,12 @@ CASES = {
         (0,),
         confidence="likely",
     ),
+    "a receive whose send went to another group": Case(
+        [stands(0, transfer("recv", 1, ordinal=1)), stands(1, done(transfer("send", 0)))],
+        "straggler",
+        (1,),
+        (0,),
+    ),
     "two receives face each other": Case(
         [stands(0, transfer("recv", 1)), stands(1, transfer("recv", 0))],
         "deadlock",
