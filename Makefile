@@ -5,6 +5,8 @@
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
+# Most tests wait most of the time - for deadlines, for windows of quiet - so two at a time halve it.
+PYTEST_JOBS ?= 2
 CORPUS_ARGS ?=
 
 BIN := .venv/bin
@@ -19,6 +21,7 @@ help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo "  PYTHON=python3.12 picks the interpreter that .venv is made with."
+	@echo "  PYTEST_JOBS=0 runs the tests of make test one after the other; the default is 2 at a time."
 	@echo "  PYTEST_ARGS='-x -k gloo' is handed to pytest by make test."
 	@echo "  CORPUS_ARGS='--load 2' keeps two processes computing beside make corpus."
 
@@ -56,7 +59,7 @@ demo: $(READY) ## Run the examples: a restore on four ranks, then a hang that is
 	@echo "== This failure was the point: the test hung, was found to hang and was ended. The demo is complete."
 
 test: lint ## Lint, then run the whole test suite
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(PYTEST_JOBS) --dist worksteal $(PYTEST_ARGS)
 
 lint: $(READY) ## Check style, format, types and the floors of the house
 	$(BIN)/ruff check .
