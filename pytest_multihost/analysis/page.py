@@ -71,7 +71,7 @@ def _rows(
     groups: dict[tuple[str, str, str], list[int]] = {}
     for each in finding.ranks:
         rank = each.facts.rank
-        row = (*_doing(rank, each.outcome, seen.get(rank), result), places.get(rank, ""))
+        row = (*doing(each.outcome, seen.get(rank), result), places.get(rank, ""))
         groups.setdefault(row, []).append(rank)
     rows = sorted(groups.items(), key=lambda group: _importance(group[1], diagnosis))
     names = [rank_set(ranks) for _, ranks in rows]
@@ -79,9 +79,9 @@ def _rows(
     widths = [max(map(len, names)), *(min(48, max(map(len, column))) for column in cells)]
     for (row, ranks), name in zip(rows, names, strict=True):
         mark = "►" if set(ranks) & set(diagnosis.culprits) else " "
-        state, doing, where = row
+        state, about, where = row
         yield (
-            f"{mark} {name:<{widths[0]}}  {state:<{widths[1]}}  {doing:<{widths[2]}}  {where}"
+            f"{mark} {name:<{widths[0]}}  {state:<{widths[1]}}  {about:<{widths[2]}}  {where}"
         ).rstrip()
 
 
@@ -98,11 +98,14 @@ def _last_look(result: WorldResult) -> Sequence[RankSighting]:
     return result.sightings[-1].ranks if result.sightings else ()
 
 
-def _doing(
-    rank: int, outcome: str, seen: RankSighting | None, result: WorldResult
-) -> tuple[str, str]:
-    """Return a rank's state and what it does, as far as was seen."""
-    del rank
+def doing(outcome: str, seen: RankSighting | None, result: WorldResult) -> tuple[str, str]:
+    """Return a rank's state and what it does, as far as was seen.
+
+    Args:
+        outcome: What happened to it.
+        seen: The last look at it.
+        result: Its world.
+    """
     if outcome not in ("hung", "collateral") or seen is None:
         return outcome, ""
     waited = [each for each in seen.operations if each.waited_s is not None]
