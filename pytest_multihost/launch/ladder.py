@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_multihost.launch.launcher import ServerLauncher
-from pytest_multihost.launch.protocol import RunningWorld
+from pytest_multihost.launch.protocol import Share
+from pytest_multihost.launch.world import LaunchedWorld
 from pytest_multihost.model.errors import UnsoundForkError
 from pytest_multihost.model.spec import WorldSpec
 
@@ -41,15 +42,17 @@ class Ladder:
             except UnsoundForkError as error:
                 self._step_up(error)
 
-    def start(self, spec: WorldSpec, *, directory: Path, scratch: Path) -> RunningWorld:
-        """Start a world; a rung may have become unsound since the server was started.
+    def start(
+        self, spec: WorldSpec, *, directory: Path, scratch: Path, share: Share | None = None
+    ) -> LaunchedWorld:
+        """Start a world, or a share of it; a rung may have become unsound meanwhile.
 
         Raises:
             LaunchError: The ranks could not be started.
         """
         while True:
             try:
-                return self.rungs[0].start(spec, directory=directory, scratch=scratch)
+                return self.rungs[0].start(spec, directory=directory, scratch=scratch, share=share)
             except UnsoundForkError as error:
                 self._step_up(error)
 

@@ -6,9 +6,10 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pytest_multihost.launch.connection import ServerConnection
-from pytest_multihost.launch.protocol import MAX_DESCRIPTORS, Packet, RunningWorld
+from pytest_multihost.launch.protocol import MAX_DESCRIPTORS, Packet, Share
 from pytest_multihost.launch.world import LaunchedWorld
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.spec import WorldSpec
@@ -47,17 +48,20 @@ class ServerLauncher:
         if self._server is not None:
             self._server.close()
 
-    def start(self, spec: WorldSpec, *, directory: Path, scratch: Path) -> RunningWorld:
-        """Start the ranks of a world, with a new server if the last one is gone.
+    def start(
+        self, spec: WorldSpec, *, directory: Path, scratch: Path, share: Share | None = None
+    ) -> LaunchedWorld:
+        """Start the ranks of a world, or a share of them, with a new server if the last is gone.
 
         Raises:
             LaunchError: They could not be started; none is left.
         """
         server = self._living_server()
-        pairs = [socket.socketpair() for _ in range(spec.size)]
+        ranks = range(spec.size) if share is None else share.ranks
+        pairs = [socket.socketpair() for _ in ranks]
         try:
             streams = [theirs for _, theirs in pairs]
-            packet = _request_fork(server, spec, streams, directory, scratch)
+            packet = _request_fork(server, spec, streams, directory, scratch, share)
         except LaunchError:
             for ours, _ in pairs:
                 ours.close()
@@ -65,7 +69,8 @@ class ServerLauncher:
         finally:
             for _, theirs in pairs:
                 theirs.close()
-        return LaunchedWorld(server, [ours for ours, _ in pairs], packet)
+        ours = {rank: mine for rank, (mine, _) in zip(ranks, pairs, strict=True)}
+        return LaunchedWorld(server, ours, packet)
 
     def _living_server(self) -> ServerConnection:
         if self._server is None or self._server.is_closed:
@@ -81,14 +86,17 @@ def _request_fork(
     streams: Sequence[socket.socket],
     directory: Path,
     scratch: Path,
+    share: Share | None,
 ) -> Packet:
     descriptors = [stream.fileno() for stream in streams]
-    header = {
+    header: dict[str, Any] = {
         "kind": "fork",
         "spec": spec.to_json(),
         "directory": str(directory),
         "scratch": str(scratch),
     }
+    if share is not None:
+        header |= {"ranks": share.ranks, "ports": share.ports}
     server.tell(header, descriptors[:MAX_DESCRIPTORS])
     for first in range(MAX_DESCRIPTORS, len(descriptors), MAX_DESCRIPTORS):
         server.tell({"kind": "streams"}, descriptors[first : first + MAX_DESCRIPTORS])

@@ -5,7 +5,8 @@ The control connection is a SOCK_SEQPACKET pair: one message, one packet, descri
 Controller to server:
 
 * ``fork``: the world's spec, its directories, and one socket per rank (in further ``streams``
-  packets where they do not fit into one).
+  packets where they do not fit into one). With ``ranks``, these alone are forked; with ``ports``,
+  the world's are held elsewhere.
 * ``signal``: send a signal to some ranks. The server does it, not the controller: as their parent
   it alone knows that a process id still means the rank.
 * ``pause``: stop a rank, once or in turns, and continue it by the clock; ``resume``: for good.
@@ -13,8 +14,8 @@ Controller to server:
 * ``quit``: end it, and the server too.
 
 Server to controller: ``serving`` (once, when it has loaded what it should), ``forked`` (process
-ids), ``exited`` (one rank's status), ``ended`` (everything is gone; command lines of what had to be
-killed beside the ranks), ``failed`` (a request could not be served).
+ids, ports), ``exited`` (one rank's status), ``ended`` (everything is gone; command lines of what
+had to be killed beside the ranks), ``failed`` (a request could not be served).
 """
 
 from __future__ import annotations
@@ -101,6 +102,19 @@ class Ending:
 
     events: tuple[Event, ...]
     leftovers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """The part of a world that one process starts, where several start it together.
+
+    Attributes:
+        ranks: Which ranks.
+        ports: What whoever starts the primary holds for the world; None there.
+    """
+
+    ranks: tuple[int, ...]
+    ports: tuple[int, int] | None = None
 
 
 class RunningWorld(Protocol):

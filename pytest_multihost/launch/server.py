@@ -125,15 +125,19 @@ def _answer(server: _Server, packet: Packet) -> None:
 def _fork(server: _Server, packet: Packet) -> None:
     """Fork the ranks of a world; on failure leave none of them."""
     spec = WorldSpec.from_json(packet.header["spec"])
-    streams = _receive_streams(server, packet, spec.size)
-    server.ports = [reserve_port(), reserve_port()]
+    ranks = packet.header.get("ranks") or range(spec.size)
+    streams = _receive_streams(server, packet, len(ranks))
+    server.ports = [] if packet.header.get("ports") else [reserve_port(), reserve_port()]
+    ports = packet.header.get("ports") or [port.getsockname()[1] for port in server.ports]
     try:
-        pids = _fork_ranks(server, spec, streams, packet.header)
+        header = {**packet.header, "ports": ports}
+        pids = _fork_ranks(server, spec, dict(zip(ranks, streams, strict=True)), header)
     except OSError as error:
         _end(server, grace_s=0.0)
         send_packet(server.control, {"kind": "failed", "error": f"fork: {error}"})
     else:
-        send_packet(server.control, {"kind": "forked", "pids": pids, "at_s": time.monotonic()})
+        forked = {"kind": "forked", "pids": pids, "ports": ports, "at_s": time.monotonic()}
+        send_packet(server.control, forked)
     finally:
         for stream in streams:
             stream.close()
@@ -150,19 +154,22 @@ def _receive_streams(server: _Server, packet: Packet, size: int) -> list[socket.
 
 
 def _fork_ranks(
-    server: _Server, spec: WorldSpec, streams: list[socket.socket], header: Mapping[str, Any]
+    server: _Server,
+    spec: WorldSpec,
+    streams: Mapping[int, socket.socket],
+    header: Mapping[str, Any],
 ) -> list[int]:
     pids = []
-    ports = (server.ports[0].getsockname()[1], server.ports[1].getsockname()[1])
-    for rank, stream in enumerate(streams):
+    for rank, stream in streams.items():
         place = RankSpec(
             world=spec,
             rank=rank,
             directory=header["directory"],
             scratch=header["scratch"],
-            ports=ports,
+            ports=tuple(header["ports"]),
         )
-        close = _descriptors(server) + [each.fileno() for each in streams if each is not stream]
+        others = [each.fileno() for each in streams.values() if each is not stream]
+        close = _descriptors(server) + others
         pid = fork_rank(place, stream, close=close, run_rank=server.run_rank)
         descriptor = os.pidfd_open(pid)
         server.alive[descriptor] = (rank, pid)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import selectors
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ class LaunchedWorld:
     """The ranks of one world that a server has started: streams to them, requests to it."""
 
     server: ServerConnection
-    streams: list[socket.socket]
+    streams: dict[int, socket.socket]
     forked: Packet
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _decoders: dict[int, Decoder] = field(default_factory=dict)
@@ -30,16 +30,21 @@ class LaunchedWorld:
 
     def __post_init__(self) -> None:
         self._selector.register(self.server.control, selectors.EVENT_READ, None)
-        for rank, stream in enumerate(self.streams):
+        for rank, stream in self.streams.items():
             stream.setblocking(False)  # noqa: FBT003 - the standard library's signature
             self._decoders[rank] = Decoder(TOLD_BY_RANKS)
             self._selector.register(stream, selectors.EVENT_READ, rank)
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable when there is something to wait for no longer."""
+        epoll: Any = self._selector
+        return int(epoll.fileno())
 
     def wait(self, timeout_s: float) -> Sequence[Event]:
         """Return what happened, waiting at most `timeout_s` seconds for the first event."""
         if not self._announced:
             self._announced = True
-            return _forked_events(self.forked)
+            return _forked_events(self.forked, self.streams)
         events: list[Event] = []
         exits: list[Event] = []
         for key, _ in self._selector.select(timeout_s):
@@ -113,14 +118,14 @@ class LaunchedWorld:
             return self._await_end()
         finally:
             self._selector.close()
-            for stream in self.streams:
+            for stream in self.streams.values():
                 stream.close()
 
     def _await_end(self) -> Ending:
         events: list[Event] = []
         while (packet := self.server.hear()).header["kind"] != "ended":
             events += _exit_events(packet)
-        for rank in range(len(self.streams)):
+        for rank in self.streams:
             events += self._read(rank)
         events += [_exit_event(each) for each in packet.header["exits"]]
         return Ending(tuple(events), tuple(packet.header["leftovers"]))
@@ -140,9 +145,9 @@ def _garbled(rank: int) -> Event:
     return Event(time.monotonic(), rank, "interrupted", {"error": error})
 
 
-def _forked_events(packet: Packet) -> list[Event]:
+def _forked_events(packet: Packet, ranks: Iterable[int]) -> list[Event]:
     at_s = packet.header["at_s"]
-    pids = enumerate(packet.header["pids"])
+    pids = zip(ranks, packet.header["pids"], strict=True)
     return [Event(at_s, rank, "forked", {"pid": pid}) for rank, pid in pids]
 
 
