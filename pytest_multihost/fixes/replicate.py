@@ -1,0 +1,326 @@
+"""Replicate host values over processes without gathering them from all of them (jax).
+
+`jax.device_put(host_array, sharding)` onto devices of several processes hides a collective: it
+gathers the value of every process in every process and compares them, which takes two copies per
+process and needs all processes to come. `replicate` places what this process has, and, if asked,
+compares digests of a few bytes.
+"""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pytest_multihost.fixes.record import Fix
+
+FIX = Fix(
+    name="replicate",
+    title="Replicate host arrays without an allgather across processes",
+    upstream="https://github.com/goodfire-ai/spd/pull/898",
+    symptom=(
+        "RESOURCE_EXHAUSTED in jax.device_put of a host array onto a sharding of several processes,"
+        " from some number of processes on; or a hang in it if not all processes call it"
+    ),
+    affected=("jax>=0.8",),
+    tried=("jax==0.8.0", "jax==0.9.1", "jax==0.10.2"),
+    differs=(
+        "Published without versions, for replicated shardings, with the advice to drop the"
+        " comparison. Not affected are versions before 0.8, which compare by a broadcast; affected"
+        " are also shardings that split. The same line hangs if one process skips it, and raises"
+        " for a NaN. Without any comparison, processes that disagree go unnoticed: compare digests."
+    ),
+)
+
+_DIGEST_BYTES = 16
+_NAMED_LEAVES = 5
+
+
+class RanksDisagreeError(ValueError):
+    """The processes called with different values.
+
+    Attributes:
+        ranks: Which processes have another value than most, in order; all of them, where no value
+            is that of more than half.
+        leaves: Paths of the leaves in which these differ from the others, in jax's notation.
+    """
+
+    def __init__(self, ranks: tuple[int, ...], leaves: tuple[str, ...]) -> None:
+        super().__init__(ranks, leaves)
+        self.ranks = ranks
+        self.leaves = leaves
+
+    def __str__(self) -> str:
+        """Name the ranks and the first leaves."""
+        shown = ", ".join(self.leaves[:_NAMED_LEAVES])
+        more = len(self.leaves) - _NAMED_LEAVES
+        rest = f" and {more} more" if more > 0 else ""
+        return (
+            "replicate was called with different values by different processes. Out of line:"
+            f" {_listed(self.ranks)}. In: {shown}{rest}. Give every process the same value, or"
+            " leave out the comparison with check=None."
+        )
+
+
+class RanksMissingError(TimeoutError):
+    """Some processes did not call in time.
+
+    Attributes:
+        ranks: Which did not come.
+    """
+
+    def __init__(self, ranks: tuple[int, ...], timeout_s: float) -> None:
+        super().__init__(ranks, timeout_s)
+        self.ranks = ranks
+        self.timeout_s = timeout_s
+
+    def __str__(self) -> str:
+        """Name the ranks."""
+        return (
+            "replicate was to compare the values of all processes. Did not come within"
+            f" {self.timeout_s:g} s: {_listed(self.ranks)}. All processes of the sharding must call"
+            " it, equally often; or leave out the comparison with check=None."
+        )
+
+
+def replicate(
+    tree: Any,  # noqa: ANN401 - any pytree
+    sharding: Any,  # noqa: ANN401 - jax is not seen by the type checker
+    *,
+    check: Literal["digest"] | None = "digest",
+    timeout_s: float = 300.0,
+) -> Any:  # noqa: ANN401 - the tree that was given
+    """Make global arrays of values that every process has in full; nothing large is exchanged.
+
+    Stands for `jax.device_put(tree, sharding)`. Each process needs its value once more for each of
+    its own devices, however many processes there are. As with `device_put`, an array on the CPU
+    may share its memory with the numpy array that it was made of: leave that unchanged.
+
+    Args:
+        tree: A pytree. Its numpy and jax arrays and numpy scalars become global arrays; whatever
+            else (None, texts, functions, Python's numbers) stays what it is. A jax array must be
+            whole in this process or already have the sharding; the latter is returned as it is.
+        sharding: Of every array, a `jax.sharding.Sharding`; not only replicated ones will do.
+        check: `"digest"` compares the values of all processes of the sharding, bit by bit, through
+            16 bytes each in the coordination service; then all of them must call. `None` compares
+            nothing and waits for nobody.
+        timeout_s: How long to wait for the other processes if they are compared, in seconds. Must
+            exceed the difference of the times at which they come here.
+
+    Raises:
+        RanksDisagreeError: Values, shapes, types or trees differ; raised in every process.
+        RanksMissingError: Not all processes came in time.
+        ValueError: A jax array is spread over processes and would have to be moved between them.
+        RuntimeError: Processes are to be compared without `jax.distributed`.
+    """
+    import jax
+
+    paths, structure = jax.tree_util.tree_flatten_with_path(tree)
+    leaves = [_read(jax.tree_util.keystr(path), leaf, sharding) for path, leaf in paths]
+    if check is not None:
+        _compare(leaves, sharding, timeout_s)
+    return jax.tree_util.tree_unflatten(structure, [_place(leaf, sharding) for leaf in leaves])
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """A leaf of the tree.
+
+    Attributes:
+        path: Where it is, in jax's notation.
+        given: The leaf itself.
+        host: What this process has of it and is to be placed; None if it stays as it is.
+    """
+
+    path: str
+    given: Any
+    host: Any = None
+
+
+def _read(path: str, leaf: Any, sharding: Any) -> _Leaf:  # noqa: ANN401 - jax's
+    import jax
+    import numpy
+
+    if isinstance(leaf, numpy.ndarray | numpy.generic):
+        dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
+        return _Leaf(path, leaf, numpy.asarray(leaf, dtype))
+    if not isinstance(leaf, jax.Array):
+        return _Leaf(path, leaf)
+    if leaf.is_fully_addressable:
+        return _Leaf(path, leaf, numpy.asarray(_raw(leaf)))
+    if leaf.sharding.is_equivalent_to(sharding, leaf.ndim):
+        return _Leaf(path, leaf)
+    if leaf.is_fully_replicated:
+        return _Leaf(path, leaf, numpy.asarray(_raw(leaf).addressable_data(0)))
+    raise ValueError(
+        f"replicate cannot move {path or 'the array'} between processes: it is {leaf.sharding}, of"
+        " which this process has a part. Reshard it with jax.jit(lambda x: x,"
+        " out_shardings=sharding), which all processes must call."
+    )
+
+
+def _raw(array: Any) -> Any:  # noqa: ANN401 - jax's
+    """Return the numbers of an array of random keys, any other as it is."""
+    import jax
+
+    return jax.random.key_data(array) if _has_keys(array) else array
+
+
+def _has_keys(leaf: Any) -> bool:  # noqa: ANN401 - jax's
+    import jax
+
+    is_key: bool = isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(
+        leaf.dtype, jax.dtypes.prng_key
+    )
+    return is_key
+
+
+def _place(leaf: _Leaf, sharding: Any) -> Any:  # noqa: ANN401 - jax's
+    import jax
+
+    host = leaf.host
+    if host is None:
+        return leaf.given
+    placed = jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
+    if _has_keys(leaf.given):
+        return jax.random.wrap_key_data(placed, impl=jax.random.key_impl(leaf.given))
+    return placed
+
+
+def _compare(leaves: Sequence[_Leaf], sharding: Any, timeout_s: float) -> None:  # noqa: ANN401 - jax's
+    """Raise if the processes of the sharding have not all called with the same leaves.
+
+    The tree's own structure is not compared: what it holds besides leaves, say a function, may
+    print as another in each process.
+    """
+    import jax
+
+    ranks = sorted({device.process_index for device in sharding.device_set})
+    if len(ranks) == 1 or jax.process_index() not in ranks:
+        return
+    exchange = _exchange(ranks, jax.process_index(), timeout_s)
+    digests = {leaf.path: _digest(leaf) for leaf in leaves}
+    whole = _digest_of(json.dumps(digests).encode())
+    wholes = exchange.gather("tree", whole)
+    if len(set(wholes.values())) == 1:
+        exchange.forget("tree")
+        return
+    told = exchange.gather("leaves", json.dumps(digests))
+    odd = odd_ones(wholes)
+    raise RanksDisagreeError(odd, tuple(_differences(told, odd)))
+
+
+def odd_ones(values: Mapping[int, str]) -> tuple[int, ...]:
+    """Return whose value is not that of more than half; all, where there is no such value.
+
+    Args:
+        values: The value of each rank.
+    """
+    common, count = collections.Counter(values.values()).most_common(1)[0]
+    has_majority = 2 * count > len(values)
+    return tuple(sorted(rank for rank in values if not has_majority or values[rank] != common))
+
+
+def _differences(told: Mapping[int, str], odd: Sequence[int]) -> Iterator[str]:
+    """Give the paths at which one of the odd ranks has something else than the first of others."""
+    digests = {rank: json.loads(text) for rank, text in told.items()}
+    like = digests[next((rank for rank in digests if rank not in odd), odd[0])]
+    paths = dict.fromkeys(path for each in digests.values() for path in each)
+    for path in paths:
+        if any(digests[rank].get(path) != like.get(path) for rank in odd):
+            yield path or "the array"
+
+
+def _digest(leaf: _Leaf) -> str:
+    """Return what tells a leaf from others: type, shape and bits.
+
+    Of what stays as it is, only arrays count, with type and shape: this process cannot read the
+    rest of them, and a function or a text may rightly be another in each process.
+    """
+    import numpy
+
+    array = leaf.given if leaf.host is None else leaf.host
+    if not hasattr(array, "dtype"):
+        return ""
+    head = f"{array.dtype} {array.shape} ".encode()
+    if leaf.host is None:
+        return _digest_of(head)
+    # As bytes, because types such as bfloat16 have no buffer; copied only if it has gaps.
+    return _digest_of(head, numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8))
+
+
+def _digest_of(*parts: Any) -> str:  # noqa: ANN401 - buffers
+    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class _Exchange:
+    """How the processes tell each other what they have, in one call of `replicate`.
+
+    Attributes:
+        client: Of jax's coordination service.
+        prefix: Of the keys of this call.
+        ranks: Who takes part.
+        rank: This process.
+        timeout_s: How long to wait for the others.
+    """
+
+    client: Any
+    prefix: str
+    ranks: Sequence[int]
+    rank: int
+    timeout_s: float
+
+    def gather(self, what: str, value: str) -> dict[int, str]:
+        """Return what each process has told, by rank."""
+        place = f"{self.prefix}/{what}"
+        self.client.key_value_set(f"{place}/{self.rank}", value)
+        try:
+            self.client.wait_at_barrier(
+                f"{place} is told", int(self.timeout_s * 1000), process_ids=list(self.ranks)
+            )
+        except RuntimeError as error:
+            missing = tuple(rank for rank in self.ranks if rank not in self._told(place))
+            if missing and "DEADLINE_EXCEEDED" in str(error):
+                raise RanksMissingError(missing, self.timeout_s) from error
+            raise
+        return self._told(place)
+
+    def forget(self, what: str) -> None:
+        """Remove what this process told in the call before; by now, everybody has read it."""
+        before, _, number = self.prefix.rpartition("/")
+        if int(number) > 1:
+            self.client.key_value_delete(f"{before}/{int(number) - 1}/{what}/{self.rank}")
+
+    def _told(self, place: str) -> dict[int, str]:
+        entries = self.client.key_value_dir_get(f"{place}/")
+        return {int(key.rpartition("/")[2]): value for key, value in entries}
+
+
+def _exchange(ranks: Sequence[int], rank: int, timeout_s: float) -> _Exchange:
+    """Return the means of the next call among `ranks`.
+
+    Calls are counted in the service, so that a count ends with the world that it belongs to.
+    """
+    from jax._src import distributed  # there is no public way to the client
+
+    client = distributed.global_state.client
+    if client is None:
+        raise RuntimeError(
+            "replicate compares processes through jax's coordination service, which this process"
+            " has not joined. Call jax.distributed.initialize(), or leave out the comparison with"
+            " check=None."
+        )
+    among = _digest_of(json.dumps(ranks).encode())
+    number = client.key_value_increment(f"replicate/{among}/calls of {rank}", 1)
+    return _Exchange(client, f"replicate/{among}/{number}", ranks, rank, timeout_s)
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
