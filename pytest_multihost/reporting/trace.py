@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_multihost.analysis.facts import RankFacts, describe_exit, fold
-from pytest_multihost.analysis.frames import relative_to
 from pytest_multihost.analysis.ranks import rank_set
-from pytest_multihost.analysis.summary import operation_words
 from pytest_multihost.model.diagnosis import Diagnosis, OperationName, WaitsFor
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.result import WorldResult
+from pytest_multihost.reporting.lasted import Slice, Told, lasted
 
 SCHEMA = "pytest-multihost-hangs/trace/1"
 
@@ -33,41 +31,6 @@ _TRACKS = 1000
 """Tracks that a rank may have: for each thread that waited beside the others, one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Slice:
-    """Something of a rank that lasted, in microseconds from the world's start."""
-
-    name: str
-    category: str
-    start_us: int
-    end_us: int
-    args: Mapping[str, Any] = field(default_factory=dict)
-    operation: Operation | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Told:
-    """What all parts of a trace are made from."""
-
-    result: WorldResult
-    diagnosis: Diagnosis | None
-    root: str
-
-    def us(self, at_s: float) -> int:
-        """Return a moment of the monotonic clock as the trace has it."""
-        return max(0, round((at_s - self.result.started_s) * 1e6))
-
-    @property
-    def end_us(self) -> int:
-        """When nothing was left of the world."""
-        return self.us(self.result.ended_s)
-
-    @property
-    def judged_us(self) -> int:
-        """When the hang was judged, or the world over by itself."""
-        return self.us(self.result.detected_s or self.result.ended_s)
-
-
 def trace_of(result: WorldResult, diagnosis: Diagnosis | None, *, root: str) -> Json:
     """Return the trace of a world as a JSON object.
 
@@ -76,17 +39,20 @@ def trace_of(result: WorldResult, diagnosis: Diagnosis | None, *, root: str) -> 
         diagnosis: Who waits for whom, where that was to be told.
         root: pytest's rootdir; files below it are named relative to it.
     """
-    told = _Told(result, diagnosis, root)
+    told = Told(result, diagnosis, root)
+    slices = lasted(told)
+    arrows = _arrows(diagnosis.waits_for if diagnosis is not None else (), slices)
+    awaited = _awaited(arrows, slices)
     tracks = {
-        facts.rank: _tracks(_slices(facts, told))
-        for facts in fold(result.history, result.spec.size)
+        rank: _tracks([*mine, awaited[rank]] if rank in awaited else mine)
+        for rank, mine in slices.items()
     }
     return {
         "traceEvents": [
             *_names(told, tracks),
             *(event for rank, lanes in tracks.items() for event in _complete(rank, lanes)),
             *_instants(told),
-            *_arrows(told, tracks),
+            *_flows(arrows, awaited, tracks),
         ],
         "displayTimeUnit": "ms",
         "otherData": _about(told),
@@ -99,7 +65,7 @@ def write_trace(directory: Path, trace: Mapping[str, Any]) -> None:
     (directory / "trace.json").write_text(text + "\n", encoding="utf-8")
 
 
-def _about(told: _Told) -> Json:
+def _about(told: Told) -> Json:
     spec, diagnosis = told.result.spec, told.diagnosis
     return {
         "schema": SCHEMA,
@@ -113,132 +79,12 @@ def _about(told: _Told) -> Json:
     }
 
 
-# What lasted
-
-
-def _slices(facts: RankFacts, told: _Told) -> list[_Slice]:
-    """Return what lasted of one rank: its phases, its operations, and how it was left."""
-    operations = [
-        _operation_slice(each, facts, told) for each in _operations(facts.rank, told.result)
-    ]
-    found = [*_phases(facts, told), *operations]
-    last = _last(facts, found, told)
-    return found if last is None else [*found, last]
-
-
-def _over_us(facts: RankFacts, told: _Told) -> int:
-    """When a rank could do no more."""
-    return told.end_us if facts.exited_s is None else told.us(facts.exited_s)
-
-
-def _phases(facts: RankFacts, told: _Told) -> Iterator[_Slice]:
-    begun = sorted(_phase_starts(facts.rank, told))
-    ends = [*(start_us for start_us, _ in begun[1:]), _over_us(facts, told)]
-    for (start_us, name), end_us in zip(begun, ends, strict=False):
-        # The news of a death can overtake what the rank told.
-        yield _Slice(name=name, category="phase", start_us=start_us, end_us=max(start_us, end_us))
-
-
-def _phase_starts(rank: int, told: _Told) -> Iterator[tuple[int, str]]:
-    mine = [event for event in told.result.history if event.rank == rank]
-    first = [told.us(event.at_s) for event in mine if event.kind in ("forked", "hello")]
-    if first:
-        yield min(first), "startup"
-    for event in mine:
-        if event.kind == "phase" and event.detail["phase"] != "shutdown":
-            yield told.us(event.at_s), event.detail["phase"]
-        elif event.kind == "done":
-            yield told.us(event.at_s), "shutdown"
-
-
-def _operations(rank: int, result: WorldResult) -> list[Operation]:
-    """Return what is known of a rank's operations, also those that only stacks tell of."""
-    recent = [each for page in result.operations if page.rank == rank for each in page.recent]
-    last = result.sightings[-1].ranks if result.sightings else ()
-    seen = [each for one in last if one.rank == rank for each in one.operations]
-    return recent + [each for each in seen if not any(_is_same(each, old) for old in recent)]
-
-
-def _is_same(one: Operation, other: Operation) -> bool:
-    """Whether two looks at a rank saw one operation; it may have ended between them."""
-    return (one.name, one.since_s, one.group_key) == (other.name, other.since_s, other.group_key)
-
-
-def _operation_slice(operation: Operation, facts: RankFacts, told: _Told) -> _Slice:
-    start_us = told.us(operation.since_s)
-    is_open = operation.ended_s is None
-    end_us = _over_us(facts, told) if operation.ended_s is None else told.us(operation.ended_s)
-    return _Slice(
-        name=operation_words(operation, told.result),
-        category="open operation" if is_open else "operation",
-        start_us=start_us,
-        end_us=max(start_us, end_us),
-        args=_operation_args(operation, told),
-        operation=operation,
-    )
-
-
-def _operation_args(operation: Operation, told: _Told) -> Json:
-    frame = operation.frame
-    place = f"{relative_to(told.root, frame.file)}:{frame.line}" if frame else None
-    found = {
-        "kind": operation.kind,
-        "group": rank_set(operation.group),
-        "sequence": operation.sequence or None,
-        "peer": operation.peer,
-        "root": operation.root,
-        "detail": operation.detail or None,
-        "scope": operation.scope or None,
-        "place": place,
-        "function": frame.function if frame else None,
-        "waits": operation.waited_s is not None,
-        "ended": "never" if operation.is_open else "by an exception" if operation.failed else None,
-        "source": operation.source,
-    }
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _last(facts: RankFacts, found: Sequence[_Slice], told: _Told) -> _Slice | None:
-    """Return how a rank was left: it is gone, or others wait for it and it is in no operation."""
-    if facts.exit is not None and _over_us(facts, told) < told.end_us and not facts.was_ended:
-        return _left(describe_exit(facts.exit), _over_us(facts, told), told.end_us)
-    diagnosis = told.diagnosis
-    if diagnosis is None or facts.rank not in diagnosis.culprits:
-        return None
-    if any(each.category == "open operation" for each in found):
-        return None
-    over_us = _over_us(facts, told)
-    ended = [each.end_us for each in found if each.operation is not None]
-    begun = [each.start_us for each in found]
-    since_us = min(over_us, max([*begun, *ended, _trouble_us(facts, told)], default=0))
-    return _left(_verdict_words(facts.rank, diagnosis), since_us, over_us)
-
-
-def _left(name: str, start_us: int, end_us: int) -> _Slice:
-    return _Slice(name=name, category="culprit", start_us=start_us, end_us=max(start_us, end_us))
-
-
-def _trouble_us(facts: RankFacts, told: _Told) -> int:
-    """When a rank raised or had done its part; 0 if neither."""
-    moments = [facts.failure.at_s] if facts.failure is not None else []
-    if facts.parked_s is not None:
-        moments.append(facts.parked_s)
-    return max(map(told.us, moments), default=0)
-
-
-def _verdict_words(rank: int, diagnosis: Diagnosis) -> str:
-    where = diagnosis.where
-    if where is None or where["rank"] != rank:
-        return diagnosis.kind
-    return f"{diagnosis.kind}: {where['file']}:{where['line']} {where['source']}".rstrip()
-
-
 # Tracks
 
 
-def _tracks(slices: Iterable[_Slice]) -> list[list[_Slice]]:
+def _tracks(slices: Iterable[Slice]) -> list[list[Slice]]:
     """Spread slices over tracks so that on each of them they lie side by side or within another."""
-    tracks: list[list[_Slice]] = [[]]
+    tracks: list[list[Slice]] = [[]]
     around: list[list[int]] = [[]]  # of each track, the ends of the slices that are still open
     for each in sorted(slices, key=lambda one: (one.start_us, -one.end_us)):
         at = next((i for i, ends in enumerate(around) if _fits(each, ends)), len(tracks))
@@ -250,7 +96,7 @@ def _tracks(slices: Iterable[_Slice]) -> list[list[_Slice]]:
     return tracks
 
 
-def _fits(one: _Slice, ends: list[int]) -> bool:
+def _fits(one: Slice, ends: list[int]) -> bool:
     """Whether a slice lies within the innermost that is open on a track; those past are closed."""
     while ends and ends[-1] <= one.start_us:
         ends.pop()
@@ -261,7 +107,7 @@ def _track(rank: int, lane: int) -> Json:
     return {"pid": _WORLD, "tid": (rank + 1) * _TRACKS + min(lane, _TRACKS - 1)}
 
 
-def _names(told: _Told, tracks: Mapping[int, Sequence[object]]) -> Iterator[Json]:
+def _names(told: Told, tracks: Mapping[int, Sequence[object]]) -> Iterator[Json]:
     spec = told.result.spec
     world = f"{spec.nodeid} ({spec.size} ranks, {spec.backend})"
     yield {"ph": "M", "name": "process_name", "pid": _WORLD, "args": {"name": world}}
@@ -273,7 +119,7 @@ def _names(told: _Told, tracks: Mapping[int, Sequence[object]]) -> Iterator[Json
             yield {"ph": "M", "name": "thread_sort_index", **at, "args": order}
 
 
-def _complete(rank: int, lanes: Sequence[Sequence[_Slice]]) -> Iterator[Json]:
+def _complete(rank: int, lanes: Sequence[Sequence[Slice]]) -> Iterator[Json]:
     for lane, slices in enumerate(lanes):
         for each in slices:
             yield {
@@ -290,23 +136,19 @@ def _complete(rank: int, lanes: Sequence[Sequence[_Slice]]) -> Iterator[Json]:
 # Moments
 
 
-def _instants(told: _Told) -> Iterator[Json]:
+def _instants(told: Told) -> Iterator[Json]:
     for event in told.result.history:
         if (words := _moment(event, told)) is not None:
             name, category = words
             yield _instant(name, category, told.us(event.at_s), _track(event.rank, 0))
-    for seen in told.result.sightings[-1:]:
-        for each in seen.ranks:
-            if each.label is not None:
-                words_seen = f"{each.label} {each.doing}".rstrip()
-                yield _instant(words_seen, "seen", told.us(seen.at_s), _track(each.rank, 0))
+
     if told.diagnosis is not None:
         world = {"pid": _WORLD, "tid": _WORLD}
         judged = _instant(told.diagnosis.summary, "verdict", told.judged_us, world)
         yield {**judged, "s": "g"}
 
 
-def _moment(event: Event, told: _Told) -> tuple[str, str] | None:
+def _moment(event: Event, told: Told) -> tuple[str, str] | None:
     """Return name and category of an event that is worth a mark, else None."""
     detail = event.detail
     if event.kind == "fault" and 0 <= detail["index"] < len(told.result.spec.faults):
@@ -327,42 +169,75 @@ def _instant(name: str, category: str, at_us: int, track: Json) -> Json:
 # Who waits for whom
 
 
-def _arrows(told: _Told, tracks: Mapping[int, Sequence[Sequence[_Slice]]]) -> Iterator[Json]:
-    """Yield an arrow from each wait to each rank that it waits for, there at the verdict."""
-    waits = told.diagnosis.waits_for if told.diagnosis is not None else ()
-    edges = [(wait, rank) for wait in waits for rank in wait.for_]
-    for number, (wait, rank) in enumerate(edges, 1):
-        start = _start_of(wait, told, tracks)
-        end = _at_last(rank, told, tracks)
-        if end["ts"] >= start["ts"]:
-            arrow = {"name": "waits for", "cat": "waits for", "id": number}
-            yield {"ph": "s", **arrow, **start}
-            yield {"ph": "f", "bp": "e", **arrow, **end}
+@dataclass(frozen=True, slots=True)
+class _Arrow:
+    """A wait of one rank, in what it waits, and for whom."""
+
+    rank: int
+    waiting: Slice
+    to: int
 
 
-def _start_of(
-    wait: WaitsFor, told: _Told, tracks: Mapping[int, Sequence[Sequence[_Slice]]]
-) -> Json:
-    """Return the beginning of a wait; of one that is no operation, where its rank was at last."""
-    for lane, slices in enumerate(tracks[wait.rank]):
-        for each in reversed(slices):
-            if each.operation is not None and _name(each.operation) == wait.operation:
-                return _within([each], each.start_us + 1) | _track(wait.rank, lane)
-    return _at_last(wait.rank, told, tracks)
+def _arrows(waits: Iterable[WaitsFor], slices: Mapping[int, Sequence[Slice]]) -> list[_Arrow]:
+    return [
+        _Arrow(wait.rank, waiting, rank)
+        for wait in waits
+        if (waiting := _waiting(wait, slices[wait.rank])) is not None
+        for rank in wait.for_
+        if slices[rank]
+    ]
 
 
-def _at_last(rank: int, told: _Told, tracks: Mapping[int, Sequence[Sequence[_Slice]]]) -> Json:
-    """Return where a rank was when the world was judged."""
-    last = sorted(tracks[rank][0], key=lambda each: each.end_us)[-1:]
-    return _within(last, told.judged_us) | _track(rank, 0)
+def _waiting(wait: WaitsFor, slices: Sequence[Slice]) -> Slice | None:
+    """Return the operation that is waited in; where it is none, what lasted to the end."""
+    named = [each for each in slices if each.operation and _name(each.operation) == wait.operation]
+    return named[-1] if named else max(slices, key=lambda each: each.end_us, default=None)
 
 
 def _name(operation: Operation) -> OperationName:
     return OperationName(operation.name, operation.sequence, operation.group)
 
 
-def _within(slices: Sequence[_Slice], at_us: int) -> Json:
-    """Return a moment that lies within a slice: an arrow is tied to what is open at its end."""
-    for each in slices:
-        at_us = max(each.start_us, min(at_us, each.end_us - 1))
-    return {"ts": at_us}
+def _awaited(arrows: Iterable[_Arrow], slices: Mapping[int, Sequence[Slice]]) -> dict[int, Slice]:
+    """Return of each rank that others wait for since when they all do.
+
+    Arrows end there: Perfetto has them lead from what began first to what began later, and most
+    culprits do what they do before the others wait for it.
+    """
+    found: dict[int, list[_Arrow]] = {}
+    for arrow in arrows:
+        found.setdefault(arrow.to, []).append(arrow)
+    return {rank: _awaited_by(arrows, slices[rank]) for rank, arrows in found.items()}
+
+
+def _awaited_by(arrows: Sequence[_Arrow], slices: Sequence[Slice]) -> Slice:
+    end_us = max(each.end_us for each in slices)
+    around = [each.start_us for each in slices if each.end_us == end_us]
+    since_us = max([*(each.waiting.start_us + 2 for each in arrows), *around])
+    return Slice(
+        name=f"{rank_set(each.rank for each in arrows)} waiting for it",
+        category="awaited",
+        start_us=min(since_us, end_us),
+        end_us=end_us,
+    )
+
+
+def _flows(
+    arrows: Sequence[_Arrow],
+    awaited: Mapping[int, Slice],
+    tracks: Mapping[int, Sequence[Sequence[Slice]]],
+) -> Iterator[Json]:
+    """Yield both ends of each arrow; each is tied to the slice that has begun last at its time."""
+    for number, arrow in enumerate(arrows, 1):
+        start, end = arrow.waiting, awaited[arrow.to]
+        if start.start_us + 1 < min(start.end_us, end.end_us) and end.start_us < end.end_us:
+            told = {"name": "waits for", "cat": "waits for", "id": number}
+            at = _track_of(start, arrow.rank, tracks)
+            yield {"ph": "s", **told, **at, "ts": start.start_us + 1}
+            at = _track_of(end, arrow.to, tracks)
+            yield {"ph": "f", "bp": "e", **told, **at, "ts": end.start_us}
+
+
+def _track_of(one: Slice, rank: int, tracks: Mapping[int, Sequence[Sequence[Slice]]]) -> Json:
+    lanes = enumerate(tracks[rank])
+    return _track(rank, next(lane for lane, slices in lanes if any(one is each for each in slices)))

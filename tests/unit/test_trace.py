@@ -219,12 +219,14 @@ def test_an_open_operation_lasts_as_long_as_its_rank() -> None:
 
 
 def test_what_waits_points_to_the_culprit() -> None:
-    """From the beginning of each wait to where the culprit was when the hang was judged."""
+    """From the beginning of each wait to the moment from which on all of them do."""
     trace = trace_of(world(LATE), straggler(1, 2, operation=ALL_REDUCE), root=ROOT)
     starts = {rank_of(trace, each): each["ts"] for each in events(trace, "s")}
     assert starts == {"rank 1": 600_001, "rank 2": 700_001}
     ends = {(rank_of(trace, each), each["ts"]) for each in events(trace, "f")}
-    assert ends == {("rank 0", 4_000_000)}
+    assert ends == {("rank 0", 700_002)}
+    (awaited,) = events(trace, "X", cat="awaited")
+    assert (awaited["name"], awaited["ts"]) == ("ranks 1,2 waiting for it", 700_002)
     (last,) = events(trace, "X", cat="culprit")
     assert last["name"] == "straggler: storage.py:17 f.read()"
     assert (rank_of(trace, last), last["ts"]) == ("rank 0", 400_000)
@@ -281,13 +283,19 @@ def test_faults_are_moments_of_their_ranks() -> None:
     assert {rank_of(trace, each) for each in found} == {"rank 1"}
 
 
-def test_what_was_seen_of_a_rank_at_last_is_marked() -> None:
-    """Its label, and what it was doing."""
-    look = RankSighting(rank=0, label="SLEEPING", doing="sleep until +600 s")
-    sighting = Sighting(at_s=START + 3.9, why="tick", ranks=(look,))
-    trace = trace_of(world({}, sightings=(sighting,)), None, root=ROOT)
-    (found,) = events(trace, "i", cat="seen")
-    assert (found["name"], found["ts"]) == ("SLEEPING sleep until +600 s", 3_900_000)
+def test_what_was_seen_of_a_rank_at_last_is_told_where_it_was() -> None:
+    """Its label, and what it was doing: of the culprit, and of who waits."""
+    doing = {0: ("SLEEPING", "sleep until +600 s"), 1: ("BLOCKED", "futex")}
+    looks = tuple(
+        RankSighting(rank=rank, label=label, doing=words)  # type: ignore[arg-type]
+        for rank, (label, words) in doing.items()
+    )
+    sighting = Sighting(at_s=START + 3.9, why="tick", ranks=looks)
+    seen = world(LATE, sightings=(sighting,))
+    trace = trace_of(seen, straggler(1, 2, operation=ALL_REDUCE), root=ROOT)
+    told = {each["args"].get("seen"): each["cat"] for each in events(trace, "X")}
+    assert told["SLEEPING sleep until +600 s"] == "culprit"
+    assert told["BLOCKED futex"] == "open operation"
 
 
 @pytest.mark.parametrize(
