@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,19 +27,32 @@ PREPARE_S = 600.0
 _LOG_TAIL = 4_000
 
 
+def bury_child(server: int) -> None:
+    """Wait for the end of the server and reap it, at the latest after having killed it."""
+    descriptor = os.pidfd_open(server)
+    try:
+        if not wait_until_dead([descriptor], FAREWELL_S):
+            os.kill(server, signal.SIGKILL)
+    finally:
+        os.close(descriptor)
+    os.waitpid(server, 0)
+
+
 @dataclass(slots=True)
 class ServerConnection:
     """A server that has been started.
 
     Attributes:
         control: Our end of the control connection.
-        pid: The server, our child.
+        pid: The server, our child if nothing else is said of its burial.
         log: Where it prints, if that is not the terminal.
+        bury: Waits for its end, at the latest after having killed it, and removes what is left.
     """
 
     control: socket.socket
     pid: int
     log: Path | None = None
+    bury: Callable[[int], None] = bury_child
     is_closed: bool = False
     _ranks: frozenset[int] = frozenset()
 
@@ -66,7 +79,7 @@ class ServerConnection:
         with contextlib.suppress(OSError):
             send_packet(self.control, {"kind": "quit"})
         self.control.close()
-        _bury(self.pid)
+        self.bury(self.pid)
 
     def tell(self, header: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
         """Send a request to the server.
@@ -122,14 +135,3 @@ class ServerConnection:
         except OSError:
             return ""
         return f"\nIts last words, from {self.log}:\n{text}" if text.strip() else ""
-
-
-def _bury(server: int) -> None:
-    """Wait for the end of the server and reap it, at the latest after having killed it."""
-    descriptor = os.pidfd_open(server)
-    try:
-        if not wait_until_dead([descriptor], FAREWELL_S):
-            os.kill(server, signal.SIGKILL)
-    finally:
-        os.close(descriptor)
-    os.waitpid(server, 0)

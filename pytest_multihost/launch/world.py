@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_multihost.launch.connection import ServerConnection
+from pytest_multihost.launch.hosts import Change
 from pytest_multihost.launch.protocol import DumpKind, Ending, Packet, dump_signal
 from pytest_multihost.launch.wire import Decoder, Frame, GarbledError, encode, read_available
 from pytest_multihost.model.errors import LaunchError
@@ -18,11 +19,20 @@ from pytest_multihost.model.event import TOLD_BY_RANKS, Event, ExitStatus
 
 @dataclass(slots=True)
 class LaunchedWorld:
-    """The ranks of one world that a server has started: streams to them, requests to it."""
+    """The ranks of one world that a server has started: streams to them, requests to it.
+
+    Attributes:
+        server: Who has started them.
+        streams: Their channels by rank.
+        forked: What it said then.
+        tables: By the names of network namespaces in which ranks are, beside our own: sockets
+            that read their tables of sockets.
+    """
 
     server: ServerConnection
     streams: dict[int, socket.socket]
     forked: Packet
+    tables: dict[str, socket.socket] = field(default_factory=dict)
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _decoders: dict[int, Decoder] = field(default_factory=dict)
     _outbox: dict[int, bytearray] = field(default_factory=dict)
@@ -46,16 +56,16 @@ class LaunchedWorld:
             self._announced = True
             return _forked_events(self.forked, self.streams)
         events: list[Event] = []
-        exits: list[Event] = []
+        told: list[Event] = []
         for key, _ in self._selector.select(timeout_s):
             if key.data is None:
-                exits += _exit_events(self.server.hear())
+                told += _server_events(self.server.hear())
             else:
                 self._flush(key.data)
                 events += self._read(key.data)
-        for event in exits:  # its last words arrived before it died
+        for event in told:  # its last words arrived before it died
             events += self._read(event.rank)
-        return events + exits
+        return events + told
 
     def _read(self, rank: int) -> list[Event]:
         stream = self.streams[rank]
@@ -111,20 +121,43 @@ class LaunchedWorld:
         """End what `pause` began."""
         self.server.tell({"kind": "resume", "rank": rank})
 
+    def change_network(self, rank: int, changes: Sequence[Change], *, token: str = "") -> None:
+        """Have programs run in the network of the world's hosts.
+
+        When they have been, an event of kind "network" of that rank tells: `token`, and `error`,
+        which is empty if all went well.
+
+        Args:
+            rank: On whose behalf.
+            changes: What to run, one after the other, until one fails.
+            token: Comes back with the event.
+        """
+        wish = {"rank": rank, "changes": [each.to_json() for each in changes], "token": token}
+        self.server.tell({"kind": "network", **wish})
+
     def end(self, *, grace_s: float) -> Ending:
         """End what is left, whatever state it is in, and return what was found."""
         try:
-            self.server.tell({"kind": "end", "grace_s": grace_s})
-            return self._await_end()
+            self.begin_end(grace_s=grace_s)
+            return self.finish_end()
         finally:
-            self._selector.close()
-            for stream in self.streams.values():
-                stream.close()
+            self.let_go()
 
-    def _await_end(self) -> Ending:
+    def begin_end(self, *, grace_s: float) -> None:
+        """Have the server begin with the end."""
+        self.server.tell({"kind": "end", "grace_s": grace_s})
+
+    def let_go(self) -> None:
+        """Close the streams."""
+        self._selector.close()
+        for stream in (*self.streams.values(), *self.tables.values()):
+            stream.close()
+
+    def finish_end(self) -> Ending:
+        """Wait until the server has ended everything, and return what was found."""
         events: list[Event] = []
         while (packet := self.server.hear()).header["kind"] != "ended":
-            events += _exit_events(packet)
+            events += _server_events(packet)
         for rank in self.streams:
             events += self._read(rank)
         events += [_exit_event(each) for each in packet.header["exits"]]
@@ -151,7 +184,11 @@ def _forked_events(packet: Packet, ranks: Iterable[int]) -> list[Event]:
     return [Event(at_s, rank, "forked", {"pid": pid}) for rank, pid in pids]
 
 
-def _exit_events(packet: Packet) -> list[Event]:
+def _server_events(packet: Packet) -> list[Event]:
+    if packet.header["kind"] == "changed":
+        data = packet.header
+        detail = {"token": data["token"], "error": data["error"]}
+        return [Event(data["at_s"], data["rank"], "network", detail)]
     if packet.header["kind"] != "exited":
         happened = f"the server said {packet.header['kind']!r} at the wrong time"
         raise LaunchError(happened)

@@ -1,0 +1,33 @@
+"""The first that runs in a container: fetch from the controller what it is for, and become that."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from typing import NoReturn
+
+from pytest_multihost.launch.protocol import receive_packet
+from pytest_multihost.launch.starting import ORDER
+
+SOCKET = "PYTEST_MULTIHOST_SOCKET"
+"""Environment variable that names the socket on which the controller waits."""
+
+CONTROL = 100
+"""The descriptor under which a server finds its control connection."""
+
+CODE = "from pytest_multihost.launch.containers_entry import main; main()"
+
+
+def main() -> NoReturn:
+    """Connect, take the order, and run the program that the controller names."""
+    control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    control.connect(os.environ.pop(SOCKET))
+    packet = receive_packet(control)
+    if packet is None:
+        sys.exit("the controller went before it had said what is to be done")
+    (letter,) = packet.descriptors
+    os.set_inheritable(letter, True)  # noqa: FBT003 - the standard library's signature
+    os.dup2(control.fileno(), CONTROL)
+    code: str = packet.header["code"]
+    os.execve(sys.executable, [sys.executable, "-c", code], {**os.environ, ORDER: str(letter)})
