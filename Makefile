@@ -11,6 +11,8 @@ CORPUS_ARGS ?=
 
 BIN := .venv/bin
 READY := .venv/ready
+# Beside the pinned one: the tests of the fixes run with both.
+ORBAX_NEWEST := orbax-checkpoint==0.12.8
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -37,6 +39,8 @@ $(READY): pyproject.toml
 	"$(PYTHON)" -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --editable '.[all]' --group dev
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target .venv/orbax-newest/site-packages \
+	  $(ORBAX_NEWEST)
 	@touch $@
 
 # The examples run as they do for a user, who has the plugin and what it depends on: without the

@@ -1,0 +1,204 @@
+"""Meet on the coordination service before one replica broadcasts what it has read (orbax).
+
+With orbax's `SingleReplicaArrayHandler` one replica reads a checkpoint and broadcasts it. The
+others enter the broadcast at once and wait in it, a collective, for as long as the reading takes.
+
+Published: https://github.com/google/orbax/issues/3181 reports that it hangs for ever: the ranks
+that wait are said to compile the broadcast, which is said to need the rank that reads. It asks for
+`multihost.sync_global_processes(name)` before the broadcast.
+
+Measured (jax 0.10.2 on CPU, orbax 0.11.33 and 0.12.8): compiling is local and waits for nobody.
+What runs out is the time limit of the collective, and the ranks that wait get an error:
+
+* where the collective is the first between these devices, after gloo's 30 s for connecting them,
+  which no setting changes;
+* otherwise after `--xla_cpu_collective_timeout_seconds`, 1800 s unless set.
+
+`sync_global_processes(name)` is by default a collective itself: it fails in the same way, after the
+same time. A barrier on the coordination service is none, has a limit that its caller sets, and
+knows who is missing. It is what this module has. No accelerator was tried: there the limits are
+others, and the barrier is the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import zlib
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, Literal
+
+from pytest_multihost.fixes.record import Fix
+from pytest_multihost.fixes.versions import refuse_unknown
+
+FIX = Fix(
+    name="orbax_barrier",
+    title="a coordination-service barrier before the single-replica broadcast",
+    upstream="https://github.com/google/orbax/issues/3181",
+    symptom="ranks that wait for the replica that reads fail in the broadcast, on CPU with "
+    "'Gloo all-reduce failed' or 'Gloo context initialization failed'",
+    affected=("orbax-checkpoint>=0.11.32",),
+    tried=("orbax-checkpoint==0.11.33", "orbax-checkpoint==0.12.8", "jax==0.10.2"),
+    differs="it is the collective's time limit and no deadlock of the compiler; the device barrier "
+    "that the report asks for has the same limit and fails in the same way",
+)
+
+Barrier = Literal["coordination", "device"]
+
+_PREFIX = "pytest_multihost/pre_broadcast"
+_KNOWN = ("0.11.32", "0.12.8")
+_calls: Counter[str] = Counter()
+
+
+class BarrierTimeoutError(TimeoutError):
+    """Not all processes came to a barrier in time.
+
+    Attributes:
+        name: The barrier's.
+        missing: The processes that had not arrived when this one gave up, in order. Empty where
+            this one came last, after the others had given up.
+        timeout_s: Seconds that the barrier was given.
+    """
+
+    def __init__(self, name: str, missing: tuple[int, ...], timeout_s: float) -> None:
+        who = _named(missing) if missing else "this process, which came after the others gave up,"
+        super().__init__(
+            f"Barrier timed out: {who} did not arrive at {name!r} within {timeout_s:g} s"
+        )
+        self.name = name
+        self.missing = missing
+        self.timeout_s = timeout_s
+
+
+def pre_broadcast_barrier(
+    name: str, *, timeout_s: float, processes: Collection[int] | None = None
+) -> None:
+    """Wait until all processes are here, outside of any collective.
+
+    Call it on all processes between reading and broadcasting. It is a barrier of jax's coordination
+    service: no device takes part, nothing is compiled, and no time limit of a collective runs. In
+    a program of one process it does nothing. A name may be used again, as often on each process.
+
+    Args:
+        name: Says which barrier it is, the same on all processes.
+        timeout_s: Seconds to wait. Must exceed the longest time that any of them may come late:
+            the reading of the checkpoint on the slowest day.
+        processes: The processes that take part, by their index; None for all.
+
+    Raises:
+        BarrierTimeoutError: Not all came in time. It names those that are missing.
+        RuntimeError: `jax.distributed` is not initialised.
+    """
+    import jax
+
+    everybody = frozenset(range(jax.process_count()) if processes is None else processes)
+    if everybody <= {jax.process_index()}:
+        return
+    client = _client()
+    meeting = _next_meeting(name, everybody)
+    arrived = f"{meeting}/{jax.process_index()}"
+    client.key_value_set(arrived, "")
+    try:
+        client.wait_at_barrier(meeting, max(1, round(timeout_s * 1000)), sorted(everybody))
+    except Exception as error:
+        if not _is_timeout(error):
+            raise
+        missing = tuple(sorted(everybody - _arrived(client, meeting)))
+        raise BarrierTimeoutError(name, missing, timeout_s) from error
+    client.key_value_delete(arrived)
+
+
+@contextlib.contextmanager
+def patch_orbax_single_replica_restore(
+    barrier: Barrier | None = "coordination", *, timeout_s: float = 1800.0
+) -> Iterator[None]:
+    """Have orbax's single-replica restore meet before it broadcasts, in this block.
+
+    Use it on all processes. It replaces `multislice.broadcast_one_replica_to_all`.
+
+    Args:
+        barrier: "coordination": `pre_broadcast_barrier`, the fix. "device": what the report asks
+            for, which is not one. None: nothing.
+        timeout_s: Seconds that the coordination barrier waits; see `pre_broadcast_barrier`.
+
+    Raises:
+        UnknownVersionError: This orbax is older than 0.11.32 or newer than 0.12.8.
+        ValueError: There is no such barrier.
+    """
+    from orbax.checkpoint import version
+    from orbax.checkpoint._src.multihost import multislice
+
+    first, last = _KNOWN
+    instead = "Call pre_broadcast_barrier between your own reading and broadcasting instead."
+    refuse_unknown("orbax-checkpoint", version.__version__, first=first, last=last, instead=instead)
+    meet = _meeting(barrier, timeout_s)
+    original = multislice.broadcast_one_replica_to_all
+
+    @functools.wraps(original)
+    def broadcast(in_tree: Any, global_mesh: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - orbax's
+        meet(global_mesh)
+        return original(in_tree, global_mesh, *args, **kwargs)
+
+    multislice.broadcast_one_replica_to_all = broadcast
+    try:
+        yield
+    finally:
+        multislice.broadcast_one_replica_to_all = original
+
+
+def _meeting(barrier: Barrier | None, timeout_s: float) -> Callable[[Any], None]:
+    """Return what lets the processes of a mesh meet."""
+    if barrier is None:
+        return lambda _: None
+    if barrier == "coordination":
+        return functools.partial(_meet_on_coordination_service, timeout_s=timeout_s)
+    if barrier == "device":
+        return functools.partial(_meet_on_devices, numbers=itertools.count())
+    raise ValueError(f"barrier must be 'coordination', 'device' or None, not {barrier!r}")
+
+
+def _meet_on_coordination_service(mesh: Any, *, timeout_s: float) -> None:  # noqa: ANN401 - jax's
+    processes = {device.process_index for device in mesh.devices.flat}
+    pre_broadcast_barrier("orbax single replica", timeout_s=timeout_s, processes=processes)
+
+
+def _meet_on_devices(_: object, *, numbers: Iterator[int]) -> None:
+    from orbax.checkpoint._src.multihost import multihost
+
+    multihost.sync_global_processes(f"{_PREFIX}/{next(numbers)}")
+
+
+def _client() -> Any:  # noqa: ANN401 - jax's
+    """Return the client of the coordination service; jax has no public way to it."""
+    from jax._src.distributed import global_state
+
+    if global_state.client is None:
+        raise RuntimeError(
+            "There is no coordination service to meet on: jax has several processes, but "
+            "jax.distributed.initialize() was not called in this one."
+        )
+    return global_state.client
+
+
+def _next_meeting(name: str, everybody: frozenset[int]) -> str:
+    """Return what names a meeting for its processes and for no others, this time alone."""
+    members = zlib.crc32(repr(sorted(everybody)).encode())
+    meeting = f"{_PREFIX}/{name}/{members:08x}"
+    _calls[meeting] += 1
+    return f"{meeting}/{_calls[meeting]}"
+
+
+def _arrived(client: Any, meeting: str) -> set[int]:  # noqa: ANN401 - jax's
+    return {int(key.rpartition("/")[2]) for key, _ in client.key_value_dir_get(f"{meeting}/")}
+
+
+def _is_timeout(error: Exception) -> bool:
+    """Whether a barrier's error says that it took too long; jax has one type for all of them."""
+    return "DEADLINE_EXCEEDED" in str(error) or "Barrier timed out" in str(error)
+
+
+def _named(processes: tuple[int, ...]) -> str:
+    plural = "es" if len(processes) > 1 else ""
+    return f"process{plural} {', '.join(map(str, processes))}"
