@@ -78,7 +78,7 @@ def _rank_result(finding: RankFinding, result: WorldResult) -> RankResult:
     ended_s = facts.exited_s if facts.exited_s is not None else result.ended_s
     return RankResult(
         rank=facts.rank,
-        host="localhost",
+        host=result.spec.host_of(facts.rank).name,
         pid=facts.pid,
         phase=facts.phase,
         outcome=finding.outcome,

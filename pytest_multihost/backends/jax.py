@@ -52,9 +52,10 @@ def _start(spec: RankSpec) -> None:
     jax = _import_jax()
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", spec.world.local_devices)
-    address = f"127.0.0.1:{spec.ports[1]}"
+    place = (spec.world.host_of(0).address, spec.ports[1])
+    address = "{}:{}".format(*place)
     if not spec.is_primary:
-        _wait_until_accepting(spec.ports[1])
+        _wait_until_accepting(place)
     jax.distributed.initialize(
         address,
         spec.world.size,
@@ -68,14 +69,14 @@ def _start(spec: RankSpec) -> None:
     jax.devices()
 
 
-def _wait_until_accepting(port: int) -> None:
+def _wait_until_accepting(place: tuple[str, int]) -> None:
     """Wait until the primary's service listens: a client that comes earlier backs off for 1 s.
 
     Has no limit of its own; the world's startup clock runs.
     """
     while True:
         with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
+            if probe.connect_ex(place) == 0:
                 return
         time.sleep(_POLL_S)
 

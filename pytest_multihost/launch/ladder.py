@@ -8,7 +8,7 @@ from pathlib import Path
 from pytest_multihost.launch.launcher import ServerLauncher
 from pytest_multihost.launch.protocol import Share
 from pytest_multihost.launch.world import LaunchedWorld
-from pytest_multihost.model.errors import UnsoundForkError
+from pytest_multihost.model.errors import LaunchError, UnsoundForkError
 from pytest_multihost.model.spec import WorldSpec
 
 
@@ -55,6 +55,10 @@ class Ladder:
                 return self.rungs[0].start(spec, directory=directory, scratch=scratch, share=share)
             except UnsoundForkError as error:
                 self._step_up(error)
+
+    def why_no_hosts(self, scratch: Path) -> LaunchError | None:
+        """Return why this machine does not let hosts be made from namespaces; None if it does."""
+        return self.rungs[0].why_no_hosts(scratch)
 
     def _step_up(self, error: UnsoundForkError) -> None:
         if len(self.rungs) == 1:

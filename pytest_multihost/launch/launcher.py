@@ -69,8 +69,22 @@ class ServerLauncher:
         finally:
             for _, theirs in pairs:
                 theirs.close()
-        ours = {rank: mine for rank, (mine, _) in zip(ranks, pairs, strict=True)}
-        return LaunchedWorld(server, ours, packet)
+        channels = {rank: ours for rank, (ours, _) in zip(ranks, pairs, strict=True)}
+        return LaunchedWorld(server, channels, packet, _tables(server, packet))
+
+    def why_no_hosts(self, scratch: Path) -> LaunchError | None:
+        """Return why this machine does not let hosts be made from namespaces; None if it does.
+
+        Args:
+            scratch: A directory that does not exist yet; it is made, and can be removed.
+
+        Raises:
+            LaunchError: The server is gone.
+        """
+        server = self._living_server()
+        server.tell({"kind": "probe", "scratch": str(scratch)})
+        error = server.hear().header["error"]
+        return LaunchError(**error) if error else None
 
     def _living_server(self) -> ServerConnection:
         if self._server is None or self._server.is_closed:
@@ -78,6 +92,15 @@ class ServerLauncher:
         if self._server is None:
             raise LaunchError("there is no server to start ranks")
         return self._server
+
+
+def _tables(server: ServerConnection, forked: Packet) -> dict[str, socket.socket]:
+    """Return what the tables of sockets are read from, by the names of network namespaces."""
+    names, descriptors = forked.header.get("spaces", []), list(forked.descriptors)
+    while len(descriptors) < len(names):
+        descriptors += server.hear().descriptors
+    sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
+    return dict(zip(names, sockets, strict=True))
 
 
 def _request_fork(

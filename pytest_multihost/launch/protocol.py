@@ -10,12 +10,17 @@ Controller to server:
 * ``signal``: send a signal to some ranks. The server does it, not the controller: as their parent
   it alone knows that a process id still means the rank.
 * ``pause``: stop a rank, once or in turns, and continue it by the clock; ``resume``: for good.
+* ``network``: run programs in the network of the world's hosts, on behalf of a rank.
+* ``probe``: find out whether hosts can be made from namespaces here.
 * ``end``: end whatever is left of the world.
 * ``quit``: end it, and the server too.
 
 Server to controller: ``serving`` (once, when it has loaded what it should), ``forked`` (process
-ids, ports), ``exited`` (one rank's status), ``ended`` (everything is gone; command lines of what
-had to be killed beside the ranks), ``failed`` (a request could not be served).
+ids, ports; the names of network namespaces in which ranks are, with one socket per name that reads
+its tables, in further ``tables`` packets where they do not fit into one), ``exited`` (one rank's
+status), ``changed`` (what was to be run in the network has been), ``probed`` (why hosts cannot be
+made, if so), ``ended`` (everything is gone; command lines of what had to be killed beside the
+ranks), ``failed`` (a request could not be served).
 """
 
 from __future__ import annotations

@@ -17,6 +17,8 @@ import time
 import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn
 
 import psutil
@@ -28,20 +30,30 @@ from pytest_multihost.launch.guard import (
     signal_group,
     wait_until_dead,
 )
+from pytest_multihost.launch.hosts import FOLDER, Change, HostNetwork, make_network
 from pytest_multihost.launch.pauses import Pauses
-from pytest_multihost.launch.protocol import Packet, RunRank, receive_packet, send_packet
+from pytest_multihost.launch.protocol import (
+    MAX_DESCRIPTORS,
+    Packet,
+    RunRank,
+    receive_packet,
+    send_packet,
+)
 from pytest_multihost.launch.spawn import fork_rank, reserve_port
+from pytest_multihost.model.errors import LaunchError
+from pytest_multihost.model.hosts import NETNS, ONE, all_hosts
 from pytest_multihost.model.spec import RankSpec, WorldSpec
 
 KILL_S = 5.0
 """How long a killed rank may take to die before it is reported as one that cannot be ended."""
 
 _MAX_LEFTOVERS = 20
+_NO_NETWORK = "the world has no network of its own: its hosts are one"
 
 
 @dataclass(slots=True)
 class _Server:
-    """State of the server: the running world's processes by pidfd, and its ports."""
+    """State of the server: the running world's processes by pidfd, its ports and its hosts."""
 
     control: socket.socket
     run_rank: RunRank
@@ -49,6 +61,7 @@ class _Server:
     selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     alive: dict[int, tuple[int, int]] = field(default_factory=dict)
     ports: list[socket.socket] = field(default_factory=list)
+    network: HostNetwork | None = None
     own_children: frozenset[int] = frozenset()
     pauses: Pauses = field(default_factory=Pauses)
 
@@ -116,6 +129,10 @@ def _answer(server: _Server, packet: Packet) -> None:
         _send_signals(server, server.pauses.begin(packet.header["rank"], wish, now_s))
     elif kind == "resume":
         _send_signals(server, server.pauses.end(packet.header["rank"]))
+    elif kind == "network":
+        _change_network(server, packet.header)
+    elif kind == "probe":
+        _probe_hosts(server, packet.header["scratch"])
     elif kind == "end":
         exits, leftovers = _end(server, grace_s=packet.header["grace_s"])
         leftovers = leftovers[:_MAX_LEFTOVERS]
@@ -127,20 +144,61 @@ def _fork(server: _Server, packet: Packet) -> None:
     spec = WorldSpec.from_json(packet.header["spec"])
     ranks = packet.header.get("ranks") or range(spec.size)
     streams = _receive_streams(server, packet, len(ranks))
-    server.ports = [] if packet.header.get("ports") else [reserve_port(), reserve_port()]
-    ports = packet.header.get("ports") or [port.getsockname()[1] for port in server.ports]
     try:
+        ports = packet.header.get("ports") or _hold_ports(server, spec, packet.header["scratch"])
         header = {**packet.header, "ports": ports}
         pids = _fork_ranks(server, spec, dict(zip(ranks, streams, strict=True)), header)
-    except OSError as error:
+    except (LaunchError, OSError) as error:
         _end(server, grace_s=0.0)
         send_packet(server.control, {"kind": "failed", "error": f"fork: {error}"})
     else:
         forked = {"kind": "forked", "pids": pids, "ports": ports, "at_s": time.monotonic()}
-        send_packet(server.control, forked)
+        _send_forked(server, forked)
     finally:
         for stream in streams:
             stream.close()
+
+
+def _hold_ports(server: _Server, spec: WorldSpec, scratch: str) -> list[int]:
+    """Make the world's hosts, if it has its own, and return ports that are held for it there."""
+    if spec.hosts == ONE:
+        server.ports = [reserve_port(), reserve_port()]
+        return [port.getsockname()[1] for port in server.ports]
+    server.network = make_network(spec.all_hosts, Path(scratch, FOLDER))
+    return [port.getsockname()[1] for port in server.network.ports]
+
+
+def _send_forked(server: _Server, forked: Mapping[str, Any]) -> None:
+    """Tell of the ranks, and hand out what the tables of their hosts are read from."""
+    network = server.network
+    spaces, tables = (network.names, network.tables) if network is not None else ([], ())
+    header = {**forked, "spaces": spaces}
+    send_packet(server.control, header, tables[:MAX_DESCRIPTORS])
+    for first in range(MAX_DESCRIPTORS, len(tables), MAX_DESCRIPTORS):
+        more = tables[first : first + MAX_DESCRIPTORS]
+        send_packet(server.control, {"kind": "tables"}, more)
+    if network is not None:
+        network.release_tables()
+
+
+def _probe_hosts(server: _Server, scratch: str) -> None:
+    """Make a network of one host and let it go, to find out whether that can be done."""
+    error: dict[str, str] | None = None
+    try:
+        make_network(all_hosts(NETNS, 1), Path(scratch)).close()
+    except (LaunchError, OSError) as found:
+        error = {"happened": str(found)}
+        if isinstance(found, LaunchError):
+            error = {"happened": found.happened, "seen": found.seen, "remedy": found.remedy}
+    send_packet(server.control, {"kind": "probed", "error": error})
+
+
+def _change_network(server: _Server, header: Mapping[str, Any]) -> None:
+    """Run programs in the network of the world's hosts, and tell what came of it."""
+    changes = [Change.from_json(each) for each in header["changes"]]
+    error = server.network.change(changes) if server.network is not None else _NO_NETWORK
+    told = {"rank": header["rank"], "token": header["token"], "error": error}
+    send_packet(server.control, {"kind": "changed", "at_s": time.monotonic(), **told})
 
 
 def _receive_streams(server: _Server, packet: Packet, size: int) -> list[socket.socket]:
@@ -170,7 +228,8 @@ def _fork_ranks(
         )
         others = [each.fileno() for each in streams.values() if each is not stream]
         close = _descriptors(server) + others
-        pid = fork_rank(place, stream, close=close, run_rank=server.run_rank)
+        enter = partial(server.network.enter, rank) if server.network is not None else None
+        pid = fork_rank(place, stream, close=close, run_rank=server.run_rank, enter=enter)
         descriptor = os.pidfd_open(pid)
         server.alive[descriptor] = (rank, pid)
         server.selector.register(descriptor, selectors.EVENT_READ)
@@ -182,6 +241,7 @@ def _descriptors(server: _Server) -> list[int]:
     """Return what the server holds open and a rank must not keep."""
     selector = getattr(server.selector, "fileno", lambda: -1)()
     own = [server.control.fileno(), server.controller, selector]
+    own += server.network.descriptors if server.network is not None else []
     return [*own, *server.alive, *(port.fileno() for port in server.ports)]
 
 
@@ -235,6 +295,9 @@ def _end(server: _Server, *, grace_s: float) -> tuple[list[dict[str, Any]], list
     for port in server.ports:
         port.close()
     server.ports = []
+    if server.network is not None:
+        server.network.close()
+        server.network = None
     return exits, leftovers
 
 

@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 # By name: a test may replace it in its module, and the rank must end all the same.
 from os import _exit as leave
@@ -33,7 +33,12 @@ def reserve_port() -> socket.socket:
 
 
 def fork_rank(
-    spec: RankSpec, stream: socket.socket, *, close: Iterable[int], run_rank: RunRank
+    spec: RankSpec,
+    stream: socket.socket,
+    *,
+    close: Iterable[int],
+    run_rank: RunRank,
+    enter: Callable[[], None] | None = None,
 ) -> int:
     """Fork a rank and return its process id.
 
@@ -43,6 +48,7 @@ def fork_rank(
         close: Descriptors of the server, and of other ranks, that it must not keep.
         run_rank: What it does. Must not return; if it does or raises, the rank still never runs
             on into the server's code.
+        enter: Moves the rank onto its host, where that is not the server's.
     """
     server = os.getpid()
     pid = os.fork()
@@ -50,7 +56,9 @@ def fork_rank(
         return pid
     try:
         os.setsid()
-        die_with_parent(server)
+        if enter is not None:
+            enter()
+        die_with_parent(server)  # after what changes credentials: that would undo it
         os.environ[SERVER_VARIABLE] = str(server)
         for descriptor in close:
             os.close(descriptor)

@@ -22,12 +22,15 @@ EventKind = Literal[
     "fault",  # a fault has begun in it, or is over
     "point",  # it passed a point that a fault could be bound to
     "points",  # which points it has passed in all, and how often
+    "network",  # on its behalf the network of the hosts has been changed, or could not be
     "exited",  # its process ended
     "released",  # the controller opened a gate for it
 ]
-"""Kinds of events. All but `forked`, `exited` and `released` are told by the rank itself."""
+"""Kinds of events. All but those of the harness are told by the rank itself."""
 
-TOLD_BY_RANKS = frozenset(get_args(EventKind)) - {"forked", "exited", "released"}
+_OF_THE_HARNESS = frozenset({"forked", "network", "exited", "released"})
+
+TOLD_BY_RANKS = frozenset(get_args(EventKind)) - _OF_THE_HARNESS
 """Kinds that a rank may tell of."""
 
 BROKEN = 70

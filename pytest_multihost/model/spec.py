@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pytest_multihost.model.fault import Fault
+from pytest_multihost.model.hosts import ONE, Host, all_hosts, host_of
 
 Json = dict[str, Any]
 
@@ -26,6 +27,7 @@ class WorldSpec:
         seed: Decides everything that is drawn at random on behalf of this world.
         faults: What is to happen to its ranks; their ranks are numbers.
         tells_points: Whether each rank tells of every point that a fault could be bound to.
+        hosts: What its hosts are made from, and how many ranks live on each; see `model.hosts`.
     """
 
     nodeid: str
@@ -38,6 +40,16 @@ class WorldSpec:
     seed: int
     faults: tuple[Fault, ...] = ()
     tells_points: bool = False
+    hosts: str = ONE
+
+    @property
+    def all_hosts(self) -> tuple[Host, ...]:
+        """Its hosts in order."""
+        return all_hosts(self.hosts, self.size)
+
+    def host_of(self, rank: int) -> Host:
+        """Return the host that a rank lives on."""
+        return host_of(self.hosts, self.size, rank)
 
     def to_json(self) -> Json:
         """Return a JSON object that `from_json` turns back into an equal value."""
@@ -60,8 +72,8 @@ class RankSpec:
         directory: Artifacts of this attempt: logs and stacks go here.
         scratch: Private directory of this world outside the artifacts: rendezvous files,
             temporary directories of the tests.
-        ports: Two TCP ports of 127.0.0.1 that are held for this world: one for whoever uses
-            MASTER_PORT, one for the backend's own service.
+        ports: Two TCP ports of the primary's host that are held for this world: one for whoever
+            uses MASTER_PORT, one for the backend's own service.
     """
 
     world: WorldSpec
@@ -74,3 +86,8 @@ class RankSpec:
     def is_primary(self) -> bool:
         """Whether this is rank 0."""
         return self.rank == 0
+
+    @property
+    def host(self) -> Host:
+        """The host it lives on."""
+        return self.world.host_of(self.rank)

@@ -17,6 +17,7 @@ from pytest_multihost.launch.connection import ServerConnection
 from pytest_multihost.launch.ladder import Ladder
 from pytest_multihost.launch.launcher import ServerLauncher
 from pytest_multihost.launch.starting import Program, exec_server, fork_server
+from pytest_multihost.model.errors import UnsoundForkError
 from pytest_multihost.pytest_plugin import remote
 from pytest_multihost.pytest_plugin.serving import find_item_in, prepare_server
 from pytest_multihost.rank.agent import run_rank
@@ -80,6 +81,12 @@ class Launching:
             "args": _arguments(self.config),
             "files": _files(self.items),
         }
+
+
+def unsound(error: UnsoundForkError) -> str:
+    """Say why the way of launching that was asked for cannot be used."""
+    remedy = "Use --multihost-launch=auto, or move what starts threads or a runtime into a fixture."
+    return f"{error.happened}\nSeen: {error.seen}.\n{remedy}"
 
 
 def _arguments(config: pytest.Config) -> list[str]:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_multihost.model.errors import SettingError
+from pytest_multihost.model.hosts import ONE, parse_hosts
 from pytest_multihost.pytest_plugin._compat import is_doctest
 from pytest_multihost.pytest_plugin.options import DEFAULT_RANKS, Defaults
 
@@ -46,6 +48,7 @@ class Wanted:
     local_devices: int
     env: Mapping[str, str]
     faults: tuple[Fault, ...] = ()
+    hosts: str = ONE
 
 
 def is_multihost(item: pytest.Item, defaults: Defaults) -> bool:
@@ -80,6 +83,7 @@ def wanted(marks: Iterable[pytest.Mark], defaults: Defaults) -> tuple[Wanted, li
         local_devices=int(values.get("local_devices") or 1),
         env=dict(values.get("env") or {}),
         faults=_as_faults(values.get("faults")),
+        hosts=parse_hosts(values["hosts"]) if values.get("hosts") is not None else defaults.hosts,
     ), problems
 
 
@@ -158,11 +162,12 @@ def _check_faults(value: object) -> list[str]:
     return [f"must be a list of pytest_multihost.faults, not {each!r}" for each in wrong]
 
 
-def _not_yet(what: str) -> Callable[[object], list[str]]:
-    def check(value: object) -> list[str]:
-        return [f"({what}) is not available in this version"] if value else []
-
-    return check
+def _check_hosts(value: object) -> list[str]:
+    try:
+        parse_hosts(value)
+    except SettingError as error:
+        return [str(error)]
+    return []
 
 
 _CHECKS: Mapping[str, Callable[[object], list[str]]] = {
@@ -171,7 +176,7 @@ _CHECKS: Mapping[str, Callable[[object], list[str]]] = {
     "timeout": _check_seconds,
     "startup_timeout": _check_seconds,
     "faults": _check_faults,
-    "hosts": _not_yet("worlds of several hosts"),
+    "hosts": _check_hosts,
     "local_devices": _check_devices,
     "env": _check_env,
 }

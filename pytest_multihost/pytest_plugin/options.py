@@ -15,6 +15,7 @@ from typing import Literal, TypeVar, get_args
 import pytest
 
 from pytest_multihost.model.errors import SettingError
+from pytest_multihost.model.hosts import ONE, parse_hosts
 
 T = TypeVar("T")
 
@@ -42,6 +43,7 @@ _OPTIONS = (
     _Option("backend", "NAME[,...]", "Backend for every multihost test that names none"),
     _Option("timeout", "SECONDS", "Time for a world from all ranks ready to its end"),
     _Option("startup_timeout", "SECONDS", "Time until all ranks of a world are ready"),
+    _Option("hosts", "one|netns|netns:N", "What the hosts of worlds are made from"),
     _Option("launch", "auto|fork|server|spawn", "How ranks are started; auto: the first sound one"),
     _Option("early", "fail|warn|off", "What a hang does that is proven before the deadline"),
     _Option("mode", "marked|auto", "Which tests run as worlds: the marked ones, or every one"),
@@ -103,6 +105,7 @@ class Defaults:
         backends: Names; several parametrize.
         timeout_s: Seconds from all ranks ready to the end.
         startup_timeout_s: Seconds until all ranks are ready.
+        hosts: What hosts are made from; "one" is this machine as it is.
         launch: How ranks are started; "auto" takes the first way that is sound.
         early: What a hang does that is proven: it ends the world, is only told, or is not sought.
         is_auto: Whether unmarked tests are multihost too.
@@ -116,6 +119,7 @@ class Defaults:
     backends: tuple[str, ...]
     timeout_s: float
     startup_timeout_s: float
+    hosts: str
     launch: str
     early: Early
     is_auto: bool
@@ -139,6 +143,7 @@ def read_defaults(config: pytest.Config) -> Defaults:
         backends=read("backend", parse_names) or (DEFAULT_BACKEND,),
         timeout_s=read("timeout", parse_seconds) or DEFAULT_TIMEOUT_S,
         startup_timeout_s=read("startup_timeout", parse_seconds) or DEFAULT_STARTUP_TIMEOUT_S,
+        hosts=read("hosts", parse_hosts) or ONE,
         launch=read("launch", _parse_launch) or "auto",
         early=read("early", _parse_early) or "fail",
         is_auto=read("mode", _parse_mode) == "auto",

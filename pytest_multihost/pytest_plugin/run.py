@@ -35,7 +35,8 @@ from pytest_multihost.model.stack import Dump
 from pytest_multihost.nemesis.aftermath import heal_files, settle
 from pytest_multihost.pytest_plugin.disturbing import Disturbing, read_disturbing
 from pytest_multihost.pytest_plugin.expect import Expectation, apply, expectation
-from pytest_multihost.pytest_plugin.launching import Launching
+from pytest_multihost.pytest_plugin.hosts import why_no_hosts
+from pytest_multihost.pytest_plugin.launching import Launching, unsound
 from pytest_multihost.pytest_plugin.live import LiveLine, LiveOutput, write_through
 from pytest_multihost.pytest_plugin.marks import scalars, wanted
 from pytest_multihost.pytest_plugin.needs import Need, launch_problems, need_of
@@ -43,7 +44,7 @@ from pytest_multihost.pytest_plugin.options import Defaults
 from pytest_multihost.pytest_plugin.scratch import environment, make_scratch, tidy
 from pytest_multihost.pytest_plugin.serving import offered_backends, plain_nodeid
 from pytest_multihost.pytest_plugin.tally import Tally
-from pytest_multihost.pytest_plugin.watching import keep_alive, warn_of, watch_on
+from pytest_multihost.pytest_plugin.watching import Watched, keep_alive, warn_of, watch_on
 from pytest_multihost.reporting.artifacts import (
     RunFolder,
     new_run_id,
@@ -71,6 +72,7 @@ class Plan:
     env: Mapping[str, str]
     seed: int = 0
     faults: tuple[Fault, ...] = ()
+    hosts: str
     expected: Expectation | None
 
     @property
@@ -165,7 +167,7 @@ class Run:
             try:
                 ladder.open()
             except UnsoundForkError as error:
-                raise pytest.UsageError(_unsound(error)) from error
+                raise pytest.UsageError(unsound(error)) from error
             except LaunchError as error:
                 raise pytest.UsageError(str(error)) from error
             opened.ladders[need] = ladder
@@ -197,6 +199,8 @@ class Run:
         reason = plan.backend.lacking(plan.size)
         if self._disturbing and (lacking := self._disturbing.lacking(plan.faults)):
             pytest.skip(lacking)
+        if why := why_no_hosts(self.config, plan.hosts, self._ladder(plan)):
+            pytest.skip(why)
         if reason is not None:
             end = pytest.fail if self.tally.defaults.is_gpu_required else pytest.skip
             end(reason)
@@ -221,7 +225,7 @@ class Run:
         watchdog = watch_on(spec, self.tally.defaults, directory, scratch)
         with self._places(spec.size), self._live(directory, spec.size, watchdog) as live:
             around = Surroundings(
-                launcher=self._ladder(plan),
+                launcher=Watched(self._ladder(plan), watchdog),
                 dumper=partial(_dump_healed, scratch),
                 clock=MonotonicClock(),
                 directory=directory,
@@ -339,6 +343,7 @@ def _plan(
         startup_timeout_s=want.startup_timeout_s,
         env=want.env,
         faults=want.faults,
+        hosts=want.hosts,
         expected=expected,
     ), problems
 
@@ -379,6 +384,7 @@ def _spec(
         seed=plan.seed,
         faults=plan.faults,
         tells_points=tells_points,
+        hosts=plan.hosts,
     )
 
 
@@ -388,11 +394,6 @@ def _dump_healed(
     """Take the stacks of ranks whose files are well: no answer may be slow on our account."""
     heal_files(scratch, ranks)
     return dump_stacks(world, ranks, directory)
-
-
-def _unsound(error: UnsoundForkError) -> str:
-    remedy = "Use --multihost-launch=auto, or move what starts threads or a runtime into a fixture."
-    return f"{error.happened}\nSeen: {error.seen}.\n{remedy}"
 
 
 def source_line(file: str, line: int) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_multihost.launch.hosts import FOLDER
 from pytest_multihost.model.spec import WorldSpec
 
 
@@ -31,6 +32,7 @@ def tidy(scratch: Path, config: pytest.Config) -> None:
         return
     for store in scratch.glob("*-store"):
         store.unlink(missing_ok=True)
+    shutil.rmtree(scratch / FOLDER, ignore_errors=True)
     for directory in (*scratch.iterdir(), scratch):
         with suppress(OSError):  # not empty: the test's own files
             directory.rmdir()

@@ -6,12 +6,15 @@ import contextlib
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
 import pytest
 
 from pytest_multihost.analysis.facts import RankFacts
+from pytest_multihost.launch.protocol import Launcher, RunningWorld
+from pytest_multihost.launch.world import LaunchedWorld
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.pytest_plugin.live import write_through
 from pytest_multihost.pytest_plugin.options import Defaults
@@ -41,6 +44,26 @@ def watch_on(spec: WorldSpec, defaults: Defaults, directory: Path, scratch: Path
         may_run_jax=spec.backend not in _WITHOUT_JAX,
         early=defaults.early,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A launcher that shows a world to its watchdog when it has started it."""
+
+    launcher: Launcher
+    watchdog: Watchdog
+
+    @property
+    def name(self) -> str:
+        """The way of launching in use."""
+        return self.launcher.name
+
+    def start(self, spec: WorldSpec, *, directory: Path, scratch: Path) -> RunningWorld:
+        """Start a world."""
+        world = self.launcher.start(spec, directory=directory, scratch=scratch)
+        if isinstance(world, LaunchedWorld):
+            self.watchdog.ours = replace(self.watchdog.ours, tables=world.tables)
+        return world
 
 
 def warn_of(item: pytest.Item, watchdog: Watchdog) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from pytest_multihost.model.hosts import ONE, Host, host_count
 from pytest_multihost.model.spec import RankSpec
 
 _FOREIGN = re.compile(
@@ -28,6 +29,9 @@ _FOREIGN = re.compile(
 )
 
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+_INTERFACES = ("NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+"""Where NCCL and tensorpipe are told the network interface; gloo always is."""
 
 
 def foreign_variables(inherited: Mapping[str, str]) -> list[str]:
@@ -52,26 +56,38 @@ def rank_variables(spec: RankSpec, inherited: Mapping[str, str]) -> dict[str, st
         spec: The rank's place in its world.
         inherited: The environment so far; thread limits the user has set there are kept.
     """
-    rank, size = str(spec.rank), str(spec.world.size)
-    return thread_variables(inherited) | {
-        "RANK": rank,
-        "LOCAL_RANK": rank,
-        "WORLD_SIZE": size,
-        "LOCAL_WORLD_SIZE": size,
-        "GROUP_RANK": "0",
-        "GROUP_WORLD_SIZE": "1",
-        "ROLE_RANK": rank,
-        "ROLE_WORLD_SIZE": size,
-        "ROLE_NAME": "default",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(spec.ports[0]),
-        "TORCHELASTIC_RESTART_COUNT": "0",
-        "TORCHELASTIC_MAX_RESTARTS": "0",
-        "TORCHELASTIC_RUN_ID": f"multihost-{spec.world.seed}",
-        # torchrun's agent hosts the store and rank 0 is a client of it; here rank 0 hosts it.
-        "TORCHELASTIC_USE_AGENT_STORE": "False",
-        # The other choice is the interface that the host's name resolves to, if it does.
-        "GLOO_SOCKET_IFNAME": "lo",
-        "PYTEST_MULTIHOST_RANK": rank,
-        "PYTEST_MULTIHOST_WORLD_SIZE": size,
-    }
+    rank, size, host = str(spec.rank), str(spec.world.size), spec.host
+    return (
+        thread_variables(inherited)
+        | _host_variables(spec.world.hosts, host)
+        | {
+            "RANK": rank,
+            "LOCAL_RANK": str(spec.rank - host.ranks.start),
+            "WORLD_SIZE": size,
+            "LOCAL_WORLD_SIZE": str(len(host.ranks)),
+            "GROUP_RANK": str(host.index),
+            "GROUP_WORLD_SIZE": str(host_count(spec.world.hosts, spec.world.size)),
+            "ROLE_RANK": rank,
+            "ROLE_WORLD_SIZE": size,
+            "ROLE_NAME": "default",
+            "MASTER_ADDR": spec.world.host_of(0).address,
+            "MASTER_PORT": str(spec.ports[0]),
+            "TORCHELASTIC_RESTART_COUNT": "0",
+            "TORCHELASTIC_MAX_RESTARTS": "0",
+            "TORCHELASTIC_RUN_ID": f"multihost-{spec.world.seed}",
+            # torchrun's agent hosts the store and rank 0 is a client of it; here rank 0 hosts it.
+            "TORCHELASTIC_USE_AGENT_STORE": "False",
+            # The other choice is the interface that the host's name resolves to, if it does.
+            "GLOO_SOCKET_IFNAME": host.interface,
+            "PYTEST_MULTIHOST_RANK": rank,
+            "PYTEST_MULTIHOST_WORLD_SIZE": size,
+        }
+    )
+
+
+def _host_variables(hosts: str, host: Host) -> dict[str, str]:
+    """Return what only hosts that were made have to be told about themselves."""
+    if hosts == ONE:
+        return {}
+    interfaces = dict.fromkeys(_INTERFACES, host.interface)
+    return {"HOSTNAME": host.name, **interfaces}

@@ -65,7 +65,7 @@ class World:
     @property
     def host(self) -> str:
         """Name of the host this rank is on."""
-        return "localhost"
+        return self._spec.host.name
 
     @property
     def devices(self) -> Sequence[object]:

@@ -15,6 +15,7 @@ from pytest_multihost.model.process import NEVER, Descriptor, Kind, Where
 from pytest_multihost.watch.sockets import (
     LISTEN,
     Inet,
+    Table,
     Unix,
     inet_sockets,
     inet_sockets_from,
@@ -47,12 +48,14 @@ class Ours:
         channels: Processes at the other end of the ranks' channels: the controller.
         paths: Files, as patterns of their whole path, that only threads of ours wait for; a star
             stands for part of one name.
+        tables: By the names of network namespaces of the world's hosts: what reads their tables.
         reaper: The process that inherits the ranks' orphans; its other children are not ours.
     """
 
     idle: frozenset[int] = frozenset()
     channels: frozenset[int] = frozenset()
     paths: tuple[str, ...] = ()
+    tables: Mapping[str, Table] = field(default_factory=dict)
     reaper: int | None = None
 
     def is_path(self, path: str) -> bool:
@@ -77,7 +80,7 @@ class Tables:
         ranks: What to call a process of the world.
         ours: What belongs to the harness.
         tcp: Sockets by inode; those without one under their addresses only.
-        by_ends: All TCP sockets by local and remote address.
+        by_ends: All TCP sockets by what tells their ends apart.
         udp: Sockets by inode.
         unix: Sockets by inode.
         unread: What could not be read.
@@ -88,7 +91,7 @@ class Tables:
     ranks: Mapping[int, str]
     ours: Ours
     tcp: dict[int, Inet] = field(default_factory=dict)
-    by_ends: dict[tuple[object, object], Inet] = field(default_factory=dict)
+    by_ends: dict[tuple[object, ...], Inet] = field(default_factory=dict)
     udp: dict[int, Inet] = field(default_factory=dict)
     unix: dict[int, Unix] = field(default_factory=dict)
     unread: list[str] = field(default_factory=list)
@@ -105,31 +108,38 @@ class Tables:
     def _read_sockets(self) -> None:
         tcp, udp = list(self._inet(_TCP, "tcp")), list(self._inet(_UDP, "udp"))
         self.tcp = {each.inode: each for each in tcp if each.inode}
-        self.by_ends = {(each.local, each.remote): each for each in tcp}
+        self.by_ends = {each.ends: each for each in tcp}
         self.udp = {each.inode: each for each in udp}
-        try:
-            self.unix = {each.inode: each for each in unix_sockets()}
-        except OSError:
-            self.unread.append("unix sockets")
+        for table in (None, *self.ours.tables.values()):
+            try:
+                self.unix |= {each.inode: each for each in unix_sockets(table)}
+            except OSError:
+                self.unread.append("unix sockets")
 
     def _inet(self, protocol: int, name: str) -> Iterator[Inet]:
-        """Yield sockets of all network namespaces in which processes of the world are."""
-        here = link("/proc/self/ns/net")
-        spaces = {link(f"/proc/{pid}/ns/net"): pid for pid in self.links}
-        elsewhere = {space: pid for space, pid in spaces.items() if space != here}
-        if here in spaces:
-            try:
-                yield from inet_sockets(protocol)
-            except OSError:
-                elsewhere[here] = os.getpid()
-        for pid in elsewhere.values():
-            for table in (name, name + "6"):
-                yield from self._inet_of(f"/proc/{pid}/net/{table}")
+        """Yield sockets of our own network namespace, and of all in which the world's may be.
 
-    def _inet_of(self, path: str) -> Iterator[Inet]:
+        A socket stays in the namespace in which it was made, whoever holds it.
+        """
+        here = link("/proc/self/ns/net")
+        tables: dict[str, Table | None] = {here: None, **self.ours.tables}
+        elsewhere = {link(f"/proc/{pid}/ns/net"): pid for pid in self.links}
+        for space, table in tables.items():
+            try:
+                yield from inet_sockets(protocol, space, table)
+            except OSError:
+                if space == here:
+                    elsewhere[here] = os.getpid()
+            else:
+                elsewhere.pop(space, None)
+        for space, pid in elsewhere.items():
+            for each in (name, name + "6"):
+                yield from self._inet_of(f"/proc/{pid}/net/{each}", space)
+
+    def _inet_of(self, path: str, space: str) -> Iterator[Inet]:
         data = read(path)
         if data is not None:
-            yield from inet_sockets_from(data.decode())
+            yield from inet_sockets_from(data.decode(), space)
         elif not path.endswith("6"):  # without IPv6 there is no such table
             self.unread.append(path)
 
@@ -169,7 +179,7 @@ class Tables:
             return _inet_descriptor(fd, target, "listen", tcp, "unknown", _text(tcp.local))
         if tcp.state == _CLOSED:
             return _inet_descriptor(fd, target, "idle", tcp, "inside", "")
-        other = self.by_ends.get((tcp.remote, tcp.local))
+        other = self.by_ends.get(tcp.other_ends)
         where, who = self._tcp_peer(tcp, other)
         return _inet_descriptor(fd, target, "tcp", tcp, where, f"{_text(tcp.remote)}{who}")
 
@@ -187,7 +197,7 @@ class Tables:
         listening = [
             each
             for each in self.tcp.values()
-            if each.state == LISTEN and each.local[1] == other.local[1]
+            if each.state == LISTEN and (each.space, each.local[1]) == (other.space, other.local[1])
         ]
         found = {self._who(f"socket:[{each.inode}]") for each in listening}
         return found.pop() if len(found) == 1 else ("unknown", "")

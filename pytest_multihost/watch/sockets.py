@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import socket
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, replace
 
 LISTEN = 10
 """The state of a socket that waits for connections, of TCP and of unix sockets."""
@@ -24,13 +25,29 @@ _WITH_INFO = 1 << _TCP_INFO - 1
 _BYTES_AT = 120  # in struct tcp_info: bytes acknowledged, bytes received
 _TIMEOUT_S = 1.0
 _TRIES = 3
+_sequence = itertools.count(1)
+"""Tells the answers to one question from those to an earlier one that was given up."""
 
 Address = tuple[str, int]
+
+Table = socket.socket
+"""A netlink socket of the kind NETLINK_SOCK_DIAG: it reads the tables of the network namespace in
+which it was made, whoever holds it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inet:
-    """One socket of TCP or UDP. Its inode is 0 until it is accepted, and after it was closed."""
+    """One socket of TCP or UDP.
+
+    Attributes:
+        inode: 0 until it is accepted, and after it was closed.
+        state: The kernel's number for it.
+        local: Address and port.
+        remote: Those of the other end.
+        queues: Bytes to be read, and to be acknowledged.
+        bytes_moved: In both directions; 0 where the kernel does not tell.
+        space: Name of its network namespace.
+    """
 
     inode: int
     state: int
@@ -38,6 +55,17 @@ class Inet:
     remote: Address
     queues: tuple[int, int]
     bytes_moved: int = 0
+    space: str = ""
+
+    @property
+    def ends(self) -> tuple[str, Address, Address]:
+        """What no other connection has: a loopback address is one of its namespace alone."""
+        return (self.space if _is_loopback(self.local) else ""), self.local, self.remote
+
+    @property
+    def other_ends(self) -> tuple[str, Address, Address]:
+        """What the `ends` of the other end are."""
+        return (self.space if _is_loopback(self.remote) else ""), self.remote, self.local
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +78,13 @@ class Unix:
     queues: tuple[int, int]
 
 
-def inet_sockets(protocol: int) -> list[Inet]:
-    """Return all sockets of a protocol in our own network namespace.
+def inet_sockets(protocol: int, space: str = "", table: Table | None = None) -> list[Inet]:
+    """Return all sockets of a protocol in one network namespace.
+
+    Args:
+        protocol: Its number.
+        space: The namespace's name.
+        table: Reads its tables; None: our own namespace's.
 
     Raises:
         OSError: The kernel does not tell.
@@ -59,45 +92,56 @@ def inet_sockets(protocol: int) -> list[Inet]:
     found = []
     for family in (socket.AF_INET, socket.AF_INET6):
         request = struct.pack("=BBBBI48x", family, protocol, _WITH_INFO, 0, 0xFFFFFFFF)
-        found += [_inet(message) for message in _dump(request)]
+        found += [replace(_inet(message), space=space) for message in _dump(request, table)]
     return found
 
 
-def unix_sockets() -> list[Unix]:
-    """Return all unix sockets of our own network namespace.
+def unix_sockets(table: Table | None = None) -> list[Unix]:
+    """Return all unix sockets of one network namespace, our own without a table.
 
     Raises:
         OSError: The kernel does not tell.
     """
     show = 1 << _UNIX_PEER | 1 << _UNIX_QUEUES
     request = struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, show, 0, 0)
-    return [_unix(message) for message in _dump(request)]
+    return [_unix(message) for message in _dump(request, table)]
 
 
-def inet_sockets_from(table: str) -> list[Inet]:
+def inet_sockets_from(text: str, space: str = "") -> list[Inet]:
     """Return the sockets in the text of a ``/proc/PID/net/tcp``, ``tcp6``, ``udp`` or ``udp6``."""
-    return [_inet_from(line.split()) for line in table.splitlines()[1:]]
+    return [replace(_inet_from(line.split()), space=space) for line in text.splitlines()[1:]]
 
 
-def _dump(request: bytes) -> list[bytes]:
+def _is_loopback(address: Address) -> bool:
+    return address[0].startswith("127.") or address[0] == "::1"
+
+
+def _dump(request: bytes, table: Table | None) -> list[bytes]:
     for _ in range(_TRIES):
-        found = _dump_once(request)
+        found = _dump_once(request, table)
         if found is not None:
             return found
     raise OSError("the kernel's table of sockets kept changing")
 
 
-def _dump_once(request: bytes) -> list[bytes] | None:
-    """Return the messages of one dump, None if the table changed meanwhile."""
+def our_table() -> Table:
+    """Return what reads the tables of our own network namespace."""
     kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
-    with closing(socket.socket(socket.AF_NETLINK, kind, _NETLINK_SOCK_DIAG)) as netlink:
+    return socket.socket(socket.AF_NETLINK, kind, _NETLINK_SOCK_DIAG)
+
+
+def _dump_once(request: bytes, table: Table | None) -> list[bytes] | None:
+    """Return the messages of one dump, None if the table changed meanwhile."""
+    with nullcontext(table) if table is not None else closing(our_table()) as netlink:
         netlink.settimeout(_TIMEOUT_S)
-        size = _HEADER.size + len(request)
-        netlink.send(_HEADER.pack(size, _SOCK_DIAG_BY_FAMILY, _REQUEST_DUMP, 1, 0) + request)
+        size, number = _HEADER.size + len(request), next(_sequence)
+        netlink.send(_HEADER.pack(size, _SOCK_DIAG_BY_FAMILY, _REQUEST_DUMP, number, 0) + request)
         found: list[bytes] = []
         is_changed = False
         while True:
-            for kind, flags, message in _messages(netlink.recv(1 << 17)):
+            for kind, flags, sequence, message in _messages(netlink.recv(1 << 17)):
+                if sequence != number:
+                    continue
                 is_changed |= bool(flags & _INTERRUPTED)
                 if kind == _DONE:
                     return None if is_changed else found
@@ -106,11 +150,11 @@ def _dump_once(request: bytes) -> list[bytes] | None:
                 found.append(message)
 
 
-def _messages(data: bytes) -> Iterator[tuple[int, int, bytes]]:
+def _messages(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
     at = 0
     while at < len(data):
-        size, kind, flags, _, _ = _HEADER.unpack_from(data, at)
-        yield kind, flags, data[at + _HEADER.size : at + size]
+        size, kind, flags, sequence, _ = _HEADER.unpack_from(data, at)
+        yield kind, flags, sequence, data[at + _HEADER.size : at + size]
         at += (size + 3) & ~3
 
 
