@@ -52,7 +52,8 @@ def run_worlds(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> It
     """
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("COLUMNS", "160")
-    for name in ("CI", "PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER", "PYTEST_CURRENT_TEST"):
+    pytests = ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER", "PYTEST_CURRENT_TEST")
+    for name in ("CI", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE", *pytests):
         monkeypatch.delenv(name, raising=False)
     before = {process.pid for process in psutil.process_iter()}
 

@@ -6,6 +6,7 @@ when there are some.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
@@ -129,8 +130,13 @@ def pytest_report_teststatus(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say why the run fails although no test did."""
-    summarize(terminalreporter, terminalreporter.config.stash[TALLY])
+    """Say why the run fails although no test did, and tell a workflow which of them failed."""
+    tally = terminalreporter.config.stash[TALLY]
+    summarize(terminalreporter, tally)
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        from pytest_multihost.pytest_plugin.actions import tell_workflow
+
+        tell_workflow(terminalreporter, tally)
 
 
 @pytest.hookimpl(trylast=True)

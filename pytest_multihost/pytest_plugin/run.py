@@ -148,7 +148,7 @@ class Run:
             pytest.UsageError: The chosen way of launching is not sound, or a server cannot start.
         """
         workerinput: Mapping[str, str] = getattr(self.config, "workerinput", {})
-        run_id = workerinput.get("multihost_run_id") or new_run_id()
+        run_id = self.tally.run_id = workerinput.get("multihost_run_id") or new_run_id()
         folder = _open_folder(self.tally.defaults.artifacts, run_id)
         backends = {plan.backend.name: plan.backend for plan in self.plans.values()}
         launching = Launching(self.config, items, backends, folder.path)

@@ -1,0 +1,271 @@
+"""What GitHub Actions is told: errors at lines, and a summary that nothing in it can break."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from markdown_it import MarkdownIt
+
+from pytest_multihost.reporting.github import (
+    MAX_ERRORS,
+    MAX_SUMMARY,
+    Checkout,
+    append_summary,
+    error_commands,
+    headline,
+    last_attempts,
+    summary,
+)
+
+CHECKOUT = Checkout(root="/home/runner/work/p/p/sub", workspace="/home/runner/work/p/p")
+NASTY = "a|b <b>x</b> `c` [d](http://e) @f *g* _h_\n# i\r\n::error::j % k"
+
+WHERE = {"rank": 0, "file": "storage.py", "line": 17, "function": "read", "source": "f.read()"}
+DIAGNOSIS = {
+    "kind": "straggler",
+    "confidence": "certain",
+    "culprits": [0],
+    "waiting": [1, 2, 3],
+    "where": WHERE,
+    "detected_after_s": 2.34,
+    "summary": "rank 0 never reached all_reduce #3 (world group)",
+    "evidence": [
+        {"rank": rank, "claim": f"entered all_reduce #3 at +0.{rank} s", "source": "recorder"}
+        for rank in (1, 2, 3)
+    ],
+    "notes": [],
+}
+
+
+def rank(number: int, outcome: str = "hung", **changes: object) -> dict[str, Any]:
+    """Return a rank's result."""
+    return {
+        "rank": number,
+        "outcome": outcome,
+        "phase": "call",
+        "label": "BLOCKED" if number else "SLEEPING",
+        "error": None,
+        **changes,
+    }
+
+
+def verdict(**changes: object) -> dict[str, Any]:
+    """Return the verdict on a hang, or what else the changes make of it."""
+    return {
+        "run_id": "2026-11-21T00-00-00Z-4711",
+        "nodeid": "tests/test_ckpt.py::test_restore[4-gloo]",
+        "attempt": 1,
+        "dir": "test_restore-1f3a-1",
+        "backend": "gloo",
+        "world_size": 4,
+        "status": "failed",
+        "outcome": "hung",
+        "reason": None,
+        "replay": "7f3a",
+        "rank_results": [rank(number) for number in range(4)],
+        "diagnosis": DIAGNOSIS,
+        **changes,
+    }
+
+
+def told(**changes: object) -> Mapping[str, Any]:
+    """Return a diagnosis with changes."""
+    return {**DIAGNOSIS, **changes}
+
+
+def parsed(command: str) -> tuple[dict[str, str], str]:
+    """Read a workflow command as GitHub's runner documents it."""
+    found = re.fullmatch(r"::error ([^:\n]*)::([^\n\r]*)", command)
+    assert found, command
+    properties = dict(pair.split("=", 1) for pair in found[1].split(","))
+    return {name: _decoded(text) for name, text in properties.items()}, _decoded(found[2])
+
+
+def _decoded(text: str) -> str:
+    for code, sign in (("%3A", ":"), ("%2C", ","), ("%0A", "\n"), ("%0D", "\r"), ("%25", "%")):
+        text = text.replace(code, sign)
+    return text
+
+
+def only_error(one: Mapping[str, Any], checkout: Checkout = CHECKOUT) -> tuple[dict[str, str], str]:
+    """Return what the one error of a run says."""
+    (command,) = error_commands([one], checkout)
+    return parsed(command)
+
+
+def test_an_error_is_at_the_culprits_line() -> None:
+    """Relative to the repository, though the verdict's path is relative to rootdir."""
+    properties, message = only_error(verdict())
+    assert properties == {
+        "file": "sub/storage.py",
+        "line": "17",
+        "title": "HUNG tests/test_ckpt.py::test_restore[4-gloo]",
+    }
+    assert message.splitlines() == [
+        "rank 0 never reached all_reduce #3 (world group)",
+        "straggler, certain: told 2.3 s after the last progress",
+        "waiting: ranks 1-3",
+        "ranks 1-3: entered all_reduce #3",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("file", "shown"),
+    [
+        ("/home/runner/work/p/p/lib/a.py", "lib/a.py"),
+        ("../a.py", "a.py"),
+        ("/opt/elsewhere/a.py", "sub/tests/test_ckpt.py"),
+        ("../../../a.py", "sub/tests/test_ckpt.py"),
+    ],
+)
+def test_a_file_outside_the_repository_is_not_named(file: str, shown: str) -> None:
+    """GitHub knows none such; the test's own file is named instead."""
+    one = verdict(diagnosis=told(where={**WHERE, "file": file}))
+    assert only_error(one)[0]["file"] == shown
+
+
+def test_without_a_culprits_line_the_error_of_a_rank_is_told() -> None:
+    """The cause's before that of a rank that only followed."""
+    error = {"type": "ValueError", "message": "no\nmore", "file": "a.py", "line": 3}
+    lost = {**error, "type": "RuntimeError", "line": 9}
+    ranks = [rank(0, "collateral", error=lost), rank(1, "failed", error=error)]
+    one = verdict(diagnosis=None, outcome="failed", rank_results=ranks)
+    properties, message = only_error(one)
+    assert (properties["file"], properties["line"]) == ("sub/a.py", "3")
+    assert message == "rank 1: ValueError: no"
+
+
+def test_without_any_line_the_tests_file_is_named() -> None:
+    """A deadlock has no culprit."""
+    properties, _ = only_error(verdict(diagnosis=told(where=None, culprits=[])))
+    assert properties["file"] == "sub/tests/test_ckpt.py"
+    assert "line" not in properties
+
+
+def test_nothing_in_a_text_ends_a_command() -> None:
+    """Neither lines nor commas nor colons nor signs of percent; signs of control go."""
+    nodeid = f"t.py::t[{NASTY},x=1\x1b[31m]"
+    one = verdict(nodeid=nodeid, diagnosis=told(summary=NASTY, evidence=[]))
+    properties, message = only_error(one)
+    assert properties["title"] == f"HUNG {nodeid}".replace("\x1b", "")
+    assert message.startswith(NASTY)
+    assert set(properties) == {"file", "line", "title"}
+
+
+def test_no_more_errors_than_github_shows() -> None:
+    """The summary has all of them."""
+    many = [verdict(nodeid=f"t.py::t{number}") for number in range(MAX_ERRORS + 5)]
+    assert len(error_commands(many, CHECKOUT)) == MAX_ERRORS
+    assert summary(many).count("<details>") == MAX_ERRORS + 5
+
+
+@pytest.mark.parametrize("status", ["passed", "skipped", "xfailed", "xpassed"])
+def test_what_has_not_failed_is_no_error(status: str) -> None:
+    """A hang that was expected, say."""
+    assert error_commands([verdict(status=status)], CHECKOUT) == []
+
+
+def test_a_rerun_takes_the_place_of_what_it_repeats() -> None:
+    """Whatever the order in which processes have written."""
+    second = verdict(attempt=2, status="passed", outcome="passed", diagnosis=None)
+    assert last_attempts([second, verdict()]) == [second]
+    assert error_commands([verdict(), second], CHECKOUT) == []
+
+
+def test_a_headline_is_found_for_every_outcome() -> None:
+    """At worst the outcome itself."""
+    bare = verdict(diagnosis=None, outcome="error")
+    assert headline(bare) == "error"
+    assert headline({**bare, "reason": "the server died"}) == "the server died"
+
+
+def cells(text: str) -> list[list[str]]:
+    """Return the rows of the one table that a reader of GitHub sees, below its head."""
+    rendered = MarkdownIt("gfm-like", {"linkify": False}).render(text)
+    rows = re.findall(r"<tr>(.*?)</tr>", rendered, re.DOTALL)
+    columns = [re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL) for row in rows]
+    return [[html.unescape(cell) for cell in row] for row in columns if row]
+
+
+def test_the_summary_has_a_row_for_each_test_that_failed() -> None:
+    """And counts the others."""
+    fine = verdict(nodeid="t.py::fine", status="passed", outcome="passed", diagnosis=None)
+    text = summary([verdict(), fine])
+    assert "2 tests ran as worlds of ranks: 1 hung, 1 passed" in text
+    assert cells(text) == [
+        [
+            "tests/test_ckpt.py::test_restore[4-gloo]",
+            "4 gloo",
+            "HUNG",
+            "straggler, certain",
+            "rank 0",
+            "ranks 1-3",
+            "storage.py:17 read",
+            "2.3 s",
+        ]
+    ]
+
+
+def test_a_run_without_failures_has_no_table() -> None:
+    """One without worlds has no summary at all."""
+    fine = verdict(status="passed", outcome="passed", diagnosis=None)
+    assert "|" not in summary([fine])
+    assert summary([]) == ""
+
+
+def test_nothing_in_a_text_is_markup() -> None:
+    """No cell ends early, no link, mention, heading or element comes of it."""
+    one = verdict(nodeid=NASTY, diagnosis=told(where={**WHERE, "file": NASTY}, summary=NASTY))
+    text = summary([one])
+    ((nodeid, *rest),) = cells(text)
+    assert nodeid == " ".join(NASTY.split())
+    assert len(rest) == 7
+    rendered = MarkdownIt("gfm-like", {"linkify": False}).render(text)
+    assert set(re.findall(r"<(\w+)", rendered)) <= {
+        *("h3", "p", "table", "thead", "tbody", "tr", "th", "td"),
+        *("details", "summary", "ul", "li"),
+    }
+    assert "@f" not in text
+    assert "http:" not in text
+
+
+def test_equal_ranks_and_claims_are_told_once() -> None:
+    """64 ranks fill no page."""
+    ranks = [rank(number) for number in range(64)]
+    text = html.unescape(summary([verdict(rank_results=ranks)]))
+    assert "* rank 0: hung in call, SLEEPING\n* ranks 1-63: hung in call, BLOCKED\n" in text
+    assert "* ranks 1-3: entered all_reduce #3 (recorder)\n" in text
+
+
+def test_a_summary_stays_below_githubs_limit() -> None:
+    """A larger one would not be shown at all. What is left out is said."""
+    many = [
+        verdict(nodeid=f"t.py::t{number}", diagnosis=told(notes=["é|" * 200] * 5))
+        for number in range(2000)
+    ]
+    text = summary(many)
+    assert MAX_SUMMARY * 0.9 < len(text.encode()) <= MAX_SUMMARY
+    assert "There is more in the artifacts" in text
+    assert len(cells(text)) == 2000
+
+
+@pytest.mark.parametrize("room", [-1, 0, 10, 100, 500])
+def test_a_summary_without_room_is_short(room: int) -> None:
+    """Down to nothing."""
+    assert len(summary([verdict()], room=room).encode()) <= max(0, room)
+
+
+def test_a_summary_is_added_to_what_others_have_written(tmp_path: Path) -> None:
+    """The limit is for all of them together."""
+    file = tmp_path / "summary.md"
+    file.write_text("# Mine\n")
+    append_summary(file, [verdict()])
+    assert file.read_text().startswith("# Mine\n### Multi-host tests\n")
+    file.write_bytes(b"x" * (MAX_SUMMARY - 50))
+    append_summary(file, [verdict()])
+    assert file.stat().st_size <= MAX_SUMMARY
