@@ -24,15 +24,13 @@ from pytest_multihost.backends.registry import find
 from pytest_multihost.engine import Surroundings, run_world
 from pytest_multihost.explain import facts_of, judge_world
 from pytest_multihost.launch.ladder import Ladder
-from pytest_multihost.launch.protocol import RunningWorld
 from pytest_multihost.launch.throttle import place_count, places
 from pytest_multihost.model.diagnosis import Diagnosis
 from pytest_multihost.model.errors import LaunchError, SettingError, UnsoundForkError
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.spec import WorldSpec
-from pytest_multihost.model.stack import Dump
-from pytest_multihost.nemesis.aftermath import heal_files, settle
+from pytest_multihost.nemesis.aftermath import settle
 from pytest_multihost.pytest_plugin.disturbing import Disturbing, read_disturbing
 from pytest_multihost.pytest_plugin.expect import Expectation, apply, expectation
 from pytest_multihost.pytest_plugin.hosts import why_no_hosts
@@ -44,7 +42,7 @@ from pytest_multihost.pytest_plugin.options import Defaults
 from pytest_multihost.pytest_plugin.scratch import environment, make_scratch, tidy
 from pytest_multihost.pytest_plugin.serving import offered_backends, plain_nodeid
 from pytest_multihost.pytest_plugin.tally import Tally
-from pytest_multihost.pytest_plugin.watching import Watched, keep_alive, warn_of, watch_on
+from pytest_multihost.pytest_plugin.watching import Watched, dump_healed, keep_alive, warn_of, watch_on
 from pytest_multihost.reporting.artifacts import (
     RunFolder,
     new_run_id,
@@ -54,7 +52,6 @@ from pytest_multihost.reporting.artifacts import (
 )
 from pytest_multihost.reporting.trace import trace_of, write_trace
 from pytest_multihost.watch.clock import MonotonicClock
-from pytest_multihost.watch.dump import dump_stacks
 from pytest_multihost.watch.watchdog import Watchdog
 
 
@@ -226,7 +223,7 @@ class Run:
         with self._places(spec.size), self._live(directory, spec.size, watchdog) as live:
             around = Surroundings(
                 launcher=Watched(self._ladder(plan), watchdog),
-                dumper=partial(_dump_healed, scratch),
+                dumper=partial(dump_healed, scratch),
                 clock=MonotonicClock(),
                 directory=directory,
                 scratch=scratch,
@@ -386,14 +383,6 @@ def _spec(
         tells_points=tells_points,
         hosts=plan.hosts,
     )
-
-
-def _dump_healed(
-    scratch: Path, world: RunningWorld, ranks: Sequence[int], directory: Path
-) -> tuple[Dump, ...]:
-    """Take the stacks of ranks whose files are well: no answer may be slow on our account."""
-    heal_files(scratch, ranks)
-    return dump_stacks(world, ranks, directory)
 
 
 def source_line(file: str, line: int) -> str:

@@ -16,10 +16,13 @@ from pytest_multihost.analysis.facts import RankFacts
 from pytest_multihost.launch.protocol import Launcher, RunningWorld
 from pytest_multihost.launch.world import LaunchedWorld
 from pytest_multihost.model.spec import WorldSpec
+from pytest_multihost.model.stack import Dump
+from pytest_multihost.nemesis.aftermath import heal_files
 from pytest_multihost.pytest_plugin.live import write_through
 from pytest_multihost.pytest_plugin.options import Defaults
 from pytest_multihost.pytest_plugin.tally import PytestMultihostWarning
 from pytest_multihost.watch.descriptors import Ours
+from pytest_multihost.watch.dump import dump_stacks
 from pytest_multihost.watch.watchdog import Watchdog
 
 KEPT_S = 3600.0
@@ -79,6 +82,14 @@ def _ours(directory: Path, scratch: Path) -> Ours:
     controller = frozenset({os.getpid()})
     server = frozenset(child.pid for child in psutil.Process().children())
     return Ours(idle=server, channels=controller, paths=paths)
+
+
+def dump_healed(
+    scratch: Path, world: RunningWorld, ranks: Sequence[int], directory: Path
+) -> tuple[Dump, ...]:
+    """Take the stacks of ranks whose files are well: no answer may be slow on our account."""
+    heal_files(scratch, ranks)
+    return dump_stacks(world, ranks, directory)
 
 
 def keep_alive(config: pytest.Config, facts: Sequence[RankFacts]) -> None:
