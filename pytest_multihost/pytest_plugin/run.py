@@ -42,7 +42,13 @@ from pytest_multihost.pytest_plugin.options import Defaults
 from pytest_multihost.pytest_plugin.scratch import environment, make_scratch, tidy
 from pytest_multihost.pytest_plugin.serving import offered_backends, plain_nodeid
 from pytest_multihost.pytest_plugin.tally import Tally
-from pytest_multihost.pytest_plugin.watching import Watched, dump_healed, keep_alive, warn_of, watch_on
+from pytest_multihost.pytest_plugin.watching import (
+    Watched,
+    dump_healed,
+    keep_alive,
+    warn_of,
+    watch_on,
+)
 from pytest_multihost.reporting.artifacts import (
     RunFolder,
     new_run_id,
