@@ -14,6 +14,11 @@ import pytest
 
 from pytest_multihost import hookspecs
 from pytest_multihost.pytest_plugin import interop
+from pytest_multihost.pytest_plugin.attach_options import (
+    ATTACHED_PLUGIN,
+    add_attach_option,
+    is_attached,
+)
 from pytest_multihost.pytest_plugin.errand import errand
 from pytest_multihost.pytest_plugin.fixtures import (
     asks_for_store,
@@ -44,6 +49,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare options and ini values."""
     check_package()
     add_options(parser)
+    add_attach_option(parser)
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -67,6 +73,10 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         from pytest_multihost.pytest_plugin.remote import calm_down
 
         calm_down(task, config)
+    elif is_attached(config):
+        from pytest_multihost.pytest_plugin.attach import take_place
+
+        take_place(config)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -76,6 +86,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", NO_SIGNATURE)
     config.addinivalue_line("markers", EXPECT_SIGNATURE)
     config.stash[TALLY] = Tally(read_defaults(config))
+    if is_attached(config):
+        from pytest_multihost.pytest_plugin.attach import attach
+
+        attach(config)
 
 
 @pytest.hookimpl(trylast=True)
@@ -98,12 +112,15 @@ def pytest_collection_finish(session: pytest.Session) -> Generator[None]:
         from pytest_multihost.pytest_plugin.remote import serve_or_live
 
         serve_or_live(task, session)
+    defaults = session.config.stash[TALLY].defaults
+    chosen = [item for item in session.items if is_multihost(item, defaults)]
+    if (attached := session.config.pluginmanager.get_plugin(ATTACHED_PLUGIN)) is not None:
+        attached.take_part(session, chosen)  # returns in rank 0's process alone
     if any(map(asks_for_store, session.items)):
         from pytest_multihost.pytest_plugin.object_store import start_store
 
         start_store(session.config)
-    defaults = session.config.stash[TALLY].defaults
-    if chosen := [item for item in session.items if is_multihost(item, defaults)]:
+    if chosen:
         from pytest_multihost.pytest_plugin.worlds import start_worlds
 
         start_worlds(session, chosen)
@@ -116,7 +133,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         from pytest_multihost.pytest_plugin.remote import give_up
 
         give_up(task)
-    require_worlds(session.config.stash[TALLY], session)
+    tally = session.config.stash[TALLY]
+    require_worlds(tally, session)
+    if tally.ran:
+        from pytest_multihost.pytest_plugin.pages import report_on_run
+
+        report_on_run(session.config, tally)
 
 
 @pytest.hookimpl(tryfirst=True)

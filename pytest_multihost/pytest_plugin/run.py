@@ -31,6 +31,7 @@ from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.nemesis.aftermath import settle
+from pytest_multihost.pytest_plugin.attach_state import launcher_of, others_of
 from pytest_multihost.pytest_plugin.disturbing import Disturbing, read_disturbing
 from pytest_multihost.pytest_plugin.expect import Expectation, apply, expectation
 from pytest_multihost.pytest_plugin.hosts import why_no_hosts
@@ -39,6 +40,7 @@ from pytest_multihost.pytest_plugin.live import LiveLine, LiveOutput, write_thro
 from pytest_multihost.pytest_plugin.marks import scalars, wanted
 from pytest_multihost.pytest_plugin.needs import Need, launch_problems, need_of
 from pytest_multihost.pytest_plugin.options import Defaults
+from pytest_multihost.pytest_plugin.pages import report_on
 from pytest_multihost.pytest_plugin.scratch import environment, make_scratch, tidy
 from pytest_multihost.pytest_plugin.serving import offered_backends, plain_nodeid
 from pytest_multihost.pytest_plugin.tally import Tally
@@ -225,10 +227,11 @@ class Run:
         scratch = make_scratch(self.config, spec)
         directory = self._make_directory(spec, scratch)
         self.tally.ran += 1
-        watchdog = watch_on(spec, self.tally.defaults, directory, scratch)
+        others = others_of(self.config)
+        watchdog = watch_on(spec, self.tally.defaults, directory, scratch, others)
         with self._places(spec.size), self._live(directory, spec.size, watchdog) as live:
             around = Surroundings(
-                launcher=Watched(self._ladder(plan), watchdog),
+                launcher=Watched(launcher_of(self.config, self._ladder(plan)), watchdog),
                 dumper=partial(dump_healed, scratch),
                 clock=MonotonicClock(),
                 directory=directory,
@@ -308,6 +311,11 @@ class Run:
                 write_trace(directory, trace_of(result, diagnosis, root=root))
             write_attempt(directory, data, result.history, origin_s=result.started_s)
             folder.append_verdict(data)
+            telling = Telling(str(self.config.rootpath), source_line)
+            told = report_on(
+                result, finding, diagnosis, verdict=data, telling=telling, directory=directory
+            )
+            self.tally.unwritten += told
         except OSError as error:  # reports need no artifacts
             self.tally.unwritten.append(f"{result.spec.nodeid}: {error}")
 

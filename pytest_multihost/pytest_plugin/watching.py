@@ -31,7 +31,9 @@ KEPT_S = 3600.0
 _WITHOUT_JAX = ("gloo", "nccl")
 
 
-def watch_on(spec: WorldSpec, defaults: Defaults, directory: Path, scratch: Path) -> Watchdog:
+def watch_on(
+    spec: WorldSpec, defaults: Defaults, directory: Path, scratch: Path, others: frozenset[int]
+) -> Watchdog:
     """Return a watch on a world.
 
     Args:
@@ -39,11 +41,12 @@ def watch_on(spec: WorldSpec, defaults: Defaults, directory: Path, scratch: Path
         defaults: The settings.
         directory: Where its logs go.
         scratch: Its own directory for everything else.
+        others: Other processes that start ranks as we do.
     """
     return Watchdog(
         scratch,
         spec.size,
-        _ours(directory, scratch),
+        _ours(directory, scratch, others),
         may_run_jax=spec.backend not in _WITHOUT_JAX,
         early=defaults.early,
     )
@@ -76,12 +79,18 @@ def warn_of(item: pytest.Item, watchdog: Watchdog) -> None:
         item.warn(PytestMultihostWarning(message))
 
 
-def _ours(directory: Path, scratch: Path) -> Ours:
+def _ours(directory: Path, scratch: Path, others: frozenset[int]) -> Ours:
     """Return what of a rank's descriptors belongs to the harness."""
     paths = tuple(f"{place}/rank-*" for place in (directory, scratch))
-    controller = frozenset({os.getpid()})
-    server = frozenset(child.pid for child in psutil.Process().children())
-    return Ours(idle=server, channels=controller, paths=paths)
+    starting = frozenset({os.getpid()}) | others
+    servers = frozenset(child for pid in starting for child in _children(pid))
+    return Ours(idle=servers, channels=starting, paths=paths)
+
+
+def _children(pid: int) -> list[int]:
+    with contextlib.suppress(psutil.Error):  # it is gone
+        return [child.pid for child in psutil.Process(pid).children()]
+    return []
 
 
 def dump_healed(

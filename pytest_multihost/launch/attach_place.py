@@ -1,0 +1,253 @@
+"""Which place in an attached run this process has, as its launcher's variables tell.
+
+Launchers nest: torchrun runs inside of srun, mpirun inside of an allocation of Slurm. So the
+innermost one that is known to be inside wins, and of two that stand beside each other none does:
+where they differ, nobody guesses.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from pytest_multihost.model.errors import SettingError
+
+Address = tuple[str, int]
+
+_FIRST_PORT, _PORTS, _CANDIDATES = 20_000, 10_000, 4
+"""Ports below those that Linux gives to whoever asks for any."""
+
+_LOOPBACK = re.compile(r"localhost|127\.\d+\.\d+\.\d+|::1")
+_NODES = re.compile(r"(?P<stem>[^,\[]+)(?:\[(?P<first>\d+)[^\]]*\](?P<rest>[^,\[]*))?")
+
+REMEDY = (
+    "Say it yourself: PYTEST_MULTIHOST_RANK, PYTEST_MULTIHOST_SIZE and"
+    " PYTEST_MULTIHOST_ADDRESS=HOST:PORT, a free port of rank 0's machine, in every process."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One process's place in an attached run.
+
+    Attributes:
+        rank: Its index, 0..size-1; 0 is the controller.
+        size: Number of processes.
+        source: Who says so.
+        job: What tells this run from others that the same launcher has started.
+        host: Where rank 0 is; None where the launcher does not tell.
+        port: Where it listens; None where nobody has named a port.
+        is_one_machine: Whether all processes are known to be on one machine.
+    """
+
+    rank: int
+    size: int
+    source: str
+    job: str
+    host: str | None = None
+    port: int | None = None
+    is_one_machine: bool = False
+
+    @property
+    def is_controller(self) -> bool:
+        """Whether this process leads the run."""
+        return self.rank == 0
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """Where rank 0 may be found, in the order in which it tries to listen there."""
+        if self.host is None:
+            return ()
+        if self.port is not None:
+            return ((self.host, self.port),)
+        start = zlib.crc32(self.key.encode())
+        step = [_FIRST_PORT + (start + 37 * each) % _PORTS for each in range(_CANDIDATES)]
+        return tuple((self.host, port) for port in step)
+
+    @property
+    def key(self) -> str:
+        """What all processes of the run, and no other, have in common."""
+        return f"{self.source}/{self.job}/{self.size}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Launcher:
+    """The variables by which one launcher tells a process its place.
+
+    Attributes:
+        name: What it is called.
+        rank: Variable of the rank.
+        size: Variable of the number of processes.
+        job: Variables that tell the run from others.
+        host: Variable of rank 0's host, or of its address.
+        local: Pairs of variables, or values, that are equal if there is but one machine.
+    """
+
+    name: str
+    rank: str
+    size: str
+    job: tuple[str, ...] = ()
+    host: str = ""
+    local: tuple[str, str] = ("", "")
+
+
+_OURS = _Launcher(
+    name="PYTEST_MULTIHOST_*", rank="PYTEST_MULTIHOST_RANK", size="PYTEST_MULTIHOST_SIZE"
+)
+_TORCHRUN = _Launcher(
+    name="torchrun",
+    rank="RANK",
+    size="WORLD_SIZE",
+    job=("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"),
+    host="MASTER_ADDR",
+    local=("LOCAL_WORLD_SIZE", "WORLD_SIZE"),
+)
+_OPEN_MPI = _Launcher(
+    name="Open MPI",
+    rank="OMPI_COMM_WORLD_RANK",
+    size="OMPI_COMM_WORLD_SIZE",
+    job=("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"),
+    local=("OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_SIZE"),
+)
+_PMI = _Launcher(
+    name="PMI",
+    rank="PMI_RANK",
+    size="PMI_SIZE",
+    job=("PMI_JOBID", "PMI_ID"),
+    local=("MPI_LOCALNRANKS", "PMI_SIZE"),
+)
+_JAX = _Launcher(
+    name="jax",
+    rank="JAX_PROCESS_ID",
+    size="JAX_NUM_PROCESSES",
+    job=("JAX_COORDINATOR_ADDRESS",),
+    host="JAX_COORDINATOR_ADDRESS",
+)
+_SLURM = _Launcher(
+    name="Slurm",
+    rank="SLURM_PROCID",
+    size="SLURM_NTASKS",
+    job=("SLURM_JOB_ID", "SLURM_STEP_ID"),
+    host="SLURM_STEP_NODELIST",
+    local=("SLURM_STEP_NUM_NODES", "1"),
+)
+_LAUNCHERS = (_TORCHRUN, _OPEN_MPI, _PMI, _JAX, _SLURM)
+_MPI = (_OPEN_MPI, _PMI)
+
+
+def read_place(environment: Mapping[str, str]) -> Place:
+    """Return the place that the variables give to this process.
+
+    Raises:
+        SettingError: They give none, or contradict each other.
+    """
+    launcher = _launcher(environment)
+    place = _place(launcher, environment)
+    address = environment.get("PYTEST_MULTIHOST_ADDRESS")
+    if address:
+        host, port = parse_address("PYTEST_MULTIHOST_ADDRESS", address)
+        place = replace(place, host=host, port=port)
+    elif launcher is _OURS:
+        happened = "PYTEST_MULTIHOST_RANK is set and PYTEST_MULTIHOST_ADDRESS is not"
+        raise SettingError(happened, remedy=REMEDY)
+    if place.host is not None and _LOOPBACK.fullmatch(place.host):
+        place = replace(place, is_one_machine=True)
+    return place
+
+
+def parse_address(name: str, text: str) -> Address:
+    """Read "host:port", with brackets around a host that has colons of its own.
+
+    Raises:
+        SettingError: It is none; names the variable.
+    """
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise SettingError(f"{name} must be HOST:PORT, not {text!r}")
+    return host.strip("[]"), int(port)
+
+
+def _launcher(environment: Mapping[str, str]) -> _Launcher:
+    """Return the launcher whose word counts."""
+    if _OURS.rank in environment or _OURS.size in environment:
+        return _OURS
+    present = [each for each in _LAUNCHERS if each.rank in environment and each.size in environment]
+    if not present:
+        raise _nobody(environment)
+    if _TORCHRUN in present and "TORCHELASTIC_RUN_ID" in environment:
+        return _TORCHRUN  # runs within whatever else there is
+    if any(each in present for each in _MPI):
+        present = [each for each in present if each is not _SLURM]  # its allocation
+    said = {(environment[each.rank], environment[each.size]) for each in present}
+    if len(said) > 1:
+        raise _contradiction(present, environment)
+    return present[0]
+
+
+def _place(launcher: _Launcher, environment: Mapping[str, str]) -> Place:
+    rank, size = (_number(name, environment) for name in (launcher.rank, launcher.size))
+    if rank >= size:
+        happened = f"{launcher.rank}={rank} is not one of {launcher.size}={size} processes"
+        raise SettingError(happened, remedy="Ranks count from 0.")
+    host, port = _host(launcher, environment)
+    one, other = (environment.get(each, each) for each in launcher.local)
+    return Place(
+        rank=rank,
+        size=size,
+        source=launcher.name,
+        job="/".join(environment.get(name, "") for name in launcher.job),
+        host=host,
+        port=port,
+        is_one_machine=size == 1 or bool(one and one == other),
+    )
+
+
+def _number(name: str, environment: Mapping[str, str]) -> int:
+    text = environment.get(name, "")
+    if not text.isdecimal():
+        happened = f"{name} must be a whole number, not {text!r}" if text else f"{name} is not set"
+        raise SettingError(happened, remedy=REMEDY)
+    return int(text)
+
+
+def _host(launcher: _Launcher, environment: Mapping[str, str]) -> tuple[str | None, int | None]:
+    text = environment.get(launcher.host, "")
+    if not text:
+        return None, None
+    if launcher is _JAX:
+        return parse_address(launcher.host, text)
+    return (first_node(text) if launcher is _SLURM else text), None
+
+
+def first_node(nodes: str) -> str:
+    """Return the first of a list of Slurm's: of "gpu[07-09,12],x1" it is "gpu07"."""
+    found = _NODES.match(nodes)
+    if found is None:
+        return nodes
+    return found["stem"] + (found["first"] or "") + (found["rest"] or "")
+
+
+def _nobody(environment: Mapping[str, str]) -> SettingError:
+    known = "; ".join(f"{each.rank} and {each.size} ({each.name})" for each in _LAUNCHERS)
+    halves = [
+        f"{name} is set and {other} is not"
+        for each in _LAUNCHERS
+        for name, other in ((each.rank, each.size), (each.size, each.rank))
+        if name in environment and other not in environment
+    ]
+    return SettingError(
+        "--multihost-attach: nobody has told this process its rank",
+        seen="; ".join([*halves, f"looked for {known}."]),
+        remedy=f"Start it with torchrun, srun or mpirun. {REMEDY}",
+    )
+
+
+def _contradiction(present: list[_Launcher], environment: Mapping[str, str]) -> SettingError:
+    said = "; ".join(
+        f"{each.rank}={environment[each.rank]} of {each.size}={environment[each.size]}"
+        for each in present
+    )
+    happened = "--multihost-attach: this process has been told different places"
+    return SettingError(happened, seen=f"{said}.", remedy=REMEDY)

@@ -1,0 +1,74 @@
+"""What a process knows of the attached run that it is part of."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from pytest_multihost.launch.attach_gather import Gathering
+from pytest_multihost.launch.attach_place import Place
+from pytest_multihost.launch.attach_stream import Party
+from pytest_multihost.launch.attach_world import AttachedLauncher
+from pytest_multihost.launch.ladder import Ladder
+
+
+@dataclass(slots=True)
+class Attached:
+    """This process's part in an attached run.
+
+    Attributes:
+        place: Its place.
+        secret: What the user has given; None where one is made.
+        letter: Where rank 0 leaves its address and the secret that it has made.
+        timeout_s: How long to wait for the others.
+        gathering: In the controller, the others.
+        lost: In the controller, which of them are gone, in words.
+    """
+
+    place: Place
+    secret: bytes | None
+    letter: Path
+    timeout_s: float
+    gathering: Gathering | None = None
+    lost: list[str] = field(default_factory=list)
+
+    @property
+    def parties(self) -> Mapping[int, Party]:
+        """The other processes; none in an agent."""
+        return self.gathering.parties if self.gathering is not None else {}
+
+    def note_losses(self) -> list[str]:
+        """Look who is gone; return all that are, in words."""
+        for party in self.parties.values():
+            party.backlog += party.stream.receive()
+            if party.stream.ended is not None:
+                words = f"{party.name} is gone: {party.stream.ended}"
+                self.lost += [words] if words not in self.lost else []
+        return self.lost
+
+
+ATTACHED = pytest.StashKey[Attached]()
+
+
+def launcher_of(config: pytest.Config, ladder: Ladder) -> Ladder | AttachedLauncher:
+    """Return what starts a world: this process alone, or all that are attached."""
+    attached = config.stash.get(ATTACHED, None)
+    return ladder if attached is None else AttachedLauncher(ladder, attached.parties)
+
+
+def others_of(config: pytest.Config) -> frozenset[int]:
+    """Return the other processes that we can see and that start ranks as this one does."""
+    attached = config.stash.get(ATTACHED, None)
+    parties = attached.parties.values() if attached is not None else ()
+    return frozenset(int(party.about["pid"]) for party in parties if party.is_near)
+
+
+def the_kernel() -> list[str]:
+    """Return what processes have in common that see each other in /proc and share a clock."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    spaces = [os.readlink(f"/proc/self/ns/{name}") for name in ("pid", "time")]
+    return [boot, *spaces]
