@@ -1,0 +1,351 @@
+"""Post as many receives as a wire's region has chunks (a ring over several wires).
+
+A transport that cuts a message over several wires, and has a few receives posted on each before
+data comes, must count these by the size of the wire's own region. Counted by where the region ends
+in the message, they are too many on every wire but the first: receives that no send will fill.
+`prefill_count` counts them right. The rest of this module is a small real transport in which both
+ways of counting can be watched: rings of processes, several TCP connections between neighbours.
+"""
+
+from __future__ import annotations
+
+import math
+import select
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Self
+
+from pytest_multihost.fixes.record import Fix
+
+FIX = Fix(
+    name="ring",
+    title="Count receives by the size of a wire's region, not by its end",
+    upstream="https://github.com/ml-explore/mlx/pull/3654",
+    symptom=(
+        "a point-to-point receive over several wires never returns though the sender is done, for"
+        " some sizes; or the message after it is wrong"
+    ),
+    affected=("mlx<0.32",),
+    tried=(),  # jaccl needs RDMA and macOS; what was compared with its code, the guide tells
+    upstream_since="mlx>=0.32",
+    differs=(
+        "Published as a hang of all messages smaller than the part that precedes a wire's. Which"
+        " sizes hang is narrower there and wider above: over two wires 2 to 4096 bytes pass and"
+        " 4097 to 8193 hang. In a stream nothing need hang at first: the receives that are too many"
+        " take the frames of the next message, which is then wrong."
+    ),
+)
+
+Prefill = Literal["region", "absolute"]
+"""By what receives are counted: `"region"`, the fix, or `"absolute"`, the bug as published."""
+
+Address = tuple[str, int]
+Region = tuple[int, int]
+"""Where a wire's part of a message begins and ends, in bytes from the message's start."""
+
+
+def prefill_count(start: int, end: int, chunk: int, pipeline: int) -> int:
+    """Return how many receives to post on a wire before its first data comes.
+
+    Args:
+        start: Where the wire's region of the message begins, in bytes.
+        end: Where it ends.
+        chunk: Bytes of a frame.
+        pipeline: How many receives may be posted at a time.
+    """
+    return min(pipeline, math.ceil((end - start) / chunk))
+
+
+def split(size: int, wires: int) -> tuple[Region, ...]:
+    """Return each wire's region of a message: equal parts, the last ones shorter or empty."""
+    share = math.ceil(size / wires)
+    return tuple((min(i * share, size), min((i + 1) * share, size)) for i in range(wires))
+
+
+def orphans(
+    regions: Sequence[Region], chunk: int, pipeline: int, prefill: Prefill
+) -> tuple[int, ...]:
+    """Return how many receives of each wire no send of the same message will fill.
+
+    The receiver hangs if, and only if, there is any; see the module for what else it may do. Works
+    for every way to cut a message, also for that of your own transport.
+
+    Args:
+        regions: Of all wires.
+        chunk: Bytes of a frame.
+        pipeline: How many receives may be posted at a time.
+        prefill: By what receives are counted.
+    """
+    return tuple(
+        _posted_first((start, end), chunk, pipeline, prefill)
+        - prefill_count(start, end, chunk, pipeline)
+        for start, end in regions
+    )
+
+
+def _posted_first(region: Region, chunk: int, pipeline: int, prefill: Prefill) -> int:
+    start, end = region
+    counted_from = start if prefill == "region" else 0
+    return prefill_count(counted_from, end, chunk, pipeline)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How messages are cut; the same on both sides of a link.
+
+    Attributes:
+        wires: Connections between two neighbours.
+        chunk: Bytes of a frame. Every frame has as many; the last of a region is filled up.
+        pipeline: How many receives are posted on a wire at a time.
+        prefill: By what the first of them are counted.
+    """
+
+    wires: int
+    chunk: int = 4096
+    pipeline: int = 2
+    prefill: Prefill = "region"
+
+    def __post_init__(self) -> None:
+        """Refuse what nothing could be sent over."""
+        if min(self.wires, self.chunk, self.pipeline) < 1:
+            raise ValueError(f"wires, chunk and pipeline must be positive: {self}")
+
+
+@dataclass(slots=True)
+class Link:
+    """All wires between this process and one neighbour.
+
+    Attributes:
+        wires: The connections, in the same order on both sides.
+        layout: How messages are cut.
+        sent: How many frames were sent on each wire.
+        taken: How many frames were taken from each wire.
+    """
+
+    wires: tuple[socket.socket, ...]
+    layout: Layout
+    sent: list[int] = field(init=False)
+    taken: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin to count."""
+        if len(self.wires) != self.layout.wires:
+            raise ValueError(f"{len(self.wires)} wires for {self.layout}")
+        self.sent, self.taken = [0] * len(self.wires), [0] * len(self.wires)
+
+    def send(self, message: bytes) -> None:
+        """Send a message to the neighbour, a frame on each wire in turn.
+
+        Waits only while the system's buffers are full.
+        """
+        for wire, (start, end) in self._frames(len(message)):
+            frame = message[start:end].ljust(self.layout.chunk, b"\0")
+            self.wires[wire].sendall(frame)
+            self.sent[wire] += 1
+
+    def _frames(self, size: int) -> Iterator[tuple[int, Region]]:
+        chunk, regions = self.layout.chunk, split(size, self.layout.wires)
+        for offset in range(0, regions[0][1], chunk):  # no region is larger than the first
+            for wire, (start, end) in enumerate(regions):
+                if start + offset < end:
+                    yield wire, (start + offset, min(start + offset + chunk, end))
+
+    def receive(self, size: int, *, timeout_s: float | None = None) -> bytes:
+        """Return the next message of the neighbour.
+
+        Args:
+            size: Its bytes; both sides must know.
+            timeout_s: How long to wait, in seconds; for ever if not given, as upstream does.
+
+        Raises:
+            TimeoutError: It did not come in time; says on which wires receives are posted.
+            ConnectionError: The neighbour has closed a wire.
+        """
+        deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        receiving = self.receiving(size)
+        while receiving.in_flight:
+            left_s = deadline - time.monotonic()
+            if not receiving.step(None if math.isinf(left_s) else max(left_s, 0)):
+                raise TimeoutError(f"nothing came for {timeout_s} s; {receiving}")
+        return bytes(receiving.message)
+
+    def receiving(self, size: int) -> Receiving:
+        """Post the first receives of a message, and return what goes on with it step by step."""
+        regions, layout = split(size, self.layout.wires), self.layout
+        posted = [
+            _posted_first(region, layout.chunk, layout.pipeline, layout.prefill)
+            for region in regions
+        ]
+        return Receiving(self, bytearray(size), regions, [start for start, _ in regions], posted)
+
+    def close(self) -> None:
+        """Close all wires."""
+        for wire in self.wires:
+            wire.close()
+
+
+@dataclass(slots=True)
+class Receiving:
+    """A message that is being received.
+
+    Attributes:
+        link: Where from.
+        message: What has come of it.
+        regions: Each wire's part.
+        offsets: Where in the message the next frame of each wire belongs.
+        posted: How many receives of each wire wait for a frame.
+    """
+
+    link: Link
+    message: bytearray
+    regions: tuple[Region, ...]
+    offsets: list[int]
+    posted: list[int]
+
+    def __str__(self) -> str:
+        """Say what is posted."""
+        return f"receives in flight on each wire: {self.posted}"
+
+    @property
+    def in_flight(self) -> int:
+        """How many receives wait for a frame; the message is complete when there is none."""
+        return sum(self.posted)
+
+    def is_stranded(self, sent: Sequence[int]) -> bool:
+        """Return whether it can never end if the neighbour sends nothing more.
+
+        Then receives are in flight and the wires that they are posted on are drained. That is a
+        fact, where a time without news is a guess.
+
+        Args:
+            sent: How many frames the neighbour has sent on each wire so far: its `Link.sent`.
+        """
+        frames = zip(self.posted, sent, self.link.taken, strict=True)
+        return self.in_flight > 0 and all(sent == taken for posted, sent, taken in frames if posted)
+
+    def step(self, timeout_s: float | None = None) -> bool:
+        """Take a frame from every wire that has one for a posted receive.
+
+        Args:
+            timeout_s: How long to wait for the first frame, in seconds; for ever if not given.
+
+        Returns:
+            Whether any came.
+        """
+        ready = self._ready(timeout_s)
+        for wire in ready:
+            self._complete(wire)
+        return bool(ready)
+
+    def _ready(self, timeout_s: float | None) -> list[int]:
+        waiting = {self.link.wires[i].fileno(): i for i, count in enumerate(self.posted) if count}
+        poll = select.poll()
+        for descriptor in waiting:
+            poll.register(descriptor, select.POLLIN)
+        found = poll.poll(None if timeout_s is None else timeout_s * 1000)
+        return sorted(waiting[descriptor] for descriptor, _ in found)
+
+    def _complete(self, wire: int) -> None:
+        """Take a frame, keep what of it is in the region, and post the next receive."""
+        layout, offset = self.link.layout, self.offsets[wire]
+        frame = _read(self.link.wires[wire], layout.chunk)
+        if frame is None:
+            raise ConnectionError(f"the neighbour has closed wire {wire}; {self}")
+        self.link.taken[wire] += 1
+        end = self.regions[wire][1]
+        wanted = max(0, min(end - offset, layout.chunk))
+        self.message[offset : offset + wanted] = frame[:wanted]
+        self.offsets[wire] = offset + layout.chunk
+        is_next_due = self.offsets[wire] + (layout.pipeline - 1) * layout.chunk < end
+        self.posted[wire] += is_next_due - 1
+
+
+def _read(wire: socket.socket, size: int) -> bytes | None:
+    """Return as many bytes, None if the other side has closed before."""
+    frame = bytearray()
+    while len(frame) < size:
+        part = wire.recv(size - len(frame))
+        if not part:
+            return None
+        frame += part
+    return bytes(frame)
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """This process in a ring of processes; messages go to the right or to the left.
+
+    Attributes:
+        left: The link to the process before this one.
+        right: The link to the process after it. Of two processes each is the other's both sides,
+            and what one sends to its right the other receives from its left.
+    """
+
+    left: Link
+    right: Link
+
+    def __enter__(self) -> Self:
+        """Return itself; its wires are closed at the end."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the wires; whoever waits for this process gets a ConnectionError."""
+        self.left.close()
+        self.right.close()
+
+
+def listen(host: str = "127.0.0.1") -> socket.socket:
+    """Return a socket at which the left neighbour can reach this process.
+
+    Its `getsockname()` is the address to tell the others.
+    """
+    return socket.create_server((host, 0))
+
+
+def join(
+    listener: socket.socket,
+    addresses: Sequence[Address],
+    rank: int,
+    layout: Layout,
+    *,
+    timeout_s: float = 60.0,
+) -> Ring:
+    """Connect this process with both of its neighbours.
+
+    Args:
+        listener: This process's, from `listen`; closed by this function.
+        addresses: Of the listeners of all processes, by rank; at least two.
+        rank: This process's place in them.
+        layout: The same in all processes.
+        timeout_s: How long each connection may take, in seconds.
+
+    Raises:
+        TimeoutError: A neighbour did not come.
+    """
+    with listener:
+        listener.settimeout(timeout_s)
+        after = addresses[(rank + 1) % len(addresses)]
+        right = tuple(_connect(after, wire, timeout_s) for wire in range(layout.wires))
+        left = dict(_accept(listener, timeout_s) for _ in range(layout.wires))
+    in_order = tuple(left[wire] for wire in range(layout.wires))
+    return Ring(Link(in_order, layout), Link(right, layout))
+
+
+def _connect(address: Address, wire: int, timeout_s: float) -> socket.socket:
+    """Connect to the right neighbour, who may accept later: the system does it for it."""
+    connection = socket.create_connection(address, timeout_s)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.sendall(bytes([wire]))
+    connection.settimeout(None)
+    return connection
+
+
+def _accept(listener: socket.socket, timeout_s: float) -> tuple[int, socket.socket]:
+    connection, _ = listener.accept()
+    connection.settimeout(timeout_s)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    wire = connection.recv(1)[0]
+    connection.settimeout(None)
+    return wire, connection
