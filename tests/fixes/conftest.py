@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +26,7 @@ def run_restores(run_worlds, pytester, monkeypatch) -> Callable[..., Any]:
     def run(source: str, *args: str, orbax: str = "installed") -> Any:  # noqa: ANN401 - of the conftest file
         monkeypatch.setenv("ORBAX", ORBAX[orbax])
         if orbax == "newest":
-            monkeypatch.setenv("PYTHONPATH", str(_newest()))
+            monkeypatch.setenv("PYTHONPATH", str(_newest()), prepend=os.pathsep)
         pytester.makepyfile(single_replica=PROGRAM.read_text())
         return run_worlds(source, *args)
 
