@@ -45,8 +45,25 @@ def facts_of(
     }
 
 
-def explain(directory: Path, source_of: SourceOf) -> Iterator[str]:
-    """Yield the page of an attempt, and whether the verdict comes out as it was written.
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A world judged a second time, from its artifacts.
+
+    Attributes:
+        judged: What comes out.
+        attempt: Where it belongs.
+        telling: Root directory and source lines.
+        written: The verdict that was written at the time.
+    """
+
+    judged: Judged
+    attempt: Attempt
+    telling: Telling
+    written: Mapping[str, Any]
+
+
+def judge_again(directory: Path, source_of: SourceOf) -> Again:
+    """Judge a world from its artifacts alone.
 
     Args:
         directory: The attempt's folder.
@@ -60,13 +77,28 @@ def explain(directory: Path, source_of: SourceOf) -> Iterator[str]:
     telling = Telling(facts["root"], source_of)
     symptoms = Symptoms(**{name: tuple(each) for name, each in facts["symptoms"].items()})
     judged = judge_world(WorldResult.from_json(facts["result"]), symptoms, telling)
+    return Again(judged, Attempt(**facts["attempt"]), telling, written)
+
+
+def explain(directory: Path, source_of: SourceOf) -> Iterator[str]:
+    """Yield the page of an attempt, and whether the verdict comes out as it was written.
+
+    Args:
+        directory: The attempt's folder.
+        source_of: Reads a line of a file.
+
+    Raises:
+        MultihostError: The folder does not hold what is needed.
+    """
+    again = judge_again(directory, source_of)
+    judged, telling = again.judged, again.telling
     yield f"{judged.finding.outcome.upper()}  {judged.finding.reason}"
     for part in sections(
         judged.result, judged.finding, judged.diagnosis, telling=telling, files=str(directory)
     ):
         yield from (f"--- {part.title}", part.text)
-    data = verdict(judged.result, judged.finding, judged.diagnosis, Attempt(**facts["attempt"]))
-    yield from _agreement(json.loads(json.dumps(data.to_json())), written)
+    data = verdict(judged.result, judged.finding, judged.diagnosis, again.attempt)
+    yield from _agreement(json.loads(json.dumps(data.to_json())), again.written)
 
 
 def differences(derived: Mapping[str, Any], written: Mapping[str, Any]) -> list[str]:

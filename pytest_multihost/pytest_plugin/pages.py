@@ -1,0 +1,59 @@
+"""Write the pages for a browser; what goes wrong becomes a note and never a failure of the test."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_multihost.analysis.outcome import Finding
+from pytest_multihost.analysis.telling import Telling
+from pytest_multihost.model.diagnosis import Diagnosis
+from pytest_multihost.model.result import WorldResult
+from pytest_multihost.pytest_plugin.tally import Tally
+from pytest_multihost.reporting.html.story import Story
+from pytest_multihost.reporting.html.write import NAME, write_index, write_page
+
+
+def report_on(
+    result: WorldResult,
+    finding: Finding,
+    diagnosis: Diagnosis | None,
+    *,
+    verdict: Mapping[str, Any],
+    telling: Telling,
+    directory: Path,
+) -> list[str]:
+    """Write the page of a world that did not go well, and return what went wrong with it."""
+    if finding.outcome in ("passed", "skipped"):
+        return []
+    story = Story(
+        result=result, finding=finding, diagnosis=diagnosis, verdict=verdict, telling=telling
+    )
+    try:
+        write_page(directory, story)
+    except Exception as error:  # noqa: BLE001 - a page that cannot be made must not hide the verdict
+        return [f"{result.spec.nodeid}: {NAME}: {type(error).__name__}: {error}"]
+    return []
+
+
+def report_on_run(config: pytest.Config, tally: Tally) -> None:
+    """Write the page of a run with worlds, where this process is the one that ends it."""
+    if not tally.ran or tally.run_id is None or hasattr(config, "workerinput"):
+        return
+    try:
+        write_index(tally.defaults.artifacts / tally.run_id)
+    except Exception as error:  # noqa: BLE001 - as above
+        tally.unwritten.append(f"{NAME} of the run: {type(error).__name__}: {error}")
+
+
+def named_files(where: str, directory: Path) -> str:
+    """Return what the page in the terminal says of an attempt's folder: first what to look at.
+
+    Args:
+        where: The folder as the reader knows it.
+        directory: The folder.
+    """
+    return f"{where}/{NAME}" if (directory / NAME).exists() else where
