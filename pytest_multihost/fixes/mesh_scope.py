@@ -9,10 +9,11 @@ which the replicas that do not read allocate what they receive into, and
 Published: https://github.com/google/orbax/issues/3184 names the first place, and to enter a mesh of
 the replica's own devices there.
 
-Measured (orbax 0.11.33, jax 0.10.2; also 0.9.1): that is needed, and not enough. The other replicas
-then get past `create_zeros` and wait in the broadcast, while the one that reads still fails in the
-second place: an error on all ranks has become a hang. And it takes `jax.set_mesh(local_mesh)`;
-`with local_mesh:` changes nothing. Orbax has mended both places in 0.11.40.
+Measured (orbax 0.11.33; jax 0.8.2, 0.9.1 and 0.10.2): that is needed, and not enough. The other
+replicas then get past `create_zeros` and wait in the broadcast, while the one that reads still
+fails in the second place: an error on all ranks has become a hang. And it takes
+`jax.set_mesh(local_mesh)`; `with local_mesh:` changes nothing. Orbax has mended both places in
+0.11.40.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ FIX = Fix(
     symptom="a single-replica restore within jax.set_mesh(mesh) fails with 'Received incompatible "
     "devices for jitted computation'; mended by half, it hangs",
     affected=("orbax-checkpoint>=0.11.32,<0.11.40",),
-    tried=("orbax-checkpoint==0.11.33", "jax==0.10.2"),
+    tried=("orbax-checkpoint==0.11.33", "jax==0.8.2", "jax==0.9.1", "jax==0.10.2"),
     upstream_since="orbax-checkpoint>=0.11.40",
     differs="create_zeros is one of two places; mended alone, the rank that reads still raises and "
     "all others wait for it in the broadcast",

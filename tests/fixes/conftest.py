@@ -28,7 +28,7 @@ def run_restores(run_worlds, pytester, monkeypatch) -> Callable[..., Any]:
         if orbax == "newest":
             monkeypatch.setenv("PYTHONPATH", str(_newest()), prepend=os.pathsep)
         pytester.makepyfile(single_replica=PROGRAM.read_text())
-        return run_worlds(source, *args)
+        return run_worlds(source, *args, timeout=180)
 
     return run
 

@@ -92,6 +92,7 @@ def said_by(verdict) -> set[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(200)
 @pytest.mark.parametrize("orbax", ["installed", "newest"])
 def test_a_slow_reader_fails_the_others_unless_they_wait_on_the_coordination_service(
     run_restores, orbax: str

@@ -33,7 +33,8 @@ def test_importing_us_imports_neither_pytest_nor_a_runtime() -> None:
     All that can be imported without a runtime and without pytest is asked for at once: what one of
     them pulls in would show.
     """
-    everything = "pytest_multihost, pytest_multihost.testing, pytest_multihost.engine"
+    fixes = [f"pytest_multihost.fixes.{path.stem}" for path in (ROOM / "fixes").glob("[a-z]*")]
+    everything = ", ".join(("pytest_multihost.testing", "pytest_multihost.engine", *fixes))
     found = imported_with(everything)
     assert "pytest_multihost" in found
     assert not found & (HEAVY | {"pytest", "_pytest"})
