@@ -158,22 +158,25 @@ def connect() -> Engine:
         return Engine(docker.from_env(timeout=ENGINE_S))
 
 
-def lacking(image: str) -> str | None:
-    """Return why this machine cannot run worlds in containers of an image, None if it can."""
+def lacking(image: str) -> LaunchError | None:
+    """Return why this machine cannot run worlds in containers of an image; None if it can."""
     try:
         engine = connect()
     except LaunchError as error:
-        return str(error)
-    with contextlib.closing(engine.client) as client:
-        from docker.errors import ImageNotFound
+        return error
+    from docker.errors import ImageNotFound
 
-        try:
-            client.images.get(image)
-        except ImageNotFound:
-            return (
-                f"the engine has no image {image!r}. Make it, as docker/README.md tells, or name"
-                " another with --multihost-docker-image."
-            )
+    try:
+        with told("the engine does not tell its images"):
+            engine.client.images.get(image)
+    except LaunchError as error:
+        if not isinstance(error.__cause__, ImageNotFound):
+            return error
+        happened = f"the Docker engine has no image {image!r}"
+        remedy = "Make it as docker/README.md tells, or name another: --multihost-docker-image."
+        return LaunchError(happened, remedy=remedy)
+    finally:
+        engine.client.close()
     return None
 
 

@@ -1,4 +1,4 @@
-"""The first that runs in a container: fetch from the controller what it is for, and become that."""
+"""Inside a container: fetch from the controller what it is for, and become that."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import sys
 from typing import NoReturn
 
 from pytest_multihost.launch.protocol import receive_packet
-from pytest_multihost.launch.starting import ORDER
+
+ORDER = "PYTEST_MULTIHOST_ORDER"
+"""As in `launch.starting`, which imports the server, which imports this."""
 
 SOCKET = "PYTEST_MULTIHOST_SOCKET"
 """Environment variable that names the socket on which the controller waits."""
@@ -17,6 +19,20 @@ CONTROL = 100
 """The descriptor under which a server finds its control connection."""
 
 CODE = "from pytest_multihost.launch.containers_entry import main; main()"
+
+
+_SOCK_DIAG = 4
+
+
+def own_space() -> str:
+    """Return the kernel's name of the network namespace in which this container is."""
+    return os.readlink("/proc/self/ns/net")
+
+
+def own_table() -> socket.socket:
+    """Return a socket from which anybody can read this container's tables of sockets."""
+    kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
+    return socket.socket(socket.AF_NETLINK, kind, _SOCK_DIAG)
 
 
 def main() -> NoReturn:

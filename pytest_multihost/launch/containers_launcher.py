@@ -20,6 +20,7 @@ from pytest_multihost.launch.containers import (
     Dwelling,
     Engine,
     connect,
+    lacking,
     remove_container,
     told,
 )
@@ -50,13 +51,13 @@ class ContainerLauncher:
         dwelling: What the containers are made from.
         programs: For each way of launching, the cheapest first: what a container is to run. It gets
             the host's name, for its log.
-        reasons: Why ways were left.
     """
 
     dwelling: Dwelling
     programs: Mapping[str, Callable[[str], Program]]
     _engine: Engine | None = None
-    _folder: Path | None = None
+    _folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="multihost-")))
+    _why: tuple[LaunchError | None] | None = None
     _ladders: dict[int, Ladder] = field(default_factory=dict)
     _begun: dict[str, ServerConnection] = field(default_factory=dict)
 
@@ -72,15 +73,25 @@ class ContainerLauncher:
         return list(dict.fromkeys(why for each in self._ladders.values() for why in each.reasons))
 
     def open(self) -> None:
-        """Connect to the engine and make the network.
+        """Do nothing: where there is no engine, only the tests that need one are skipped."""
+
+    def why_no_hosts(self, _: Path) -> LaunchError | None:
+        """Return why no container can be started here; None if they can."""
+        if self._why is None:
+            self._why = (lacking(self.dwelling.image),)
+        return self._why[0]
+
+    def _opened(self) -> Engine:
+        """Return the engine, connected, with a network.
 
         Raises:
             LaunchError: There is no engine, or it refuses.
         """
-        engine = connect()
-        engine.open()
-        self._engine = engine
-        self._folder = Path(tempfile.mkdtemp(prefix="multihost-"))
+        if self._engine is None:
+            engine = connect()
+            engine.open()
+            self._engine = engine
+        return self._engine
 
     def provide(self, hosts: Sequence[Host]) -> None:
         """Have a container with a server that serves for each host.
@@ -134,18 +145,16 @@ class ContainerLauncher:
             with contextlib.suppress(LaunchError), told("the network could not be removed"):
                 self._engine.close()
             self._engine = None
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _start(self, host: str, make: Callable[[str], Program]) -> ServerConnection:
         """Return a server in a new container, or the one that was begun for this host."""
         if host in self._begun:
             return self._begun.pop(host)
-        if self._engine is None or self._folder is None:
-            raise LaunchError("a container was asked for before the engine was opened")
+        engine = self._opened()
         with _listening(self._folder / f"{host}.socket") as listener:
             program = make(host)
-            container = self._run(self._engine, host, program, listener.getsockname())
+            container = self._run(engine, host, program, listener.getsockname())
             try:
                 control = _accept(listener, container)
             except LaunchError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +36,16 @@ class JoinedWorld:
     _exited: set[int] = field(default_factory=set, init=False)
     _lost: set[int] = field(default_factory=set, init=False)
     _deaths: list[Event] = field(default_factory=list, init=False)
+
+    @property
+    def tables(self) -> dict[str, socket.socket]:
+        """What the hosts' tables of sockets are read from, by the names of their networks."""
+        return {name: table for share in self.shares for name, table in share.tables.items()}
+
+    @property
+    def servers(self) -> frozenset[int]:
+        """The processes that have forked the ranks."""
+        return frozenset(share.server.pid for share in self.shares)
 
     def wait(self, timeout_s: float) -> Sequence[Event]:
         """Return what happened, waiting at most `timeout_s` seconds for the first event."""

@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 
 import psutil
 
+from pytest_multihost.launch.containers_entry import own_space, own_table
 from pytest_multihost.launch.guard import (
     adopt_orphans,
     end_groups,
@@ -41,7 +42,7 @@ from pytest_multihost.launch.protocol import (
 )
 from pytest_multihost.launch.spawn import fork_rank, reserve_port
 from pytest_multihost.model.errors import LaunchError
-from pytest_multihost.model.hosts import NETNS, ONE, all_hosts
+from pytest_multihost.model.hosts import DOCKER, NETNS, all_hosts, kind_of
 from pytest_multihost.model.spec import RankSpec, WorldSpec
 
 KILL_S = 5.0
@@ -89,7 +90,8 @@ def serve(control: socket.socket, run_rank: RunRank, *, controller: int) -> NoRe
 
 def _prepare(control: socket.socket, run_rank: RunRank, controller: int) -> _Server:
     """Leave the terminal's session, adopt orphans, and watch the controller."""
-    os.setsid()
+    if os.getsid(0) != os.getpid():  # the first process of a container leads its session
+        os.setsid()
     adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A collection in a rank would touch, and so copy, every page that it shares with us.
@@ -153,7 +155,7 @@ def _fork(server: _Server, packet: Packet) -> None:
         send_packet(server.control, {"kind": "failed", "error": f"fork: {error}"})
     else:
         forked = {"kind": "forked", "pids": pids, "ports": ports, "at_s": time.monotonic()}
-        _send_forked(server, forked)
+        _send_forked(server, spec, forked)
     finally:
         for stream in streams:
             stream.close()
@@ -161,17 +163,20 @@ def _fork(server: _Server, packet: Packet) -> None:
 
 def _hold_ports(server: _Server, spec: WorldSpec, scratch: str) -> list[int]:
     """Make the world's hosts, if it has its own, and return ports that are held for it there."""
-    if spec.hosts == ONE:
+    if kind_of(spec.hosts) != NETNS:
         server.ports = [reserve_port(), reserve_port()]
         return [port.getsockname()[1] for port in server.ports]
     server.network = make_network(spec.all_hosts, Path(scratch, FOLDER))
     return [port.getsockname()[1] for port in server.network.ports]
 
 
-def _send_forked(server: _Server, forked: Mapping[str, Any]) -> None:
+def _send_forked(server: _Server, spec: WorldSpec, forked: Mapping[str, Any]) -> None:
     """Tell of the ranks, and hand out what the tables of their hosts are read from."""
     network = server.network
     spaces, tables = (network.names, network.tables) if network is not None else ([], ())
+    own = own_table() if kind_of(spec.hosts) == DOCKER else None
+    if own is not None:
+        spaces, tables = [own_space()], (own.fileno(),)
     header = {**forked, "spaces": spaces}
     send_packet(server.control, header, tables[:MAX_DESCRIPTORS])
     for first in range(MAX_DESCRIPTORS, len(tables), MAX_DESCRIPTORS):
@@ -179,6 +184,8 @@ def _send_forked(server: _Server, forked: Mapping[str, Any]) -> None:
         send_packet(server.control, {"kind": "tables"}, more)
     if network is not None:
         network.release_tables()
+    elif own is not None:
+        own.close()
 
 
 def _probe_hosts(server: _Server, scratch: str) -> None:

@@ -20,8 +20,11 @@ BRIDGE_ADDRESS = str(NETWORK[-2])
 NETNS = "netns"
 """Each host is made from Linux namespaces."""
 
+DOCKER = "docker"
+"""Each host is a container."""
+
 _FORM = re.compile(r"(?P<kind>one|netns|docker)(:(?P<each>[1-9][0-9]*))?")
-_CHOICES = "one, netns, netns:N (N ranks on each host)"
+_CHOICES = "one, netns, netns:N (N ranks on each host), docker, docker:N"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +55,11 @@ def parse_hosts(text: object) -> str:
     found = _FORM.fullmatch(text) if isinstance(text, str) else None
     if found is None or (found["kind"] == ONE and found["each"]):
         raise SettingError(f"must be one of {_CHOICES}, not {text!r}")
-    if found["kind"] == "docker":
-        missing = "this version has no launcher that starts ranks in containers"
-        raise SettingError(f"cannot be 'docker': {missing}. There are: {_CHOICES}.")
     return found["kind"] if found["each"] in (None, "1") else found[0]
 
 
 def kind_of(hosts: str) -> str:
-    """Return what hosts are made from: "one" or "netns"."""
+    """Return what hosts are made from: "one", "netns" or "docker"."""
     return hosts.partition(":")[0]
 
 
@@ -81,7 +81,10 @@ def host_of(hosts: str, size: int, rank: int) -> Host:
     each = _ranks_each(hosts)
     index = rank // each
     ranks = range(index * each, min(size, (index + 1) * each))
-    return Host(index, f"host-{index}", str(NETWORK[index + 1]), "eth0", ranks)
+    name = f"host-{index}"
+    # An engine gives out addresses as it likes, and tells containers each other's by name.
+    address = name if kind_of(hosts) == DOCKER else str(NETWORK[index + 1])
+    return Host(index, name, address, "eth0", ranks)
 
 
 def all_hosts(hosts: str, size: int) -> tuple[Host, ...]:

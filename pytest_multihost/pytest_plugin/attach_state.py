@@ -13,6 +13,7 @@ from pytest_multihost.launch.attach_gather import Gathering
 from pytest_multihost.launch.attach_place import Place
 from pytest_multihost.launch.attach_stream import Party
 from pytest_multihost.launch.attach_world import AttachedLauncher
+from pytest_multihost.launch.containers_launcher import ContainerLauncher
 from pytest_multihost.launch.ladder import Ladder
 
 
@@ -54,10 +55,14 @@ class Attached:
 ATTACHED = pytest.StashKey[Attached]()
 
 
-def launcher_of(config: pytest.Config, ladder: Ladder) -> Ladder | AttachedLauncher:
+def launcher_of(
+    config: pytest.Config, ladder: Ladder | ContainerLauncher
+) -> Ladder | ContainerLauncher | AttachedLauncher:
     """Return what starts a world: this process alone, or all that are attached."""
     attached = config.stash.get(ATTACHED, None)
-    return ladder if attached is None else AttachedLauncher(ladder, attached.parties)
+    if attached is None or isinstance(ladder, ContainerLauncher):  # which needs nobody's help
+        return ladder
+    return AttachedLauncher(ladder, attached.parties)
 
 
 def others_of(config: pytest.Config) -> frozenset[int]:

@@ -6,26 +6,28 @@ import shutil
 
 import pytest
 
+from pytest_multihost.launch.containers_launcher import ContainerLauncher
 from pytest_multihost.launch.ladder import Ladder
-from pytest_multihost.model.hosts import ONE
+from pytest_multihost.model.hosts import ONE, kind_of
 
-_REFUSED = pytest.StashKey[str]()
+_REFUSED = pytest.StashKey[dict[str, str]]()
 
 
-def why_no_hosts(config: pytest.Config, hosts: str, ladder: Ladder) -> str:
-    """Return why hosts cannot be made from namespaces here, and what helps; empty if they can.
+def why_no_hosts(config: pytest.Config, hosts: str, ladder: Ladder | ContainerLauncher) -> str:
+    """Return why hosts cannot be made as asked for here, and what helps; empty if they can.
 
     Args:
         config: pytest's configuration.
         hosts: What is asked for; one host is always there.
-        ladder: Has a server, which tries it.
+        ladder: Makes them, or has a server, which tries it.
     """
     if hosts == ONE:
         return ""
-    if _REFUSED not in config.stash:
+    refused = config.stash.setdefault(_REFUSED, {})
+    if (kind := kind_of(hosts)) not in refused:
         factory: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]  # noqa: SLF001
         base = factory.mktemp("hosts-")
         error = ladder.why_no_hosts(base / "trial")
         shutil.rmtree(base)
-        config.stash[_REFUSED] = " ".join(str(error).splitlines()) if error else ""
-    return config.stash[_REFUSED]
+        refused[kind] = " ".join(str(error).splitlines()) if error else ""
+    return refused[kind]

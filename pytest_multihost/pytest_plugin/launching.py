@@ -23,6 +23,9 @@ from pytest_multihost.pytest_plugin.serving import find_item_in, prepare_server
 from pytest_multihost.rank.agent import run_rank
 from pytest_multihost.rank.environment import foreign_variables, thread_variables
 
+SERVER_MODES = ("server", "spawn")
+"""Ways of launching that begin with a new interpreter, the cheapest first."""
+
 
 @dataclass(frozen=True, slots=True)
 class Launching:
@@ -64,20 +67,33 @@ class Launching:
         return fork_server(run, prepare)
 
     def _exec(self, env: Mapping[str, str]) -> ServerConnection:
-        order = {**self._order(), "backends": list(self.backends)}
-        return exec_server(Program(remote.CODE, order, _environment(env), self.logs / "server.log"))
+        return exec_server(self.program("server", _environment(env), "server.log", sys.path))
 
     def _spawn(self, env: Mapping[str, str]) -> ServerConnection:
-        order = {"code": remote.CODE, "rank": self._order()}
-        return exec_server(
-            Program(spawner.CODE, order, _environment(env), self.logs / "spawner.log")
-        )
+        return exec_server(self.program("spawn", _environment(env), "spawner.log", sys.path))
+
+    def program(
+        self, mode: str, environment: Mapping[str, str], log: str, path: list[str] | None
+    ) -> Program:
+        """Return what a new interpreter is to run.
+
+        Args:
+            mode: Of `SERVER_MODES`: whether it forks the ranks, or starts interpreters for them.
+            environment: Its whole environment, or what an image's is to have besides.
+            log: Name of the file in `logs` to which it prints.
+            path: What it is to import from; None: as it finds it.
+        """
+        order = {**self._order(), "path": path}
+        if mode == "server":
+            order = {**order, "backends": list(self.backends)}
+            return Program(remote.CODE, order, environment, self.logs / log)
+        order = {"code": remote.CODE, "rank": order}
+        return Program(spawner.CODE, order, environment, self.logs / log)
 
     def _order(self) -> dict[str, object]:
         """Return how to run pytest as this run was started."""
         return {
             "cwd": str(self.config.invocation_params.dir),
-            "path": sys.path,
             "args": _arguments(self.config),
             "files": _files(self.items),
         }

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_multihost.model.fault import Fault
+from pytest_multihost.model.hosts import DOCKER, ONE, kind_of
 from pytest_multihost.nemesis.io_shim import shim
 
 
@@ -18,11 +19,13 @@ class Need:
         env: Variables that must be in place before the ranks' interpreter starts.
         is_fresh: Whether each rank must be an interpreter of its own.
         is_preloaded: Whether the I/O shim must be there before an exec.
+        is_housed: Whether the hosts are containers.
     """
 
     env: tuple[tuple[str, str], ...] = ()
     is_fresh: bool = False
     is_preloaded: bool = False
+    is_housed: bool = False
 
     @property
     def variables(self) -> dict[str, str]:
@@ -38,17 +41,19 @@ class Need:
         return words + (["slow_io"] if self.is_preloaded else [])
 
 
-def need_of(env: Mapping[str, str], faults: Sequence[Fault], launch: str) -> Need:
+def need_of(env: Mapping[str, str], faults: Sequence[Fault], launch: str, hosts: str = ONE) -> Need:
     """Return what a test needs.
 
     Args:
         env: Of its marker.
         faults: Its own, those of the command line, or those of a token.
         launch: How ranks are to be launched; a fork has no shim, and makes do with Python's files.
+        hosts: What hosts are made from.
     """
     kinds = {each.kind for each in faults}
     is_preloaded = "slow_io" in kinds and launch != "fork" and shim.library() is not None
-    return Need(tuple(sorted(env.items())), "hash_seed" in kinds, is_preloaded)
+    is_housed = kind_of(hosts) == DOCKER
+    return Need(tuple(sorted(env.items())), "hash_seed" in kinds, is_preloaded, is_housed)
 
 
 def launch_problems(env: Mapping[str, str], faults: Sequence[Fault], launch: str) -> list[str]:

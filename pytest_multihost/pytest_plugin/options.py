@@ -25,6 +25,8 @@ DEFAULT_TIMEOUT_S = 120.0
 DEFAULT_STARTUP_TIMEOUT_S = 60.0
 Early = Literal["fail", "warn", "off"]
 LAUNCHES = ("auto", "fork", "server", "spawn")
+DEFAULT_IMAGE = "pytest-multihost-hangs"
+DEFAULT_PYTHON = "python3"
 DEFAULT_ARTIFACTS = ".pytest_multihost"
 
 
@@ -43,7 +45,9 @@ _OPTIONS = (
     _Option("backend", "NAME[,...]", "Backend for every multihost test that names none"),
     _Option("timeout", "SECONDS", "Time for a world from all ranks ready to its end"),
     _Option("startup_timeout", "SECONDS", "Time until all ranks of a world are ready"),
-    _Option("hosts", "one|netns|netns:N", "What the hosts of worlds are made from"),
+    _Option("docker_image", "IMAGE", "Image of hosts that are containers"),
+    _Option("docker_python", "PATH|host", "Its Python; host: the one that runs pytest is lent"),
+    _Option("hosts", "one|netns[:N]|docker[:N]", "What the hosts of worlds are made from"),
     _Option("launch", "auto|fork|server|spawn", "How ranks are started; auto: the first sound one"),
     _Option("early", "fail|warn|off", "What a hang does that is proven before the deadline"),
     _Option("mode", "marked|auto", "Which tests run as worlds: the marked ones, or every one"),
@@ -106,6 +110,8 @@ class Defaults:
         timeout_s: Seconds from all ranks ready to the end.
         startup_timeout_s: Seconds until all ranks are ready.
         hosts: What hosts are made from; "one" is this machine as it is.
+        docker_image: Image of hosts that are containers.
+        docker_python: The interpreter in it; "host": that of this process is lent.
         launch: How ranks are started; "auto" takes the first way that is sound.
         early: What a hang does that is proven: it ends the world, is only told, or is not sought.
         is_auto: Whether unmarked tests are multihost too.
@@ -120,6 +126,8 @@ class Defaults:
     timeout_s: float
     startup_timeout_s: float
     hosts: str
+    docker_image: str
+    docker_python: str
     launch: str
     early: Early
     is_auto: bool
@@ -144,6 +152,8 @@ def read_defaults(config: pytest.Config) -> Defaults:
         timeout_s=read("timeout", parse_seconds) or DEFAULT_TIMEOUT_S,
         startup_timeout_s=read("startup_timeout", parse_seconds) or DEFAULT_STARTUP_TIMEOUT_S,
         hosts=read("hosts", parse_hosts) or ONE,
+        docker_image=read("docker_image", str) or DEFAULT_IMAGE,
+        docker_python=read("docker_python", str) or DEFAULT_PYTHON,
         launch=read("launch", _parse_launch) or "auto",
         early=read("early", _parse_early) or "fail",
         is_auto=read("mode", _parse_mode) == "auto",

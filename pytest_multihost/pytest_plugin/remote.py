@@ -58,7 +58,8 @@ def main() -> NoReturn:
     """Run pytest as the controller was run, for an errand."""
     order = take_order()
     os.chdir(order["cwd"])
-    sys.path[:] = order["path"]
+    if order["path"] is not None:
+        sys.path[:] = order["path"]
     sys.argv[:] = ["pytest", *order["args"]]
     task = Errand(order["files"], order)
     take_on(task)

@@ -23,19 +23,21 @@ from pytest_multihost.backends.backend import Backend
 from pytest_multihost.backends.registry import find
 from pytest_multihost.engine import Surroundings, run_world
 from pytest_multihost.explain import facts_of, judge_world
+from pytest_multihost.launch.containers_launcher import ContainerLauncher
 from pytest_multihost.launch.ladder import Ladder
 from pytest_multihost.launch.throttle import place_count, places
 from pytest_multihost.model.diagnosis import Diagnosis
-from pytest_multihost.model.errors import LaunchError, SettingError, UnsoundForkError
+from pytest_multihost.model.errors import SettingError
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.nemesis.aftermath import settle
 from pytest_multihost.pytest_plugin.attach_state import launcher_of, others_of
+from pytest_multihost.pytest_plugin.containers import open_ladder
 from pytest_multihost.pytest_plugin.disturbing import Disturbing, read_disturbing
 from pytest_multihost.pytest_plugin.expect import Expectation, apply, expectation
 from pytest_multihost.pytest_plugin.hosts import why_no_hosts
-from pytest_multihost.pytest_plugin.launching import Launching, unsound
+from pytest_multihost.pytest_plugin.launching import Launching
 from pytest_multihost.pytest_plugin.live import LiveLine, LiveOutput, write_through
 from pytest_multihost.pytest_plugin.marks import scalars, wanted
 from pytest_multihost.pytest_plugin.needs import Need, launch_problems, need_of
@@ -101,7 +103,7 @@ class _Opened:
     """What a run has once it is known that there are multihost tests."""
 
     launching: Launching
-    ladders: dict[Need, Ladder]
+    ladders: dict[Need, Ladder | ContainerLauncher]
     folder: RunFolder
 
 
@@ -161,21 +163,14 @@ class Run:
         for plan in self.plans.values():
             self._ladder(plan)
 
-    def _ladder(self, plan: Plan) -> Ladder:
+    def _ladder(self, plan: Plan) -> Ladder | ContainerLauncher:
         """Return the launcher for tests with the plan's needs, started."""
         opened = self._get_opened()
         launch = self.tally.defaults.launch
-        need = need_of(plan.env, plan.faults, launch)
+        need = need_of(plan.env, plan.faults, launch, plan.hosts)
         if need not in opened.ladders:
             mode = "spawn" if need.is_fresh else launch
-            ladder = opened.launching.ladder(mode, need.variables)
-            try:
-                ladder.open()
-            except UnsoundForkError as error:
-                raise pytest.UsageError(unsound(error)) from error
-            except LaunchError as error:
-                raise pytest.UsageError(str(error)) from error
-            opened.ladders[need] = ladder
+            opened.ladders[need] = open_ladder(opened.launching, mode, need, self.tally.defaults)
         return opened.ladders[need]
 
     def describe_launch(self) -> str:

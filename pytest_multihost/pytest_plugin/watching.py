@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from pytest_multihost.analysis.facts import RankFacts
+from pytest_multihost.launch.containers_world import JoinedWorld
 from pytest_multihost.launch.protocol import Launcher, RunningWorld
 from pytest_multihost.launch.world import LaunchedWorld
 from pytest_multihost.model.spec import WorldSpec
@@ -67,8 +68,11 @@ class Watched:
     def start(self, spec: WorldSpec, *, directory: Path, scratch: Path) -> RunningWorld:
         """Start a world."""
         world = self.launcher.start(spec, directory=directory, scratch=scratch)
-        if isinstance(world, LaunchedWorld):
+        if isinstance(world, LaunchedWorld | JoinedWorld):
             self.watchdog.ours = replace(self.watchdog.ours, tables=world.tables)
+        if isinstance(world, JoinedWorld):  # servers that are no children of ours
+            ours = self.watchdog.ours
+            self.watchdog.ours = replace(ours, idle=ours.idle | world.servers)
         return world
 
 
