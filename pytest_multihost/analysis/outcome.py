@@ -277,6 +277,9 @@ def _rank_status(finding: RankFinding) -> str:
             return "strict-xpassed"
         if event.detail["wasxfail"] is not None:
             return "xfailed" if event.detail["outcome"] == "skipped" else "xpassed"
+    interrupted = finding.facts.interrupted
+    if interrupted is not None and interrupted.detail.get("is_expected"):
+        return "xfailed"
     return finding.outcome
 
 

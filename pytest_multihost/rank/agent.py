@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import os
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -148,18 +147,23 @@ def _told(channel: Channel, *, root: str) -> Iterator[None]:
         tell_interrupted(channel, error, root=root)
 
 
-def tell_interrupted(channel: Channel, error: BaseException, *, root: str) -> NoReturn:
-    """Tell of what kept this rank from a report, and leave."""
+def tell_interrupted(
+    channel: Channel, error: BaseException, *, root: str, is_expected: bool = False
+) -> NoReturn:
+    """Tell of what kept this rank from a report, and whether xfail expects it, and leave."""
     teller = _Teller(channel)
     let_go(error)
     record = error_record(error, root=root, text=format_exception(error))
-    teller.tell("interrupted", error=record)
+    teller.tell("interrupted", error=record, is_expected=is_expected)
     _leave(teller)
 
 
 def _prepare_examples(item: pytest.Item, spec: RankSpec, channel: Channel) -> None:
     root = str(item.config.rootpath)
-    tell = functools.partial(tell_interrupted, channel, root=root)
+
+    def tell(error: BaseException) -> NoReturn:
+        tell_interrupted(channel, error, root=root, is_expected=_is_expected(item, error))
+
     agree_on_examples(getattr(item, "obj", None), spec.world.seed, tell)
 
 
@@ -373,6 +377,18 @@ def _xfail(item: pytest.Item) -> dict[str, Any] | None:
     if xfail is None or item.config.option.runxfail:
         return None
     return {"reason": xfail.reason, "is_plain": xfail.raises is None}
+
+
+def _is_expected(item: pytest.Item, error: BaseException) -> bool:
+    """Whether the xfail mark that is in force expects an exception, judged as pytest does."""
+    xfail = item.stash.get(xfailed_key, None)
+    if xfail is None or item.config.option.runxfail:
+        return False
+    if xfail.raises is None:
+        return True
+    if isinstance(xfail.raises, type | tuple):
+        return isinstance(error, xfail.raises)
+    return bool(xfail.raises.matches(error))
 
 
 def _serialized(config: pytest.Config, report: pytest.TestReport) -> dict[str, Any]:

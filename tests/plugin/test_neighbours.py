@@ -227,6 +227,32 @@ def test_hypothesis_ends_at_the_first_failure_of_one_rank(run_worlds) -> None:
     assert outcomes == ["collateral", "failed", "collateral"]
 
 
+def test_xfail_holds_for_examples(run_worlds) -> None:
+    """Also with `raises`, which a rank that only lost the others does not have to match."""
+    worlds = run_worlds(
+        """
+        import pytest
+        from hypothesis import given, strategies as st
+
+        @pytest.mark.xfail(raises=AssertionError, strict=True)
+        @pytest.mark.multihost(ranks=2, timeout=60)
+        @given(x=st.integers())
+        def test_expected(world, x):
+            world.barrier()
+            assert world.rank != 1
+
+        @pytest.mark.xfail(raises=KeyError)
+        @pytest.mark.multihost(ranks=2, timeout=60)
+        @given(x=st.integers())
+        def test_other(world, x):
+            assert world.rank != 1
+        """,
+        *("-p", "_hypothesis_pytestplugin"),
+    )
+    worlds.run.assert_outcomes(xfailed=1, failed=1)
+    assert worlds.verdicts["test_expected"]["status"] == "xfailed"
+
+
 def test_asyncio_tests_run_in_ranks(run_worlds, pytester: pytest.Pytester) -> None:
     """pytest-asyncio's items, fixtures and loops are the ranks' own."""
     pytester.makeini("[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function")
