@@ -127,5 +127,5 @@ def fault_lines(result: WorldResult) -> list[str]:
             for rank in fault.ranks
             if isinstance(rank, int) and (found := firings(result.history, index, rank))
         ]
-        lines.append(f"fault  {fault!r}: {', '.join(times) if times else 'never fired'}")
-    return [*lines, *(f"note   {each}" for each in fault_notes(result))]
+        lines.append(f"{fault!r}: {', '.join(times) if times else 'never fired'}")
+    return lines

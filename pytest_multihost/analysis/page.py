@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from pytest_multihost.analysis.outcome import Finding
+from pytest_multihost.analysis.outcome import Finding, RankFinding
 from pytest_multihost.analysis.ranks import rank_set
 from pytest_multihost.analysis.summary import operation_words
 from pytest_multihost.analysis.telling import Telling, place
@@ -15,9 +16,15 @@ from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.sighting import RankSighting
 
-_MAX_EVIDENCE = 6
-_MAX_BRANCHES = 12
-_MAX_TASKS = 6
+# With these a page has at most 30 lines, however many ranks there are.
+_MAX_ROWS = 6
+_MAX_BRANCHES = 9
+_MAX_EVIDENCE = 5
+_MAX_TASKS = 4
+
+_LEAST_ROOM = 16
+_USUAL = 48  # what is longer pushes its own place to the right, and no other's
+_BETWEEN = 8  # columns between the cells of a row, and for the mark
 _DETECTED = {
     "proof": "nothing could move before the deadline",
     "mismatch": "these can never match",
@@ -27,26 +34,58 @@ _DETECTED = {
 }
 
 
-def hang_lines(
-    result: WorldResult, finding: Finding, diagnosis: Diagnosis, telling: Telling
+def world_lines(
+    result: WorldResult,
+    finding: Finding,
+    diagnosis: Diagnosis | None,
+    telling: Telling,
+    *,
+    width: int,
 ) -> Iterator[str]:
-    """Yield the lines between the headline and the files."""
+    """Yield the lines between the headline and the files.
+
+    Args:
+        result: What was observed.
+        finding: What was found.
+        diagnosis: Why it hung or broke, where that is to be told.
+        telling: What the words need besides.
+        width: Columns there are; a place in the code is never cut.
+    """
+    yield from _grounds(result, finding, diagnosis)
+    left = {each.facts.rank for each in finding.ranks if each.facts.waits_at_gate}
+    inside = replace(result, dumps=tuple(d for d in result.dumps if d.rank not in left))
+    yield from _laid_out(_rows(inside, finding, diagnosis, telling), width)
+    yield from tree_lines(inside, telling)
+    if diagnosis is not None:
+        yield from facts_lines("evidence", _evidence(diagnosis), width)
+        yield from facts_lines("note", diagnosis.notes, width)
+
+
+def _grounds(result: WorldResult, finding: Finding, diagnosis: Diagnosis | None) -> Iterator[str]:
+    """Say what the world was ended for, and how sure its diagnosis is."""
+    if diagnosis is None:
+        if result.reason != finding.reason:  # else it stands in the headline
+            yield from (result.reason or "").splitlines()
+        return
     ground = _DETECTED.get(diagnosis.detected_by) or result.reason
     yield (
         f"{diagnosis.kind}, {diagnosis.confidence}: {ground};"
         f" told {diagnosis.detected_after_s:.1f} s after the last progress"
     )
-    left = {each.facts.rank for each in finding.ranks if each.facts.waits_at_gate}
-    inside = replace(result, dumps=tuple(d for d in result.dumps if d.rank not in left))
-    yield from _rows(inside, finding, diagnosis, telling)
-    yield from tree_lines(inside, telling)
-    yield from _facts("evidence", _evidence(diagnosis))
-    yield from _facts("note", diagnosis.notes)
 
 
-def _facts(title: str, lines: Sequence[str]) -> Iterator[str]:
-    for index, line in enumerate(lines):
-        yield f"{title if index == 0 else '':<9} {line}"
+def facts_lines(title: str, facts: Sequence[str], width: int) -> Iterator[str]:
+    """Yield facts under their title, each folded to the width."""
+    for index, fact in enumerate(facts):
+        head = f"{title if index == 0 else '':<9} "
+        yield from textwrap.wrap(
+            fact,
+            width,
+            initial_indent=head,
+            subsequent_indent=" " * (len(head) + 2),
+            break_long_words=False,
+            break_on_hyphens=False,
+        ) or [head]
 
 
 def _evidence(diagnosis: Diagnosis) -> list[str]:
@@ -60,38 +99,95 @@ def _evidence(diagnosis: Diagnosis) -> list[str]:
     return lines if more <= 0 else [*lines[:_MAX_EVIDENCE], f"and {more} more in verdict.json"]
 
 
-# One row for each group of ranks that did the same
+# One row for each group of ranks to which the same happened
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """What happened to some ranks."""
+
+    ranks: tuple[int, ...]
+    is_marked: bool
+    state: str
+    about: str
+    where: str
 
 
 def _rows(
-    result: WorldResult, finding: Finding, diagnosis: Diagnosis, telling: Telling
-) -> Iterator[str]:
+    result: WorldResult, finding: Finding, diagnosis: Diagnosis | None, telling: Telling
+) -> list[_Row]:
     seen = {each.rank: each for each in _last_look(result)}
     places = _places(result, telling)
-    groups: dict[tuple[str, str, str], list[int]] = {}
+    groups: dict[tuple[str, str, str], list[RankFinding]] = {}
     for each in finding.ranks:
         rank = each.facts.rank
-        row = (*doing(each.outcome, seen.get(rank), result), places.get(rank, ""))
-        groups.setdefault(row, []).append(rank)
-    rows = sorted(groups.items(), key=lambda group: _importance(group[1], diagnosis))
-    names = [rank_set(ranks) for _, ranks in rows]
-    cells = [[row[column] for row, _ in rows] for column in range(2)]
-    widths = [max(map(len, names)), *(min(48, max(map(len, column))) for column in cells)]
-    for (row, ranks), name in zip(rows, names, strict=True):
-        mark = "►" if set(ranks) & set(diagnosis.culprits) else " "
-        state, about, where = row
-        yield (
-            f"{mark} {name:<{widths[0]}}  {state:<{widths[1]}}  {about:<{widths[2]}}  {where}"
-        ).rstrip()
-
-
-def _importance(ranks: Sequence[int], diagnosis: Diagnosis) -> tuple[bool, bool, int, int]:
-    return (
-        not set(ranks) & set(diagnosis.culprits),
-        not set(ranks) & set(diagnosis.waiting),
-        len(ranks),
-        min(ranks),
+        row = _story(each, seen.get(rank), result, places.get(rank, ""))
+        groups.setdefault(row, []).append(each)
+    marked: set[int | None] = set(diagnosis.culprits if diagnosis is not None else ())
+    marked = marked or {finding.headline}
+    waiting = set(diagnosis.waiting if diagnosis is not None else ())
+    rows = [
+        _Row(
+            ranks := tuple(each.facts.rank for each in group),
+            not marked.isdisjoint(ranks),
+            _state(state, group, result),
+            about,
+            where,
+        )
+        for (state, about, where), group in groups.items()
+    ]
+    return sorted(
+        rows,
+        key=lambda row: (
+            not row.is_marked,
+            waiting.isdisjoint(row.ranks),
+            len(row.ranks),
+            row.ranks,
+        ),
     )
+
+
+def _story(
+    finding: RankFinding, seen: RankSighting | None, result: WorldResult, where: str
+) -> tuple[str, str, str]:
+    """Return a rank's state, what it did, and where."""
+    if finding.at_s is not None:
+        error = finding.error
+        raised_at = f"{error.file}:{error.line}" if error is not None and error.file else ""
+        return finding.outcome, finding.summary, raised_at
+    state, about = doing(finding.outcome, seen, result)
+    own = "" if finding.summary == finding.outcome else finding.summary
+    return state, about or ("" if finding.outcome == "hung" else own), where
+
+
+def _state(state: str, group: Sequence[RankFinding], result: WorldResult) -> str:
+    """Add when it happened to the first of a group to whom something happened."""
+    times_s = [each.at_s for each in group if each.at_s is not None]
+    return f"{state} +{min(times_s) - result.started_s:.2f} s" if times_s else state
+
+
+def _laid_out(rows: Sequence[_Row], width: int) -> Iterator[str]:
+    """Yield rows as a table; what was done is cut where there is too little room for it."""
+    shown = rows[:_MAX_ROWS]
+    names = [rank_set(row.ranks) for row in shown]
+    name, state, where = (
+        max(map(len, column), default=0)
+        for column in (names, [row.state for row in shown], [row.where for row in shown])
+    )
+    room = max(_LEAST_ROOM, width - name - state - where - _BETWEEN)
+    about = min(room, _USUAL, max((len(row.about) for row in shown), default=0))
+    for title, row in zip(names, shown, strict=True):
+        yield (
+            f"{'►' if row.is_marked else ' '} {title:<{name}}  {row.state:<{state}}"
+            f"  {clipped(row.about, room):<{about}}  {row.where}"
+        ).rstrip()
+    if len(rows) > _MAX_ROWS:
+        yield f"  and {len(rows) - _MAX_ROWS} more groups of ranks in verdict.json"
+
+
+def clipped(text: str, width: int) -> str:
+    """Return as much of a text as has room, saying where it is cut."""
+    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def _last_look(result: WorldResult) -> Sequence[RankSighting]:
@@ -111,7 +207,7 @@ def doing(outcome: str, seen: RankSighting | None, result: WorldResult) -> tuple
     waited = [each for each in seen.operations if each.waited_s is not None]
     operation = _telling_one(waited)
     if operation is not None:
-        return "waiting", f"in {operation_words(operation, result)}"
+        return "waiting", f"in {operation_words(operation, result)}".removesuffix(" (world group)")
     if outcome == "collateral":
         return outcome, ""
     return (seen.label or "hung").lower(), seen.doing

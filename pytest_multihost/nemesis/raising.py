@@ -14,6 +14,7 @@ _NAME = re.compile(r"(\w+(\.\w+)*:)?\w+(\.\w+)*")
 
 
 def _raise(strike: Strike) -> NoReturn:
+    __tracebackhide__ = True  # the reader's own line raises
     name = strike.fault.params.get("error", "RuntimeError")
     message = strike.fault.params.get("message", f"planned by {strike.fault!r}")
     raise exception_class(name)(message)

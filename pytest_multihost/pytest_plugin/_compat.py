@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -13,7 +14,11 @@ from _pytest._code.code import (
     TerminalRepr,
 )
 
+Paint = Callable[[str], Iterable[tuple[str, Mapping[str, bool]]]]
+"""Splits a line into parts with their markup."""
+
 __all__ = [
+    "ColouredRepr",
     "ExceptionRepr",
     "TerminalRepr",
     "describe_subtest",
@@ -30,6 +35,35 @@ def make_longrepr(text: str, *, file: str, line: int, message: str) -> ReprExcep
     """
     traceback = ReprTracebackNative([f"{line}\n" for line in text.splitlines()])
     return ReprExceptionInfo(traceback, ReprFileLocation(file, line, message))
+
+
+class ColouredRepr(ExceptionRepr):
+    """A failure representation whose sections have colours where there are any.
+
+    It holds what the plain one holds, so that JUnit and others find it.
+    """
+
+    def __init__(self, plain: ExceptionRepr, paint: Paint) -> None:
+        """Take a representation, and what knows the colours of a line."""
+        self.sections = plain.sections
+        self.reprcrash = plain.reprcrash
+        self.reprtraceback = plain.reprtraceback
+        self._plain = plain
+        self._paint = paint
+
+    def toterminal(self, tw: Any) -> None:  # noqa: ANN401 - private to pytest
+        """Write everything."""
+        sections, self._plain.sections = self._plain.sections, []
+        try:
+            self._plain.toterminal(tw)
+        finally:
+            self._plain.sections = sections
+        for title, text, separator in sections:
+            tw.sep(separator, title)
+            for line in text.splitlines():
+                for part, markup in self._paint(line):
+                    tw.write(part, **markup)
+                tw.line()
 
 
 def rename_subtest(report: Any, suffix: str) -> None:  # noqa: ANN401 - SubtestReport is private

@@ -14,16 +14,19 @@ import pytest
 from pytest_multihost.analysis.outcome import RankFinding
 from pytest_multihost.analysis.ranks import rank_set
 from pytest_multihost.analysis.telling import Telling
-from pytest_multihost.analysis.text import sections
+from pytest_multihost.analysis.text import WIDTH, sections
 from pytest_multihost.model.event import Event
 from pytest_multihost.pytest_plugin._compat import (
+    ColouredRepr,
     ExceptionRepr,
     TerminalRepr,
     describe_subtest,
     make_longrepr,
     rename_subtest,
 )
+from pytest_multihost.pytest_plugin.pages import named_files
 from pytest_multihost.pytest_plugin.run import Attempted, source_line
+from pytest_multihost.reporting.paint import painted
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,7 @@ class _Room:
 
 
 _FULL = _Room(head=20_000, tail=20_000)
+_LEAST_WIDTH = 80
 _COLLATERAL = _Room(head=1_000, tail=2_000)
 """A runtime that lost its peers prints pages, and none of them tells why."""
 
@@ -51,10 +55,23 @@ def longrepr(item: pytest.Item, attempted: Attempted) -> TerminalRepr | str:
     where = str(files.relative_to(root) if files.is_relative_to(root) else files)
     telling = Telling(str(root), source_line)
     for part in sections(
-        attempted.result, finding, attempted.diagnosis, telling=telling, files=where
+        attempted.result,
+        finding,
+        attempted.diagnosis,
+        telling=telling,
+        files=named_files(where, files),
+        width=_width(item.config),
     ):
         shown.addsection(part.title, part.text, "-")
-    return shown
+    # xdist's workers send what pytest knows how to send
+    return shown if hasattr(item.config, "workerinput") else ColouredRepr(shown, painted)
+
+
+def _width(config: pytest.Config) -> int:
+    """Return the columns of a page: the terminal's, within reason."""
+    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+    columns = reporter._tw.fullwidth if reporter is not None else WIDTH  # noqa: SLF001 - private
+    return min(WIDTH, max(_LEAST_WIDTH, columns))
 
 
 def _headline(item: pytest.Item, attempted: Attempted) -> ExceptionRepr:

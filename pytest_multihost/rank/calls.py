@@ -71,6 +71,7 @@ def _watched(function: Any, on_call: OnCall) -> Any:  # noqa: ANN401 - a functio
 
         @functools.wraps(function)
         async def coroutine(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as the original
+            __tracebackhide__ = True
             on_call("before")
             try:
                 return await function(*args, **kwargs)
@@ -81,6 +82,7 @@ def _watched(function: Any, on_call: OnCall) -> Any:  # noqa: ANN401 - a functio
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as the original
+        __tracebackhide__ = True
         on_call("before")
         try:
             return function(*args, **kwargs)

@@ -81,6 +81,7 @@ class Points:
 
     def pass_point(self, point: PointKind, name: str = "", when: str = "before") -> None:
         """Pass a point: whatever is bound to it happens now, in this thread."""
+        __tracebackhide__ = True
         if self._thread.is_striking or os.getpid() != self._owner or self._is_healed:
             return
         with self._lock:
@@ -92,6 +93,7 @@ class Points:
 
     def begin_operation(self, name: str, kind: OperationKind) -> None:
         """Pass the point of an operation that is about to begin."""
+        __tracebackhide__ = True
         if kind == "collective" or any(each.fault.at.name == name for each in self.bindings):
             self.pass_point("collective", name)
 
@@ -103,6 +105,7 @@ class Points:
             self.tell("point", point=point, name=name, nth=nth)
 
     def _strike(self, binding: Binding) -> None:
+        __tracebackhide__ = True
         fault, kind = binding.fault, binding.kind
         detail = kind.announce(fault.params, now())
 

@@ -70,6 +70,7 @@ def story(
     size: int = 4,
     leftovers: tuple[str, ...] = (),
     operations: Sequence[Operations] = (),
+    width: int = 160,
 ) -> str:
     """Return what is shown of a world, one section below the other."""
     clock = ManualClock(1000.0)
@@ -97,7 +98,7 @@ def story(
     diagnosis = diagnose(result, finding, telling)
     finding = informed(finding, diagnosis)
     parts = [f"{finding.outcome}: {finding.reason}"]
-    for part in sections(result, finding, diagnosis, telling=telling, files=FILES):
+    for part in sections(result, finding, diagnosis, telling=telling, files=FILES, width=width):
         parts += [f"--- {part.title} ---", part.text]
     return "\n".join(parts) + "\n"
 
@@ -250,11 +251,10 @@ def test_a_rank_that_passed_is_told_in_a_word() -> None:
     leaves = [Step(0, "done", on="teardown"), Step(0, "exited", exited(), on="exit")]
     others = [step for rank in (1, 2, 3) for step in well_behaved(rank)]
     shown = story([*fails(0, 1.0, "ValueError: boom", 31), *leaves, *others], {})
-    assert lines_of("ranks 1-3", shown) == ["  ranks 1-3  passed"]
+    assert lines_of("ranks 1-3", shown) == ["    ranks 1-3  passed"]
     assert lines_of("rank 0", shown) == [
-        "► rank 0     failed      +1.00 s  test_ckpt.py:31  ValueError: boom"
+        "  ► rank 0     failed +1.00 s  ValueError: boom  test_ckpt.py:31"
     ]
-    assert "stacks" not in shown
 
 
 def test_an_error_without_a_place_is_told_without() -> None:
@@ -264,7 +264,7 @@ def test_an_error_without_a_place_is_told_without() -> None:
     leaves = [Step(0, "done", on="teardown"), Step(0, "exited", exited(), on="exit")]
     script = [*entered, at(0, 1.0, "report", error), at(0, 1.0, "parked"), *leaves]
     [line] = lines_of("rank 0", story(script, {}, size=1))
-    assert line == "► rank 0  failed      +1.00 s  ValueError: boom"
+    assert line == "  ► rank 0  failed +1.00 s  ValueError: boom"
 
 
 def test_a_world_of_one_is_told_in_the_singular() -> None:
@@ -290,6 +290,42 @@ def test_what_ranks_left_behind_is_told() -> None:
     assert first == "  left behind and ended: sleep 600"
     assert second.endswith("x…")
     assert len(second) == 160
+
+
+def scattered(size: int) -> str:
+    """Return the page of a world that hangs, every rank in a place of its own, in 80 columns."""
+    stacks = {
+        rank: (f"{ROOT}/a_package/of_long_names/part_{rank}.py:{rank + 1} wait_for_others", *TEST)
+        for rank in range(size)
+    }
+    script = [step for rank in range(size) for step in well_behaved(rank, stays_in="call")]
+    return story(script, stacks, size=size, width=80)
+
+
+@pytest.mark.parametrize("size", [4, 16, 64])
+def test_a_page_has_at_most_thirty_lines(size: int) -> None:
+    """However many ranks there are, and however little they have in common."""
+    lines = scattered(size).splitlines()
+    assert len(lines) <= 30
+    assert (size > 8) == any("more groups of ranks in verdict.json" in line for line in lines)
+
+
+@pytest.mark.parametrize("operations", [LATE, ()], ids=["told", "untold"])
+def test_in_80_columns_only_a_path_is_longer(operations: Sequence[Operations]) -> None:
+    """Places in the code are there as well."""
+    shown = story(*HANG, operations=operations, width=80)
+    assert [line for line in shown.splitlines()[1:] if len(line) > 80 and "files" not in line] == []
+    assert shown.count("storage.py:17") == 2
+    assert "ranks 1-3" in shown
+
+
+def test_what_happened_is_cut_before_where_it_happened() -> None:
+    """The place is what one looks up."""
+    text = "ValueError: " + "no step 5 " * 30
+    script = [*fails(0, 0.5, text, 31), *well_behaved(1)]
+    [line] = [each for each in story(script, {}, size=2, width=80).splitlines() if "►" in each]
+    assert line.endswith("…  test_ckpt.py:31")
+    assert len(line) <= 80
 
 
 FIXTURE = (
