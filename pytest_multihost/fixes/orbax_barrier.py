@@ -47,7 +47,7 @@ FIX = Fix(
 
 Barrier = Literal["coordination", "device"]
 
-_PREFIX = "pytest_multihost/pre_broadcast"
+_PREFIX = "pre_broadcast_barrier"
 _KNOWN = ("0.11.32", "0.12.8")
 _calls: Counter[str] = Counter()
 
@@ -58,14 +58,16 @@ class BarrierTimeoutError(TimeoutError):
     Attributes:
         name: The barrier's.
         missing: The processes that had not arrived when this one gave up, in order. Empty where
-            this one came last, after the others had given up.
+            the last came too late, be it this one, and nobody was missing any more.
         timeout_s: Seconds that the barrier was given.
     """
 
     def __init__(self, name: str, missing: tuple[int, ...], timeout_s: float) -> None:
-        who = _named(missing) if missing else "this process, which came after the others gave up,"
+        where = f"arrive at {name!r} within {timeout_s:g} s"
         super().__init__(
-            f"Barrier timed out: {who} did not arrive at {name!r} within {timeout_s:g} s"
+            f"Barrier timed out: {_named(missing)} did not {where}"
+            if missing
+            else f"Barrier timed out: not all did {where}, the last came after others gave up"
         )
         self.name = name
         self.missing = missing
@@ -161,7 +163,7 @@ def _meeting(barrier: Barrier | None, timeout_s: float) -> Callable[[Any], None]
 
 def _meet_on_coordination_service(mesh: Any, *, timeout_s: float) -> None:  # noqa: ANN401 - jax's
     processes = {device.process_index for device in mesh.devices.flat}
-    pre_broadcast_barrier("orbax single replica", timeout_s=timeout_s, processes=processes)
+    pre_broadcast_barrier("orbax restore", timeout_s=timeout_s, processes=processes)
 
 
 def _meet_on_devices(_: object, *, numbers: Iterator[int]) -> None:

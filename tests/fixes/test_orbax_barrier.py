@@ -135,7 +135,7 @@ def test_the_barrier_names_who_is_missing_and_a_latecomer_is_told(world: World) 
         assert (caught.value.name, caught.value.missing) == ("here", (1,))
     world.barrier("gave up")
     if world.rank == 1:
-        with pytest.raises(BarrierTimeoutError, match="came after the others gave up") as caught:
+        with pytest.raises(BarrierTimeoutError, match="last came after others gave up") as caught:
             pre_broadcast_barrier("here", timeout_s=0.5)
         assert caught.value.missing == ()
 
