@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_multihost.backends.backend import Backend
-from pytest_multihost.backends.gloo import GLOO, group_timeout_s
+from pytest_multihost.backends.gloo import GLOO, group_timeout_s, new_store
 from pytest_multihost.model.spec import RankSpec
 
 _DRIVER = Path("/proc/driver/nvidia/gpus")
@@ -38,15 +38,16 @@ def _lacking(size: int) -> str | None:
 
 def _start(spec: RankSpec) -> None:
     torch = _import_torch()
-    torch.cuda.set_device(spec.rank)
-    store = torch.distributed.FileStore(str(Path(spec.scratch, "nccl-store")), spec.world.size)
+    device = spec.rank - spec.host.ranks.start
+    torch.cuda.set_device(device)
+    store = new_store(torch.distributed, spec)
     torch.distributed.init_process_group(
         "nccl",
         store=store,
         rank=spec.rank,
         world_size=spec.world.size,
         timeout=timedelta(seconds=group_timeout_s(spec.world)),
-        device_id=torch.device("cuda", spec.rank),
+        device_id=torch.device("cuda", device),
     )
 
 

@@ -27,7 +27,6 @@ KNOCK_S = 10.0
 
 _MAX_KNOCKS = 256
 _MAX_TOLD = 3
-_PINGS = 8
 _HELLO_S = 60.0
 
 
@@ -209,20 +208,3 @@ class Gathering:
 def _ranks(ranks: Sequence[int]) -> str:
     numbers = ", ".join(map(str, ranks))
     return f"rank {numbers}" if len(ranks) == 1 else f"ranks {numbers}"
-
-
-def measure_offset(party: Party) -> None:
-    """Measure by how much another machine's clock differs from ours, by round trips.
-
-    The shortest trip tells most: the answer was written somewhere within it.
-
-    Raises:
-        LaunchError: The other process is gone.
-    """
-    found = []
-    for _ in range(_PINGS):
-        sent_s = time.monotonic()
-        theirs_s = float(party.ask({"kind": "ping"}, within_s=_HELLO_S).header["now_s"])
-        back_s = time.monotonic()
-        found.append(((back_s - sent_s) / 2, (sent_s + back_s) / 2 - theirs_s))
-    party.uncertainty_s, party.offset_s = min(found)

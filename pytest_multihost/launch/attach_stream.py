@@ -13,11 +13,18 @@ import time
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+import psutil
 
 from pytest_multihost.launch.handshake import Meeting, Opener, RefusedError, Role, Sealer
 from pytest_multihost.launch.wire import Decoder, Frame, GarbledError, encode, read_available
 from pytest_multihost.model.errors import LaunchError
+
+_PINGS = 8
+PING_S = 30.0
+"""How long a process may take to answer when it has nothing else to do."""
 
 SILENCE_S = 20
 """How long a machine may not answer at all before its connection counts as lost."""
@@ -138,6 +145,24 @@ class SealedStream:
         self.stream.close()
 
 
+def the_kernel() -> list[str]:
+    """Return which kernel this is, and in which of its clocks and tables of processes we are.
+
+    Processes with the same kernel and clock have the same monotonic time; those that share the
+    table of processes too see each other in /proc.
+    """
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return [boot, *(os.readlink(f"/proc/self/ns/{name}") for name in ("time", "pid"))]
+
+
+def interface_of(address: str) -> str:
+    """Return the network interface that has an address, "lo" where none is seen to."""
+    for name, found in psutil.net_if_addrs().items():
+        if any(each.address == address for each in found):
+            return name
+    return "lo"
+
+
 def notice_silence(stream: socket.socket) -> None:
     """Have the kernel end a connection to a machine that is not there any more."""
     options = (
@@ -165,7 +190,7 @@ def forget_in_children(stream: socket.socket) -> None:
     os.register_at_fork(after_in_child=close)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Party:
     """Another process of the run, as the controller sees it.
 
@@ -197,6 +222,18 @@ class Party:
         """The machine it is on."""
         return str(self.about.get("host"))
 
+    @property
+    def here(self) -> tuple[str, str, str]:
+        """Our own machine as it reaches it: name, address, network interface."""
+        address = str(self.stream.stream.getsockname()[0])
+        return socket.gethostname(), address, interface_of(address)
+
+    @property
+    def there(self) -> tuple[str, str, str]:
+        """Its machine: name, address, network interface."""
+        address, interface = self.about["address"], self.about["interface"]
+        return self.host, str(address), str(interface)
+
     def request(self, header: Mapping[str, Any]) -> int:
         """Ask for something; return the number under which the answer will come."""
         self._asked += 1
@@ -227,6 +264,24 @@ class Party:
             LaunchError: It is gone, or does not answer, or could not do it.
         """
         return self.answer(self.request(header), within_s=within_s)
+
+    def measure_clock(self) -> None:
+        """Measure by how much its clock differs from ours, by round trips; anew for each world.
+
+        The shortest trip tells most: the answer was written somewhere within it.
+
+        Raises:
+            LaunchError: It is gone.
+        """
+        if self.about["kernel"][:2] == the_kernel()[:2]:
+            return
+        found = []
+        for _ in range(_PINGS):
+            sent_s = time.monotonic()
+            theirs_s = float(self.ask({"kind": "ping"}, within_s=PING_S).header["now_s"])
+            back_s = time.monotonic()
+            found.append(((back_s - sent_s) / 2, (sent_s + back_s) / 2 - theirs_s))
+        self.uncertainty_s, self.offset_s = min(found)
 
     def lost(self, seen: str) -> LaunchError:
         """Return the error that says that it is lost."""

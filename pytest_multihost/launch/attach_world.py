@@ -6,10 +6,11 @@ import contextlib
 import select
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from pytest_multihost.launch.attach_files import write_files
 from pytest_multihost.launch.attach_stream import Party
 from pytest_multihost.launch.connection import ANSWER_S
 from pytest_multihost.launch.protocol import DumpKind, Ending, Share
@@ -17,10 +18,13 @@ from pytest_multihost.launch.wire import Frame
 from pytest_multihost.launch.world import LaunchedWorld
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.event import Event
-from pytest_multihost.model.spec import WorldSpec
+from pytest_multihost.model.spec import Site, WorldSpec
 
 _END_S = 30.0
 """How long a process may take to end its ranks."""
+
+_DUMP_S = 20.0
+"""How long one on another machine may take to have its ranks write their stacks."""
 
 
 class LocalLauncher(Protocol):
@@ -50,6 +54,23 @@ def share_out(size: int, processes: int) -> dict[int, tuple[int, ...]]:
     return shares
 
 
+def sites_of(shares: Mapping[int, Sequence[int]], parties: Mapping[int, Party]) -> tuple[Site, ...]:
+    """Return the hosts of a world whose ranks are shared out; none where all are on this one."""
+    far = [parties[process] for process in shares if process and not parties[process].is_near]
+    if not far:
+        return ()
+    here = far[0].here
+    sites: list[Site] = []
+    for process, ranks in sorted(shares.items()):
+        near = process == 0 or parties[process].is_near
+        name, address, interface = here if near else parties[process].there
+        if sites and sites[-1][:3] == (name, address, interface):
+            sites[-1] = (name, address, interface, sites[-1][3] + len(ranks))
+        else:
+            sites.append((name, address, interface, len(ranks)))
+    return tuple(sites)
+
+
 @dataclass(frozen=True, slots=True)
 class AttachedLauncher:
     """Starts worlds through all processes of an attached run.
@@ -74,11 +95,15 @@ class AttachedLauncher:
             LaunchError: They could not be started; none is left.
         """
         shares = share_out(spec.size, len(self.parties) + 1)
+        for process in shares.keys() & self.parties.keys():
+            self.parties[process].measure_clock()
+        spec = replace(spec, sites=sites_of(shares, self.parties))
         mine = self.local.start(
             spec, directory=directory, scratch=scratch, share=Share(ranks=shares.pop(0))
         )
         parties = {process: self.parties[process] for process in shares}
-        world = AttachedWorld(mine, parties, {r: p for p, ranks in shares.items() for r in ranks})
+        whose = {rank: process for process, ranks in shares.items() for rank in ranks}
+        world = AttachedWorld(mine, parties, whose, directory, scratch)
         order = {"kind": "start", "spec": spec.to_json(), "ports": mine.forked.header["ports"]}
         places = {"directory": str(directory), "scratch": str(scratch)}
         try:
@@ -104,11 +129,15 @@ class AttachedWorld:
         mine: Those that this process has started.
         parties: The processes that have started others.
         process_of: Which of them has started a rank; not there for our own.
+        directory: Where logs and stacks go.
+        scratch: The world's directory for everything else.
     """
 
     mine: LaunchedWorld
     parties: Mapping[int, Party]
     process_of: Mapping[int, int]
+    directory: Path
+    scratch: Path
     _poll: select.poll = field(default_factory=select.poll)
 
     def __post_init__(self) -> None:
@@ -159,11 +188,17 @@ class AttachedWorld:
 
     def request_dumps(self, ranks: Sequence[int], kind: DumpKind) -> None:
         """Have every rank of `ranks` write what is asked for to its file."""
+        asked: dict[int, int] = {}
         self.mine.request_dumps([rank for rank in ranks if self._party(rank) is None], kind)
         for process, party in self.parties.items():
             theirs = [rank for rank in ranks if self.process_of.get(rank) == process]
-            if theirs:
+            if theirs and party.is_near:
                 party.stream.send({"kind": "dump", "ranks": theirs, "what": kind})
+            elif theirs:
+                asked[process] = party.request({"kind": "dump", "ranks": theirs, "what": kind})
+        for process, number in asked.items():
+            answer = self.parties[process].answer(number, within_s=_DUMP_S)
+            write_files(answer, self.directory)
 
     def pause(self, rank: int, wish: Mapping[str, Any]) -> None:
         """Have a rank stopped, once or in turns, and continued by the clock."""
@@ -203,9 +238,19 @@ class AttachedWorld:
                     events += [_event(party, each) for each in party.backlog if _is_event(each)]
                     told = [Frame(each) for each in answer.header["events"]]
                     events += [_event(party, each) for each in told]
+                    write_files(answer, self.directory)
                     leftovers += answer.header["leftovers"]
                 party.backlog.clear()
         return Ending(tuple(events), tuple(leftovers))
+
+    @property
+    def far(self) -> dict[Party, tuple[int, ...]]:
+        """The processes whose ranks cannot be seen from here, with these ranks."""
+        return {
+            party: tuple(rank for rank, whose in self.process_of.items() if whose == process)
+            for process, party in self.parties.items()
+            if not party.is_near
+        }
 
     def _party(self, rank: int) -> Party | None:
         process = self.process_of.get(rank)

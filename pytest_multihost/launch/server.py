@@ -164,7 +164,8 @@ def _fork(server: _Server, packet: Packet) -> None:
 def _hold_ports(server: _Server, spec: WorldSpec, scratch: str) -> list[int]:
     """Make the world's hosts, if it has its own, and return ports that are held for it there."""
     if kind_of(spec.hosts) != NETNS:
-        server.ports = [reserve_port(), reserve_port()]
+        address = spec.host_of(0).address if spec.sites else "127.0.0.1"
+        server.ports = [reserve_port(address), reserve_port(address)]
         return [port.getsockname()[1] for port in server.ports]
     server.network = make_network(spec.all_hosts, Path(scratch, FOLDER))
     return [port.getsockname()[1] for port in server.network.ports]

@@ -18,8 +18,8 @@ from pytest_multihost.model.event import BROKEN
 from pytest_multihost.model.spec import RankSpec
 
 
-def reserve_port() -> socket.socket:
-    """Return a bound, unconnected socket whose port nobody else is given.
+def reserve_port(address: str = "127.0.0.1") -> socket.socket:
+    """Return a bound, unconnected socket whose port at `address` nobody else is given.
 
     Finding a free port and closing it again is a race that every harness has lost. This socket
     stays open for the world's lifetime: the kernel hands its port out to nobody, yet a rank that
@@ -28,7 +28,7 @@ def reserve_port() -> socket.socket:
     """
     holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    holder.bind(("127.0.0.1", 0))
+    holder.bind((address, 0))
     return holder
 
 

@@ -56,6 +56,8 @@ class Descriptor:
         watched: Descriptors that an epoll watches; None where they could not be read.
         pid: Process of a pidfd.
         is_exempt: Whether it is the harness's own; a thread that waits for it does not matter.
+        ends: Both addresses of a TCP connection, its own first; one that means something on one
+            machine alone says on which.
     """
 
     fd: int
@@ -69,6 +71,7 @@ class Descriptor:
     watched: tuple[int, ...] | None = ()
     pid: int = 0
     is_exempt: bool = False
+    ends: tuple[str, str] = ("", "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

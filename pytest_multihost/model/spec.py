@@ -11,6 +11,9 @@ from pytest_multihost.model.hosts import ONE, Host, all_hosts, host_of
 
 Json = dict[str, Any]
 
+Site = tuple[str, str, str, int]
+"""A host's name, its address, the network interface with that address, and its number of ranks."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldSpec:
@@ -28,6 +31,8 @@ class WorldSpec:
         faults: What is to happen to its ranks; their ranks are numbers.
         tells_points: Whether each rank tells of every point that a fault could be bound to.
         hosts: What its hosts are made from, and how many ranks live on each; see `model.hosts`.
+        sites: The hosts that were there before us, where processes on several have been attached;
+            none where the hosts are ours to make.
     """
 
     nodeid: str
@@ -41,14 +46,17 @@ class WorldSpec:
     faults: tuple[Fault, ...] = ()
     tells_points: bool = False
     hosts: str = ONE
+    sites: tuple[Site, ...] = ()
 
     @property
     def all_hosts(self) -> tuple[Host, ...]:
         """Its hosts in order."""
-        return all_hosts(self.hosts, self.size)
+        return hosts_at(self.sites) or all_hosts(self.hosts, self.size)
 
     def host_of(self, rank: int) -> Host:
         """Return the host that a rank lives on."""
+        if self.sites:
+            return next(host for host in self.all_hosts if rank in host.ranks)
         return host_of(self.hosts, self.size, rank)
 
     def to_json(self) -> Json:
@@ -59,7 +67,17 @@ class WorldSpec:
     def from_json(cls, data: Mapping[str, Any]) -> WorldSpec:
         """Rebuild the value that `to_json` wrote."""
         faults = tuple(Fault.from_json(each) for each in data.get("faults", ()))
-        return cls(**{**data, "faults": faults})
+        sites = tuple(tuple(each) for each in data.get("sites", ()))
+        return cls(**{**data, "faults": faults, "sites": sites})
+
+
+def hosts_at(sites: tuple[Site, ...]) -> tuple[Host, ...]:
+    """Return the hosts at sites in order; ranks are counted through."""
+    hosts: list[Host] = []
+    for index, (name, address, interface, count) in enumerate(sites):
+        first = hosts[-1].ranks.stop if hosts else 0
+        hosts.append(Host(index, name, address, interface, range(first, first + count)))
+    return tuple(hosts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

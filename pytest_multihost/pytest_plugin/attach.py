@@ -19,13 +19,14 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.launch.attach_gather import Gathering, measure_offset
+from pytest_multihost.launch.attach_gather import Gathering
 from pytest_multihost.launch.attach_meeting import given_secret, letter_path, listen
 from pytest_multihost.launch.attach_place import Place, read_place
+from pytest_multihost.launch.attach_stream import PING_S, the_kernel
 from pytest_multihost.model.errors import LaunchError, MultihostError
 from pytest_multihost.pytest_plugin.attach_items import first_difference, listed
 from pytest_multihost.pytest_plugin.attach_options import ATTACHED_PLUGIN
-from pytest_multihost.pytest_plugin.attach_state import ATTACHED, Attached, the_kernel
+from pytest_multihost.pytest_plugin.attach_state import ATTACHED, Attached
 from pytest_multihost.pytest_plugin.run import Run
 from pytest_multihost.pytest_plugin.tally import TALLY
 
@@ -46,7 +47,6 @@ _QUIET: Mapping[str, Any] = {
 
 _OURS = ("ATTACH", "RANK", "SIZE", "ADDRESS", "SECRET", "SECRET_FILE")
 _FAREWELL_S = 5.0
-_PROBE_S = 30.0
 
 
 PLACE = pytest.StashKey[Place]()
@@ -147,19 +147,16 @@ def _compare(config: pytest.Config, chosen: Sequence[pytest.Item], attached: Att
 
 
 def _look_around(config: pytest.Config, attached: Attached) -> None:
-    """Find out who shares our kernel and our files, and how the clocks of the others differ."""
+    """Find out who shares our kernel and our files."""
     factory: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]  # noqa: SLF001
     token = secrets.token_hex(16)
     probe = factory.getbasetemp() / f"attach-{token}"
     probe.write_text(token)
     try:
         for party in attached.parties.values():
-            has_our_kernel = party.about["kernel"] == the_kernel()
-            if not has_our_kernel:
-                measure_offset(party)
             question = {"kind": "probe", "path": str(probe)}
-            answer = party.ask(question, within_s=_PROBE_S).header["text"]
-            party.is_near = has_our_kernel and answer == token
+            answer = party.ask(question, within_s=PING_S).header["text"]
+            party.is_near = party.about["kernel"] == the_kernel() and answer == token
     finally:
         probe.unlink()
 

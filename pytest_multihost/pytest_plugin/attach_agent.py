@@ -24,7 +24,7 @@ import pytest
 
 from pytest_multihost.launch.attach_join import Joining
 from pytest_multihost.launch.attach_meeting import find_point
-from pytest_multihost.launch.attach_stream import SealedStream
+from pytest_multihost.launch.attach_stream import SealedStream, interface_of, the_kernel
 from pytest_multihost.launch.attach_world import event_header
 from pytest_multihost.launch.ladder import Ladder
 from pytest_multihost.launch.protocol import Share
@@ -33,7 +33,8 @@ from pytest_multihost.launch.world import LaunchedWorld
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.pytest_plugin.attach_items import listed
-from pytest_multihost.pytest_plugin.attach_state import ATTACHED, Attached, the_kernel
+from pytest_multihost.pytest_plugin.attach_share import Answer, Shared
+from pytest_multihost.pytest_plugin.attach_state import ATTACHED, Attached
 from pytest_multihost.pytest_plugin.launching import Launching
 from pytest_multihost.pytest_plugin.needs import Need, need_of
 from pytest_multihost.pytest_plugin.run import Plan, Run
@@ -80,7 +81,7 @@ def take_part(session: pytest.Session, chosen: Sequence[pytest.Item]) -> NoRetur
     try:
         trouble = [*_problems, *ladders.open()]
         stream, greeting = _joining(attached).join(attached.timeout_s)
-        about = _about(listed(ladders.run.plans), trouble)
+        about = _about(listed(ladders.run.plans), trouble, stream)
         stream.send({**about, "answers": greeting.header["asked"]})
         status = _Agent(stream, ladders.launcher, home).serve()
         ladders.close()
@@ -99,7 +100,10 @@ def _joining(attached: Attached) -> Joining:
     return Joining(attached.place, find, str(attached.letter))
 
 
-def _about(items: Sequence[Sequence[Any]], problems: Sequence[str]) -> dict[str, Any]:
+def _about(
+    items: Sequence[Sequence[Any]], problems: Sequence[str], stream: SealedStream
+) -> dict[str, Any]:
+    address = stream.stream.getsockname()[0]
     return {
         "kind": "hello",
         "pid": os.getpid(),
@@ -107,7 +111,8 @@ def _about(items: Sequence[Sequence[Any]], problems: Sequence[str]) -> dict[str,
         "kernel": the_kernel(),
         "items": items,
         "problems": list(problems),
-        "servers": [],
+        "address": address,
+        "interface": interface_of(address),
     }
 
 
@@ -174,13 +179,13 @@ class _Agent:
         stream: The connection to it.
         launcher: Returns what starts the ranks of a test.
         home: A directory of this process's own.
-        world: Our share of the world that is running.
+        share: Our share of the world that is running.
     """
 
     stream: SealedStream
     launcher: Callable[[str], Ladder]
     home: Path
-    world: LaunchedWorld | None = None
+    share: Shared | None = None
     _status: int | None = None
 
     def serve(self) -> int:
@@ -203,20 +208,20 @@ class _Agent:
         poll = select.poll()
         more = select.POLLOUT if self.stream.has_more_to_send else 0
         poll.register(self.stream.fileno(), select.POLLIN | more)
-        if self.world is not None:
-            poll.register(self.world.fileno(), select.POLLIN)
+        if self.share is not None:
+            poll.register(self.share.world.fileno(), select.POLLIN)
         poll.poll()
         self.stream.flush()
 
     def _pass_on(self) -> None:
         """Tell rank 0 what has happened in our ranks."""
-        if self.world is None:
+        if self.share is None:
             return
         try:
-            for event in self.world.wait(0):
+            for event in self.share.world.wait(0):
                 self.stream.send(event_header(event), event.payload)
         except LaunchError as error:
-            self.world = None
+            self.share = None
             self.stream.send({"kind": "broken", "error": str(error)})
 
     def _do(self, frame: Frame) -> None:
@@ -224,54 +229,75 @@ class _Agent:
         if kind == "quit":
             self._status = int(header["status"])
         elif "asked" in header:
-            answer = {"ping": self._ping, "probe": self._probe}.get(kind)
-            self._answer(header, answer or {"start": self._start, "end": self._end}[kind])
-        elif self.world is not None:
-            self._steer(self.world, frame)
+            about, payload = self._answer(header)
+            number = {"kind": "answer", "answers": header["asked"]}
+            self.stream.send({**number, **about}, payload)
+        elif self.share is not None:
+            _steer(self.share.world, frame)
 
-    def _answer(
-        self, header: Mapping[str, Any], answer: Callable[[Mapping[str, Any]], dict[str, Any]]
-    ) -> None:
-        self.stream.send({"kind": "answer", "answers": header["asked"], **answer(header)})
-
-    def _steer(self, world: LaunchedWorld, frame: Frame) -> None:
-        header = frame.header
-        if header["kind"] == "send":
-            world.send(header["rank"], Frame(header["frame"], frame.payload))
-        elif header["kind"] == "dump":
-            world.request_dumps(header["ranks"], header["what"])
-        elif header["kind"] == "pause":
-            world.pause(header["rank"], header["pause"])
-        elif header["kind"] == "resume":
-            world.resume(header["rank"])
-
-    def _ping(self, _: Mapping[str, Any]) -> dict[str, Any]:
-        return {"now_s": time.monotonic()}
-
-    def _probe(self, header: Mapping[str, Any]) -> dict[str, Any]:
-        try:
-            return {"text": Path(header["path"]).read_text(encoding="utf-8")}
-        except (OSError, ValueError):
-            return {"text": None}
+    def _answer(self, header: Mapping[str, Any]) -> Answer:
+        kind, share = header["kind"], self.share
+        if kind == "ping":
+            return {"now_s": time.monotonic()}, b""
+        if kind == "probe":
+            return {"text": _text(Path(header["path"]))}, b""
+        if kind == "start":
+            return self._start(header), b""
+        if share is None:
+            return {"kind": "failed", "error": "its ranks are lost"}, b""
+        return {"dump": share.dump, "see": share.see, "end": self._end}[kind](header)
 
     def _start(self, header: Mapping[str, Any]) -> dict[str, Any]:
         spec = WorldSpec.from_json(header["spec"])
-        share = Share(ranks=tuple(header["ranks"]), ports=tuple(header["ports"]))
-        directory, scratch = Path(header["directory"]), Path(header["scratch"])
+        part = Share(ranks=tuple(header["ranks"]), ports=tuple(header["ports"]))
         try:
+            directory, scratch, own = self._places(header)
             launcher = self.launcher(spec.nodeid)
-            self.world = launcher.start(spec, directory=directory, scratch=scratch, share=share)
-        except LaunchError as error:
+            world = launcher.start(spec, directory=directory, scratch=scratch, share=part)
+        except (LaunchError, OSError) as error:
             return {"kind": "failed", "error": str(error)}
-        return {"pids": self.world.forked.header["pids"]}
+        self.share = Shared(world, directory, scratch, own)
+        return {"pids": world.forked.header["pids"]}
 
-    def _end(self, header: Mapping[str, Any]) -> dict[str, Any]:
-        world, self.world = self.world, None
-        if world is None:
-            return {"events": [], "leftovers": []}
+    def _places(self, header: Mapping[str, Any]) -> tuple[Path, Path, Path | None]:
+        """Return the world's directories: rank 0's, or where we do not see these, our own."""
+        if "directory" in header:
+            return Path(header["directory"]), Path(header["scratch"]), None
+        own = Path(tempfile.mkdtemp(prefix="world-", dir=self.home))
+        (own / "scratch" / "shared").mkdir(parents=True)
+        (own / "logs").mkdir()
+        return own / "logs", own / "scratch", own
+
+    def _end(self, header: Mapping[str, Any]) -> Answer:
+        share, self.share = self.share, None
+        assert share is not None  # noqa: S101 - for the type checker; see `_answer`
+        told: dict[str, Any] = {"events": [], "leftovers": []}
         try:
-            ending = world.end(grace_s=header["grace_s"])
+            ending = share.world.end(grace_s=header["grace_s"])
         except LaunchError as error:
-            return {"events": [], "leftovers": [], "error": str(error)}
-        events = [event_header(event) for event in ending.events]
-        return {"events": events, "leftovers": list(ending.leftovers)}
+            told["error"] = str(error)
+        else:
+            told["events"] = [event_header(event) for event in ending.events]
+            told["leftovers"] = list(ending.leftovers)
+        files, payload = share.remains()
+        share.forget()
+        return {**told, **files}, payload
+
+
+def _steer(world: LaunchedWorld, frame: Frame) -> None:
+    header = frame.header
+    if header["kind"] == "send":
+        world.send(header["rank"], Frame(header["frame"], frame.payload))
+    elif header["kind"] == "dump":
+        world.request_dumps(header["ranks"], header["what"])
+    elif header["kind"] == "pause":
+        world.pause(header["rank"], header["pause"])
+    elif header["kind"] == "resume":
+        world.resume(header["rank"])
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,10 +69,3 @@ def others_of(config: pytest.Config) -> frozenset[int]:
     attached = config.stash.get(ATTACHED, None)
     parties = attached.parties.values() if attached is not None else ()
     return frozenset(int(party.about["pid"]) for party in parties if party.is_near)
-
-
-def the_kernel() -> list[str]:
-    """Return what processes have in common that see each other in /proc and share a clock."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    spaces = [os.readlink(f"/proc/self/ns/{name}") for name in ("pid", "time")]
-    return [boot, *spaces]

@@ -13,12 +13,14 @@ import psutil
 import pytest
 
 from pytest_multihost.analysis.facts import RankFacts
+from pytest_multihost.launch.attach_world import AttachedWorld
 from pytest_multihost.launch.containers_world import JoinedWorld
 from pytest_multihost.launch.protocol import Launcher, RunningWorld
 from pytest_multihost.launch.world import LaunchedWorld
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import Dump
 from pytest_multihost.nemesis.aftermath import heal_files
+from pytest_multihost.pytest_plugin.attach_eyes import watch_far
 from pytest_multihost.pytest_plugin.live import write_through
 from pytest_multihost.pytest_plugin.options import Defaults
 from pytest_multihost.pytest_plugin.tally import PytestMultihostWarning
@@ -47,7 +49,7 @@ def watch_on(
     return Watchdog(
         scratch,
         spec.size,
-        _ours(directory, scratch, others),
+        ours_on(directory, scratch, others),
         may_run_jax=spec.backend not in _WITHOUT_JAX,
         early=defaults.early,
     )
@@ -70,6 +72,8 @@ class Watched:
         world = self.launcher.start(spec, directory=directory, scratch=scratch)
         if isinstance(world, LaunchedWorld | JoinedWorld):
             self.watchdog.ours = replace(self.watchdog.ours, tables=world.tables)
+        if isinstance(world, AttachedWorld):
+            watch_far(self.watchdog, world)
         if isinstance(world, JoinedWorld):  # servers that are no children of ours
             ours = self.watchdog.ours
             self.watchdog.ours = replace(ours, idle=ours.idle | world.servers)
@@ -83,8 +87,14 @@ def warn_of(item: pytest.Item, watchdog: Watchdog) -> None:
         item.warn(PytestMultihostWarning(message))
 
 
-def _ours(directory: Path, scratch: Path, others: frozenset[int]) -> Ours:
-    """Return what of a rank's descriptors belongs to the harness."""
+def ours_on(directory: Path, scratch: Path, others: frozenset[int]) -> Ours:
+    """Return what of a rank's descriptors belongs to the harness on this machine.
+
+    Args:
+        directory: Where the world's logs go.
+        scratch: Its own directory for everything else.
+        others: Other processes here that start ranks as this one does.
+    """
     paths = tuple(f"{place}/rank-*" for place in (directory, scratch))
     starting = frozenset({os.getpid()}) | others
     servers = frozenset(child for pid in starting for child in _children(pid))

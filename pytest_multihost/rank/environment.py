@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from pytest_multihost.model.hosts import ONE, Host, host_count
+from pytest_multihost.model.hosts import ONE, Host
 from pytest_multihost.model.spec import RankSpec
 
 _FOREIGN = re.compile(
@@ -59,14 +59,14 @@ def rank_variables(spec: RankSpec, inherited: Mapping[str, str]) -> dict[str, st
     rank, size, host = str(spec.rank), str(spec.world.size), spec.host
     return (
         thread_variables(inherited)
-        | _host_variables(spec.world.hosts, host)
+        | _host_variables(spec, host)
         | {
             "RANK": rank,
             "LOCAL_RANK": str(spec.rank - host.ranks.start),
             "WORLD_SIZE": size,
             "LOCAL_WORLD_SIZE": str(len(host.ranks)),
             "GROUP_RANK": str(host.index),
-            "GROUP_WORLD_SIZE": str(host_count(spec.world.hosts, spec.world.size)),
+            "GROUP_WORLD_SIZE": str(len(spec.world.all_hosts)),
             "ROLE_RANK": rank,
             "ROLE_WORLD_SIZE": size,
             "ROLE_NAME": "default",
@@ -85,9 +85,9 @@ def rank_variables(spec: RankSpec, inherited: Mapping[str, str]) -> dict[str, st
     )
 
 
-def _host_variables(hosts: str, host: Host) -> dict[str, str]:
-    """Return what only hosts that were made have to be told about themselves."""
-    if hosts == ONE:
-        return {}
+def _host_variables(spec: RankSpec, host: Host) -> dict[str, str]:
+    """Return what only one of several hosts has to be told about itself."""
     interfaces = dict.fromkeys(_INTERFACES, host.interface)
-    return {"HOSTNAME": host.name, **interfaces}
+    if spec.world.sites:  # knows its name
+        return interfaces
+    return {} if spec.world.hosts == ONE else {"HOSTNAME": host.name, **interfaces}

@@ -282,7 +282,13 @@ def _inet_descriptor(
         peer=peer,
         queues=found.queues,
         bytes_moved=found.bytes_moved,
+        ends=_ends(found) if kind == "tcp" else ("", ""),
     )
+
+
+def _ends(tcp: Inet) -> tuple[str, str]:
+    space, local, remote = tcp.ends
+    return f"{space}{_text(local)}", f"{space}{_text(remote)}"
 
 
 def _text(address: tuple[str, int]) -> str:

@@ -14,7 +14,7 @@ from pytest_multihost.model.stack import Dump
 BUDGET_S = 2.0
 """How long to wait for the answers. Four idle ranks take 3 ms; a busy machine takes longer."""
 
-_TASKS_S = 0.5
+TASKS_S = 0.5
 """The same for tasks of asyncio: only a rank that runs an event loop can answer."""
 
 _POLL_S = 0.005
@@ -49,9 +49,8 @@ def dump_stacks(world: RunningWorld, ranks: Sequence[int], directory: Path) -> t
 def _ask_for_stacks(
     world: RunningWorld, ranks: Sequence[int], directory: Path, kind: DumpKind
 ) -> dict[int, Dump]:
-    suffix = "stacks" if kind == "threads" else kind
-    files = {rank: directory / f"rank-{rank}.{suffix}" for rank in ranks}
-    _ask(world, files, kind, BUDGET_S)
+    files = {rank: answer_path(directory, rank, kind) for rank in ranks}
+    ask(world, files, kind, BUDGET_S)
     return {rank: parse_faulthandler(_read(file), rank=rank) for rank, file in files.items()}
 
 
@@ -60,11 +59,11 @@ def _ask_for_tasks(
 ) -> dict[int, tuple[str, ...]]:
     """Return the tasks of ranks whose main thread runs an event loop of asyncio."""
     files = {
-        rank: directory / f"rank-{rank}.tasks"
+        rank: answer_path(directory, rank, "tasks")
         for rank, dump in dumps.items()
         if dump.main is not None and any(f.file.endswith(_LOOP) for f in dump.main.frames)
     }
-    _ask(world, files, "tasks", _TASKS_S)
+    ask(world, files, "tasks", TASKS_S)
     return {rank: tuple(_read(file).splitlines()) for rank, file in files.items()}
 
 
@@ -73,7 +72,12 @@ def _compared(first: Dump, second: Dump) -> Dump:
     return replace(first, has_moved=one != two)
 
 
-def _ask(world: RunningWorld, files: Mapping[int, Path], kind: DumpKind, budget_s: float) -> None:
+def answer_path(directory: Path, rank: int, kind: DumpKind) -> Path:
+    """Return the file to which a rank writes what it is asked for."""
+    return directory / f"rank-{rank}.{'stacks' if kind == 'threads' else kind}"
+
+
+def ask(world: RunningWorld, files: Mapping[int, Path], kind: DumpKind, budget_s: float) -> None:
     """Ask ranks, and wait until every file has grown and none has since the last look."""
     if not files:
         return

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from pytest_multihost.analysis.proof import WINDOW_S, Moment, Search, stands_still
 from pytest_multihost.model.process import Look
-from pytest_multihost.watch.proc import ProcWatch
 
 EAGER_S = 4.0
 """How often a world is looked at closely that was seen to stand still only once."""
 
 _SLACK_S = 0.02
+
+
+class Proc(Protocol):
+    """Sees the processes of one world."""
+
+    def glance(self) -> Look:
+        """See the main threads of all ranks."""
+
+    def look(self) -> Look:
+        """See all threads and descriptors of the ranks and of their descendants."""
 
 
 @dataclass(slots=True)
@@ -25,7 +35,7 @@ class Seeker:
         looked: The last close look.
     """
 
-    proc: ProcWatch
+    proc: Proc
     search: Search = field(default_factory=Search)
     looked: Look | None = None
     _eager_s: float = 0.0

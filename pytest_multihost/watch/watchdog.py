@@ -8,7 +8,7 @@ second; everything is looked at only while all of them stand still.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -25,7 +25,7 @@ from pytest_multihost.model.sighting import RankSighting, Sighting, Why
 from pytest_multihost.watch.closely import is_unclear, with_flight, with_holders, with_native
 from pytest_multihost.watch.descriptors import Ours
 from pytest_multihost.watch.proc import ProcWatch
-from pytest_multihost.watch.seeker import Seeker, has_woken
+from pytest_multihost.watch.seeker import Proc, Seeker, has_woken
 from pytest_multihost.watch.slots import glimpse_slots, read_slots, slots_path
 from pytest_multihost.watch.watch import Ground, Observed
 
@@ -49,6 +49,10 @@ Early = Literal["fail", "warn", "off"]
 """What a proof does: it ends the world, it is only told, or none is looked for."""
 
 
+def _nothing() -> None:
+    """Fetch nothing: everything is seen from here."""
+
+
 @dataclass(slots=True)
 class Watchdog:
     """A watch on one world.
@@ -60,6 +64,10 @@ class Watchdog:
         may_run_jax: Whether operations can go on beside the main thread, unseen by a recorder.
         early: What seeing a hang does.
         warned: With early "warn", what was seen.
+        refresh: Called before a look: fetches what is not seen from here.
+        see: Makes what looks at the ranks' processes.
+        unreachable: Ranks whose process ids mean nothing here.
+        notes: What is to be said of every last look.
     """
 
     scratch: Path
@@ -69,6 +77,10 @@ class Watchdog:
     early: Early = "fail"
     interval_s: float = LOOK_S
     warned: Ground | None = None
+    refresh: Callable[[], None] = _nothing
+    see: Callable[[Mapping[int, int], Ours], Proc] = ProcWatch
+    unreachable: frozenset[int] = frozenset()
+    notes: tuple[str, ...] = ()
     _seeker: Seeker | None = None
     _last: Moment | None = None
     _trouble: Sighting | None = None
@@ -140,6 +152,7 @@ class Watchdog:
         """Take a sighting; return whether any rank has got on since the last one."""
         self._looked_s = now
         before = self._last
+        self.refresh()
         pages = [
             glimpse_slots(slots_path(self.scratch, rank), rank=rank) for rank in range(self.size)
         ]
@@ -156,7 +169,7 @@ class Watchdog:
     def _seeker_of(self, facts: Sequence[RankFacts]) -> Seeker:
         if self._seeker is None:
             pids = {each.rank: each.pid for each in facts if each.pid is not None}
-            self._seeker = Seeker(ProcWatch(pids, self.ours))
+            self._seeker = Seeker(self.see(pids, self.ours))
         return self._seeker
 
     def _note_progress(
@@ -207,6 +220,7 @@ class Watchdog:
             each.rank: each.pid
             for each in facts
             if each.pid is not None and not each.is_gone and not each.waits_at_gate
+            if each.rank not in self.unreachable
         }
         ranks, lacking = last.ranks, tuple[str, ...]()
         if any(is_unclear(seen) and seen.rank in alive for seen in ranks):
@@ -217,7 +231,7 @@ class Watchdog:
             asked = {s.rank: unclear[s.rank] for s in ranks if s.rank in unclear and self._asks(s)}
             if asked:
                 ranks, lacking = with_native(ranks, asked, now)
-        self._looks.append(replace(last, ranks=ranks, lacking=lacking))
+        self._looks.append(replace(last, ranks=ranks, lacking=(*lacking, *self.notes)))
 
     def _asks(self, seen: RankSighting) -> bool:
         """Whether a rank's native frames may tell of an operation. Reading jax's takes a second."""

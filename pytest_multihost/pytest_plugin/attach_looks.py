@@ -1,0 +1,159 @@
+"""What was seen of a world's processes on several machines, put together to one look.
+
+Each machine has process ids, inodes and a clock of its own. What comes from another one gets
+numbers that no process of ours has, and our time. A connection that leads out of one machine leads
+to a rank if that rank's machine shows the other end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from pytest_multihost.model.process import Descriptor, Look, Process, Thread
+
+_FOREIGN = 1 << 32
+"""Added once for each other machine to its process ids; Linux gives none that are larger."""
+
+
+_SPACE = "net:["
+"""Begins what is said of an address that means something in one network namespace alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """A look that was taken by another process.
+
+    Attributes:
+        number: 1, 2, ...: tells its process ids from all others.
+        look: What it has seen.
+        offset_s: What must be added to its times to make them ours.
+        slack_s: By how much they may then be wrong.
+        machine: Which machine it is; a loopback address means something on that one alone.
+    """
+
+    number: int
+    look: Look
+    offset_s: float = 0.0
+    slack_s: float = 0.0
+    machine: str = ""
+
+
+def to_json(look: Look) -> dict[str, Any]:
+    """Return a JSON object that `from_json` turns back into an equal value."""
+    return asdict(look)
+
+
+def from_json(data: Mapping[str, Any]) -> Look:
+    """Rebuild the value that `to_json` wrote."""
+    return Look(
+        at_s=data["at_s"],
+        processes=tuple(_process(each) for each in data["processes"]),
+        is_deep=data["is_deep"],
+    )
+
+
+def _process(data: Mapping[str, Any]) -> Process:
+    return Process(
+        **{
+            **data,
+            "threads": tuple(Thread(**_tuples(each)) for each in data["threads"]),
+            "descriptors": {
+                int(fd): Descriptor(**_tuples(each)) for fd, each in data["descriptors"].items()
+            },
+            "unread": tuple(data["unread"]),
+        }
+    )
+
+
+def _tuples(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(each) if isinstance(each, list) else each for key, each in data.items()}
+
+
+def join(mine: Look, others: Sequence[Elsewhere], *, machine: str = "") -> Look:
+    """Return one look at all processes of the world; `machine` is ours."""
+    ours = [_named(process, machine) for process in mine.processes]
+    found = [_moved(process, each) for each in others for process in each.look.processes]
+    processes = (*ours, *found)
+    ranks = [each for each in processes if each.is_rank]
+    children = [each for each in processes if not each.is_rank]
+    ordered = [*sorted(ranks, key=lambda each: each.rank or 0), *children]
+    is_deep = mine.is_deep and all(each.look.is_deep for each in others)
+    return Look(at_s=mine.at_s, processes=_connected(ordered), is_deep=is_deep)
+
+
+def _moved(process: Process, where: Elsewhere) -> Process:
+    """Return a process of another machine with ids of its own and our times."""
+    base = where.number * _FOREIGN
+    threads = tuple(
+        replace(
+            each,
+            started_s=each.started_s + where.offset_s,
+            ends_s=_earliest(each.ends_s, where),
+            child=each.child + base if each.child > 0 else each.child,
+            holders=None if each.holders is None else tuple(pid + base for pid in each.holders),
+        )
+        for each in process.threads
+    )
+    descriptors = {
+        fd: replace(
+            each,
+            ends_s=_earliest(each.ends_s, where),
+            pid=each.pid + base if each.pid > 0 else each.pid,
+        )
+        for fd, each in process.descriptors.items()
+    }
+    moved = replace(process, pid=process.pid + base, threads=threads, descriptors=descriptors)
+    return _named(moved, where.machine)
+
+
+def _named(process: Process, machine: str) -> Process:
+    """Return a process in which loopback addresses say on which machine they are."""
+    descriptors = {
+        fd: replace(each, ends=(machine + each.ends[0], machine + each.ends[1]))
+        if each.ends[0].startswith(_SPACE)
+        else each
+        for fd, each in process.descriptors.items()
+    }
+    return replace(process, descriptors=descriptors)
+
+
+def _earliest(ends_s: float | None, where: Elsewhere) -> float | None:
+    """Return the earliest time on our clock at which something ends there."""
+    if ends_s is None or math.isinf(ends_s):
+        return ends_s
+    return ends_s + where.offset_s - where.slack_s
+
+
+def _connected(processes: Iterable[Process]) -> tuple[Process, ...]:
+    """Return processes with connections between machines told as such."""
+    processes = tuple(processes)
+    owners = {
+        each.ends: process
+        for process in processes
+        for each in process.descriptors.values()
+        if each.kind == "tcp" and all(each.ends)
+    }
+    return tuple(
+        replace(
+            process,
+            descriptors={
+                fd: _connect(each, owners.get((each.ends[1], each.ends[0])))
+                for fd, each in process.descriptors.items()
+            },
+        )
+        for process in processes
+    )
+
+
+def _connect(found: Descriptor, other: Process | None) -> Descriptor:
+    """Return a descriptor that leads to a process of the world, if it does.
+
+    Not while something is on its way: what the other side has not acknowledged may yet arrive.
+    """
+    if found.kind != "tcp" or found.where != "outside" or other is None or found.queues[1]:
+        return found
+    who = "orphan" if other.rank is None else f"rank {other.rank}"
+    return replace(found, where="inside", peer=f"{found.peer} ({who})")
