@@ -27,7 +27,7 @@ def rebuild(directory: Path, source_of: SourceOf) -> Iterator[Path | MultihostEr
         MultihostError: Nothing in it has a page.
     """
     attempts = _attempts(directory)
-    runs = sorted({path.resolve().parent for path in attempts} | _runs(directory))
+    runs = sorted({path.parent for path in attempts} | _runs(directory))
     if not attempts and not runs:
         raise MultihostError(
             f"there is nothing in {directory} that a page could be made of",
@@ -80,9 +80,8 @@ def _as_written(written: Mapping[str, Any], telling: Telling) -> SourceOf:
 def _attempts(directory: Path) -> list[Path]:
     """Return the folders of attempts that can be told of, of each run in order."""
     for pattern in ("facts.json", "*/facts.json", "*/*/facts.json"):
-        if found := sorted(directory.glob(pattern)):
-            real = {path.parent.resolve(): path.parent for path in found}  # latest is a link
-            return list(real.values())
+        if found := list(directory.glob(pattern)):
+            return sorted({path.parent.resolve() for path in found})  # latest is a link
     return []
 
 

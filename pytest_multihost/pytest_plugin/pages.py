@@ -56,4 +56,4 @@ def named_files(where: str, directory: Path) -> str:
         where: The folder as the reader knows it.
         directory: The folder.
     """
-    return f"{where}/{NAME}" if (directory / NAME).exists() else where
+    return f"{where}/{NAME}" if (directory / NAME).is_file() else where

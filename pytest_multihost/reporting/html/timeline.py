@@ -26,6 +26,9 @@ from pytest_multihost.reporting.html.markup import plain
 MAX_OPERATIONS = 20_000
 """Operations that are drawn, of all ranks together; of more, the last ones of each rank."""
 
+_MAX_WORDS = 120
+"""Characters of what is said of a moment; the page has the rest elsewhere."""
+
 OPEN = -1
 """Stands for the length of an operation that has not ended, and the wait of one not waited for."""
 
@@ -196,7 +199,7 @@ def _lane(
         "rank": facts.rank,
         "role": role(facts.rank, diagnosis),
         "state": plain(state),
-        "words": plain(told),
+        "words": plain(_cut(told)),
         "ready": clock.us(facts.ready_s) if facts.ready_s is not None else None,
         "end": min([end_us, *(clock.us(at) for at in ended)]),
     }
@@ -226,17 +229,27 @@ def _marks(result: WorldResult, finding: Finding, clock: _Clock) -> Iterator[lis
     for each in finding.ranks:
         facts = each.facts
         if each.at_s is not None and not facts.has_died:
-            yield [clock.us(each.at_s), facts.rank, "raised", plain(each.summary)]
+            yield [clock.us(each.at_s), facts.rank, "raised", plain(_cut(each.summary))]
         if facts.exit is not None and facts.exited_s is not None and not facts.was_ended:
-            sort = "died" if facts.has_died else "left"
-            yield [clock.us(facts.exited_s), facts.rank, sort, describe_exit(facts.exit)]
+            words = describe_exit(facts.exit)
+            yield [clock.us(facts.exited_s), facts.rank, _way_out(each), words]
+
+
+def _way_out(finding: RankFinding) -> str:
+    if finding.outcome == "killed_as_planned":
+        return "killed"
+    return "died" if finding.facts.has_died else "left"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_WORDS else f"{text[:_MAX_WORDS]}…"
 
 
 def _mark(event: Event) -> tuple[str, str] | None:
     if event.kind == "sync_point":
         return "point", plain(f"sync point {event.detail.get('name', '')}")
     if event.kind == "parked":
-        return "returned", "returned from the test"
+        return "returned", "left the test"
     return None
 
 

@@ -56,8 +56,11 @@ def write_index(run: Path) -> Path:
 def _write(path: Path, text: str) -> Path:
     """Write a file in one step: whoever looks sees the old one or the new one."""
     new = path.with_name(f".{path.name}.new")
-    new.write_text(text, encoding="utf-8", errors="replace")
-    return new.replace(path)
+    try:
+        new.write_text(text, encoding="utf-8", errors="replace")
+        return new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def _verdicts(path: Path) -> Iterator[Mapping[str, Any]]:

@@ -215,5 +215,6 @@ readColors();
 writeNames();
 chooseFirst();
 draw();
-new ResizeObserver(redraw).observe(canvas);
+performance.mark("lanes drawn");
+new ResizeObserver(redraw).observe(canvas.parentElement);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readColors(); redraw(); });

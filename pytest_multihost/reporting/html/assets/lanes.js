@@ -21,6 +21,7 @@ const laneOf = new Map(lanes.map((lane, index) => [lane.rank, index]));
 const height = lanes.length <= 8 ? 36 : lanes.length <= 20 ? 26 : 18;
 const waits = new Map(data.waits.map(([rank, ranks, words]) => [rank, { ranks, words }]));
 const targets = [...new Set(data.waits.flatMap(([, ranks]) => ranks))].filter((r) => laneOf.has(r)).slice(0, 6);
+const inset = height < 20 ? 3 : 5;
 const gutter = targets.length ? 26 + 12 * targets.length : PAD;
 
 function operationsOf(rank) {
@@ -198,7 +199,9 @@ function drawStartup(lane, y) {
   pen.globalAlpha = 0.55;
   pen.fillRect(PAD, y + height / 2 - 1, Math.max(0, until - PAD), 2);
   pen.globalAlpha = 1;
-  text("start-up", Math.max(PAD, toX(0)) + 4, y + height / 2 - 7, colors.quiet, { size: 9, max: height > 30 ? until - PAD - 6 : 0 });
+  const first = lane.operations.length ? xOf(lane.operations[0].begin) : Infinity;
+  const room = Math.min(until, first) - toX(0);
+  if (height > 30 && view.from === 0 && room > 52) text("start-up", toX(0) + 4, y + height / 2 - 7, colors.quiet, { size: 9 });
 }
 
 function drawLateness(lane, y) {
@@ -206,7 +209,7 @@ function drawLateness(lane, y) {
   const last = Math.max(0, ...lane.operations.filter((e) => e.end !== Infinity).map((e) => e.end), data.go || 0);
   const x1 = Math.max(PAD, xOf(last)), x2 = xOf(lane.end);
   if (x2 - x1 < 2) return;
-  box_(x1 + 1, y + 4, x2 - x1 - 1, height - 8, colors["culprit-soft"], colors["culprit-line"]);
+  box_(x1 + 1, y + inset - 1, x2 - x1 - 1, height - 2 * inset + 2, colors["culprit-soft"], colors["culprit-line"]);
   text(lane.words, x1 + 8, y + height / 2, colors.culprit, { size: height > 20 ? 12 : 11, weight: 600, max: x2 - x1 - 14 });
 }
 
@@ -218,8 +221,8 @@ function box_(x, y, w, h, fill, stroke) {
 }
 
 function bar(each, y) {
-  const inner = (height - 10) / each.rows;
-  return { top: y + 5 + each.row * inner, tall: Math.max(2, inner - (each.rows > 1 ? 1 : 0)) };
+  const inner = (height - 2 * inset) / each.rows;
+  return { top: y + inset + each.row * inner, tall: Math.max(2, inner - (each.rows > 1 ? 1 : 0)) };
 }
 
 function drawOperation(each, lane, x1, x2, y) {
@@ -231,14 +234,28 @@ function drawOperation(each, lane, x1, x2, y) {
   if (isOpen) box_(left + 0.5, top + 0.5, width - 1, tall - 1, colors[isLate ? "culprit-soft" : "wait-soft"], colors[isLate ? "culprit" : "wait-line"]);
   else if (width < 3) { pen.fillStyle = each.failed ? colors.culprit : colors.op; pen.fillRect(left, top, Math.max(1, width), tall); }
   else box_(left, top, width - (width > 4 ? 1 : 0), tall, colors.op, each.failed ? colors.culprit : null);
-  if (width > 30 && tall >= 8) text(label(each, isOpen), left + 6, top + tall / 2 + 0.5, isOpen ? colors[isLate ? "culprit" : "wait"] : colors["op-ink"],
-    { size: tall > 14 ? 12 : 10, weight: isOpen ? 600 : 400, max: width - 12 });
+  if (width < 22 || tall < 8) return;
+  const size = tall > 14 ? 12 : 10, weight = isOpen ? 600 : 400;
+  const all = labels(each, isOpen);
+  const words = all.find((words) => fits(words, width - 10, size, weight)) || (width > 64 ? all[all.length - 1] : each.sequence ? `#${each.sequence}` : "");
+  const color = isOpen ? colors[isLate ? "culprit" : "wait"] : colors["op-ink"];
+  text(words, left + 5, top + tall / 2 + 0.5, color, { size, weight, max: width - 8 });
 }
 
-function label(each, isOpen) {
-  const name = `${each.kind.name}${each.sequence ? ` #${each.sequence}` : ""}`;
+function labels(each, isOpen) {  // the longest first
+  const name = each.kind.name + (each.sequence ? ` #${each.sequence}` : "");
   const wait = isOpen && waits.get(each.rank);
-  return wait && wait.words ? `${name}, waits for ${wait.words}` : name;
+  return [...(wait && wait.words ? [`${name}, waits for ${wait.words}`] : []), name];
+}
+
+const widths = new Map();
+function fits(words, max, size, weight) {
+  const key = `${weight}/${size}/${words}`;
+  if (!widths.has(key)) {
+    pen.font = `${weight} ${size}px ${colors.sans}`;
+    widths.set(key, pen.measureText(words).width);
+  }
+  return widths.get(key) <= max;
 }
 
 function drawMoments(full) {
@@ -253,13 +270,14 @@ function drawMarks() {
   for (const [us, rank, sort] of data.marks) {
     const y = yOf(laneOf.get(rank)) + height / 2, x = xOf(us);
     if (x < PAD - 8 || x > view.width) continue;
-    const bad = sort === "raised" || sort === "died";
+    const bad = { raised: colors.culprit, died: colors.culprit, killed: colors.fault }[sort];
     if (sort === "point") line(x, y - height / 2 + 2, x, y + height / 2 - 2, colors.quiet, 1.5);
-    else if (bad) { cross(x, y, colors.culprit); }
-    else { line(x, y - 6, x, y + 6, colors.quiet, 2); }
+    else if (bad) cross(x, y, bad);
+    else line(x, y - 6, x, y + 6, colors.quiet, 2);
   }
   for (const [rank, from, until] of data.faults) {
-    const y = yOf(laneOf.get(rank)) + height - 4, x1 = xOf(from), x2 = xOf(until === OPEN ? data.end : until);
+    const lane = lanes[laneOf.get(rank)];
+    const y = yOf(laneOf.get(rank)) + height - 4, x1 = xOf(from), x2 = xOf(until === OPEN ? lane.end : until);
     if (x2 - x1 > 2) line(x1, y, x2, y, colors.fault, 2);
     diamond(x1, y, colors.fault);
   }

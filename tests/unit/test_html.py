@@ -1,0 +1,497 @@
+"""The pages for a browser, as text: what stands where, and that nothing of a test's gets loose."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from pytest_multihost.analysis.outcome import Symptoms
+from pytest_multihost.analysis.record import Attempt, verdict
+from pytest_multihost.analysis.telling import Telling
+from pytest_multihost.explain import judge_world
+from pytest_multihost.model.diagnosis import DetectedBy, Kind
+from pytest_multihost.model.event import Event
+from pytest_multihost.model.fault import Fault
+from pytest_multihost.model.operation import Operation, Operations
+from pytest_multihost.model.result import WorldResult
+from pytest_multihost.model.sighting import RankSighting, Sighting
+from pytest_multihost.model.stack import Frame
+from pytest_multihost.model.verdict import Outcome
+from pytest_multihost.reporting.html import timeline as timelines
+from pytest_multihost.reporting.html.axis import Stretch, stretches
+from pytest_multihost.reporting.html.clean import Log, as_shown
+from pytest_multihost.reporting.html.index import run_page
+from pytest_multihost.reporting.html.markup import data_block, element, plain
+from pytest_multihost.reporting.html.page import Assets, attempt_page
+from pytest_multihost.reporting.html.story import Story, rows
+from pytest_multihost.reporting.html.words import GROUNDS, MEANINGS, NEXT, OUTCOMES
+from pytest_multihost.reporting.html.write import write_index, write_page
+from pytest_multihost.testing import make_dump, make_spec, raised, report
+
+ROOT = "/home/u/project"
+ASSETS = Assets(style="b { color: red }", script="'use strict';")
+STARTED_S = 1000.0
+
+
+# A world of three ranks: rank 1 sleeps, the others are in the second all_reduce
+
+
+def operation(name: str, sequence: int, began_s: float, ended_s: float | None) -> Operation:
+    """Return an operation of all three ranks; times from the world's start."""
+    return Operation(
+        name=name,
+        kind="collective",
+        group=(0, 1, 2),
+        sequence=sequence,
+        since_s=STARTED_S + began_s,
+        waited_s=STARTED_S + began_s,
+        ended_s=None if ended_s is None else STARTED_S + ended_s,
+        frame=Frame(f"{ROOT}/restore.py", 88, "restore"),
+    )
+
+
+def page_of(rank: int, name: str) -> Operations:
+    """Return what a rank's slot page holds."""
+    own = [operation(name, 1, 0.2, 0.3)]
+    if rank != 1:
+        own.append(operation(name, 2, 0.4 + rank / 100, None))
+    return Operations(rank, tuple(own), {((0, 1, 2), 0, ""): len(own)})
+
+
+def seen(page: Operations, doing: str) -> RankSighting:
+    """Return the last look at a rank."""
+    return RankSighting(
+        rank=page.rank,
+        label="SLEEPING" if page.rank == 1 else "BLOCKED",
+        doing=doing if page.rank == 1 else "futex",
+        operations=page.open,
+        entered=tuple(page.entered.items()),
+    )
+
+
+def history(error: Mapping[str, Any] | None = None) -> Iterator[Event]:
+    """Yield what the ranks told; rank 2 raises at last, if it is to."""
+    for rank in range(3):
+        yield Event(STARTED_S + 0.01, rank, "forked", {"pid": 4000 + rank})
+        yield Event(STARTED_S + 0.1, rank, "ready")
+        yield Event(STARTED_S + 0.11, rank, "released", {"gate": "go"})
+        yield Event(STARTED_S + 0.12, rank, "phase", {"phase": "call"})
+    yield Event(STARTED_S + 0.35, 1, "sync_point", {"name": "before"})
+    yield Event(STARTED_S + 0.36, 1, "fault", {"index": 0, "phase": "begun", "fault": "delay"})
+    if error is not None:
+        yield Event(STARTED_S + 0.5, 2, "report", report("call", "failed", error=error))
+    for rank in range(3):
+        usage = {"cpu_s": 0.25, "peak_rss_bytes": 180 << 20, "by_harness": True}
+        yield Event(STARTED_S + 2.7, rank, "exited", {"code": None, "signal": 15, **usage})
+
+
+def world(word: str = "word", *, error: Mapping[str, Any] | None = None) -> WorldResult:
+    """Return a world that hangs; `word` stands wherever a test chooses the words."""
+    pages = tuple(page_of(rank, f"all_{word}") for rank in range(3))
+    spec = replace(
+        make_spec(3),
+        nodeid=f"test_it.py::test[{word}]",
+        faults=(Fault("delay", (1,), params={"seconds": 600, "note": word}),),
+    )
+    waits = f"{ROOT}/{word}.py:88 {word}"
+    test = f"{ROOT}/test_it.py:31 test"
+    stacks = {rank: f"{ROOT}/storage.py:17 read" if rank == 1 else waits for rank in range(3)}
+    look = Sighting(
+        at_s=STARTED_S + 2.6,
+        why="end",
+        ranks=tuple(seen(page, f"read({word})") for page in pages),
+        blockers=(word,),
+        lacking=(word,),
+    )
+    return WorldResult(
+        spec=spec,
+        launch="fork",
+        started_at="2026-11-21T00:00:00Z",
+        started_s=STARTED_S,
+        ended_s=STARTED_S + 2.7,
+        history=tuple(sorted(history(error), key=lambda event: event.at_s)),
+        ending="proof",
+        reason="nothing can move",
+        dumps=tuple(make_dump(rank, stacks[rank], test) for rank in range(3)),
+        sightings=(look,),
+        operations=pages,
+        progress_s=STARTED_S + 0.42,
+        detected_s=STARTED_S + 2.6,
+        leftovers=(word,),
+    )
+
+
+def story(result: WorldResult, word: str = "word", **changes: Any) -> Story:  # noqa: ANN401
+    """Return what the page of a world is made from."""
+    telling = Telling(ROOT, lambda file, line: f"{word} # {line}" if file else "")
+    judged = judge_world(result, Symptoms(), telling)
+    attempt = Attempt("run", "folder", word, {"python": word, "jax": None})
+    data = verdict(judged.result, judged.finding, judged.diagnosis, attempt).to_json()
+    plain_story = Story(
+        result=judged.result,
+        finding=judged.finding,
+        diagnosis=judged.diagnosis,
+        verdict=json.loads(json.dumps(data)),
+        telling=telling,
+    )
+    return replace(plain_story, **changes)
+
+
+def shown(result: WorldResult, word: str = "word", **changes: Any) -> str:  # noqa: ANN401
+    """Return the page of a world."""
+    return attempt_page(story(result, word, **changes), ASSETS)
+
+
+class Elements(HTMLParser):
+    """Collects a page's elements in order, its attributes' names, its words, and its scripts."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, tuple[str, ...]]] = []
+        self.values: list[tuple[str, str]] = []
+        self.words = ""
+        self.scripts: dict[str, str] = {}
+        self._raw = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, tuple(name for name, _ in attrs)))
+        self.values += [(name, value or "") for name, value in attrs]
+        self._raw = dict(attrs).get("type") or "script" if tag == "script" else ""
+
+    def handle_endtag(self, tag: str) -> None:
+        self._raw = "" if tag == "script" else self._raw
+
+    def handle_data(self, data: str) -> None:
+        if self._raw:
+            self.scripts[self._raw] = data
+        else:
+            self.words += data
+
+
+def lane_data(page: str) -> dict[str, Any]:
+    """Return what the script reads."""
+    data: dict[str, Any] = json.loads(Elements(page).scripts["application/json"])
+    return data
+
+
+# What stands where
+
+
+def test_the_summary_is_the_first_heading() -> None:
+    """Before anything else, the one sentence."""
+    page = shown(world())
+    first = re.search(r"<h1[^>]*>(.*?)</h1>", page)
+    assert first is not None
+    assert Elements(first[1]).words == "rank 1 never reached all_word #2 (world group)"
+    assert '<b class="culprit">rank 1</b>' in first[1]
+
+
+def test_the_culprit_comes_first_then_who_waits() -> None:
+    """Ranks that did the same stand together."""
+    found = [(row.ranks, row.role, row.state) for row in rows(story(world()))]
+    assert found == [((1,), "culprit", "sleeping"), ((0, 2), "waiting", "waiting")]
+
+
+def test_a_failure_without_a_diagnosis_marks_the_rank_that_failed() -> None:
+    """Nobody waited for it, so nobody is a culprit; the reader still looks for somebody."""
+    alone = replace(world(), operations=(), sightings=(), dumps=(), progress_s=None)
+    ended = tuple(history(raised("ValueError: no step 5")))
+    told = story(replace(alone, history=ended, ending="settled"))
+    assert told.diagnosis is None
+    assert rows(told)[0].ranks == (2,)
+    assert rows(told)[0].role == "culprit"
+
+
+def test_an_exception_is_shown_whole_and_equal_ones_once() -> None:
+    """As pytest represents it."""
+    error = raised("ValueError: no step 5 in <b>/data</b>")
+    page = Elements(shown(world(error=error)))
+    assert page.words.count("ValueError: no step 5 in <b>/data</b>") >= 1
+    assert ("h2", ("id",)) in page.elements
+
+
+def test_the_line_that_runs_it_again_can_be_pasted_into_a_shell() -> None:
+    """Whatever the test's id holds."""
+    page = shown(world("it's; rm -rf *"))
+    assert (
+        "pytest &#x27;test_it.py::test[it&#x27;&quot;&#x27;&quot;&#x27;s; rm -rf *]&#x27;" in page
+    )
+    assert "--multihost-replay" in page
+
+
+def test_the_source_around_the_culprit_marks_its_line() -> None:
+    """One line of them."""
+    page = shown(world(), excerpt=[(16, "def read():"), (17, "    time.sleep(600)")])
+    assert re.findall(r'<span class="here"><i>(\d+)</i>', page) == ["17"]
+
+
+@pytest.mark.parametrize(
+    ("words", "keys"),
+    [(MEANINGS, Kind), (NEXT, Kind), (GROUNDS, DetectedBy), (OUTCOMES, Outcome)],
+)
+def test_there_are_words_for_everything_that_can_be_found(words, keys) -> None:
+    """A page never fails for want of a word."""
+    assert set(words) == set(get_args(keys))
+
+
+# Nothing of a test's gets out of hand
+
+HOSTILE = (
+    "</script><script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "' onclick='alert(1)",
+    "<!-- <style>",
+    "]]>&lt;",
+    "\x1b[31mred\x1b[0m\x1b]0;title\x07",
+    "a\u202eb\u2028c\x00d",
+    "\udce4",
+)
+
+
+@pytest.mark.parametrize("word", HOSTILE)
+def test_no_word_of_a_test_becomes_an_element(word: str) -> None:
+    """Its names, paths, lines, logs, notes and exceptions leave the page's structure alone."""
+
+    def page(word: str) -> Elements:
+        error = raised(f"ValueError: {word}", file=f"{word}.py", line=3)
+        logs = tuple(Log(rank, f"rank-{rank}.log", f"{word} {rank}") for rank in range(3))
+        told = world(word, error=error)
+        return Elements(shown(told, word, logs=logs, excerpt=[(17, word)], files=[f"{word}.log"]))
+
+    assert page(word).elements == page("harmless").elements
+
+
+@pytest.mark.parametrize("word", HOSTILE)
+def test_no_word_of_a_test_ends_the_data(word: str) -> None:
+    """The script reads what was meant."""
+    page = data_block("data", [word]).text
+    assert page.count("<") == 2
+    assert json.loads(Elements(page).scripts["application/json"]) == [word]
+
+
+def test_escape_sequences_are_gone_and_control_characters_are_seen() -> None:
+    """No terminal reads the page, and no letter changes the order of the others."""
+    assert (
+        plain("\x1b[1;32mgreen\x1b[0m \x1b]8;;http://x\x1b\\link\x1b]8;;\x07 \x1bM.")
+        == "green link ."
+    )
+    assert plain("bell\x07 turn\u202e") == "bell\u2407 turn\\u202e"
+    assert plain("tab\tline\nend") == "tab\tline\nend"
+
+
+def test_what_is_escaped_once_is_not_escaped_again() -> None:
+    """Elements in elements."""
+    assert (
+        element("p", element("b", "a & b", title='"')).text
+        == '<p><b title="&quot;">a &amp; b</b></p>'
+    )
+
+
+def test_a_page_loads_nothing_and_runs_its_own_script_alone() -> None:
+    """It works from disk, without a network, and says so to the browser."""
+    page = Elements(shown(world(), files=["verdict.json", "rank-0.log", "trace.json"]))
+    links = [value for name, value in page.values if name in ("href", "src")]
+    assert [link for link in links if re.match(r"\w+:|//", link)] == ["data:,"]
+    [policy] = [
+        value for name, value in page.values if name == "content" and "default-src" in value
+    ]
+    assert "default-src 'none'" in policy
+    for text in (ASSETS.script, ASSETS.style):
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"'sha256-{digest}'" in policy
+    assert "unsafe" not in policy
+
+
+# Logs
+
+
+def test_of_a_progress_bar_the_last_state_is_shown() -> None:
+    """As in a terminal in the end."""
+    assert as_shown("10%\r50%\r100%\ndone\r\n\x1b[2Kx\r") == "100%\ndone\nx"
+
+
+def test_a_long_line_without_an_end_takes_no_time() -> None:
+    """Half a megabyte: anything quadratic would not come back."""
+    assert len(as_shown("x" * 500_000)) == 500_000
+
+
+def test_a_big_log_is_cut_with_a_note_and_equal_logs_stand_once(tmp_path: Path) -> None:
+    """Both ends are shown, and where the rest is."""
+    told = folder(tmp_path, story(world()))
+    for rank in range(3):
+        text = "head\n" + "x" * 100_000 + "\ntail\n" if rank == 1 else "same\n"
+        (tmp_path / f"rank-{rank}.log").write_text(text)
+    page = Elements(write_page(tmp_path, told).read_text())
+    assert "head\n" in page.words
+    assert "tail\n" in page.words
+    assert re.search(r"\d+ bytes left out; all of it: rank-1.log", page.words)
+    assert page.words.count("same\n") == 1
+    assert len(page.words) < 60_000
+
+
+def test_a_log_that_is_no_text_is_shown(tmp_path: Path) -> None:
+    """A runtime may print anything."""
+    told = folder(tmp_path, story(world()))
+    (tmp_path / "rank-0.log").write_bytes(b"\xff\xfe\x00 <b>")
+    assert "\\xff\\xfe\u2400 &lt;b&gt;" in write_page(tmp_path, told).read_text()
+
+
+# The source around the culprit
+
+
+def folder(path: Path, told: Story) -> Story:
+    """Make a file of the culprit's, and return the story of a world that lives beside it."""
+    source = (
+        "import time\n\n\ndef other():\n    pass\n\n\ndef read():\n    time.sleep(600)\n\n\nx = 1\n"
+    )
+    (path / "storage.py").write_text(source)
+    assert told.diagnosis is not None
+    where = {
+        "rank": 1,
+        "file": "storage.py",
+        "line": 9,
+        "function": "read",
+        "source": "time.sleep(600)",
+    }
+    telling = Telling(str(path), told.telling.source_of)
+    return replace(told, diagnosis=replace(told.diagnosis, where=where), telling=telling)
+
+
+def test_the_excerpt_ends_with_its_function(tmp_path: Path) -> None:
+    """The lines of another one are no help."""
+    page = write_page(tmp_path, folder(tmp_path, story(world()))).read_text()
+    assert re.findall(r"<i>(\d+)</i>", page) == ["8", "9"]
+
+
+def test_a_file_that_has_changed_since_gives_no_excerpt(tmp_path: Path) -> None:
+    """Other lines beside the verdict's would mislead."""
+    told = folder(tmp_path, story(world()))
+    (tmp_path / "storage.py").write_text("# new\n" * 20)
+    assert "<i>" not in write_page(tmp_path, told).read_text()
+
+
+# The lanes
+
+
+def test_every_operation_is_on_the_lane_of_its_rank() -> None:
+    """Eight numbers each; an open one has no length."""
+    data = lane_data(shown(world()))
+    assert [len(each) // 8 for each in data["operations"]] == [2, 1, 2]
+    kind, sequence, begin, length, *_ = data["operations"][2][8:]
+    assert (data["kinds"][kind]["name"], sequence, begin, length) == ("all_word", 2, 420_000, -1)
+
+
+def test_the_lanes_know_who_waits_for_whom_and_since_when_nothing_moves() -> None:
+    """What the arrows and the dotted lines are drawn from."""
+    data = lane_data(shown(world()))
+    assert [(rank, ranks) for rank, ranks, _ in data["waits"]] == [(0, [1]), (2, [1])]
+    assert (data["progress"], data["told"], data["end"]) == (420_000, 2_600_000, 2_600_000)
+    assert [each["role"] for each in data["ranks"]] == ["waiting", "culprit", "waiting"]
+
+
+def test_faults_and_sync_points_are_marked() -> None:
+    """When, and on whose lane."""
+    data = lane_data(shown(world()))
+    assert [350_000, 1, "point", "sync point before"] in data["marks"]
+    assert [each[:4] for each in data["faults"]] == [[1, 360_000, -1, "delay"]]
+
+
+def test_of_too_many_operations_the_last_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And that there were more is said."""
+    monkeypatch.setattr(timelines, "MAX_OPERATIONS", 3)
+    page = shown(world())
+    data = lane_data(page)
+    assert [each[1] for each in data["operations"]] == [2, 1, 2]
+    assert data["left_out"] == 2
+    assert "2 earlier operations are not drawn" in page
+
+
+def covers(found: tuple[Stretch, ...], end_s: float) -> bool:
+    """Whether stretches cover all of the time and all of the width, in order."""
+    ends = [(0.0, 0.0), *((each.end_s, each.right) for each in found)]
+    begins = [*((each.begin_s, each.left) for each in found), (end_s, 1.0)]
+    return all(one == pytest.approx(other) for one, other in zip(ends, begins, strict=True))
+
+
+def test_a_long_silence_is_short_on_the_axis() -> None:
+    """A second of work before a minute of silence has most of the width."""
+    found = stretches([each / 10 for each in range(11)], end_s=60.0)
+    assert [each.is_silence for each in found] == [False, True]
+    assert found[0].right > 0.5
+    assert covers(found, 60.0)
+
+
+@pytest.mark.parametrize("moments", [[], [0.5, 1.0, 1.5], [0.1 * each for each in range(12)]])
+def test_where_things_happen_all_along_the_axis_is_to_scale(moments: list[float]) -> None:
+    """Nothing is shortened that can be read as it is; nothing at all where nothing happened."""
+    found = stretches(moments, end_s=2.0)
+    assert [each.is_silence for each in found] == [False]
+    assert covers(found, 2.0)
+
+
+def test_silences_between_are_shortened_too() -> None:
+    """Start-up, a slow step, the hang."""
+    moments = [*(10 + each / 10 for each in range(10)), *(30 + each / 10 for each in range(10))]
+    found = stretches(moments, end_s=90.0)
+    assert sum(each.is_silence for each in found) == 3
+    assert covers(found, 90.0)
+
+
+def test_a_world_of_no_length_has_an_axis() -> None:
+    """It ended as it began."""
+    assert stretches([], end_s=0.0) == ()
+
+
+# The page of a run
+
+
+def told(nodeid: str, status: str, outcome: str, **changes: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Return a line of verdicts.jsonl, as far as the page reads it."""
+    plain_told = {
+        "nodeid": nodeid,
+        "status": status,
+        "outcome": outcome,
+        "dir": nodeid,
+        "attempt": 1,
+        "worker": None,
+        "world_size": 4,
+        "backend": "gloo",
+        "duration_s": 1.5,
+        "environment": {"python": "3.11.7", "jax": None},
+        "diagnosis": None,
+        "rank_results": [{"error": None}],
+    }
+    return {**plain_told, **changes}
+
+
+def test_a_run_lists_all_tests_the_hung_ones_first() -> None:
+    """Those with a page of their own have a link to it."""
+    hung = {"kind": "straggler", "summary": "rank 0 <never> came"}
+    verdicts = [
+        told("passes", "passed", "passed"),
+        told("expected", "passed", "hung", diagnosis=hung),
+        told("hangs", "failed", "hung", diagnosis=hung),
+        told("fails", "failed", "failed", attempt=2),
+    ]
+    page = run_page("2026-run", verdicts, {"hangs", "expected"}, ASSETS)
+    assert re.findall(r"<code>(\w+)</code>", page) == ["hangs", "fails", "passes", "expected"]
+    assert re.findall(r'href="(\w+)/report.html"', page) == ["hangs", "expected"]
+    assert "1 hung, 1 failed, 2 passed" in page
+    assert "rank 0 &lt;never&gt; came" in page
+    assert "attempt 2" in page
+
+
+def test_a_run_without_a_world_has_a_page(tmp_path: Path) -> None:
+    """It may have been killed before the first one ended."""
+    (tmp_path / "verdicts.jsonl").touch()
+    assert "No test ran" in write_index(tmp_path).read_text()
