@@ -34,7 +34,10 @@ from pytest_multihost.testing import (
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 ROOT = "/home/u/project"
-FILES = ".pytest_multihost/2026-11-21T00-00-00Z-4711/test_ckpt.py-test_restore-4-gloo-1f3a-1"
+FILES = (
+    ".pytest_multihost/2026-11-21T00-00-00Z-4711/test_ckpt.py-test_restore-4-gloo-1f3a-1"
+    "/report.html"
+)
 SITE = "/opt/venv/lib/python3.11/site-packages"
 OURS = str(Path(pytest_multihost.__file__).parent)
 RUNNING = (  # what runs the test in every rank, innermost first
