@@ -20,6 +20,7 @@ from pytest_multihost.analysis.waits import (
     find_waits,
     graph_of,
     launched_work,
+    left_alone,
 )
 from pytest_multihost.model.diagnosis import Confidence, Kind
 from pytest_multihost.model.operation import Operation
@@ -38,6 +39,7 @@ class Cause:
         operation: The operation that the first of the waiting waits in, if it is one.
         waits: All waits of the world.
         at_s: When it came to that, on the monotonic clock; None where that is not known.
+        error: By which exception the culprit left the operation, where that is known.
     """
 
     kind: Kind
@@ -48,6 +50,7 @@ class Cause:
     operation: Operation | None = None
     waits: tuple[Wait, ...] = ()
     at_s: float | None = None
+    error: str = ""
 
 
 _ORDER: tuple[Kind, ...] = (
@@ -119,15 +122,16 @@ def _cause(
         return None
     into = [wait for wait in waits if rank in wait.missing]
     if kind == "transport":
-        return _transport(standing, waiters, waits)
+        return _transport(standing, waiters, waits, standings)
     if kind == "unknown":
         return Cause(kind="unknown", confidence="unknown", waits=tuple(waits))
+    left = [wait for wait in into if wait.operation and left_alone(wait.operation, standing)]
     return Cause(
         kind=kind,
         confidence=_confidence(kind, into),
         culprits=(rank,),
         waiting=tuple(sorted(waiters)),
-        operation=_first_operation(into),
+        operation=_first_operation(left or into),
         waits=tuple(waits),
         at_s=standing.since_s if standing.since_s is not None else _since_s(into),
     )
@@ -159,8 +163,17 @@ def _confidence(kind: Kind, into: Sequence[Wait]) -> Confidence:
     return "likely"
 
 
-def _transport(standing: Standing, waiters: frozenset[int], waits: Sequence[Wait]) -> Cause:
-    """All who belong to the operation are in it, and nothing moves."""
+def _transport(
+    standing: Standing,
+    waiters: frozenset[int],
+    waits: Sequence[Wait],
+    standings: Mapping[int, Standing],
+) -> Cause:
+    """All who belong to the operation have entered it, and nothing moves.
+
+    Where one of them has left it again by an exception of its own, it is to blame, whatever it has
+    done since.
+    """
     own = [wait for wait in waits if wait.rank == standing.rank and wait.operation is not None]
     operation = _first_operation(own)
     fellows = {
@@ -171,10 +184,17 @@ def _transport(standing: Standing, waiters: frozenset[int], waits: Sequence[Wait
         and wait.operation.group_key == operation.group_key
         and wait.operation.sequence == operation.sequence
     }
+    errors = {
+        rank: left.error
+        for rank, each in standings.items()
+        if operation is not None and (left := left_alone(operation, each)) is not None
+    }
     return Cause(
         kind="transport",
         confidence="likely",
-        waiting=tuple(sorted(waiters | fellows | {standing.rank})),
+        culprits=tuple(sorted(errors)),
+        error=next(iter(errors.values()), ""),
+        waiting=tuple(sorted((waiters | fellows | {standing.rank}) - set(errors))),
         operation=operation,
         waits=tuple(waits),
         at_s=_since_s(own),
@@ -302,4 +322,5 @@ def _both(one: Cause, two: Cause) -> Cause:
         operation=one.operation,
         waits=one.waits,
         at_s=min(moments, default=None),
+        error=one.error,
     )

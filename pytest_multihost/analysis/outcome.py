@@ -75,6 +75,7 @@ class Finding:
         headline: The rank that decided, if one did.
         when: The phase that pytest is to report it in.
         ranks: One finding each.
+        symptoms: How the backend tells of another rank's failure.
     """
 
     outcome: Outcome
@@ -83,6 +84,7 @@ class Finding:
     headline: int | None
     when: Literal["setup", "call", "teardown"]
     ranks: tuple[RankFinding, ...]
+    symptoms: Symptoms = Symptoms()
 
 
 def judge(result: WorldResult, symptoms: Symptoms) -> Finding:
@@ -104,6 +106,7 @@ def judge(result: WorldResult, symptoms: Symptoms) -> Finding:
         headline=decisive.facts.rank if decisive else None,
         when=_when(status, ranks),
         ranks=ranks,
+        symptoms=symptoms,
     )
 
 
@@ -161,7 +164,7 @@ def _is_symptom(data: Mapping[str, Any], text: str, symptoms: Symptoms) -> bool:
     """Whether an exception follows from another rank; no runtime asserts that a peer is gone."""
     if data["type"] in _SAID_BY_TESTS:
         return False
-    return bool(data["is_harness_symptom"]) or _matches(symptoms.raised, text)
+    return bool(data["is_harness_symptom"]) or matches(symptoms.raised, text)
 
 
 def _subtests_failed(facts: RankFacts) -> RankFinding:
@@ -176,7 +179,7 @@ def _died(facts: RankFacts, status: ExitStatus, last_words: str, symptoms: Sympt
         summary += ", before it had reported"
     if status.code == BROKEN:
         summary = f"lost its connection to pytest in {facts.phase}, exit code {BROKEN}"
-    is_symptom = _matches(symptoms.fatal, last_words)
+    is_symptom = matches(symptoms.fatal, last_words)
     return RankFinding(facts, "collateral" if is_symptom else "crashed", facts.exited_s, summary)
 
 
@@ -372,7 +375,8 @@ def _error(data: Mapping[str, Any]) -> RankError:
     )
 
 
-def _matches(patterns: Iterable[str], text: str) -> bool:
+def matches(patterns: Iterable[str], text: str) -> bool:
+    """Tell whether a text contains what any of the regular expressions says."""
     return any(re.search(pattern, text, re.DOTALL) for pattern in patterns)
 
 

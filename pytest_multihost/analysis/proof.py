@@ -247,9 +247,11 @@ class _View:
         One that wakes up again and again only looks whether its operation has ended.
         """
         ends_s = thread.ends_s
+        waited = self.now.waited(self.process.rank, thread.tid)
         if self._is_same(thread) and ends_s is not None and ends_s <= self.deadline_s:
-            name = self.now.waited(self.process.rank, thread.tid)[-1].name
-            yield f"gives up {name}{self._until(thread)}"
+            yield f"gives up {waited[-1].name}{self._until(thread)}"
+        elif any(each.has_limit for each in waited):
+            yield f"may give up {waited[-1].name} at a time that its caller has set"
 
     def _own(self, thread: Thread) -> Iterator[str]:
         """Yield what a runtime's own thread does beyond waiting; its short limits are its own."""

@@ -6,10 +6,10 @@ up waiting counts as still waiting, and whoever came too late for it had not com
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from pytest_multihost.analysis.facts import RankFacts
-from pytest_multihost.analysis.outcome import Finding, RankFinding
+from pytest_multihost.analysis.outcome import Finding, RankFinding, Symptoms, matches
 from pytest_multihost.analysis.waits import Standing, State
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.result import WorldResult
@@ -48,6 +48,7 @@ def standings_of(result: WorldResult, finding: Finding) -> tuple[Standing, ...]:
             last.get(each.facts.rank, Operations(each.facts.rank)),
             is_end=is_end,
             restless=_restless(result.sightings),
+            symptoms=finding.symptoms,
         )
         for each in finding.ranks
     )
@@ -84,6 +85,7 @@ def _standing(
     *,
     is_end: bool,
     restless: frozenset[int],
+    symptoms: Symptoms,
 ) -> Standing:
     facts = finding.facts
     state = _state(finding, seen)
@@ -102,7 +104,15 @@ def _standing(
         is_restless=facts.rank in restless,
         locks=seen.locks,
         is_lost=finding.outcome == "collateral" and finding.at_s is not None,
+        broke=tuple(broken_by(last, symptoms)),
     )
+
+
+def broken_by(last: Operations, symptoms: Symptoms) -> Iterator[Operation]:
+    """Yield what a rank left by an exception of its own: none that tells of another rank."""
+    for each in last.recent:
+        if each.failed and each.error and not matches(symptoms.raised, each.error):
+            yield each
 
 
 def _state(finding: RankFinding, seen: RankSighting) -> State:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from pytest_multihost.analysis.diagnose import Cause
 from pytest_multihost.analysis.outcome import RankFinding
@@ -145,8 +146,14 @@ def _deadlock(cause: Cause, findings: Mapping[int, RankFinding], result: WorldRe
 
 def _transport(cause: Cause, findings: Mapping[int, RankFinding], result: WorldResult) -> str:
     del findings
-    words = operation_words(cause.operation, result) if cause.operation else "an operation"
-    return f"{rank_set(cause.waiting)} have entered {words}, and nothing moves"
+    operation = cause.operation
+    words = operation_words(operation, result) if operation else "an operation"
+    if cause.culprits:
+        error = f"{rank_set(cause.culprits)} left {words} by {cause.error}"
+        return f"{error}{_wait_words(replace(cause, operation=None), result)}"
+    members = operation.group if operation is not None else ()
+    inside = [rank for rank in cause.waiting if rank in members] or cause.waiting
+    return f"{rank_set(inside)} have entered {words}, and nothing moves"
 
 
 def _stuck(cause: Cause, findings: Mapping[int, RankFinding], result: WorldResult) -> str:

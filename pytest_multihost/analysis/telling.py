@@ -18,7 +18,7 @@ from pytest_multihost.analysis.merge import group_by_main_stack
 from pytest_multihost.analysis.outcome import Finding, RankFinding
 from pytest_multihost.analysis.standings import standings_of
 from pytest_multihost.analysis.summary import operation_words, planned_freeze, summary
-from pytest_multihost.analysis.waits import Standing, Wait
+from pytest_multihost.analysis.waits import Standing, Wait, left_alone
 from pytest_multihost.model.diagnosis import (
     DetectedBy,
     Diagnosis,
@@ -201,12 +201,19 @@ def _where(
     result: WorldResult,
     telling: Telling,
 ) -> Mapping[str, object] | None:
-    """Return the first culprit's innermost frame in the user's own code."""
+    """Return the first culprit's innermost frame in the user's own code.
+
+    Of one that has left what the others wait in, the line that began it.
+    """
     if not cause.culprits:
         return None
     rank = cause.culprits[0]
-    place = _place_of(rank, findings[rank], standings[rank], result, telling)
-    return {"rank": rank, **asdict(place)} if place is not None else None
+    if cause.kind == "transport" and cause.operation is not None:
+        left = left_alone(cause.operation, standings[rank])
+        frame = left.frame if left is not None else None
+        return {"rank": rank, **asdict(place(frame, telling))} if frame is not None else None
+    found = _place_of(rank, findings[rank], standings[rank], result, telling)
+    return {"rank": rank, **asdict(found)} if found is not None else None
 
 
 def _place_of(
@@ -292,7 +299,8 @@ def _last_words(standing: Standing, operation: Operation, result: WorldResult) -
     last = max(theirs, key=lambda each: each.sequence, default=None)
     if last is None:
         return "entered no operation of this group"
-    return f"its last operation in this group was {operation_words(last, result)}"
+    left = f", which it left by {last.error}" if last.error else ""
+    return f"its last operation in this group was {operation_words(last, result)}{left}"
 
 
 def _notes(

@@ -53,6 +53,7 @@ class Standing:
         is_restless: Whether its main thread has been running, if only to wait again.
         locks: Ranks that hold a file lock which it waits for.
         is_lost: Whether its runtime gave up, for want of another rank.
+        broke: Operations that it left by an exception which no other rank caused.
     """
 
     rank: int
@@ -66,6 +67,7 @@ class Standing:
     is_restless: bool = False
     locks: tuple[int, ...] = ()
     is_lost: bool = False
+    broke: tuple[Operation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +163,11 @@ def has_broken_off(operation: Operation, other: Standing) -> bool:
     if other.state == "raised":
         return any(each.failed for each in theirs)
     return any(each.is_open for each in theirs) or operation.sequence == 0
+
+
+def left_alone(operation: Operation, other: Standing) -> Operation | None:
+    """Return this collective as another member has left it by an exception of its own, if so."""
+    return next((each for each in other.broke if _is_same_collective(operation, each)), None)
 
 
 def _is_same_collective(one: Operation, two: Operation) -> bool:

@@ -43,6 +43,8 @@ class Operation:
         ended_s: When it was over; None while it is open.
         waited_s: Since when a thread waits for its end; None for work that only runs beside.
         failed: Whether it was left by an exception.
+        error: By which, in one line; empty where that is not known.
+        has_limit: Whether its caller has limited how long it waits; nobody else knows how long.
         thread: Native id of the thread that began it, or waits for it.
         frame: The user's line that began it, or waits for it.
         source: Who tells: ``recorder``, ``flight-recorder``, ``native-frames``, ``harness``.
@@ -61,6 +63,8 @@ class Operation:
     ended_s: float | None = None
     waited_s: float | None = None
     failed: bool = False
+    error: str = ""
+    has_limit: bool = False
     thread: int = 0
     frame: Frame | None = None
     source: str = "recorder"

@@ -53,7 +53,9 @@ _FIRST, _WORDS = _RECORDS_AT // 8, _STRIDE // 8
 _NOWHERE_AT = _RECORDS_AT + _STRIDE * RECORDS
 _TEXTS_AT = _NOWHERE_AT + _STRIDE
 _SIZE = _TEXTS_AT + _TEXT_BYTES
-_FAILED = 1
+_FAILED, _LIMITED, _ERROR_BITS = 1, 2, 2
+"""Flags: left by an exception, the number of whose text is above them; gives up by itself."""
+
 _KINDS: tuple[OperationKind, ...] = get_args(OperationKind)
 _READS = 20
 
@@ -247,14 +249,18 @@ class SlotPage:
         """Note that the operation noted at `at` is over."""
         self._words[at + _ENDED] = now_ns
 
+    def limit(self, at: int) -> None:
+        """Note that the caller of the operation noted at `at` has limited how long it may take."""
+        self._halves[at * 2 + _FLAGS_AT // 4] = _LIMITED
+
     def began_ns(self, at: int) -> int:
         """Return when the operation noted at `at` began."""
         began: int = self._words[at]
         return began
 
-    def fail(self, at: int, now_ns: int) -> None:
-        """Note that the operation noted at `at` was left by an exception."""
-        self._halves[at * 2 + _FLAGS_AT // 4] = _FAILED
+    def fail(self, at: int, now_ns: int, error: str = "") -> None:
+        """Note that the operation noted at `at` was left by an exception, and by which."""
+        self._halves[at * 2 + _FLAGS_AT // 4] = _FAILED | self.detail(error) << _ERROR_BITS
         self._words[at + _ENDED] = now_ns
 
 
@@ -380,6 +386,8 @@ def _operation(record: tuple[Any, ...], texts: list[str]) -> Operation:
         ended_s=ended / 1e9 if ended else None,
         waited_s=waited / 1e9 if waited else None,
         failed=bool(flags & _FAILED),
+        error=texts[flags >> _ERROR_BITS],
+        has_limit=bool(flags & _LIMITED),
         thread=thread,
         frame=Frame(texts[file], line, texts[function]) if file else None,
     )

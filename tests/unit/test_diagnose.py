@@ -84,6 +84,8 @@ class Case:
 FIRST = collective(1)
 SECOND = collective(2)
 PAIR = collective(1, group=(0, 1))
+BROKEN_PAIR = replace(done(PAIR), failed=True, error="DistStoreError: Too many open files")
+BARRIER_OF_ALL = collective(1, name="barrier", group=(0, 1, 2))
 OTHER_PAIR = collective(1, group=(1, 2))
 BARRIER = collective(1, name="barrier")
 FROM_0 = collective(1, name="broadcast", root=0)
@@ -236,6 +238,28 @@ CASES = {
     ),
     "everybody is there": Case(
         [stands(r, FIRST) for r in ALL], "transport", (), ALL, confidence="likely"
+    ),
+    "one has left by an exception of its own, and waits elsewhere": Case(
+        [
+            stands(0, BROKEN_PAIR, BARRIER_OF_ALL, broke=(BROKEN_PAIR,)),
+            stands(1, PAIR),
+            stands(2, BARRIER_OF_ALL),
+        ],
+        "transport",
+        (0,),
+        (1, 2),
+        confidence="likely",
+    ),
+    "one has left another operation by an exception of its own": Case(
+        [
+            stands(0, BROKEN_PAIR, BARRIER_OF_ALL, broke=(replace(BROKEN_PAIR, ordinal=1),)),
+            stands(1, PAIR),
+            stands(2, BARRIER_OF_ALL),
+        ],
+        "transport",
+        (),
+        (0, 1, 2),
+        confidence="likely",
     ),
     "a receive without a send": Case(
         [stands(0, transfer("recv", 1)), stands(1, label="SLEEPING")], "straggler", (1,), (0,)

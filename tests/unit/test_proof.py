@@ -296,6 +296,17 @@ def test_a_thread_in_an_open_operation_may_poll() -> None:
     assert blockers(first, later(first, polls), deadline_s=DEADLINE_S) == ()
 
 
+@pytest.mark.parametrize("wait", [thread("clock_nanosleep", ends_s=100.5, runs=6), thread()])
+def test_an_operation_that_its_caller_has_limited_may_end(wait: Thread) -> None:
+    """It polls, or the kernel holds a limit that nobody can read; both end when they like."""
+    limited = operation(has_limit=True)
+    first = moment(process(), operations=(limited,))
+    found = blockers(first, later(first, process(wait)), deadline_s=DEADLINE_S)
+    assert found == (
+        "rank 0: main thread may give up all_reduce at a time that its caller has set",
+    )
+
+
 @pytest.mark.parametrize(
     "changed",
     [

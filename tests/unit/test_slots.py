@@ -47,6 +47,27 @@ def test_what_is_noted_is_read(page: SlotPage, recorder: Recorder) -> None:
     assert read_slots(page.path, rank=0).entered == {((0, 2), 1, ""): 2, ((0, 1), 0, ""): 0}
 
 
+def test_an_exception_is_noted_in_one_line(page: SlotPage, recorder: Recorder) -> None:
+    """Also one that cannot say what it is."""
+
+    class WordlessError(Exception):
+        def __str__(self) -> str:
+            raise ValueError
+
+    for error in (OSError("no more\nfiles"), WordlessError(), None):
+        recorder.fail(recorder.begin("barrier", "collective", (0, 1)), error)
+    found = read_slots(page.path, rank=0).recent
+    assert [each.error for each in found] == ["OSError: no more", "", ""]
+    assert all(each.failed and not each.has_limit for each in found)
+
+
+def test_a_limit_of_the_callers_is_noted(page: SlotPage, recorder: Recorder) -> None:
+    """It does not look like a failure."""
+    page.limit(recorder.begin("store.wait", "wait", (0, 1)))
+    (found,) = read_slots(page.path, rank=0).open
+    assert (found.has_limit, found.failed, found.error) == (True, False, "")
+
+
 def test_a_wait_is_noted_and_left(page: SlotPage, recorder: Recorder) -> None:
     """The operation stays open; its line becomes that of the wait."""
     at = recorder.begin("all_reduce", "collective", (0, 1), is_waited=False)

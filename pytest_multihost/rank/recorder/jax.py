@@ -126,8 +126,8 @@ class _Noting:
             depth.is_inside = True
             try:
                 result = call(*args, **kwargs)
-            except BaseException:
-                recorder.fail(at)
+            except BaseException as error:
+                recorder.fail(at, error)
                 raise
             finally:
                 depth.is_inside = False

@@ -23,6 +23,7 @@ Ranks = tuple[int, ...]
 OnBegin = Callable[[str, OperationKind], None]
 
 _NOWHERE: Where = (0, 0, 0)
+_MAX_ERROR = 200
 
 
 class _Thread(threading.local):
@@ -132,17 +133,21 @@ class Recorder:
         """Note that the operation at `at` is over."""
         self.page.end(at, now_ns())
 
-    def fail(self, at: int) -> None:
+    def fail(self, at: int, error: BaseException | None = None) -> None:
         """Note that the operation at `at` was left by an exception."""
-        self.page.fail(at, now_ns())
+        at_ns = now_ns()
+        text = ""
+        with contextlib.suppress(Exception):  # one that cannot be put into words
+            text = f"{type(error).__name__}: {error}".partition("\n")[0] if error else ""
+        self.page.fail(at, at_ns, text[:_MAX_ERROR])
 
     @contextlib.contextmanager
     def during(self, at: int) -> Iterator[None]:
         """End the operation at `at` with the block, whichever way the block ends."""
         try:
             yield
-        except BaseException:
-            self.fail(at)
+        except BaseException as error:
+            self.fail(at, error)
             raise
         self.end(at)
 

@@ -147,8 +147,8 @@ class Calls:
                 at = NO_PLACE
             try:
                 work = original(pg, *args, **kwargs)
-            except BaseException:
-                fail(at)
+            except BaseException as error:
+                fail(at, error)
                 raise
             try:  # noqa: SIM105 - suppress() takes half a microsecond
                 hold(work, at, group, opts)
@@ -178,8 +178,8 @@ class Calls:
                 at = NO_PLACE
             try:
                 work = original(pg, *args, **kwargs)
-            except BaseException:
-                recorder.fail(at)
+            except BaseException as error:
+                recorder.fail(at, error)
                 raise
             with contextlib.suppress(Exception):
                 works.hold(work, at, group, None)
@@ -200,17 +200,17 @@ class Calls:
             __tracebackhide__ = True
             try:
                 work = original(pg, *args, **kwargs)
-            except BaseException:
-                self._end_batch(None, pg, failed=True)
+            except BaseException as error:
+                self._end_batch(None, pg, error=error)
                 raise
             self._end_batch(work, pg)
             return work
 
         return pose_as(original, noted, "_end_coalescing")
 
-    def _end_batch(self, work: Any, pg: Any, *, failed: bool = False) -> None:  # noqa: ANN401 - torch's
+    def _end_batch(self, work: Any, pg: Any, *, error: BaseException | None = None) -> None:  # noqa: ANN401 - torch's
         with contextlib.suppress(Exception):
-            self.works.end_batch(work, self.groups.of(pg), failed=failed)
+            self.works.end_batch(work, self.groups.of(pg), error=error)
 
 
 def _root(root_at: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:

@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import update_wrapper
 from types import ModuleType
 from typing import Any
@@ -149,7 +150,14 @@ class Creation:
             keys = ""
             with contextlib.suppress(Exception):  # arguments that torch will refuse
                 keys = _keys(args, kwargs)
-            begin = lambda: self._begin(f"store.{name}", None, keys)  # noqa: E731 - as above
+            has_limit = any(isinstance(each, timedelta) for each in (*args, *kwargs.values()))
+
+            def begin() -> int:
+                at = self._begin(f"store.{name}", None, keys)
+                if has_limit:
+                    self.recorder.page.limit(at)
+                return at
+
             return self._during(begin, original, (store, *args), kwargs)
 
         return pose_as(original, noted, name)
@@ -167,8 +175,8 @@ class Creation:
         self._depth.count += 1
         try:
             result = original(*args, **kwargs)
-        except BaseException:
-            self.recorder.fail(at)
+        except BaseException as error:
+            self.recorder.fail(at, error)
             raise
         finally:
             self._depth.count -= 1

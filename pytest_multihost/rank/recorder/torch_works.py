@@ -126,11 +126,11 @@ class Works:
         self.held.pop(id(work), None)
         self._end(places)
 
-    def _fail_wait(self, work: object, places: tuple[int, ...]) -> None:
+    def _fail_wait(self, work: object, places: tuple[int, ...], error: BaseException) -> None:
         with contextlib.suppress(Exception):
             self.held.pop(id(work), None)
             for at in places:
-                self.recorder.fail(at)
+                self.recorder.fail(at, error)
 
     def _noted_wait(self, original: Function, name: str) -> Function:
         begin, end, fail = self._begin_wait, self._end_wait, self._fail_wait
@@ -142,8 +142,8 @@ class Works:
                 thread.work, at = 0, thread.at
                 try:
                     result = original(work, *args, **kwargs)
-                except BaseException:
-                    fail(work, (at,))
+                except BaseException as error:
+                    fail(work, (at,), error)
                     raise
                 page.end(at, now_ns())
                 return result
@@ -155,8 +155,8 @@ class Works:
                 return original(work, *args, **kwargs)
             try:
                 result = original(work, *args, **kwargs)
-            except BaseException:
-                fail(work, places)
+            except BaseException as error:
+                fail(work, places, error)
                 raise
             end(work, places)
             return result
@@ -177,11 +177,17 @@ class Works:
         """Collect what is launched from now on in this thread: one work will stand for it all."""
         self._thread.coalesced = []
 
-    def end_batch(self, work: Any, group: Group, *, failed: bool = False) -> None:  # noqa: ANN401 - torch's
+    def end_batch(
+        self,
+        work: Any,  # noqa: ANN401 - torch's
+        group: Group,
+        *,
+        error: BaseException | None = None,
+    ) -> None:
         """Note that the batch of this thread has been launched, or has failed to be."""
         places, self._thread.coalesced = tuple(self._thread.coalesced or ()), None
-        if failed:
-            self._fail_wait(work, places)
+        if error is not None:
+            self._fail_wait(work, places, error)
         elif work is None:
             self._end(places)
         elif places:
