@@ -17,7 +17,7 @@ ORBAX_NEWEST := orbax-checkpoint==0.12.8
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help demo test lint bench-faults bench-first soak corpus clean
+.PHONY: help demo test lint bench-faults bench-first soak corpus docs clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -82,6 +82,13 @@ bench-faults: $(READY) ## Hold what faults do to real libraries against what was
 
 corpus: $(READY) ## Score the verdicts on programs that hang, and on innocents
 	$(BIN)/python benchmarks/corpus.py $(CORPUS_ARGS)
+
+docs: .venv/ready-docs ## Build the guide into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+.venv/ready-docs: $(READY)
+	$(BIN)/python -m pip install --quiet --group docs
+	@touch $@
 
 clean: ## Remove .venv and all that builds, tools and runs leave behind
 	rm -rf .venv build dist site *.egg-info .coverage .coverage.* .hypothesis

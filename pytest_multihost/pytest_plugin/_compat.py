@@ -52,10 +52,13 @@ class ColouredRepr(ExceptionRepr):
         self._paint = paint
 
     def toterminal(self, tw: Any) -> None:  # noqa: ANN401 - private to pytest
-        """Write everything."""
+        """Write everything; what happened without a traceback in the colour of errors."""
         sections, self._plain.sections = self._plain.sections, []
         try:
-            self._plain.toterminal(tw)
+            if type(self._plain) is ReprExceptionInfo:  # made by make_longrepr
+                tw.line(str(self._plain), red=True, bold=True)
+            else:
+                self._plain.toterminal(tw)
         finally:
             self._plain.sections = sections
         for title, text, separator in sections:
