@@ -27,7 +27,8 @@ COMMAND = ("-m", "pytest", "-p", "timeout", "-p", "multihost_hangs", "--ranks", 
 def main() -> None:
     """Run the example and draw it."""
     text = on_a_terminal([sys.executable, *COMMAND])
-    shown = text[text.index("HUNG") :].partition("short test summary")[0]
+    begin = text.rindex("\n", 0, text.index("HUNG"))  # with the line's colour
+    shown = text[begin + 1 :].partition("short test summary")[0]
     lines = [line for line in shown.replace("\r", "").splitlines() if "====" not in line]
     console = Console(record=True, width=COLUMNS, file=open(os.devnull, "w"))  # noqa: PTH123, SIM115
     console.print(Text.from_ansi("$ pytest --ranks 4"))
