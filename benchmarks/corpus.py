@@ -1,13 +1,15 @@
 """How well are hangs told? Run the corpus and score the verdicts.
 
-    python benchmarks/corpus.py [--load N] [--only NAME] [--json FILE]
+    python benchmarks/corpus.py [--only NAME] [--backend NAME] [--hosts KIND] [--load N] [--json F]
 
 Runs every program of tests/corpus, reads verdicts.jsonl by its contract (docs/verdict.md) alone
 and compares each verdict with the expectation beside the program. Prints a table and the score;
 exits with 1 if a hang was missed, fewer than 95 % were told exactly, an innocent was accused or
 failed, or verdicts came late.
 
---load keeps N other processes computing meanwhile. --only runs programs whose id contains NAME.
+--load keeps N other processes computing meanwhile. --only runs programs whose id contains NAME,
+--backend those of one backend. --hosts runs them on hosts of that kind: netns, or netns:2; what is
+expected is the same.
 """
 
 from __future__ import annotations
@@ -87,17 +89,18 @@ def main() -> int:
     """Run the corpus, print the table and the score, and return the exit code."""
     options = _options()
     scores: list[Score] = []
-    programs = _programs(options.only)
+    programs = _programs(options.only, options.backend)
     print(HEADING)
     with _load(options.load):
         for module, expectations in programs.items():
-            for each in _run(module, expectations):
+            for each in _run(module, expectations, options.hosts):
                 print(_row(each), flush=True)
                 scores.append(each)
     failures = _summary(scores)
     if options.json:
         rows = [asdict(score) for score in scores]
-        text = json.dumps({"load": options.load, "scores": rows, "failures": failures}, indent=1)
+        about = {"load": options.load, "hosts": options.hosts}
+        text = json.dumps({**about, "scores": rows, "failures": failures}, indent=1)
         Path(options.json).write_text(text + "\n", encoding="utf-8")
     for failure in failures:
         print(f"not met: {failure}")
@@ -108,6 +111,8 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--load", type=int, default=0, help="busy processes beside")
     parser.add_argument("--only", default="", help="part of the ids to run")
+    parser.add_argument("--backend", default="", help="the backend whose programs are to run")
+    parser.add_argument("--hosts", default="one", help="what the hosts are made from")
     parser.add_argument("--json", default="", help="file for the scores")
     return parser.parse_args()
 
@@ -125,8 +130,13 @@ def _load(number: int) -> Iterator[None]:
             process.wait()
 
 
-def _programs(only: str) -> dict[str, dict[str, Mapping[str, Any]]]:
-    """Return what is expected of each program, by module and id, where the id contains `only`."""
+def _programs(only: str, backend: str) -> dict[str, dict[str, Mapping[str, Any]]]:
+    """Return what is expected of each program, by module and id.
+
+    Args:
+        only: A part of the ids of those that are meant.
+        backend: Their backend; empty for all.
+    """
     with tempfile.TemporaryDirectory(prefix="multihost-corpus-") as scratch:
         path = Path(scratch, "expectations")
         ended = _pytest(["--collect-only", "-q"], {EXPECTATIONS: str(path)})
@@ -137,19 +147,20 @@ def _programs(only: str) -> dict[str, dict[str, Mapping[str, Any]]]:
         found = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     programs: dict[str, dict[str, Mapping[str, Any]]] = {}
     for each in found:
-        if only in each["nodeid"]:
+        if only in each["nodeid"] and backend in ("", each["expected"]["backend"]):
             module = each["nodeid"].partition("::")[0]
             programs.setdefault(module, {})[each["nodeid"]] = each["expected"]
     return programs
 
 
-def _run(module: str, expectations: Mapping[str, Mapping[str, Any]]) -> list[Score]:
+def _run(module: str, expectations: Mapping[str, Mapping[str, Any]], hosts: str) -> list[Score]:
     """Run programs of one module and score them.
 
     In their own run of pytest: what it imports, and what goes wrong in it, is its own affair.
     """
     with tempfile.TemporaryDirectory(prefix="multihost-corpus-") as scratch:
-        ended = _pytest([*expectations, "--multihost-artifacts", scratch])
+        places = ["--multihost-artifacts", scratch, "--multihost-hosts", hosts]
+        ended = _pytest([*expectations, *places])
         verdicts = Path(scratch, "verdicts.jsonl")
         lines = verdicts.read_text(encoding="utf-8").splitlines() if verdicts.exists() else []
         found = {verdict["nodeid"]: verdict for verdict in map(json.loads, lines)}
@@ -243,7 +254,15 @@ def _word(verdict: Mapping[str, Any] | None, *, is_accused: bool, is_right: bool
 
 def _ending(expected: Mapping[str, Any], verdict: Mapping[str, Any]) -> str:
     wanted = "/".join([*expected["outcomes"], *expected["statuses"][:1]])
-    return f"was {verdict['outcome']}/{verdict['status']}, not {wanted}: {verdict['reason']}"
+    ends = "; ".join(_end(each) for each in verdict["rank_results"])
+    told = f"was {verdict['outcome']}/{verdict['status']}, not {wanted}"
+    return f"{told}: {verdict['reason']} ({ends})"
+
+
+def _end(rank: Mapping[str, Any]) -> str:
+    message = (rank["error"] or {}).get("message", "").partition("\n")[0]
+    code = f"exit {rank['exit_code']}" if rank["signal"] is None else f"signal {rank['signal']}"
+    return f"rank {rank['rank']} {rank['outcome']} in {rank['phase']}, {code} {message}".rstrip()
 
 
 def _row(each: Score) -> str:

@@ -111,7 +111,7 @@ BAD_MARKS = {
     "backend=3": "backend must be a name",
     "backend='mpi'": "unknown backend 'mpi'. There are: none (pytest-multihost-hangs), gloo",
     "faults=[1]": "faults must be a list of pytest_multihost.faults, not 1",
-    "hosts='netns'": "hosts (worlds of several hosts) is not available in this version",
+    "hosts='two'": "hosts must be one of one, netns, netns:N",
     "env={'A': 1}": "env must map names of variables to texts, not {'A': 1}",
 }
 
