@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from pytest_multihost.model.operation import GroupKey, Operation
+from pytest_multihost.model.stack import NativeThread
 
 Label = Literal[
     "BLOCKED",  # waits for another thread or process
@@ -37,6 +38,8 @@ class RankSighting:
         locks: Ranks that hold a file lock which it waits for.
         has_moved: Whether its main thread has run since the last look, if only to wait again.
         holds_gil: Whether native code on its main thread is seen to hold the interpreter.
+        native: Where native frames were read: those of the main thread, and of the one that tells
+            of an operation.
     """
 
     rank: int
@@ -47,6 +50,7 @@ class RankSighting:
     locks: tuple[int, ...] = ()
     has_moved: bool = False
     holds_gil: bool = False
+    native: tuple[NativeThread, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,5 +89,8 @@ def _rank(data: Mapping[str, Any]) -> RankSighting:
         ((tuple(group), ordinal, scope), last) for (group, ordinal, scope), last in data["entered"]
     )
     operations = tuple(Operation.from_json(each) for each in data["operations"])
-    changed = {"entered": entered, "operations": operations, "locks": tuple(data["locks"])}
-    return RankSighting(**{**data, **changed})
+    native = tuple(
+        NativeThread(each["thread"], tuple(each["symbols"])) for each in data.get("native", ())
+    )
+    changed = {"entered": entered, "operations": operations, "native": native}
+    return RankSighting(**{**data, **changed, "locks": tuple(data["locks"])})

@@ -20,6 +20,7 @@ from typing import Any
 from pytest_multihost.analysis.native import operation_of
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.sighting import RankSighting
+from pytest_multihost.model.stack import NativeThread
 from pytest_multihost.watch.flight import ask, flight_path, read_flight
 from pytest_multihost.watch.native import native_threads
 from pytest_multihost.watch.spy import py_spy
@@ -82,13 +83,23 @@ def with_native(
         rank: operation_of(threads, group=everybody, at_s=at_s)
         for rank, threads in look.threads.items()
     }
-    return tuple(_with(seen, found.get(seen.rank)) for seen in ranks), look.lacking
+    added = (
+        _with(seen, found[seen.rank], look.threads[seen.rank], pids[seen.rank])
+        if seen.rank in found
+        else seen
+        for seen in ranks
+    )
+    return tuple(added), look.lacking
 
 
-def _with(seen: RankSighting, operation: Operation | None) -> RankSighting:
-    if operation is None:
-        return seen
-    return replace(seen, operations=(*seen.operations, operation))
+def _with(
+    seen: RankSighting, operation: Operation | None, threads: Sequence[NativeThread], pid: int
+) -> RankSighting:
+    """Add an operation, and of the threads the main one and the one that told of it."""
+    telling = {pid, operation.thread} if operation is not None else {pid}
+    native = tuple(each for each in threads if each.thread in telling)
+    told = (operation,) if operation is not None else ()
+    return replace(seen, operations=(*seen.operations, *told), native=native)
 
 
 def with_holders(

@@ -36,6 +36,7 @@ def serious(tab: Any) -> list[str]:  # noqa: ANN401 - playwright's page
     """Return what axe finds that keeps people out."""
     reason = "axe-playwright-python is not installed: pip install --group browser"
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason=reason)
+    tab.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
     found = axe.Axe().run(tab).response["violations"]
     return [
         f"{each['id']}: {each['nodes'][0]['html'][:200]}"

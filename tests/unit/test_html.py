@@ -24,7 +24,7 @@ from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.sighting import RankSighting, Sighting
-from pytest_multihost.model.stack import Frame
+from pytest_multihost.model.stack import Frame, NativeThread
 from pytest_multihost.model.verdict import Outcome
 from pytest_multihost.reporting.html import timeline as timelines
 from pytest_multihost.reporting.html.axis import Stretch, stretches
@@ -218,6 +218,18 @@ def test_an_exception_is_shown_whole_and_equal_ones_once() -> None:
     page = Elements(shown(world(error=error)))
     assert page.words.count("ValueError: no step 5 in <b>/data</b>") >= 1
     assert ("h2", ("id",)) in page.elements
+
+
+def test_native_frames_are_shown_with_their_class_of_ranks() -> None:
+    """Where they were read: of one rank of each class."""
+    result = world()
+    [look] = result.sightings
+    first, *others = look.ranks
+    native = (NativeThread(4000, ("gloo::wait", "gloo::allreduce")),)
+    look = replace(look, ranks=(replace(first, native=native), *others))
+    page = Elements(shown(replace(result, sightings=(look,))))
+    assert "native frames of thread 4000 of rank 0" in page.words
+    assert "gloo::wait\ngloo::allreduce" in page.words
 
 
 def test_the_line_that_runs_it_again_can_be_pasted_into_a_shell() -> None:

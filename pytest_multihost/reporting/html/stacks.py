@@ -102,13 +102,17 @@ def _class(group: StackGroup, dump: Dump, story: Story) -> Markup:
             "summary",
             element("span", rank_set(group.ranks), class_="ranks"),
             f" main thread, {len(group.frames)} frames",
-            f" and {len(others)} other threads of rank {dump.rank}" if others else None,
+            f" and {_other_threads(len(others))} of rank {dump.rank}" if others else None,
         ),
         _thread(group.frames, story),
         _native(dump.rank, story),
         [_other(thread, story) for thread in others[:_MAX_THREADS]],
         class_="class",
     )
+
+
+def _other_threads(count: int) -> str:
+    return "another thread" if count == 1 else f"{count} other threads"
 
 
 def _other(thread: ThreadStack, story: Story) -> Content:
@@ -141,12 +145,18 @@ def _folded(frames: Sequence[Frame], story: Story, what: str) -> Markup:
     lines = [f"{short_path(story.telling.root, f.file)}:{f.line}  {f.function}" for f in frames]
     count = f"{len(frames)} frame{'s' if len(frames) > 1 else ''} of {what}"
     return element(
-        "details", element("summary", count), element("pre", "\n".join(lines)), class_="fold"
+        "details", element("summary", count), _listing("\n".join(lines), count), class_="fold"
     )
 
 
 def _native(rank: int, story: Story) -> Iterator[Content]:
     seen = story.seen.get(rank)
-    for thread in getattr(seen, "native", ()):
-        yield element("h4", f"native frames of thread {thread.thread}, innermost first")
-        yield element("pre", "\n".join(thread.symbols), class_="native")
+    for thread in seen.native if seen is not None else ():
+        name = f"native frames of thread {thread.thread} of rank {rank}, innermost first"
+        yield element("h4", name)
+        yield _listing("\n".join(thread.symbols), name)
+
+
+def _listing(text: str, name: str) -> Markup:
+    """Return lines that can be scrolled, also by keyboard."""
+    return element("pre", text, class_="listing", tabindex=0, role="region", aria_label=name)
