@@ -14,6 +14,9 @@ from itertools import pairwise
 _LONG = 0.3
 """A silence is long if it is this share of all time that is not in longer ones."""
 
+_WORTH = 0.1
+"""Share of all time that a silence must have to be worth a break in the axis."""
+
 _READABLE = 0.3
 """Where what happened has this share of all time, nothing need be shortened."""
 
@@ -65,7 +68,7 @@ def _long_silences(moments: list[float], end_s: float) -> list[tuple[float, floa
     gaps = sorted(pairwise(moments), key=lambda gap: gap[0] - gap[1])
     rest_s, found = end_s, list[tuple[float, float]]()
     for begin, end in gaps[:_MAX_LONG]:
-        if end - begin < _LONG * rest_s or end - begin >= rest_s:
+        if end - begin < max(_LONG * rest_s, _WORTH * end_s) or end - begin >= rest_s:
             break
         found.append((begin, end))
         rest_s -= end - begin

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 
 from pytest_multihost.analysis.planned import frozen_for_good
 from pytest_multihost.analysis.ranks import rank_set
@@ -103,6 +104,7 @@ def who(story: Story) -> Markup:
 
 def _card(row: Row, story: Story, *, is_first: bool) -> Markup:
     at = row.place or _raised_at(row, story)
+    excerpt = _excerpt(story) if is_first and row.role == "culprit" else None
     state = row.state.replace("_", " ")
     about = row.doing if row.doing != state else ""
     return element(
@@ -111,8 +113,8 @@ def _card(row: Row, story: Story, *, is_first: bool) -> Markup:
         element(
             "div",
             element("p", element("span", state, class_="state"), " ", about, class_="doing"),
-            _where(at) if at else None,
-            _excerpt(story) if is_first and row.role == "culprit" else None,
+            _where(replace(at, source="") if excerpt else at) if at else None,
+            excerpt,
             class_="did",
         ),
         class_=row.role or None,
