@@ -66,7 +66,10 @@ FIX = Fix(
         " timeout of the group, and one of them may have logged an error of its own"
     ),
     affected=("torch", "megatron-core"),
-    tried=("torch==2.13.0", "megatron-core==0.16.1"),
+    tried=(
+        "torch==2.13.0",
+        *(f"megatron-core=={each}" for each in ("0.13.1", "0.14.0", "0.15.0", "0.16.1")),
+    ),
     differs=(
         "Published as one barrier on Megatron's group across optimizer instances. By default"
         " Megatron makes no such group, and the fix does nothing; on megatron-core 0.13 and 0.14 it"
