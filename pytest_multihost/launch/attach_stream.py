@@ -139,6 +139,12 @@ class SealedStream:
     def _end(self, why: str) -> None:
         self.ended = self.ended or why
 
+    def give_up(self, why: str) -> None:
+        """Neither send nor receive any more, and let the other side notice."""
+        self._end(why)
+        with contextlib.suppress(OSError):
+            self.stream.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         """Close the connection."""
         self._end("we closed it")
@@ -284,8 +290,13 @@ class Party:
         self.uncertainty_s, self.offset_s = min(found)
 
     def lost(self, seen: str) -> LaunchError:
-        """Return the error that says that it is lost."""
-        return LaunchError(f"{self.name} is gone", seen=self.stream.ended or seen)
+        """Have no more to do with it, and return the error that says so."""
+        self.stream.give_up(seen)
+        return LaunchError(
+            f"{self.name} is gone",
+            seen=self.stream.ended or seen,
+            remedy="Its own last words, or its launcher's, may say why.",
+        )
 
     def _checked(self, frame: Frame) -> Frame:
         if frame.header["kind"] == "failed":

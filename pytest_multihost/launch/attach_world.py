@@ -20,7 +20,7 @@ from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.spec import Site, WorldSpec
 
-_END_S = 30.0
+_END_S = 15.0
 """How long a process may take to end its ranks."""
 
 _DUMP_S = 20.0

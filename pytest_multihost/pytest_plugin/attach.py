@@ -24,9 +24,11 @@ from pytest_multihost.launch.attach_meeting import given_secret, letter_path, li
 from pytest_multihost.launch.attach_place import Place, read_place
 from pytest_multihost.launch.attach_stream import PING_S, the_kernel
 from pytest_multihost.model.errors import LaunchError, MultihostError
+from pytest_multihost.model.hosts import ONE
 from pytest_multihost.pytest_plugin.attach_items import first_difference, listed
 from pytest_multihost.pytest_plugin.attach_options import ATTACHED_PLUGIN
 from pytest_multihost.pytest_plugin.attach_state import ATTACHED, Attached
+from pytest_multihost.pytest_plugin.fixtures import asks_for_store
 from pytest_multihost.pytest_plugin.run import Run
 from pytest_multihost.pytest_plugin.tally import TALLY
 
@@ -129,6 +131,7 @@ def take_part(session: pytest.Session, chosen: Sequence[pytest.Item]) -> None:
 def _compare(config: pytest.Config, chosen: Sequence[pytest.Item], attached: Attached) -> None:
     run = Run(config, config.stash[TALLY])
     run.plan(chosen)
+    _refuse(run, chosen)
     ours = listed(run.plans)
     for party in attached.parties.values():
         problems = party.about["problems"]
@@ -144,6 +147,23 @@ def _compare(config: pytest.Config, chosen: Sequence[pytest.Item], attached: Att
                     " depend on nothing that differs between processes."
                 ),
             )
+
+
+def _refuse(run: Run, chosen: Sequence[pytest.Item]) -> None:
+    """Refuse tests that need what only one machine can give.
+
+    Raises:
+        LaunchError: Some do; names them.
+    """
+    made = [plan.nodeid for plan in run.plans.values() if plan.hosts != ONE]
+    stores = [item.nodeid for item in chosen if asks_for_store(item)]
+    for nodeids, why in (
+        (made, "hosts are made on one machine, and an attached run has its own"),
+        (stores, "object_store is an endpoint of one machine, which others do not reach"),
+    ):
+        if nodeids:
+            happened = f"{nodeids[0]} cannot be part of an attached run: {why}"
+            raise LaunchError(happened, remedy="Leave it out, say with -k or a mark.")
 
 
 def _look_around(config: pytest.Config, attached: Attached) -> None:
@@ -186,7 +206,7 @@ def _on_term(attached: Attached) -> Any:  # noqa: ANN401 - a handler of signals
 # Hooks of the controller
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
     """End the run when a process is lost: its ranks cannot be started any more."""
     session = item.session

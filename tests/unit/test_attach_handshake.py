@@ -1,0 +1,355 @@
+"""What strangers, liars and recorders get from us: nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_multihost.launch.attach_files import pack, write_files
+from pytest_multihost.launch.attach_meeting import find_point, given_secret, letter_path, listen
+from pytest_multihost.launch.attach_place import Place
+from pytest_multihost.launch.attach_stream import Party, SealedStream
+from pytest_multihost.launch.attach_world import share_out
+from pytest_multihost.launch.handshake import (
+    Meeting,
+    Opener,
+    RefusedError,
+    Sealer,
+    greeting,
+    is_proven,
+    new_nonce,
+    read_greeting,
+)
+from pytest_multihost.launch.wire import Frame
+from pytest_multihost.model.errors import LaunchError, SettingError
+
+SECRET = b"correct horse battery staple"
+MEETING = Meeting(challenge="one", answer="two", rank=1, size=2)
+KEY = MEETING.key(SECRET, "agent")
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[SealedStream, SealedStream]]:
+    """Both ends of a sealed connection: the controller's and the agent's."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield (
+            SealedStream.between(ours, MEETING, SECRET, sender="controller"),
+            SealedStream.between(theirs, MEETING, SECRET, sender="agent"),
+        )
+
+
+def test_who_knows_the_secret_can_prove_it() -> None:
+    """Without sending it."""
+    proof = MEETING.proof(SECRET)
+    assert is_proven(MEETING, SECRET, proof)
+    assert SECRET.hex() not in proof
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"challenge": "1"},
+        {"answer": "2"},
+        {"rank": 0},
+        {"size": 3},
+    ],
+)
+def test_a_proof_is_good_for_one_meeting_alone(other) -> None:
+    """One that was recorded is worth nothing for another challenge, rank or size."""
+    assert not is_proven(replace(MEETING, **other), SECRET, MEETING.proof(SECRET))
+
+
+@pytest.mark.parametrize("proof", [None, "", "0" * 64, 17, "ü"])
+def test_anything_else_proves_nothing(proof) -> None:
+    """Whatever type it has."""
+    assert not is_proven(MEETING, SECRET, proof)
+
+
+def test_numbers_that_are_used_once_differ() -> None:
+    """And are long."""
+    assert new_nonce() != new_nonce()
+    assert len(new_nonce()) == 64
+
+
+def test_frames_arrive_however_the_stream_is_cut() -> None:
+    """Byte by byte too."""
+    sealer, opener = Sealer(KEY), Opener(KEY)
+    data = b"".join(sealer.seal(each) for each in (b"a", b"", b"c" * 1000))
+    found = [each for at in range(len(data)) for each in opener.feed(data[at : at + 1])]
+    assert found == [b"a", b"", b"c" * 1000]
+
+
+def test_a_frame_that_is_sent_again_is_refused() -> None:
+    """Though its seal is genuine."""
+    sealer, opener = Sealer(KEY), Opener(KEY)
+    frame = sealer.seal(b"kill rank 1")
+    opener.feed(frame)
+    with pytest.raises(RefusedError, match="frame 0 came where frame 1 was due"):
+        opener.feed(frame)
+
+
+def test_a_frame_that_was_left_out_is_noticed() -> None:
+    """By the next one."""
+    sealer, opener = Sealer(KEY), Opener(KEY)
+    sealer.seal(b"first")
+    with pytest.raises(RefusedError, match="frame 1 came where frame 0 was due"):
+        opener.feed(sealer.seal(b"second"))
+
+
+def test_a_frame_with_its_number_changed_is_refused() -> None:
+    """The number is sealed too."""
+    sealer, opener = Sealer(KEY), Opener(KEY)
+    frame = sealer.seal(b"first")
+    opener.feed(frame)
+    with pytest.raises(RefusedError, match="the seal of frame 1 is not ours"):
+        opener.feed(frame[:8] + struct.pack("!Q", 1) + frame[16:])
+
+
+@pytest.mark.parametrize("at", [0, 20, 48, 52])
+def test_a_frame_with_a_byte_changed_is_refused_or_never_complete(at: int) -> None:
+    """In its length, its seal or its content."""
+    frame = bytearray(Sealer(KEY).seal(b"content"))
+    frame[at] ^= 1
+    opener = Opener(KEY)
+    try:
+        assert opener.feed(bytes(frame)) == []  # it waits for a frame of exabytes
+        assert at == 0
+    except RefusedError:
+        assert at != 0
+
+
+def test_what_one_side_has_sent_is_refused_when_it_comes_back() -> None:
+    """Each direction has a key of its own."""
+    controller, agent = (MEETING.key(SECRET, each) for each in ("controller", "agent"))
+    assert controller != agent
+    with pytest.raises(RefusedError):
+        Opener(controller).feed(Sealer(agent).seal(b"hello"))
+
+
+def test_a_frame_of_another_connection_is_refused() -> None:
+    """Its keys are made of that connection's numbers."""
+    other = replace(MEETING, challenge="another").key(SECRET, "agent")
+    with pytest.raises(RefusedError):
+        Opener(KEY).feed(Sealer(other).seal(b"hello"))
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"GET / HTTP/1.1\r\n", "does not speak our language"),
+        (struct.pack("!I", 5) + b"12345", "does not speak our language"),
+        (struct.pack("!I", 3) + b"{{{", "does not speak our language"),
+        (struct.pack("!I", 1 << 20), "does not speak our language"),
+        (struct.pack("!I", 15) + json.dumps({"version": 99}).encode(), "it speaks version 99"),
+    ],
+)
+def test_whoever_speaks_otherwise_is_told_from_us_at_once(data: bytes, words: str) -> None:
+    """Before anything large is waited for."""
+    with pytest.raises(RefusedError, match=words):
+        read_greeting(data)
+
+
+def test_a_greeting_is_waited_for_until_it_is_complete() -> None:
+    """And what follows it is kept."""
+    data = greeting({"rank": 1})
+    assert all(read_greeting(data[:size]) is None for size in range(len(data)))
+    found = read_greeting(data + b"more")
+    assert found is not None
+    assert (found[0]["rank"], found[1]) == (1, b"more")
+
+
+def test_frames_travel_both_ways(pair) -> None:
+    """With what is beside them."""
+    one, other = pair
+    one.send({"kind": "ping"}, b"payload")
+    assert other.await_frames(time.monotonic() + 5) == [Frame({"kind": "ping"}, b"payload")]
+    other.send({"kind": "pong"})
+    assert one.await_frames(time.monotonic() + 5)[0].header["kind"] == "pong"
+
+
+def test_a_large_frame_does_not_keep_its_sender_waiting(pair) -> None:
+    """What the other side does not take is kept until it does."""
+    one, other = pair
+    one.send({"kind": "large"}, bytes(4_000_000))
+    assert one.has_more_to_send
+    found = []
+    while not found:
+        one.flush()
+        found = other.receive()
+    assert len(found[0].payload) == 4_000_000
+    assert not one.has_more_to_send
+
+
+def test_a_stream_ends_at_the_first_frame_that_is_not_ours(pair) -> None:
+    """And what comes after it is not even looked at."""
+    one, other = pair
+    one.stream.send(b"x" * 100)
+    one.send({"kind": "genuine"})
+    assert other.await_frames(time.monotonic() + 5) == []
+    assert "frame" in str(other.ended)
+
+
+def test_an_answer_is_found_among_what_else_has_come(pair) -> None:
+    """And that is kept in its order."""
+    ours, theirs = pair
+    party = Party(1, ours, {"pid": 7, "host": "b"})
+    number = party.request({"kind": "probe"})
+    theirs.send({"kind": "event", "n": 1})
+    theirs.send({"kind": "answer", "answers": number, "text": "yes"})
+    theirs.send({"kind": "event", "n": 2})
+    assert party.answer(number, within_s=5).header["text"] == "yes"
+    kept = [*party.backlog, *party.stream.receive()]
+    assert [frame.header["n"] for frame in kept] == [1, 2]
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_who_does_not_answer_is_named(pair, closes: bool) -> None:
+    """Gone, or only silent."""
+    ours, theirs = pair
+    party = Party(3, ours, {"pid": 7, "host": "b"})
+    if closes:
+        theirs.close()
+    with pytest.raises(LaunchError) as found:
+        party.ask({"kind": "probe"}, within_s=0.2)
+    assert found.value.happened == "rank 3's process (pid 7 on b) is gone"
+    assert found.value.seen == (
+        "it closed the connection" if closes else "it has not answered for 0.2 s"
+    )
+
+
+def test_a_child_does_not_keep_a_connection_open(pair) -> None:
+    """Else nobody would see its owner end."""
+    one, other = pair
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.read(read, 1)
+        os._exit(0)
+    one.stream.close()
+    assert other.await_frames(time.monotonic() + 5) == []
+    assert other.ended == "it closed the connection"
+    os.write(write, b"x")
+    os.waitpid(child, 0)
+    os.close(read)
+    os.close(write)
+
+
+# The secret, and where it lies
+
+
+def place(**changes: object) -> Place:
+    """Return rank 0's place in a run on this machine."""
+    about = {"rank": 0, "size": 2, "source": "test", "job": "1", "is_one_machine": True}
+    return Place(**{**about, **changes})
+
+
+def test_rank_0_leaves_a_letter_that_only_its_user_can_read(tmp_path: Path) -> None:
+    """With a new secret and where it listens; the others find both."""
+    letter = letter_path(tmp_path / "new", place())
+    stream, secret = listen(place(), None, letter)
+    point = find_point(place(rank=1), None, letter)
+    assert point is not None
+    assert point.secret == secret
+    assert point.addresses == (stream.getsockname(),)
+    assert letter.stat().st_mode & 0o077 == 0
+    stream.close()
+
+
+def test_a_letter_that_others_could_have_written_is_refused(tmp_path: Path) -> None:
+    """Or read: its secret is none."""
+    letter = letter_path(tmp_path, place())
+    listen(place(), None, letter)[0].close()
+    letter.chmod(0o644)
+    with pytest.raises(SettingError, match="others than its user may read or write it"):
+        find_point(place(rank=1), None, letter)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"secret": "zz"}', '{"addresses": []}'])
+def test_a_letter_that_makes_no_sense_is_waited_out(tmp_path: Path, text: str) -> None:
+    """A run that was killed may have left it; rank 0 writes a new one."""
+    letter = letter_path(tmp_path, place())
+    letter.touch(0o600)
+    letter.write_text(text)
+    assert find_point(place(rank=1), None, letter) is None
+
+
+def test_runs_of_different_names_do_not_meet(tmp_path: Path) -> None:
+    """Each has a letter of its own."""
+    assert letter_path(tmp_path, place()) != letter_path(tmp_path, place(job="2"))
+
+
+def test_a_secret_is_taken_from_the_environment_or_a_private_file(tmp_path: Path) -> None:
+    """Never a short one, nor one that others can read."""
+    file = tmp_path / "secret"
+    file.touch(0o600)
+    file.write_text("0123456789abcdef\n")
+    assert given_secret({"PYTEST_MULTIHOST_SECRET": "0123456789abcdef"}) == b"0123456789abcdef"
+    assert given_secret({"PYTEST_MULTIHOST_SECRET_FILE": str(file)}) == b"0123456789abcdef"
+    assert given_secret({}) is None
+    with pytest.raises(SettingError, match="shorter than 16"):
+        given_secret({"PYTEST_MULTIHOST_SECRET": "hunter2"})
+    file.chmod(0o640)
+    with pytest.raises(SettingError, match="chmod 600"):
+        given_secret({"PYTEST_MULTIHOST_SECRET_FILE": str(file)})
+    with pytest.raises(SettingError, match="cannot be read"):
+        given_secret({"PYTEST_MULTIHOST_SECRET_FILE": str(tmp_path / "none")})
+
+
+def test_a_secret_without_an_address_is_not_enough(tmp_path: Path) -> None:
+    """Open MPI does not tell where rank 0 is."""
+    with pytest.raises(SettingError, match="does not tell where rank 0 is"):
+        listen(place(), SECRET, tmp_path / "letter")
+
+
+def test_an_address_that_is_taken_is_named(tmp_path: Path) -> None:
+    """With the way out."""
+    taken = socket.create_server(("127.0.0.1", 0))
+    port = taken.getsockname()[1]
+    with pytest.raises(LaunchError, match="cannot listen") as found:
+        listen(place(host="127.0.0.1", port=port), SECRET, tmp_path / "letter")
+    assert f"127.0.0.1:{port}: Address already in use" in found.value.seen
+    taken.close()
+
+
+# Who starts which ranks
+
+
+@pytest.mark.parametrize(
+    ("size", "processes", "shares"),
+    [
+        (2, 2, {0: (0,), 1: (1,)}),
+        (1, 3, {0: (0,)}),
+        (4, 2, {0: (0, 1), 1: (2, 3)}),
+        (5, 3, {0: (0, 1), 1: (2, 3), 2: (4,)}),
+    ],
+)
+def test_ranks_are_shared_out_in_rows(size, processes, shares) -> None:
+    """Rank 0 always with the controller, which holds the world's ports."""
+    assert share_out(size, processes) == shares
+
+
+def test_files_travel_in_a_frame(tmp_path: Path) -> None:
+    """Those that are there, by their bare names: nobody writes outside of the directory."""
+    source, target = tmp_path / "a", tmp_path / "b"
+    source.mkdir()
+    target.mkdir()
+    (source / "rank-1.log").write_bytes(b"\xff\x00log")
+    (source / "rank-1.stacks").write_bytes(b"")
+    names = ("rank-1.log", "rank-1.stacks", "rank-1.none")
+    header, payload = pack(source / name for name in names)
+    write_files(Frame(header, payload), target)
+    assert {path.name: path.read_bytes() for path in target.iterdir()} == {
+        "rank-1.log": b"\xff\x00log",
+        "rank-1.stacks": b"",
+    }
+    write_files(Frame({"files": {"../x": 3}}, payload), target)
+    assert not (tmp_path / "x").exists()

@@ -1,0 +1,162 @@
+"""What several machines have seen, put together to one look, and what that may prove."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from pytest_multihost.analysis.proof import Moment, blockers
+from pytest_multihost.model.process import NEVER, Descriptor, Look, Process, Thread
+from pytest_multihost.pytest_plugin.attach_items import first_difference
+from pytest_multihost.pytest_plugin.attach_looks import Elsewhere, from_json, join, to_json
+
+PID = 50
+"""Both machines have given their rank this process id."""
+
+
+def connection(local: str, remote: str, **changes: object) -> Descriptor:
+    """Return one side of a TCP connection that leads out of its machine."""
+    about = {"fd": 5, "target": "socket:[1]", "kind": "tcp", "where": "outside", "peer": remote}
+    return Descriptor(**{**about, "ends": (local, remote), **changes})
+
+
+def waiting(rank: int, found: Descriptor, **changes: object) -> Process:
+    """Return a rank that waits for what comes through a connection."""
+    about = {"tid": PID, "call": "read", "ends_s": NEVER, "fds": (5,), "started_s": 1.0}
+    return Process(
+        pid=PID, rank=rank, threads=(Thread(**{**about, **changes}),), descriptors={5: found}
+    )
+
+
+def look(*processes: Process, at_s: float = 10.0) -> Look:
+    """Return a close look."""
+    return Look(at_s=at_s, processes=processes, is_deep=True)
+
+
+MINE = look(waiting(0, connection("10.0.0.1:7", "10.0.0.2:9")))
+THEIRS = look(waiting(1, connection("10.0.0.2:9", "10.0.0.1:7")), at_s=1010.0)
+
+
+def joined(mine: Look = MINE, theirs: Look = THEIRS, **changes: object) -> Look:
+    """Return both machines' looks as one."""
+    other = Elsewhere(**{"number": 1, "look": theirs, "offset_s": -1000.0, **changes})
+    return join(mine, [other], machine="here")
+
+
+def test_a_look_travels() -> None:
+    """Unchanged, with its times that never come."""
+    process = waiting(3, connection("a:1", "b:2"), holders=(7,), code=("libc.so",), child=-1)
+    found = look(replace(process, unread=("signals",), timers=None))
+    assert from_json(json.loads(json.dumps(to_json(found)))) == found
+
+
+def test_processes_of_two_machines_with_one_number_are_told_apart() -> None:
+    """Each is found by an id of its own, and its thread ids stay what slot pages call them."""
+    found = joined()
+    assert [each.rank for each in found.processes] == [0, 1]
+    assert len({each.pid for each in found.processes}) == 2
+    assert [each.threads[0].tid for each in found.processes] == [PID, PID]
+    assert found.is_deep
+
+
+def test_a_connection_between_machines_leads_into_the_world() -> None:
+    """Both sides of it."""
+    descriptors = [each.descriptors[5] for each in joined().processes]
+    assert [each.where for each in descriptors] == ["inside", "inside"]
+    assert [each.peer for each in descriptors] == ["10.0.0.2:9 (rank 1)", "10.0.0.1:7 (rank 0)"]
+
+
+def test_two_ranks_that_wait_for_each_other_across_machines_are_proven_to_hang() -> None:
+    """As they would be on one."""
+    before, now = joined(), replace(joined(), at_s=11.0)
+    assert blockers(Moment(before), Moment(now), deadline_s=100.0) == ()
+
+
+@pytest.mark.parametrize(
+    ("theirs", "word"),
+    [
+        (look(), "leads outside the world"),  # nobody there has the other end
+        (look(waiting(1, connection("10.0.0.2:9", "10.0.0.3:7"))), "leads outside the world"),
+        (replace(THEIRS, is_deep=False), "only main threads were looked at"),
+    ],
+)
+def test_what_the_other_machine_does_not_show_proves_nothing(theirs: Look, word: str) -> None:
+    """It may end the wait."""
+    before, now = joined(theirs=theirs), replace(joined(theirs=theirs), at_s=11.0)
+    assert word in " ".join(blockers(Moment(before), Moment(now), deadline_s=100.0))
+
+
+def test_bytes_on_their_way_between_machines_prove_nothing() -> None:
+    """What is not acknowledged may arrive when the network gets better."""
+    mine = look(waiting(0, connection("10.0.0.1:7", "10.0.0.2:9", queues=(0, 12))))
+    before, now = joined(mine), replace(joined(mine), at_s=11.0)
+    assert blockers(Moment(before), Moment(now), deadline_s=100.0) == (
+        "rank 0: tcp socket to 10.0.0.2:9 leads outside the world",
+        "rank 0: main thread waits for tcp 10.0.0.2:9, which leads outside the world",
+    )
+
+
+@pytest.mark.parametrize(("machine", "where"), [("here", "inside"), ("there", "outside")])
+def test_a_loopback_address_means_something_on_one_machine_alone(machine, where) -> None:
+    """The first network namespace has the same number everywhere."""
+    ends = ("net:[4026531840]127.0.0.1:7", "net:[4026531840]127.0.0.1:9")
+    mine = look(waiting(0, connection(*ends)))
+    theirs = look(waiting(1, connection(*ends[::-1])))
+    found = joined(mine, theirs, machine=machine)
+    assert {each.descriptors[5].where for each in found.processes} == {where}
+
+
+def test_times_of_another_machine_become_ours_and_err_on_the_safe_side() -> None:
+    """A wait may end by as much earlier as the clock is not known."""
+    theirs = look(waiting(1, connection("a", "b"), ends_s=1100.0, started_s=1001.0))
+    thread = joined(theirs=theirs, slack_s=0.5).processes[1].threads[0]
+    assert thread.started_s == 1.0
+    assert thread.ends_s == 99.5
+
+
+def test_what_never_ends_does_not_end_on_our_clock_either() -> None:
+    """And what is not known is not known."""
+    theirs = look(
+        waiting(1, connection("a", "b"), ends_s=None), replace(waiting(2, connection("c", "d")))
+    )
+    assert [each.threads[0].ends_s for each in joined(theirs=theirs).processes[1:]] == [None, NEVER]
+
+
+def test_process_ids_that_threads_and_descriptors_name_move_along() -> None:
+    """A lock's holder, a child that is waited for, a pidfd."""
+    process = waiting(1, connection("a", "b", pid=60), holders=(61,), child=62)
+    found = joined(theirs=look(process)).processes[1]
+    base = found.pid - PID
+    assert base > 1 << 31
+    assert found.threads[0].holders == (61 + base,)
+    assert found.threads[0].child == 62 + base
+    assert found.descriptors[5].pid == 60 + base
+
+
+# Whether two processes hold the same tests
+
+LISTED = [["t.py::a", 2, "gloo"], ["t.py::b", 4, "none"]]
+
+
+def test_the_same_tests_in_another_order_are_the_same() -> None:
+    """The controller says which is next."""
+    assert first_difference(LISTED, LISTED[::-1]) is None
+
+
+@pytest.mark.parametrize(
+    ("theirs", "words"),
+    [
+        (LISTED[:1], "t.py::b: here ranks=4, backend='none' and there it was not collected"),
+        ([*LISTED, ["t.py::c", 2, "jax"]], "t.py::c: here it was not collected and there ranks=2"),
+        ([LISTED[0], ["t.py::b", 2, "none"]], "t.py::b: here ranks=4, backend='none' and there"),
+        ([], "t.py::a: here ranks=2, backend='gloo' and there it was not collected"),
+    ],
+)
+def test_the_first_test_that_differs_is_named(theirs, words) -> None:
+    """With what each side makes of it, and how many each has."""
+    difference = first_difference(LISTED, theirs)
+    assert difference is not None
+    assert words in difference
+    assert f"2 multihost tests here, {len(theirs)} there" in difference
