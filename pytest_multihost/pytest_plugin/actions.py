@@ -16,8 +16,10 @@ from pytest_multihost.reporting.github import Checkout, append_summary, error_co
 def tell_workflow(reporter: pytest.TerminalReporter, tally: Tally) -> None:
     """Write errors at the culprits' lines, and add the verdicts to the summary of the step.
 
-    Only whoever reports has a terminal: pytest-xdist's workers have none, and neither have servers.
+    Only whoever reports: workers of pytest-xdist have written their verdicts for it.
     """
+    if hasattr(reporter.config, "workerinput"):
+        return
     verdicts = _read(tally)
     checkout = Checkout(
         root=os.path.realpath(reporter.config.rootpath),
