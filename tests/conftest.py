@@ -86,3 +86,12 @@ def survivors(before: set[int], path: Path) -> list[str]:
         except psutil.Error:  # gone meanwhile
             continue
     return found
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many tests of containers did not run, and why: nobody reads single skips."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = [each.longrepr[2] for each in skipped if "tests/docker/" in each.nodeid]
+    for reason in sorted(set(reasons)):
+        count = reasons.count(reason)
+        terminalreporter.write_line(f"docker: {count} tests did not run: {reason}")
