@@ -15,6 +15,7 @@ from pytest_multihost.model.result import WorldResult
 from pytest_multihost.pytest_plugin.tally import Tally
 from pytest_multihost.reporting.html.story import Story
 from pytest_multihost.reporting.html.write import NAME, write_index, write_page
+from pytest_multihost.reporting.trace import trace_of, write_trace
 
 
 def report_on(
@@ -26,7 +27,7 @@ def report_on(
     telling: Telling,
     directory: Path,
 ) -> list[str]:
-    """Write the page of a world that did not go well, and return what went wrong with it."""
+    """Write page and trace of a world that did not go well; return what went wrong with that."""
     if finding.outcome in ("passed", "skipped"):
         return []
     story = Story(
@@ -34,6 +35,7 @@ def report_on(
     )
     try:
         write_page(directory, story)
+        write_trace(directory, trace_of(result, diagnosis, root=telling.root))
     except Exception as error:  # noqa: BLE001 - a page that cannot be made must not hide the verdict
         return [f"{result.spec.nodeid}: {NAME}: {type(error).__name__}: {error}"]
     return []

@@ -60,7 +60,6 @@ from pytest_multihost.reporting.artifacts import (
     write_attempt,
     write_facts,
 )
-from pytest_multihost.reporting.trace import trace_of, write_trace
 from pytest_multihost.watch.clock import MonotonicClock
 from pytest_multihost.watch.watchdog import Watchdog
 
@@ -303,7 +302,6 @@ class Run:
             if finding.outcome not in ("passed", "skipped"):
                 root = str(self.config.rootpath)
                 write_facts(directory, facts_of(result, plan.symptoms, where, root=root))
-                write_trace(directory, trace_of(result, diagnosis, root=root))
             write_attempt(directory, data, result.history, origin_s=result.started_s)
             folder.append_verdict(data)
             telling = Telling(str(self.config.rootpath), source_line)
