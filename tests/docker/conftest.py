@@ -81,11 +81,16 @@ def script(name: str, *arguments: str, timeout: float = 100) -> subprocess.Compl
     )
 
 
+def need_engine() -> None:
+    """Skip where no engine can run."""
+    if why := script("start_engine.sh", "check").stdout.strip():
+        pytest.skip(f"no Docker engine can run here: {why}")
+
+
 @contextmanager
 def started_engine() -> Iterator[Engine]:
     """Start an engine, and leave nothing of it."""
-    if why := script("start_engine.sh", "check").stdout.strip():
-        pytest.skip(f"no Docker engine can run here: {why}")
+    need_engine()
     above = Path(tempfile.mkdtemp(prefix="mhe-"))  # short: a socket's path is limited
     folder = above / "e"
     try:
@@ -111,6 +116,7 @@ def locked(path: Path) -> Iterator[None]:
 @pytest.fixture
 def start_engine() -> Callable[[], AbstractContextManager[Engine]]:
     """Start one more engine, which is ended with the block."""
+    need_engine()
     return started_engine
 
 
