@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sysconfig
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path, PurePath
 
@@ -14,9 +15,13 @@ _STANDARD_LIBRARY = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdli
 _OURSELVES = str(Path(__file__).parent.parent)
 _RUNNER = "_pytest/runner.py"
 _SERVER = "pytest_multihost/launch/server.py"
+_FILES = 4096
+"""Files that are remembered: stacks name the same few thousands of times."""
+
 _OUR_PARENT = Path(__file__).parent.parent.parent
 
 
+@lru_cache(maxsize=_FILES)
 def is_library(file: str) -> bool:
     """Return whether `file` belongs to Python, an installed package, or this one."""
     path = PurePath(file)
@@ -48,6 +53,7 @@ def relative_to(root: str, file: str) -> str:
     return path.relative_to(root).as_posix() if path.is_relative_to(root) else file
 
 
+@lru_cache(maxsize=_FILES)
 def short_path(root: str, file: str) -> str:
     """Return how a reader knows `file`: below rootdir, in a package, or in Python's library."""
     if not is_library(file):

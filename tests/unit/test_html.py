@@ -24,7 +24,7 @@ from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.sighting import RankSighting, Sighting
-from pytest_multihost.model.stack import Frame, NativeThread
+from pytest_multihost.model.stack import Frame, NativeThread, ThreadStack
 from pytest_multihost.model.verdict import Outcome
 from pytest_multihost.reporting.html import timeline as timelines
 from pytest_multihost.reporting.html.axis import Stretch, stretches
@@ -230,6 +230,18 @@ def test_native_frames_are_shown_with_their_class_of_ranks() -> None:
     page = Elements(shown(replace(result, sightings=(look,))))
     assert "native frames of thread 4000 of rank 0" in page.words
     assert "gloo::wait\ngloo::allreduce" in page.words
+
+
+def test_threads_with_equal_stacks_stand_once() -> None:
+    """A pool has dozens that wait for work."""
+    frames = (Frame(f"{ROOT}/pool.py", 5, "work"),)
+    result = world()
+    dump, *others = result.dumps
+    pool = tuple(ThreadStack(f"pool-{n}", frames) for n in range(30))
+    dumps = (replace(dump, threads=(*pool, *dump.threads)), *others)
+    page = Elements(shown(replace(result, dumps=dumps)))
+    assert "threads pool-0, pool-1, " in page.words
+    assert page.words.count("pool.py:5") == 1
 
 
 def test_the_line_that_runs_it_again_can_be_pasted_into_a_shell() -> None:

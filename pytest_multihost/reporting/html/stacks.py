@@ -8,15 +8,14 @@ from itertools import groupby
 from pytest_multihost.analysis.frames import inside_the_test, is_library, short_path
 from pytest_multihost.analysis.merge import StackGroup, group_by_main_stack
 from pytest_multihost.analysis.ranks import rank_set
-from pytest_multihost.analysis.telling import place
 from pytest_multihost.analysis.tree import Node, merge_stacks
 from pytest_multihost.model.stack import Dump, Frame, ThreadStack
 from pytest_multihost.reporting.html.markup import Content, Markup, element
 from pytest_multihost.reporting.html.story import Story
 from pytest_multihost.reporting.html.timeline import role
 
-_MAX_CLASSES = 24
-_MAX_THREADS = 40
+_MAX_CLASSES = 16
+_MAX_THREADS = 24
 
 
 def stacks(story: Story) -> Markup | None:
@@ -56,7 +55,7 @@ def _node(node: Node, story: Story) -> Markup:
 
 
 def _frame(frame: Frame, story: Story) -> Markup:
-    at = place(frame, story.telling)
+    at = story.place(frame)
     return element(
         "li",
         element("span", at.function, class_="function"),
@@ -106,7 +105,7 @@ def _class(group: StackGroup, dump: Dump, story: Story) -> Markup:
         ),
         _thread(group.frames, story),
         _native(dump.rank, story),
-        [_other(thread, story) for thread in others[:_MAX_THREADS]],
+        _others(others, story),
         class_="class",
     )
 
@@ -115,9 +114,21 @@ def _other_threads(count: int) -> str:
     return "another thread" if count == 1 else f"{count} other threads"
 
 
-def _other(thread: ThreadStack, story: Story) -> Content:
-    name = f"thread {thread.name}" + (" (held the interpreter)" if thread.current else "")
-    return [element("h4", name), _thread(thread.frames, story)]
+def _others(threads: Sequence[ThreadStack], story: Story) -> Iterator[Content]:
+    """Yield the other threads, those with equal stacks once: a pool has many."""
+    groups: dict[tuple[Frame, ...], list[ThreadStack]] = {}
+    for each in threads:
+        groups.setdefault(each.frames, []).append(each)
+    for frames, alike in list(groups.items())[:_MAX_THREADS]:
+        names = ", ".join(
+            f"{each.name}{' (held the interpreter)' * each.current}" for each in alike
+        )
+        yield element("h4", f"thread{'s' if len(alike) > 1 else ''} {names}")
+        yield _thread(frames, story)
+    if len(groups) > _MAX_THREADS:
+        yield element(
+            "p", f"and {len(groups) - _MAX_THREADS} more stacks in facts.json", class_="lead"
+        )
 
 
 def _thread(frames: Sequence[Frame], story: Story) -> Markup:

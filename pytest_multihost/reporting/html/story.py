@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property, partial
 from typing import Any
 
 from pytest_multihost.analysis.outcome import Finding, RankFinding
@@ -14,6 +14,7 @@ from pytest_multihost.analysis.tree import merge_stacks, walk
 from pytest_multihost.model.diagnosis import Diagnosis, Place
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.sighting import RankSighting
+from pytest_multihost.model.stack import Frame
 from pytest_multihost.model.verdict import RankError
 from pytest_multihost.reporting.html.clean import Log
 from pytest_multihost.reporting.html.timeline import role
@@ -44,11 +45,16 @@ class Story:
     files: Sequence[str] = ()
 
     @cached_property
+    def place(self) -> Callable[[Frame], Place]:
+        """What returns a frame as the reader knows it; a world has the same few over and over."""
+        return cache(partial(place, telling=self.telling))
+
+    @cached_property
     def places(self) -> Mapping[int, Place]:
         """Where the main thread of each rank was: the innermost frame that is of interest."""
         found = {}
         for _, node in walk(merge_stacks(self.result.dumps)):
-            at = place(node.frames[-1], self.telling)
+            at = self.place(node.frames[-1])
             found.update(dict.fromkeys(node.ranks, at))  # children come later: the innermost stays
         return found
 

@@ -17,6 +17,7 @@ from pytest_multihost.reporting.html.story import Story
 
 NAME = "report.html"
 
+_SCRIPTS = ("lanes.js", "drawing.js", "choosing.js", "page.js")
 _ASSETS = Path(__file__).with_name("assets")
 _AROUND = 4
 _HEAD_BYTES, _TAIL_BYTES = 4_000, 12_000
@@ -37,9 +38,7 @@ def write_page(directory: Path, story: Story) -> Path:
         excerpt=tuple(_excerpt(story)),
         files=sorted(path.name for path in directory.iterdir() if path.is_file()),
     )
-    return _write(
-        directory / NAME, attempt_page(read, _assets("lanes.js", "choosing.js", "page.js"))
-    )
+    return _write(directory / NAME, attempt_page(read, _assets(*_SCRIPTS)))
 
 
 def write_index(run: Path) -> Path:

@@ -11,16 +11,20 @@ function rankSet(ranks) {
   const spans = [];
   for (const rank of [...new Set(ranks)].sort((a, b) => a - b)) {
     const last = spans[spans.length - 1];
-    if (last && last[1] === rank - 1) last[1] = rank; else spans.push([rank, rank]);
+    if (last && last[1] === rank - 1) last[1] = rank;
+    else spans.push([rank, rank]);
   }
-  const words = spans.map(([a, b]) => (a === b ? `${a}` : b === a + 1 ? `${a},${b}` : `${a}-${b}`)).join(",");
+  const words = spans
+    .map(([a, b]) => (a === b ? `${a}` : b === a + 1 ? `${a},${b}` : `${a}-${b}`))
+    .join(",");
   return `${ranks.length === 1 ? "rank" : "ranks"} ${words}`;
 }
 
 function choose(rank, operation = null) {
   view.chosen = rank === null ? null : { rank, operation };
   chosenText.replaceChildren(...(rank === null ? [] : describe(rank, operation)));
-  for (const [index, row] of [...names.children].entries()) row.classList.toggle("is-chosen", lanes[index].rank === rank);
+  for (const [index, row] of [...names.children].entries())
+    row.classList.toggle("is-chosen", lanes[index].rank === rank);
   redraw();
 }
 
@@ -65,8 +69,14 @@ function describeRank(rank) {
   const lane = lanes[laneOf.get(rank)];
   const found = part("", "p");
   found.append(part(`rank ${rank}`, "b"), ` ${lane.words} `);
-  const told = [...data.marks.filter((mark) => mark[1] === rank && mark[2] !== "point").map(([us, , , words]) => `${words} at ${moment(us)}`),
-    ...data.faults.filter((fault) => fault[0] === rank).map(([, us, , , words]) => `${words} at ${moment(us)}`)];
+  const told = [
+    ...data.marks
+      .filter((mark) => mark[1] === rank && mark[2] !== "point")
+      .map(([us, , , words]) => `${words} at ${moment(us)}`),
+    ...data.faults
+      .filter((fault) => fault[0] === rank)
+      .map(([, us, , , words]) => `${words} at ${moment(us)}`),
+  ];
   const count = `${lane.operations.length} operation${lane.operations.length === 1 ? "" : "s"}`;
   return [found, part([count, ...told].join(" · "), "p", "quiet")];
 }
@@ -89,14 +99,23 @@ function climb(by) {
 }
 
 function bringIntoView(operation) {
-  const begin = share(operation.begin), span = view.to - view.from;
+  const begin = share(operation.begin),
+    span = view.to - view.from;
   if (begin < view.from || begin > view.to) moveTo(begin - span / 2, begin + span / 2);
 }
 
 const KEYS = {
-  ArrowRight: () => step(1), ArrowLeft: () => step(-1), ArrowDown: () => climb(1), ArrowUp: () => climb(-1),
-  "+": () => zoom(0.5), "=": () => zoom(0.5), "-": () => zoom(2), 0: () => moveTo(0, 1), Home: () => moveTo(0, 1),
-  End: () => ZOOMS.end(), Escape: () => choose(null),
+  ArrowRight: () => step(1),
+  ArrowLeft: () => step(-1),
+  ArrowDown: () => climb(1),
+  ArrowUp: () => climb(-1),
+  "+": () => zoom(0.5),
+  "=": () => zoom(0.5),
+  "-": () => zoom(2),
+  0: () => moveTo(0, 1),
+  Home: () => moveTo(0, 1),
+  End: () => ZOOMS.end(),
+  Escape: () => choose(null),
 };
 
 box.addEventListener("keydown", (event) => {
@@ -139,15 +158,20 @@ for (const button of document.querySelectorAll("[data-zoom]")) {
 
 function pointed(event) {
   const area = canvas.getBoundingClientRect();
-  const x = event.clientX - area.left, y = event.clientY - area.top;
+  const x = event.clientX - area.left,
+    y = event.clientY - area.top;
   const lane = lanes[Math.floor((y - TOP) / height)];
   if (!lane) return { x, lane: null, operation: null };
   const near = lane.operations.filter((each) => {
     const { top, tall } = bar(each, yOf(laneOf.get(lane.rank)));
-    return x >= xOf(each.begin) - 3 && x <= xOf(each.end === Infinity ? lane.end : each.end) + 3 &&
-      (each.rows === 1 || (y >= top - 1 && y <= top + tall + 1));
+    return (
+      x >= xOf(each.begin) - 3 &&
+      x <= xOf(each.end === Infinity ? lane.end : each.end) + 3 &&
+      (each.rows === 1 || (y >= top - 1 && y <= top + tall + 1))
+    );
   });
-  const distance = (each) => Math.abs((xOf(each.begin) + xOf(Math.min(each.end, lane.end))) / 2 - x);
+  const distance = (each) =>
+    Math.abs((xOf(each.begin) + xOf(Math.min(each.end, lane.end))) / 2 - x);
   near.sort((a, b) => distance(a) - distance(b));
   return { x, lane, operation: near[0] || null };
 }
@@ -173,17 +197,23 @@ addEventListener("pointerup", (event) => {
   const { lane, operation } = pointed(event);
   if (lane) choose(lane.rank, operation);
 });
-addEventListener("pointercancel", () => { view.drag = null; });
-canvas.addEventListener("wheel", (event) => {
-  const { x } = pointed(event);
-  const at = view.from + ((x - PAD) / plotWidth()) * (view.to - view.from);
-  if (event.ctrlKey || event.metaKey) zoom(event.deltaY > 0 ? 1.25 : 0.8, at);
-  else if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
-    const by = (event.deltaX / plotWidth()) * (view.to - view.from);
-    moveTo(view.from + by, view.to + by);
-  } else return;
-  event.preventDefault();
-}, { passive: false });
+addEventListener("pointercancel", () => {
+  view.drag = null;
+});
+canvas.addEventListener(
+  "wheel",
+  (event) => {
+    const { x } = pointed(event);
+    const at = view.from + ((x - PAD) / plotWidth()) * (view.to - view.from);
+    if (event.ctrlKey || event.metaKey) zoom(event.deltaY > 0 ? 1.25 : 0.8, at);
+    else if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
+      const by = (event.deltaX / plotWidth()) * (view.to - view.from);
+      moveTo(view.from + by, view.to + by);
+    } else return;
+    event.preventDefault();
+  },
+  { passive: false },
+);
 names.addEventListener("click", (event) => {
   const index = [...names.children].indexOf(event.target.closest(".names > div"));
   if (index >= 0) choose(lanes[index].rank);
@@ -193,17 +223,23 @@ names.addEventListener("click", (event) => {
 
 function writeNames() {
   names.classList.toggle("dense", height < 20);
-  names.replaceChildren(...lanes.map((lane) => {
-    const row = part("", "div", lane.role);
-    row.style.height = `${height}px`;
-    row.append(part(`rank ${lane.rank}`), part(lane.state, "span", "state quiet"));
-    return row;
-  }));
+  names.replaceChildren(
+    ...lanes.map((lane) => {
+      const row = part("", "div", lane.role);
+      row.style.height = `${height}px`;
+      row.append(part(`rank ${lane.rank}`), part(lane.state, "span", "state quiet"));
+      return row;
+    }),
+  );
 }
 
 function chooseFirst() {
   const about = data.chosen;
-  const isIt = (o) => about && o.kind.name === about.name && o.sequence === about.sequence && String(o.kind.group) === String(about.group);
+  const isIt = (o) =>
+    about &&
+    o.kind.name === about.name &&
+    o.sequence === about.sequence &&
+    String(o.kind.group) === String(about.group);
   for (const lane of lanes.filter((each) => each.role === "waiting")) {
     const found = lane.operations.find((each) => isIt(each) && each.end === Infinity);
     if (found) return choose(lane.rank, found);
@@ -217,4 +253,7 @@ chooseFirst();
 draw();
 performance.mark("lanes drawn");
 new ResizeObserver(redraw).observe(canvas.parentElement);
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readColors(); redraw(); });
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+  readColors();
+  redraw();
+});

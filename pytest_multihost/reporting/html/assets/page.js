@@ -2,7 +2,9 @@
 function copied(button, isDone) {
   const before = button.textContent;
   button.textContent = isDone ? "Copied" : "Press Ctrl+C";
-  setTimeout(() => { button.textContent = before; }, 1600);
+  setTimeout(() => {
+    button.textContent = before;
+  }, 1600);
 }
 
 function select(element) {
@@ -18,7 +20,8 @@ async function copy(button) {
   try {
     await navigator.clipboard.writeText(source.textContent);
     copied(button, true);
-  } catch {  // no permission, or a browser that has no clipboard for files
+  } catch {
+    // no permission, or a browser that has no clipboard for files
     select(source);
     copied(button, document.execCommand("copy"));
   }

@@ -1,0 +1,408 @@
+// How the lanes are drawn.
+
+let colors = {};
+function readColors() {
+  const style = getComputedStyle(document.documentElement);
+  for (const name of [
+    "card",
+    "ink",
+    "quiet",
+    "line",
+    "soft",
+    "culprit",
+    "culprit-soft",
+    "culprit-line",
+    "wait",
+    "wait-soft",
+    "wait-line",
+    "op",
+    "op-ink",
+    "fault",
+    "fault-soft",
+  ]) {
+    colors[name] = style.getPropertyValue(`--${name}`).trim();
+  }
+  colors.sans = getComputedStyle(document.body).fontFamily;
+}
+
+let pen;
+function draw() {
+  const ratio = devicePixelRatio || 1;
+  view.width = canvas.clientWidth;
+  const full = TOP + lanes.length * height + 8;
+  canvas.style.height = `${full}px`;
+  canvas.width = Math.round(view.width * ratio);
+  canvas.height = Math.round(full * ratio);
+  pen = canvas.getContext("2d");
+  pen.scale(ratio, ratio);
+  pen.textBaseline = "middle";
+  pen.save();
+  pen.beginPath();
+  pen.rect(PAD - 1, 0, plotWidth() + 2, full);
+  pen.clip();
+  drawAxis(full);
+  lanes.forEach(drawLane);
+  drawMeeting();
+  drawMoments(full);
+  drawMarks();
+  pen.restore();
+  drawWaits();
+  drawSelection(full);
+}
+
+function text(
+  words,
+  x,
+  y,
+  color,
+  { size = 11, weight = 400, align = "left", max = Infinity } = {},
+) {
+  pen.font = `${weight} ${size}px ${colors.sans}`;
+  let shown = words;
+  if (max < Infinity && pen.measureText(shown).width > max) {
+    if (max < size * 2) return 0;
+    let low = 0,
+      high = words.length;
+    while (low < high) {
+      const middle = (low + high + 1) >> 1;
+      if (pen.measureText(`${words.slice(0, middle)}…`).width <= max) low = middle;
+      else high = middle - 1;
+    }
+    if (low < 2) return 0;
+    shown = `${words.slice(0, low)}…`;
+  }
+  pen.textAlign = align;
+  pen.fillStyle = color;
+  pen.fillText(shown, x, y);
+  return pen.measureText(shown).width;
+}
+
+function line(x1, y1, x2, y2, color, width = 1, dash = []) {
+  pen.strokeStyle = color;
+  pen.lineWidth = width;
+  pen.setLineDash(dash);
+  pen.beginPath();
+  pen.moveTo(x1, y1);
+  pen.lineTo(x2, y2);
+  pen.stroke();
+  pen.setLineDash([]);
+}
+
+function drawAxis(full) {
+  for (const [begin, end, left, right, isSilence] of data.axis) {
+    const x1 = toX(left),
+      x2 = toX(right);
+    if (x2 < 0 || x1 > view.width) continue;
+    if (isSilence) drawSilence(begin, end, x1, x2, full);
+    else drawTicks(begin, end, x1, x2, full);
+  }
+  line(PAD, TOP - 0.5, view.width, TOP - 0.5, colors.line);
+}
+
+function drawSilence(begin, end, x1, x2, full) {
+  pen.fillStyle = colors.soft;
+  pen.fillRect(x1, 0, x2 - x1, full);
+  const words =
+    data.go !== null && end <= data.go
+      ? `start-up, ${seconds(end - begin)}`
+      : `${seconds(end - begin)} of silence`;
+  text(words, (Math.max(x1, PAD) + Math.min(x2, PAD + plotWidth())) / 2, TOP / 2, colors.quiet, {
+    align: "center",
+    max: x2 - x1 - 10,
+  });
+}
+
+function drawTicks(begin, end, x1, x2, full) {
+  const perPixel = (end - begin) / Math.max(1, x2 - x1);
+  const step = niceStep(perPixel * 90);
+  const first = Math.ceil(Math.max(begin, begin + (PAD - x1) * perPixel) / step) * step;
+  for (let us = first; us < end; us += step) {
+    const x = x1 + (us - begin) / perPixel;
+    if (x > PAD + plotWidth()) break;
+    line(x, TOP, x, full, colors.line);
+    if (x2 - x > 34)
+      text(
+        `+${(us / 1e6).toFixed(Math.max(0, Math.ceil(-Math.log10(step / 1e6) - 1e-9)))} s`,
+        x + 3,
+        TOP / 2,
+        colors.quiet,
+      );
+  }
+}
+
+function niceStep(us) {
+  const power = 10 ** Math.floor(Math.log10(Math.max(1, us)));
+  return power * ([1, 2, 5, 10].find((each) => each * power >= us) || 10);
+}
+
+function drawLane(lane, index) {
+  const y = yOf(index);
+  const isChosen = view.chosen && view.chosen.rank === lane.rank;
+  if (isChosen) {
+    pen.globalAlpha = 0.5;
+    pen.fillStyle = colors.soft;
+    pen.fillRect(PAD, y, plotWidth(), height);
+    pen.globalAlpha = 1;
+  }
+  if (index) line(PAD, y - 0.5, view.width - gutter, y - 0.5, colors.line);
+  if (data.go !== null) drawStartup(lane, y);
+  if (lane.role === "culprit") drawLateness(lane, y);
+  let drawnTo = -Infinity,
+    drawnRow = -1;
+  for (const each of lane.operations) {
+    const x1 = xOf(each.begin),
+      x2 = each.end === Infinity ? xOf(lane.end) : xOf(each.end);
+    if (x2 < PAD || x1 > PAD + plotWidth()) continue;
+    if (x2 - drawnTo < 0.4 && each.row === drawnRow && each.end !== Infinity) continue;
+    drawOperation(each, lane, x1, x2, y);
+    drawnTo = x2;
+    drawnRow = each.row;
+  }
+}
+
+function drawStartup(lane, y) {
+  const until = xOf(lane.ready === null ? data.end : lane.ready);
+  pen.fillStyle = colors.line;
+  pen.globalAlpha = 0.55;
+  pen.fillRect(PAD, y + height / 2 - 1, Math.max(0, until - PAD), 2);
+  pen.globalAlpha = 1;
+  const first = lane.operations.length ? xOf(lane.operations[0].begin) : Infinity;
+  const room = Math.min(until, first) - toX(0);
+  if (height > 30 && view.from === 0 && room > 52)
+    text("start-up", toX(0) + 4, y + height / 2 - 7, colors.quiet, { size: 9 });
+}
+
+function drawLateness(lane, y) {
+  if (lane.operations.some((each) => each.end === Infinity && each.waited !== null)) return;
+  const last = Math.max(
+    0,
+    ...lane.operations.filter((e) => e.end !== Infinity).map((e) => e.end),
+    data.go || 0,
+  );
+  const x1 = Math.max(PAD, xOf(last)),
+    x2 = xOf(lane.end);
+  if (x2 - x1 < 2) return;
+  box_(
+    x1 + 1,
+    y + inset - 1,
+    x2 - x1 - 1,
+    height - 2 * inset + 2,
+    colors["culprit-soft"],
+    colors["culprit-line"],
+  );
+  text(lane.words, x1 + 8, y + height / 2, colors.culprit, {
+    size: height > 20 ? 12 : 11,
+    weight: 600,
+    max: x2 - x1 - 14,
+  });
+}
+
+function box_(x, y, w, h, fill, stroke) {
+  pen.beginPath();
+  pen.roundRect(x, y, Math.max(w, 1), h, Math.min(3, w / 2));
+  if (fill) {
+    pen.fillStyle = fill;
+    pen.fill();
+  }
+  if (stroke) {
+    pen.strokeStyle = stroke;
+    pen.lineWidth = 1;
+    pen.stroke();
+  }
+}
+
+function bar(each, y) {
+  const inner = (height - 2 * inset) / each.rows;
+  return { top: y + inset + each.row * inner, tall: Math.max(2, inner - (each.rows > 1 ? 1 : 0)) };
+}
+
+function drawOperation(each, lane, x1, x2, y) {
+  const { top, tall } = bar(each, y);
+  const isOpen = each.end === Infinity,
+    isLate = lane.role === "culprit";
+  const wide = Math.max(x2 - x1, isOpen ? 3 : 1.5);
+  const left = Math.max(x1, PAD - 4);
+  const width = Math.min(x1 + wide, PAD + plotWidth() + 4) - left;
+  if (isOpen)
+    box_(
+      left + 0.5,
+      top + 0.5,
+      width - 1,
+      tall - 1,
+      colors[isLate ? "culprit-soft" : "wait-soft"],
+      colors[isLate ? "culprit" : "wait-line"],
+    );
+  else if (width < 3) {
+    pen.fillStyle = each.failed ? colors.culprit : colors.op;
+    pen.fillRect(left, top, Math.max(1, width), tall);
+  } else
+    box_(
+      left,
+      top,
+      width - (width > 4 ? 1 : 0),
+      tall,
+      colors.op,
+      each.failed ? colors.culprit : null,
+    );
+  if (width < 22 || tall < 8) return;
+  const size = tall > 14 ? 12 : 10,
+    weight = isOpen ? 600 : 400;
+  const all = labels(each, isOpen);
+  const words =
+    all.find((words) => fits(words, width - 10, size, weight)) ||
+    (width > 64 ? all[all.length - 1] : each.sequence ? `#${each.sequence}` : "");
+  const color = isOpen ? colors[isLate ? "culprit" : "wait"] : colors["op-ink"];
+  text(words, left + 5, top + tall / 2 + 0.5, color, { size, weight, max: width - 8 });
+}
+
+function labels(each, isOpen) {
+  // the longest first
+  const name = each.kind.name + (each.sequence ? ` #${each.sequence}` : "");
+  const wait = isOpen && waits.get(each.rank);
+  return [...(wait && wait.words ? [`${name}, waits for ${wait.words}`] : []), name];
+}
+
+const widths = new Map();
+function fits(words, max, size, weight) {
+  const key = `${weight}/${size}/${words}`;
+  if (!widths.has(key)) {
+    pen.font = `${weight} ${size}px ${colors.sans}`;
+    widths.set(key, pen.measureText(words).width);
+  }
+  return widths.get(key) <= max;
+}
+
+function drawMoments(full) {
+  const at = [
+    [data.progress, "last progress"],
+    [data.told, "told"],
+  ].filter(([us]) => us !== null);
+  for (const [us] of at) {
+    const x = Math.min(xOf(us), PAD + plotWidth() - 0.5);
+    line(x, TOP - 6, x, full, colors.culprit, 1, [2, 3]);
+  }
+}
+
+function drawMarks() {
+  for (const [us, rank, sort] of data.marks) {
+    const y = yOf(laneOf.get(rank)) + height / 2,
+      x = xOf(us);
+    if (x < PAD - 8 || x > view.width) continue;
+    const bad = { raised: colors.culprit, died: colors.culprit, killed: colors.fault }[sort];
+    if (sort === "point") line(x, y - height / 2 + 2, x, y + height / 2 - 2, colors.quiet, 1.5);
+    else if (bad) cross(x, y, bad);
+    else line(x, y - 6, x, y + 6, colors.quiet, 2);
+  }
+  for (const [rank, from, until] of data.faults) {
+    const lane = lanes[laneOf.get(rank)];
+    const y = yOf(laneOf.get(rank)) + height - 4,
+      x1 = xOf(from),
+      x2 = xOf(until === OPEN ? lane.end : until);
+    if (x2 - x1 > 2) line(x1, y, x2, y, colors.fault, 2);
+    diamond(x1, y, colors.fault);
+  }
+}
+
+function cross(x, y, color) {
+  pen.fillStyle = colors.card;
+  pen.beginPath();
+  pen.arc(x, y, 7, 0, 7);
+  pen.fill();
+  line(x - 4, y - 4, x + 4, y + 4, color, 2.5);
+  line(x - 4, y + 4, x + 4, y - 4, color, 2.5);
+}
+
+function diamond(x, y, color) {
+  pen.fillStyle = color;
+  pen.beginPath();
+  for (const [dx, dy] of [
+    [0, -5],
+    [5, 0],
+    [0, 5],
+    [-5, 0],
+  ])
+    pen.lineTo(x + dx, y + dy);
+  pen.fill();
+}
+
+function drawMeeting() {
+  const k = view.chosen && view.chosen.operation && key(view.chosen.operation);
+  const met = k
+    ? meetings.get(k)
+    : view.chosen && view.chosen.operation
+      ? [view.chosen.operation]
+      : [];
+  for (const each of met) {
+    const lane = lanes[laneOf.get(each.rank)];
+    const { top, tall } = bar(each, yOf(laneOf.get(each.rank)));
+    const x1 = xOf(each.begin),
+      x2 = Math.max(xOf(each.end === Infinity ? lane.end : each.end), x1 + 3);
+    const isIt = each === view.chosen.operation;
+    pen.strokeStyle = isIt ? colors.ink : colors.wait;
+    pen.lineWidth = isIt ? 2 : 1.2;
+    pen.beginPath();
+    pen.roundRect(x1 - 0.5, top - 0.5, x2 - x1, tall + 1, 3);
+    pen.stroke();
+  }
+}
+
+// Who waits for whom: for each rank that is waited for a line beside the lanes, with its arrow
+
+function drawWaits() {
+  targets.forEach((target, n) => {
+    const x = view.width - gutter + 14 + 12 * n,
+      y = yOf(laneOf.get(target)) + height / 2;
+    const from = data.waits
+      .filter(([rank, ranks]) => ranks.includes(target) && laneOf.has(rank))
+      .map(([rank]) => yOf(laneOf.get(rank)) + height / 2);
+    if (!from.length) return;
+    const isCircle = data.waits.some(([rank]) => rank === target);
+    const color = isCircle && targets.length > 1 ? colors.wait : colors.culprit;
+    const edge = view.width - gutter + 3;
+    line(x, Math.min(y, ...from), x, Math.max(y, ...from), color, 1.5);
+    for (const each of from) {
+      line(edge, each, x, each, color, 1.2);
+      dot(edge, each, color);
+    }
+    line(edge + 3, y, x, y, color, 1.5);
+    pen.fillStyle = color;
+    pen.beginPath();
+    for (const [dx, dy] of [
+      [0, 0],
+      [8, -4.5],
+      [8, 4.5],
+    ])
+      pen.lineTo(edge - 2 + dx, y + dy);
+    pen.fill();
+  });
+}
+
+function dot(x, y, color) {
+  pen.fillStyle = color;
+  pen.beginPath();
+  pen.arc(x, y, 2, 0, 7);
+  pen.fill();
+}
+
+function drawSelection(full) {
+  if (!view.drag || Math.abs(view.drag.to - view.drag.from) < 4) return;
+  pen.globalAlpha = 0.18;
+  pen.fillStyle = colors.wait;
+  pen.fillRect(
+    Math.min(view.drag.from, view.drag.to),
+    0,
+    Math.abs(view.drag.to - view.drag.from),
+    full,
+  );
+  pen.globalAlpha = 1;
+}
+
+let isDue = false;
+function redraw() {
+  if (isDue) return;
+  isDue = true;
+  requestAnimationFrame(() => {
+    isDue = false;
+    draw();
+  });
+}
