@@ -7,6 +7,7 @@ the first rank that enters it (XLA never sets it). A rank later than that fails 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
 import re
@@ -56,6 +57,8 @@ def _start(spec: RankSpec) -> None:
     address = "{}:{}".format(*place)
     if not spec.is_primary:
         _wait_until_accepting(place)
+    if spec.world.sites:
+        _reach_by(spec.host.address)
     jax.distributed.initialize(
         address,
         spec.world.size,
@@ -79,6 +82,21 @@ def _wait_until_accepting(place: tuple[str, int]) -> None:
             if probe.connect_ex(place) == 0:
                 return
         time.sleep(_POLL_S)
+
+
+def _reach_by(address: str) -> None:
+    """Have gloo's collectives tell the others our address.
+
+    Left alone they tell what this host's name resolves to, which is a loopback address on Debian
+    and nothing at all in many containers. jax has no setting for it.
+    """
+    from jax._src import xla_bridge
+
+    with contextlib.suppress(AttributeError):  # another version
+        library = xla_bridge._jax  # noqa: SLF001 - see above
+        library.make_gloo_tcp_collectives = functools.partial(
+            library.make_gloo_tcp_collectives, hostname=address
+        )
 
 
 def _import_jax() -> Any:  # noqa: ANN401 - jax is not seen by the type checker

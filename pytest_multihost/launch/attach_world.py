@@ -6,7 +6,7 @@ import contextlib
 import select
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -54,8 +54,9 @@ def share_out(size: int, processes: int) -> dict[int, tuple[int, ...]]:
     return shares
 
 
-def sites_of(shares: Mapping[int, Sequence[int]], parties: Mapping[int, Party]) -> tuple[Site, ...]:
-    """Return the hosts of a world whose ranks are shared out; none where all are on this one."""
+def sites_for(size: int, parties: Mapping[int, Party]) -> tuple[Site, ...]:
+    """Return the hosts of a world of `size` ranks; none where all are on this one."""
+    shares = share_out(size, len(parties) + 1)
     far = [parties[process] for process in shares if process and not parties[process].is_near]
     if not far:
         return ()
@@ -97,7 +98,6 @@ class AttachedLauncher:
         shares = share_out(spec.size, len(self.parties) + 1)
         for process in shares.keys() & self.parties.keys():
             self.parties[process].measure_clock()
-        spec = replace(spec, sites=sites_of(shares, self.parties))
         mine = self.local.start(
             spec, directory=directory, scratch=scratch, share=Share(ranks=shares.pop(0))
         )

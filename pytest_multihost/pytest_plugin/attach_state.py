@@ -11,9 +11,10 @@ import pytest
 from pytest_multihost.launch.attach_gather import Gathering
 from pytest_multihost.launch.attach_place import Place
 from pytest_multihost.launch.attach_stream import Party
-from pytest_multihost.launch.attach_world import AttachedLauncher
+from pytest_multihost.launch.attach_world import AttachedLauncher, sites_for
 from pytest_multihost.launch.containers_launcher import ContainerLauncher
 from pytest_multihost.launch.ladder import Ladder
+from pytest_multihost.model.spec import Site
 
 
 @dataclass(slots=True)
@@ -62,6 +63,12 @@ def launcher_of(
     if attached is None or isinstance(ladder, ContainerLauncher):  # which needs nobody's help
         return ladder
     return AttachedLauncher(ladder, attached.parties)
+
+
+def sites_of(config: pytest.Config, size: int) -> tuple[Site, ...]:
+    """Return the hosts of a world of `size` ranks, where processes on several are attached."""
+    attached = config.stash.get(ATTACHED, None)
+    return sites_for(size, attached.parties) if attached is not None else ()
 
 
 def others_of(config: pytest.Config) -> frozenset[int]:

@@ -32,7 +32,7 @@ from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.nemesis.aftermath import settle
-from pytest_multihost.pytest_plugin.attach_state import launcher_of, others_of
+from pytest_multihost.pytest_plugin.attach_state import launcher_of, others_of, sites_of
 from pytest_multihost.pytest_plugin.containers import open_ladder
 from pytest_multihost.pytest_plugin.disturbing import Disturbing, read_disturbing
 from pytest_multihost.pytest_plugin.expect import Expectation, apply, expectation
@@ -218,6 +218,7 @@ class Run:
             item.stash.get(DEADLINE, None),
             tells_points=self.config.getoption("multihost_points"),
         )
+        spec = replace(spec, sites=sites_of(self.config, spec.size))
         scratch = make_scratch(self.config, spec)
         directory = self._make_directory(spec, scratch)
         self.tally.ran += 1
