@@ -202,6 +202,20 @@ def test_the_culprit_comes_first_then_who_waits() -> None:
     assert found == [((1,), "culprit", "sleeping"), ((0, 2), "waiting", "waiting")]
 
 
+def test_the_culprits_come_first_also_where_they_are_many() -> None:
+    """Two stay in storage and one waits for both."""
+    result = world()
+    [look] = result.sightings
+    first, late, _ = look.ranks
+    ranks = (first, late, replace(late, rank=2))
+    pages = (*result.operations[:2], replace(result.operations[1], rank=2))
+    dumps = (*result.dumps[:2], replace(result.dumps[1], rank=2))
+    look = replace(look, ranks=ranks)
+    told = story(replace(result, sightings=(look,), operations=pages, dumps=dumps))
+    found = [(row.ranks, row.role) for row in rows(told)]
+    assert found == [((1, 2), "culprit"), ((0,), "waiting")]
+
+
 def test_a_failure_without_a_diagnosis_marks_the_rank_that_failed() -> None:
     """Nobody waited for it, so nobody is a culprit; the reader still looks for somebody."""
     alone = replace(world(), operations=(), sightings=(), dumps=(), progress_s=None)
