@@ -310,6 +310,62 @@ def test_a_change_that_fails_is_told_and_ends_the_rest(network: HostNetwork) -> 
     assert "No such file" in network.change([Change(("no-such-program",))])
 
 
+CONTROLLER = """
+import sys, time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from pytest_multihost.launch.hosts import Change
+from pytest_multihost.launch.launcher import ServerLauncher
+from pytest_multihost.launch.starting import fork_server
+from pytest_multihost.testing import make_spec
+
+def live(spec, channel):
+    time.sleep(600)
+
+def told_after(*changes):
+    world.change_network(1, changes, token="mine")
+    while True:
+        for event in world.wait(10):
+            if event.kind == "network":
+                told = event.detail
+                return f"rank {event.rank}, {told['token']}: {told['error'] or 'done'}"
+
+folder = Path(sys.argv[1])
+launcher = ServerLauncher("fork", partial(fork_server, live, lambda: None))
+launcher.open()
+print(launcher.why_no_hosts(folder / "trial"))
+for hosts in ("netns", "one"):
+    spec = replace(make_spec(2), hosts=hosts)
+    world = launcher.start(spec, directory=folder, scratch=folder)
+    print(len(world.tables), told_after(Change(("ip", "link", "set", "host-1", "down"))))
+    print(told_after(Change(("false",))))
+    print(*sorted(event.rank for event in world.end(grace_s=0.0).events))
+launcher.close()
+"""
+
+
+def test_the_controller_has_the_server_change_the_network(tmp_path: Path) -> None:
+    """On behalf of a rank, and is told what came of it; a world on one host has no network."""
+    ended = subprocess.run(
+        [sys.executable, "-c", CONTROLLER, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    nothing = "rank 1, mine: the world has no network of its own: its hosts are one"
+    assert ended.stdout.splitlines() == [
+        "None",
+        "2 rank 1, mine: done",
+        "rank 1, mine: false: ended with 1: ",
+        "0 1",
+        f"0 {nothing}",
+        nothing,
+        "0 1",
+    ]
+
+
 # Who is at the other end
 
 
