@@ -18,6 +18,8 @@ from pytest_multihost.model.sighting import RankSighting, Sighting
 _FREE = frozenset({"SLEEPING", "IO", "RUNNING", "CHILD", "DISK"})
 """What the main thread does of its own while another thread waits in an operation."""
 
+_DEADLINES = ("overrun", "startup-overrun")
+
 _SAME_MOMENT_S = 0.5
 """How long before its exception a rank may have left the operation that raised it."""
 
@@ -47,7 +49,7 @@ def standings_of(result: WorldResult, finding: Finding) -> tuple[Standing, ...]:
             seen.get(each.facts.rank, RankSighting(rank=each.facts.rank)),
             last.get(each.facts.rank, Operations(each.facts.rank)),
             is_end=is_end,
-            restless=_restless(result.sightings),
+            restless=_restless(result),
             symptoms=finding.symptoms,
         )
         for each in finding.ranks
@@ -68,9 +70,15 @@ def _is_symptom_first(finding: Finding) -> bool:
     return first is not None and first.outcome == "collateral"
 
 
-def _restless(sightings: Sequence[Sighting]) -> frozenset[int]:
-    """Return the ranks whose main thread ran between most of the last looks."""
-    ticks = [each for each in sightings if each.why == "tick"][-3:]
+def _restless(result: WorldResult) -> frozenset[int]:
+    """Return the ranks whose main thread ran between most of the last looks before the deadline.
+
+    Where a world ends sooner, say because the others' runtime gave up, a rank that runs is late:
+    it may be between two long reads.
+    """
+    if result.ending not in _DEADLINES:
+        return frozenset()
+    ticks = [each for each in result.sightings if each.why == "tick"][-3:]
     counts: dict[int, int] = {}
     for sighting in ticks:
         for each in sighting.ranks:
