@@ -23,7 +23,7 @@ CHECKPOINT = Path(__file__).parent / "ckpt"
 late = pytest.mark.multihost_expect("straggler", culprits=[0], waiting=[1, 2, 3])
 
 def slow_primary(seconds, at, **given):
-    "Its restore reads two files, one after the other."
+    "Its restore meets the fault twice, one after the other; a hang is judged within the first."
     fault = faults.slow_io(rank=0, seconds=seconds, path="*/ckpt/d/*", at=at)
     return pytest.mark.multihost(ranks=4, backend="jax", local_devices=2, faults=[fault], **given)
 """
@@ -31,10 +31,10 @@ def slow_primary(seconds, at, **given):
 WARM = (
     HEAD
     + """
-# XLA gives up after 4 s instead of half an hour.
-pytestmark = slow_primary(
-    4, at.sync_point("connected"), timeout=60,
-    env={"XLA_FLAGS": "--xla_cpu_collective_timeout_seconds=4"})
+def slow(seconds):
+    "XLA gives up after 4 s instead of half an hour."
+    env = {"XLA_FLAGS": "--xla_cpu_collective_timeout_seconds=4"}
+    return slow_primary(seconds, at.sync_point("connected"), timeout=60, env=env)
 
 def restore_late(world, path, barrier):
     assert version.__version__ == os.environ["ORBAX"]
@@ -45,13 +45,16 @@ def restore_late(world, path, barrier):
         check(restore(path))
 
 @late
+@slow(10)
 def test_unfixed(world, shared_tmp_path):
     restore_late(world, shared_tmp_path / "ckpt", None)
 
 @late
+@slow(10)
 def test_device(world, shared_tmp_path):
     restore_late(world, shared_tmp_path / "ckpt", "device")
 
+@slow(4)
 def test_coordination(world, shared_tmp_path):
     restore_late(world, shared_tmp_path / "ckpt", "coordination")
 """
@@ -69,16 +72,19 @@ def test_save(world):
 COLD = (
     HEAD
     + """
-pytestmark = slow_primary(18, at.start(), timeout=90)
+def slow(seconds):
+    return slow_primary(seconds, at.start(), timeout=90)
 
 def restore_late(barrier):
     with patch_orbax_single_replica_restore(barrier, timeout_s=80):
         check(restore(CHECKPOINT))
 
 @late
+@slow(40)
 def test_unfixed(world):
     restore_late(None)
 
+@slow(18)
 def test_coordination(world):
     restore_late("coordination")
 """
