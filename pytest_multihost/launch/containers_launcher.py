@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import struct
@@ -56,7 +55,6 @@ class ContainerLauncher:
     dwelling: Dwelling
     programs: Mapping[str, Callable[[str], Program]]
     _engine: Engine | None = None
-    _folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="multihost-")))
     _why: tuple[LaunchError | None] | None = None
     _ladders: dict[int, Ladder] = field(default_factory=dict)
     _begun: dict[str, ServerConnection] = field(default_factory=dict)
@@ -145,14 +143,13 @@ class ContainerLauncher:
             with contextlib.suppress(LaunchError), told("the network could not be removed"):
                 self._engine.close()
             self._engine = None
-        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _start(self, host: str, make: Callable[[str], Program]) -> ServerConnection:
         """Return a server in a new container, or the one that was begun for this host."""
         if host in self._begun:
             return self._begun.pop(host)
         engine = self._opened()
-        with _listening(self._folder / f"{host}.socket") as listener:
+        with _listening() as listener:
             program = make(host)
             container = self._run(engine, host, program, listener.getsockname())
             try:
@@ -189,15 +186,19 @@ class ContainerLauncher:
 
 
 @contextlib.contextmanager
-def _listening(path: Path) -> Iterator[socket.socket]:
-    """Yield a socket on which a container can reach us; a file, for it has another network."""
-    path.unlink(missing_ok=True)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.bind(str(path))
+def _listening() -> Iterator[socket.socket]:
+    """Yield a socket on which a container can reach us; a file, for it has another network.
+
+    The file lies in a folder of its own, of which nothing is left when it has been reached.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="multihost-") as folder,
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener,
+    ):
+        listener.bind(f"{folder}/socket")
         listener.listen(1)
         listener.settimeout(_LOOK_S)
         yield listener
-    path.unlink(missing_ok=True)
 
 
 def _accept(listener: socket.socket, container: Any) -> socket.socket:  # noqa: ANN401 - docker has no types
