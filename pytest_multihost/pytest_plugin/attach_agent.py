@@ -14,6 +14,7 @@ import socket
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,7 +31,7 @@ from pytest_multihost.launch.ladder import Ladder
 from pytest_multihost.launch.protocol import Share
 from pytest_multihost.launch.wire import Frame
 from pytest_multihost.launch.world import LaunchedWorld
-from pytest_multihost.model.errors import LaunchError
+from pytest_multihost.model.errors import LaunchError, MultihostError
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.pytest_plugin.attach_items import listed
 from pytest_multihost.pytest_plugin.attach_share import Answer, Shared
@@ -42,6 +43,9 @@ from pytest_multihost.pytest_plugin.tally import TALLY
 
 _FAREWELL_S = 10.0
 """How long rank 0 may take to end after it has said how the run went."""
+
+_AFTER_S = 0.2
+"""How long to live after rank 0: launchers tell which process was the first to end badly."""
 
 _LOST = 1
 _problems: list[str] = []
@@ -86,8 +90,10 @@ def take_part(session: pytest.Session, chosen: Sequence[pytest.Item]) -> NoRetur
         status = _Agent(stream, ladders.launcher, home).serve()
         ladders.close()
         _await_end(stream)
-    except LaunchError as error:
+    except MultihostError as error:
         sys.stderr.write(f"pytest-multihost-hangs: {error}\n")
+    except BaseException:  # noqa: BLE001 - pytest's own end, which we must not reach, would tell it
+        traceback.print_exc()
     finally:
         ladders.close()
         shutil.rmtree(home, ignore_errors=True)
@@ -124,6 +130,7 @@ def _await_end(stream: SealedStream) -> None:
     deadline_s = time.monotonic() + _FAREWELL_S
     while stream.ended is None and time.monotonic() < deadline_s:
         stream.await_frames(deadline_s)
+    time.sleep(_AFTER_S)
 
 
 @dataclass(slots=True)

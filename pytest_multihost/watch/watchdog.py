@@ -132,7 +132,8 @@ class Watchdog:
         if self._last is None or not self._looks:
             return None
         doing = {each.rank: each.doing for each in self._looks[-1].ranks}
-        pids = {each.rank: each.pid for each in facts if each.pid is not None}
+        reachable = [each for each in facts if each.rank not in self.unreachable]
+        pids = {each.rank: each.pid for each in reachable if each.pid is not None}
         return find_awaited(_with(self._last, _gates(facts)).operations, doing, pids)
 
     def close(self, now: float, facts: Sequence[RankFacts]) -> Observed:

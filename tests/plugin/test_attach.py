@@ -20,7 +20,10 @@ import psutil
 import pytest
 
 SECRET = "correct horse battery staple"  # noqa: S105 - guards nothing
-PYTEST = ("-m", "pytest", "-p", "multihost_hangs", "-p", "no:cacheprovider", "--multihost-attach")
+PYTEST = (
+    *("-m", "pytest", "--color=no", "-p", "multihost_hangs", "-p", "no:cacheprovider"),
+    "--multihost-attach",
+)
 LIMIT_S = 90.0
 
 WORLDS = """
@@ -192,13 +195,13 @@ def attach(
         size: How many there are to be.
         *args: For pytest.
         ranks: Which to start; all if not given.
-        before: What runs the other ranks' commands.
+        before: What runs their command.
         **environment: More variables.
     """
     environment.setdefault("PYTEST_MULTIHOST_ADDRESS", f"127.0.0.1:{free_port()}")
     for rank in ranks or range(size):
         place = {"PYTEST_MULTIHOST_RANK": str(rank), "PYTEST_MULTIHOST_SIZE": str(size)}
-        command = [*(before if rank else ()), sys.executable, *PYTEST, *args]
+        command = [*before, sys.executable, *PYTEST, *args]
         processes.start(command, {**place, **environment})
 
 
@@ -506,39 +509,60 @@ def knock_until_open(port: int) -> None:
 
 # Other machines
 
-ELSEWHERE = (
-    *("unshare", "--pid", "--fork", "--mount-proc", "--uts"),
-    *("--time", "--monotonic", "5000", "--boottime", "5000"),
-)
+ALONE = ("unshare", "--pid", "--fork", "--mount-proc", "--uts", "--time", "--monotonic", "5000")
+NAMED = ("sh", "-c", 'hostname beta && exec "$@"', "sh")
 
 
-def can_be_elsewhere() -> bool:
-    """Whether a process can be made that sees neither our processes nor our clock."""
+@pytest.fixture
+def machines() -> Iterator[tuple[str, str]]:
+    """Two networks with a cable between them: 10.98.0.1 and 10.98.0.2."""
+    names = tuple(f"attach-{os.getpid()}-{number}" for number in (1, 2))
+    cable = [f"c{os.getpid()}-{number}" for number in (1, 2)]
+    commands = [["netns", "add", name] for name in names]
+    commands.append(["link", "add", cable[0], "type", "veth", "peer", "name", cable[1]])
+    for number, (name, end) in enumerate(zip(names, cable, strict=True), 1):
+        commands.append(["link", "set", end, "netns", name])
+        commands.append(["-n", name, "address", "add", f"10.98.0.{number}/24", "dev", end])
+        commands += [["-n", name, "link", "set", each, "up"] for each in ("lo", end)]
     try:
-        done = subprocess.run([*ELSEWHERE, "true"], capture_output=True, timeout=10, check=False)
-    except OSError:
-        return False
-    return done.returncode == 0
+        for command in commands:
+            subprocess.run(["ip", *command], capture_output=True, check=True, timeout=10)
+        command = ["ip", "netns", "exec", names[1], *ALONE, *NAMED, "true"]
+        subprocess.run(command, capture_output=True, check=True, timeout=10)
+        yield names
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"networks, clocks and tables of processes cannot be made here: {error}")
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
 
 
 @pytest.mark.slow
-def test_ranks_of_another_machine_are_seen_by_the_process_there(tmp_path: Path) -> None:
-    """It has its own processes, clock and files: results, logs, stacks and proof come over TCP."""
+def test_ranks_of_another_machine_are_seen_by_the_process_there(
+    tmp_path: Path, machines: tuple[str, str]
+) -> None:
+    """It has its own network, processes, clock and name; what it sees comes over the connection."""
     pytest.importorskip("torch")
-    if not can_be_elsewhere():
-        pytest.skip("unshare cannot make namespaces for processes and clocks here: needs root")
     source = WORLDS.replace("test_passes(world, shared_tmp_path)", "test_passes(world)")
     cut = source.index("    assert len(set(parents))"), source.index("@pytest.mark.multihost(back")
     for processes in run_in(tmp_path, source[: cut[0]] + "\n" + source[cut[1] :]):
-        attach(processes, 4, "-k", "passes or fails or hangs", before=ELSEWHERE)
+        about = {"PYTEST_MULTIHOST_SECRET": SECRET, "PYTEST_MULTIHOST_ADDRESS": "10.98.0.1:7001"}
+        for rank in range(4):
+            enter = ["ip", "netns", "exec", machines[rank // 2]]
+            alone = [*ALONE, *NAMED] if rank // 2 else []
+            selected = ("-k", "passes or fails or hangs")
+            attach(processes, 4, *selected, ranks=(rank,), before=(*enter, *alone), **about)
         processes.finish()
-        assert "2 failed, 1 passed, 3 deselected in" in processes.output[0]
+        output = processes.output[0]
+        assert "attached to 4 processes on 2 machines" in output
+        assert "2 failed, 1 passed, 3 deselected in" in output
         assert processes.log("test_passes", 3) == "rank 3 was here\n"
         ranks = processes.verdicts["test_fails"]["rank_results"]
         assert [each["outcome"] for each in ranks] == ["passed", "passed", "failed", "passed"]
+        assert [each["host"] for each in ranks] == [*[socket.gethostname()] * 2, "beta", "beta"]
         diagnosis = processes.verdicts["test_hangs"]["diagnosis"]
         assert (diagnosis["kind"], diagnosis["culprits"]) == ("straggler", [3])
         assert diagnosis["detected_by"] == "proof"
-        assert "time.sleep(600)" in processes.output[0]
-        assert "seen by pytest there, on a clock known to" in processes.output[0].replace("\n", "")
+        assert "time.sleep(600)" in output  # its stacks
+        assert "ranks 2,3 on beta: seen by pytest there, on a clock known to" in output
         assert processes.output[1:] == ["", "", ""]
