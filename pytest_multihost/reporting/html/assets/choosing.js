@@ -61,6 +61,11 @@ function meetingOf(operation) {
   const spread = Math.max(...begins) - Math.min(...begins);
   const words = `Entered by ${rankSet(ranks)}${ranks.length > 1 ? ` within ${seconds(spread)}` : ""}`;
   const latest = met.find((each) => each.begin === Math.max(...begins));
+  const different = met.filter((each) => each.kind.name !== operation.kind.name);
+  if (different.length) {
+    const who = rankSet(different.map((each) => each.rank));
+    return `${words}, by ${who} as ${different[0].kind.name}.`;
+  }
   if (missing.length) return `${words}; not by ${rankSet(missing)}.`;
   return `${words}${ranks.length > 1 ? `, rank ${latest.rank} last` : ""}.`;
 }

@@ -20,9 +20,11 @@ lanes.sort((a, b) => (b.role === "culprit") - (a.role === "culprit") || a.rank -
 const laneOf = new Map(lanes.map((lane, index) => [lane.rank, index]));
 const height = lanes.length <= 8 ? 36 : lanes.length <= 20 ? 26 : 18;
 const waits = new Map(data.waits.map(([rank, ranks, words]) => [rank, { ranks, words }]));
-const targets = [...new Set(data.waits.flatMap(([, ranks]) => ranks))]
-  .filter((r) => laneOf.has(r))
-  .slice(0, 6);
+
+// Arrows lead to the culprits alone, if others wait for any; in a circle all are both.
+const awaited = [...new Set(data.waits.flatMap(([, ranks]) => ranks))].filter((r) => laneOf.has(r));
+const blamed = awaited.filter((rank) => lanes[laneOf.get(rank)].role === "culprit");
+const targets = (blamed.length ? blamed : awaited).slice(0, 6);
 const inset = height < 20 ? 3 : 5;
 const gutter = targets.length ? 26 + 12 * targets.length : PAD;
 
