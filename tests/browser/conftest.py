@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from pytest_multihost.model.result import WorldResult
 from pytest_multihost.reporting.html.write import write_index, write_page
 
 BENCHMARK = Path(__file__).parent.parent.parent / "benchmarks" / "report.py"
@@ -98,15 +99,29 @@ def open_page(browser: Any) -> Iterator[Open]:  # noqa: ANN401 - playwright's
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Write the pages that are looked at: by hand, so that they are the same every time."""
     found = {}
-    for name, (size, operations) in {"small": SMALL, "big": BIG, "hostile": SMALL}.items():
+    sizes = {"small": SMALL, "big": BIG, "hostile": SMALL, "mismatch": SMALL}
+    for name, (size, operations) in sizes.items():
         run = tmp_path_factory.mktemp(name) / "run"
         result = scenes.world(size, operations, late=1)
         if name == "hostile":
             result = replace(
                 result, spec=replace(result.spec, nodeid=f"test_it.py::test[{HOSTILE}]")
             )
+        if name == "mismatch":
+            result = clashing(result)
         attempt = scenes.write_folder(run, result)
         (attempt / "rank-0.log").write_text(HOSTILE if name == "hostile" else "step 1\n")
         found[name] = write_page(attempt, scenes.story_of(attempt, result))
         found[f"{name} run"] = write_index(run)
     return found
+
+
+def clashing(result: WorldResult) -> WorldResult:
+    """Return a world in which rank 1 is in a broadcast, and nobody else is."""
+    [look] = result.sightings
+    pages, ranks = list(result.operations), list(look.ranks)
+    broadcast = replace(pages[0].recent[-1], name="broadcast")
+    pages[1] = replace(pages[1], recent=(*pages[1].recent, broadcast), entered=pages[0].entered)
+    ranks[1] = replace(ranks[0], rank=1, operations=(broadcast,))
+    looks = (replace(look, ranks=tuple(ranks)),)
+    return replace(result, operations=tuple(pages), sightings=looks, ending="mismatch")

@@ -86,6 +86,13 @@ def test_a_click_chooses_an_operation_and_says_who_entered_it(open_page, pages: 
     assert "Entered by ranks 0-3" in opened.chosen()
 
 
+def test_of_a_mismatch_the_other_operation_is_named(open_page, pages: Pages) -> None:
+    """The arrows lead to the odd one out, although it waits for the others as well."""
+    opened = open_page(pages["mismatch"])
+    assert "by rank 1 as broadcast" in opened.chosen()
+    assert opened.tab.evaluate("targets") == [1]
+
+
 def test_a_click_on_a_rank_tells_of_it(open_page, pages: Pages) -> None:
     """What it did, and how much."""
     opened = open_page(pages["small"])
