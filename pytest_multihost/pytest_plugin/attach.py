@@ -7,6 +7,7 @@ does. The others collect the same tests, go to it, start ranks for it and say no
 
 from __future__ import annotations
 
+import atexit
 import os
 import secrets
 import signal
@@ -113,6 +114,7 @@ def take_part(session: pytest.Session, chosen: Sequence[pytest.Item]) -> None:
     if gathering is None:
         return
     signal.signal(signal.SIGTERM, _on_term(attached))
+    atexit.register(_hang_up, attached)  # the others take the end of a connection for ours
     try:
         gathering.gather(attached.timeout_s)
         gathering.listener.close()
@@ -126,6 +128,11 @@ def take_part(session: pytest.Session, chosen: Sequence[pytest.Item]) -> None:
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None and reporter.verbosity >= 0:
         reporter.write_line(_describe(attached))
+
+
+def _hang_up(attached: Attached) -> None:
+    for party in attached.parties.values():
+        party.stream.close()
 
 
 def _compare(config: pytest.Config, chosen: Sequence[pytest.Item], attached: Attached) -> None:
