@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -50,6 +51,11 @@ class Told:
     def judged_us(self) -> int:
         """When the hang was judged, or the world over by itself."""
         return self.us(self.result.detected_s or self.result.ended_s)
+
+
+_members = functools.lru_cache(rank_set)
+_relative = functools.lru_cache(relative_to)
+"""Groups and files are few, and operations many."""
 
 
 def lasted(told: Told) -> dict[int, list[Slice]]:
@@ -122,10 +128,10 @@ def _operation_slice(operation: Operation, facts: RankFacts, told: Told) -> Slic
 
 def _operation_args(operation: Operation, told: Told) -> Json:
     frame = operation.frame
-    place = f"{relative_to(told.root, frame.file)}:{frame.line}" if frame else None
+    place = f"{_relative(told.root, frame.file)}:{frame.line}" if frame else None
     found = {
         "kind": operation.kind,
-        "group": rank_set(operation.group),
+        "group": _members(operation.group),
         "sequence": operation.sequence or None,
         "peer": operation.peer,
         "root": operation.root,
