@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,22 +33,35 @@ def report_on(
     story = Story(
         result=result, finding=finding, diagnosis=diagnosis, verdict=verdict, telling=telling
     )
+    writers: Mapping[str, Callable[[], object]] = {
+        "trace.json": lambda: write_trace(
+            directory, trace_of(result, diagnosis, root=telling.root)
+        ),
+        NAME: lambda: write_page(directory, story),  # last: it lists the others
+    }
+    return [
+        f"{result.spec.nodeid}: {name}: {problem}"
+        for name, write in writers.items()
+        if (problem := _problem_of(write))
+    ]
+
+
+def _problem_of(write: Callable[[], object]) -> str:
+    """Write something, and return what went wrong with that, nothing if all is well."""
     try:
-        write_page(directory, story)
-        write_trace(directory, trace_of(result, diagnosis, root=telling.root))
-    except Exception as error:  # noqa: BLE001 - a page that cannot be made must not hide the verdict
-        return [f"{result.spec.nodeid}: {NAME}: {type(error).__name__}: {error}"]
-    return []
+        write()
+    except Exception as error:  # noqa: BLE001 - what cannot be written must not hide the verdict
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def report_on_run(config: pytest.Config, tally: Tally) -> None:
     """Write the page of a run with worlds, where this process is the one that ends it."""
     if not tally.ran or tally.run_id is None or hasattr(config, "workerinput"):
         return
-    try:
-        write_index(tally.defaults.artifacts / tally.run_id)
-    except Exception as error:  # noqa: BLE001 - as above
-        tally.unwritten.append(f"{NAME} of the run: {type(error).__name__}: {error}")
+    run = tally.defaults.artifacts / tally.run_id
+    if problem := _problem_of(lambda: write_index(run)):
+        tally.unwritten.append(f"{NAME} of the run: {problem}")
 
 
 def named_files(where: str, directory: Path) -> str:
