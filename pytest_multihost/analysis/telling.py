@@ -315,3 +315,5 @@ def _notes(
         yield f"not proven before the deadline because {'; '.join(last.blockers[:3])}"
     if last is not None and causes[0].kind in _VAGUE:
         yield from last.lacking
+    if last is not None:
+        yield from last.notes

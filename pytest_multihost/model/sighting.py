@@ -64,6 +64,7 @@ class Sighting:
         blockers: What may end a wait before the deadline, as far as can be seen, so that nothing
             is proven: one sentence each. Empty when nothing can.
         lacking: What could not be seen, why, and what would help: one sentence each.
+        notes: What must be known of how it was seen, and when: one sentence each.
     """
 
     at_s: float
@@ -71,6 +72,7 @@ class Sighting:
     ranks: tuple[RankSighting, ...]
     blockers: tuple[str, ...] = ()
     lacking: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object that `from_json` turns back into an equal value."""
@@ -80,7 +82,7 @@ class Sighting:
     def from_json(cls, data: Mapping[str, Any]) -> Sighting:
         """Rebuild the value that `to_json` wrote."""
         ranks = tuple(_rank(each) for each in data["ranks"])
-        texts = {name: tuple(data[name]) for name in ("blockers", "lacking")}
+        texts = {name: tuple(data.get(name, ())) for name in ("blockers", "lacking", "notes")}
         return cls(**{**data, "ranks": ranks, **texts})
 
 

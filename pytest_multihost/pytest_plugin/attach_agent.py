@@ -78,8 +78,10 @@ def take_part(session: pytest.Session, chosen: Sequence[pytest.Item]) -> NoRetur
     """
     config = session.config
     attached = config.stash[ATTACHED]
-    home = Path(tempfile.mkdtemp(prefix="multihost-agent-"))
+    factory: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]  # noqa: SLF001
+    home = factory.mktemp("attached-")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 decides what Ctrl-C means
+    signal.signal(signal.SIGTERM, _leave)
     ladders = _Ladders(config, chosen, home)
     status = _LOST
     try:
@@ -89,7 +91,10 @@ def take_part(session: pytest.Session, chosen: Sequence[pytest.Item]) -> NoRetur
         stream.send({**about, "answers": greeting.header["asked"]})
         status = _Agent(stream, ladders.launcher, home).serve()
         ladders.close()
+        shutil.rmtree(home, ignore_errors=True)  # launchers may kill us as soon as rank 0 ends
         _await_end(stream)
+    except SystemExit as error:
+        status = int(str(error))
     except MultihostError as error:
         sys.stderr.write(f"pytest-multihost-hangs: {error}\n")
     except BaseException:  # noqa: BLE001 - pytest's own end, which we must not reach, would tell it
@@ -99,6 +104,11 @@ def take_part(session: pytest.Session, chosen: Sequence[pytest.Item]) -> NoRetur
         shutil.rmtree(home, ignore_errors=True)
         sys.stderr.flush()
         os._exit(status)
+
+
+def _leave(number: int, _: object) -> NoReturn:
+    """End in order when a launcher ends us."""
+    sys.exit(128 + number)
 
 
 def _joining(attached: Attached) -> Joining:

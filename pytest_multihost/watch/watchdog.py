@@ -232,7 +232,7 @@ class Watchdog:
             asked = {s.rank: unclear[s.rank] for s in ranks if s.rank in unclear and self._asks(s)}
             if asked:
                 ranks, lacking = with_native(ranks, asked, now)
-        self._looks.append(replace(last, ranks=ranks, lacking=(*lacking, *self.notes)))
+        self._looks.append(replace(last, ranks=ranks, lacking=lacking, notes=self.notes))
 
     def _asks(self, seen: RankSighting) -> bool:
         """Whether a rank's native frames may tell of an operation. Reading jax's takes a second."""
