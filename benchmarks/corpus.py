@@ -254,9 +254,9 @@ def _word(verdict: Mapping[str, Any] | None, *, is_accused: bool, is_right: bool
 
 def _ending(expected: Mapping[str, Any], verdict: Mapping[str, Any]) -> str:
     wanted = "/".join([*expected["outcomes"], *expected["statuses"][:1]])
-    ends = "; ".join(_end(each) for each in verdict["rank_results"])
-    told = f"was {verdict['outcome']}/{verdict['status']}, not {wanted}"
-    return f"{told}: {verdict['reason']} ({ends})"
+    ends = "; ".join(map(_end, verdict.get("rank_results", ())))
+    told = f"was {verdict['outcome']}/{verdict['status']}, not {wanted}: {verdict['reason']}"
+    return f"{told} ({ends})" if ends else told
 
 
 def _end(rank: Mapping[str, Any]) -> str:
