@@ -39,12 +39,12 @@ def settle(result: WorldResult, scratch: Path) -> WorldResult:
             if event.kind == "forked":
                 remove_group(event.detail["pid"])
     history = result.history
-    for event in _untold(history, scratch):
+    for event in untold(history, scratch):
         history = _with(history, event)
     return replace(result, history=history)
 
 
-def _untold(history: Sequence[Event], scratch: Path) -> Iterator[Event]:
+def untold(history: Sequence[Event], scratch: Path) -> Iterator[Event]:
     """Yield the beginnings of faults that only the counters of their rules have seen."""
     phases = {
         (event.rank, event.detail["index"], event.detail["phase"]): event

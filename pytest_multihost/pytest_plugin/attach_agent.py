@@ -235,7 +235,7 @@ class _Agent:
         if self.share is None:
             return
         try:
-            for event in self.share.world.wait(0):
+            for event in self.share.wait():
                 self.stream.send(event_header(event), event.payload)
         except LaunchError as error:
             self.share = None
@@ -290,7 +290,7 @@ class _Agent:
         assert share is not None  # noqa: S101 - for the type checker; see `_answer`
         told: dict[str, Any] = {"events": [], "leftovers": []}
         try:
-            ending = share.world.end(grace_s=header["grace_s"])
+            ending = share.end(grace_s=header["grace_s"])
         except LaunchError as error:
             told["error"] = str(error)
         else:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from pytest_multihost.launch.attach_files import pack
-from pytest_multihost.launch.protocol import DumpKind
+from pytest_multihost.launch.protocol import DumpKind, Ending
 from pytest_multihost.launch.world import LaunchedWorld
-from pytest_multihost.nemesis.aftermath import heal_files
+from pytest_multihost.model.event import Event
+from pytest_multihost.nemesis.aftermath import heal_files, untold
 from pytest_multihost.pytest_plugin.attach_looks import to_json
 from pytest_multihost.pytest_plugin.watching import ours_on
 from pytest_multihost.watch.dump import BUDGET_S, TASKS_S, answer_path, ask
@@ -31,12 +32,14 @@ class Shared:
         directory: Where their logs and stacks are.
         scratch: The world's directory for everything else, as they see it.
         own: What of this is ours alone: None where rank 0's machine sees the same files.
+        faults: What has been told of faults.
     """
 
     world: LaunchedWorld
     directory: Path
     scratch: Path
     own: Path | None = None
+    faults: list[Event] = field(default_factory=list)
     _proc: ProcWatch = field(init=False)
 
     def __post_init__(self) -> None:
@@ -47,6 +50,26 @@ class Shared:
     def ranks(self) -> Sequence[int]:
         """Which ranks these are."""
         return tuple(self.world.streams)
+
+    def wait(self) -> Sequence[Event]:
+        """Return what has happened by now.
+
+        Raises:
+            LaunchError: The server is gone.
+        """
+        events = self.world.wait(0)
+        self.faults += [event for event in events if event.kind == "fault"]
+        return events
+
+    def end(self, *, grace_s: float) -> Ending:
+        """End what is left, and tell what only files of ours know of faults.
+
+        Raises:
+            LaunchError: The server is gone.
+        """
+        ending = self.world.end(grace_s=grace_s)
+        found = untold(self.faults, self.scratch) if self.own is not None else ()
+        return Ending((*found, *ending.events), ending.leftovers)
 
     def dump(self, header: Mapping[str, Any]) -> Answer:
         """Have ranks write what is asked for, and return what they have written."""
