@@ -14,6 +14,7 @@ that with `LaunchedWorld.change_network`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -42,6 +43,7 @@ FOLDER = "hosts"
 """Folder of a world's scratch directory with what hosts see in place of files in /etc."""
 
 _MAX_PROBLEM = 2000
+_ORPHANS = Path("/proc/sys/net/ipv4/tcp_orphan_retries")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,7 @@ class HostNetwork:
     tables: tuple[int, ...]
     folder: Path
     _is_open: bool = field(default=True, init=False)
+    _is_changed: bool = field(default=False, init=False)
 
     @property
     def descriptors(self) -> list[int]:
@@ -124,6 +127,7 @@ class HostNetwork:
         Returns:
             What went wrong, empty if nothing did.
         """
+        self._is_changed = True
         for each in changes:
             try:
                 answers = in_child(partial(self._change, each), timeout_s=CHANGE_S)
@@ -151,6 +155,17 @@ class HostNetwork:
         """Whether this is an ordinary user, who has capabilities in a user namespace alone."""
         return self.user is not None and os.geteuid() != 0
 
+    def _give_up(self, _: socket.socket) -> None:
+        """Have the kernel give up what dead ranks could not send through a network that is cut.
+
+        It would try for two minutes, and keep the network so long. This process is a child.
+        """
+        if self.user is not None:
+            kernel.join(self.user, kernel.NEW_USERS)
+        for space in self.spaces:
+            kernel.join(space, kernel.NEW_NETWORK)
+            _ORPHANS.write_bytes(b"1")
+
     def release_tables(self) -> None:
         """Let go of the tables; they have been given to whoever reads them."""
         for descriptor in self.tables:
@@ -159,6 +174,9 @@ class HostNetwork:
 
     def close(self) -> None:
         """Let go of everything; the kernel takes it down when the last process inside has ended."""
+        if self._is_changed and self._is_open:
+            with contextlib.suppress(TimeoutError):
+                in_child(self._give_up, timeout_s=CHANGE_S)
         for descriptor in self.descriptors:
             os.close(descriptor)
         for port in self.ports:

@@ -18,6 +18,7 @@ from typing import TypeVar
 import pytest
 
 from pytest_multihost.launch.hosts import Change, HostNetwork, make_network
+from pytest_multihost.launch.hosts_child import in_child
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.hosts import BRIDGE_ADDRESS, all_hosts
 from pytest_multihost.watch.descriptors import Ours, Tables
@@ -310,6 +311,27 @@ def test_a_change_that_fails_is_told_and_ends_the_rest(network: HostNetwork) -> 
     assert "No such file" in network.change([Change(("no-such-program",))])
 
 
+GIVES_UP = Change(("grep", "-qx", "1", "/proc/sys/net/ipv4/tcp_orphan_retries"), host=2)
+
+
+def test_a_network_that_was_cut_does_not_outlive_its_world_for_long(network: HostNetwork) -> None:
+    """The kernel would go on sending for two minutes what dead ranks have not got rid of."""
+    assert network.change([GIVES_UP]) != ""
+    assert in_child(network._give_up, timeout_s=20) == []
+    assert network.change([GIVES_UP]) == ""
+
+
+def test_an_ordinary_users_network_that_was_cut_ends_as_soon(open_folder: Path) -> None:
+    """It may set what belongs to its own namespaces."""
+
+    def work(folder: Path) -> str:
+        made = make_network(HOSTS, folder / "hosts")
+        told = in_child(made._give_up, timeout_s=20)
+        return "".join(each.header["error"] for each in told) or made.change([GIVES_UP])
+
+    as_nobody(work, open_folder)
+
+
 CONTROLLER = """
 import sys, time
 from dataclasses import replace
@@ -387,8 +409,13 @@ class World:
         names = dict.fromkeys(pids, "rank") | {os.getpid(): "pytest"}
         called = {pid: f"rank {rank}" for rank, pid in enumerate(pids)}
         tables = Tables(links, names, called, Ours(tables=self.tables))
+        ours = {link(f"/proc/self/fd/{fd}") for fd in entries("/proc/self/fd") or ()}
         self.found = [
-            [tables.describe(pid, fd) for fd, target in links[pid].items() if "socket:" in target]
+            [
+                tables.describe(pid, fd)
+                for fd, target in links[pid].items()
+                if target.startswith("socket:") and target not in ours  # else it was inherited
+            ]
             for pid in pids
         ]
         for table in self.tables.values():
