@@ -172,8 +172,8 @@ class Gathering:
             raise RefusedError("it does not know the secret")
         self._forget(knock)
         stream = SealedStream.between(knock.stream, meeting, self.secret, sender="controller")
-        why = self._why_not(rank, size)
-        if rest or why is not None:
+        why = "it said more than its greeting" if rest else self._why_not(rank, size)
+        if why is not None:
             self.refused.append(f"{knock.who}: {why}")
             stream.send({"kind": "refused", "why": why})
             stream.drain(time.monotonic() + 1.0)

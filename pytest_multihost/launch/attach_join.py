@@ -23,7 +23,10 @@ from pytest_multihost.model.errors import LaunchError
 
 _PAUSE_S = 0.05
 _TRY_S = 5.0
-"""How long one address is believed in: rank 0 may still be collecting."""
+"""How long one address is believed in."""
+
+_COLLECT_S = 600.0
+"""How long rank 0 may take to answer where somebody listens already: it collects."""
 
 
 @dataclass(slots=True)
@@ -41,6 +44,8 @@ class Joining:
     find: Callable[[], Point | None]
     where: str
     seen: dict[Address, str] = field(default_factory=dict)
+    _hopes_s: float = 0.0
+    """Until when somebody who listens and says nothing is taken for a rank 0 that collects."""
 
     def join(self, timeout_s: float) -> tuple[SealedStream, Frame]:
         """Return the connection to rank 0, and its greeting, which wants an answer.
@@ -48,17 +53,18 @@ class Joining:
         Raises:
             LaunchError: It was not found in that time, or does not want us.
         """
-        deadline_s = time.monotonic() + timeout_s
-        while time.monotonic() < deadline_s:
+        started_s = time.monotonic()
+        while time.monotonic() < (deadline_s := max(started_s + timeout_s, self._hopes_s)):
             point = self.find()
             for address in point.addresses if point is not None else ():
                 found = self._try(address, point.secret if point else b"", deadline_s)
                 if found is not None:
                     return found
             time.sleep(_PAUSE_S)
+        waited_s = time.monotonic() - started_s
         seen = "; ".join(f"{host}:{port}: {why}" for (host, port), why in self.seen.items())
         raise LaunchError(
-            f"rank {self.place.rank} has not found rank 0 for {timeout_s:g} s",
+            f"rank {self.place.rank} has not found rank 0 for {waited_s:.0f} s",
             seen=seen or f"Nothing was left at {self.where}.",
             remedy=(
                 "Rank 0's process must run the same command. Where the machines share no folder,"
@@ -70,12 +76,20 @@ class Joining:
         self, address: Address, secret: bytes, deadline_s: float
     ) -> tuple[SealedStream, Frame] | None:
         until_s = min(deadline_s, time.monotonic() + _TRY_S)
+        try:
+            stream = socket.create_connection(address, timeout=_TRY_S)
+        except OSError as error:
+            self.seen[address], self._hopes_s = str(error), 0.0
+            return None
         with contextlib.ExitStack() as undo:
+            undo.callback(stream.close)
             try:
-                stream = socket.create_connection(address, timeout=_TRY_S)
-                undo.callback(stream.close)
                 sealed = self._greet(stream, secret, until_s)
                 frames = sealed.await_frames(until_s)
+            except TimeoutError:
+                self.seen[address] = "somebody listens there and says nothing"
+                self._hopes_s = self._hopes_s or time.monotonic() + _COLLECT_S
+                return None
             except (OSError, RefusedError) as error:
                 self.seen[address] = str(error) or type(error).__name__
                 return None
@@ -103,6 +117,8 @@ class Joining:
                 raise RefusedError("it closed the connection")
             data += more
             found = read_greeting(data)
+        if found[1]:
+            raise RefusedError("it said more than its challenge")
         meeting = Meeting(
             challenge=str(found[0].get("challenge")),
             answer=new_nonce(),

@@ -216,6 +216,13 @@ class AttachedWorld:
         else:
             party.stream.send({"kind": "resume", "rank": rank})
 
+    def disturb(self, rank: int, index: int) -> None:
+        """Refuse: these hosts are not made from namespaces, which is known as tests are planned."""
+        raise LaunchError(f"fault {index} of rank {rank} needs hosts made from namespaces")
+
+    def calm(self) -> None:
+        """Let the network be: nothing disturbs it."""
+
     def end(self, *, grace_s: float) -> Ending:
         """End what is left, whatever state it is in, and return what was found.
 

@@ -302,6 +302,24 @@ def test_a_process_that_finds_no_controller_says_so(processes: Processes) -> Non
     assert processes.codes == [1]
 
 
+def test_a_controller_that_collects_for_long_is_waited_for(processes: Processes) -> None:
+    """Longer than one that is not there: it listens from its start."""
+    (processes.path / "conftest.py").write_text(
+        """
+import os, time
+def pytest_collection():
+    time.sleep(float(os.environ["NAP"]))
+"""
+    )
+    port = f"127.0.0.1:{free_port()}"
+    limit = "--multihost-startup-timeout=3"
+    for rank, nap in ((0, "5"), (1, "0")):
+        attach(processes, 2, limit, ranks=(rank,), NAP=nap, PYTEST_MULTIHOST_ADDRESS=port)
+    processes.finish()
+    assert "3 passed" in processes.output[0]
+    assert processes.codes == [0, 0]
+
+
 def test_a_process_that_has_collected_other_tests_is_named(processes: Processes) -> None:
     """With the first test that differs."""
     (processes.path / "conftest.py").write_text(
@@ -354,10 +372,36 @@ def test_a_process_that_nobody_has_told_its_rank_is_a_usage_error(processes: Pro
     assert processes.codes == [4, 4]
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('@pytest.mark.multihost(hosts="netns")\ndef test_it(world):', "hosts are made on one"),
+        ("@pytest.mark.multihost\ndef test_it(object_store):", "is an endpoint of one machine"),
+    ],
+    ids=["hosts", "object_store"],
+)
+def test_what_only_one_machine_can_give_is_refused(
+    processes: Processes, line: str, words: str
+) -> None:
+    """Before any test runs."""
+    (processes.path / "test_more.py").write_text(f"import pytest\n{line}\n    pass\n")
+    attach(processes, 2)
+    processes.finish()
+    assert "test_more.py::test_it cannot be part of an attached run: " in processes.output[0]
+    assert words in processes.output[0]
+    assert processes.codes == [4, 4]
+
+
 # Processes that go
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGKILL, id="killed"),
+        pytest.param(signal.SIGSTOP, id="stopped", marks=pytest.mark.slow),
+    ],
+)
 def test_a_process_that_is_lost_in_the_middle_is_named_and_ends_the_run(
     processes: Processes, number: signal.Signals
 ) -> None:
