@@ -65,6 +65,7 @@ def test_an_engine_that_was_killed_leaves_nothing(start_engine) -> None:
     assert (engine.groups, engine.folder.exists()) == ([], False)
 
 
+@pytest.mark.slow
 def test_a_world_of_four_hosts_takes_one_command(engine, image: str, tmp_path: Path) -> None:
     """Every host runs the same command; what hangs is found, across containers."""
     shutil.copytree(ROOM / "example", tmp_path / "project")
