@@ -7,12 +7,20 @@ from __future__ import annotations
 
 from pytest_multihost.model.fault import Point, When
 
-__all__ = ["call", "collective", "io", "start", "sync_point"]
+__all__ = ["call", "collective", "io", "rendezvous", "start", "sync_point"]
 
 
 def start() -> Point:
     """Return the start of the test: all ranks are ready, no fixture is set up yet."""
     return Point("start")
+
+
+def rendezvous() -> Point:
+    """Return the moment before any rank starts its backend.
+
+    For faults of the network, which are then in force before the ranks meet.
+    """
+    return Point("rendezvous")
 
 
 def call(target: str, *, nth: int = 1, when: When = "before") -> Point:

@@ -17,10 +17,11 @@ from pytest_multihost.analysis.facts import RankFacts, advance, describe_exit
 from pytest_multihost.analysis.planned import continued_by_plan, pending_actions
 from pytest_multihost.analysis.ranks import rank_set
 from pytest_multihost.launch.exchange import Answers, Exchange
-from pytest_multihost.launch.protocol import Launcher, RunningWorld
+from pytest_multihost.launch.protocol import Launcher, RunningWorld, fault_index
 from pytest_multihost.launch.wire import Frame
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.event import Event
+from pytest_multihost.model.fault import disturbs_network
 from pytest_multihost.model.result import Ending, WorldResult
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import Dump
@@ -209,6 +210,8 @@ class _Course:
         if all(each.is_past_body for each in self.facts):
             if "teardown" not in self.opened:
                 exchange.begin_anew(each.rank for each in self.facts if not each.is_finished)
+                if disturbs_network(self.spec.faults):
+                    world.calm()
             self._open("teardown", world, self.facts, now)
         if all(each.is_finished for each in self.facts):
             others = [each for each in self.facts if each.rank != 0]
@@ -312,6 +315,11 @@ def _perform(world: RunningWorld, event: Event) -> None:
         world.pause(event.rank, event.detail["pause"])
     elif event.kind == "fault" and "resume" in event.detail:
         world.resume(event.rank)
+    elif event.kind == "fault" and event.detail["phase"] == "begun" and "network" in event.detail:
+        world.disturb(event.rank, event.detail["index"])
+    elif event.kind == "network" and (index := fault_index(event.detail["token"])) is not None:
+        told = {"kind": "performed", "index": index, "error": event.detail["error"]}
+        world.send(event.rank, Frame(told))
 
 
 def _send(world: RunningWorld, answers: Answers) -> None:

@@ -1,4 +1,4 @@
-"""Faults: what makes a rank late, starved, frozen or dead, at a point in the code.
+"""Faults: what makes a rank late, starved, frozen, dead or cut off, at a point in the code.
 
 Each function returns a value for ``@pytest.mark.multihost(faults=[...])``; nothing happens when it
 is called. All take:
@@ -14,6 +14,7 @@ Every fault ends with the test's body at the latest: fixtures are torn down in a
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -22,13 +23,19 @@ from pytest_multihost.model.fault import Fault, Point
 __all__ = [
     "cpu_throttle",
     "delay",
+    "dns_failure",
     "fd_pressure",
     "freeze",
     "hash_seed",
     "kill",
     "memory_pressure",
+    "net_delay",
+    "net_loss",
+    "net_rate",
     "other",
+    "partition",
     "raise_at",
+    "reset",
     "slow_io",
     "start_skew",
 ]
@@ -200,6 +207,94 @@ def slow_io(
         "path": path,
     }
     return _fault("slow_io", rank, at, must_fire, **params)
+
+
+def partition(
+    *,
+    groups: Sequence[Sequence[int]],
+    one_way: bool | None = None,
+    rank: Ranks | None = None,
+    heals_after: float | None = None,
+    at: Point = START,
+    must_fire: bool = True,
+) -> Fault:
+    """Cut the network: nothing arrives any more between hosts of different groups, silently.
+
+    Needs ``hosts="netns"``, as all faults of the network do. They last until all ranks have left
+    the test's body, not only the one that passed the point.
+
+    Args:
+        groups: Ranks that still reach each other; ranks in none of them still reach everybody.
+        one_way: Cut only what the first of two groups sends to the second.
+        rank: Whose passing of the point makes the cut; the first of the first group unless given.
+        heals_after: Seconds after which the network is whole again.
+        at: Where.
+        must_fire: Whether the test fails if it did not happen.
+    """
+    sides: Any = groups
+    with contextlib.suppress(TypeError):  # told as the test is planned
+        sides = [list(each) for each in groups]
+    first = sides[0][0] if isinstance(sides, list) and sides and sides[0] else 0
+    params = {"groups": sides, "one_way": one_way or None, "heals_after": heals_after}
+    return _fault("partition", first if rank is None else rank, at, must_fire, **params)
+
+
+def net_delay(
+    *,
+    rank: Ranks,
+    seconds: float,
+    heals_after: float | None = None,
+    at: Point = START,
+    must_fire: bool = True,
+) -> Fault:
+    """Have whatever the rank's host sends to other hosts arrive `seconds` later."""
+    params = {"seconds": seconds, "heals_after": heals_after}
+    return _fault("net_delay", rank, at, must_fire, **params)
+
+
+def net_loss(
+    *,
+    rank: Ranks,
+    percent: float,
+    heals_after: float | None = None,
+    at: Point = START,
+    must_fire: bool = True,
+) -> Fault:
+    """Lose `percent` of the packets that the rank's host sends to other hosts."""
+    params = {"percent": percent, "heals_after": heals_after}
+    return _fault("net_loss", rank, at, must_fire, **params)
+
+
+def net_rate(
+    *,
+    rank: Ranks,
+    bytes_per_s: float,
+    heals_after: float | None = None,
+    at: Point = START,
+    must_fire: bool = True,
+) -> Fault:
+    """Let the rank's host send no more than `bytes_per_s` to other hosts."""
+    params = {"bytes_per_s": bytes_per_s, "heals_after": heals_after}
+    return _fault("net_rate", rank, at, must_fire, **params)
+
+
+def reset(*, rank: Ranks, at: Point = START, must_fire: bool = True) -> Fault:
+    """Reset all TCP connections between the rank's host and other hosts, once.
+
+    The rank's side sees ECONNABORTED, the other side ECONNRESET. New connections can be made.
+    """
+    return _fault("reset", rank, at, must_fire)
+
+
+def dns_failure(
+    *,
+    rank: Ranks,
+    heals_after: float | None = None,
+    at: Point = START,
+    must_fire: bool = True,
+) -> Fault:
+    """Let the rank's host find no other host by its name; its own name it knows."""
+    return _fault("dns_failure", rank, at, must_fire, heals_after=heals_after)
 
 
 def other(

@@ -136,6 +136,7 @@ class ScriptedLauncher:
         dumped: For each request for stacks, the ranks that were asked.
         ended: For each call of `end`, its grace.
         paused: Who was to be stopped, and how; nothing where it was to go on.
+        disturbed: Who has met which fault of the network; None where all were to end.
     """
 
     clock: ManualClock
@@ -147,6 +148,7 @@ class ScriptedLauncher:
     dumped: list[tuple[int, ...]] = field(default_factory=list)
     ended: list[float] = field(default_factory=list)
     paused: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
+    disturbed: list[tuple[int, int] | None] = field(default_factory=list)
     name: str = "scripted"
     _pending: list[tuple[float, Step]] = field(default_factory=list)
     _broken_s: float = math.inf
@@ -204,6 +206,14 @@ class ScriptedLauncher:
     def resume(self, rank: int) -> None:
         """Note who was to go on."""
         self.paused.append((rank, {}))
+
+    def disturb(self, rank: int, index: int) -> None:
+        """Note which fault of the network was to happen."""
+        self.disturbed.append((rank, index))
+
+    def calm(self) -> None:
+        """Note that all faults of the network were to end."""
+        self.disturbed.append(None)
 
     def end(self, *, grace_s: float) -> Ending:
         """Return what nobody had heard yet, and the exit by SIGTERM of every rank that is left."""

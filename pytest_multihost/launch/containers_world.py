@@ -113,6 +113,13 @@ class JoinedWorld:
         for share in self._living([rank]):
             self._ask(share, partial(share.resume, rank))
 
+    def disturb(self, rank: int, index: int) -> None:
+        """Refuse: these hosts are not made from namespaces, which is known as tests are planned."""
+        raise LaunchError(f"fault {index} of rank {rank} needs hosts made from namespaces")
+
+    def calm(self) -> None:
+        """Let the network be: nothing disturbs it."""
+
     def end(self, *, grace_s: float) -> Ending:
         """End what is left, whatever state it is in, and return what was found."""
         for share in self._living():

@@ -145,9 +145,13 @@ class HostNetwork:
             kernel.pass_on_capabilities(kernel.NET_ADMIN, kernel.NET_RAW)
         send_packet(answer, {"kind": "changed", "error": _run(change)})
 
-    def _join(self, space: int) -> None:
+    def become_owner(self) -> None:
+        """Give this process, a child of the server, every right over the namespaces."""
         if self.user is not None:
             kernel.join(self.user, kernel.NEW_USERS)
+
+    def _join(self, space: int) -> None:
+        self.become_owner()
         kernel.join(space, kernel.NEW_NETWORK)
 
     @property

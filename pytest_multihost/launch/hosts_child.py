@@ -24,13 +24,7 @@ def in_child(work: Work, *, timeout_s: float) -> list[Packet]:
     Raises:
         TimeoutError: It sent nothing for so long; it has been killed.
     """
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    parent = os.getpid()
-    pid = os.fork()
-    if pid == 0:
-        ours.close()
-        _work(work, theirs, parent)
-    theirs.close()
+    pid, ours = start_child(work)
     ours.settimeout(timeout_s)
     try:
         return list(iter(lambda: receive_packet(ours), None))
@@ -39,6 +33,18 @@ def in_child(work: Work, *, timeout_s: float) -> list[Packet]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
+
+
+def start_child(work: Work) -> tuple[int, socket.socket]:
+    """Start a child; return its id, and the connection to it."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        ours.close()
+        _work(work, theirs, parent)
+    theirs.close()
+    return pid, ours
 
 
 def _work(work: Work, stream: socket.socket, parent: int) -> None:

@@ -20,13 +20,26 @@ options timeout:1 attempts:1
 
 def write_files(folder: Path, hosts: Sequence[Host]) -> None:
     """Write the files of all hosts, each host's into a folder with its name."""
-    table = "".join(f"{each.address}\t{each.name}\n" for each in hosts)
-    known = f"127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n{table}"
+    known = _table(hosts)
     for host in hosts:
         own = folder / host.name
         own.mkdir(parents=True)
         (own / _HOSTS).write_text(known, encoding="utf-8")
         (own / "resolv.conf").write_text(_RESOLVER, encoding="utf-8")
+
+
+def let_names_be_known(folder: Path, hosts: Sequence[Host], host: Host, *, is_known: bool) -> None:
+    """Let a host find all others by their names, or none. It is seen there at once."""
+    wanted = _table(hosts if is_known else [host])
+    path = folder / host.name / _HOSTS
+    if path.read_text(encoding="utf-8") != wanted:
+        path.write_text(wanted, encoding="utf-8")  # the same file: a new one would not be seen
+
+
+def _table(hosts: Sequence[Host]) -> str:
+    """Return the text of an /etc/hosts."""
+    table = "".join(f"{each.address}\t{each.name}\n" for each in hosts)
+    return f"127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n{table}"
 
 
 def enter_own_files(folder: Path, name: str) -> None:

@@ -21,16 +21,19 @@ ETHERNET = 100
 """Index of a host's interface, and of the bridge; kernels put tunnels of their own at 2, 3, ..."""
 
 _ERROR, _NEW_LINK, _SET_LINK, _NEW_ADDRESS = 2, 16, 19, 20
-_REQUEST, _ACKNOWLEDGE, _CREATE, _EXCLUSIVE = 0x1, 0x4, 0x400, 0x200
+_NEW_NEIGHBOUR, _DESTINATION, _ETHERNET_ADDRESS, _PERMANENT = 28, 1, 2, 0x80
+_REQUEST, _ACKNOWLEDGE, _REPLACE, _EXCLUSIVE, _CREATE = 0x1, 0x4, 0x100, 0x200, 0x400
 _UP = 0x1
 _NAME, _MASTER, _INFO, _SPACE, _OF_FAMILIES = 3, 10, 18, 28, 26
 _KIND, _DATA = 1, 2
 _PEER = 1  # of a veth
 _SNOOPING = 23  # of a bridge
+_MAX_SEGMENTS = 40  # of what is split only when it is sent (generic segmentation offload)
 _GENERATION, _GENERATE_NONE = 8, 1  # of addresses of IPv6
 _HEADER = struct.Struct("=IHHII")
 _LINK = struct.Struct("=BxHiII")
 _ADDRESS = struct.Struct("=BBBBi")
+_NEIGHBOUR = struct.Struct("=BxxxiHBB")
 _LOCAL = 2
 _TIMEOUT_S = 5.0
 
@@ -86,9 +89,32 @@ class Links:
             _CREATE | _EXCLUSIVE,
         )
 
+    def plug(self, index: int, bridge: int) -> None:
+        """Plug an interface into a bridge, out of the one where it was; 0 is none."""
+        self._ask(_SET_LINK, _link(index) + _attribute(_MASTER, struct.pack("=I", bridge)))
+
+    def send_single_packets(self, index: int) -> None:
+        """Have an interface send packets of the size of its link; large ones are split before."""
+        self._ask(_SET_LINK, _link(index) + _attribute(_MAX_SEGMENTS, struct.pack("=I", 1)))
+
+    def add_neighbour(self, index: int, address: str, ethernet: bytes) -> None:
+        """Let an IPv4 address be known for good: nobody has to be asked for it."""
+        message = _NEIGHBOUR.pack(socket.AF_INET, index, _PERMANENT, 0, 0)
+        self._ask(
+            _NEW_NEIGHBOUR,
+            message
+            + _attribute(_DESTINATION, ipaddress.ip_address(address).packed)
+            + _attribute(_ETHERNET_ADDRESS, ethernet),
+            _CREATE | _REPLACE,
+        )
+
     def set_up(self, index: int) -> None:
         """Switch an interface on."""
         self._ask(_SET_LINK, _LINK.pack(0, 0, index, _UP, _UP))
+
+    def fileno(self) -> int:
+        """Return the descriptor that is needed."""
+        return self._socket.fileno()
 
     def close(self) -> None:
         """Let go of the namespace."""

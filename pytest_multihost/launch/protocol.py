@@ -10,17 +10,19 @@ Controller to server:
 * ``signal``: send a signal to some ranks. The server does it, not the controller: as their parent
   it alone knows that a process id still means the rank.
 * ``pause``: stop a rank, once or in turns, and continue it by the clock; ``resume``: for good.
+* ``disturb``: have a fault of the network happen on behalf of a rank; ``calm``: end all of these.
 * ``network``: run programs in the network of the world's hosts, on behalf of a rank.
 * ``probe``: find out whether hosts can be made from namespaces here.
 * ``end``: end whatever is left of the world.
 * ``quit``: end it, and the server too.
 
 Server to controller: ``serving`` (once, when it has loaded what it should), ``forked`` (process
-ids, ports; the names of network namespaces in which ranks are, with one socket per name that reads
-its tables, in further ``tables`` packets where they do not fit into one), ``exited`` (one rank's
-status), ``changed`` (what was to be run in the network has been), ``probed`` (why hosts cannot be
-made, if so), ``ended`` (everything is gone; command lines of what had to be killed beside the
-ranks), ``failed`` (a request could not be served).
+ids, ports; the process that disturbs the network, if there is one; the names of network namespaces
+in which ranks are, with one socket per name that reads its tables, in further ``tables`` packets
+where they do not fit into one), ``exited`` (one rank's status), ``changed`` (what was to be done to
+the network has been), ``probed`` (why hosts cannot be made, if so), ``ended`` (everything is gone;
+command lines of what had to be killed beside the ranks), ``failed`` (a request could not be
+served).
 """
 
 from __future__ import annotations
@@ -54,6 +56,17 @@ DumpKind = Literal[
     "tasks",  # what asyncio's tasks wait for
 ]
 """What a rank can be asked for by a signal."""
+
+
+def fault_token(index: int) -> str:
+    """Return the token of the event that tells of a fault of the network, by its place."""
+    return f"fault {index}"
+
+
+def fault_index(token: str) -> int | None:
+    """Return the place of the fault whose token it is, None if it is somebody else's token."""
+    kind, _, number = token.partition(" ")
+    return int(number) if kind == "fault" and number.isdecimal() else None
 
 
 def dump_signal(kind: DumpKind) -> int:
@@ -148,6 +161,17 @@ class RunningWorld(Protocol):
 
     def resume(self, rank: int) -> None:
         """End what `pause` began."""
+
+    def disturb(self, rank: int, index: int) -> None:
+        """Have a fault of the network happen; an event of kind "network" tells what came of it.
+
+        Args:
+            rank: Who has passed its point.
+            index: Its place among the world's faults.
+        """
+
+    def calm(self) -> None:
+        """End all faults of the network."""
 
     def end(self, *, grace_s: float) -> Ending:
         """End what is left, whatever state it is in, and return what was found."""

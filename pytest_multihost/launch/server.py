@@ -32,11 +32,13 @@ from pytest_multihost.launch.guard import (
     wait_until_dead,
 )
 from pytest_multihost.launch.hosts import FOLDER, Change, HostNetwork, make_network
+from pytest_multihost.launch.hosts_traffic import Traffic, direct
 from pytest_multihost.launch.pauses import Pauses
 from pytest_multihost.launch.protocol import (
     MAX_DESCRIPTORS,
     Packet,
     RunRank,
+    fault_token,
     receive_packet,
     send_packet,
 )
@@ -63,6 +65,7 @@ class _Server:
     alive: dict[int, tuple[int, int]] = field(default_factory=dict)
     ports: list[socket.socket] = field(default_factory=list)
     network: HostNetwork | None = None
+    traffic: Traffic | None = None
     own_children: frozenset[int] = frozenset()
     pauses: Pauses = field(default_factory=Pauses)
 
@@ -107,7 +110,9 @@ def _prepare(control: socket.socket, run_rank: RunRank, controller: int) -> _Ser
 def _serve_once(server: _Server) -> bool:
     """Wait for something and handle it; return whether to go on."""
     _send_signals(server, server.pauses.act(time.monotonic()))
-    for key, _ in server.selector.select(server.pauses.wait_s(time.monotonic())):
+    if server.traffic is not None:
+        server.traffic.act(time.monotonic())
+    for key, _ in server.selector.select(_wait_s(server)):
         if key.fd == server.controller:
             return False
         if key.fd in server.alive:
@@ -118,6 +123,14 @@ def _serve_once(server: _Server) -> bool:
                 return False
             _answer(server, packet)
     return True
+
+
+def _wait_s(server: _Server) -> float | None:
+    """Return in how many seconds there is something to do by the clock, None if never."""
+    now_s = time.monotonic()
+    planned = (server.pauses, server.traffic)
+    waits = [each.wait_s(now_s) for each in planned if each is not None]
+    return min((each for each in waits if each is not None), default=None)
 
 
 def _answer(server: _Server, packet: Packet) -> None:
@@ -133,6 +146,10 @@ def _answer(server: _Server, packet: Packet) -> None:
         _send_signals(server, server.pauses.end(packet.header["rank"]))
     elif kind == "network":
         _change_network(server, packet.header)
+    elif kind == "disturb":
+        _disturb(server, packet.header["index"], packet.header["rank"])
+    elif kind == "calm" and server.traffic is not None:
+        server.traffic.calm()
     elif kind == "probe":
         _probe_hosts(server, packet.header["scratch"])
     elif kind == "end":
@@ -168,6 +185,9 @@ def _hold_ports(server: _Server, spec: WorldSpec, scratch: str) -> list[int]:
         server.ports = [reserve_port(address), reserve_port(address)]
         return [port.getsockname()[1] for port in server.ports]
     server.network = make_network(spec.all_hosts, Path(scratch, FOLDER))
+    server.traffic = direct(server.network, spec)
+    if server.traffic is not None:
+        server.traffic.begin_rendezvous(time.monotonic())
     return [port.getsockname()[1] for port in server.network.ports]
 
 
@@ -178,7 +198,8 @@ def _send_forked(server: _Server, spec: WorldSpec, forked: Mapping[str, Any]) ->
     own = own_table() if kind_of(spec.hosts) == DOCKER else None
     if own is not None:
         spaces, tables = [own_space()], (own.fileno(),)
-    header = {**forked, "spaces": spaces}
+    warden = {"warden": server.traffic.pid} if server.traffic is not None else {}
+    header = {**forked, **warden, "spaces": spaces}
     send_packet(server.control, header, tables[:MAX_DESCRIPTORS])
     for first in range(MAX_DESCRIPTORS, len(tables), MAX_DESCRIPTORS):
         more = tables[first : first + MAX_DESCRIPTORS]
@@ -206,6 +227,15 @@ def _change_network(server: _Server, header: Mapping[str, Any]) -> None:
     changes = [Change.from_json(each) for each in header["changes"]]
     error = server.network.change(changes) if server.network is not None else _NO_NETWORK
     told = {"rank": header["rank"], "token": header["token"], "error": error}
+    send_packet(server.control, {"kind": "changed", "at_s": time.monotonic(), **told})
+
+
+def _disturb(server: _Server, index: int, rank: int) -> None:
+    """Have a fault of the network happen, and tell what came of it."""
+    error = _NO_NETWORK
+    if server.traffic is not None:
+        error = server.traffic.begin(index, rank, time.monotonic())
+    told = {"rank": rank, "token": fault_token(index), "error": error}
     send_packet(server.control, {"kind": "changed", "at_s": time.monotonic(), **told})
 
 
@@ -250,6 +280,7 @@ def _descriptors(server: _Server) -> list[int]:
     selector = getattr(server.selector, "fileno", lambda: -1)()
     own = [server.control.fileno(), server.controller, selector]
     own += server.network.descriptors if server.network is not None else []
+    own += [server.traffic.stream.fileno()] if server.traffic is not None else []
     return [*own, *server.alive, *(port.fileno() for port in server.ports)]
 
 
@@ -295,6 +326,9 @@ def _reap(server: _Server, descriptor: int) -> dict[str, Any]:
 def _end(server: _Server, *, grace_s: float) -> tuple[list[dict[str, Any]], list[str]]:
     """End the world's processes and release its ports."""
     server.pauses.forget()
+    if server.traffic is not None:
+        server.traffic.close()
+        server.traffic = None
     leaders = {descriptor: pid for descriptor, (_, pid) in server.alive.items()}
     end_groups(leaders, grace_s=grace_s)
     exits = [_reap(server, descriptor) for descriptor in wait_until_dead(leaders, KILL_S)]

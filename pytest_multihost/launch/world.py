@@ -121,6 +121,14 @@ class LaunchedWorld:
         """End what `pause` began."""
         self.server.tell({"kind": "resume", "rank": rank})
 
+    def disturb(self, rank: int, index: int) -> None:
+        """Have a fault of the network happen, see `RunningWorld`."""
+        self.server.tell({"kind": "disturb", "rank": rank, "index": index})
+
+    def calm(self) -> None:
+        """End all faults of the network."""
+        self.server.tell({"kind": "calm"})
+
     def change_network(self, rank: int, changes: Sequence[Change], *, token: str = "") -> None:
         """Have programs run in the network of the world's hosts.
 

@@ -19,6 +19,7 @@ PointKind = Literal[
     "collective",  # an operation of the runtime under test
     "sync_point",  # `world.sync_point(name)`
     "io",  # an open, read or write of a file on a path that matches
+    "rendezvous",  # the rank is about to start its backend; faults of the network alone
 ]
 
 When = Literal["before", "after"]
@@ -32,16 +33,27 @@ RANK_WORDS = ("primary", "others", "one", "all")
 BUILT_IN = (
     "cpu_throttle",
     "delay",
+    "dns_failure",
     "fd_pressure",
     "freeze",
     "hash_seed",
     "kill",
     "memory_pressure",
+    "net_delay",
+    "net_loss",
+    "net_rate",
+    "partition",
     "raise_at",
+    "reset",
     "slow_io",
     "start_skew",
 )
 """Kinds with a constructor of their own name in `pytest_multihost.faults`."""
+
+NETWORK_KINDS = frozenset(
+    {"dns_failure", "net_delay", "net_loss", "net_rate", "partition", "reset"}
+)
+"""Kinds that disturb the network between hosts, and not the rank that passes their point."""
 
 _TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -196,6 +208,11 @@ def size_problems(fault: Fault, size: int) -> list[str]:
     beyond = [rank for rank in fault.ranks if rank >= size]
     last = f"the ranks are 0 to {size - 1}" if size > 1 else "the only rank is 0"
     return [f"rank {rank} is out of range: {last}" for rank in beyond]
+
+
+def disturbs_network(faults: Sequence[Fault]) -> bool:
+    """Tell whether any of `faults` disturbs the network between hosts."""
+    return any(each.kind in NETWORK_KINDS for each in faults)
 
 
 def hash_seed_of(faults: Sequence[Fault], rank: int, seed: int) -> int | None:

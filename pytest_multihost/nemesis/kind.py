@@ -28,6 +28,8 @@ class Strike:
             `rules` are those of the rank's page of I/O rules whose counters say that it has
             happened, also where no rank lives to tell; `note` is what the reader should know.
         healing: Undone, last first, when the test's body is over.
+        performed: For a kind that is performed from outside: waits until that is done, and returns
+            what went wrong, empty if nothing did.
     """
 
     fault: Fault
@@ -36,6 +38,7 @@ class Strike:
     begun: Callable[[], None]
     armed: Callable[..., None]
     healing: contextlib.ExitStack
+    performed: Callable[[], str] = str
 
     @property
     def rank(self) -> int:
@@ -64,6 +67,7 @@ class FaultKind:
         announce: From parameters and the time in monotonic seconds, what the controller is told
             before it is performed. `until_s`: when it will be over by itself. `pause`: how the
             rank is to be stopped and continued from outside. `kills`: whether the rank dies.
+            `network`: that the server is to disturb the network between hosts.
         lasts: Whether it goes on until it is undone; else it is over when `perform` returns.
         tells_itself: Whether `perform` sees to it that ``strike.begun()`` is called when it really
             happens, say at the first file that it slows down.

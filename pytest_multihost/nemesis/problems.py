@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
-from pytest_multihost.model.fault import Fault, Point, size_problems
+from pytest_multihost.model.fault import NETWORK_KINDS, Fault, Point, size_problems
 from pytest_multihost.nemesis.kind import FaultKind
 from pytest_multihost.nemesis.targets import find_problem
 
@@ -41,6 +41,7 @@ def fault_problems(
             *size_problems(fault, size),
             *_kind_problems(fault, kinds),
             *_target_problems(fault),
+            *_point_problems(fault),
         )
     ]
 
@@ -59,6 +60,13 @@ def _target_problems(fault: Fault) -> list[str]:
         return []
     problem = find_problem(fault.at.name)
     return [f"{fault.at!r}: {problem}"] if problem else []
+
+
+def _point_problems(fault: Fault) -> list[str]:
+    at = fault.at.point if isinstance(fault.at, Point) else ""
+    if at != "rendezvous" or fault.kind in NETWORK_KINDS:
+        return []
+    return ["at.rendezvous() is for faults of the network alone; start_skew makes a rank late"]
 
 
 def conflicts(faults: Iterable[Fault]) -> list[str]:

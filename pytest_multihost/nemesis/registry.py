@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pytest_multihost.nemesis.descriptors import FD_PRESSURE
 from pytest_multihost.nemesis.kind import FaultKind
 from pytest_multihost.nemesis.memory import MEMORY_PRESSURE
+from pytest_multihost.nemesis.network import NETWORK
 from pytest_multihost.nemesis.raising import RAISE_AT
 from pytest_multihost.nemesis.signals import CPU_THROTTLE, DELAY, FREEZE, KILL
 from pytest_multihost.nemesis.slow_files import SLOW_IO
@@ -23,6 +24,7 @@ BUILT_IN: tuple[FaultKind, ...] = (
     FD_PRESSURE,
     CPU_THROTTLE,
     HASH_SEED,
+    *NETWORK,
 )
 
 

@@ -9,9 +9,11 @@ import pytest
 
 from pytest_multihost.model.errors import SettingError
 from pytest_multihost.model.fault import Fault, resolve
+from pytest_multihost.model.hosts import ONE
 from pytest_multihost.model.replay import Replay, checksum, read_token
 from pytest_multihost.nemesis.expression import parse_fault
 from pytest_multihost.nemesis.kind import FaultKind
+from pytest_multihost.nemesis.network import network_problems
 from pytest_multihost.nemesis.problems import conflicts, fault_problems
 from pytest_multihost.nemesis.registry import by_name
 
@@ -41,7 +43,7 @@ class Disturbing:
         return checksum(nodeid) % MAX_SEED if self.seed is None else self.seed
 
     def faults_of(
-        self, nodeid: str, size: int, marked: Sequence[Fault]
+        self, nodeid: str, size: int, marked: Sequence[Fault], *, hosts: str = ONE
     ) -> tuple[tuple[Fault, ...], list[str]]:
         """Return the faults of a test with numbers for ranks, and what is wrong with them.
 
@@ -49,6 +51,7 @@ class Disturbing:
             nodeid: The test's.
             size: Ranks of its world.
             marked: Faults of its marker.
+            hosts: What its hosts are made from.
         """
         wanted = (*marked, *self.everywhere)
         if self.replay is not None and self.replay.is_of(nodeid):
@@ -60,7 +63,8 @@ class Disturbing:
         if problems := fault_problems(wanted, size=size, kinds=self.kinds):
             return (), [f"faults: {each}" for each in problems]
         faults = resolve(wanted, size=size, seed=self.seed_of(nodeid))
-        return faults, [f"faults: {each}" for each in conflicts(faults)]
+        problems = [*conflicts(faults), *network_problems(faults, hosts=hosts, size=size)]
+        return faults, [f"faults: {each}" for each in problems]
 
     def lacking(self, faults: Iterable[Fault]) -> str | None:
         """Return what this machine lacks for a test with `faults`, if anything."""

@@ -136,7 +136,9 @@ class Run:
             plan, wrong = _plan(item, self.tally.defaults, offered)
             problems += [f"{item.nodeid}: @pytest.mark.multihost {each}" for each in wrong]
             if plan is not None:
-                faults, wrong = disturbing.faults_of(plan.nodeid, plan.size, plan.faults)
+                faults, wrong = disturbing.faults_of(
+                    plan.nodeid, plan.size, plan.faults, hosts=plan.hosts
+                )
                 wrong += launch_problems(plan.env, faults, self.tally.defaults.launch)
                 problems += [f"{item.nodeid}: @pytest.mark.multihost {each}" for each in wrong]
                 seed = disturbing.seed_of(plan.nodeid)

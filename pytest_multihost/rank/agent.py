@@ -15,7 +15,6 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass
 from os import _exit, getpid  # by name: a test may replace them in their module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -44,6 +43,7 @@ from pytest_multihost.rank.records import (
     shortened,
     warning_record,
 )
+from pytest_multihost.rank.teller import Teller
 from pytest_multihost.rank.world import World, enter_world
 
 FindItem = Callable[[str], pytest.Item]
@@ -59,20 +59,6 @@ _NOT_IN_A_RANK = (
     "reportlog_plugin",  # writes the controller's file
 )
 """Plugins of the controller that must not act in a rank, by the names they register."""
-
-
-@dataclass(slots=True)
-class _Teller:
-    """Tells the controller what happens, with the time it happened at."""
-
-    channel: Channel
-
-    def tell(self, kind: str, **detail: object) -> None:
-        self.channel.send({"kind": kind, "at_s": now(), **detail})
-
-    def await_gate(self, gate: str) -> None:
-        """Wait until the controller opens `gate`."""
-        self.channel.receive(lambda frame: frame.header.get("gate") == gate)
 
 
 def run_rank(
@@ -95,13 +81,13 @@ def arrive(spec: RankSpec, channel: Channel) -> None:
     """Put this process in order and say hello: from now on it can be asked for its stacks."""
     put_in_order(spec)
     start_recording(spec)
-    _Teller(channel).tell("hello", pid=getpid())
+    Teller(channel).tell("hello", pid=getpid())
 
 
 def start_backend(spec: RankSpec, channel: Channel, backend: Backend) -> None:
     """Start the backend; if that fails, tell and leave."""
     with _told(channel, root=str(Path.cwd())):
-        come_late(spec, _Teller(channel).tell)
+        come_late(spec, Teller(channel).tell)
         backend.start(spec)
 
 
@@ -117,7 +103,7 @@ def live(
         backend: The world's backend.
         is_started: Whether it has been started already.
     """
-    teller = _Teller(channel)
+    teller = Teller(channel)
     with _told(channel, root=str(Path.cwd())):
         item = find_item(spec.world.nodeid)
     if not is_started:
@@ -151,7 +137,7 @@ def tell_interrupted(
     channel: Channel, error: BaseException, *, root: str, is_expected: bool = False
 ) -> NoReturn:
     """Tell of what kept this rank from a report, and whether xfail expects it, and leave."""
-    teller = _Teller(channel)
+    teller = Teller(channel)
     let_go(error)
     record = error_record(error, root=root, text=format_exception(error))
     teller.tell("interrupted", error=record, is_expected=is_expected)
@@ -167,20 +153,22 @@ def _prepare_examples(item: pytest.Item, spec: RankSpec, channel: Channel) -> No
     agree_on_examples(getattr(item, "obj", None), spec.world.seed, tell)
 
 
-def _armed(item: pytest.Item, spec: RankSpec, teller: _Teller) -> Points:
+def _armed(item: pytest.Item, spec: RankSpec, teller: Teller) -> Points:
     """Return the points of this rank, with its faults bound to them."""
     has_faults = bool(spec.world.faults)
     kinds = by_name(item.config.hook.pytest_multihost_faults()) if has_faults else {}
-    return arm(spec, kinds, the_recorder(), teller.tell)
+    points = arm(spec, kinds, the_recorder(), teller.tell)
+    points.performed = teller.await_performed
+    return points
 
 
-def _run_test(item: pytest.Item, teller: _Teller, points: Points) -> None:
+def _run_test(item: pytest.Item, teller: Teller, points: Points) -> None:
     plugin = _RankPlugin(item.config, teller, points)
     item.config.pluginmanager.register(plugin, "multihost_rank")
     item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
 
 
-def _leave(teller: _Teller) -> NoReturn:
+def _leave(teller: Teller) -> NoReturn:
     """Wait for the exit gate, then end without the interpreter's shutdown.
 
     `sys.exit` would run the destructors of runtimes whose peers are leaving too: measured 40 times
@@ -265,7 +253,7 @@ def _refuse_breakpoint(*_: object, **__: object) -> NoReturn:
 class _RankPlugin:
     """The hooks of this package inside a rank."""
 
-    def __init__(self, config: pytest.Config, teller: _Teller, points: Points) -> None:
+    def __init__(self, config: pytest.Config, teller: Teller, points: Points) -> None:
         self._config = config
         self._teller = teller
         self._points = points

@@ -9,6 +9,7 @@ from typing import Any
 
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.spec import RankSpec
+from pytest_multihost.nemesis.clock import now
 from pytest_multihost.nemesis.kind import FaultKind
 from pytest_multihost.nemesis.startup import skew_s
 from pytest_multihost.nemesis.targets import load
@@ -19,14 +20,24 @@ from pytest_multihost.rank.recorder.recorder import Recorder
 _BEFORE_THE_TEST = ("start_skew", "hash_seed")
 
 
+def _is_before_the_test(fault: Fault) -> bool:
+    return fault.kind in _BEFORE_THE_TEST or fault.at.point == "rendezvous"
+
+
 def come_late(spec: RankSpec, tell: Tell) -> None:
     """Come to the rendezvous as late as the world's faults want it; tell of what came before."""
     for index, fault in enumerate(spec.world.faults):
-        if fault.kind in _BEFORE_THE_TEST and spec.rank in fault.ranks:
+        if _is_before_the_test(fault) and spec.rank in fault.ranks:
             at = fault.at.to_json()
-            tell("fault", index=index, fault=fault.kind, at=at, phase="begun")
+            tell("fault", index=index, fault=fault.kind, at=at, phase="begun", **_until(fault))
     if seconds := skew_s(spec.world.faults, spec.rank):
         sleep(seconds)
+
+
+def _until(fault: Fault) -> dict[str, float]:
+    """Return when a fault ends by itself that the server has let happen just before."""
+    after_s = fault.params.get("heals_after")
+    return {} if after_s is None else {"until_s": now() + after_s}
 
 
 def arm(spec: RankSpec, kinds: Mapping[str, FaultKind], recorder: Recorder, tell: Tell) -> Points:
@@ -41,7 +52,7 @@ def arm(spec: RankSpec, kinds: Mapping[str, FaultKind], recorder: Recorder, tell
     bindings = [
         Binding(index, fault, kinds[fault.kind])
         for index, fault in enumerate(spec.world.faults)
-        if spec.rank in fault.ranks and fault.kind not in _BEFORE_THE_TEST
+        if spec.rank in fault.ranks and not _is_before_the_test(fault)
     ]
     points = Points(spec, tell, bindings, tells_all=spec.world.tells_points)
     if bindings or points.tells_all:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from pytest_multihost.model.fault import Fault, Point, PointKind
@@ -48,6 +49,10 @@ class Binding:
     fired: int = 0
 
 
+def _at_once(index: int) -> str:  # noqa: ARG001 - as any
+    return ""
+
+
 class _Thread(threading.local):
     """Whether this thread is performing a fault: what it passes there does not count."""
 
@@ -63,6 +68,8 @@ class Points:
         tell: Tells the controller.
         bindings: Its faults.
         tells_all: Whether each point is told.
+        performed: Waits until a fault that is performed from outside has been, by its place, and
+            returns what went wrong.
         counts: How often each has been passed, in the order of the first time.
         healing: Undone when the test's body is over.
     """
@@ -71,6 +78,7 @@ class Points:
     tell: Tell
     bindings: list[Binding] = field(default_factory=list)
     tells_all: bool = False
+    performed: Callable[[int], str] = _at_once
     counts: dict[tuple[PointKind, str], int] = field(default_factory=dict)
     healing: ExitStack = field(default_factory=ExitStack)
     _told: int = 0
@@ -124,6 +132,7 @@ class Points:
             begun=begun,
             armed=armed,
             healing=self.healing,
+            performed=partial(self.performed, binding.index),
         )
         if not kind.tells_itself:
             begun()

@@ -49,6 +49,7 @@ class Ours:
         paths: Files, as patterns of their whole path, that only threads of ours wait for; a star
             stands for part of one name.
         tables: By the names of network namespaces of the world's hosts: what reads their tables.
+        beside: Other processes of the harness: children of the reaper that no rank has left.
         reaper: The process that inherits the ranks' orphans; its other children are not ours.
     """
 
@@ -56,6 +57,7 @@ class Ours:
     channels: frozenset[int] = frozenset()
     paths: tuple[str, ...] = ()
     tables: Mapping[str, Table] = field(default_factory=dict)
+    beside: frozenset[int] = frozenset()
     reaper: int | None = None
 
     def is_path(self, path: str) -> bool:

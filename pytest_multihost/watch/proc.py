@@ -127,7 +127,7 @@ class ProcWatch:
     ) -> Iterator[tuple[int, int | None]]:
         """Yield processes whose parents have ended: those of the reaper, and of ranks' sessions."""
         sessions = {pid: rank for rank, pid in self.ranks.items()}
-        spared = family.keys() | self.ours.idle | self.ours.channels
+        spared = family.keys() | self.ours.idle | self.ours.channels | self.ours.beside
         todo = list(children.get(self.ours.reaper or -1, []))
         done: set[int] = set()
         while todo:

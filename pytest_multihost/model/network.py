@@ -1,0 +1,147 @@
+"""What faults do to the network between a world's hosts: cuts, and what is done to frames.
+
+A host's frames are what it sends; what it receives is sent by somebody else. All values are of
+hosts, by index: two ranks of one host share its cable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import permutations
+
+from pytest_multihost.model.fault import Fault
+from pytest_multihost.model.spec import WorldSpec
+
+Pair = tuple[int, int]
+"""A host that sends, and one that is to receive."""
+
+_PERCENT = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What happens to the frames that a host sends.
+
+    Attributes:
+        delay_s: How much later they arrive.
+        loss: The share of them that does not arrive, 0 to 1.
+        bytes_per_s: How fast they leave at most; None: as fast as they come.
+    """
+
+    delay_s: float = 0.0
+    loss: float = 0.0
+    bytes_per_s: float | None = None
+
+    def over(self, other: Shape) -> Shape:
+        """Return both at once; of two limits the lower holds."""
+        rates = [each for each in (self.bytes_per_s, other.bytes_per_s) if each is not None]
+        return Shape(
+            delay_s=self.delay_s + other.delay_s,
+            loss=1 - (1 - self.loss) * (1 - other.loss),
+            bytes_per_s=min(rates, default=None),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Disturbance:
+    """What one fault does to the network.
+
+    Attributes:
+        cuts: Whose frames do not arrive where.
+        shapes: What happens to those of a host that do.
+        resets: Hosts whose connections to other hosts are reset, once.
+        nameless: Hosts that do not find the others by name.
+    """
+
+    cuts: frozenset[Pair] = frozenset()
+    shapes: Mapping[int, Shape] = field(default_factory=dict)
+    resets: frozenset[int] = frozenset()
+    nameless: frozenset[int] = frozenset()
+
+
+def merged(all_: Iterable[Disturbance]) -> Disturbance:
+    """Return what several disturbances come to that go on at once."""
+    cuts: frozenset[Pair] = frozenset()
+    nameless: frozenset[int] = frozenset()
+    shapes: dict[int, Shape] = {}
+    for each in all_:
+        cuts |= each.cuts
+        nameless |= each.nameless
+        for host, shape in each.shapes.items():
+            shapes[host] = shape.over(shapes.get(host, Shape()))
+    return Disturbance(cuts=cuts, shapes=shapes, nameless=nameless)
+
+
+def disturbance_of(fault: Fault, rank: int, spec: WorldSpec) -> Disturbance:
+    """Return what a fault does when it happens to a rank.
+
+    Args:
+        fault: One of `NETWORK_KINDS`.
+        rank: Who has passed its point.
+        spec: The world.
+    """
+    host = spec.host_of(rank).index
+    given = fault.params
+    if fault.kind == "partition":
+        return Disturbance(cuts=cuts_of(fault, spec))
+    if fault.kind == "reset":
+        return Disturbance(resets=frozenset({host}))
+    if fault.kind == "dns_failure":
+        return Disturbance(nameless=frozenset({host}))
+    shapes = {
+        "net_delay": lambda: Shape(delay_s=given["seconds"]),
+        "net_loss": lambda: Shape(loss=given["percent"] / _PERCENT),
+        "net_rate": lambda: Shape(bytes_per_s=given["bytes_per_s"]),
+    }
+    return Disturbance(shapes={host: shapes[fault.kind]()})
+
+
+def cuts_of(partition: Fault, spec: WorldSpec) -> frozenset[Pair]:
+    """Return whose frames do not arrive where, once a partition is made."""
+    sides = [hosts_of(group, spec) for group in partition.params["groups"]]
+    one_way = bool(partition.params.get("one_way"))
+    pairs = [(sides[0], sides[1])] if one_way else permutations(sides, 2)
+    return frozenset((sender, to) for one, two in pairs for sender in one for to in two)
+
+
+def hosts_of(ranks: Iterable[int], spec: WorldSpec) -> frozenset[int]:
+    """Return the hosts that ranks live on."""
+    return frozenset(spec.host_of(rank).index for rank in ranks)
+
+
+def segments(count: int, wanted: Disturbance) -> list[tuple[int, ...]]:
+    """Return which hosts can share a bridge: the kernel carries all frames between these.
+
+    They are cut off from the same hosts, in the same directions, and nothing happens to their
+    frames. The largest segment comes first.
+
+    Args:
+        count: Number of hosts.
+        wanted: What is to be done to their network.
+    """
+    found: dict[object, list[int]] = {}
+    for host in range(count):
+        to = frozenset(pair[1] for pair in wanted.cuts if pair[0] == host)
+        by = frozenset(pair[0] for pair in wanted.cuts if pair[1] == host)
+        found.setdefault(host if host in wanted.shapes else (to, by), []).append(host)
+    return sorted((tuple(each) for each in found.values()), key=lambda each: (-len(each), each))
+
+
+def carried(parts: Sequence[Sequence[int]], wanted: Disturbance) -> dict[int, frozenset[int]]:
+    """Return, for each host, to which hosts its frames have to be carried by hand.
+
+    Args:
+        parts: The segments.
+        wanted: What is to be done to the network.
+    """
+    place = {host: index for index, part in enumerate(parts) for host in part}
+    ways = (
+        (sender, to)
+        for sender, to in permutations(place, 2)
+        if place[sender] != place[to] and (sender, to) not in wanted.cuts
+    )
+    found: dict[int, set[int]] = {}
+    for sender, to in ways:
+        found.setdefault(sender, set()).add(to)
+    return {sender: frozenset(all_) for sender, all_ in found.items()}
