@@ -85,7 +85,6 @@ def test_verdicts_are_those_of_one_host(housed) -> None:
     assert places == [["on", host, host, str(i % 2)] for i, host in enumerate(hosts)]
 
 
-@pytest.mark.slow
 def test_a_host_that_goes_takes_its_ranks_with_it(housed) -> None:
     """As by a power cut: ranks were killed, and the next world has a new host."""
     worlds = housed(
@@ -111,7 +110,6 @@ def test_a_host_that_goes_takes_its_ranks_with_it(housed) -> None:
     assert "ranks 2,3: was killed by SIGKILL" in worlds.stdout
 
 
-@pytest.mark.slow
 def test_nothing_outlives_a_killed_controller(
     engine, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
