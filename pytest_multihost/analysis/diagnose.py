@@ -23,6 +23,7 @@ from pytest_multihost.analysis.waits import (
     left_alone,
 )
 from pytest_multihost.model.diagnosis import Confidence, Kind
+from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.operation import Operation
 
 
@@ -40,6 +41,7 @@ class Cause:
         waits: All waits of the world.
         at_s: When it came to that, on the monotonic clock; None where that is not known.
         error: By which exception the culprit left the operation, where that is known.
+        cut: The partition that keeps the operation from ending, if it is one.
     """
 
     kind: Kind
@@ -51,6 +53,7 @@ class Cause:
     waits: tuple[Wait, ...] = ()
     at_s: float | None = None
     error: str = ""
+    cut: Fault | None = None
 
 
 _ORDER: tuple[Kind, ...] = (

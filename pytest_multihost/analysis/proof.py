@@ -37,10 +37,17 @@ _DEAD = frozenset({"", "X", "Z"})
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What was seen of a world at one instant: its processes, and what its ranks tell they do."""
+    """What was seen of a world at one instant: its processes, and what its ranks tell they do.
+
+    Attributes:
+        look: Its processes.
+        operations: What its ranks tell.
+        severed: By addresses: whose frames do not arrive at whom, until somebody heals that.
+    """
 
     look: Look
     operations: tuple[Operations, ...] = ()
+    severed: frozenset[tuple[str, str]] = frozenset()
 
     def waited(self, rank: int | None, tid: int) -> tuple[Operation, ...]:
         """Return the open operations for whose end a thread of a rank waits."""
@@ -199,7 +206,7 @@ class _View:
 
     def _descriptor(self, found: Descriptor) -> Iterator[str]:
         """Yield what is wrong with a descriptor even where nobody is seen to wait for it."""
-        if found.is_exempt:
+        if found.is_exempt or self._is_severed(found):
             return
         if found.kind == "device":
             yield f"has opened {found.target}"
@@ -356,6 +363,8 @@ class _View:
             return "a descriptor that cannot be read"
         if found.kind in {"eventfd", "epoll"} or found.where == "nobody":
             return ""
+        if is_runtimes and self._is_severed(found):
+            return ""
         if found.kind in {"tcp", "unix", "pipe"}:
             return "" if found.where == "inside" else _far_end(found)
         if found.kind == "pidfd":
@@ -367,6 +376,10 @@ class _View:
         if found.kind == "listen":
             return "" if is_runtimes else f"somebody to connect to {found.peer or 'its socket'}"
         return f"{found.kind} {found.target}"
+
+    def _is_severed(self, found: Descriptor) -> bool:
+        own, other = (end.rpartition(":")[0] for end in found.ends)
+        return (other, own) in self.before.severed & self.now.severed
 
     def _is_same(self, thread: Thread) -> bool:
         last = self._earlier.get(thread.tid)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from pytest_multihost.analysis.cuts import cut_words
 from pytest_multihost.analysis.diagnose import Cause
 from pytest_multihost.analysis.outcome import RankFinding
 from pytest_multihost.analysis.planned import frozen_for_good
@@ -153,7 +154,10 @@ def _transport(cause: Cause, findings: Mapping[int, RankFinding], result: WorldR
         return f"{error}{_wait_words(replace(cause, operation=None), result)}"
     members = operation.group if operation is not None else ()
     inside = [rank for rank in cause.waiting if rank in members] or cause.waiting
-    return f"{rank_set(inside)} have entered {words}, and nothing moves"
+    verb = "has" if len(inside) == 1 else "have"
+    if cause.cut is not None:
+        return f"{rank_set(inside)} {verb} entered {words}, and {cut_words(cause.cut)}"
+    return f"{rank_set(inside)} {verb} entered {words}, and nothing moves"
 
 
 def _stuck(cause: Cause, findings: Mapping[int, RankFinding], result: WorldResult) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
+from pytest_multihost.analysis.cuts import as_cut, network_evidence
 from pytest_multihost.analysis.diagnose import Cause, find_causes
 from pytest_multihost.analysis.facts import describe_exit
 from pytest_multihost.analysis.fired import fault_notes, unfired
@@ -75,12 +76,14 @@ def diagnose(result: WorldResult, finding: Finding, telling: Telling) -> Diagnos
     if result.ending in ("lost", "interrupted"):
         return None
     standings = standings_of(result, finding)
-    causes = tuple(_as_planned(each, result) for each in find_causes(standings))
+    by_rank = {each.rank: each for each in standings}
+    found = (_as_planned(each, result) for each in find_causes(standings))
+    causes = tuple(as_cut(each, by_rank, result) for each in found)
     if finding.outcome in _NEEDS_WAITERS and not (causes and causes[0].waiting):
         return None
     if not causes or _is_too_much(causes[0], result):
         causes = (Cause(kind="unknown", confidence="unknown"), *causes[1:])
-    return _diagnosis(causes, {each.rank: each for each in standings}, result, finding, telling)
+    return _diagnosis(causes, by_rank, result, finding, telling)
 
 
 def _as_planned(cause: Cause, result: WorldResult) -> Cause:
@@ -269,6 +272,7 @@ def _evidence(
             yield Evidence(wait.rank, f"entered {words} at {when}", wait.operation.source)
     for rank in cause.culprits:
         yield from _against(standings[rank], findings[rank], cause, result)
+    yield from network_evidence(result)
 
 
 def _against(

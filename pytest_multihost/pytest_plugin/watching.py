@@ -52,6 +52,7 @@ def watch_on(
         ours_on(directory, scratch, others),
         may_run_jax=spec.backend not in _WITHOUT_JAX,
         early=defaults.early,
+        spec=spec,
     )
 
 

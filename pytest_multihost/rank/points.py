@@ -137,7 +137,7 @@ class Points:
         if not kind.tells_itself:
             begun()
         ended = {"resume": True} if "pause" in detail else {}
-        if kind.lasts:
+        if kind.lasts and "network" not in detail:  # that ends when all have left the test
             self.healing.callback(self._tell_fault, binding, "ended", ended)
         self._thread.is_striking = True
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from pytest_multihost.analysis.proof import WINDOW_S, Moment, Search, stands_still
@@ -62,7 +62,7 @@ class Seeker:
         last = self.search.last
         if last is None or now.look.at_s >= last.look.at_s + WINDOW_S - _SLACK_S:
             self.looked = self.proc.look()
-            moment = Moment(self.looked, now.operations)
+            moment = replace(now, look=self.looked)
             self.search = self.search.after(moment, deadline_s=deadline_s, planned=planned)
         return self.search.is_proof
 

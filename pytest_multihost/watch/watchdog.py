@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from pytest_multihost.analysis.awaited import Awaited, find_awaited
+from pytest_multihost.analysis.cuts import severed
 from pytest_multihost.analysis.facts import RankFacts
 from pytest_multihost.analysis.labels import lock_holders, main_labels
 from pytest_multihost.analysis.proof import Moment
@@ -22,6 +23,7 @@ from pytest_multihost.analysis.waits import find_waits
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.process import Look
 from pytest_multihost.model.sighting import RankSighting, Sighting, Why
+from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.watch.closely import is_unclear, with_flight, with_holders, with_native
 from pytest_multihost.watch.descriptors import Ours
 from pytest_multihost.watch.proc import ProcWatch
@@ -68,6 +70,7 @@ class Watchdog:
         see: Makes what looks at the ranks' processes.
         unreachable: Ranks whose process ids mean nothing here.
         notes: What is to be said of every last look.
+        spec: The world, where it has faults that matter here.
     """
 
     scratch: Path
@@ -81,6 +84,7 @@ class Watchdog:
     see: Callable[[Mapping[int, int], Ours], Proc] = ProcWatch
     unreachable: frozenset[int] = frozenset()
     notes: tuple[str, ...] = ()
+    spec: WorldSpec | None = None
     _seeker: Seeker | None = None
     _last: Moment | None = None
     _trouble: Sighting | None = None
@@ -158,7 +162,7 @@ class Watchdog:
             glimpse_slots(slots_path(self.scratch, rank), rank=rank) for rank in range(self.size)
         ]
         look = self._seeker_of(facts).proc.glance()
-        self._last = Moment(look, tuple(each for each, _ in pages))
+        self._last = Moment(look, tuple(each for each, _ in pages), self._severed(now, facts))
         moved = _moved(before.look if before is not None else None, look)
         labels = main_labels(before.look if before is not None else None, look)
         ranks = tuple(_seen(each, labels, moved) for each, _ in pages)
@@ -166,6 +170,11 @@ class Watchdog:
         sighting = Sighting(at_s=now, why=why, ranks=ranks, blockers=blockers)
         self._looks.append(sighting)
         return self._note_progress(before, self._last, [last_s for _, last_s in pages], facts)
+
+    def _severed(self, now: float, facts: Sequence[RankFacts]) -> frozenset[tuple[str, str]]:
+        """Return whose frames do not arrive at whom, by addresses."""
+        events = [event for each in facts for event in each.going_on]
+        return severed(self.spec, events, now) if self.spec is not None else frozenset()
 
     def _seeker_of(self, facts: Sequence[RankFacts]) -> Seeker:
         if self._seeker is None:
