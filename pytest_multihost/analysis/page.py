@@ -51,7 +51,8 @@ def world_lines(
         telling: What the words need besides.
         width: Columns there are; a place in the code is never cut.
     """
-    yield from _grounds(result, finding, diagnosis)
+    for ground in _grounds(result, finding, diagnosis):
+        yield from textwrap.wrap(ground, width, subsequent_indent="  ")
     left = {each.facts.rank for each in finding.ranks if each.facts.waits_at_gate}
     inside = replace(result, dumps=tuple(d for d in result.dumps if d.rank not in left))
     yield from _laid_out(_rows(inside, finding, diagnosis, telling), width)

@@ -210,8 +210,8 @@ class _View:
             return
         if found.kind == "device":
             yield f"has opened {found.target}"
-        if "io_uring" in found.target:
-            yield "uses io_uring"
+        if found.kind == "uring" and found.where != "inside":
+            yield "has asked io_uring for something"
         if found.kind not in {"tcp", "unix", "udp"}:
             return
         if found.where == "outside" or (found.kind != "udp" and found.where == "unknown"):
@@ -361,7 +361,8 @@ class _View:
         """
         if found is None:
             return "a descriptor that cannot be read"
-        if found.kind in {"eventfd", "epoll"} or found.where == "nobody":
+        is_idle = found.kind == "uring" and found.where == "inside"
+        if is_idle or found.kind in {"eventfd", "epoll"} or found.where == "nobody":
             return ""
         if is_runtimes and self._is_severed(found):
             return ""

@@ -25,8 +25,9 @@ Kind = Literal[
     "timerfd",
     "epoll",
     "pidfd",
+    "uring",  # "inside" while nothing is asked of it
     "device",  # an accelerator: the end of its work may wake a thread
-    "other",  # signalfd, inotify, io_uring and whatever else may become ready out of the blue
+    "other",  # signalfd, inotify and whatever else may become ready out of the blue
 ]
 """What a descriptor leads to."""
 

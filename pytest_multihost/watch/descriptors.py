@@ -34,7 +34,11 @@ _ANONYMOUS: Mapping[str, Kind] = {
     "anon_inode:[timerfd]": "timerfd",
     "anon_inode:[eventpoll]": "epoll",
     "anon_inode:[pidfd]": "pidfd",
+    "anon_inode:[io_uring]": "uring",
 }
+_RING = ("SqHead", "SqTail", "CachedSqHead", "CqHead", "CqTail", "CachedCqTail")
+"""Counts of an io_uring: what was asked, taken, answered and read
+(https://docs.kernel.org/filesystems/proc.html has none of it; see io_uring/fdinfo.c of Linux)."""
 _WRITES, _BOTH = 1, 2
 
 
@@ -245,13 +249,13 @@ class Tables:
 
     def _anonymous(self, pid: int, fd: int, target: str) -> Descriptor:
         kind = _ANONYMOUS.get(target, "other")
-        details = {"timerfd", "epoll", "pidfd"}
+        details = {"timerfd", "epoll", "pidfd", "uring"}
         info = (read(f"/proc/{pid}/fdinfo/{fd}") or b"").decode() if kind in details else ""
         return Descriptor(
             fd=fd,
             target=target,
             kind=kind,
-            where="unknown" if kind == "other" else "inside",
+            where="unknown" if kind == "other" or _is_busy_ring(kind, info) else "inside",
             ends_s=_timer_end(info) if kind == "timerfd" else NEVER,
             watched=_watched(info, self.links[pid]) if kind == "epoll" else (),
             pid=_pidfd(info) if kind == "pidfd" else 0,
@@ -341,6 +345,19 @@ def _timer_end(info: str) -> float | None:
     if ticks:
         return 0.0
     return time.monotonic() + left if left else math.inf
+
+
+def _is_busy_ring(kind: Kind, info: str) -> bool:
+    """Tell whether something was asked of an io_uring that has not been answered and read.
+
+    libuv makes a ring for each of its loops, and with it every TCPStore of torch.
+    """
+    if kind != "uring":
+        return False
+    found = dict(re.findall(r"^(\w+):[ \t]*(.*)$", info, re.MULTILINE))
+    counts = {found.get(name, name) for name in _RING}  # a name that is missing is no count
+    lists = info.partition("PollList:")[2].replace("CqOverflowList:", "").split()
+    return len(counts) != 1 or bool(lists and not lists[0].startswith("NAPI"))
 
 
 def _watched(info: str, links: Mapping[int, str]) -> tuple[int, ...] | None:

@@ -235,3 +235,23 @@ def test_sharded_model_on_the_primary_only(world) -> None:
     model(torch.ones(2, 4))
     if world.is_primary:
         model(torch.ones(2, 4))
+
+
+@hang(
+    "straggler",
+    ranks=3,
+    backend="none",
+    culprits=[1],
+    waiting=[0, 2],
+    where="time.sleep(FOREVER_S)",
+)
+def test_group_that_the_code_makes_itself(world) -> None:
+    """The code calls init_process_group as under torchrun, so rank 0 hosts a TCPStore.
+
+    Source: field report class: a script that makes its own process group
+    """
+    dist.init_process_group("gloo")
+    meet()
+    if world.rank == 1:
+        read_shard()
+    meet()

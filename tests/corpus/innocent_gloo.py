@@ -287,3 +287,17 @@ def test_new_group_on_its_members_only(world) -> None:
         if world.is_primary:
             time.sleep(4)
         meet(pair)
+
+
+@innocent(ranks=2, backend="none")
+def test_store_of_its_own_is_set_by_a_thread(world) -> None:
+    """Rank 0 hosts a TCPStore, as under torchrun; the key that both wait for comes from a thread.
+
+    Source: field report class: a heartbeat thread that publishes progress late
+    """
+    dist.init_process_group("gloo", timeout=timedelta(seconds=100))
+    store = _get_default_store()
+    if world.is_primary:
+        threading.Timer(4, store.clone().set, ("ready", "yes")).start()  # of its own connection
+    store.wait(["ready"])
+    meet()

@@ -12,6 +12,7 @@ from pytest_multihost.analysis.owners import innermost, is_idle, is_own, is_pyth
 from pytest_multihost.analysis.proof import Moment, Search, blockers, stands_still
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.process import Descriptor, Look, Process, Thread
+from pytest_multihost.watch import descriptors
 
 DEADLINE_S = 160.0
 MAIN = 100
@@ -396,6 +397,7 @@ def test_a_stopped_rank_is_another_verdict() -> None:
         descriptor("timerfd", "unknown", ends_s=None),
         descriptor("pidfd", pid=77),
         descriptor("other"),
+        descriptor("uring", "unknown"),
     ],
     ids=lambda found: f"{found.kind}-{found.where}",
 )
@@ -413,6 +415,7 @@ def test_a_descriptor_that_leads_outside_may_end_a_wait(found: Descriptor) -> No
         descriptor("tcp"),
         descriptor("tcp", "nobody"),
         descriptor("eventfd", target="anon_inode:[eventfd]"),
+        descriptor("uring", target="anon_inode:[io_uring]"),
         descriptor("timerfd", target="anon_inode:[timerfd]"),
         descriptor("timerfd", "unknown", target="anon_inode:[timerfd]", ends_s=161.0),
         descriptor("pidfd", target="anon_inode:[pidfd]", pid=MAIN),
@@ -423,6 +426,46 @@ def test_a_descriptor_that_stays_inside_ends_nothing(found: Descriptor) -> None:
     """Its other end is in the hands of somebody who waits as well."""
     assert found_in(reading(found)) == ""
     assert found_in(reading(found, "poll")) == ""
+
+
+def test_a_ring_of_which_something_was_asked_may_end_any_wait() -> None:
+    """Whoever gets the answer may do anything then, though nobody is seen to wait for it."""
+    asked = descriptor("uring", "unknown", fd=9)
+    assert "has asked io_uring for something" in found_in(process(descriptors={9: asked}))
+    assert found_in(process(descriptors={9: replace(asked, where="inside")})) == ""
+
+
+RING = """pos:\t0
+SqMask:\t0xff
+SqHead:\t10
+SqTail:\t10
+CachedSqHead:\t10
+CqMask:\t0x1ff
+CqHead:\t10
+CqTail:\t10
+CachedCqTail:\t10
+PollList:
+CqOverflowList:
+NAPI:\tdisabled
+"""
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes"),
+    [
+        ("SqTail:\t10", "SqTail:\t11"),  # asked, not taken yet
+        ("SqTail:\t10\nCachedSqHead:\t10", "SqTail:\t11\nCachedSqHead:\t11"),  # under way
+        ("CqTail:\t10\nCachedCqTail:\t10", "CqTail:\t11\nCachedCqTail:\t11"),  # not read
+        ("PollList:\n", "PollList:\n  op=6, task_works=0\n"),
+        ("CqOverflowList:\n", "CqOverflowList:\n  user_data=1, res=0, flags=0\n"),
+        ("CqHead:\t10\n", ""),  # an older kernel
+        (RING, ""),  # not to be read
+    ],
+)
+def test_only_a_ring_without_anything_under_way_is_idle(was: str, becomes: str) -> None:
+    """Six counts are equal, and nothing is polled."""
+    assert not descriptors._is_busy_ring("uring", RING)
+    assert descriptors._is_busy_ring("uring", RING.replace(was, becomes))
 
 
 def test_what_an_epoll_watches_counts_as_waited_for() -> None:
