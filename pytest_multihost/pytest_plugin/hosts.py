@@ -8,6 +8,7 @@ import pytest
 
 from pytest_multihost.launch.containers_launcher import ContainerLauncher
 from pytest_multihost.launch.ladder import Ladder
+from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.hosts import ONE, kind_of
 
 _REFUSED = pytest.StashKey[dict[str, str]]()
@@ -29,5 +30,10 @@ def why_no_hosts(config: pytest.Config, hosts: str, ladder: Ladder | ContainerLa
         base = factory.mktemp("hosts-")
         error = ladder.why_no_hosts(base / "trial")
         shutil.rmtree(base)
-        refused[kind] = " ".join(str(error).splitlines()) if error else ""
+        refused[kind] = _in_one_line(error) if error else ""
     return refused[kind]
+
+
+def _in_one_line(error: LaunchError) -> str:
+    beats = str(error).splitlines()
+    return " ".join(beat if beat.endswith((".", ":")) else f"{beat}." for beat in beats)
