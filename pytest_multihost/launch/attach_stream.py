@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
 import socket
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ import psutil
 from pytest_multihost.launch.handshake import Meeting, Opener, RefusedError, Role, Sealer
 from pytest_multihost.launch.wire import Decoder, Frame, GarbledError, encode, read_available
 from pytest_multihost.model.errors import LaunchError
+
+_RAISING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGALRM})
+"""Signals whose handlers may raise."""
 
 _PINGS = 8
 PING_S = 30.0
@@ -73,12 +77,18 @@ class SealedStream:
 
     def send(self, header: Mapping[str, Any], payload: bytes = b"") -> None:
         """Send a frame, or keep it until the other side takes it. One that is gone is no error."""
-        if self.ended is None:
-            self._outbox += self.sealer.seal(encode(Frame(header, payload)))
-            self.flush()
+        data = encode(Frame(header, payload))
+        with undisturbed():
+            if self.ended is None:
+                self._outbox += self.sealer.seal(data)
+        self.flush()
 
     def flush(self) -> None:
         """Send what is waiting, as far as the other side takes it."""
+        with undisturbed():
+            self._flush()
+
+    def _flush(self) -> None:
         try:
             while self._outbox and self.ended is None:
                 del self._outbox[: self.stream.send(self._outbox)]
@@ -91,8 +101,9 @@ class SealedStream:
 
     def receive(self) -> list[Frame]:
         """Return the frames that have arrived; look at `ended` when there are none."""
-        self._read()
-        arrived, self._arrived = self._arrived, []
+        with undisturbed():
+            self._read()
+            arrived, self._arrived = self._arrived, []
         return arrived
 
     def await_frames(self, deadline_s: float) -> list[Frame]:
@@ -159,6 +170,19 @@ def the_kernel() -> list[str]:
     """
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return [boot, *(os.readlink(f"/proc/self/ns/{name}") for name in ("time", "pid"))]
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Let no signal's handler raise in the block: it comes afterwards.
+
+    Ctrl-C between a piece that was sent and the note that it was would send it twice.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _RAISING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def interface_of(address: str) -> str:

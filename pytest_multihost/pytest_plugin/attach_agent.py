@@ -85,14 +85,7 @@ def take_part(session: pytest.Session, chosen: Sequence[pytest.Item]) -> NoRetur
     ladders = _Ladders(config, chosen, home)
     status = _LOST
     try:
-        trouble = [*_problems, *ladders.open()]
-        stream, greeting = _joining(attached).join(attached.timeout_s)
-        about = _about(listed(ladders.run.plans), trouble, stream)
-        stream.send({**about, "answers": greeting.header["asked"]})
-        status = _Agent(stream, ladders.launcher, home).serve()
-        ladders.close()
-        shutil.rmtree(home, ignore_errors=True)  # launchers may kill us as soon as rank 0 ends
-        _await_end(stream)
+        status = _serve(attached, ladders, home)
     except SystemExit as error:
         status = int(str(error))
     except MultihostError as error:
@@ -104,6 +97,23 @@ def take_part(session: pytest.Session, chosen: Sequence[pytest.Item]) -> NoRetur
         shutil.rmtree(home, ignore_errors=True)
         sys.stderr.flush()
         os._exit(status)
+
+
+def _serve(attached: Attached, ladders: _Ladders, home: Path) -> int:
+    """Go to rank 0, do what it asks for, and return the run's exit status.
+
+    Raises:
+        MultihostError: Rank 0 was not found, or is gone.
+    """
+    trouble = [*_problems, *ladders.open()]
+    stream, greeting = _joining(attached).join(attached.timeout_s)
+    about = _about(listed(ladders.run.plans), trouble, stream)
+    stream.send({**about, "answers": greeting.header["asked"]})
+    status = _Agent(stream, ladders.launcher, home).serve()
+    ladders.close()
+    shutil.rmtree(home, ignore_errors=True)  # launchers may kill us as soon as rank 0 ends
+    _await_end(stream)
+    return status
 
 
 def _leave(number: int, _: object) -> NoReturn:

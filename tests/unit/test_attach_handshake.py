@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import socket
 import struct
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
 from pytest_multihost.launch.attach_files import pack, write_files
 from pytest_multihost.launch.attach_meeting import find_point, given_secret, letter_path, listen
 from pytest_multihost.launch.attach_place import Place
-from pytest_multihost.launch.attach_stream import Party, SealedStream
+from pytest_multihost.launch.attach_stream import Party, SealedStream, undisturbed
 from pytest_multihost.launch.attach_world import share_out
 from pytest_multihost.launch.handshake import (
     Meeting,
@@ -241,6 +244,39 @@ def test_a_child_does_not_keep_a_connection_open(pair) -> None:
     os.waitpid(child, 0)
     os.close(read)
     os.close(write)
+
+
+def test_a_signal_in_the_middle_of_a_frame_sends_nothing_twice(pair) -> None:
+    """Ctrl-C raises anywhere; what was sent is known to have been, and what was not is kept."""
+    one, other = pair
+    interrupted = 0
+
+    def interrupt(_: int, frame: FrameType | None) -> None:
+        nonlocal interrupted
+        while frame is not None and not frame.f_code.co_filename.endswith("attach_stream.py"):
+            frame = frame.f_back
+        if frame is not None:
+            interrupted += 1
+            raise KeyboardInterrupt
+
+    sent = found = 0
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+        for _ in range(2000):
+            with contextlib.suppress(KeyboardInterrupt):
+                one.send({"kind": "n"}, bytes(500))
+                sent += 1
+            with contextlib.suppress(KeyboardInterrupt), undisturbed():
+                found += len(other.receive())
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    one.drain(time.monotonic() + 5)
+    found += len(other.receive())
+    assert other.ended is None
+    assert interrupted > 0
+    assert 2000 >= found >= sent
 
 
 # The secret, and where it lies
