@@ -315,7 +315,7 @@ def _perform(world: RunningWorld, event: Event) -> None:
         world.pause(event.rank, event.detail["pause"])
     elif event.kind == "fault" and "resume" in event.detail:
         world.resume(event.rank)
-    elif event.kind == "fault" and event.detail["phase"] == "begun" and "network" in event.detail:
+    elif event.kind == "fault" and event.detail.get("network") is True:
         world.disturb(event.rank, event.detail["index"])
     elif event.kind == "network" and (index := fault_index(event.detail["token"])) is not None:
         told = {"kind": "performed", "index": index, "error": event.detail["error"]}

@@ -6,7 +6,7 @@ another rank. A rank that has not come to where the others wait is late all the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_multihost.analysis.diagnose import Cause
@@ -58,38 +58,41 @@ def severed(spec: WorldSpec, events: Iterable[Event], at_s: float) -> frozenset[
 
 def as_cut(cause: Cause, standings: Mapping[int, Standing], result: WorldResult) -> Cause:
     """Return the cause as one of transport, where ranks wait in what a cut keeps from ending."""
-    partitions = [fault for _, fault in _found(result) if fault.kind == "partition"]
     concerned = {*cause.waiting, *cause.culprits}
     waits = [wait for wait in cause.waits if wait.rank in concerned]
-    for fault in partitions:
-        pairs = cuts_of(fault, result.spec)
+    late = [standings[rank] for rank in cause.culprits]
+    for _, fault in _found(result):
+        pairs = cuts_of(fault, result.spec) if fault.kind == "partition" else frozenset()
         across = [wait for wait in waits if _spans(wait, pairs, result.spec)]
-        if across and (cause.kind in _NOBODYS or _is_without_answer(cause, across)):
-            return _cut(cause, fault, across, standings)
+        if across and (cause.kind in _NOBODYS or _is_on_its_way(cause, across, late)):
+            return _cut(cause, fault, across, late)
     return cause
 
 
-def _cut(
-    cause: Cause, fault: Fault, across: list[Wait], standings: Mapping[int, Standing]
-) -> Cause:
+def _is_on_its_way(cause: Cause, across: Iterable[Wait], late: Sequence[Standing]) -> bool:
+    """Whether what ranks wait for may have been given and not arrived, or cannot get there."""
+    is_answer = all(wait.operation is not None and wait.operation.kind == "wait" for wait in across)
+    is_on_its_way = is_answer or all(map(_connects, late))
+    return cause.kind in ("straggler", "livelock", "finished") and is_on_its_way
+
+
+def _connects(standing: Standing) -> bool:
+    return standing.label == "BLOCKED" and standing.doing.startswith("connect(")
+
+
+def _cut(cause: Cause, fault: Fault, across: Sequence[Wait], late: Sequence[Standing]) -> Cause:
     is_sure = cause.kind == "transport" and not cause.culprits
-    alive = {rank for rank in cause.culprits if standings[rank].state == "alive"}
+    waiting = {*cause.waiting, *(wait.rank for wait in across)}
     return replace(
         cause,
         kind="transport",
         confidence="certain" if is_sure else "likely",
         culprits=(),
         cycle=(),
-        waiting=tuple(sorted({*cause.waiting, *alive, *(wait.rank for wait in across)})),
+        waiting=tuple(sorted(waiting | {each.rank for each in late if _connects(each)})),
         operation=cause.operation or across[0].operation,
         cut=fault,
     )
-
-
-def _is_without_answer(cause: Cause, across: Iterable[Wait]) -> bool:
-    """Whether ranks wait for an answer that may have been given, and did not arrive."""
-    is_wait = all(wait.operation is not None and wait.operation.kind == "wait" for wait in across)
-    return cause.kind in ("straggler", "livelock", "finished") and is_wait
 
 
 def _spans(wait: Wait, pairs: frozenset[Pair], spec: WorldSpec) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_multihost.analysis import calls
+from pytest_multihost.analysis.far_ends import far_end, is_severed, is_under_way
 from pytest_multihost.analysis.labels import describe_wait, is_file_access, is_sleep, until
 from pytest_multihost.analysis.owners import is_own
 from pytest_multihost.model.operation import Operation, Operations
@@ -43,11 +44,14 @@ class Moment:
         look: Its processes.
         operations: What its ranks tell.
         severed: By addresses: whose frames do not arrive at whom, until somebody heals that.
+        is_disturbed: Whether faults of the network go on or went on. Then what was sent and not
+            acknowledged may be lost, and come again after any time.
     """
 
     look: Look
     operations: tuple[Operations, ...] = ()
     severed: frozenset[tuple[str, str]] = frozenset()
+    is_disturbed: bool = False
 
     def waited(self, rank: int | None, tid: int) -> tuple[Operation, ...]:
         """Return the open operations for whose end a thread of a rank waits."""
@@ -221,6 +225,8 @@ class _View:
             yield f"{found.kind} socket to {found.peer or 'somebody'} is new"
         elif last.queues != found.queues or found.bytes_moved - last.bytes_moved > _TRAFFIC:
             yield f"data moves on the {found.kind} socket to {found.peer or 'somebody'}"
+        elif self.now.is_disturbed and is_under_way(found, self.now.severed):
+            yield f"what it has sent to {found.peer or 'somebody'} may still arrive"
 
     def _thread(self, thread: Thread) -> Iterator[str]:
         is_main = thread is self.process.main
@@ -367,7 +373,7 @@ class _View:
         if is_runtimes and self._is_severed(found):
             return ""
         if found.kind in {"tcp", "unix", "pipe"}:
-            return "" if found.where == "inside" else _far_end(found)
+            return "" if found.where == "inside" else far_end(found)
         if found.kind == "pidfd":
             is_known = self.now.look.process(found.pid) is not None
             return "" if is_known else f"process {found.pid}, of which nothing is known"
@@ -379,8 +385,7 @@ class _View:
         return f"{found.kind} {found.target}"
 
     def _is_severed(self, found: Descriptor) -> bool:
-        own, other = (end.rpartition(":")[0] for end in found.ends)
-        return (other, own) in self.before.severed & self.now.severed
+        return is_severed(found, self.before.severed & self.now.severed)
 
     def _is_same(self, thread: Thread) -> bool:
         last = self._earlier.get(thread.tid)
@@ -392,9 +397,3 @@ class _View:
 
     def _until(self, thread: Thread) -> str:
         return "" if thread.ends_s == NEVER else until(thread.ends_s, self.now.look.at_s)
-
-
-def _far_end(found: Descriptor) -> str:
-    if found.where == "ours":
-        return "the harness"
-    return f"{found.kind} {found.peer or found.target}, which leads outside the world"

@@ -154,10 +154,11 @@ def _transport(cause: Cause, findings: Mapping[int, RankFinding], result: WorldR
         return f"{error}{_wait_words(replace(cause, operation=None), result)}"
     members = operation.group if operation is not None else ()
     inside = [rank for rank in cause.waiting if rank in members] or cause.waiting
-    verb = "has" if len(inside) == 1 else "have"
     if cause.cut is not None:
+        inside = sorted({w.rank for w in cause.waits if w.operation and w.rank in cause.waiting})
+        verb = "has" if len(inside) == 1 else "have"
         return f"{rank_set(inside)} {verb} entered {words}, and {cut_words(cause.cut)}"
-    return f"{rank_set(inside)} {verb} entered {words}, and nothing moves"
+    return f"{rank_set(inside)} have entered {words}, and nothing moves"
 
 
 def _stuck(cause: Cause, findings: Mapping[int, RankFinding], result: WorldResult) -> str:

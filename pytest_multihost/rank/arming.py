@@ -7,7 +7,7 @@ from functools import partial
 from time import sleep  # by name: the test may replace it in its module
 from typing import Any
 
-from pytest_multihost.model.fault import Fault
+from pytest_multihost.model.fault import NETWORK_KINDS, Fault
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.nemesis.clock import now
 from pytest_multihost.nemesis.kind import FaultKind
@@ -29,15 +29,16 @@ def come_late(spec: RankSpec, tell: Tell) -> None:
     for index, fault in enumerate(spec.world.faults):
         if _is_before_the_test(fault) and spec.rank in fault.ranks:
             at = fault.at.to_json()
-            tell("fault", index=index, fault=fault.kind, at=at, phase="begun", **_until(fault))
+            tell("fault", index=index, fault=fault.kind, at=at, phase="begun", **_detail(fault))
     if seconds := skew_s(spec.world.faults, spec.rank):
         sleep(seconds)
 
 
-def _until(fault: Fault) -> dict[str, float]:
-    """Return when a fault ends by itself that the server has let happen just before."""
+def _detail(fault: Fault) -> dict[str, Any]:
+    """Return what is to be told of a fault of the network that the server has let happen."""
     after_s = fault.params.get("heals_after")
-    return {} if after_s is None else {"until_s": now() + after_s}
+    until = {} if after_s is None else {"until_s": now() + after_s}
+    return {"network": "before"} | until if fault.kind in NETWORK_KINDS else {}
 
 
 def arm(spec: RankSpec, kinds: Mapping[str, FaultKind], recorder: Recorder, tell: Tell) -> Points:

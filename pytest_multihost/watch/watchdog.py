@@ -20,6 +20,7 @@ from pytest_multihost.analysis.labels import lock_holders, main_labels
 from pytest_multihost.analysis.proof import Moment
 from pytest_multihost.analysis.standings import quick_standings
 from pytest_multihost.analysis.waits import find_waits
+from pytest_multihost.model.fault import disturbs_network
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.process import Look
 from pytest_multihost.model.sighting import RankSighting, Sighting, Why
@@ -162,7 +163,7 @@ class Watchdog:
             glimpse_slots(slots_path(self.scratch, rank), rank=rank) for rank in range(self.size)
         ]
         look = self._seeker_of(facts).proc.glance()
-        self._last = Moment(look, tuple(each for each, _ in pages), self._severed(now, facts))
+        self._last = self._moment(now, look, tuple(each for each, _ in pages), facts)
         moved = _moved(before.look if before is not None else None, look)
         labels = main_labels(before.look if before is not None else None, look)
         ranks = tuple(_seen(each, labels, moved) for each, _ in pages)
@@ -171,10 +172,15 @@ class Watchdog:
         self._looks.append(sighting)
         return self._note_progress(before, self._last, [last_s for _, last_s in pages], facts)
 
-    def _severed(self, now: float, facts: Sequence[RankFacts]) -> frozenset[tuple[str, str]]:
-        """Return whose frames do not arrive at whom, by addresses."""
+    def _moment(
+        self, now: float, look: Look, pages: tuple[Operations, ...], facts: Sequence[RankFacts]
+    ) -> Moment:
+        """Return what is seen, with what our own faults of the network have to do with it."""
+        if self.spec is None or not disturbs_network(self.spec.faults):
+            return Moment(look, pages)
         events = [event for each in facts for event in each.going_on]
-        return severed(self.spec, events, now) if self.spec is not None else frozenset()
+        has_begun = any("network" in event.detail for event in events)
+        return Moment(look, pages, severed(self.spec, events, now), has_begun)
 
     def _seeker_of(self, facts: Sequence[RankFacts]) -> Seeker:
         if self._seeker is None:
