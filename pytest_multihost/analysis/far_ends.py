@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from pytest_multihost.model.process import Descriptor
 
 Severed = frozenset[tuple[str, str]]
