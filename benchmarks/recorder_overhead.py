@@ -1,17 +1,20 @@
 """What the recorder adds to a call of torch.distributed.
 
-Groups of one rank and of two, all in one process per rank; with and without the recorder in turns
-of a few hundred calls, in every second round backwards, and a ratio compares two of one round. What
-is subtracted is the method that torch binds, put back into its class. On a machine that does other
-things at the same time both the times and what is added are larger, and the ratio says most.
+Groups of one rank and of two, all in one process per rank; three ways in turns of a few hundred
+calls, in every second round backwards: the methods that torch binds, the same methods each in an
+empty Python function, and the same with the recorder. What the empty function costs is the price
+of being there at all, on any recorder that is written in Python; only the rest is what ours does.
 """
 
+from __future__ import annotations
+
 import argparse
+import json
 import os
-import platform
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from statistics import median
@@ -26,29 +29,44 @@ from pytest_multihost.watch.slots import SlotPage, slots_path
 
 CALLS = 300
 LIMIT = timedelta(seconds=60)
+WAYS = ("bare", "empty", "recorder")
 METHODS = [
     (owner, name, vars(owner)[name])
     for owner in (dist.ProcessGroup, dist.Work)
     for name in ("allreduce", "barrier", "wait")
     if name in vars(owner)
 ]
+Methods = Sequence[tuple[type, str, Any]]
+Round = Mapping[str, float]
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, print a line for each, and at last all as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=40)
     rounds = parser.parse_args().rounds
-    print(f"Python {platform.python_version()}, torch {torch.__version__}, {os.cpu_count()} cores")
     torch.set_num_threads(1)
+    found = {}
     for size in (1, 2):
         with tempfile.TemporaryDirectory() as directory:
             children = [_fork(Path(directory), size, rank, rounds) for rank in range(1, size)]
-            _be_rank(Path(directory), size, 0, rounds)
+            for name, times in _be_rank(Path(directory), size, 0, rounds).items():
+                found[f"{size} rank(s), {name}"] = times
+                print(f"{size} rank(s), {name:18} {text_of(times)}", file=sys.stderr)
             for child in children:
                 os.waitpid(child, 0)
             dist.destroy_process_group()
-        _put_back()
+        _put(METHODS)
+    print(json.dumps(found))
+
+
+def text_of(times: Sequence[Round]) -> str:
+    """Return what is added, in words."""
+    bare, empty, recorder = (median(each[way] for each in times) for way in WAYS)
+    return (
+        f"{bare:9.0f} ns bare, an empty wrapper {empty - bare:+7.0f} ns,"
+        f" the recorder {recorder - bare:+7.0f} ns"
+    )
 
 
 def _fork(directory: Path, size: int, rank: int, rounds: int) -> int:
@@ -59,48 +77,55 @@ def _fork(directory: Path, size: int, rank: int, rounds: int) -> int:
     return child
 
 
-def _be_rank(directory: Path, size: int, rank: int, rounds: int) -> None:
+def _be_rank(directory: Path, size: int, rank: int, rounds: int) -> dict[str, list[Round]]:
     page = SlotPage.create(slots_path(directory, rank))
     install(Recorder(page, rank, size))
     wrapped = [(owner, name, vars(owner)[name]) for owner, name, _ in METHODS]
+    methods = {"bare": METHODS, "empty": _emptily(METHODS), "recorder": wrapped}
     store = dist.FileStore(str(directory / "store"), size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=LIMIT)
     tensor = torch.ones(4)
-    for name, call in (
-        ("all_reduce", lambda: dist.all_reduce(tensor)),
-        ("all_reduce, async", lambda: dist.all_reduce(tensor, async_op=True).wait()),
-        ("barrier", dist.barrier),
-    ):
-        pairs = [_measure(call, wrapped, backwards=each % 2 == 1) for each in range(rounds)]
-        if rank == 0:
-            _show(f"{size} rank(s), {name}", pairs)
+    calls = {
+        "all_reduce": lambda: dist.all_reduce(tensor),
+        "all_reduce, async": lambda: dist.all_reduce(tensor, async_op=True).wait(),
+        "barrier": dist.barrier,
+    }
+    return {
+        name: [_measure(call, methods, is_backwards=each % 2 == 1) for each in range(rounds)]
+        for name, call in calls.items()
+    }
+
+
+def _emptily(methods: Methods) -> Methods:
+    """Return the methods, each in a function that only passes the call on."""
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def empty(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - passes it on
+            return original(self, *args, **kwargs)
+
+        return empty
+
+    return [(owner, name, wrap(method)) for owner, name, method in methods]
 
 
 def _measure(
-    call: Callable[[], Any], wrapped: list[tuple[type, str, Any]], *, backwards: bool
-) -> tuple[float, float]:
-    """Return nanoseconds per call without and with the recorder."""
+    call: Callable[[], Any], methods: Mapping[str, Methods], *, is_backwards: bool
+) -> Round:
+    """Return nanoseconds per call each way."""
     times = {}
-    for is_recorded in (True, False) if backwards else (False, True):
-        for owner, name, method in wrapped if is_recorded else METHODS:
-            setattr(owner, name, method)
+    for way in reversed(WAYS) if is_backwards else WAYS:
+        _put(methods[way])
         call()
         started = time.perf_counter_ns()
         for _ in range(CALLS):
             call()
-        times[is_recorded] = (time.perf_counter_ns() - started) / CALLS
-    return times[False], times[True]
+        times[way] = (time.perf_counter_ns() - started) / CALLS
+    return times
 
 
-def _put_back() -> None:
-    for owner, name, method in METHODS:
+def _put(methods: Methods) -> None:
+    for owner, name, method in methods:
         setattr(owner, name, method)
-
-
-def _show(name: str, pairs: list[tuple[float, float]]) -> None:
-    without, added = median(one for one, _ in pairs), median(two - one for one, two in pairs)
-    ratio = median(two / one for one, two in pairs)
-    print(f"{name:28} {without:9.0f} ns, with recorder {added:+7.0f} ns, ratio {ratio:.3f}")
 
 
 if __name__ == "__main__":

@@ -105,7 +105,12 @@ def ours_on(directory: Path, scratch: Path, others: frozenset[int]) -> Ours:
 
 
 def _children(pid: int) -> list[int]:
-    with contextlib.suppress(psutil.Error):  # it is gone
+    """Return the children of a process; asked for each world, so not of every process there is."""
+    with contextlib.suppress(OSError):  # it is gone, or a kernel without these lists
+        lists = list(Path(f"/proc/{pid}/task").glob("*/children"))
+        if lists:
+            return [int(child) for each in lists for child in each.read_text().split()]
+    with contextlib.suppress(psutil.Error):
         return [child.pid for child in psutil.Process(pid).children()]
     return []
 

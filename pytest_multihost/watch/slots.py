@@ -394,6 +394,6 @@ def _operation(record: tuple[Any, ...], texts: list[str]) -> Operation:
 
 
 def _entered(data: bytes, texts: list[str]) -> Iterator[tuple[GroupKey, int]]:
-    for (word,) in struct.iter_unpack("<Q", data[_COUNTS_AT:_RECORDS_AT]):
-        if word:
-            yield _group(texts[word >> 32]), word & 0xFFFFFFFF
+    words = memoryview(data)[_COUNTS_AT:_RECORDS_AT].cast("Q").tolist()
+    for word in filter(None, words):  # few of them are in use
+        yield _group(texts[word >> 32]), word & 0xFFFFFFFF

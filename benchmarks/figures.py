@@ -1,0 +1,151 @@
+"""Figures and tables: medians and spreads of measurements that took turns, and where they did."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+Found = TypeVar("Found")
+
+PACKAGES = (
+    *("pytest-multihost-hangs", "pytest", "torch", "jax", "jaxlib", "accelerate"),
+    *("pytest-timeout", "psutil"),
+)
+
+
+class FailedError(Exception):
+    """A way could not be measured; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The middle and the ends of some measurements."""
+
+    median: float
+    low: float
+    high: float
+    count: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Return the spread of `values`, of which there is at least one."""
+        return cls(statistics.median(values), min(values), max(values), len(values))
+
+    def text(self, digits: int = 3, scale: float = 1.0) -> str:
+        """Return ``median (low-high, count)``, and of a single value that value alone."""
+        middle, low, high = (f"{x * scale:.{digits}f}" for x in (self.median, self.low, self.high))
+        return middle if self.count == 1 else f"{middle} ({low}-{high}, {self.count})"
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One table: what it is about, its head and rows, and the figures behind it."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    figures: Any
+    notes: Sequence[str] = ()
+
+    def markdown(self) -> str:
+        """Return the table with its title and notes."""
+        notes = "".join(f"* {note}\n" for note in self.notes)
+        return f"## {self.title}\n\n{table(self.head, self.rows)}" + (notes and f"\n{notes}")
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table. A cell of several lines becomes one line."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(' '.join(cell.split()) for cell in line)} |\n" for line in lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """What was found in each round, and why a way has no more of it."""
+
+    found: dict[Any, list[Any]] = field(default_factory=dict)
+    failed: dict[Any, str] = field(default_factory=dict)
+
+
+def in_turns(ways: Mapping[Key, Callable[[], Found]], rounds: int) -> Turns:
+    """Measure every way once a round, in every second round backwards.
+
+    What slows the machine for a while then slows all of them, and a ratio of two of one round says
+    something. A way that fails is left out from then on.
+    """
+    turns = Turns({key: [] for key in ways}, {})
+    for number in range(rounds):
+        for key in reversed(ways) if number % 2 else ways:
+            if key in turns.failed:
+                continue
+            try:
+                turns.found[key].append(ways[key]())
+            except FailedError as error:
+                turns.failed[key] = str(error)
+    return turns
+
+
+def ratio(theirs: Sequence[float], ours: Sequence[float]) -> Spread | None:
+    """Return the spread of the ratios of one round each; None where no round has both."""
+    pairs = [one / other for one, other in zip(theirs, ours, strict=False) if other > 0]
+    return Spread.of(pairs) if pairs else None
+
+
+def spread_text(values: Sequence[float], digits: int = 3, scale: float = 1.0) -> str:
+    """Return the text of a spread, and a dash of nothing."""
+    return Spread.of(values).text(digits, scale) if values else "-"
+
+
+# Where and when
+
+
+def machine() -> dict[str, Any]:
+    """Return what the figures were taken on."""
+    return {
+        "at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "processor": _line("/proc/cpuinfo", "model name"),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory": _line("/proc/meminfo", "MemTotal"),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in PACKAGES},
+        "commit": _commit(),
+    }
+
+
+def load() -> dict[str, float]:
+    """Return how busy the machine is, and how fast: CPU seconds of a fixed loop."""
+    start = time.process_time()
+    sum(range(2_000_000))
+    loop_s = time.process_time() - start
+    return {"load_1min": os.getloadavg()[0], "fixed_loop_s": round(loop_s, 4)}
+
+
+def _line(path: str, start: str) -> str:
+    lines = Path(path).read_text(encoding="utf-8").splitlines()
+    found = next((line for line in lines if line.startswith(start)), ":unknown")
+    return found.partition(":")[2].strip()
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _commit() -> str:
+    command = ["git", "describe", "--always", "--dirty"]
+    here = Path(__file__).parent
+    done = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"

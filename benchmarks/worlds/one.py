@@ -1,0 +1,2 @@
+def test_one(tmp_path):
+    assert tmp_path
