@@ -40,13 +40,13 @@ def adopt_orphans() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when `parent` ends.
+def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
+    """Have the kernel kill this process, or send it another signal, when `parent` ends.
 
     The signal is bound to the thread that forked us, which is why the server has only one. If the
     parent ended before the call took effect nobody would ever tell, hence the check.
     """
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
         os._exit(1)
 

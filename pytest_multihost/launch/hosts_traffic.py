@@ -5,11 +5,11 @@ All go on until the test's body is over everywhere, or until their own time is u
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import signal
 import socket
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,6 +26,11 @@ from pytest_multihost.model.spec import WorldSpec
 
 _ANSWER_S = 10.0
 """How long the warden may take: milliseconds, unless the machine is out of order."""
+
+_END_S = 1.0
+"""How long it may take over its end before it is killed."""
+
+_POLL_S = 0.001
 
 Key = tuple[int, int]
 """A fault's place among the world's, and the rank that it has happened to."""
@@ -101,11 +106,13 @@ class Traffic:
             self._apply()
 
     def close(self) -> None:
-        """End the warden."""
+        """End the warden; it ends by itself when we hang up."""
         self.stream.close()
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
+        deadline_s = time.monotonic() + _END_S
+        while os.waitpid(self.pid, os.WNOHANG)[0] == 0:
+            if time.monotonic() > deadline_s:
+                os.kill(self.pid, signal.SIGKILL)
+            time.sleep(_POLL_S)
 
     def _apply(self, resets: frozenset[int] = frozenset()) -> str:
         now = merged(each.disturbance for each in self._going_on.values())

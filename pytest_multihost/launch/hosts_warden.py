@@ -12,12 +12,13 @@ import fcntl
 import os
 import random
 import select
+import signal
 import socket
 import struct
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from pytest_multihost.launch import hosts_kernel as kernel
 from pytest_multihost.launch.guard import die_with_parent
@@ -30,6 +31,7 @@ from pytest_multihost.launch.protocol import receive_packet, send_packet
 from pytest_multihost.model.hosts import Host
 from pytest_multihost.model.network import Disturbance, Shape, carried, segments
 
+_ORPHANS = "/proc/sys/net/ipv4/tcp_orphan_retries"
 _SOCK_DIAG = 4
 _GET_ETHERNET_ADDRESS = 0x8927  # SIOCGIFHWADDR, netdevice(7)
 _MORE_BRIDGES = 20_000
@@ -45,12 +47,14 @@ class _HostSide:
         ethernet: Its Ethernet address.
         links: Its links.
         table: Its table of sockets.
+        retries: A file that says how often its kernel sends again what ended processes have left.
     """
 
     host: Host
     ethernet: bytes
     links: Links
     table: socket.socket
+    retries: int
 
 
 @dataclass(slots=True)
@@ -128,7 +132,8 @@ def be_warden(network: HostNetwork, seed: int, stream: socket.socket) -> None:
         stream: The connection to the server; all other descriptors are closed.
     """
     network.become_owner()
-    die_with_parent(os.getppid())  # again, after what changes credentials: that undoes it
+    signal.signal(signal.SIGTERM, _leave)
+    die_with_parent(os.getppid(), signal.SIGTERM)
     sides = [_side(host, network.spaces[host.index]) for host in network.hosts]
     kernel.join(network.bridge, kernel.NEW_NETWORK)
     links = Links()
@@ -142,11 +147,28 @@ def be_warden(network: HostNetwork, seed: int, stream: socket.socket) -> None:
     plugged = dict.fromkeys(range(len(sides)), ETHERNET)
     warden = _Warden(sides, links, frames, plugged)
     keep = {stream.fileno(), links.fileno()}
-    keep |= {fd for side in sides for fd in (side.links.fileno(), side.table.fileno())}
+    for side in sides:
+        keep |= {side.links.fileno(), side.table.fileno(), side.retries}
     _close_others(keep)
     send_packet(stream, {"kind": "ready"})
-    while _serve_once(warden, stream):
-        pass
+    try:
+        while _serve_once(warden, stream):
+            pass
+    finally:
+        _give_up(sides)
+
+
+def _leave(*_: object) -> NoReturn:
+    raise SystemExit
+
+
+def _give_up(sides: Sequence[_HostSide]) -> None:
+    """Let the kernel give up what dead ranks have not got rid of: the network was cut.
+
+    It would try for two minutes, and keep the network so long.
+    """
+    for side in sides:
+        os.write(side.retries, b"1")
 
 
 def _serve_once(warden: _Warden, stream: socket.socket) -> bool:
@@ -202,7 +224,7 @@ def _side(host: Host, space: int) -> _HostSide:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         request = struct.pack("256s", host.interface.encode())
         ethernet = fcntl.ioctl(probe, _GET_ETHERNET_ADDRESS, request)[18:24]
-    return _HostSide(host, ethernet, Links(), table)
+    return _HostSide(host, ethernet, Links(), table, os.open(_ORPHANS, os.O_WRONLY))
 
 
 def _close_others(keep: set[int]) -> None:
