@@ -17,7 +17,7 @@ from pytest_multihost.analysis.facts import RankFacts, advance, describe_exit
 from pytest_multihost.analysis.planned import continued_by_plan, pending_actions
 from pytest_multihost.analysis.ranks import rank_set
 from pytest_multihost.launch.exchange import Answers, Exchange
-from pytest_multihost.launch.protocol import Launcher, RunningWorld, fault_index
+from pytest_multihost.launch.protocol import CALM, Launcher, RunningWorld, fault_index
 from pytest_multihost.launch.wire import Frame
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.event import Event
@@ -125,6 +125,7 @@ class _Course:
     observed: Observed = field(default_factory=Observed)
     decided_s: float | None = None
     detected_s: float | None = None
+    is_calming: bool = False
 
     def run(self) -> tuple[Ending, str | None]:
         """Start the ranks, follow them to the end, and return why it ended."""
@@ -210,14 +211,22 @@ class _Course:
         if all(each.is_past_body for each in self.facts):
             if "teardown" not in self.opened:
                 exchange.begin_anew(each.rank for each in self.facts if not each.is_finished)
-                if disturbs_network(self.spec.faults):
-                    world.calm()
-            self._open("teardown", world, self.facts, now)
+            if self._is_calm(world):
+                self._open("teardown", world, self.facts, now)
         if all(each.is_finished for each in self.facts):
             others = [each for each in self.facts if each.rank != 0]
             self._open("exit", world, others, now)
             if not self.around.primary_leaves_last or all(each.is_gone for each in others):
                 self._open("exit", world, self.facts[:1], now)
+
+    def _is_calm(self, world: RunningWorld) -> bool:
+        """Whether the network is as it was; fixtures are torn down on one that is whole."""
+        if "teardown" in self.opened or not disturbs_network(self.spec.faults):
+            return True
+        if not self.is_calming:
+            self.is_calming = True
+            world.calm()
+        return any(e.kind == "network" and e.detail["token"] == CALM for e in self.history)
 
     def _open(self, gate: str, world: RunningWorld, ranks: Sequence[RankFacts], now: float) -> None:
         for each in list(ranks):

@@ -23,7 +23,7 @@ from pathlib import Path
 from signal import SIGTERM
 from typing import Any, Literal, Self
 
-from pytest_multihost.launch.protocol import DumpKind, Ending
+from pytest_multihost.launch.protocol import CALM, DumpKind, Ending
 from pytest_multihost.launch.wire import Frame
 from pytest_multihost.model.event import Event, EventKind
 from pytest_multihost.model.spec import WorldSpec
@@ -212,8 +212,9 @@ class ScriptedLauncher:
         self.disturbed.append((rank, index))
 
     def calm(self) -> None:
-        """Note that all faults of the network were to end."""
+        """Note that all faults of the network were to end, and say that they have."""
         self.disturbed.append(None)
+        self._schedule([Step(min(self.alive, default=0), "network", {"token": CALM, "error": ""})])
 
     def end(self, *, grace_s: float) -> Ending:
         """Return what nobody had heard yet, and the exit by SIGTERM of every rank that is left."""

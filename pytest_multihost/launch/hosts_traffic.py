@@ -99,11 +99,11 @@ class Traffic:
         if over:
             self._apply()
 
-    def calm(self) -> None:
-        """End all."""
-        if self._going_on:
-            self._going_on.clear()
-            self._apply()
+    def calm(self) -> str:
+        """End all; return what went wrong, empty if nothing did."""
+        is_disturbed = bool(self._going_on)
+        self._going_on.clear()
+        return self._apply() if is_disturbed else ""
 
     def close(self) -> None:
         """End the warden; it ends by itself when we hang up."""

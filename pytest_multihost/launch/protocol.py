@@ -58,6 +58,10 @@ DumpKind = Literal[
 """What a rank can be asked for by a signal."""
 
 
+CALM = "calm"
+"""The token of the event that tells that all faults of the network have ended."""
+
+
 def fault_token(index: int) -> str:
     """Return the token of the event that tells of a fault of the network, by its place."""
     return f"fault {index}"
@@ -171,7 +175,7 @@ class RunningWorld(Protocol):
         """
 
     def calm(self) -> None:
-        """End all faults of the network."""
+        """End all faults of the network; an event with the token `CALM` tells when they have."""
 
     def end(self, *, grace_s: float) -> Ending:
         """End what is left, whatever state it is in, and return what was found."""

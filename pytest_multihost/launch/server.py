@@ -35,6 +35,7 @@ from pytest_multihost.launch.hosts import FOLDER, Change, HostNetwork, make_netw
 from pytest_multihost.launch.hosts_traffic import Traffic, direct
 from pytest_multihost.launch.pauses import Pauses
 from pytest_multihost.launch.protocol import (
+    CALM,
     MAX_DESCRIPTORS,
     Packet,
     RunRank,
@@ -148,8 +149,8 @@ def _answer(server: _Server, packet: Packet) -> None:
         _change_network(server, packet.header)
     elif kind == "disturb":
         _disturb(server, packet.header["index"], packet.header["rank"])
-    elif kind == "calm" and server.traffic is not None:
-        server.traffic.calm()
+    elif kind == "calm":
+        _calm(server)
     elif kind == "probe":
         _probe_hosts(server, packet.header["scratch"])
     elif kind == "end":
@@ -236,6 +237,13 @@ def _disturb(server: _Server, index: int, rank: int) -> None:
     if server.traffic is not None:
         error = server.traffic.begin(index, rank, time.monotonic())
     told = {"rank": rank, "token": fault_token(index), "error": error}
+    send_packet(server.control, {"kind": "changed", "at_s": time.monotonic(), **told})
+
+
+def _calm(server: _Server) -> None:
+    """End all faults of the network, and tell so."""
+    error = server.traffic.calm() if server.traffic is not None else ""
+    told = {"rank": 0, "token": CALM, "error": error}
     send_packet(server.control, {"kind": "changed", "at_s": time.monotonic(), **told})
 
 
