@@ -8,6 +8,7 @@ PYTEST_ARGS ?=
 # Most tests wait most of the time - for deadlines, for windows of quiet - so two at a time halve it.
 PYTEST_JOBS ?= 2
 CORPUS_ARGS ?=
+BENCH_ARGS ?=
 
 # Most tests are about time, and the machine may be anybody's. As many as this that fail are run again
 # by themselves before they count; what has failed the first time stays in the log.
@@ -21,7 +22,7 @@ ORBAX_NEWEST := orbax-checkpoint==0.12.8
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help demo worlds test lint bench-faults bench-first soak corpus docs clean
+.PHONY: help demo worlds test lint bench bench-quick bench-faults soak corpus docs clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -29,6 +30,7 @@ help: ## List these targets
 	@echo "  PYTHON=python3.12 picks the interpreter that .venv is made with."
 	@echo "  PYTEST_JOBS=0 runs the tests of make test one after the other; the default is 2 at a time."
 	@echo "  PYTEST_ARGS='-x -k gloo' is handed to pytest by make test."
+	@echo "  BENCH_ARGS='--only floor overhead --suite junit.xml' picks what make bench measures."
 	@echo "  CORPUS_ARGS='--load 2' keeps two processes computing beside make corpus."
 
 # The stamp is written last, so a set-up that was interrupted starts over. One pip call for all:
@@ -89,8 +91,19 @@ lint: $(READY) ## Check style, format, types and the floors of the house
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench-first: $(READY) ## Time the first worlds of a run
-	$(BIN)/python benchmarks/first_worlds.py
+# Peers lie beside .venv's packages, not among them: pytest would load two of them unasked, and what
+# pip made of their requirements could move what is pinned. Open MPI is the system's: on Debian
+# apt-get install openmpi-bin.
+.venv/ready-bench: $(READY)
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target .venv/bench/site-packages \
+	  --group bench
+	@touch $@
+
+bench: .venv/ready-bench ## Measure it beside what people use today: twenty minutes on two quiet cores
+	$(BIN)/python benchmarks/bench.py $(BENCH_ARGS)
+
+bench-quick: .venv/ready-bench ## The shortest of it that says something: two minutes
+	$(BIN)/python benchmarks/bench.py --quick $(BENCH_ARGS)
 
 soak: $(READY) ## Kill runs at random moments, and run 1000 worlds in one run
 	$(BIN)/python benchmarks/soak.py

@@ -24,6 +24,7 @@ import cost
 import figures
 import floor
 import overhead
+import peers
 import suite
 import truth
 import verdicts
@@ -32,6 +33,14 @@ from figures import Section
 Sections = list[Section]
 Topics = Mapping[str, Callable[[], Sections]]
 
+PACKAGES = tuple(
+    dict.fromkeys(
+        (
+            *("pytest-multihost-hangs", "pytest", "pytest-timeout", "torch", "jax", "jaxlib"),
+            *(name for way in peers.PEERS for name in way.packages),
+        )
+    )
+)
 ALL_SIZES = (1, 2, 4, 8, 16, 32)
 
 FULL: Topics = {
@@ -72,7 +81,7 @@ def main() -> int:
     if options.suite:
         found["suite"] = [suite.suite(options.suite)]
     about = {
-        "machine": figures.machine(),
+        "machine": figures.machine(PACKAGES, [peers.PEERS_SITE]),
         "before": before,
         "after": figures.load(),
         "took_s": round(time.monotonic() - began),
@@ -128,7 +137,7 @@ def _heading(about: Mapping[str, Any]) -> str:
         f"* {machine['at']}, commit {machine['commit']}, {about['took_s']} s\n"
         f"* {machine['cores']} cores of {machine['processor']}, {machine['memory']} of memory,"
         f" Linux {machine['kernel']}, Python {machine['python']}\n"
-        f"* {versions}\n"
+        f"* {versions}; {machine['mpi']}\n"
         f"* load before and after: {loads}\n"
     )
 

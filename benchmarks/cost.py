@@ -115,7 +115,7 @@ def peers_section(
             "way": way.label,
             "backend": way.backend,
             "missing": reasons.get(way),
-            "versions": {name: figures._version(name) for name in way.packages},  # noqa: SLF001
+            "packages": way.packages,
             "rounds": [asdict(each) for each in turns.found.get(way, [])],
         }
         for way in ways

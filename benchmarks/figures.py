@@ -7,6 +7,7 @@ import os
 import platform
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,11 +17,6 @@ from typing import Any, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
 Found = TypeVar("Found")
-
-PACKAGES = (
-    *("pytest-multihost-hangs", "pytest", "torch", "jax", "jaxlib", "accelerate"),
-    *("pytest-timeout", "psutil"),
-)
 
 
 class FailedError(Exception):
@@ -109,8 +105,14 @@ def spread_text(values: Sequence[float], digits: int = 3, scale: float = 1.0) ->
 # Where and when
 
 
-def machine() -> dict[str, Any]:
-    """Return what the figures were taken on."""
+def machine(packages: Sequence[str], places: Sequence[Path]) -> dict[str, Any]:
+    """Return what the figures were taken on.
+
+    Args:
+        packages: Distributions whose versions are to be told.
+        places: Where they may lie besides where Python looks.
+    """
+    path = [*map(str, places), *sys.path]
     return {
         "at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "processor": _line("/proc/cpuinfo", "model name"),
@@ -118,7 +120,8 @@ def machine() -> dict[str, Any]:
         "memory": _line("/proc/meminfo", "MemTotal"),
         "kernel": platform.release(),
         "python": platform.python_version(),
-        "versions": {name: _version(name) for name in PACKAGES},
+        "versions": {name: version(name, path) for name in packages},
+        "mpi": _first_line(["mpirun", "--version"]),
         "commit": _commit(),
     }
 
@@ -137,11 +140,18 @@ def _line(path: str, start: str) -> str:
     return found.partition(":")[2].strip()
 
 
-def _version(name: str) -> str:
+def version(name: str, path: Sequence[str]) -> str:
+    """Return the version of a distribution that lies in one of the directories of `path`."""
+    found = next(iter(metadata.distributions(name=name, path=list(path))), None)
+    return found.version if found else "not installed"
+
+
+def _first_line(command: Sequence[str]) -> str:
     try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
         return "not installed"
+    return (done.stdout.splitlines() or ["unknown"])[0]
 
 
 def _commit() -> str:
