@@ -59,9 +59,9 @@ def is_own(thread: Thread) -> bool:
     """Tell whether a thread is the runtime's own: nothing but its code is on the stack."""
     if not thread.code:
         return False
-    if is_idle(thread):
-        return all(_SYSTEM.fullmatch(_base(each)) or _POOLS.search(each) for each in thread.code)
     rest = [each for each in thread.code if not _SYSTEM.fullmatch(_base(each))]
+    if is_idle(thread):  # a runtime's code is what an earlier task has left on the stack
+        return all(_POOLS.search(each) or _RUNTIME.search(each) for each in rest)
     return bool(rest) and all(_RUNTIME.search(each) for each in rest) and not is_python(thread)
 
 

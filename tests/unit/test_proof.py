@@ -611,6 +611,14 @@ def test_a_worker_with_something_further_in_is_not_idle(stack: tuple[str, ...]) 
     assert "waits in futex until" in found_in(process(worker))
 
 
+def test_what_an_earlier_task_left_on_the_stack_of_an_idle_worker_does_not_matter() -> None:
+    """Words that look as if it would return to jax; the interpreter still does matter."""
+    idle = pooled(WAITER, LOCK, POOL)
+    jax = "/site-packages/jaxlib/libjax_common.so"
+    assert found_in(process(replace(idle, code=(*TENSORSTORE, jax)))) == ""
+    assert found_in(process(replace(idle, code=(*TENSORSTORE, PYTHON[0])))) != ""
+
+
 def test_a_worker_that_works_is_not_idle() -> None:
     """Its loop is on its stack as well, and its call is another."""
     worker = pooled(LOCK, POOL)
