@@ -56,6 +56,9 @@ _SIZE = _TEXTS_AT + _TEXT_BYTES
 _FAILED, _LIMITED, _ERROR_BITS = 1, 2, 2
 """Flags: left by an exception, the number of whose text is above them; gives up by itself."""
 
+_UNUSED = bytes(_RECORDS_AT) + struct.pack("<QQ", 0, 1).ljust(_STRIDE, b"\0") * RECORDS
+"""What a page begins with: every record may be used, since it has an end and no beginning."""
+
 _KINDS: tuple[OperationKind, ...] = get_args(OperationKind)
 _READS = 20
 
@@ -108,8 +111,6 @@ class SlotPage:
 
     def __post_init__(self) -> None:
         self._view()
-        for number in range(RECORDS):
-            self._words[_FIRST + number * _WORDS + _ENDED] = 1  # may be used
         in_child = weakref.WeakMethod(self.forget)
         os.register_at_fork(after_in_child=lambda: _call_if_alive(in_child))
 
@@ -126,6 +127,7 @@ class SlotPage:
     def create(cls, path: Path) -> SlotPage:
         """Make the page at `path`; it must not exist."""
         with path.open("x+b") as file:
+            file.write(_UNUSED)  # at once: each page that is touched through the mapping is a fault
             file.truncate(_SIZE)
             page = cls(path, mmap.mmap(file.fileno(), _SIZE))
         _HEADER.pack_into(page._map, 0, _MAGIC, 0)
