@@ -2,7 +2,8 @@
 
 Of one test more: fixtures, ranks, process group, one collective, reporting - and not the imports
 that every run pays once. Two runs of different length are subtracted: what cannot be told from
-within a peer, such as the CPU time of processes that outlive a test, is in it.
+within a peer, such as the CPU time of processes that outlive a test, is in it. Seconds are those
+that pytest sees of a test, where it sees them all.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ import peers
 import projects
 from figures import Section, Turns, spread_text
 from peers import Way
-from projects import Ended
 
 BACKENDS = ("none", "gloo", "jax")
 TARGETS_S: Mapping[str, float] = {"none": 0.05, "gloo": 0.15, "jax": 0.35}
@@ -28,6 +28,7 @@ TARGETS_S: Mapping[str, float] = {"none": 0.05, "gloo": 0.15, "jax": 0.35}
 
 PARTS = ("fork", "init", "test", "teardown", "leave", "report")
 _NO_TESTS = 5
+_REASON = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,21 +70,32 @@ def marginal(way: Way, ranks: int) -> Marginal:
     Raises:
         FailedError: A run has failed.
     """
-    less, _ = _ended(way, ranks, way.base)
-    more, uss = _ended(way, ranks, way.base + way.more)
+    less, more = (_once(way, ranks, tests) for tests in (way.base, way.base + way.more))
+    walls = more.walls[way.base :] if way.is_timed else ()
     return Marginal(
-        wall_s=(more.wall_s - less.wall_s) / way.more,
+        wall_s=median(walls) if walls else (more.wall_s - less.wall_s) / way.more,
         cpu_s=(more.cpu_s - less.cpu_s) / way.more,
         first_s=less.wall_s if way.base else more.wall_s,
-        uss_bytes=uss,
+        uss_bytes=more.uss_bytes,
     )
 
 
-def _ended(way: Way, ranks: int, tests: int) -> tuple[Ended, float | None]:
+@dataclass(frozen=True, slots=True)
+class _Once:
+    """One run: its seconds, those of each test in pytest's eyes, and a rank's own memory."""
+
+    wall_s: float
+    cpu_s: float
+    walls: Sequence[float]
+    uss_bytes: float | None
+
+
+def _once(way: Way, ranks: int, tests: int) -> _Once:
     command, variables = way.command_for(ranks), way.variables_for(ranks, tests)
     with projects.ran(command, variables) as ended:
         ended.required(*((0,) if tests else (0, _NO_TESTS)))
-        return ended, _uss(ended.place)
+        walls = ended.read_json("walls.json")["walls"] if way.is_timed and tests else ()
+        return _Once(ended.wall_s, ended.cpu_s, walls, _uss(ended.place))
 
 
 def _uss(place: Path) -> float | None:
@@ -107,7 +119,10 @@ def peers_section(
 ) -> Section:
     """Return the table: ours, then each peer with its ratio to ours with the same backend."""
     base = {way.backend: turns.found.get(way, []) for way in own}
-    reasons = {**missing, **turns.failed}
+    failed = {
+        way: f"{way.caveat or 'failed'}: {text}"[:_REASON] for way, text in turns.failed.items()
+    }
+    reasons = {**missing, **failed}
     ways = [*own, *(way for way in peers.PEERS)]
     rows = [_peer_row(way, turns.found.get(way, []), base, reasons.get(way)) for way in ways]
     told = [

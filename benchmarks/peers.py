@@ -34,8 +34,10 @@ class Way:
         base: How many tests the smaller of two runs has: none where each test is paid in full.
         more: How many tests more the larger run has.
         has_own_ranks: Whether each test has processes of its own.
+        is_timed: Whether pytest sees all that a test takes, and no more.
         is_quick: Whether it is part of the quick run.
         packages: Distributions whose versions are told.
+        caveat: What its own documentation says of where it does not run.
     """
 
     label: str
@@ -47,8 +49,10 @@ class Way:
     base: int = 0
     more: int = 1
     has_own_ranks: bool = True
+    is_timed: bool = True
     is_quick: bool = True
     packages: tuple[str, ...] = ()
+    caveat: str = ""
 
     @property
     def is_ours(self) -> bool:
@@ -128,7 +132,7 @@ PEERS: Sequence[Way] = (
         (*_TORCHRUN, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_torchrun.py"),
         modules=("torch",),
         base=1,
-        more=10,
+        more=50,
         has_own_ranks=False,
         is_quick=False,
         packages=("torch",),
@@ -149,6 +153,7 @@ PEERS: Sequence[Way] = (
         base=1,
         more=5,
         has_own_ranks=False,
+        is_timed=False,
         packages=("jax", "absl-py", "portpicker"),
     ),
     Way(
@@ -171,6 +176,7 @@ PEERS: Sequence[Way] = (
         modules=("pytest_mpi", "mpi4py"),
         programs=("mpiexec",),
         packages=("mpi-pytest", "mpi4py"),
+        caveat="does not run like this with the Open MPI of Debian and Ubuntu, says its README",
     ),
     Way(
         "mpi-pytest, pytest under mpiexec",
@@ -180,7 +186,7 @@ PEERS: Sequence[Way] = (
         modules=("pytest_mpi", "mpi4py", "xdist"),  # asks whether xdist is in use
         programs=("mpirun",),
         base=1,
-        more=10,
+        more=50,
         has_own_ranks=False,
         is_quick=False,
         packages=("mpi-pytest", "mpi4py"),
@@ -191,6 +197,8 @@ PEERS: Sequence[Way] = (
         (*_PYTEST[:3], "-v", "-p", "pytest_isolate_mpi._plugin", "test_isolate_mpi.py"),
         modules=("pytest_isolate_mpi", "mpi4py"),
         programs=("mpirun",),
+        more=3,
+        is_timed=False,
         packages=("pytest-isolate-mpi", "mpi4py"),
     ),
 )
