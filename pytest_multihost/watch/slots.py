@@ -64,7 +64,6 @@ _READS = 20
 
 Where = tuple[int, int, int]
 """Number of the user's file, line in it, number of its function; zeros where it is not known."""
-
 NO_PLACE = _NOWHERE_AT // 8
 """Where an operation is noted for which there is no room: in a record that nobody reads."""
 
