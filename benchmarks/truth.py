@@ -33,11 +33,11 @@ CASES: Mapping[str, str] = {
 HANGS = ("holds_the_gil", "is_stopped", "reads_slowly", "teardown_hangs")
 """The cases that only a timeout ends, where nothing better is known."""
 
-LIMIT_S, AMPLE_S = 20, 90
+LIMIT_S, AMPLE_S = 15, 90
 """The timeout that peers are given; their ranks take some seconds to import torch. It is ample
 where nothing hangs, and where it was over before rank 1 did what it was to do: a busy machine."""
 
-PATIENCE_S = 15.0
+PATIENCE_S = 10.0
 """How long after it a run may take to end."""
 
 _PYTEST = (sys.executable, "-m", "pytest", "-q", "--basetemp=scratch", "-p", "no:cacheprovider")
