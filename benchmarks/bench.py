@@ -46,15 +46,15 @@ ALL_SIZES = (1, 2, 4, 8, 16, 32)
 FULL: Topics = {
     "floor": lambda: [floor.distance(sizes=ALL_SIZES, rounds=3, worlds=10)],
     "peers": lambda: [cost.beside_peers(ranks=4, rounds=3, is_quick=False)],
-    "ranks": lambda: [cost.by_ranks(sizes=ALL_SIZES, rounds=2, tests=10)],
+    "ranks": lambda: [cost.by_ranks(sizes=ALL_SIZES, rounds=1, tests=10)],
     "tests": lambda: [
         cost.by_tests(
             counts={"none": (1, 10, 100, 1000), "gloo": (1, 10, 100), "jax": (1, 10)}, ranks=4
         )
     ],
-    "verdicts": lambda: [verdicts.times(worlds=verdicts.WORLDS, rounds=3)],
+    "verdicts": lambda: [verdicts.times(worlds=verdicts.WORLDS, rounds=2)],
     "truth": lambda: [truth.truth_table()],
-    "overhead": lambda: overhead.all_of(rounds=3, calls_rounds=40, seconds=5.0),
+    "overhead": lambda: overhead.all_of(rounds=2, calls_rounds=40, seconds=5.0),
 }
 QUICK: Topics = {
     "floor": lambda: [floor.distance(sizes=(4,), rounds=2, worlds=6)],
