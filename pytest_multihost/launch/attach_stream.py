@@ -176,7 +176,9 @@ def the_kernel() -> list[str]:
 def undisturbed() -> Iterator[None]:
     """Let no signal's handler raise in the block: it comes afterwards.
 
-    Ctrl-C between a piece that was sent and the note that it was would send it twice.
+    Ctrl-C between a piece that was sent and the note that it was would send it twice. That holds
+    in a process of one thread: another one would take the signal, and Python has the main thread
+    handle it all the same.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _RAISING)
     try:

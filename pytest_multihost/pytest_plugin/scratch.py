@@ -6,6 +6,7 @@ import importlib.metadata
 import platform
 import shutil
 import sys
+import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
@@ -18,9 +19,12 @@ from pytest_multihost.model.spec import WorldSpec
 
 
 def make_scratch(config: pytest.Config, spec: WorldSpec) -> Path:
-    """Make the world's directory for temporary files, below pytest's own base directory."""
+    """Make the world's directory for temporary files, below pytest's own base directory.
+
+    Not by the factory's `mktemp`: it leaves a symbolic link for every name.
+    """
     factory: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]  # noqa: SLF001
-    scratch = factory.mktemp(f"world-{spec.seed}-")
+    scratch = Path(tempfile.mkdtemp(prefix=f"world-{spec.seed}-", dir=factory.getbasetemp()))
     (scratch / "shared").mkdir()
     return scratch
 

@@ -170,7 +170,8 @@ def _inside(path: Path) -> list[str]:
     for process in psutil.process_iter():
         try:
             is_alive = process.status() != psutil.STATUS_ZOMBIE
-            if is_alive and Path(process.cwd()).is_relative_to(path):
+            is_ours = process.pid == os.getpid()
+            if is_alive and not is_ours and Path(process.cwd()).is_relative_to(path):
                 found.append(" ".join(process.cmdline()))
         except psutil.Error:
             continue

@@ -679,7 +679,7 @@ def test_it(world):
 """
     )
     worlds.run.assert_outcomes(failed=1, passed=1)
-    line = next(line for line in worlds.stdout.splitlines() if line.startswith("► rank 1"))
+    line = next(line for line in worlds.stdout.splitlines() if line.startswith("  ► rank 1"))
     assert 0 <= float(line.partition("+")[2].partition(" s")[0]) < 60
 
 

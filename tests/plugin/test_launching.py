@@ -15,7 +15,10 @@ def test_it(world):
     assert float(ONES.sum()) == 3
 """
 
-THREAD = "import threading, time; threading.Thread(target=time.sleep, args=(3,), name='t').start()"
+THREAD = (
+    "import threading, time; "
+    "threading.Thread(target=time.sleep, args=(60,), name='t', daemon=True).start()"
+)
 
 UNSOUND = {
     "thread": (THREAD, "it runs other Python threads: t"),
@@ -56,7 +59,7 @@ def test_a_thread_that_a_plugin_has_started_leads_to_a_clean_server(
 
         def pytest_sessionstart():
             if "PYTEST_MULTIHOST_SERVER" not in os.environ:
-                threading.Thread(target=time.sleep, args=(3,), name="t", daemon=True).start()
+                threading.Thread(target=time.sleep, args=(60,), name="t", daemon=True).start()
         """
     )
     worlds = run_worlds(
