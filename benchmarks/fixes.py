@@ -1,4 +1,4 @@
-"""Are the fixes proven every time? ``python benchmarks/fixes.py [--rounds N] [--jobs N]``.
+"""Are the fixes proven every time? ``python benchmarks/fixes.py [--rounds N] [--only K]``.
 
 Runs tests/fixes again and again while another process keeps one core busy, and prints for each
 round how many tests passed and failed, and at the end the seconds of each test. Exits with 1 if
@@ -26,6 +26,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--jobs", type=int, default=2, help="tests at a time")
+    parser.add_argument("--only", default="", help="which tests, as for pytest -k")
     options = parser.parse_args()
     seconds: dict[str, list[float]] = defaultdict(list)
     failures = 0
@@ -33,7 +34,7 @@ def main() -> int:
     try:
         for number in range(1, options.rounds + 1):
             began = time.monotonic()
-            results = one_round(options.jobs)
+            results = one_round(options.jobs, options.only)
             failed = [name for name, _, is_failed in results if is_failed]
             failures += len(failed)
             for name, took, _ in results:
@@ -49,13 +50,13 @@ def main() -> int:
     return 1 if failures else 0
 
 
-def one_round(jobs: int) -> list[tuple[str, float, bool]]:
+def one_round(jobs: int, only: str) -> list[tuple[str, float, bool]]:
     """Run the tests once; return the name and seconds of each, and whether it failed."""
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory, "junit.xml")
         command = [sys.executable, "-m", "pytest", "-q", "-n", str(jobs), "--dist", "worksteal"]
         subprocess.run(
-            [*command, f"--junitxml={report}", "tests/fixes"],
+            [*command, "-k", only, f"--junitxml={report}", "tests/fixes"],
             cwd=HERE,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
