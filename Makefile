@@ -80,8 +80,9 @@ RUN_TESTS = $(BIN)/python -m pytest -n $(PYTEST_JOBS) --dist worksteal $(PYTEST_
 
 test: lint ## Lint, then run the whole test suite
 	@status=0; $(RUN_TESTS) || status=$$?; \
+	if [ $$status -ne 1 ]; then exit $$status; fi; \
 	failed=$$($(BIN)/python -m pytest --collect-only -q --lf --lfnf=none 2>/dev/null | grep -c '::'); \
-	if [ $$status -ne 1 ] || [ "$$failed" -gt $(AGAIN) ] || [ "$$failed" -eq 0 ]; then exit $$status; fi; \
+	if [ "$$failed" -gt $(AGAIN) ] || [ "$$failed" -eq 0 ]; then exit $$status; fi; \
 	echo "== $$failed failed beside others on this machine. Once more, one after the other: a defect fails again."; \
 	$(BIN)/python -m pytest --lf --lfnf=none -rA --show-capture=no --tb=short
 
