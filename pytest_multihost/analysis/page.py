@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_multihost.analysis.outcome import Finding, RankFinding
@@ -11,7 +11,7 @@ from pytest_multihost.analysis.ranks import rank_set
 from pytest_multihost.analysis.summary import operation_words
 from pytest_multihost.analysis.telling import Telling, place
 from pytest_multihost.analysis.tree import Node, merge_stacks, walk
-from pytest_multihost.model.diagnosis import Diagnosis
+from pytest_multihost.model.diagnosis import Diagnosis, Place
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.sighting import RankSighting
@@ -117,8 +117,11 @@ class _Row:
 def _rows(
     result: WorldResult, finding: Finding, diagnosis: Diagnosis | None, telling: Telling
 ) -> list[_Row]:
-    seen = {each.rank: each for each in _last_look(result)}
-    places = _places(result, telling)
+    seen = last_look(result)
+    places = {
+        rank: f"{at.file}:{at.line} {at.function}"
+        for rank, at in innermost_places(result, telling).items()
+    }
     groups: dict[tuple[str, str, str], list[RankFinding]] = {}
     for each in finding.ranks:
         rank = each.facts.rank
@@ -191,8 +194,10 @@ def clipped(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
-def _last_look(result: WorldResult) -> Sequence[RankSighting]:
-    return result.sightings[-1].ranks if result.sightings else ()
+def last_look(result: WorldResult) -> dict[int, RankSighting]:
+    """Return what was seen of each rank last."""
+    last = result.sightings[-1].ranks if result.sightings else ()
+    return {each.rank: each for each in last}
 
 
 def doing(outcome: str, seen: RankSighting | None, result: WorldResult) -> tuple[str, str]:
@@ -219,12 +224,12 @@ def _telling_one(operations: Sequence[Operation]) -> Operation | None:
     return telling[0] if telling else None
 
 
-def _places(result: WorldResult, telling: Telling) -> Mapping[int, str]:
-    found = {}
+def innermost_places(result: WorldResult, telling: Telling) -> dict[int, Place]:
+    """Return where the main thread of each rank was: the innermost frame that is of interest."""
+    found: dict[int, Place] = {}
     for _, node in walk(merge_stacks(result.dumps)):
-        for rank in node.ranks:  # children come later, so the innermost stays
-            at = place(node.frames[-1], telling)
-            found[rank] = f"{at.file}:{at.line} {at.function}"
+        at = place(node.frames[-1], telling)
+        found.update(dict.fromkeys(node.ranks, at))  # children come later: the innermost stays
     return found
 
 

@@ -8,14 +8,19 @@ from collections.abc import Iterable
 def rank_set(ranks: Iterable[int]) -> str:
     """Return ranks as a reader writes them: "rank 3", "ranks 0-2,5"."""
     numbers = sorted(set(ranks))
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and spans[-1][1] == number - 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    text = ",".join(_span(first, last) for first, last in spans)
+    text = ",".join(_span(first, last) for first, last in spans(numbers))
     return f"rank {text}" if len(numbers) == 1 else f"ranks {text}"
+
+
+def spans(ranks: Iterable[int]) -> list[list[int]]:
+    """Return ascending ranks as spans, each its first and its last."""
+    found: list[list[int]] = []
+    for rank in ranks:
+        if found and found[-1][1] == rank - 1:
+            found[-1][1] = rank
+        else:
+            found.append([rank, rank])
+    return found
 
 
 def _span(first: int, last: int) -> str:

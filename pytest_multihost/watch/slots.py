@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
+from pytest_multihost.analysis.ranks import spans
 from pytest_multihost.model.operation import GroupKey, Operation, OperationKind, Operations
 from pytest_multihost.model.stack import Frame
 
@@ -166,7 +167,8 @@ class SlotPage:
         key = (ranks, ordinal, scope)
         number = self._groups.get(key)
         if number is None:
-            text = self.text(json.dumps([_spans(ranks), ordinal, scope]))
+            # as spans: a thousand ranks in a row must fit into one text
+            text = self.text(json.dumps([spans(ranks), ordinal, scope]))
             with self._lock:
                 number = self._groups.setdefault(key, len(self._groups))
                 if number == len(self._group_texts):
@@ -346,17 +348,6 @@ def _reread(path: Path, at: int) -> bytes:
     with path.open("rb") as file:
         file.seek(at)
         return file.read(_STRIDE)
-
-
-def _spans(ranks: tuple[int, ...]) -> list[list[int]]:
-    """Return ranks as spans: a thousand in a row must fit into one text."""
-    spans: list[list[int]] = []
-    for rank in ranks:
-        if spans and spans[-1][1] == rank - 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    return spans
 
 
 def _group(text: str) -> GroupKey:

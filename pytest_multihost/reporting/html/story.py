@@ -8,7 +8,7 @@ from functools import cache, cached_property, partial
 from typing import Any
 
 from pytest_multihost.analysis.outcome import Finding, RankFinding
-from pytest_multihost.analysis.page import doing
+from pytest_multihost.analysis.page import doing, last_look
 from pytest_multihost.analysis.telling import Telling, place
 from pytest_multihost.analysis.tree import merge_stacks, walk
 from pytest_multihost.model.diagnosis import Diagnosis, Place
@@ -61,8 +61,7 @@ class Story:
     @cached_property
     def seen(self) -> Mapping[int, RankSighting]:
         """The last look at each rank."""
-        last = self.result.sightings[-1].ranks if self.result.sightings else ()
-        return {each.rank: each for each in last}
+        return last_look(self.result)
 
     @cached_property
     def parked(self) -> frozenset[int]:
