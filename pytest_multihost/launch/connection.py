@@ -29,13 +29,22 @@ _LOG_TAIL = 4_000
 
 def bury_child(server: int) -> None:
     """Wait for the end of the server and reap it, at the latest after having killed it."""
+    await_end(server)
+    os.waitpid(server, 0)
+
+
+def await_end(server: int) -> None:
+    """Wait for the end of a server, and kill it if that does not come.
+
+    Raises:
+        ProcessLookupError: It is gone already.
+    """
     descriptor = os.pidfd_open(server)
     try:
         if not wait_until_dead([descriptor], FAREWELL_S):
             os.kill(server, signal.SIGKILL)
     finally:
         os.close(descriptor)
-    os.waitpid(server, 0)
 
 
 @dataclass(slots=True)

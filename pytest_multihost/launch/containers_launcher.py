@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
 import struct
 import tempfile
@@ -14,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pytest_multihost.launch.connection import ANSWER_S, FAREWELL_S, ServerConnection
+from pytest_multihost.launch.connection import ANSWER_S, ServerConnection, await_end
 from pytest_multihost.launch.containers import (
     Dwelling,
     Engine,
@@ -25,7 +24,6 @@ from pytest_multihost.launch.containers import (
 )
 from pytest_multihost.launch.containers_entry import CODE, CONTROL, SOCKET
 from pytest_multihost.launch.containers_world import JoinedWorld
-from pytest_multihost.launch.guard import wait_until_dead
 from pytest_multihost.launch.ladder import Ladder
 from pytest_multihost.launch.launcher import ServerLauncher
 from pytest_multihost.launch.protocol import Share, send_packet
@@ -249,10 +247,5 @@ def _peer(control: socket.socket) -> int:
 def _bury(container: Any, server: int) -> None:  # noqa: ANN401 - docker has no types
     """Wait for the end of a server, and remove its container with whatever is left in it."""
     with contextlib.suppress(ProcessLookupError):
-        descriptor = os.pidfd_open(server)
-        try:
-            if not wait_until_dead([descriptor], FAREWELL_S):
-                os.kill(server, signal.SIGKILL)
-        finally:
-            os.close(descriptor)
+        await_end(server)
     remove_container(container)
