@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TextIO
+from typing import Any, Self
 
 import pytest
 
@@ -54,18 +54,18 @@ class LiveLine:
     ) -> None:
         """Take the line away."""
         self._places.close()
-        if self._shown_s:
-            self._write(erase())
+        if self._shown_s and (writer := self._terminal()) is not None:
+            self._write(writer, erase())
 
     def show(self, seconds: float, facts: Sequence[RankFacts]) -> None:
         """Show where the ranks are after `seconds`."""
         if seconds < self._shown_s + INTERVAL_S:
             return
         self._shown_s = seconds
-        writer = _terminal_writer(self.config)
-        if writer is not None and self._is_shown():
+        writer = self._terminal()
+        if writer is not None:
             width = writer.fullwidth - writer.width_of_current_line
-            self._write(overlay(self._text(seconds, facts), width))
+            self._write(writer, overlay(self._text(seconds, facts), width))
 
     def _text(self, seconds: float, facts: Sequence[RankFacts]) -> str:
         awaited = self.awaited(facts)
@@ -76,32 +76,30 @@ class LiveLine:
         where = self._places.place(awaited.pid) if awaited.pid is not None else None
         return awaited_text(seconds, awaited, for_s=seconds - self._since[1], where=where)
 
-    def _write(self, text: str) -> None:
-        """Write to the terminal itself, if the output is one.
+    def _write(self, writer: Any, text: str) -> None:  # noqa: ANN401 - private to pytest
+        """Write to the terminal itself.
 
         Past the terminal writer, whose count of columns must not see our text; and past the
         capture, which holds the writer's descriptor while a test runs.
         """
-        file = self._file()
-        if file is not None and self._is_shown():
-            with _uncaptured(self.config):
-                file.write(text)
-                file.flush()
-
-    def _file(self) -> TextIO | None:
-        writer = _terminal_writer(self.config)
-        file: TextIO | None = writer._file if writer is not None else None  # noqa: SLF001 - private
-        return file
-
-    def _is_shown(self) -> bool:
-        """A CI log may pretend to be a terminal; there each update would be a line."""
-        if os.environ.get("CI") or self.config.get_verbosity() < 0:
-            return False
         with _uncaptured(self.config):
-            return bool(getattr(self._file(), "isatty", lambda: False)())
+            writer._file.write(text)  # noqa: SLF001 - no public way
+            writer._file.flush()  # noqa: SLF001 - as above
+
+    def _terminal(self) -> Any:  # noqa: ANN401 - private to pytest
+        """Return what pytest writes to a terminal with, or None where the output is none.
+
+        A CI log may pretend to be one; there each update would be a line.
+        """
+        writer = terminal_writer(self.config)
+        if writer is None or os.environ.get("CI") or self.config.get_verbosity() < 0:
+            return None
+        with _uncaptured(self.config):
+            file = writer._file  # noqa: SLF001 - no public way
+            return writer if getattr(file, "isatty", lambda: False)() else None
 
 
-def _terminal_writer(config: pytest.Config) -> Any:  # noqa: ANN401 - private to pytest
+def terminal_writer(config: pytest.Config) -> Any:  # noqa: ANN401 - private to pytest
     """Return what pytest writes to the terminal with, or None: xdist's workers have none."""
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     return reporter._tw if reporter is not None else None  # noqa: SLF001 - no public way
@@ -109,7 +107,7 @@ def _terminal_writer(config: pytest.Config) -> Any:  # noqa: ANN401 - private to
 
 def write_through(config: pytest.Config, text: str) -> None:
     """Write `text` to where pytest writes, also while it captures what tests write."""
-    writer = _terminal_writer(config)
+    writer = terminal_writer(config)
     if writer is not None:
         with _uncaptured(config):
             writer.write(text)

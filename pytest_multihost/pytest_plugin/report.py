@@ -24,6 +24,7 @@ from pytest_multihost.pytest_plugin._compat import (
     make_longrepr,
     rename_subtest,
 )
+from pytest_multihost.pytest_plugin.live import terminal_writer
 from pytest_multihost.pytest_plugin.pages import named_files
 from pytest_multihost.pytest_plugin.run import Attempted, source_line
 from pytest_multihost.reporting.paint import painted
@@ -69,9 +70,8 @@ def longrepr(item: pytest.Item, attempted: Attempted) -> TerminalRepr | str:
 
 def _width(config: pytest.Config) -> int:
     """Return the columns of a page: the terminal's, within reason."""
-    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
-    columns = reporter._tw.fullwidth if reporter is not None else WIDTH  # noqa: SLF001 - private
-    return min(WIDTH, max(_LEAST_WIDTH, columns))
+    writer = terminal_writer(config)
+    return WIDTH if writer is None else min(WIDTH, max(_LEAST_WIDTH, writer.fullwidth))
 
 
 def _headline(item: pytest.Item, attempted: Attempted) -> ExceptionRepr:
