@@ -11,6 +11,10 @@ from typing import Any
 import psutil
 import pytest
 
+from pytest_multihost.launch.hosts import make_network
+from pytest_multihost.model.errors import LaunchError
+from pytest_multihost.model.hosts import all_hosts
+
 pytest_plugins = "pytester"
 
 
@@ -64,6 +68,16 @@ def run_worlds(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> It
 
     yield run
     assert survivors(before, pytester.path) == []
+
+
+@pytest.fixture(scope="session")
+def netns_hosts(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Skip what needs hosts of network namespaces where these cannot be made, saying why."""
+    folder = tmp_path_factory.mktemp("hosts") / "hosts"
+    try:
+        make_network(all_hosts("netns", 1), folder).close()
+    except LaunchError as error:
+        pytest.skip(" ".join(str(error).splitlines()))
 
 
 def read_worlds(path: Path, result: pytest.RunResult) -> Worlds:

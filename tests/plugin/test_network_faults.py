@@ -11,28 +11,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import psutil
 import pytest
 
-from pytest_multihost.launch.hosts import make_network
-from pytest_multihost.model.errors import LaunchError
-from pytest_multihost.model.hosts import all_hosts
-
-
-def why_not() -> str:
-    """Return why hosts cannot be made here; empty if they can."""
-    with TemporaryDirectory() as folder:
-        try:
-            make_network(all_hosts("netns", 1), Path(folder, "hosts")).close()
-        except LaunchError as error:
-            return " ".join(str(error).splitlines())
-    return ""
-
-
-pytestmark = pytest.mark.skipif(bool(why := why_not()), reason=why or "it can be done")
+pytestmark = pytest.mark.usefixtures("netns_hosts")
 NETNS = ("--multihost-hosts", "netns")
 
 SOCKETS = """
