@@ -63,6 +63,8 @@ class Score:
         is_accused: Whether an innocent was accused.
         has_right_waiting: Whether the waiting ranks are right; None where nothing is expected.
         has_right_where: The same for the place in the code.
+        told: What of the verdict must not depend on what the hosts are made from; None where no
+            world was run. benchmarks/same_verdicts.py compares it.
         word: ok, skipped, WRONG (its remark says what) or ACCUSED.
         remark: What is wrong besides kind and culprits.
     """
@@ -81,6 +83,7 @@ class Score:
     is_accused: bool
     has_right_waiting: bool | None
     has_right_where: bool | None
+    told: Mapping[str, Any] | None
     word: str
     remark: str
 
@@ -215,6 +218,7 @@ def score(nodeid: str, expected: Mapping[str, Any], verdict: Mapping[str, Any] |
         is_accused=is_accused,
         has_right_waiting=_waiting(expected, diagnosis) if got in answers[:1] else None,
         has_right_where=_where(expected, diagnosis) if got in answers else None,
+        told=None if verdict is None else _told(verdict, diagnosis),
         word=_word(verdict, is_accused=is_accused, is_right=is_exact and has_ended_right),
         remark="" if has_ended_right or verdict is None else _ending(expected, verdict),
     )
@@ -242,6 +246,17 @@ def _where(expected: Mapping[str, Any], diagnosis: Mapping[str, Any]) -> bool | 
     if expected["where"] is None:
         return None
     return expected["where"] in ((diagnosis.get("where") or {}).get("source") or "")
+
+
+def _told(verdict: Mapping[str, Any], diagnosis: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {
+        "outcome": verdict["outcome"],
+        "kind": diagnosis.get("kind"),
+        "culprits": sorted(diagnosis.get("culprits") or []),
+        "waiting": sorted(diagnosis.get("waiting") or []),
+        "where": (diagnosis.get("where") or {}).get("source"),
+        "by": diagnosis.get("detected_by"),
+    }
 
 
 def _word(verdict: Mapping[str, Any] | None, *, is_accused: bool, is_right: bool) -> str:
