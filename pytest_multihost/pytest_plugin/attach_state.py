@@ -71,6 +71,12 @@ def sites_of(config: pytest.Config, size: int) -> tuple[Site, ...]:
     return sites_for(size, attached.parties) if attached is not None else ()
 
 
+def ranks_here(config: pytest.Config, size: int) -> int:
+    """Return how many ranks of a world of `size` live on this machine; in a controller."""
+    sites = sites_of(config, size)
+    return sites[0][-1] if sites else size
+
+
 def others_of(config: pytest.Config) -> frozenset[int]:
     """Return the other processes that we can see and that start ranks as this one does."""
     attached = config.stash.get(ATTACHED, None)

@@ -32,7 +32,7 @@ from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.nemesis.aftermath import settle
-from pytest_multihost.pytest_plugin.attach_state import launcher_of, others_of, sites_of
+from pytest_multihost.pytest_plugin.attach_state import launcher_of, others_of, ranks_here, sites_of
 from pytest_multihost.pytest_plugin.containers import open_ladder
 from pytest_multihost.pytest_plugin.disturbing import Disturbing, read_disturbing
 from pytest_multihost.pytest_plugin.expect import Expectation, apply, expectation
@@ -197,7 +197,7 @@ class Run:
     def check_machine(self, item: pytest.Item) -> None:
         """Skip, or fail, an item whose world this machine cannot hold."""
         plan = self.plans[item.nodeid]
-        reason = plan.backend.lacking(plan.size)
+        reason = plan.backend.lacking(ranks_here(self.config, plan.size))
         if self._disturbing and (lacking := self._disturbing.lacking(plan.faults)):
             pytest.skip(lacking)
         if why := why_no_hosts(self.config, plan.hosts, self._ladder(plan)):

@@ -581,6 +581,45 @@ def machines() -> Iterator[tuple[str, str]]:
             subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
 
 
+ROOM_FOR_TWO = """
+from pytest_multihost.backends.backend import Backend
+
+def pytest_multihost_backends():
+    def lacking(size):
+        return None if size <= 2 else f"two fit on a machine, not {size}"
+
+    return [Backend(name="paired", start=lambda spec: None, lacking=lacking)]
+"""
+PAIRS = """
+import pytest
+
+@pytest.mark.multihost(backend="paired")
+def test_fits(world):
+    world.barrier()
+
+@pytest.mark.multihost(ranks=8, backend="paired")
+def test_does_not_fit(world):
+    world.barrier()
+"""
+
+
+@pytest.mark.slow
+def test_a_machine_needs_room_for_its_own_ranks_only(
+    tmp_path: Path, machines: tuple[str, str]
+) -> None:
+    """As many GPUs, say, as ranks live on it, and not as many as the world has."""
+    (tmp_path / "conftest.py").write_text(ROOM_FOR_TWO)
+    for processes in run_in(tmp_path, PAIRS):
+        about = {"PYTEST_MULTIHOST_SECRET": SECRET, "PYTEST_MULTIHOST_ADDRESS": "10.98.0.1:7001"}
+        for rank in range(4):
+            enter = ["ip", "netns", "exec", machines[rank // 2]]
+            alone = [*ALONE, *NAMED] if rank // 2 else []
+            attach(processes, 4, "-rs", ranks=(rank,), before=(*enter, *alone), **about)
+        processes.finish()
+        assert "1 passed, 1 skipped" in processes.output[0]
+        assert "two fit on a machine, not 4" in processes.output[0]
+
+
 @pytest.mark.slow
 def test_ranks_of_another_machine_are_seen_by_the_process_there(
     tmp_path: Path, machines: tuple[str, str]
