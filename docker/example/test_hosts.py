@@ -23,3 +23,14 @@ def test_they_reach_each_other(world):
         incoming, _ = listening.accept()
         with incoming:
             assert incoming.recv(1)[0] == (world.rank - 1) % world.size
+
+
+@pytest.mark.multihost(ranks=4)
+def test_they_reduce(world):
+    if world.backend not in ("gloo", "nccl"):
+        pytest.skip("needs torch: PYTEST_MULTIHOST_BACKEND=gloo, or compose.gpu.yaml")
+    import torch
+
+    ones = torch.ones(3, device="cuda" if world.backend == "nccl" else "cpu")
+    torch.distributed.all_reduce(ones)
+    assert ones.tolist() == [4.0] * 3
