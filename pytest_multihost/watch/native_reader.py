@@ -22,6 +22,8 @@ import sys
 from collections.abc import Callable, Iterator
 from ctypes import CFUNCTYPE, POINTER, byref, c_bool, c_char_p, c_int, c_uint64, c_void_p
 from dataclasses import dataclass, field
+from itertools import compress, repeat
+from operator import lshift, or_
 from pathlib import Path
 
 Threads = list[tuple[int, list[str]]]
@@ -31,6 +33,10 @@ _DEPTH = 128  # the outermost frames of more are of no interest
 _UNKNOWN = "???"
 _OUT_OF_FRAMES = 1  # what a callback returns to end the walk
 _FUNCTIONS = (2, 10)  # STT_FUNC, STT_GNU_IFUNC
+_IS_FUNCTION = bytes((info & 15) in _FUNCTIONS for info in range(256))
+"""What a symbol's byte of type and binding is translated to."""
+_PLACE_BITS = 24
+_PLACE_MASK = (1 << _PLACE_BITS) - 1
 _SYMTAB, _DYNSYM = 2, 11  # SHT_SYMTAB, SHT_DYNSYM
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _ELF64_LITTLE = b"\x7fELF\x02\x01"
@@ -73,11 +79,15 @@ _find_no_debuginfo = _FindNothing(lambda *_: -1)
 
 @dataclass(slots=True)
 class _Symbols:
-    """The functions of one ELF file, by address."""
+    """The functions of one ELF file, by address.
 
-    addresses: list[int] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
-    names: list[int] = field(default_factory=list)
+    jaxlib has 740 000 symbols, so nothing here is done for each of them in Python. A key is an
+    address and, below it, the place of its symbol in the table.
+    """
+
+    keys: list[int] = field(default_factory=list)
+    table: memoryview = field(default_factory=lambda: memoryview(b""))
+    strings: int = 0
     data: mmap.mmap | None = None
 
     @classmethod
@@ -91,31 +101,30 @@ class _Symbols:
         size, count = struct.unpack_from("<HH", data, 58)
         sections = [_SECTION.unpack_from(data, offset + size * i) for i in range(count)]
         by_type = {section[1]: section for section in sections}
-        table = by_type.get(_SYMTAB) or by_type.get(_DYNSYM)
-        if table is None:
+        section = by_type.get(_SYMTAB) or by_type.get(_DYNSYM)
+        if section is None:
             return cls()
-        words = memoryview(data[table[4] : table[4] + table[5]]).cast("Q")
-        strings = sections[table[6]][4]
-        found = sorted(
-            (address, length, strings + (head & 0xFFFFFFFF))
-            for head, address, length in zip(words[::3], words[1::3], words[2::3], strict=True)
-            if address and (head >> 32) & 15 in _FUNCTIONS
-        )
-        if not found:
-            return cls()
-        addresses, sizes, names = (list(column) for column in zip(*found, strict=True))
-        return cls(addresses, sizes, names, data)
+        raw = data[section[4] : section[4] + section[5]]
+        table = memoryview(raw).cast("Q")
+        keys = map(lshift, table[1::3].tolist(), repeat(_PLACE_BITS))
+        keys = map(or_, keys, range(len(table) // 3))
+        found = sorted(compress(keys, raw[4::24].translate(_IS_FUNCTION)))
+        return cls(found, table, sections[section[6]][4], data)
 
     def name_at(self, address: int) -> bytes:
         """Return the mangled name of the function at `address`; empty where none is known."""
-        index = bisect.bisect_right(self.addresses, address) - 1
+        index = bisect.bisect_left(self.keys, address + 1 << _PLACE_BITS) - 1
         if index < 0 or self.data is None:
             return b""
-        size = self.sizes[index]
-        if size and address >= self.addresses[index] + size:
+        start = self.keys[index] >> _PLACE_BITS
+        first = bisect.bisect_left(self.keys, start << _PLACE_BITS)
+        places = [key & _PLACE_MASK for key in self.keys[first : index + 1]]
+        place = max(places, key=lambda each: self.table[3 * each + 2])  # of all names the widest
+        size = self.table[3 * place + 2]
+        if not start or (size and address >= start + size):
             return b""
-        start = self.names[index]
-        return self.data[start : self.data.find(b"\0", start)]
+        name = self.strings + (self.table[3 * place] & 0xFFFFFFFF)
+        return self.data[name : self.data.find(b"\0", name)]
 
 
 @dataclass(slots=True)
