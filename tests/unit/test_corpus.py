@@ -174,6 +174,15 @@ def test_a_diagnosis_of_an_innocent_is_an_accusation(scorer: ModuleType) -> None
     assert scorer.score("innocent_x.py::test_y", INNOCENT, verdict).word == "ACCUSED"
 
 
+def test_a_program_that_cannot_run_on_such_hosts_is_skipped(scorer: ModuleType) -> None:
+    """It is neither right nor wrong; one that is to be skipped is right."""
+    skipped = {**VERDICT, "outcome": "skipped", "status": "skipped", "diagnosis": None}
+    score = scorer.score("hang_x.py::test_y", EXPECTED, skipped)
+    assert (score.word, score.told) == ("skipped", None)
+    expected = {**INNOCENT, "outcomes": ["skipped"], "statuses": ["skipped"]}
+    assert scorer.score("innocent_x.py::test_y", expected, skipped).word == "ok"
+
+
 def test_an_innocent_that_passes_is_ok(scorer: ModuleType) -> None:
     """And one that fails without a diagnosis is wrong, though not accused."""
     passed = {**VERDICT, "outcome": "passed", "status": "passed", "diagnosis": None}
