@@ -66,18 +66,24 @@ def test_an_engine_that_was_killed_leaves_nothing(start_engine) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("user", "keeps"), [("0:0", True), ("1000:1000", False)])
+@pytest.mark.parametrize(
+    ("overlays", "user", "keeps"),
+    [((), "0:0", True), (("compose.netem.yaml",), "1000:1000", False)],
+    ids=["plain", "disturbed"],
+)
 def test_a_world_of_four_hosts_takes_one_command(
-    engine, image: str, tmp_path: Path, user: str, *, keeps: bool
+    engine, image: str, tmp_path: Path, overlays: tuple[str, ...], user: str, *, keeps: bool
 ) -> None:
     """Every host runs the same command; what hangs is found, across containers.
 
     Artifacts are kept in the project where it belongs to the user; it runs where it does not, too.
+    A kernel without netem is told of.
     """
     shutil.copytree(ROOM / "example", tmp_path / "project")
     (tmp_path / "project" / "test_late.py").write_text(PROJECT)
     command = _compose_command(engine)
-    files = ["--file", str(ROOM / "compose.yaml"), "--project-name", "multihost-test"]
+    files = [f"--file={ROOM / name}" for name in ("compose.yaml", *overlays)]
+    files.append("--project-name=multihost-test")
     variables = {"MULTIHOST_PROJECT": str(tmp_path / "project"), "MULTIHOST_USER": user}
     variables |= {"MULTIHOST_IMAGE": image}
     try:
@@ -89,6 +95,9 @@ def test_a_world_of_four_hosts_takes_one_command(
     assert "attached to 4 processes on 4 machines" in told
     assert "3 passed, 1 skipped" in told
     assert (tmp_path / "project" / ".pytest_multihost").exists() == keeps
+    refused = told.count("Specified qdisc kind is unknown")
+    assert told.count("THE NETWORK IS NOT DISTURBED") == refused
+    assert refused in (0, len(HOSTS) * len(overlays))
     assert (engine.containers(), engine.networks()) == ([], [])
 
 
