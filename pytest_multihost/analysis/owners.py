@@ -65,9 +65,14 @@ def is_own(thread: Thread) -> bool:
     return bool(rest) and all(_RUNTIME.search(each) for each in rest) and not is_python(thread)
 
 
+def is_interpreter(path: str) -> bool:
+    """Tell whether a file is the interpreter."""
+    return bool(_INTERPRETER.fullmatch(_base(path)))
+
+
 def is_python(thread: Thread) -> bool:
     """Tell whether a thread may be inside the interpreter; it may where its stack is unknown."""
-    return thread.code is None or any(_INTERPRETER.fullmatch(_base(each)) for each in thread.code)
+    return thread.code is None or any(map(is_interpreter, thread.code))
 
 
 def _base(path: str) -> str:

@@ -95,6 +95,8 @@ class Thread:
         target: For the reader: path, pipe, socket or child that the call is about.
         child: Process that it waits for: an id, -1 for any child, 0 for none.
         word: Who shares the page of a futex: "inside" for memory of its own.
+        is_for_interpreter: Whether it waits for its turn to run Python: for a word in the
+            interpreter's own data.
         holders: Processes that hold the file lock which it waits for; None if unknown.
         code: Files whose code its stack returns to; None where that was not looked at.
         function: The innermost function of such a file that is more than waiting for a lock,
@@ -117,6 +119,7 @@ class Thread:
     target: str = ""
     child: int = 0
     word: Where = "inside"
+    is_for_interpreter: bool = False
     holders: tuple[int, ...] | None = None
     code: tuple[str, ...] | None = None
     function: str = ""

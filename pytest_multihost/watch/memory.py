@@ -33,6 +33,11 @@ class Mapping:
         """Whether other processes may see the same memory, and wake who waits for a word in it."""
         return self.flags.endswith("s")
 
+    @property
+    def is_nameless(self) -> bool:
+        """Whether its file has been removed, so that nobody can open it any more."""
+        return self.path.endswith(" (deleted)")
+
 
 @dataclass
 class Memory:
@@ -91,6 +96,17 @@ class Memory:
         at = bisect.bisect(self.mappings, address, key=lambda each: each.start) - 1
         found = self.mappings[at] if at >= 0 else None
         return found if found and address < found.end else None
+
+    def file_of_data(self, address: int) -> str:
+        """Return the path of the file whose data are at `address`, empty if they are none's.
+
+        Data that begin as zeros have no file of their own: they follow the others.
+        """
+        found = self.mapping(address)
+        if found is None or found.path:
+            return found.path if found is not None else ""
+        before = self.mapping(found.start - 1)
+        return before.path if before is not None else ""
 
     def returns(self, pointer: int) -> tuple[tuple[str, int], ...] | None:
         """Return where the stack at `pointer` returns to: file and offset; None if unreadable.

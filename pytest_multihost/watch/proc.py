@@ -18,9 +18,10 @@ from typing import Self
 
 from pytest_multihost.analysis import calls
 from pytest_multihost.analysis.owners import innermost
-from pytest_multihost.model.process import NEVER, Look, Process, Thread, Where
+from pytest_multihost.model.process import NEVER, Look, Process, Thread
 from pytest_multihost.watch import tasks
 from pytest_multihost.watch.descriptors import Ours, Tables
+from pytest_multihost.watch.futexes import is_for_interpreter, who_wakes
 from pytest_multihost.watch.memory import Memory
 from pytest_multihost.watch.symbols import symbols
 
@@ -275,7 +276,9 @@ class _Reading:
             fds=(fd,) if fd is not None else self._polled(call, args),
             target=target,
             child=child,
-            word=self._word(call, args),
+            word=who_wakes(call, args, self.memory, self.tables),
+            is_for_interpreter=self.tables is not None
+            and is_for_interpreter(call, args, self.memory, ends_s),
             holders=self._holders(call, args),
             is_exempt=bool(target) and self.ours.is_path(target),
         )
@@ -329,15 +332,6 @@ class _Reading:
             found |= {fd for fd in range(count) if bits >> fd & 1}
         return tuple(sorted(found))
 
-    def _word(self, call: str, args: tuple[int, ...]) -> Where:
-        """Tell who can wake a thread that waits for a futex, by the page in which that lies."""
-        if call not in calls.FUTEXES or calls.is_private_futex(call, args):
-            return "inside"
-        mapping = None if call == "futex_waitv" else self.memory.mapping(args[0])
-        if mapping is None or self.tables is None:
-            return "unknown"
-        return _sharers(mapping.file, self.tables) if mapping.is_shared else "inside"
-
     def _holders(self, call: str, args: tuple[int, ...]) -> tuple[int, ...] | None:
         if not calls.is_lock_wait(call, args) or self.locks is None:
             return None
@@ -362,15 +356,6 @@ def symbol(path: str, offset: int) -> str:
 def _pending(status: Mapping[str, str]) -> int:
     pending = int(status.get("SigPnd", "0"), 16) | int(status.get("ShdPnd", "0"), 16)
     return pending & ~int(status.get("SigBlk", "0"), 16)
-
-
-def _sharers(file: str, tables: Tables) -> Where:
-    """Tell who maps a file, in whose pages a futex lies."""
-    for pid in tables.names.keys() - tables.links.keys() - tables.ours.idle:
-        is_mapped = tasks.maps(file, pid)
-        if is_mapped or is_mapped is None:
-            return "outside" if is_mapped else "unknown"
-    return "inside"
 
 
 def _socket_limit(pid: int, fd: int) -> float | None:

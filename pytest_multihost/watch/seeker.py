@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from pytest_multihost.analysis.proof import WINDOW_S, Moment, Search, stands_still
+from pytest_multihost.analysis.moment import Moment
+from pytest_multihost.analysis.proof import WINDOW_S, Search, stands_still
 from pytest_multihost.model.process import Look
 
 EAGER_S = 4.0

@@ -17,7 +17,7 @@ from pytest_multihost.analysis.awaited import Awaited, find_awaited
 from pytest_multihost.analysis.cuts import severed
 from pytest_multihost.analysis.facts import RankFacts
 from pytest_multihost.analysis.labels import lock_holders, main_labels
-from pytest_multihost.analysis.proof import Moment
+from pytest_multihost.analysis.moment import Moment
 from pytest_multihost.analysis.standings import quick_standings
 from pytest_multihost.analysis.waits import find_waits
 from pytest_multihost.model.fault import disturbs_network
@@ -128,6 +128,7 @@ class Watchdog:
             return False
         self._see(now, facts, "tick")
         rest = [each.rank for each in facts if not each.is_past_body]
+        rest = rest or [each.rank for each in facts if not each.is_finished]
         waits = {each.rank for each in quick_standings(self._last.operations) if each.pending}
         quiet_s = now - self._progress_s
         return bool(rest) and quiet_s >= (QUIET_S if waits.issuperset(rest) else STILL_S)

@@ -22,7 +22,8 @@ import psutil
 import pytest
 
 from pytest_multihost.analysis.labels import lock_holders, main_labels
-from pytest_multihost.analysis.proof import Moment, Search
+from pytest_multihost.analysis.moment import Moment
+from pytest_multihost.analysis.proof import Search
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.process import Look
 from pytest_multihost.watch.descriptors import Ours
@@ -492,6 +493,52 @@ def lock_in_memory_that_we_map_too(world: World) -> World:
     world.pages.append(mmap.mmap(file, 4096))
     world.kept.append(file)
     return world.start(SHARES, fds=(file,))
+
+
+@hung
+def lock_of_a_dead_child(world: World) -> World:
+    """Nobody else has the memory that it lies in, and its file has no name any more."""
+    dead = "child = context.Process(target=lock.acquire); child.start(); child.join()"
+    context = "import multiprocessing; context = multiprocessing.get_context('fork')"
+    return world.start(f"{context}; lock = context.Lock(); {dead}; ready(); lock.acquire()")
+
+
+LIVING_CHILD = """
+import multiprocessing
+context = multiprocessing.get_context("fork")
+lock = context.Lock(); lock.acquire()
+context.Process(target=lambda: (time.sleep(30), lock.release())).start()
+ready(); lock.acquire()
+"""
+
+
+@alive("sleep")
+def lock_of_a_child_that_lives(world: World) -> World:
+    """It lets go in time."""
+    return world.start(LIVING_CHILD)
+
+
+BESIDE_NATIVE_CODE = """
+import ctypes
+def run():
+    while True:
+        time.sleep(0.01)
+threading.Thread(target=run, daemon=True).start()
+ready(); time.sleep(0.1)
+"""
+
+
+@hung
+def native_sleep_with_the_interpreter(world: World) -> World:
+    """Another thread asks for its turn two hundred times a second, and gets none."""
+    return world.start(f"{BESIDE_NATIVE_CODE}ctypes.PyDLL(None).sleep(600)")
+
+
+@alive("main thread")
+def native_sleeps_with_the_interpreter(world: World) -> World:
+    """In between, others get their turn."""
+    loop = "while True: ctypes.PyDLL(None).usleep(300_000); time.sleep(0.001)"
+    return world.start(f"{BESIDE_NATIVE_CODE}{loop}")
 
 
 @hung

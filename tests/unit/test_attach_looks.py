@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.analysis.proof import Moment, blockers
+from pytest_multihost.analysis.moment import Moment
+from pytest_multihost.analysis.proof import blockers
 from pytest_multihost.model.process import NEVER, Descriptor, Look, Process, Thread
 from pytest_multihost.pytest_plugin.attach_items import first_difference
 from pytest_multihost.pytest_plugin.attach_looks import Elsewhere, from_json, join, to_json

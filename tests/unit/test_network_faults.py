@@ -13,7 +13,8 @@ import pytest
 from pytest_multihost import at, faults
 from pytest_multihost.analysis.cuts import as_cut, cut_words, severed
 from pytest_multihost.analysis.diagnose import Cause, find_causes
-from pytest_multihost.analysis.proof import Moment, blockers
+from pytest_multihost.analysis.moment import Moment
+from pytest_multihost.analysis.proof import blockers
 from pytest_multihost.analysis.waits import Standing
 from pytest_multihost.engine import Surroundings, run_world
 from pytest_multihost.launch.hosts_frames import MAX_QUEUE_S, Line

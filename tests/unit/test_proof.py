@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from pytest_multihost.analysis.moment import Moment
 from pytest_multihost.analysis.owners import innermost, is_idle, is_own, is_python
-from pytest_multihost.analysis.proof import Moment, Search, blockers, stands_still
+from pytest_multihost.analysis.proof import Search, blockers, stands_still
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.process import Descriptor, Look, Process, Thread
 from pytest_multihost.watch import descriptors
@@ -523,6 +524,73 @@ def test_data_that_moves_between_ranks_may_end_a_wait(
 def test_data_that_nobody_takes_ends_nothing() -> None:
     """A full queue that stays full is part of the hang."""
     assert found_in(process(descriptors={3: descriptor("tcp", queues=(100, 4000))})) == ""
+
+
+def to_itself(*moved: int) -> list[Process]:
+    """Return a rank that talks to itself, after so many bytes each."""
+    ends = ("127.0.0.1:50000", "127.0.0.1:29500")
+    return [
+        process(
+            descriptors={
+                3: descriptor("tcp", ends=ends, bytes_moved=each),
+                4: descriptor("tcp", fd=4, ends=ends[::-1], bytes_moved=each, queues=(each % 7, 0)),
+            }
+        )
+        for each in moved
+    ]
+
+
+def test_a_waiting_rank_may_ask_itself_again_and_again() -> None:
+    """The one that hosts torch's store does, until all ranks have come."""
+    was, becomes = to_itself(0, 9000)
+    assert not found_in(was, then=becomes, operations=(operation(),))
+
+
+@pytest.mark.parametrize(("moved", "open_"), [(9000, ()), (200_000, (operation(),))])
+def test_a_rank_that_works_with_itself_may_get_on(moved: int, open_: tuple[Operation, ...]) -> None:
+    """A server of its own may do the test's work: where nobody waits, or much is moved."""
+    was, becomes = to_itself(0, moved)
+    assert "data moves on the tcp" in found_in(was, then=becomes, operations=open_)
+
+
+def test_data_between_two_ranks_are_nobodys_own() -> None:
+    """Both ends must be this rank's."""
+    was, becomes = (
+        replace(each, descriptors={3: each.descriptors[3]}) for each in to_itself(0, 9000)
+    )
+    assert "data moves" in found_in(was, then=becomes, operations=(operation(),))
+
+
+def for_its_turn(**changes: object) -> Thread:
+    """Return a thread that waits, five milliseconds at a time, until it may run Python."""
+    return beside(ends_s=101.0, is_for_interpreter=True, **changes)
+
+
+def test_a_thread_that_waits_for_its_turn_ends_nothing() -> None:
+    """Whoever has the interpreter is looked at as well."""
+    assert not found_in(process(for_its_turn()), then=process(for_its_turn(runs=205)))
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes"),
+    [
+        (beside(), for_its_turn(runs=205)),
+        (for_its_turn(), beside(ends_s=101.0, runs=205)),
+        (for_its_turn(), for_its_turn(runs=205, cpu_ns=30_000_000)),
+    ],
+    ids=["at last only", "at first only", "and runs meanwhile"],
+)
+def test_a_thread_that_gets_its_turn_moves(was: Thread, becomes: Thread) -> None:
+    """It must have done nothing but wait for it."""
+    assert "wakes up" in found_in(process(was), then=process(becomes))
+
+
+def test_who_has_the_interpreter_must_stand_still() -> None:
+    """Native code that sleeps for a while lets the others run afterwards."""
+    native = thread("clock_nanosleep", ends_s=110.0)
+    assert "main thread sleeps" in found_in(
+        process(native, for_its_turn()), then=process(native, for_its_turn(runs=205))
+    )
 
 
 def test_a_runtimes_own_thread_may_listen() -> None:
