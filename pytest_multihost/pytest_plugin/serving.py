@@ -12,6 +12,7 @@ from pytest_multihost.backends.backend import Backend
 from pytest_multihost.model.errors import CollectedDifferentlyError
 from pytest_multihost.rank.agent import FindItem
 from pytest_multihost.rank.environment import thread_variables
+from pytest_multihost.rank.recorder.recording import prepare_recording
 from pytest_multihost.rank.threads import limit_threads
 
 ORIGINAL = pytest.StashKey[type[pytest.Item]]()
@@ -84,5 +85,6 @@ def prepare_server(config: pytest.Config, backends: Iterable[Backend]) -> None:
     for backend in backends:
         backend.preload()
     config.hook.pytest_multihost_server_start(config=config)
+    prepare_recording()
     if variables:  # the user has not said otherwise
         limit_threads(1)

@@ -57,8 +57,8 @@ _SIZE = _TEXTS_AT + _TEXT_BYTES
 _FAILED, _LIMITED, _ERROR_BITS = 1, 2, 2
 """Flags: left by an exception, the number of whose text is above them; gives up by itself."""
 
-_UNUSED = bytes(_RECORDS_AT) + struct.pack("<QQ", 0, 1).ljust(_STRIDE, b"\0") * RECORDS
-"""What a page begins with: every record may be used, since it has an end and no beginning."""
+_UNUSED = struct.pack("<QQ", 0, 1).ljust(_STRIDE, b"\0") * RECORDS
+"""The records of a new page: every one may be used, since it has an end and no beginning."""
 
 _KINDS: tuple[OperationKind, ...] = get_args(OperationKind)
 _READS = 20
@@ -89,16 +89,24 @@ class Call:
     count_at: int
 
 
+def _nowhere() -> mmap.mmap:
+    """Return memory that nobody reads."""
+    return mmap.mmap(-1, _SIZE)
+
+
 @dataclass(slots=True, weakref_slot=True)
 class SlotPage:
     """A rank's own slot page, to write to.
 
     Numbers stand for texts and groups; ask for them once, outside of what is measured in
     nanoseconds. Every method may be called from several threads.
+
+    A new one is nowhere: what is written is read by nobody. Wrappers can be bound to it before
+    there is a rank; the rank then opens it, and they stay as they are.
     """
 
-    path: Path
-    _map: mmap.mmap
+    path: Path = Path(os.devnull)
+    _map: mmap.mmap = field(default_factory=_nowhere)
     _texts: dict[str, int] = field(default_factory=dict)
     _end_of_texts: int = _TEXTS_AT
     _groups: dict[GroupKey, int] = field(default_factory=dict)
@@ -111,12 +119,28 @@ class SlotPage:
 
     def __post_init__(self) -> None:
         self._view()
+        self.text("")
+
+    def open(self, path: Path) -> None:
+        """Be the page at `path` from now on, which must not exist; what was noted is left behind.
+
+        Numbers of texts and groups stay what they are.
+        """
+        head, texts = bytearray(self._map[:_RECORDS_AT]), self._map[_TEXTS_AT : self._end_of_texts]
+        _HEADER.pack_into(head, 0, _MAGIC, len(self._texts))
+        with path.open("x+b") as file:
+            # at once: each page that is touched through the mapping is a fault
+            file.write(b"".join((head, _UNUSED, bytes(_STRIDE), texts)))
+            file.truncate(_SIZE)
+            new = mmap.mmap(file.fileno(), _SIZE)
+        self.path, self._map = path, new
+        self._view()
         in_child = weakref.WeakMethod(self.forget)
         os.register_at_fork(after_in_child=lambda: _call_if_alive(in_child))
 
     def forget(self) -> None:
         """Write to nowhere from now on: what a forked child does is not what the rank does."""
-        self._map = mmap.mmap(-1, _SIZE)
+        self._map = _nowhere()
         self._view()
 
     def _view(self) -> None:
@@ -126,12 +150,8 @@ class SlotPage:
     @classmethod
     def create(cls, path: Path) -> SlotPage:
         """Make the page at `path`; it must not exist."""
-        with path.open("x+b") as file:
-            file.write(_UNUSED)  # at once: each page that is touched through the mapping is a fault
-            file.truncate(_SIZE)
-            page = cls(path, mmap.mmap(file.fileno(), _SIZE))
-        _HEADER.pack_into(page._map, 0, _MAGIC, 0)
-        page.text("")
+        page = cls()
+        page.open(path)
         return page
 
     def text(self, text: str) -> int:

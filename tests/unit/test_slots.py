@@ -107,6 +107,20 @@ def test_ever_new_details_leave_room_for_names(page: SlotPage, recorder: Recorde
     assert last.frame.file == __file__
 
 
+def test_what_is_prepared_before_there_is_a_rank_is_noted_on_its_page(tmp_path: Path) -> None:
+    """Runtimes are wrapped in the server, once; each rank that it forks then opens its own page."""
+    page = SlotPage()
+    recorder = Recorder(page, rank=-1, size=0)
+    call = page.call("all_reduce", "collective", page.group((0, 1)))
+    recorder.end(recorder.note(call))
+    recorder.enter(slots_path(tmp_path, 1), rank=1, size=2)
+    recorder.note(call)
+    operations = read_slots(slots_path(tmp_path, 1), rank=1)
+    assert [(each.name, each.group) for each in operations.recent] == [("all_reduce", (0, 1))]
+    assert [each.thread for each in operations.open] == [threading.get_native_id()]
+    assert recorder.everybody == (0, 1)
+
+
 def test_a_forked_child_writes_to_nowhere(page: SlotPage, recorder: Recorder) -> None:
     """It has all that its parent has, and is not the rank."""
     at = recorder.begin("barrier", "collective", (0, 1))

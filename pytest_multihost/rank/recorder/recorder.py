@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import CodeType, FrameType
 
 from pytest_multihost.analysis.frames import is_library
@@ -23,6 +24,9 @@ Ranks = tuple[int, ...]
 OnBegin = Callable[[str, OperationKind], None]
 
 _NOWHERE: Where = (0, 0, 0)
+_AGENT = str(Path(__file__).parents[1] / "agent.py")
+"""Where a rank's life begins, and its stack as far as the user is concerned."""
+
 _MAX_ERROR = 200
 
 
@@ -53,6 +57,12 @@ class Recorder:
     _library: set[int] = field(default_factory=set)
     _places: dict[tuple[int, int], Where] = field(default_factory=dict)
     _thread: _Thread = field(default_factory=_Thread)
+
+    def enter(self, path: Path, rank: int, size: int) -> None:
+        """Become this rank's: write to its page at `path`, which must not exist."""
+        self.page.open(path)
+        self.rank, self.size = rank, size
+        self._thread.native_id = threading.get_native_id()  # after a fork it is another one's
 
     @property
     def everybody(self) -> Ranks:
@@ -173,6 +183,11 @@ class Recorder:
         """Return where the user is, None if the frame is not the user's."""
         code = frame.f_code
         self._codes.append(code)  # alive, so that no other gets its address
+        if (
+            code.co_filename == _AGENT
+        ):  # below is what forked the rank: dozens of frames
+            self._places[id(code), frame.f_lasti] = _NOWHERE
+            return _NOWHERE
         if is_library(code.co_filename):
             self._library.add(id(code))
             return None

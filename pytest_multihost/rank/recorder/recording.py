@@ -1,4 +1,4 @@
-"""Start recording in a rank."""
+"""Start recording in a rank, or get ready for it in the server that ranks are forked from."""
 
 from __future__ import annotations
 
@@ -11,17 +11,30 @@ from pytest_multihost.rank.recorder import jax, torch
 from pytest_multihost.rank.recorder.recorder import Recorder
 from pytest_multihost.watch.slots import SlotPage, slots_path
 
+_prepared: list[Recorder] = []
 _recorders: list[Recorder] = []
 _transfers: dict[tuple[str, int], itertools.count[int]] = {}
 
 
-def start_recording(spec: RankSpec) -> None:
-    """Make this rank's slot page, and record from now on what it does with other ranks."""
-    page = SlotPage.create(slots_path(spec.scratch, spec.rank))
-    recorder = Recorder(page, spec.rank, spec.world.size)
-    _recorders[:] = [recorder]
+def prepare_recording() -> None:
+    """Wrap what is to be recorded, once for all ranks that this process will fork.
+
+    Until a rank starts recording, what is noted goes nowhere. Done in each rank it would make each
+    copy hundreds of pages of memory.
+    """
+    recorder = Recorder(SlotPage(), rank=-1, size=0)
     jax.install(recorder)
     torch.install(recorder)
+    _prepared.append(recorder)
+
+
+def start_recording(spec: RankSpec) -> None:
+    """Make this rank's slot page, and record from now on what it does with other ranks."""
+    if not _prepared:
+        prepare_recording()
+    recorder = _prepared.pop()
+    recorder.enter(slots_path(spec.scratch, spec.rank), spec.rank, spec.world.size)
+    _recorders[:] = [recorder]
 
 
 def the_recorder() -> Recorder:
