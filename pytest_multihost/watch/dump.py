@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,10 @@ TASKS_S = 0.5
 """The same for tasks of asyncio: only a rank that runs an event loop can answer."""
 
 _POLL_S = 0.005
+_STABLE = 3
+"""In how many looks in a row an answer must not have grown. faulthandler writes line by line, and
+says nothing at its end."""
+
 _LOOP = "asyncio/base_events.py"
 
 
@@ -69,7 +74,8 @@ def _ask_for_tasks(
 
 def _compared(first: Dump, second: Dump) -> Dump:
     one, two = (dump.main.frames if dump.main else () for dump in (first, second))
-    return replace(first, has_moved=one != two)
+    common = min(len(one), len(two))  # an answer that took long lacks its outermost frames
+    return replace(first, has_moved=one[:common] != two[:common])
 
 
 def answer_path(directory: Path, rank: int, kind: DumpKind) -> Path:
@@ -84,12 +90,12 @@ def ask(world: RunningWorld, files: Mapping[int, Path], kind: DumpKind, budget_s
     before = [_size(file) for file in files.values()]
     world.request_dumps(list(files), kind)
     deadline = time.monotonic() + budget_s
-    sizes: list[int] = []
+    looks: deque[list[int]] = deque(maxlen=_STABLE)
     while time.monotonic() < deadline:
         time.sleep(_POLL_S)
-        last, sizes = sizes, [_size(file) for file in files.values()]
-        has_grown = all(size > was for size, was in zip(sizes, before, strict=True))
-        if has_grown and sizes == last:
+        looks.append([_size(file) for file in files.values()])
+        has_grown = all(size > was for size, was in zip(looks[-1], before, strict=True))
+        if has_grown and len(looks) == _STABLE and all(each == looks[0] for each in looks):
             return
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -41,6 +42,12 @@ class Seeker:
     looked: Look | None = None
     _eager_s: float = 0.0
 
+    @property
+    def due_s(self) -> float:
+        """When the next close look ends a window; there is none as long as none has begun."""
+        last = self.search.last
+        return math.inf if last is None else last.look.at_s + WINDOW_S - _SLACK_S
+
     def step(
         self,
         before: Moment | None,
@@ -60,8 +67,7 @@ class Seeker:
         if not stands_still(now, deadline_s=deadline_s) or not self._is_worth_it(before, now):
             self.search = Search()
             return False
-        last = self.search.last
-        if last is None or now.look.at_s >= last.look.at_s + WINDOW_S - _SLACK_S:
+        if self.search.last is None or now.look.at_s >= self.due_s:
             self.looked = self.proc.look()
             moment = replace(now, look=self.looked)
             self.search = self.search.after(moment, deadline_s=deadline_s, planned=planned)

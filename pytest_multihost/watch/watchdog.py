@@ -7,6 +7,7 @@ second; everything is looked at only while all of them stand still.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -96,9 +97,10 @@ class Watchdog:
 
     def look(self, now: float, facts: Sequence[RankFacts], *, deadline_s: float) -> Ground | None:
         """Look at the ranks; return what shows that the world hangs, if anything does."""
-        if self.early == "off" or now < self._looked_s + LOOK_S - _SLACK_S:
+        if self.early == "off" or now < self._looked_s + self.interval_s - _SLACK_S:
             return None
         ground = self._ground(now, facts, deadline_s)
+        self.interval_s = self._pause_s(now)
         if ground is not None and self.early == "warn":
             self.warned = ground
             return None
@@ -115,6 +117,11 @@ class Watchdog:
         if self._has_long_been_stopped(now, has_progressed=has_progressed):
             return "stopped"
         return "mismatch" if self._still_clashes(now, has_progressed=has_progressed) else None
+
+    def _pause_s(self, now: float) -> float:
+        """Return how long to wait with the next look: a window that ends sooner is not let pass."""
+        due_s = self._seeker.due_s if self._seeker is not None else math.inf
+        return min(LOOK_S, max(2 * _SLACK_S, due_s - now))
 
     def note_trouble(self, now: float, facts: Sequence[RankFacts]) -> None:
         """Keep where every rank stands: one of them has just raised or died."""

@@ -117,7 +117,7 @@ def test_allgather_before_a_slow_compile(world) -> None:
     multihost_utils.process_allgather(jnp.ones(1))
 
 
-@hang("mismatch", ranks=2, backend="jax", by=("mismatch", "proof"))
+@hang("mismatch", ranks=2, backend="jax", by=("proof", "mismatch"))
 def test_programs_differ(world) -> None:
     """One process sums, the other replicates: programs compiled from different flags.
 
@@ -136,7 +136,7 @@ def test_programs_differ(world) -> None:
     "mismatch",
     ranks=2,
     backend="jax",
-    by=("mismatch", "proof"),
+    by=("proof", "mismatch"),
 )
 def test_programs_in_opposite_order(world) -> None:
     """Both run the same two programs, in opposite order.

@@ -141,7 +141,7 @@ def test_lock_held_at_a_fork(world) -> None:
     meet()
 
 
-@hang("straggler", ranks=2, backend="gloo", culprits=[0], waiting=[1], by=("proof", "deadline"))
+@hang("straggler", ranks=2, backend="gloo", culprits=[0], waiting=[1])
 def test_semaphore_of_a_dead_child(world) -> None:
     """A child was killed with a shared lock in its hand, the rank waits for the lock.
 
