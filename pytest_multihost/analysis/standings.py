@@ -20,6 +20,12 @@ _FREE = frozenset({"SLEEPING", "IO", "RUNNING", "CHILD", "DISK"})
 
 _DEADLINES = ("overrun", "startup-overrun")
 
+_MOVES = 2
+"""At how many of the last looks a rank must have moved to be running or waking up."""
+
+_LATE_LOOKS = 5
+"""Among how many of the very last ones one of them must be. Four make a second."""
+
 _SAME_MOMENT_S = 0.5
 """How long before its exception a rank may have left the operation that raised it."""
 
@@ -71,19 +77,23 @@ def _is_symptom_first(finding: Finding) -> bool:
 
 
 def _restless(result: WorldResult) -> frozenset[int]:
-    """Return the ranks whose main thread ran between most of the last looks before the deadline.
+    """Return the ranks whose main thread was still running, or waking up, before the deadline.
 
-    Where a world ends sooner, say because the others' runtime gave up, a rank that runs is late:
-    it may be between two long reads.
+    One that wakes up each second has moved at every fourth look; one that has begun a long wait has
+    not moved at the last ones. Where a world ends sooner, say because the others' runtime gave up,
+    a rank that runs is late: it may be between two long reads.
     """
     if result.ending not in _DEADLINES:
         return frozenset()
-    ticks = [each for each in result.sightings if each.why == "tick"][-3:]
-    counts: dict[int, int] = {}
-    for sighting in ticks:
-        for each in sighting.ranks:
-            counts[each.rank] = counts.get(each.rank, 0) + each.has_moved
-    return frozenset(rank for rank, count in counts.items() if count * 2 > len(ticks))
+    moves: dict[int, list[bool]] = {}
+    for sighting in result.sightings:
+        for each in sighting.ranks if sighting.why == "tick" else ():
+            moves.setdefault(each.rank, []).append(each.has_moved)
+    return frozenset(rank for rank, moved in moves.items() if _is_restless(moved))
+
+
+def _is_restless(moved: Sequence[bool]) -> bool:
+    return sum(moved) >= min(_MOVES, len(moved)) and any(moved[-_LATE_LOOKS:])
 
 
 def _standing(

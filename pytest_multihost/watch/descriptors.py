@@ -125,11 +125,13 @@ class Tables:
     def _inet(self, protocol: int, name: str) -> Iterator[Inet]:
         """Yield sockets of our own network namespace, and of all in which the world's may be.
 
-        A socket stays in the namespace in which it was made, whoever holds it.
+        A socket stays in the namespace in which it was made, whoever holds it. A process that has
+        ended and was not waited for has neither sockets nor a namespace.
         """
         here = link("/proc/self/ns/net")
         tables: dict[str, Table | None] = {here: None, **self.ours.tables}
-        elsewhere = {link(f"/proc/{pid}/ns/net"): pid for pid in self.links}
+        holding = [pid for pid, links in self.links.items() if links]
+        elsewhere = {link(f"/proc/{pid}/ns/net"): pid for pid in holding}
         for space, table in tables.items():
             try:
                 yield from inet_sockets(protocol, space, table)

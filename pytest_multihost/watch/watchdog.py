@@ -46,8 +46,8 @@ STOPPED_S = 2.0
 """How long a rank must have been stopped by somebody else."""
 
 _SLACK_S = 0.02
-_KEPT = 4
-"""How many of the last looks are kept."""
+_KEPT = 8
+"""How many of the last looks are kept: two seconds."""
 
 Early = Literal["fail", "warn", "off"]
 """What a proof does: it ends the world, it is only told, or none is looked for."""

@@ -496,6 +496,13 @@ def lock_in_memory_that_we_map_too(world: World) -> World:
 
 
 @hung
+def pipe_to_itself_beside_a_dead_child(world: World) -> World:
+    """A child that has ended and was not waited for does nothing more, and has nothing."""
+    dead = "subprocess.Popen(['true'], stdin=subprocess.DEVNULL)"
+    return world.start(f"{dead}; ours, theirs = socket.socketpair(); ready(); ours.recv(1)")
+
+
+@hung
 def lock_of_a_dead_child(world: World) -> World:
     """Nobody else has the memory that it lies in, and its file has no name any more."""
     dead = "child = context.Process(target=lock.acquire); child.start(); child.join()"

@@ -35,9 +35,22 @@ def restless(ending: Ending, *looks: bool) -> bool:
 
 @pytest.mark.parametrize("ending", ["overrun", "startup-overrun"])
 def test_a_rank_that_runs_until_the_deadline_is_restless(ending: Ending) -> None:
-    """If only to wait again: most of the last looks count, what was before them does not."""
+    """If only to wait again."""
     assert restless(ending, False, False, True, True)
-    assert not restless(ending, True, True, False, False)
+    assert restless(ending, *[True] * 8)
+
+
+def test_a_rank_that_wakes_up_each_second_is_restless() -> None:
+    """It is seen to move at every fourth look, whenever its deadline comes."""
+    beats = [True, False, False, False]
+    for late in range(4):
+        assert restless("overrun", *(beats * 3)[late : late + 8])
+
+
+def test_a_rank_that_has_begun_a_long_wait_is_not_restless() -> None:
+    """It worked before that, and was seen to."""
+    assert not restless("overrun", True, True, True, False, False, False, False, False)
+    assert not restless("overrun", False, False, False, False, False, False, True, False)
 
 
 @pytest.mark.parametrize("ending", ["settled", "proof", "mismatch", "stopped"])
