@@ -11,10 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from pytest_multihost.analysis.instructions import BYTES, is_call
+
 _ADDRESS_BITS = (1 << 48) - 1
 """The rest of a pointer may carry its signature (aarch64)."""
 
 _MAX_STACK = 1 << 19
+_MACHINE = os.uname().machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,7 @@ class Memory:
 
     pid: int
     _file: int | None = field(default=None, repr=False)
+    _calls: dict[int, bool] = field(default_factory=dict, repr=False)
 
     def close(self) -> None:
         """Let go of it."""
@@ -111,8 +115,9 @@ class Memory:
     def returns(self, pointer: int) -> tuple[tuple[str, int], ...] | None:
         """Return where the stack at `pointer` returns to: file and offset; None if unreadable.
 
-        Innermost first. Every word that could be a return address counts: a place may be named
-        that is not returned to any more, but none that is there is missed.
+        Innermost first. Every word that could be a return address counts: it points into code,
+        behind a call. A place may be named that is not returned to any more, but none that is there
+        is missed.
         """
         stack = self.mapping(pointer)
         if stack is None or stack.end - pointer > _MAX_STACK:
@@ -128,8 +133,15 @@ class Memory:
         for word in array.array("Q", stack):
             address = word & _ADDRESS_BITS
             at = bisect.bisect(starts, address) - 1
-            if at >= 0 and address < mappings[at].end:
+            if at >= 0 and address < mappings[at].end and self._is_behind_call(address):
                 yield mappings[at], address - mappings[at].start + mappings[at].offset
+
+    def _is_behind_call(self, address: int) -> bool:
+        """Tell whether a call ends at `address`; it may where that cannot be read."""
+        if address not in self._calls:
+            before = self.read(address - BYTES, BYTES)
+            self._calls[address] = before is None or is_call(before, _MACHINE)
+        return self._calls[address]
 
     @cached_property
     def _code(self) -> tuple[list[int], list[Mapping]]:
