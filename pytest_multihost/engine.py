@@ -28,7 +28,7 @@ from pytest_multihost.model.stack import Dump
 from pytest_multihost.watch.clock import Clock
 from pytest_multihost.watch.watch import NoWatch, Observed, Watch
 
-AFTER_DEATH_S = 1.0
+AFTER_DEATH_S = 0.75
 """How long ranks may go on after one has died, to tell what they saw of it."""
 
 AFTER_RAISE_S = 5.0

@@ -39,7 +39,7 @@ LOOK_S = 0.25
 QUIET_S = 0.5
 """How long nothing may have moved before what the slot pages show is taken for good."""
 
-STILL_S = 1.0
+STILL_S = 0.75
 """How long nothing may have moved, after a raise, before ranks that wait for nobody are ended."""
 
 STOPPED_S = 2.0

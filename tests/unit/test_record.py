@@ -85,7 +85,7 @@ def test_a_rank_that_died_is_recorded_with_the_time_it_lived() -> None:
     data = recorded([*well_behaved(0, stays_in="call"), death, *well_behaved(1, stays_in="call")])
     first, second = data["rank_results"]
     assert (first["outcome"], first["signal"], first["exit_code"]) == ("crashed", 9, None)
-    assert (first["duration_s"], second["duration_s"]) == (1.5, 2.5)
+    assert (first["duration_s"], second["duration_s"]) == (1.5, 2.25)
 
 
 @pytest.mark.parametrize("phase", ["startup", "call"])
