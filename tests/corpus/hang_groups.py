@@ -150,12 +150,11 @@ def test_link_is_dead(world) -> None:
     "raised",
     ranks=4,
     backend="gloo",
-    culprits=[0],
+    culprits=[3],
     waiting=None,
     by=("raise", "proof"),
-    # On hosts of their own not ports but addresses decide who connects: rank 0 accepts, and aborts.
-    outcome=("failed", "hung", "crashed"),
-    also=[{"kind": "transport", "culprits": [0]}, {"kind": "died", "culprits": [0]}],
+    outcome=("failed", "hung"),
+    also=[{"kind": "transport", "culprits": [3]}],
     why="it raises, and what it raises is a failed bootstrap",
     env={"TORCH_GLOO_LAZY_INIT": "1"},
 )
@@ -167,25 +166,28 @@ def test_lazy_group_without_descriptors(world) -> None:
     Source: https://github.com/NVIDIA/Megatron-LM/pull/5214 (groups made lazily, used late)
     """
     meet()
-    group = first_connector_is_primary()
-    if world.is_primary:
+    group = last_connects()
+    if world.rank == 3:
         starve_descriptors()
     meet(group)
 
 
-def first_connector_is_primary() -> object:
-    """Return a new group in which rank 0 opens all its connections itself.
+def last_connects() -> object:
+    """Return a new group in which the last rank opens all its connections itself.
 
-    Of two ranks the one with the larger port, read in network order, connects; ports are drawn,
-    so groups are made until rank 0 has drawn the largest. A starved rank that only accepts would
-    abort instead.
+    A starved rank that only accepts would abort instead. Of two ranks the one with the larger
+    address connects, and if they have the same, the one with the larger port, read in network
+    order. Hosts get their addresses in order. Ports are drawn, so groups are made until the last
+    rank has drawn the largest.
     """
+    address = int.from_bytes(socket.inet_aton(socket.gethostbyname(socket.gethostname())), "big")
     while True:
         before = listening_ports()
         group = dist.new_group()
         keys = torch.zeros(4, dtype=torch.int64)
         ports = listening_ports() - before
-        keys[dist.get_rank()] = max(socket.htons(port) for port in ports)
+        keys[dist.get_rank()] = (address << 16) + max(socket.htons(port) for port in ports)
         dist.all_reduce(keys)
-        if int(keys.argmax()) == 0:
+        if int(keys.argmax()) == 3:
             return group
+        assert len({int(key) >> 16 for key in keys}) == 1, "addresses are not in order"
