@@ -23,7 +23,7 @@ from pytest_multihost.analysis.standings import quick_standings
 from pytest_multihost.analysis.waits import find_waits
 from pytest_multihost.model.fault import disturbs_network
 from pytest_multihost.model.operation import Operation, Operations
-from pytest_multihost.model.process import Look
+from pytest_multihost.model.process import NEVER, Look
 from pytest_multihost.model.sighting import RankSighting, Sighting, Why
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.watch.closely import is_unclear, with_flight, with_holders, with_native
@@ -36,6 +36,9 @@ from pytest_multihost.watch.watch import Ground, Observed
 LOOK_S = 0.25
 """How often the world is looked at."""
 
+FIRST_LOOK_S = 0.1
+"""How long a test has gone on when it is looked at first: most are over by then."""
+
 QUIET_S = 0.5
 """How long nothing may have moved before what the slot pages show is taken for good."""
 
@@ -46,8 +49,11 @@ STOPPED_S = 2.0
 """How long a rank must have been stopped by somebody else."""
 
 _SLACK_S = 0.02
-_KEPT = 8
-"""How many of the last looks are kept: two seconds."""
+_KEPT = 4
+"""How many of the last looks are kept."""
+
+_MOVES = 24
+"""Of how many it is kept who had moved: six seconds."""
 
 Early = Literal["fail", "warn", "off"]
 """What a proof does: it ends the world, it is only told, or none is looked for."""
@@ -80,7 +86,7 @@ class Watchdog:
     ours: Ours = field(default_factory=Ours)
     may_run_jax: bool = True
     early: Early = "fail"
-    interval_s: float = LOOK_S
+    interval_s: float = FIRST_LOOK_S
     warned: Ground | None = None
     refresh: Callable[[], None] = _nothing
     see: Callable[[Mapping[int, int], Ours], Proc] = ProcWatch
@@ -91,12 +97,14 @@ class Watchdog:
     _last: Moment | None = None
     _trouble: Sighting | None = None
     _looks: deque[Sighting] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    _moves: deque[frozenset[int]] = field(default_factory=lambda: deque(maxlen=_MOVES))
     _progress_s: float = 0.0
     _stopped_s: dict[int, float] = field(default_factory=dict)
     _looked_s: float = 0.0
 
     def look(self, now: float, facts: Sequence[RankFacts], *, deadline_s: float) -> Ground | None:
         """Look at the ranks; return what shows that the world hangs, if anything does."""
+        self._looked_s = self._looked_s or now
         if self.early == "off" or now < self._looked_s + self.interval_s - _SLACK_S:
             return None
         ground = self._ground(now, facts, deadline_s)
@@ -175,10 +183,23 @@ class Watchdog:
         moved = _moved(before.look if before is not None else None, look)
         labels = main_labels(before.look if before is not None else None, look)
         ranks = tuple(_seen(each, labels, moved) for each, _ in pages)
+        if why == "end":
+            ranks = tuple(self._with_moves(each, look) for each in ranks)
+        else:
+            self._moves.append(moved)
         blockers = self._seeker.search.blockers if self._seeker is not None else ()
         sighting = Sighting(at_s=now, why=why, ranks=ranks, blockers=blockers)
         self._looks.append(sighting)
         return self._note_progress(before, self._last, [last_s for _, last_s in pages], facts)
+
+    def _with_moves(self, seen: RankSighting, look: Look) -> RankSighting:
+        """Add what tells a rank that wakes up again and again from one in a long wait."""
+        process = look.ranks.get(seen.rank)
+        ends_s = process.main.ends_s if process is not None and process.main is not None else None
+        rests_s = None if ends_s in {None, NEVER} else ends_s - look.at_s
+        return replace(
+            seen, moves=tuple(seen.rank in each for each in self._moves), rests_s=rests_s
+        )
 
     def _moment(
         self, now: float, look: Look, pages: tuple[Operations, ...], facts: Sequence[RankFacts]
