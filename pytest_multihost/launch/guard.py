@@ -15,6 +15,7 @@ import select
 import signal
 import time
 from collections.abc import Collection, Iterable, Mapping
+from functools import cache, partial
 from pathlib import Path
 
 import psutil
@@ -29,8 +30,11 @@ ORPHANS_S = 5.0
 """Bound for the hunt after orphans: one in uninterruptible sleep cannot be ended by anybody."""
 
 
+_libc = cache(partial(ctypes.CDLL, None, use_errno=True))  # once: the ranks inherit the server's
+
+
 def _prctl(option: int, value: int) -> None:
-    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
+    if _libc().prctl(option, value, 0, 0, 0) != 0:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
 

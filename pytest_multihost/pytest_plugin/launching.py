@@ -36,12 +36,14 @@ class Launching:
         items: The multihost items.
         backends: The backends they use, by name.
         logs: Folder for the output of servers.
+        forks: How many ranks the items have.
     """
 
     config: pytest.Config
     items: Sequence[pytest.Item]
     backends: Mapping[str, Backend]
     logs: Path
+    forks: int
 
     def ladder(self, mode: str, env: Mapping[str, str]) -> Ladder:
         """Return the ways of launching to try, the cheapest first.
@@ -63,7 +65,8 @@ class Launching:
 
     def _fork(self) -> ServerConnection:
         run = partial(run_rank, find_item=find_item_in(self.items), backends=self.backends)
-        prepare = partial(prepare_server, self.config, list(self.backends.values()))
+        backends = list(self.backends.values())
+        prepare = partial(prepare_server, self.config, self.items, backends, forks=self.forks)
         return fork_server(run, prepare)
 
     def _exec(self, env: Mapping[str, str]) -> ServerConnection:
@@ -85,7 +88,7 @@ class Launching:
         """
         order = {**self._order(), "path": path}
         if mode == "server":
-            order = {**order, "backends": list(self.backends)}
+            order = {**order, "backends": list(self.backends), "forks": self.forks}
             return Program(remote.CODE, order, environment, self.logs / log)
         order = {"code": remote.CODE, "rank": order}
         return Program(spawner.CODE, order, environment, self.logs / log)

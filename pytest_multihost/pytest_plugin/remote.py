@@ -128,7 +128,13 @@ def _serve(task: Errand, session: pytest.Session) -> NoReturn:
     run: RunRank = partial(
         run_rank, find_item=find_item_in(session.items, task.problems), backends=backends
     )
-    prepare = partial(prepare_server, session.config, list(backends.values()))
+    prepare = partial(
+        prepare_server,
+        session.config,
+        session.items,
+        list(backends.values()),
+        forks=task.order["forks"],
+    )
     serve_prepared(control_of(task.order), run, prepare, controller=task.order["controller"])
 
 

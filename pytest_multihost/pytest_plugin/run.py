@@ -159,7 +159,8 @@ class Run:
         run_id = self.tally.run_id = workerinput.get("multihost_run_id") or new_run_id()
         folder = _open_folder(self.tally.defaults.artifacts, run_id)
         backends = {plan.backend.name: plan.backend for plan in self.plans.values()}
-        launching = Launching(self.config, items, backends, folder.path)
+        forks = sum(plan.size for plan in self.plans.values())
+        launching = Launching(self.config, items, backends, folder.path, forks)
         self._opened = _Opened(launching, {}, folder)
         for plan in self.plans.values():
             self._ladder(plan)
@@ -301,13 +302,12 @@ class Run:
         data = verdict(result, finding, diagnosis, where).to_json()
         if plan.expected is not None:
             data["expected"] = finding.status == "passed"
+        telling = Telling(str(self.config.rootpath), source_line)
         try:
             if finding.outcome not in ("passed", "skipped"):
-                root = str(self.config.rootpath)
-                write_facts(directory, facts_of(result, plan.symptoms, where, root=root))
+                write_facts(directory, facts_of(result, plan.symptoms, where, root=telling.root))
             write_attempt(directory, data, result.history, origin_s=result.started_s)
             folder.append_verdict(data)
-            telling = Telling(str(self.config.rootpath), source_line)
             told = report_on(
                 result, finding, diagnosis, verdict=data, telling=telling, directory=directory
             )

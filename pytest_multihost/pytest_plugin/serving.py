@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
 
 from pytest_multihost.backends.backend import Backend
+from pytest_multihost.launch.large_pages import WORTH_IT, use_large_pages
 from pytest_multihost.model.errors import CollectedDifferentlyError
-from pytest_multihost.rank.agent import FindItem
+from pytest_multihost.rank.agent import FindItem, prepare_pytest
 from pytest_multihost.rank.environment import thread_variables
 from pytest_multihost.rank.recorder.recording import prepare_recording
 from pytest_multihost.rank.threads import limit_threads
+
+TMP_PATH_PATTERN = r"[\W]"
+"""What pytest's tmp_path replaces in the name of a test."""
 
 ORIGINAL = pytest.StashKey[type[pytest.Item]]()
 """The class that pytest collected an item with."""
@@ -78,13 +83,35 @@ def _missing(nodeid: str, problems: Sequence[str]) -> CollectedDifferentlyError:
     )
 
 
-def prepare_server(config: pytest.Config, backends: Iterable[Backend]) -> None:
-    """Load what every rank needs, with one thread, in the server that all are forked from."""
+def prepare_server(
+    config: pytest.Config,
+    items: Iterable[pytest.Item],
+    backends: Iterable[Backend],
+    *,
+    forks: int,
+) -> None:
+    """Load and do what every rank needs, with one thread, in the server that all are forked from.
+
+    What is done here is done once, and ranks need no copies of the memory that it touches: that is
+    most of what a rank costs.
+
+    Args:
+        config: pytest's configuration.
+        items: What was collected.
+        backends: Those of the tests to come.
+        forks: How many ranks these tests have.
+    """
     variables = thread_variables(os.environ)
     os.environ.update(variables)
     for backend in backends:
         backend.preload()
     config.hook.pytest_multihost_server_start(config=config)
     prepare_recording()
+    prepare_pytest(config)
+    re.sub(TMP_PATH_PATTERN, "_", "")  # compiled
+    for item in items:
+        _ = item.location  # computed once
     if variables:  # the user has not said otherwise
         limit_threads(1)
+    if forks >= WORTH_IT:
+        use_large_pages()

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import os
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
 from os import _exit, getpid  # by name: a test may replace them in their module
@@ -44,6 +43,7 @@ from pytest_multihost.rank.records import (
     warning_record,
 )
 from pytest_multihost.rank.teller import Teller
+from pytest_multihost.rank.ties import forget_setup, tie, untie
 from pytest_multihost.rank.world import World, enter_world
 
 FindItem = Callable[[str], pytest.Item]
@@ -51,14 +51,8 @@ FindItem = Callable[[str], pytest.Item]
 MAX_REPR = 200_000
 """Characters of a failure's representation that travel; nobody reads the middle of more."""
 
-_NOT_IN_A_RANK = (
-    "timeout",  # pytest-timeout: its SIGALRM would fire in a rank, unseen; our clock decides
-    "faulthandler",  # its one global timer and its descriptor belong to the controller
-    "pdbinvoke",
-    "pdbtrace",
-    "reportlog_plugin",  # writes the controller's file
-)
-"""Plugins of the controller that must not act in a rank, by the names they register."""
+_PLUGIN = "multihost_rank"
+"""The name by which the hooks of this module are registered."""
 
 
 def run_rank(
@@ -113,7 +107,7 @@ def live(
         atexit._clear()  # noqa: SLF001 - as in hygiene
         enter_world(World(spec, backend, channel, the_recorder()))
         _put_pytest_in_order(item.config, spec)
-        _forget_setup(item.session)
+        forget_setup(item.session)
         _prepare_examples(item, spec, channel)
         teller.tell("ready")
         teller.await_gate("go")
@@ -163,8 +157,8 @@ def _armed(item: pytest.Item, spec: RankSpec, teller: Teller) -> Points:
 
 
 def _run_test(item: pytest.Item, teller: Teller, points: Points) -> None:
-    plugin = _RankPlugin(item.config, teller, points)
-    item.config.pluginmanager.register(plugin, "multihost_rank")
+    plugin: _RankPlugin = item.config.pluginmanager.get_plugin(_PLUGIN)  # type: ignore[assignment] # ours
+    plugin.enter(teller, points)
     item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
 
 
@@ -186,78 +180,41 @@ def _leave(teller: Teller) -> NoReturn:
         _exit(0)
 
 
-def _put_pytest_in_order(config: pytest.Config, spec: RankSpec) -> None:
-    """Cut what ties this copy of pytest to the controller's files and terminal."""
+def prepare_pytest(config: pytest.Config) -> None:
+    """Cut what ties this copy of pytest to the controller, and take part in its hooks.
+
+    Done in the server, once for all ranks that it will fork: in each of them it would make a copy
+    of hundreds of pages of memory.
+    """
     manager = config.pluginmanager
-    for name in _NOT_IN_A_RANK:
-        if manager.has_plugin(name):
-            manager.unregister(name=name)
-    _stop_capturing(config)
-    reporter: Any = manager.get_plugin("terminalreporter")
-    if reporter is not None:
-        reporter._tw._file = sys.stdout  # noqa: SLF001 - no public setter
-    _redirect_log_file(manager.get_plugin("logging-plugin"))
+    if manager.has_plugin(_PLUGIN):
+        return
+    untie(config)
+    manager.register(_RankPlugin(config), _PLUGIN)
+
+
+def _put_pytest_in_order(config: pytest.Config, spec: RankSpec) -> None:
+    """Tie this copy of pytest to the files of this rank."""
+    prepare_pytest(config)
+    tie(config)
     base = Path(spec.scratch, f"rank-{spec.rank}")
     base.mkdir(mode=0o700)
     config._tmp_path_factory._basetemp = base  # type: ignore[attr-defined]  # noqa: SLF001
-    sys.breakpointhook = _refuse_breakpoint
-
-
-def _forget_setup(session: pytest.Session) -> None:
-    """Start with nothing set up, also when the server was forked in the middle of a run.
-
-    A server that replaces a dead one is forked while the controller has an item on its stack.
-    """
-    state: Any = session._setupstate  # noqa: SLF001 - no public way
-    session._setupstate = type(state)()  # noqa: SLF001
-
-
-def _redirect_log_file(logging_plugin: Any) -> None:  # noqa: ANN401 - private to pytest
-    """Send what would go to the controller's --log-file into the rank's log."""
-    handler = logging_plugin.log_file_handler if logging_plugin is not None else None
-    if handler is None or handler.baseFilename == os.devnull:  # no log file was asked for
-        return
-    replaced = handler.setStream(sys.stderr)
-    if replaced is not None:  # left open, it would be a ResourceWarning
-        replaced.close()
-
-
-def _stop_capturing(config: pytest.Config) -> None:
-    """Let the rank print into its log; capsys and capfd still work.
-
-    pytest's global capture keeps output in an unnamed temporary file that is gone when the rank
-    is killed, which is just when it is wanted. The log is read back into the report.
-    """
-    capture: Any = config.pluginmanager.get_plugin("capturemanager")
-    if capture is None:  # -p no:capture
-        return
-    stdout, stderr, descriptors = sys.stdout, sys.stderr, (os.dup(1), os.dup(2))
-    capture.read_global_capture()
-    capture.stop_global_capturing()
-    for target, descriptor in zip((1, 2), descriptors, strict=True):
-        os.dup2(descriptor, target)
-        os.close(descriptor)
-    sys.stdout, sys.stderr = stdout, stderr
-    capture._method = "no"  # noqa: SLF001 - no public setter
-    capture.start_global_capturing()
-
-
-def _refuse_breakpoint(*_: object, **__: object) -> NoReturn:
-    message = (
-        "breakpoint() in a rank: a rank has no terminal."
-        " Attach with `py-spy dump --pid`, or run the test with ranks=1 outside the marker."
-    )
-    raise RuntimeError(message)
 
 
 class _RankPlugin:
     """The hooks of this package inside a rank."""
 
-    def __init__(self, config: pytest.Config, teller: Teller, points: Points) -> None:
+    _teller: Teller
+    _points: Points
+
+    def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._teller = teller
-        self._points = points
         self._is_in_body = False
+
+    def enter(self, teller: Teller, points: Points) -> None:
+        """Become this rank's."""
+        self._teller, self._points = teller, points
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:

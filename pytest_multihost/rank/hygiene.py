@@ -22,9 +22,6 @@ from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.rank.environment import foreign_variables, rank_variables
 from pytest_multihost.rank.tasks import answer_for_tasks
 
-_keep_open: list[io.BufferedWriter] = []
-"""faulthandler writes to a bare descriptor number: the file must live as long as the process."""
-
 
 def put_in_order(spec: RankSpec) -> None:
     """Make this forked process a rank: streams, signals, environment, randomness, dumps."""
@@ -113,8 +110,7 @@ def _arm_faulthandler(stacks: Path) -> None:
     """Have fatal signals end up in the log, and stacks in their files when they are asked for."""
     faulthandler.enable(file=2)
     for kind, path in (("threads", stacks), ("main", stacks.with_suffix(".main"))):
-        file = path.open("wb", buffering=0)
-        _keep_open.append(file)  # type: ignore[arg-type]
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)  # open for good
         number, is_all = dump_signal(kind), kind == "threads"  # type: ignore[arg-type]
         faulthandler.register(number, file=file, all_threads=is_all, chain=False)
     answer_for_tasks(dump_signal("tasks"), stacks.with_suffix(".tasks"))

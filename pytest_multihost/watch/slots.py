@@ -18,15 +18,16 @@ import mmap
 import os
 import struct
 import threading
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
 from pytest_multihost.analysis.ranks import spans
 from pytest_multihost.model.operation import GroupKey, Operation, OperationKind, Operations
 from pytest_multihost.model.stack import Frame
+from pytest_multihost.watch.shared import call_in_children, new_map, nowhere
 
 RECORDS = 1024
 """How many operations of a rank are remembered."""
@@ -89,11 +90,6 @@ class Call:
     count_at: int
 
 
-def _nowhere() -> mmap.mmap:
-    """Return memory that nobody reads."""
-    return mmap.mmap(-1, _SIZE)
-
-
 @dataclass(slots=True, weakref_slot=True)
 class SlotPage:
     """A rank's own slot page, to write to.
@@ -106,7 +102,7 @@ class SlotPage:
     """
 
     path: Path = Path(os.devnull)
-    _map: mmap.mmap = field(default_factory=_nowhere)
+    _map: mmap.mmap = field(default_factory=partial(nowhere, _SIZE))
     _texts: dict[str, int] = field(default_factory=dict)
     _end_of_texts: int = _TEXTS_AT
     _groups: dict[GroupKey, int] = field(default_factory=dict)
@@ -128,19 +124,14 @@ class SlotPage:
         """
         head, texts = bytearray(self._map[:_RECORDS_AT]), self._map[_TEXTS_AT : self._end_of_texts]
         _HEADER.pack_into(head, 0, _MAGIC, len(self._texts))
-        with path.open("x+b") as file:
-            # at once: each page that is touched through the mapping is a fault
-            file.write(b"".join((head, _UNUSED, bytes(_STRIDE), texts)))
-            file.truncate(_SIZE)
-            new = mmap.mmap(file.fileno(), _SIZE)
-        self.path, self._map = path, new
+        self._map = new_map(path, _SIZE, (head, _UNUSED, bytes(_STRIDE), texts))
+        self.path = path
         self._view()
-        in_child = weakref.WeakMethod(self.forget)
-        os.register_at_fork(after_in_child=lambda: _call_if_alive(in_child))
+        call_in_children(self.forget)
 
     def forget(self) -> None:
         """Write to nowhere from now on: what a forked child does is not what the rank does."""
-        self._map = _nowhere()
+        self._map = nowhere(_SIZE)
         self._view()
 
     def _view(self) -> None:
@@ -285,12 +276,6 @@ class SlotPage:
         """Note that the operation noted at `at` was left by an exception, and by which."""
         self._halves[at * 2 + _FLAGS_AT // 4] = _FAILED | self.detail(error) << _ERROR_BITS
         self._words[at + _ENDED] = now_ns
-
-
-def _call_if_alive(method: weakref.WeakMethod[Callable[[], None]]) -> None:
-    call = method()
-    if call is not None:
-        call()
 
 
 def read_slots(path: Path, *, rank: int) -> Operations:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -28,6 +29,7 @@ ARTIFACT_BYTES_ONCE = 1500
 PROC_OPENS = 4
 PROC_OPENS_ONCE = 5
 GLANCE_READS = 6
+PAGE_FAULTS = 2100
 ENTRY_MODULES = 18
 
 # In the controller, and by inheritance in the server: what was done between the start of a test
@@ -39,6 +41,7 @@ from pytest_multihost.watch import watchdog
 
 PLACE = pathlib.Path(__file__).parent
 FORKS = os.open(PLACE / "forks", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+FAULTS = os.open(PLACE / "faults", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
 CONTROLLER = os.getpid()
 counts = {"frame_bytes": 0, "proc_opens": 0, "looks": 0}
 before, found = {}, []
@@ -48,6 +51,11 @@ def audit(event, args):
         os.write(FORKS, b"x")
     elif event == "open" and os.getpid() == CONTROLLER and str(args[0]).startswith("/proc/"):
         counts["proc_opens"] += 1
+
+def wait4(*args, wait=os.wait4):
+    found = wait(*args)
+    os.write(FAULTS, f"{found[2].ru_minflt}\\n".encode())
+    return found
 
 def counted(owner, name, key, amount):
     original = getattr(owner, name)
@@ -60,6 +68,7 @@ def now():
     return {**counts, "forks": os.fstat(FORKS).st_size}
 
 sys.addaudithook(audit)
+os.wait4 = wait4
 counted(wire.Decoder, "feed", "frame_bytes", len)
 counted(watchdog.Watchdog, "_see", "looks", lambda *_: 1)
 
@@ -115,6 +124,13 @@ def counts(place: Path) -> Mapping[int, Mapping[str, int]]:
 def test_each_rank_is_one_fork_and_there_is_no_other(counts, size: int) -> None:
     """No helper process, no trial fork: they are paid once a run, not once a test."""
     assert counts[size]["forks"] == size
+
+
+def test_a_rank_copies_few_pages_of_the_servers_memory(place: Path) -> None:
+    """That is most of what a rank costs: what can be done before the fork is done there."""
+    faults = [int(line) for line in (place / "faults").read_text().splitlines()]
+    assert len(faults) == 2 * sum(SIZES)
+    assert statistics.median(faults) <= PAGE_FAULTS
 
 
 @pytest.mark.parametrize("size", SIZES)

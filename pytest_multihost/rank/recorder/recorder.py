@@ -183,9 +183,7 @@ class Recorder:
         """Return where the user is, None if the frame is not the user's."""
         code = frame.f_code
         self._codes.append(code)  # alive, so that no other gets its address
-        if (
-            code.co_filename == _AGENT
-        ):  # below is what forked the rank: dozens of frames
+        if code.co_filename == _AGENT:  # below is what forked the rank: dozens of frames
             self._places[id(code), frame.f_lasti] = _NOWHERE
             return _NOWHERE
         if is_library(code.co_filename):
