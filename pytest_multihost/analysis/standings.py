@@ -7,6 +7,7 @@ up waiting counts as still waiting, and whoever came too late for it had not com
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 
 from pytest_multihost.analysis.facts import RankFacts
 from pytest_multihost.analysis.outcome import Finding, RankFinding, Symptoms, matches
@@ -20,11 +21,17 @@ _FREE = frozenset({"SLEEPING", "IO", "RUNNING", "CHILD", "DISK"})
 
 _DEADLINES = ("overrun", "startup-overrun")
 
-_MOVES = 2
-"""At how many of the last looks a rank must have moved to be running or waking up."""
+_LOOKS = 8
+"""How many of the last looks, four a second, show who was running to the end."""
 
 _LATE_LOOKS = 5
-"""Among how many of the very last ones one of them must be. Four make a second."""
+"""Among how many of these it must have moved: else it has begun a long wait."""
+
+_MOVES = 2
+"""How often it must have moved among them."""
+
+_SHORT_S = 6.0
+"""How long a wait is at most that is taken up again and again."""
 
 _SAME_MOMENT_S = 0.5
 """How long before its exception a rank may have left the operation that raised it."""
@@ -77,23 +84,28 @@ def _is_symptom_first(finding: Finding) -> bool:
 
 
 def _restless(result: WorldResult) -> frozenset[int]:
-    """Return the ranks whose main thread was still running, or waking up, before the deadline.
+    """Return the ranks that were still running at the deadline, or waking up again and again.
 
-    One that wakes up each second has moved at every fourth look; one that has begun a long wait has
-    not moved at the last ones. Where a world ends sooner, say because the others' runtime gave up,
-    a rank that runs is late: it may be between two long reads.
+    Where a world ends sooner, say because the others' runtime gave up, a rank that runs is late:
+    it may be between two long reads.
     """
-    if result.ending not in _DEADLINES:
+    if result.ending not in _DEADLINES or not result.sightings:
         return frozenset()
-    moves: dict[int, list[bool]] = {}
-    for sighting in result.sightings:
-        for each in sighting.ranks if sighting.why == "tick" else ():
-            moves.setdefault(each.rank, []).append(each.has_moved)
-    return frozenset(rank for rank, moved in moves.items() if _is_restless(moved))
+    return frozenset(each.rank for each in result.sightings[-1].ranks if is_restless(each))
 
 
-def _is_restless(moved: Sequence[bool]) -> bool:
-    return sum(moved) >= min(_MOVES, len(moved)) and any(moved[-_LATE_LOOKS:])
+def is_restless(seen: RankSighting) -> bool:
+    """Tell whether a rank ran to the end, or waited a little again and again.
+
+    One that had work to do and then began a long wait has moved, too, but not at the last looks. A
+    wait that is short, and before which it had moved, stood still and moved, is one of many.
+    """
+    last = seen.moves[-_LOOKS:]
+    if sum(last) >= min(_MOVES, len(last)) and any(last[-_LATE_LOOKS:]):
+        return True
+    is_short = seen.rests_s is not None and seen.rests_s <= _SHORT_S
+    starts = [now for was, now in pairwise((False, *seen.moves)) if now and not was]
+    return is_short and len(starts) >= _MOVES
 
 
 def _standing(

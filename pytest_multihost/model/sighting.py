@@ -37,6 +37,8 @@ class RankSighting:
         entered: Each of its groups with the sequence of the last collective that it entered there.
         locks: Ranks that hold a file lock which it waits for.
         has_moved: Whether its main thread has run since the last look, if only to wait again.
+        moves: At the end: the same at each of the last looks, the oldest first, four a second.
+        rests_s: In how many seconds its wait ends by itself; None where it has no limit.
         holds_gil: Whether native code on its main thread is seen to hold the interpreter.
         native: Where native frames were read: those of the main thread, and of the one that tells
             of an operation.
@@ -49,6 +51,8 @@ class RankSighting:
     entered: tuple[tuple[GroupKey, int], ...] = ()
     locks: tuple[int, ...] = ()
     has_moved: bool = False
+    moves: tuple[bool, ...] = ()
+    rests_s: float | None = None
     holds_gil: bool = False
     native: tuple[NativeThread, ...] = ()
 
