@@ -114,3 +114,19 @@ def test_child_waits_for_its_parent(world) -> None:
         child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
         child.wait()
     world.barrier()
+
+
+@hang("straggler", ranks=3, backend="gloo", culprits=[2], waiting=[0, 1], where="recv")
+def test_pipe_of_a_child_that_has_ended(world) -> None:
+    """A rank waits for what a child sends; it has ended, and its end is open in the rank as well.
+
+    Source: https://docs.python.org/3/library/multiprocessing.html#pipes-and-queues (EOFError only
+    once the other end is closed)
+    """
+    if world.rank == 2:
+        context = multiprocessing.get_context("fork")
+        mine, theirs = context.Pipe()
+        context.Process(target=os._exit, args=(0,)).start()
+        mine.recv()
+        theirs.close()
+    meet()

@@ -8,9 +8,10 @@ import torch
 import torch.distributed as dist
 from expectation import hang
 from mishaps import FOREVER_S
-from torch.distributed import all_reduce
+from torch.distributed import all_reduce, checkpoint
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn.parallel import DistributedDataParallel
 
 
@@ -255,3 +256,37 @@ def test_group_that_the_code_makes_itself(world) -> None:
     if world.rank == 1:
         read_shard()
     meet()
+
+
+@hang("straggler", ranks=4, backend="gloo", culprits=[3], waiting=[0, 1, 2], where="time.sleep")
+def test_future_of_a_work(world) -> None:
+    """Ranks wait for a work's future, not for the work.
+
+    Source: field report class: communication hooks, which hand futures on
+    """
+    if world.rank == 3:
+        time.sleep(FOREVER_S)
+    dist.all_reduce(torch.ones(2), async_op=True).get_future().wait()
+
+
+@hang("straggler", ranks=4, backend="gloo", culprits=[1], waiting=[0, 2, 3], where="time.sleep")
+def test_sharded_tensor_is_gathered_without_one(world) -> None:
+    """A DTensor is made whole, which is a functional collective below.
+
+    Source: field report class: full_tensor() or redistribute() inside a condition
+    """
+    mesh = init_device_mesh("cpu", (world.size,))
+    mine = DTensor.from_local(torch.ones(2, 2), mesh, [Shard(0)], run_check=False)
+    if world.rank == 1:
+        time.sleep(FOREVER_S)
+    assert mine.redistribute(mesh, [Replicate()]).to_local().sum() == 4 * world.size
+
+
+@hang("finished", ranks=4, backend="gloo", culprits=[1, 2, 3], waiting=[0])
+def test_checkpoint_on_the_primary_only(world, shared_tmp_path) -> None:
+    """Only the primary calls the save, which is a collective.
+
+    Source: https://docs.pytorch.org/docs/stable/distributed.checkpoint.html (all ranks must call)
+    """
+    if world.is_primary:
+        checkpoint.save({"weight": torch.ones(3)}, checkpoint_id=str(shared_tmp_path / "step-1"))

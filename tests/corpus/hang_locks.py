@@ -190,3 +190,19 @@ def test_lock_file_left_behind(world, shared_tmp_path) -> None:
         while lock.exists():
             time.sleep(0.1)
     meet()
+
+
+@hang("deadlock", ranks=2, backend="none")
+def test_two_file_locks_in_opposite_order(world, shared_tmp_path) -> None:
+    """Each rank holds the lock file that the other one asks for.
+
+    Source: field report class: a lock for the cache and one for the index, taken in either order
+    """
+    names = ("cache", "index") if world.is_primary else ("index", "cache")
+    with (
+        (shared_tmp_path / names[0]).open("w") as first,
+        (shared_tmp_path / names[1]).open("w") as second,
+    ):
+        fcntl.flock(first, fcntl.LOCK_EX)
+        world.barrier()
+        fcntl.flock(second, fcntl.LOCK_EX)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import queue
 import threading
 import time
 
@@ -90,3 +92,27 @@ def test_end_of_a_chain_retries_for_ever(world, shared_tmp_path) -> None:
     if world.rank == 1:
         dist.barrier(second)
     dist.barrier(first)
+
+
+@hang("livelock", ranks=3, backend="gloo", culprits=[0], waiting=[1, 2], by=BY_DEADLINE)
+def test_asks_a_queue_twice_a_second(world) -> None:
+    """The primary takes from a queue that nothing fills, half a second at a time.
+
+    Source: field report class: queue.get(timeout=...) in a loop, to stay interruptible
+    """
+    asked = queue.Queue()
+    while world.is_primary:
+        with contextlib.suppress(queue.Empty):
+            asked.get(timeout=0.5)
+    meet()
+
+
+@hang("livelock", ranks=2, backend="gloo", culprits=[1], waiting=[0], by=BY_DEADLINE)
+def test_looks_every_other_second(world, shared_tmp_path) -> None:
+    """A rank looks for a marker at long intervals, and it never comes.
+
+    Source: https://github.com/mosaicml/composer/pull/2071 (the same, with a longer sleep)
+    """
+    while world.rank == 1 and not (shared_tmp_path / "done").exists():
+        time.sleep(1.5)
+    meet()

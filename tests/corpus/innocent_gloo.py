@@ -301,3 +301,25 @@ def test_store_of_its_own_is_set_by_a_thread(world) -> None:
         threading.Timer(4, store.clone().set, ("ready", "yes")).start()  # of its own connection
     store.wait(["ready"])
     meet()
+
+
+@innocent(ranks=3, backend="none")
+def test_host_of_a_store_waits_for_a_late_worker(world) -> None:
+    """The rank that hosts the store asks it again and again how many have come.
+
+    Source: https://github.com/pytorch/pytorch/issues/15638 (the same, and the last one comes)
+    """
+    if world.rank == 2:
+        time.sleep(5)
+    dist.init_process_group("gloo")
+
+
+@innocent(ranks=2, backend="gloo")
+def test_primary_compiles_a_model(world) -> None:
+    """torch.compile starts compilers and workers of its own.
+
+    Source: field report class: the first step compiles, on one rank longer than on the others
+    """
+    if world.is_primary:
+        assert torch.compile(lambda x: (x.sin() + 1).sum())(torch.zeros(1000)) == 1000
+    dist.barrier()

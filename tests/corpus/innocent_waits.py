@@ -397,3 +397,75 @@ def test_expected_failure(world) -> None:
     if world.rank == 1:
         time.sleep(3)
     raise AssertionError("as always")
+
+
+@innocent(ranks=2, backend="none")
+def test_timer_signal_is_waited_for(world) -> None:
+    """The wait is for a signal that a timer sends to this process.
+
+    Source: field report class: sigwait() as a sleep
+    """
+    if world.is_primary:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+        signal.setitimer(signal.ITIMER_REAL, LONG_S)
+        assert signal.sigwait({signal.SIGALRM}) == signal.SIGALRM
+    world.barrier()
+
+
+@innocent(ranks=2, backend="none")
+def test_datagram_from_outside(world) -> None:
+    """A rank waits for a datagram of a process that is no rank.
+
+    Source: field report class: discovery and metrics over UDP
+    """
+    if world.is_primary:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as mine:
+            mine.bind(("127.0.0.1", 0))
+            later = f"import socket, time; time.sleep({LONG_S}); mine = {mine.getsockname()!r}; "
+            send = "socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', mine)"
+            with python_child(later + send):
+                assert mine.recv(1) == b"x"
+    world.barrier()
+
+
+@innocent(ranks=2, backend="none")
+def test_pipe_of_an_orphan(world) -> None:
+    """The shell is gone, what it has left in the background still writes.
+
+    Source: field report class: start-up scripts that leave a helper behind
+    """
+    if world.is_primary:
+        script = f"(sleep {LONG_S}; echo done) &"
+        told = subprocess.run(["sh", "-c", script], capture_output=True, check=True).stdout
+        assert told == b"done\n"
+    world.barrier()
+
+
+@innocent(ranks=2, backend="none")
+def test_lock_of_a_child_that_lives(world) -> None:
+    """A forked child holds a shared lock for a while, beside one that has ended.
+
+    Source: https://github.com/python/cpython/issues/82265 (the same, and the child lives)
+    """
+    if world.is_primary:
+        subprocess.Popen(["true"])
+        context = multiprocessing.get_context("fork")
+        lock = context.Lock()
+        lock.acquire()
+        child = context.Process(target=lambda: (time.sleep(LONG_S), lock.release()))
+        child.start()
+        with lock:
+            child.join()
+    world.barrier()
+
+
+@innocent(ranks=2, backend="none")
+def test_native_code_keeps_the_interpreter_for_a_while(world) -> None:
+    """Another thread asks for its turn all the time, and gets it in the end.
+
+    Source: https://github.com/hw-native-sys/simpler/issues/721 (the same, and it ends)
+    """
+    if world.is_primary:
+        threading.Thread(target=lambda: [time.sleep(0.01) for _ in range(500)], daemon=True).start()
+        ctypes.PyDLL(None).sleep(LONG_S)
+    world.barrier()
