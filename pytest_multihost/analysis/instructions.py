@@ -10,8 +10,8 @@ from __future__ import annotations
 BYTES = 8
 """How many bytes before an address are needed to judge it."""
 
-# Intel's manual, volume 2, CALL: E8 and a distance of four bytes, or FF with 2 in the middle bits of
-# the next byte, of which the whole is two to seven bytes long.
+# Intel's manual, volume 2, CALL: E8 and a distance of four bytes, or FF with 2 in the middle bits
+# of the next byte, of which the whole is two to seven bytes long.
 _NEAR, _NEAR_SIZE = 0xE8, 5
 _INDIRECT, _INDIRECT_SIZES = 0xFF, (2, 3, 4, 6, 7)
 
