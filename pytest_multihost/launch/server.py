@@ -263,24 +263,46 @@ def _fork_ranks(
     streams: Mapping[int, socket.socket],
     header: Mapping[str, Any],
 ) -> list[int]:
-    pids = []
-    for rank, stream in streams.items():
-        place = RankSpec(
-            world=spec,
-            rank=rank,
-            directory=header["directory"],
-            scratch=header["scratch"],
-            ports=tuple(header["ports"]),
+    """Fork the ranks, one right after the other.
+
+    After a fork the server copies each page that it writes to, as a rank does. So what can be done
+    before the first fork or after the last is not done between them.
+    """
+    forks = [
+        partial(
+            fork_rank,
+            RankSpec(
+                world=spec,
+                rank=rank,
+                directory=header["directory"],
+                scratch=header["scratch"],
+                ports=tuple(header["ports"]),
+            ),
+            stream,
+            close=[each.fileno() for each in streams.values() if each is not stream],
+            run_rank=server.run_rank,
+            enter=partial(_enter, server, rank),
         )
-        others = [each.fileno() for each in streams.values() if each is not stream]
-        close = _descriptors(server) + others
-        enter = partial(server.network.enter, rank) if server.network is not None else None
-        pid = fork_rank(place, stream, close=close, run_rank=server.run_rank, enter=enter)
-        descriptor = os.pidfd_open(pid)
-        server.alive[descriptor] = (rank, pid)
-        server.selector.register(descriptor, selectors.EVENT_READ)
-        pids.append(pid)
+        for rank, stream in streams.items()
+    ]
+    pids: list[int] = []
+    try:
+        for fork in forks:
+            pids.append(fork())  # noqa: PERF401 - those before one that fails must be known
+    finally:
+        for rank, pid in zip(streams, pids, strict=False):
+            descriptor = os.pidfd_open(pid)
+            server.alive[descriptor] = (rank, pid)
+            server.selector.register(descriptor, selectors.EVENT_READ)
     return pids
+
+
+def _enter(server: _Server, rank: int) -> None:
+    """Become a rank: move onto its host, where that is not the server's, and close what is ours."""
+    if server.network is not None:
+        server.network.enter(rank)
+    for descriptor in _descriptors(server):
+        os.close(descriptor)
 
 
 def _descriptors(server: _Server) -> list[int]:

@@ -337,7 +337,7 @@ def _is_expected(item: pytest.Item, error: BaseException) -> bool:
 
 
 def _serialized(config: pytest.Config, report: pytest.TestReport) -> dict[str, Any]:
-    text = report.longreprtext
+    text = report.longreprtext if report.longrepr is not None else ""
     if len(text) > MAX_REPR:
         report.longrepr = shortened(text, MAX_REPR)
     data: dict[str, Any] = config.hook.pytest_report_to_serializable(config=config, report=report)

@@ -19,6 +19,7 @@ from pytest_multihost.model.event import Event
 KEPT_RUNS = 3
 _MAX_NAME = 120
 _RUN_ID = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\dZ-(\d+)")
+_STACKS = re.compile(r"rank-.*\.(stacks|main)")
 _IGNORE = "# Written by pytest-multihost-hangs.\n*\n"
 
 
@@ -117,10 +118,11 @@ def write_attempt(
     """Write one attempt's verdict and history, and remove stack files that nobody filled."""
     text = json.dumps(verdict, indent=1, allow_nan=False)
     (directory / "verdict.json").write_text(text + "\n", encoding="utf-8")
-    with (directory / "history.jsonl").open("w", encoding="utf-8") as file:
-        for event in history:
-            file.write(json.dumps(event.to_json(origin_s=origin_s), default=repr) + "\n")
-    for path in (*directory.glob("rank-*.stacks"), *directory.glob("rank-*.main")):
-        if path.stat().st_size == 0:
-            with contextlib.suppress(OSError):
-                path.unlink()
+    encode = json.JSONEncoder(default=repr).encode
+    lines = [encode(event.to_json(origin_s=origin_s)) + "\n" for event in history]
+    (directory / "history.jsonl").write_text("".join(lines), encoding="utf-8")
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if _STACKS.fullmatch(entry.name) and entry.stat().st_size == 0:
+                with contextlib.suppress(OSError):
+                    Path(entry).unlink()
