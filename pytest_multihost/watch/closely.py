@@ -21,8 +21,8 @@ from pytest_multihost.analysis.native import operation_of
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.sighting import RankSighting
 from pytest_multihost.model.stack import NativeThread
-from pytest_multihost.watch.flight import ask, flight_path, read_flight
-from pytest_multihost.watch.native import native_threads
+from pytest_multihost.watch.flight import ask, flight_path, has_answered, read_flight
+from pytest_multihost.watch.native import NativeLook
 from pytest_multihost.watch.spy import py_spy
 
 FLIGHT_S = 0.2
@@ -50,16 +50,15 @@ def with_flight(
 ) -> tuple[RankSighting, ...]:
     """Add what torch's flight recorders know of `asked` ranks and our own records do not."""
     since_s = time.monotonic()
-    for rank in asked:
-        ask(scratch, rank)
-    deadline_s, waiting = since_s + FLIGHT_S, set(asked)
+    waiting = {rank for rank in asked if ask(scratch, rank)}
+    deadline_s = since_s + FLIGHT_S
     found = {}
     while waiting and time.monotonic() < deadline_s:
         time.sleep(_POLL_S)
         for rank in tuple(waiting):
-            told = read_flight(flight_path(scratch, rank), rank=rank, since_s=since_s)
-            if told.recent or told.entered:
-                found[rank] = told
+            path = flight_path(scratch, rank)
+            if has_answered(path, since_s=since_s):
+                found[rank] = read_flight(path, rank=rank, since_s=since_s)
                 waiting.discard(rank)
     return tuple(
         replace(
@@ -74,22 +73,21 @@ def with_flight(
 
 
 def with_native(
-    ranks: Sequence[RankSighting], pids: Mapping[int, int], at_s: float
-) -> tuple[tuple[RankSighting, ...], tuple[str, ...]]:
-    """Add the operations that native frames show; and say what could not be seen, and why."""
-    look = native_threads(pids)
+    ranks: Sequence[RankSighting], pids: Mapping[int, int], look: NativeLook, at_s: float
+) -> tuple[RankSighting, ...]:
+    """Add the operations that the native frames of these ranks show."""
     everybody = tuple(seen.rank for seen in ranks)
     found = {
         rank: operation_of(threads, group=everybody, at_s=at_s)
         for rank, threads in look.threads.items()
+        if rank in pids
     }
-    added = (
+    return tuple(
         _with(seen, found[seen.rank], look.threads[seen.rank], pids[seen.rank])
         if seen.rank in found
         else seen
         for seen in ranks
     )
-    return tuple(added), look.lacking
 
 
 def _with(

@@ -29,8 +29,10 @@ def flight_path(scratch: str | Path, rank: int) -> Path:
     return Path(scratch, f"rank-{rank}.flight.json")
 
 
-def ask(scratch: str | Path, rank: int) -> None:
-    """Ask a rank; never waits for it. It answers within milliseconds, or not at all.
+def ask(scratch: str | Path, rank: int) -> bool:
+    """Ask a rank, and return whether anybody is there to answer; never waits for it.
+
+    It answers within milliseconds, or not at all.
 
     Nobody answers in a rank without torch, in one that is stopped or dead, and while native code
     holds the interpreter.
@@ -38,9 +40,10 @@ def ask(scratch: str | Path, rank: int) -> None:
     with contextlib.suppress(OSError):  # nobody reads, or enough has been asked
         descriptor = os.open(ask_path(scratch, rank), os.O_WRONLY | os.O_NONBLOCK)
         try:
-            os.write(descriptor, b"?")
+            return os.write(descriptor, b"?") == 1
         finally:
             os.close(descriptor)
+    return False
 
 
 def write_flight(path: Path, at_s: float, operations: Operations) -> None:
@@ -59,6 +62,14 @@ def write_flight(path: Path, at_s: float, operations: Operations) -> None:
     draft = path.with_suffix(".draft")
     draft.write_text(json.dumps(data), encoding="utf-8")
     draft.replace(path)
+
+
+def has_answered(path: Path, *, since_s: float) -> bool:
+    """Return whether there is an answer from after `since_s`, if only that nothing is known."""
+    try:
+        return bool(json.loads(path.read_text(encoding="utf-8"))["at_s"] >= since_s)
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
 
 
 def read_flight(path: Path, *, rank: int, since_s: float = 0.0) -> Operations:

@@ -69,7 +69,7 @@ def native_threads(pids: Mapping[int, int], *, budget_s: float = BUDGET_S) -> Na
     Returns within the budget of all processes together; twice that where one reader is refused.
 
     Args:
-        pids: Process id of each rank to look at. Ranks of jax cost 0.5 CPU seconds for the symbols
+        pids: Process id of each rank to look at. Ranks of jax cost 0.15 CPU seconds for the symbols
             of its library, and 0.05 for each rank.
         budget_s: Seconds for each process.
     """

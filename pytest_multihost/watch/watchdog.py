@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -28,6 +29,7 @@ from pytest_multihost.model.sighting import RankSighting, Sighting, Why
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.watch.closely import is_unclear, with_flight, with_holders, with_native
 from pytest_multihost.watch.descriptors import Ours
+from pytest_multihost.watch.native import native_threads
 from pytest_multihost.watch.proc import ProcWatch
 from pytest_multihost.watch.seeker import Proc, Seeker, has_woken
 from pytest_multihost.watch.slots import glimpse_slots, read_slots, slots_path
@@ -272,14 +274,20 @@ class Watchdog:
             answering = [each.rank for each in facts if not each.is_gone]
             ranks = with_flight(ranks, self.scratch, answering)
             unclear = {s.rank: alive[s.rank] for s in ranks if is_unclear(s) and s.rank in alive}
-            ranks = with_holders(ranks, unclear)
             asked = {s.rank: unclear[s.rank] for s in ranks if s.rank in unclear and self._asks(s)}
-            if asked:
-                ranks, lacking = with_native(ranks, asked, now)
+            with ThreadPoolExecutor(1) as pool:  # two sorts of readers, which both start slowly
+                reading = pool.submit(native_threads, asked) if asked else None
+                ranks = with_holders(ranks, unclear)
+            if reading is not None:
+                telling = {
+                    s.rank: asked[s.rank] for s in ranks if s.rank in asked and self._asks(s)
+                }
+                ranks = with_native(ranks, telling, reading.result(), now)
+                lacking = reading.result().lacking
         self._looks.append(replace(last, ranks=ranks, lacking=lacking, notes=self.notes))
 
     def _asks(self, seen: RankSighting) -> bool:
-        """Whether a rank's native frames may tell of an operation. Reading jax's takes a second."""
+        """Whether a rank's native frames may tell of an operation."""
         return seen.label == "BLOCKED" or (self.may_run_jax and not seen.holds_gil)
 
     def _has_long_been_stopped(self, now: float, *, has_progressed: bool) -> bool:
