@@ -18,7 +18,7 @@ import mmap
 import os
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -39,7 +39,7 @@ _TEXT_BYTES = 1 << 18
 _DETAIL_BYTES = _TEXT_BYTES // 2
 _HEADER = struct.Struct("<QQ")  # magic, number of texts
 _MAGIC = 0x315453484D  # "MHST1"
-_RECORD = struct.Struct("<QQQIIIIIIIIIIiiQ")
+RECORD = struct.Struct("<QQQIIIIIIIIIIiiQ")
 """began, ended, waited (ns); sequence, detail; thread, file, line, function; flags; name, kind,
 group; peer, root; its own number."""
 
@@ -48,7 +48,7 @@ _pack_record = struct.Struct("<QQQIIIIIII20sQ").pack_into
 _WHERE = struct.Struct("<IIII")
 _WHERE_AT, _FLAGS_AT = 32, 48
 _ENDED, _WAITED = 1, 2  # in words of eight bytes
-_STRIDE = _RECORD.size
+_STRIDE = RECORD.size
 _COUNTS_AT = _HEADER.size
 _RECORDS_AT = _COUNTS_AT + 8 * GROUPS
 _FIRST, _WORDS = _RECORDS_AT // 8, _STRIDE // 8
@@ -86,7 +86,7 @@ class Call:
     """
 
     data: bytes
-    sequence: itertools.count[int]
+    sequence: Iterator[int]
     count_at: int
 
 
@@ -107,8 +107,9 @@ class SlotPage:
     _end_of_texts: int = _TEXTS_AT
     _groups: dict[GroupKey, int] = field(default_factory=dict)
     _group_texts: list[int] = field(default_factory=list)
-    _sequences: list[itertools.count[int]] = field(default_factory=list)
-    _numbers: itertools.count[int] = field(default_factory=itertools.count)
+    counting: Callable[[int], Iterator[int]] = itertools.count  # or what is quicker to ask in C
+    _sequences: list[Iterator[int]] = field(default_factory=list)
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _words: memoryview = field(init=False)
     _halves: memoryview = field(init=False)
@@ -184,7 +185,7 @@ class SlotPage:
                 number = self._groups.setdefault(key, len(self._groups))
                 if number == len(self._group_texts):
                     self._group_texts.append(text)
-                    self._sequences.append(itertools.count(1))
+                    self._sequences.append(self.counting(1))
                     if number < GROUPS:
                         self._halves[_COUNTS_AT // 4 + 2 * number + 1] = text
         return number
@@ -321,7 +322,7 @@ def glimpse_slots(path: Path, *, rank: int) -> tuple[Operations, float]:
     last_s = max(*began, *ended, *waited) / 1e9
     places = [place for place in range(RECORDS) if began[place] and not ended[place]]
     texts = _texts(data) if places or any(words[_COUNTS_AT // 8 : _FIRST]) else []
-    records = [_RECORD.unpack_from(data, _RECORDS_AT + place * _STRIDE) for place in places]
+    records = [RECORD.unpack_from(data, _RECORDS_AT + place * _STRIDE) for place in places]
     records.sort(key=lambda record: record[-1])
     recent = tuple(_operation(record, texts) for record in records)
     return Operations(rank, recent, dict(_entered(data, texts))), last_s
@@ -344,7 +345,7 @@ def _stable_records(data: bytes, again: bytes, path: Path) -> Iterator[tuple[Any
             if one == two:
                 break
             one, two = two, _reread(path, at)
-        record = _RECORD.unpack(two)
+        record = RECORD.unpack(two)
         if record[0]:
             yield record
 

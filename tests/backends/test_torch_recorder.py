@@ -483,11 +483,15 @@ def _outcomes() -> list[Any]:
 
 def _peel(function: Any) -> Any:  # noqa: ANN401 - of any kind
     """Return what our wrappers hold."""
-    while (
-        isinstance(function, FunctionType) and "pytest_multihost" in function.__code__.co_filename
-    ):
-        function = function.__wrapped__  # type: ignore[attr-defined] # wrappers have it
+    while _is_ours(function):
+        function = function.__wrapped__
     return function
+
+
+def _is_ours(function: Any) -> bool:  # noqa: ANN401 - of any kind
+    if type(function) is FunctionType:
+        return "pytest_multihost" in function.__code__.co_filename
+    return "pytest_multihost" in type(function).__module__
 
 
 def _undo_recording() -> int:

@@ -9,28 +9,42 @@ is what the other ranks must match. What C++ calls in C++ only torch's flight re
 from __future__ import annotations
 
 import contextlib
+from importlib.util import find_spec
 from types import ModuleType
+from typing import Literal
 
+from pytest_multihost.rank.recorder.fast import library
 from pytest_multihost.rank.recorder.imports import after_import
 from pytest_multihost.rank.recorder.recorder import Recorder
 from pytest_multihost.rank.recorder.torch_calls import Calls
 from pytest_multihost.rank.recorder.torch_creation import Creation
+from pytest_multihost.rank.recorder.torch_fast import put_before
 from pytest_multihost.rank.recorder.torch_flight import Flight
 from pytest_multihost.rank.recorder.torch_groups import Groups
 from pytest_multihost.rank.recorder.torch_works import Works
 
+Way = Literal["in C", "in Python"]
 
-def install(recorder: Recorder) -> None:
+
+def install(recorder: Recorder, way: Way = "in C") -> None:
     """Note what this rank does through torch.distributed from now on, be it imported or not.
 
     What is wrapped takes, returns and raises what it did before.
+
+    Args:
+        recorder: What writes it down.
+        way: Where the common calls are recorded; in Python all the same where there is no library.
     """
-    after_import("torch.distributed.distributed_c10d", lambda module: _watch(recorder, module))
+    if way == "in C" and find_spec("torch"):
+        library.loaded()  # compiled before ranks are forked, if it must be
+    name = "torch.distributed.distributed_c10d"
+    after_import(name, lambda module: _watch(recorder, module, way))
 
 
-def _watch(recorder: Recorder, module: ModuleType) -> None:
+def _watch(recorder: Recorder, module: ModuleType, way: Way) -> None:
+    fast = library.loaded() if way == "in C" else None
     groups = Groups(recorder, module)
-    works = Works(recorder)
+    works = Works(recorder, thread=fast.Local(), make_held=fast.Held) if fast else Works(recorder)
     calls = Calls(recorder, groups, works)
     flight = Flight(recorder, groups, works)
     creation = Creation(recorder, groups, calls.details, flight)
@@ -38,5 +52,8 @@ def _watch(recorder: Recorder, module: ModuleType) -> None:
         works.watch(module.Work)
     with contextlib.suppress(Exception):
         calls.watch(module.ProcessGroup)
+    if fast is not None:
+        with contextlib.suppress(Exception):
+            put_before(fast, calls, works, module)
     with contextlib.suppress(Exception):
         creation.watch(module)

@@ -42,7 +42,7 @@ COLLECTIVES: Mapping[str, tuple[str, int]] = {
 Not every version of torch has all of them.
 """
 
-_ROOTED = {"broadcast": 1, "reduce": 1, "gather": 2, "scatter": 2}
+ROOTED = {"broadcast": 1, "reduce": 1, "gather": 2, "scatter": 2}
 """Which argument is the root, where it does not stand in the options."""
 
 _BITS = re.compile(r"^(float|bfloat|int|uint|complex)(\d+)")
@@ -125,7 +125,7 @@ class Calls:
 
     def _collective(self, original: Function, name: str, sent: int) -> Function:
         recorder, hold, details = self.recorder, self.works.hold, self.details.of
-        known, root_at, of = self.groups._known, _ROOTED.get(name), self.groups.of  # noqa: SLF001 - a call saved
+        known, root_at, of = self.groups._known, ROOTED.get(name), self.groups.of  # noqa: SLF001 - a call saved
         on_begin, note, fail = recorder.on_begin, recorder.note, recorder.fail
 
         def noted(pg: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,10 +13,10 @@ from pytest_multihost.rank.clock import now_ns
 from pytest_multihost.rank.recorder.recorder import Recorder
 from pytest_multihost.rank.recorder.torch_groups import Function, Group, pose_as
 
-_WAITS = ("wait", "synchronize")
+WAITS = ("wait", "synchronize")
 
 
-class _Thread(threading.local):
+class Thread(threading.local):
     """The last synchronous call of this thread: its caller waits for it at once.
 
     Attributes:
@@ -48,17 +49,25 @@ class Held(weakref.ref[Any]):
 
 @dataclass(slots=True, eq=False)
 class Works:
-    """What this rank has launched."""
+    """What this rank has launched.
+
+    Attributes:
+        recorder: What writes it down.
+        held: What nobody has waited for yet, by the address of its work.
+        thread: The calling thread, for each a state of its own. It and what makes an entry of
+            `held` are the library's where there is one; see torch_fast.
+    """
 
     recorder: Recorder
     held: dict[int, Held] = field(default_factory=dict)
-    _thread: _Thread = field(default_factory=_Thread)
+    thread: Thread = field(default_factory=Thread)
+    make_held: Callable[[Any, Callable[[Held], None]], Held] = Held
     _is_completed: Function | None = None
 
     def watch(self, work: type) -> None:
         """Wrap the methods of `Work` by which somebody waits."""
         self._is_completed = vars(work)["is_completed"]
-        for name in _WAITS:
+        for name in WAITS:
             setattr(work, name, self._noted_wait(vars(work)[name], name))
         completed = self._noted_completed(vars(work)["is_completed"])
         work.is_completed = completed  # type: ignore[attr-defined] # a bound class
@@ -72,7 +81,7 @@ class Works:
             group: Where.
             opts: Its options, if it had any: they tell whether its caller waits at once.
         """
-        thread = self._thread
+        thread = self.thread
         if thread.coalesced is not None:
             self.recorder.page.leave(at)
             thread.coalesced.append(at)
@@ -87,7 +96,7 @@ class Works:
             thread.work, thread.at = id(work), at
 
     def _hold(self, work: Any, at: tuple[int, ...], group: Group | None) -> None:  # noqa: ANN401 - torch's
-        held = Held(work, self._drop)
+        held = self.make_held(work, self._drop)
         held.at, held.group, held.launched_ns = at, group, now_ns()
         held.address = id(work)
         self.held[held.address] = held
@@ -134,7 +143,7 @@ class Works:
 
     def _noted_wait(self, original: Function, name: str) -> Function:
         begin, end, fail = self._begin_wait, self._end_wait, self._fail_wait
-        thread, page = self._thread, self.recorder.page
+        thread, recorder = self.thread, self.recorder
 
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's
             __tracebackhide__ = True
@@ -145,7 +154,7 @@ class Works:
                 except BaseException as error:
                     fail(work, (at,), error)
                     raise
-                page.end(at, now_ns())
+                recorder.end(at)
                 return result
             try:
                 places = begin(work)
@@ -175,7 +184,7 @@ class Works:
 
     def begin_batch(self) -> None:
         """Collect what is launched from now on in this thread: one work will stand for it all."""
-        self._thread.coalesced = []
+        self.thread.coalesced = []
 
     def end_batch(
         self,
@@ -185,7 +194,7 @@ class Works:
         error: BaseException | None = None,
     ) -> None:
         """Note that the batch of this thread has been launched, or has failed to be."""
-        places, self._thread.coalesced = tuple(self._thread.coalesced or ()), None
+        places, self.thread.coalesced = tuple(self.thread.coalesced or ()), None
         if error is not None:
             self._fail_wait(work, places, error)
         elif work is None:
