@@ -34,6 +34,12 @@ AFTER_DEATH_S = 0.75
 AFTER_RAISE_S = 5.0
 """How long ranks may go on after one has raised: the test has failed whatever they do."""
 
+BREATH_S = 0.02
+"""How long nobody must have told anything before the ranks are looked at: who tells gets on."""
+
+LATE_S = 0.5
+"""How long a look is put off at most."""
+
 TERM_GRACE_S = 0.5
 """How long a rank that is ended may take over its own SIGTERM handler."""
 
@@ -126,6 +132,7 @@ class _Course:
     decided_s: float | None = None
     detected_s: float | None = None
     is_calming: bool = False
+    looked_s: float = 0.0
 
     def run(self) -> tuple[Ending, str | None]:
         """Start the ranks, follow them to the end, and return why it ended."""
@@ -150,6 +157,7 @@ class _Course:
         return ending
 
     def _follow(self, world: RunningWorld, exchange: Exchange) -> tuple[Ending, str | None]:
+        told: Sequence[Event] = ()
         while True:
             now = self.around.clock.now()
             if all(each.is_gone for each in self.facts):
@@ -157,14 +165,16 @@ class _Course:
                     self.observed = self.around.watch.close(now, self.facts)
                 return "self", None
             limit_s, ending = self._limit()
-            ground = self._look(now)
+            is_talk = bool(told) and now < self.looked_s + LATE_S
+            ground = None if is_talk else self._look(now)
             if ground is not None or now >= limit_s:
                 self._dump(world)
                 if self.around.on_hang is not None:
                     self.around.on_hang(self.facts)
                 return ground or ending, self._why(ground or ending)
             tick_s = min(self.around.tick_s, self.around.watch.interval_s)
-            for event in world.wait(max(0.0, min(limit_s - now, tick_s))):
+            told = world.wait(max(0.0, min(limit_s - now, BREATH_S if is_talk else tick_s)))
+            for event in told:
                 self._take(event)
                 _perform(world, event)
                 _send(world, _answers(exchange, event, self.facts[event.rank]))
@@ -174,6 +184,7 @@ class _Course:
 
     def _look(self, now: float) -> Ending | None:
         """Return what shows that the world hangs or only waits for a rank that has failed."""
+        self.looked_s = now
         if "go" not in self.opened:
             return None
         deadline_s, _ = self._deadline()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,11 @@ def test_a_dead_rank_without_a_log_has_no_last_words(run: Run) -> None:
     assert ran.result.last_words == {1: ""}
 
 
+def longest_pause_s(times: Sequence[float]) -> float:
+    """Return the longest time between two of `times`."""
+    return max(later - earlier for earlier, later in itertools.pairwise(times))
+
+
 def test_the_live_line_is_told_every_second(run: Run) -> None:
     """With the seconds since the start and what is known of each rank."""
     ticks = []
@@ -186,11 +192,12 @@ def test_the_live_line_is_told_every_second(run: Run) -> None:
 
     run(HANGS, on_tick=on_tick, timeout_s=3)
     assert ticks[-1] == (3.0, ["call", "call"])
-    assert {seconds for seconds, _ in ticks} == {0.0, 1.0, 2.0, 3.0}
+    assert longest_pause_s([seconds for seconds, _ in ticks]) == pytest.approx(1.0)
 
 
 def test_the_live_line_can_be_told_more_often(run: Run) -> None:
     """Output that is shown as it is printed should not come in lumps."""
     ticks = []
     run(HANGS, on_tick=lambda seconds, _: ticks.append(seconds), timeout_s=1, tick_s=0.25)
-    assert set(ticks) == {0.0, 0.25, 0.5, 0.75, 1.0}
+    assert ticks[-1] == 1.0
+    assert longest_pause_s(ticks) == pytest.approx(0.25)
