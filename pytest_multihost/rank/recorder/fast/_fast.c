@@ -369,7 +369,7 @@ static PyTypeObject Local_Type = {
 typedef struct {
   PyWeakReference reference;
   PyObject *places; /* NULL: there is one, `place` */
-  PyObject *group;
+  PyObject *group, *key; /* key: that of Works.held; NULL: Python has put it there */
   long long place, launched_ns, address;
 } Held;
 
@@ -386,6 +386,7 @@ static int held_clear(PyObject *self) {
 }
 
 static void held_dealloc(PyObject *self) {
+  Py_CLEAR(((Held *)self)->key);
   Py_CLEAR(((Held *)self)->places);
   Py_CLEAR(((Held *)self)->group);
   _PyWeakref_RefType.tp_dealloc(self);
@@ -726,6 +727,8 @@ static int find_where(Core *self, PyThreadState *thread, struct way *way, struct
     *where = way->where;
     return 0;
   }
+#else
+  (void)way;
 #endif
   return walk(self, thread, where);
 }
@@ -985,6 +988,24 @@ static SELDOM void tell_error(Core *self, PyObject *work, long long at) {
 #endif
 }
 
+/* Find what is held of a work: a strong reference; NULL, without an exception, if nothing is. */
+static Held *core_held(Core *self, PyObject *work) {
+  PyObject **list = PyObject_GET_WEAKREFS_LISTPTR(work);
+  Held *newest = list ? (Held *)*list : NULL;
+  if (newest && Py_IS_TYPE(newest, &Held_Type) && newest->key && Py_REFCNT(newest) > 0 &&
+      newest->reference.wr_callback == self->drop &&
+      !record_at(self, newest->place)->ended) { /* else it has been swept right now */
+    Py_INCREF(newest);
+    return newest;
+  }
+  PyObject *address = PyLong_FromVoidPtr(work);
+  Held *held = address ? (Held *)PyDict_GetItemWithError(self->held, address) : NULL;
+  Py_XINCREF(held);
+  Py_XDECREF(address);
+  if (!held) PyErr_Clear();
+  return held;
+}
+
 /* Keep in mind what is launched: as Works._hold. */
 static int core_hold(Core *self, PyObject *work, long long at, PyObject *group) {
   int failed = -1;
@@ -999,6 +1020,8 @@ static int core_hold(Core *self, PyObject *work, long long at, PyObject *group) 
     held->group = group;
     held->launched_ns = (long long)now_ns();
     held->address = (long long)(uintptr_t)work;
+    Py_INCREF(address);
+    held->key = address;
     failed = PyDict_SetItem(self->held, address, (PyObject *)held);
     Py_DECREF(held);
   }
@@ -1290,22 +1313,18 @@ static PyObject *wait_call(PyObject *object, PyObject *const *args, size_t nargs
     PyErr_Clear();
     goto slowly;
   }
-  PyObject *work = args[0], *address = NULL, *result;
+  PyObject *work = args[0], *result;
+  Held *held = NULL;
   long long at;
   if (local->work == (uintptr_t)work) {
     local->work = 0;
     at = local->at;
   } else {
-    address = PyLong_FromVoidPtr(work);
-    Held *held = address ? (Held *)PyDict_GetItemWithError(core->held, address) : NULL;
-    if (held && (!Py_IS_TYPE(held, &Held_Type) || held->places)) { /* a batch */
-      Py_DECREF(address);
+    held = core_held(core, work);
+    if (!held) return PyObject_Vectorcall(self->original, args, (size_t)count, kwnames);
+    if (!Py_IS_TYPE(held, &Held_Type) || held->places || !held->key) { /* a batch */
+      Py_DECREF(held);
       goto slowly;
-    }
-    if (!held) {
-      PyErr_Clear();
-      Py_XDECREF(address);
-      return PyObject_Vectorcall(self->original, args, (size_t)count, kwnames);
     }
     at = held->place;
     core_wait(core, thread, &self->way, at);
@@ -1314,10 +1333,10 @@ static PyObject *wait_call(PyObject *object, PyObject *const *args, size_t nargs
   if (!result) {
     tell_error(core, work, at);
   } else {
-    if (address && PyDict_DelItem(core->held, address)) PyErr_Clear(); /* it is gone already */
+    if (held && PyDict_DelItem(core->held, held->key)) PyErr_Clear(); /* it is gone already */
     core_end(core, at);
   }
-  Py_XDECREF(address);
+  Py_XDECREF((PyObject *)held);
   return result;
 slowly:
   return PyObject_Vectorcall(self->slow, args, (size_t)count, kwnames);
