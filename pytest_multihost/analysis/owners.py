@@ -8,7 +8,7 @@ runtime's thread look like somebody else's, never the other way round.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 from pytest_multihost.model.process import Thread
 
@@ -26,25 +26,43 @@ _IDLE = re.compile(r"16SharedThreadPool(6Worker10WorkerBody|8Overseer)|17Backgro
 _RUNTIME = re.compile(r"/(torch/lib|jaxlib|jax_plugins|grpc)/")
 
 
-def innermost(returns: Iterable[tuple[str, int]], symbol: Callable[[str, int], str]) -> str:
-    """Return the innermost function of a known pool of threads that is more than taking a lock.
+def read_stack(
+    returns: Sequence[tuple[str, int]], symbol: Callable[[str, int], str], *, is_leaf: bool
+) -> tuple[tuple[str, ...], str]:
+    """Return whose code is on a stack, by file, and the innermost function of a known pool.
 
-    Empty where the stack is none of such a pool, or has something else further in, or the pool's
-    library has no table of its functions. A word that is no function's is no return address.
+    What lies further out than the loop of an idle worker is what ended threads have left there, and
+    does not count. But the loop may be just that: it is taken for the thread's own where the wait
+    returns to the pool's lock, with nothing between.
 
     Args:
         returns: Where the stack returns to, innermost first.
         symbol: Tells the name of a function by file and offset.
+        is_leaf: Whether the first of these is where the wait itself returns to.
     """
-    for path, offset in returns:
+    depth, function = _innermost(returns, symbol)
+    is_certain = is_leaf and bool(_IDLE.search(function)) and bool(_POOLS.search(returns[0][0]))
+    counted = returns[: depth + 1] if is_certain else returns
+    return tuple(sorted({path for path, _ in counted})), function
+
+
+def _innermost(
+    returns: Sequence[tuple[str, int]], symbol: Callable[[str, int], str]
+) -> tuple[int, str]:
+    """Return the innermost function of a known pool that is more than taking a lock, and its place.
+
+    Empty where the stack is none of such a pool, or has something else further in, or the pool's
+    library has no table of its functions. A word that is no function's is no return address.
+    """
+    for place, (path, offset) in enumerate(returns):
         if _SYSTEM.fullmatch(_base(path)):
             continue
         if not _POOLS.search(path):
-            return ""
+            break
         name = symbol(path, offset)
         if name and not _LOCKS.match(name):
-            return name
-    return ""
+            return place, name
+    return 0, ""
 
 
 def is_idle(thread: Thread) -> bool:

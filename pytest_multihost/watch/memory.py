@@ -128,6 +128,14 @@ class Memory:
             return None
         return tuple((mapping.path, offset) for mapping, offset in self._returns(data))
 
+    def is_return(self, pointer: int) -> bool:
+        """Tell whether the word at `pointer` is a return address.
+
+        It is in a wait that is made by libc's `syscall`, which keeps nothing else on the stack.
+        """
+        data = self.read(pointer, 8)
+        return data is not None and any(self._returns(data))
+
     def _returns(self, stack: bytes) -> Iterator[tuple[Mapping, int]]:
         starts, mappings = self._code
         for word in array.array("Q", stack):

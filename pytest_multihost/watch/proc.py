@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from pytest_multihost.analysis import calls
-from pytest_multihost.analysis.owners import innermost
+from pytest_multihost.analysis.owners import read_stack
 from pytest_multihost.model.process import NEVER, Look, Process, Thread
 from pytest_multihost.watch import tasks
 from pytest_multihost.watch.descriptors import Ours, Tables
@@ -344,8 +344,9 @@ class _Reading:
         returns = self.memory.returns(thread.pointer)
         if returns is None:
             return thread
-        code = tuple(sorted({path for path, _ in returns}))
-        return replace(thread, code=code, function=innermost(returns, symbol))
+        is_leaf = self.memory.is_return(thread.pointer)
+        code, function = read_stack(returns, symbol, is_leaf=is_leaf)
+        return replace(thread, code=code, function=function)
 
 
 def symbol(path: str, offset: int) -> str:

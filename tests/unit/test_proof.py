@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_multihost.analysis.moment import Moment
-from pytest_multihost.analysis.owners import innermost, is_idle, is_own, is_python
+from pytest_multihost.analysis.owners import is_idle, is_own, is_python, read_stack
 from pytest_multihost.analysis.proof import Search, blockers, stands_still
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.process import Descriptor, Look, Process, Thread
@@ -698,12 +698,35 @@ def test_a_worker_that_works_is_not_idle() -> None:
 def pooled(*names: str) -> Thread:
     """Return a thread of tensorstore that waits for ten seconds, with these on its stack."""
     returns = [(LIBC, 0), *((TENSORSTORE[0], at) for at in range(len(names)))]
-    function = innermost(returns, lambda _, offset: names[offset])
+    _, function = read_stack(returns, lambda _, offset: names[offset], is_leaf=False)
     return beside(code=TENSORSTORE, function=function, ends_s=110.0)
 
 
 def test_the_stack_of_another_library_tells_no_function() -> None:
     """Only pools that are known are looked up."""
-    assert (
-        innermost([(LIBC, 0), ("/lib/libmine.so", 0), (TENSORSTORE[0], 0)], lambda *_: POOL) == ""
-    )
+    returns = [(LIBC, 0), ("/lib/libmine.so", 0), (TENSORSTORE[0], 0)]
+    assert read_stack(returns, lambda *_: POOL, is_leaf=False)[1] == ""
+
+
+def left_behind(*, is_leaf: bool, wait: str = TENSORSTORE[0]) -> Thread:
+    """Return a worker with words of others further out than its loop, or in its place."""
+    names = {0: WAITER, 1: LOCK, 2: POOL}
+    returns = [(wait, 0), (TENSORSTORE[0], 1), (TENSORSTORE[0], 2)]
+    returns += [("/site-packages/numpy/_core/_multiarray_umath.so", 3), (PYTHON[0], 4), (LIBC, 5)]
+    code, function = read_stack(returns, lambda _, at: names.get(at, ""), is_leaf=is_leaf)
+    return beside(code=code, function=function, ends_s=110.0)
+
+
+def test_what_lies_further_out_than_the_loop_of_a_worker_does_not_matter() -> None:
+    """An ended thread's frames lay there; the pool's lock is where the wait returns to."""
+    worker = left_behind(is_leaf=True)
+    assert worker.code == (TENSORSTORE[0],)
+    assert found_in(process(worker)) == ""
+
+
+@pytest.mark.parametrize(("is_leaf", "wait"), [(False, TENSORSTORE[0]), (True, LIBC)])
+def test_a_loop_that_may_itself_be_left_behind_shows_nothing(*, is_leaf: bool, wait: str) -> None:
+    """A thread of Python's waits on the stack of an ended worker, in a lock of its own."""
+    python = left_behind(is_leaf=is_leaf, wait=wait)
+    assert PYTHON[0] in python.code
+    assert "waits in futex until" in found_in(process(python))
