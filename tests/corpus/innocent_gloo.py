@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from datetime import timedelta
@@ -314,6 +315,7 @@ def test_host_of_a_store_waits_for_a_late_worker(world) -> None:
     dist.init_process_group("gloo")
 
 
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a compiler: g++")
 @innocent(ranks=2, backend="gloo")
 def test_primary_compiles_a_model(world) -> None:
     """torch.compile starts compilers and workers of its own.
