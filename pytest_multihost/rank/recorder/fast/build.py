@@ -45,7 +45,7 @@ def build(target: Path) -> str:
     Returns:
         Why it could not be done; empty if it could.
     """
-    command = shlex.split(os.environ.get("CC") or "cc")
+    command = _compiler()
     headers = Path(sysconfig.get_path("include"))
     if problem := unfit():
         return problem
@@ -57,6 +57,14 @@ def build(target: Path) -> str:
         return _compile([*command, *_FLAGS, "-isystem", str(headers)], target)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"compiling it was given up: {error}"
+
+
+def _compiler() -> list[str]:
+    """Return the compiler's command; empty where CC is none, such as one with an open quote."""
+    try:
+        return shlex.split(os.environ.get("CC") or "cc")
+    except ValueError:
+        return []
 
 
 def _compile(command: list[str], target: Path) -> str:

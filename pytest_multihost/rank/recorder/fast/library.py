@@ -80,4 +80,6 @@ def _load(path: Path) -> ModuleType:
 
 def _cache_directory() -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 - Path.expanduser raises where there is no home
+    if not os.path.isabs(base):  # noqa: PTH117 - of the same kind
+        raise OSError(f"there is no directory to keep it in: {base} depends on where one is")
     return Path(base, "pytest-multihost-hangs")
