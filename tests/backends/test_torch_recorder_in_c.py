@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import FunctionType
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 import pytest
 import torch
@@ -322,6 +322,86 @@ def test_an_exception_has_no_frame_of_ours(in_c: Recorder) -> None:
     last = records(in_c)[-1]
     assert last.failed
     assert last.error.startswith("TypeError: allreduce(): incompatible function arguments")
+
+
+class Busy(torch.Tensor):
+    """Asking it anything runs what stands in `meanwhile`, as a subclass of the user's may."""
+
+    meanwhile: ClassVar[list[Callable[[], Any]]] = []
+
+    @classmethod
+    def __torch_function__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's
+        meanwhile, cls.meanwhile = cls.meanwhile, []
+        for each in meanwhile:
+            each()
+        return super().__torch_function__(*args, **kwargs)
+
+
+def test_what_runs_while_a_tensor_is_asked_changes_nothing(in_c: Recorder) -> None:
+    """A call is noted where it was made, whatever else has been called in between."""
+    world, sent = dist.group.WORLD, [torch.ones(3).as_subclass(Busy)]
+    others = [dist.new_group([0]) for _ in range(40)]
+    for meanwhile in ([], [], others):
+        Busy.meanwhile = [lambda it=it: it.allreduce([torch.ones(3)]).wait() for it in meanwhile]
+        world.allreduce(sent).wait()
+    noted = [each for each in records(in_c) if each.name == "all_reduce"]
+    assert [each.ordinal for each in noted] == [0, 0, *range(1, 41), 0]
+    assert (noted[-1].sequence, noted[-1].detail) == (3, "f32[3]")
+
+
+def test_more_lines_than_are_remembered_cost_no_memory(in_c: Recorder) -> None:
+    """What is remembered of a line in Python is not remembered again."""
+    lines = "def many(dist):\n" + "    dist.barrier()\n" * 600
+    made: dict[str, Any] = {}
+    exec(compile(lines, __file__, "exec"), made)  # noqa: S102 - nobody writes 600 lines
+    made["many"](dist)
+    before = len(in_c._codes)
+    made["many"](dist)
+    assert len(in_c._codes) == before
+    assert [each.frame.line for each in records(in_c)[-3:] if each.frame] == [599, 600, 601]
+
+
+def test_an_interruption_is_the_users(in_c: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handler of signals runs wherever Python does, also while it looks for the line."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    work = dist.group.WORLD.allreduce([torch.ones(3)])
+    with monkeypatch.context() as patched:
+        patched.setattr(Recorder, "_find", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            work.wait()
+        with pytest.raises(KeyboardInterrupt):
+            dist.group.WORLD.allreduce([torch.ones(3)])
+    Busy.meanwhile = [interrupted]
+    with pytest.raises(KeyboardInterrupt):
+        dist.group.WORLD.allreduce([torch.ones(3).as_subclass(Busy)])
+    work.wait()
+    assert not [each for each in records(in_c) if each.is_open]
+
+
+def test_a_tensor_without_storage_is_met_once(in_c: Recorder) -> None:
+    """To say that it cannot be read takes torch a millisecond; from then on tensors are asked."""
+    core = next(
+        each
+        for each in gc.get_referents(distributed_c10d.ProcessGroup.allreduce)
+        if type(each).__name__ == "Core"
+    )
+    dist.all_reduce(torch.ones(3))
+    assert torch.Tensor in gc.get_referents(core)
+    outcome(lambda: dist.all_reduce(torch.ones(3).to_sparse()))
+    assert torch.Tensor not in gc.get_referents(core)
+    dist.all_reduce(torch.ones(4))
+    assert [each.detail for each in records(in_c)][-2:] == ["f32[3]", "f32[4]"]
+
+
+def test_options_stay_as_torch_has_them(in_c: Recorder) -> None:
+    """Their fields are properties, and none is kept after its call."""
+    fields = [vars(each)[name] for each in OPTIONS for name in ("asyncOp", "rootRank")
+              if name in vars(each)]  # fmt: skip
+    assert fields
+    assert {type(each) for each in fields} == {property}
 
 
 def test_a_group_of_the_same_address_is_another(in_c: Recorder) -> None:

@@ -45,7 +45,6 @@ def put_before(library: ModuleType, calls: Calls, works: Works, bindings: Module
         no_place=NO_PLACE,
         tensor=sys.modules["torch"].Tensor,
     )
-    _ask_options_early(library, bindings)
     for method in WAITS:
         _replace(bindings.Work, method, lambda **both: library.Wait(core=core, **both))
     for method, (prepare, kind, sent) in _methods(calls).items():
@@ -56,16 +55,6 @@ def put_before(library: ModuleType, calls: Calls, works: Works, bindings: Module
                 core=core, prepare=prepare, kind=kind, sent=sent, **both
             ),
         )
-
-
-def _ask_options_early(library: ModuleType, bindings: ModuleType) -> None:
-    """Let torch's options remember what they are told right before a call: asking takes as long."""
-    options = [each for name, each in vars(bindings).items() if name.endswith("Options")]
-    for field, is_root in (("asyncOp", False), ("rootRank", True)):
-        for owner in options:
-            found = vars(owner).get(field)
-            if isinstance(found, property) and found.fset is not None:
-                setattr(owner, field, library.Option(original=found, is_root=is_root))
 
 
 def _methods(calls: Calls) -> dict[str, tuple[Prepare, int, int]]:

@@ -102,25 +102,6 @@ static PyTypeObject Counter_Type = {
     .tp_iternext = counter_next,
 };
 
-/* Option: a field of torch's options, which remembers what it was set to last.
- *
- * Whether a caller waits at once, and who is the root, stands in the options of a call. torch's own
- * functions set both right before it; asking for them takes as long as all the rest that is done
- * here. The options that are remembered are kept alive until they are used, so that no others can
- * have their address. Those of other callers are asked.
- */
-
-static struct {
-  PyObject *options; /* NULL: none */
-  int is_async;      /* -1: not told */
-  long long root;    /* -1: not told */
-} told = {NULL, -1, -1};
-
-typedef struct {
-  PyObject_HEAD PyObject *original, *get, *set;
-  int is_root;
-} Option;
-
 static int whole_number(PyObject *object, long long *value) {
   if (!object || !PyLong_CheckExact(object)) return 0;
   *value = PyLong_AsLongLong(object);
@@ -129,112 +110,14 @@ static int whole_number(PyObject *object, long long *value) {
   return 0;
 }
 
-static void forget_told(void) {
-  told.is_async = -1;
-  told.root = -1;
-  Py_CLEAR(told.options);
-}
-
-static PyObject *option_get(PyObject *object, PyObject *instance, PyObject *owner) {
-  Option *self = (Option *)object;
-  (void)owner;
-  if (instance) return PyObject_CallOneArg(self->get, instance);
-  Py_INCREF(object);
-  return object;
-}
-
-static int option_set(PyObject *object, PyObject *instance, PyObject *value) {
-  Option *self = (Option *)object;
-  if (!value) return Py_TYPE(self->original)->tp_descr_set(self->original, instance, value);
-  PyObject *arguments[] = {instance, value};
-  PyObject *done = PyObject_Vectorcall(self->set, arguments, 2, NULL);
-  if (!done) {
-    if (told.options == instance) forget_told();
-    return -1;
-  }
-  Py_DECREF(done);
-  if (told.options != instance) {
-    forget_told();
-    Py_INCREF(instance);
-    told.options = instance;
-  }
-  if (self->is_root) {
-    if (!whole_number(value, &told.root)) told.root = -1;
-  } else {
-    told.is_async = value == Py_True ? 1 : value == Py_False ? 0 : -1;
-  }
+/* An error in recording is no error of the test; but what is more than an Exception, such as what a
+ * handler of signals raises while Python is asked, is the test's. 0: none is set any more; -1: one is. */
+static int recover(void) {
+  if (!PyErr_Occurred()) return 0;
+  if (!PyErr_ExceptionMatches(PyExc_Exception)) return -1;
+  PyErr_Clear();
   return 0;
 }
-
-static int option_traverse(PyObject *object, visitproc visit, void *arg) {
-  Option *self = (Option *)object;
-  Py_VISIT(self->original);
-  Py_VISIT(self->get);
-  Py_VISIT(self->set);
-  return 0;
-}
-
-static int option_clear(PyObject *object) {
-  (void)object;
-  return 0; /* what it refers to is torch's, and does not know it */
-}
-
-static void option_dealloc(PyObject *object) {
-  Option *self = (Option *)object;
-  PyObject_GC_UnTrack(object);
-  Py_XDECREF(self->original);
-  Py_XDECREF(self->get);
-  Py_XDECREF(self->set);
-  Py_TYPE(object)->tp_free(object);
-}
-
-/* Return a strong reference to the function beneath one of a property's. */
-static PyObject *beneath(PyObject *property, const char *name) {
-  PyObject *function = PyObject_GetAttrString(property, name);
-  if (!function || !PyInstanceMethod_Check(function)) return function;
-  PyObject *inner = PyInstanceMethod_GET_FUNCTION(function);
-  Py_INCREF(inner);
-  Py_DECREF(function);
-  return inner;
-}
-
-static PyObject *option_new(PyTypeObject *type, PyObject *arguments, PyObject *named) {
-  static char *names[] = {"original", "is_root", NULL};
-  PyObject *original;
-  int is_root;
-  if (!PyArg_ParseTupleAndKeywords(arguments, named, "$O!p", names, &PyProperty_Type, &original,
-                                   &is_root))
-    return NULL;
-  Option *self = (Option *)type->tp_alloc(type, 0);
-  if (!self) return NULL;
-  Py_INCREF(original);
-  self->original = original;
-  self->is_root = is_root;
-  self->get = beneath(original, "fget");
-  self->set = self->get ? beneath(original, "fset") : NULL;
-  if (self->set) return (PyObject *)self;
-  Py_DECREF(self);
-  return NULL;
-}
-
-static PyMemberDef option_members[] = {
-    {"__wrapped__", T_OBJECT_EX, offsetof(Option, original), READONLY, "torch's property."},
-    {0},
-};
-
-static PyTypeObject Option_Type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "pytest_multihost._fast.Option",
-    .tp_doc = "Stands for a field of torch's options.",
-    .tp_basicsize = sizeof(Option),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_new = option_new,
-    .tp_traverse = option_traverse,
-    .tp_clear = option_clear,
-    .tp_dealloc = option_dealloc,
-    .tp_descr_get = option_get,
-    .tp_descr_set = option_set,
-    .tp_members = option_members,
-};
 
 /* Local: the last synchronous call of each thread, and its batch. */
 
@@ -303,6 +186,7 @@ static int local_set_work(PyObject *self, PyObject *value, void *unused) {
   (void)unused;
   LocalState *state = local_now((Local *)self);
   void *work = value && state ? PyLong_AsVoidPtr(value) : NULL;
+  if (!value) PyErr_SetString(PyExc_AttributeError, "it cannot be deleted");
   if (!value || !state || PyErr_Occurred()) return -1;
   state->work = (uintptr_t)work;
   return 0;
@@ -318,6 +202,7 @@ static int local_set_at(PyObject *self, PyObject *value, void *unused) {
   (void)unused;
   LocalState *state = local_now((Local *)self);
   long long at = value && state ? PyLong_AsLongLong(value) : -1;
+  if (!value) PyErr_SetString(PyExc_AttributeError, "it cannot be deleted");
   if (!value || !state || PyErr_Occurred()) return -1;
   state->at = at;
   return 0;
@@ -335,6 +220,7 @@ static PyObject *local_get_coalesced(PyObject *self, void *unused) {
 static int local_set_coalesced(PyObject *self, PyObject *value, void *unused) {
   (void)unused;
   LocalState *state = local_now((Local *)self);
+  if (!value) PyErr_SetString(PyExc_AttributeError, "it cannot be deleted");
   if (!value || !state) return -1;
   PyObject *batch = value == Py_None ? NULL : value;
   Py_XINCREF(batch);
@@ -386,6 +272,7 @@ static int held_clear(PyObject *self) {
 }
 
 static void held_dealloc(PyObject *self) {
+  PyObject_GC_UnTrack(self); /* what is let go may make the collector look at it */
   Py_CLEAR(((Held *)self)->key);
   Py_CLEAR(((Held *)self)->places);
   Py_CLEAR(((Held *)self)->group);
@@ -402,7 +289,10 @@ static PyObject *held_get_at(PyObject *self, void *unused) {
 
 static int held_set_at(PyObject *self, PyObject *value, void *unused) {
   (void)unused;
-  if (!value) return -1;
+  if (!value) {
+    PyErr_SetString(PyExc_AttributeError, "it cannot be deleted");
+    return -1;
+  }
   Py_INCREF(value);
   Py_XSETREF(((Held *)self)->places, value);
   return 0;
@@ -569,8 +459,9 @@ static SELDOM int core_map_anew(Core *self, PyObject *page) {
 
 /* Follow the recorder to the page it has now. 0: there is none to write to; no exception is set. */
 static int core_map(Core *self) {
+  if (!self->recorder) return 0; /* the collector has cleared it */
   PyObject *page = slot(self->recorder, self->page_at);
-  if (page && page == self->page && slot(page, self->words_at) == self->words &&
+  if (page && page == self->page && self->words && slot(page, self->words_at) == self->words &&
       slot(page, self->texts_at) == self->texts)
     return 1;
   return core_map_anew(self, page);
@@ -679,6 +570,9 @@ static SELDOM int walk(Core *self, PyThreadState *thread, struct where *where) {
 #define CODE(frame) (frame)->f_code
 #endif
 
+/* What is internal may differ between two releases that load the same extensions. */
+static int is_same_python(void) { return Py_Version >> 8 == PY_VERSION_HEX >> 8; }
+
 static int lasti_of(_PyInterpreterFrame *frame) {
   return _PyInterpreterFrame_LASTI(frame) * (int)sizeof(_Py_CODEUNIT);
 }
@@ -722,10 +616,12 @@ static int find_known(Core *self, _PyInterpreterFrame *frame, struct way *way) {
 /* Find the innermost line of the user's; zeros if there is none. -1 with an exception. */
 static int find_where(Core *self, PyThreadState *thread, struct way *way, struct where *where) {
 #ifdef HAS_BARE_FRAMES
-  _PyInterpreterFrame *bare = CURRENT(thread);
-  if (is_same_way(self, way, bare) || find_known(self, bare, way)) {
-    *where = way->where;
-    return 0;
+  if (is_same_python()) {
+    _PyInterpreterFrame *bare = CURRENT(thread);
+    if (is_same_way(self, way, bare) || find_known(self, bare, way)) {
+      *where = way->where;
+      return 0;
+    }
   }
 #else
   (void)way;
@@ -775,7 +671,8 @@ static struct detail *detail_of(Core *self, const struct detail *key) {
 static int read_tensor(Core *self, PyObject *tensor, struct detail *key) {
   struct tensor read;
   if (Py_TYPE(tensor) != self->tensor_type) return 0;
-  if (self->read_tensor(tensor, &read)) {
+  if (self->read_tensor(tensor, &read)) { /* sparse, quantized, nested, of no device, ... */
+    Py_CLEAR(self->tensor_type); /* its error takes a millisecond to make: there is to be no other */
     PyErr_Clear();
     return 0;
   }
@@ -786,7 +683,7 @@ static int read_tensor(Core *self, PyObject *tensor, struct detail *key) {
   return key->code != 0;
 }
 
-/* The same of whatever has a dtype and a shape. */
+/* The same of whatever has a dtype and a shape. -1 with an exception that is the test's. */
 static SELDOM int ask_tensor(PyObject *tensor, struct detail *key) {
   key->code = 0;
   Py_INCREF(tensor); /* getting an attribute may run anything */
@@ -795,18 +692,20 @@ static SELDOM int ask_tensor(PyObject *tensor, struct detail *key) {
   Py_DECREF(tensor);
   int fits = shape && read_sizes(shape, key);
   Py_XDECREF(shape);
-  PyErr_Clear(); /* no tensor, or an odd one: Python knows */
-  return fits;
+  return recover() ? -1 : fits; /* 0: no tensor, or an odd one: Python knows */
 }
 
-/* Find it among all that are known, or ask. */
+/* Find it among all that are known, or ask. Returns as find_detail. */
 static SELDOM int find_other_detail(Core *self, PyObject *sent, PyObject *first, struct detail *key,
                                     struct detail *last) {
   PyObject *prefix = key->prefix;
   Py_XINCREF(prefix); /* its entry may go while Python runs */
-  int asked = 0, fits = key->code || ask_tensor(first, key);
-  struct detail *known = fits ? detail_of(self, key) : NULL;
-  if (known && known->number && is_same(known, key)) {
+  int asked = key->code ? 0 : 1; /* getting an attribute runs Python, too */
+  int fits = key->code ? 1 : ask_tensor(first, key);
+  struct detail *known = fits > 0 ? detail_of(self, key) : NULL;
+  if (fits < 0) {
+    asked = -1;
+  } else if (known && known->number && is_same(known, key)) {
     key->number = known->number;
     if (key->code) *last = *key; /* holds nothing but what its entry holds */
   } else {
@@ -917,8 +816,8 @@ static long long core_note(Core *self, PyThreadState *thread, struct entry *entr
   const struct layout *is = &self->layout;
   long long at = is->no_place, number = -1;
   uint64_t began = now_ns();
-  PyObject *numbers = slot(self->page, self->numbers_at);
-  if (!numbers) goto done;
+  PyObject *numbers = core_map(self) ? slot(self->page, self->numbers_at) : NULL;
+  if (!numbers || entry->age != self->age) goto done; /* another page: its texts are others */
   if (!sequence) {
     sequence = next_of(entry->counts);
     if (sequence < 0) goto done;
@@ -950,20 +849,22 @@ done:
   return at;
 }
 
-/* Say that this thread waits for what is noted at a place: as Recorder.wait. */
-static void core_wait(Core *self, PyThreadState *thread, struct way *way, long long at) {
+/* Say that this thread waits for what is noted at a place: as Recorder.wait. -1 with an exception
+ * that is the test's. */
+static int core_wait(Core *self, PyThreadState *thread, struct way *way, long long at) {
   struct where where;
   if (find_where(self, thread, way, &where) < 0) {
-    PyErr_Clear();
+    return recover();
   } else if (core_map(self) && is_place(self, at)) {
     struct record *record = record_at(self, at);
     record->thread = (uint32_t)thread->native_thread_id;
     record->where = where;
     put(&record->waited, now_ns());
   }
+  return 0;
 }
 
-/* Tell Python of the exception that is set, which stays set: recorder.fail(at, error), or, of a work,
+/* Tell Python of the exception that is set, which stays set unless a graver one comes: recorder.fail(at, error), or, of a work,
  * works._fail_wait(work, (at,), error). */
 static SELDOM void tell_error(Core *self, PyObject *work, long long at) {
 #if PY_VERSION_HEX >= 0x030C0000
@@ -974,30 +875,28 @@ static SELDOM void tell_error(Core *self, PyObject *work, long long at) {
   PyErr_NormalizeException(&type, &error, &traceback);
   if (traceback && error) PyException_SetTraceback(error, traceback);
 #endif
-  PyObject *place = Py_BuildValue(work ? "(L)" : "L", at), *told = NULL;
+  PyObject *place = Py_BuildValue(work ? "(L)" : "L", at), *done = NULL;
   if (place && error)
-    told = work ? PyObject_CallMethodObjArgs(self->works, text_fail_wait, work, place, error, NULL)
+    done = work ? PyObject_CallMethodObjArgs(self->works, text_fail_wait, work, place, error, NULL)
                 : PyObject_CallMethodObjArgs(self->recorder, text_fail, place, error, NULL);
-  Py_XDECREF(told);
+  Py_XDECREF(done);
   Py_XDECREF(place);
-  PyErr_Clear(); /* an error in recording is no error of the test */
 #if PY_VERSION_HEX >= 0x030C0000
-  PyErr_SetRaisedException(error);
+  if (!recover()) PyErr_SetRaisedException(error);
+  else Py_XDECREF(error);
 #else
-  PyErr_Restore(type, error, traceback);
+  if (!recover()) {
+    PyErr_Restore(type, error, traceback);
+  } else {
+    Py_XDECREF(type);
+    Py_XDECREF(error);
+    Py_XDECREF(traceback);
+  }
 #endif
 }
 
 /* Find what is held of a work: a strong reference; NULL, without an exception, if nothing is. */
 static Held *core_held(Core *self, PyObject *work) {
-  PyObject **list = PyObject_GET_WEAKREFS_LISTPTR(work);
-  Held *newest = list ? (Held *)*list : NULL;
-  if (newest && Py_IS_TYPE(newest, &Held_Type) && newest->key && Py_REFCNT(newest) > 0 &&
-      newest->reference.wr_callback == self->drop &&
-      !record_at(self, newest->place)->ended) { /* else it has been swept right now */
-    Py_INCREF(newest);
-    return newest;
-  }
   PyObject *address = PyLong_FromVoidPtr(work);
   Held *held = address ? (Held *)PyDict_GetItemWithError(self->held, address) : NULL;
   Py_XINCREF(held);
@@ -1180,10 +1079,7 @@ static int tell_apart(Wrapper *self, PyObject *const *args, Py_ssize_t count, Py
   *two = 0;
   if (self->kind == PLAIN) return 1;
   if (self->kind == ROOTED) {
-    *one = opts && opts == told.options ? told.root : -1;
-    if (*one >= 0) return 1;
     PyObject *root = opts ? PyObject_GetAttr(opts, text_rootrank) : NULL;
-    if (!root) PyErr_Clear();
     int is_found = whole_number(root, one);
     Py_XDECREF(root);
     return is_found;
@@ -1193,15 +1089,13 @@ static int tell_apart(Wrapper *self, PyObject *const *args, Py_ssize_t count, Py
   return count == 4 && whole_number(args[2], one) && whole_number(args[3], two);
 }
 
+/* Ask Python for an entry. NULL, maybe with an exception: there is none. */
 static SELDOM struct entry *prepare(Wrapper *self, struct entry *entry, PyObject *pg, long long one,
                                     long long two) {
   PyObject *prepared = PyObject_CallFunction(self->prepare, "OLL", pg, one, two);
   int failed = !prepared || entry_fill(entry, prepared);
   Py_XDECREF(prepared);
-  if (failed) {
-    PyErr_Clear();
-    return NULL;
-  }
+  if (failed) return NULL;
   entry->one = one;
   entry->two = two;
   entry->age = self->core->age;
@@ -1220,11 +1114,6 @@ static struct entry *entry_of(Wrapper *self, PyObject *pg, long long one, long l
 /* Whether the caller does not wait at once: as in Works.hold. -1 with an exception. */
 static int is_async(PyObject *opts) {
   if (!opts || opts == Py_None || PyList_CheckExact(opts)) return 1;
-  if (opts == told.options && told.is_async >= 0) {
-    int is_true = told.is_async;
-    forget_told();
-    return is_true;
-  }
   PyObject *value = PyObject_GetAttr(opts, text_asyncop);
   if (!value) {
     if (!PyErr_ExceptionMatches(PyExc_AttributeError)) return -1;
@@ -1236,13 +1125,14 @@ static int is_async(PyObject *opts) {
   return is_true;
 }
 
-/* Note that a call has returned: as Works.hold, without a batch. */
-static void launched(Wrapper *self, PyObject *pg, long long one, long long two, PyObject *work,
+/* Note that a call has returned: as Works.hold, without a batch. -1 with an exception that is the
+ * test's. */
+static int launched(Wrapper *self, PyObject *pg, long long one, long long two, PyObject *work,
                      long long at, PyObject *opts) {
   Core *core = self->core;
   if (work == Py_None) {
     core_end(core, at);
-    return;
+    return 0;
   }
   int does_not_wait = is_async(opts);
   if (does_not_wait == 1) {
@@ -1257,7 +1147,7 @@ static void launched(Wrapper *self, PyObject *pg, long long one, long long two, 
       local->at = at;
     }
   }
-  PyErr_Clear();
+  return recover();
 }
 
 static PyObject *method_call(PyObject *object, PyObject *const *args, size_t nargsf,
@@ -1279,7 +1169,6 @@ static PyObject *method_call(PyObject *object, PyObject *const *args, size_t nar
   if (!entry) goto slowly;
   if (count - 1 > self->sent) {
     int asked = find_detail(core, args[1 + self->sent], entry->prefix, &entry->last, &detail);
-    if (asked < 0) PyErr_Clear();
     entry = asked > 0 ? entry_of(self, args[0], one, two) : entry; /* Python may have dropped it */
     if (asked < 0 || !entry) goto slowly;
   }
@@ -1289,15 +1178,16 @@ static PyObject *method_call(PyObject *object, PyObject *const *args, size_t nar
   if (walked > 0) entry = core_map(core) ? entry_of(self, args[0], one, two) : NULL; /* as above */
   if (walked >= 0 && entry)
     at = core_note(core, thread, entry, &where, sequence, detail);
-  else
-    PyErr_Clear();
+  else if (recover())
+    return NULL;
   PyObject *work = PyObject_Vectorcall(self->original, args, (size_t)count, kwnames);
-  if (work)
-    launched(self, args[0], one, two, work, at, opts);
-  else
+  if (!work)
     tell_error(core, NULL, at);
+  else if (launched(self, args[0], one, two, work, at, opts))
+    Py_CLEAR(work);
   return work;
 slowly:
+  if (recover()) return NULL;
   return PyObject_Vectorcall(self->slow, args, (size_t)count, kwnames);
 }
 
@@ -1327,7 +1217,10 @@ static PyObject *wait_call(PyObject *object, PyObject *const *args, size_t nargs
       goto slowly;
     }
     at = held->place;
-    core_wait(core, thread, &self->way, at);
+    if (core_wait(core, thread, &self->way, at)) {
+      Py_DECREF(held);
+      return NULL;
+    }
   }
   result = PyObject_Vectorcall(self->original, args, (size_t)count, kwnames);
   if (!result) {
@@ -1463,7 +1356,8 @@ static int make_texts(void) {
     PyObject **text;
     const char *is;
   } all[] = {
-      {&text_counting, "counting"}, {&text_numbers, "_numbers"}, {&text_asyncop, "asyncOp"}, {&text_rootrank, "rootRank"}, {&text_dtype, "dtype"},
+      {&text_counting, "counting"}, {&text_numbers, "_numbers"}, {&text_asyncop, "asyncOp"},
+      {&text_rootrank, "rootRank"}, {&text_dtype, "dtype"},
       {&text_shape, "shape"},     {&text_find, "_find"},        {&text_fail, "fail"},
       {&text_data, "data"},       {&text_sequence, "sequence"}, {&text_count_at, "count_at"},
       {&text_pg, "pg"},           {&text_fail_wait, "_fail_wait"},
@@ -1474,7 +1368,7 @@ static int make_texts(void) {
 }
 
 PyMODINIT_FUNC PyInit__fast(void) {
-  PyTypeObject *types[] = {&LocalState_Type, &Option_Type, &Counter_Type, &Local_Type,  &Held_Type,
+  PyTypeObject *types[] = {&LocalState_Type, &Counter_Type, &Local_Type,  &Held_Type,
                            &Core_Type,       &Method_Type, &Wait_Type};
   Held_Type.tp_base = &_PyWeakref_RefType;
   Held_Type.tp_new = _PyWeakref_RefType.tp_new;
