@@ -61,6 +61,27 @@ def test_without_a_compiler_it_is_missing_and_says_why(
     assert not [path for path in bare.iterdir() if path.suffix == ".so"]
 
 
+def test_a_compiler_that_is_no_command_is_none(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as one with an open quote."""
+    monkeypatch.setenv("CC", "cc 'of mine")
+    assert library.loaded() is None
+    assert "no C compiler" in library.why_missing()
+
+
+def test_without_a_home_nothing_is_kept_where_one_is(
+    bare: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Nor run from there: whoever can write there could have put it."""
+    monkeypatch.setattr(library, "_cache_directory", lambda: Path("~/.cache"))
+    monkeypatch.chdir(tmp_path)
+    planted = tmp_path / "~" / ".cache" / "_fast-of-a-test.so"
+    planted.parent.mkdir(parents=True)
+    planted.write_bytes(b"no library")
+    assert library.loaded() is None
+    assert "is not an absolute path" in library.why_missing()
+    assert list(planted.parent.iterdir()) == [planted]
+
+
 def test_what_failed_is_not_tried_at_each_start(
     bare: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
