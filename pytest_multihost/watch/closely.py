@@ -19,7 +19,7 @@ from typing import Any
 
 from pytest_multihost.analysis.native import operation_of
 from pytest_multihost.model.operation import Operation
-from pytest_multihost.model.sighting import RankSighting
+from pytest_multihost.model.sighting import RankSighting, Sighting
 from pytest_multihost.model.stack import NativeThread
 from pytest_multihost.watch.flight import ask, flight_path, has_answered, read_flight
 from pytest_multihost.watch.native import NativeLook
@@ -88,6 +88,25 @@ def with_native(
         else seen
         for seen in ranks
     )
+
+
+def seen_closely(trouble: Sighting, end: Sighting, still: frozenset[int]) -> Sighting:
+    """Add to what was seen when trouble came what a closer look told in the end.
+
+    It says the same of both only where a rank has not run in between.
+
+    Args:
+        trouble: A glance; what needs a rank's help was not asked then.
+        end: The closer look.
+        still: Ranks that have not run in between.
+    """
+    told = {seen.rank: seen for seen in end.ranks if seen.rank in still}
+    ranks = (_closer(seen, told.get(seen.rank, seen)) for seen in trouble.ranks)
+    return replace(trouble, ranks=tuple(ranks))
+
+
+def _closer(seen: RankSighting, told: RankSighting) -> RankSighting:
+    return replace(seen, operations=told.operations, native=told.native, holds_gil=told.holds_gil)
 
 
 def _with(

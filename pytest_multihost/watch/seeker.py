@@ -87,6 +87,19 @@ class Seeker:
         return not any(has_woken(rank, before, now) for rank in now.look.ranks)
 
 
+def still(before: Look, now: Look) -> frozenset[int]:
+    """Return the ranks whose main threads have been in one and the same wait all the while."""
+    earlier = {rank: process.main for rank, process in before.ranks.items()}
+    return frozenset(
+        rank
+        for rank, process in now.ranks.items()
+        if (main := process.main) is not None
+        and (was := earlier.get(rank)) is not None
+        and was.state == main.state == "S"
+        and was.wait_key == main.wait_key
+    )
+
+
 def has_woken(rank: int, before: Moment, now: Moment) -> bool:
     """Whether a rank's main thread has left its wait, other than to poll in the same operation."""
     was, main = (

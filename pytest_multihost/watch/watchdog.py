@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,11 +27,17 @@ from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.process import NEVER, Look
 from pytest_multihost.model.sighting import RankSighting, Sighting, Why
 from pytest_multihost.model.spec import WorldSpec
-from pytest_multihost.watch.closely import is_unclear, with_flight, with_holders, with_native
+from pytest_multihost.watch.closely import (
+    is_unclear,
+    seen_closely,
+    with_flight,
+    with_holders,
+    with_native,
+)
 from pytest_multihost.watch.descriptors import Ours
 from pytest_multihost.watch.native import native_threads
 from pytest_multihost.watch.proc import ProcWatch
-from pytest_multihost.watch.seeker import Proc, Seeker, has_woken
+from pytest_multihost.watch.seeker import Proc, Seeker, has_woken, still
 from pytest_multihost.watch.slots import glimpse_slots, read_slots, slots_path
 from pytest_multihost.watch.watch import Ground, Observed
 
@@ -98,6 +104,7 @@ class Watchdog:
     _seeker: Seeker | None = None
     _last: Moment | None = None
     _trouble: Sighting | None = None
+    _troubled: Moment | None = None
     _looks: deque[Sighting] = field(default_factory=lambda: deque(maxlen=_KEPT))
     _moves: deque[frozenset[int]] = field(default_factory=lambda: deque(maxlen=_MOVES))
     _progress_s: float = 0.0
@@ -138,6 +145,7 @@ class Watchdog:
         if self._trouble is None:
             self._see(now, facts, "trouble")
             self._trouble = self._looks.pop()
+            self._troubled = self._last
 
     def is_over(self, now: float, facts: Sequence[RankFacts]) -> bool:
         """Whether, after a raise, nobody gets on any more: the others are seen to wait."""
@@ -167,8 +175,13 @@ class Watchdog:
         operations = tuple(
             read_slots(slots_path(self.scratch, rank), rank=rank) for rank in range(self.size)
         )
-        trouble = (self._trouble,) if self._trouble is not None else ()
+        trouble = tuple(self._trouble_seen_closely())
         return Observed((*trouble, *self._looks), operations, self._progress_s or None)
+
+    def _trouble_seen_closely(self) -> Iterator[Sighting]:
+        if self._trouble is not None and self._troubled is not None and self._last is not None:
+            stood = still(self._troubled.look, self._last.look)
+            yield seen_closely(self._trouble, self._looks[-1], stood)
 
     # What is seen
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from pytest_multihost.analysis.outcome import Symptoms, judge
 from pytest_multihost.analysis.standings import standings_of
 from pytest_multihost.model.event import Event
+from pytest_multihost.model.operation import Operation
+from pytest_multihost.model.process import Look, Process, Thread
 from pytest_multihost.model.result import Ending, WorldResult
 from pytest_multihost.model.sighting import RankSighting, Sighting
 from pytest_multihost.testing import make_spec, well_behaved
+from pytest_multihost.watch.closely import seen_closely
+from pytest_multihost.watch.seeker import still
 
 
 def ended(ending: Ending, *moves: bool, rests_s: float | None = None) -> bool:
@@ -70,3 +77,34 @@ def test_a_rank_that_sleeps_once_after_its_work_is_not_restless() -> None:
 def test_a_rank_that_runs_when_the_others_give_up_is_only_late(ending: Ending) -> None:
     """It may be between two long reads: nobody has seen whether it would have come."""
     assert not ended(ending, *[RAN] * 8)
+
+
+def native(name: str) -> Operation:
+    """Return an operation that native frames tell of."""
+    return Operation(name=name, kind="collective", group=(0, 1), sequence=0, since_s=1.0)
+
+
+def test_a_closer_look_tells_of_the_trouble_where_a_rank_has_not_run_since() -> None:
+    """One that has run may have entered its operation only then."""
+    ranks = tuple(RankSighting(rank=rank) for rank in range(2))
+    told = tuple(replace(each, operations=(native("all_reduce"),)) for each in ranks)
+    trouble = Sighting(at_s=1.0, why="trouble", ranks=ranks)
+    seen = seen_closely(trouble, Sighting(at_s=2.0, why="end", ranks=told), frozenset({1}))
+    assert [len(each.operations) for each in seen.ranks] == [0, 1]
+    assert (seen.at_s, seen.why) == (1.0, "trouble")
+
+
+@pytest.mark.parametrize(
+    ("becomes", "expected"),
+    [({}, {0}), ({"runs": 6}, set()), ({"state": "R"}, set()), ({"tid": 8}, set())],
+)
+def test_a_rank_stands_still_in_one_and_the_same_wait(
+    becomes: dict[str, Any], expected: set[int]
+) -> None:
+    """A thread that runs, or has run, or is another one does not."""
+    main = Thread(tid=7, call="futex", runs=5)
+    was, now = (
+        Look(at_s=at_s, processes=(Process(pid=7, rank=0, is_rank=True, threads=(each,)),))
+        for at_s, each in ((1.0, main), (2.0, replace(main, **becomes)))
+    )
+    assert still(was, now) == expected
