@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import gc
 import os
 import sys
@@ -125,7 +126,8 @@ def functions() -> Iterator[Callable[[], Any]]:
 
 def methods() -> Iterator[Callable[[], Any]]:
     """Yield calls of the bound class, also those that torch refuses."""
-    group, one = dist.group.WORLD, torch.ones(3)
+    group, one, endless = dist.group.WORLD, torch.ones(3), []
+    endless.append(endless)
     yield lambda: group.barrier(opts=dist.BarrierOptions()).wait()
     yield lambda: group.barrier().wait(timeout=timedelta(seconds=9))
     yield lambda: group.allreduce([one]).synchronize()
@@ -135,6 +137,7 @@ def methods() -> Iterator[Callable[[], Any]]:
     yield lambda: group.broadcast(one, root=0).wait()
     yield lambda: group.allreduce("no tensors")
     yield lambda: group.allreduce([])
+    yield lambda: group.allreduce(endless)
     yield group.allreduce  # without arguments
     yield lambda: dist.broadcast(one, 9)
     yield lambda: dist.broadcast(one.to_sparse(), 0)
@@ -394,6 +397,30 @@ def test_a_tensor_without_storage_is_met_once(in_c: Recorder) -> None:
     assert torch.Tensor not in gc.get_referents(core)
     dist.all_reduce(torch.ones(4))
     assert [each.detail for each in records(in_c)][-2:] == ["f32[3]", "f32[4]"]
+
+
+@pytest.mark.parametrize("way", get_args(Way))
+def test_a_work_is_not_taken_for_one_that_is_gone(world: World, tmp_path: Path, way: Way) -> None:
+    """Nobody waited for that one, and the next has its address."""
+    with recorded(way, tmp_path / "records") as recorder:
+        options = dist.AllreduceOptions()
+        options.asyncOp = False
+        group, sent = dist.group.WORLD, [torch.ones(3)]
+        address = id(group.allreduce(sent, options))
+        work = group.allreduce(sent)
+        assert id(work) == address
+        work.wait()
+        assert not [each for each in records(recorder) if each.is_open]
+
+
+def test_what_stands_for_a_method_is_copied_as_a_function_is(in_c: Recorder) -> None:
+    """As itself; and it says the same of itself as torch's."""
+    ours = distributed_c10d.ProcessGroup.allreduce
+    assert copy.copy(ours) is copy.deepcopy(ours) is ours
+    names = ("__doc__", "__module__", "__name__", "__qualname__")
+    assert [getattr(ours, name) for name in names] == [
+        getattr(ours.__wrapped__, name) for name in names
+    ]
 
 
 def test_options_stay_as_torch_has_them(in_c: Recorder) -> None:

@@ -48,6 +48,7 @@ ROOTED = {"broadcast": 1, "reduce": 1, "gather": 2, "scatter": 2}
 _BITS = re.compile(r"^(float|bfloat|int|uint|complex)(\d+)")
 _LETTERS = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
 _DETAILS = 2048
+_NESTED = 2
 
 
 @dataclass(slots=True, eq=False)
@@ -60,7 +61,9 @@ class Details:
     def of(self, sent: Any, prefix: str = "") -> int:  # noqa: ANN401 - torch's
         """Return the number of the text for a tensor, a list of tensors, or a list of lists."""
         more = 0
-        while type(sent) is list or type(sent) is tuple:
+        for _ in range(_NESTED):  # one that holds itself has no end
+            if type(sent) is not list and type(sent) is not tuple:
+                break
             if not sent:
                 return self.text(prefix)
             more = len(sent) - 1

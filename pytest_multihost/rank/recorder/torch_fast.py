@@ -92,5 +92,5 @@ def _replace(owner: type, method: str, make: Callable[..., Any]) -> None:
     if noted is None or original is None:
         return
     fast = make(original=original, slow=noted, bound=owner)
-    names = ("__doc__", "__name__", "__qualname__")
+    names = ("__doc__", "__module__", "__name__", "__qualname__")
     setattr(owner, method, update_wrapper(fast, original, assigned=names, updated=()))

@@ -88,6 +88,9 @@ class Works:
         elif work is None:
             self.recorder.end(at)
         elif getattr(opts, "asyncOp", True):
+            if thread.work == id(work):  # one that is gone without having been waited for
+                thread.work = 0
+                self.recorder.end(thread.at)
             self.recorder.page.leave(at)
             self._hold(work, (at,), group)
         else:

@@ -33,7 +33,7 @@
 
 /* Between two calls the caches are used by others: what counts is how few lines and pages of memory a
  * call touches. So tables are small, and each entry has beside it what was found for it last. */
-enum { ENTRIES = 16, DETAILS = 64, DIMENSIONS = 6, PLACES = 1024, STEPS = 5 };
+enum { ENTRIES = 16, DETAILS = 64, DIMENSIONS = 6, PLACES = 1024, STEPS = 5, NESTED = 2 };
 
 #define SELDOM __attribute__((cold, noinline))
 
@@ -729,8 +729,9 @@ static int find_detail(Core *self, PyObject *sent, PyObject *prefix, struct deta
                        uint32_t *number) {
   struct detail key = {.prefix = prefix};
   PyObject *first = sent;
-  while ((PyList_CheckExact(first) && PyList_GET_SIZE(first)) ||
-         (PyTuple_CheckExact(first) && PyTuple_GET_SIZE(first))) {
+  for (int depth = 0; depth < NESTED; depth++) { /* one that holds itself has no end */
+    if (!PyList_CheckExact(first) && !PyTuple_CheckExact(first)) break;
+    if (!PySequence_Fast_GET_SIZE(first)) break;
     key.more = PySequence_Fast_GET_SIZE(first) - 1;
     first = PySequence_Fast_GET_ITEM(first, 0);
   }
@@ -864,8 +865,8 @@ static int core_wait(Core *self, PyThreadState *thread, struct way *way, long lo
   return 0;
 }
 
-/* Tell Python of the exception that is set, which stays set unless a graver one comes: recorder.fail(at, error), or, of a work,
- * works._fail_wait(work, (at,), error). */
+/* Tell Python of the exception that is set, which stays set unless a graver one comes:
+ * recorder.fail(at, error), or, of a work, works._fail_wait(work, (at,), error). */
 static SELDOM void tell_error(Core *self, PyObject *work, long long at) {
 #if PY_VERSION_HEX >= 0x030C0000
   PyObject *error = PyErr_GetRaisedException();
@@ -1136,6 +1137,11 @@ static int launched(Wrapper *self, PyObject *pg, long long one, long long two, P
   }
   int does_not_wait = is_async(opts);
   if (does_not_wait == 1) {
+    LocalState *local = local_now(core->local);
+    if (local && local->work == (uintptr_t)work) { /* one that is gone without having been waited for */
+      local->work = 0;
+      core_end(core, local->at);
+    }
     core_leave(core, at);
     struct entry *entry = entry_of(self, pg, one, two);
     if (entry) core_hold(core, work, at, entry->group);
@@ -1322,6 +1328,19 @@ static PyObject *wait_new(PyTypeObject *type, PyObject *arguments, PyObject *nam
   return (PyObject *)self;
 }
 
+/* As functions are copied: as themselves. */
+static PyObject *wrapper_copy(PyObject *self, PyObject *memo) {
+  (void)memo;
+  Py_INCREF(self);
+  return self;
+}
+
+static PyMethodDef wrapper_methods[] = {
+    {"__copy__", wrapper_copy, METH_NOARGS, NULL},
+    {"__deepcopy__", wrapper_copy, METH_O, NULL},
+    {0},
+};
+
 static PyGetSetDef wrapper_getset[] = {
     {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
     {0},
@@ -1337,6 +1356,7 @@ static PyGetSetDef wrapper_getset[] = {
     .tp_dealloc = wrapper_dealloc, .tp_descr_get = wrapper_get, .tp_call = PyVectorcall_Call,    \
     .tp_vectorcall_offset = offsetof(Wrapper, vectorcall),                                       \
     .tp_dictoffset = offsetof(Wrapper, dict), .tp_getset = wrapper_getset,                       \
+    .tp_methods = wrapper_methods,                                                               \
   }
 
 static PyTypeObject Method_Type =
