@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,17 @@ from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.hosts import all_hosts
 
 pytest_plugins = "pytester"
+
+
+def pytest_configure() -> None:
+    """Let signals reach what tests start, where we are run with orders to ignore them.
+
+    A shell without job control ignores Ctrl-C in what it runs in the background, and nohup a
+    terminal's end. That is inherited, but for what has a handler instead.
+    """
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
 
 
 @dataclass(frozen=True)

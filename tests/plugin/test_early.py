@@ -139,7 +139,11 @@ def test_ctrl_c_shows_where_the_ranks_were(run_worlds, pytester: pytest.Pytester
     """Who interrupts a run wants to know what it hung in."""
     del run_worlds  # for its environment, and its look at what is left
     run = start(pytester, "--multihost-early=off")
-    time.sleep(2.5)
+    deadline = time.monotonic() + 60
+    while not list(pytester.path.glob(".pytest_multihost/*/*/rank-1.log")):
+        assert time.monotonic() < deadline, "there are no ranks"
+        time.sleep(0.05)
+    time.sleep(1.5)  # they come to where they hang
     run.send_signal(signal.SIGINT)
     output, _ = run.communicate(timeout=30)
     assert "where the ranks were:" in output
