@@ -54,7 +54,7 @@ FULL: Topics = {
     ],
     "verdicts": lambda: [verdicts.times(worlds=verdicts.WORLDS, rounds=2)],
     "truth": lambda: [truth.truth_table()],
-    "overhead": lambda: overhead.all_of(rounds=2, calls_rounds=40, seconds=5.0),
+    "overhead": lambda: overhead.all_of(rounds=2, calls_rounds=24, seconds=5.0),
 }
 QUICK: Topics = {
     "floor": lambda: [floor.distance(sizes=(4,), rounds=2, worlds=5)],
