@@ -21,7 +21,7 @@ from pytest_multihost.analysis.native import operation_of
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.sighting import RankSighting, Sighting
 from pytest_multihost.model.stack import NativeThread
-from pytest_multihost.watch.flight import ask, flight_path, has_answered, read_flight
+from pytest_multihost.watch.flight import answer_of, ask, flight_path
 from pytest_multihost.watch.native import NativeLook
 from pytest_multihost.watch.spy import py_spy
 
@@ -56,9 +56,9 @@ def with_flight(
     while waiting and time.monotonic() < deadline_s:
         time.sleep(_POLL_S)
         for rank in tuple(waiting):
-            path = flight_path(scratch, rank)
-            if has_answered(path, since_s=since_s):
-                found[rank] = read_flight(path, rank=rank, since_s=since_s)
+            told = answer_of(flight_path(scratch, rank), rank=rank, since_s=since_s)
+            if told is not None:
+                found[rank] = told
                 waiting.discard(rank)
     return tuple(
         replace(

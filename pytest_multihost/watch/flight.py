@@ -64,15 +64,12 @@ def write_flight(path: Path, at_s: float, operations: Operations) -> None:
     draft.replace(path)
 
 
-def has_answered(path: Path, *, since_s: float) -> bool:
-    """Return whether there is an answer from after `since_s`, if only that nothing is known."""
-    try:
-        return bool(json.loads(path.read_text(encoding="utf-8"))["at_s"] >= since_s)
-    except (OSError, ValueError, LookupError, TypeError):
-        return False
-
-
 def read_flight(path: Path, *, rank: int, since_s: float = 0.0) -> Operations:
+    """Return what `answer_of` does, and nothing of a rank that has not answered."""
+    return answer_of(path, rank=rank, since_s=since_s) or Operations(rank)
+
+
+def answer_of(path: Path, *, rank: int, since_s: float) -> Operations | None:
     """Return the open collectives of a rank that its own records do not have.
 
     `entered` counts, in a scope of its own, all collectives that the flight recorder knows of.
@@ -81,15 +78,18 @@ def read_flight(path: Path, *, rank: int, since_s: float = 0.0) -> Operations:
         path: Where the answer lies.
         rank: Whose it is.
         since_s: An answer from before that is none.
+
+    Returns:
+        None without an answer; one may say that nothing is known.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         if data["at_s"] < since_s:
-            return Operations(rank)
+            return None
         recent = tuple(Operation.from_json(each) for each in data["recent"])
         return Operations(rank, recent, {_group_key(key): last for key, last in data["entered"]})
     except (OSError, ValueError, LookupError, TypeError):
-        return Operations(rank)
+        return None
 
 
 def _group_key(key: Sequence[object]) -> GroupKey:
