@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,15 +24,9 @@ INNOCENT |= {"where": None}
 
 
 @pytest.fixture(scope="module")
-def same() -> ModuleType:
+def same(load_program: Callable[[Path], ModuleType]) -> ModuleType:
     """benchmarks/same_verdicts.py."""
-    spec = importlib.util.spec_from_file_location("same_verdicts", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_program(PATH)
 
 
 def results(hosts: str, **told: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -109,16 +108,9 @@ def test_more_than_one_answer_is_explained(hangs: Sequence[Program]) -> None:
 
 
 @pytest.fixture(scope="module")
-def scorer() -> ModuleType:
+def scorer(load_program: Callable[[Path], ModuleType]) -> ModuleType:
     """benchmarks/corpus.py."""
-    path = REPOSITORY / "benchmarks" / "corpus.py"
-    spec = importlib.util.spec_from_file_location("corpus_scorer", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_program(REPOSITORY / "benchmarks" / "corpus.py")
 
 
 EXPECTED = {
