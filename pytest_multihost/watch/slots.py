@@ -18,7 +18,7 @@ import mmap
 import os
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -64,6 +64,7 @@ _UNUSED = struct.pack("<QQ", 0, 1).ljust(_STRIDE, b"\0") * RECORDS
 _KINDS: tuple[OperationKind, ...] = get_args(OperationKind)
 _READS = 20
 
+Record = tuple[Any, ...]
 Where = tuple[int, int, int]
 """Number of the user's file, line in it, number of its function; zeros where it is not known."""
 NO_PLACE = _NOWHERE_AT // 8
@@ -288,10 +289,9 @@ def read_slots(path: Path, *, rank: int) -> Operations:
     if len(data) < _SIZE or _HEADER.unpack_from(data)[0] != _MAGIC:
         return Operations(rank)
     again = path.read_bytes()
-    texts = _texts(again)
-    records = sorted(_stable_records(data, again, path), key=lambda record: record[-1])
-    recent = tuple(_operation(record, texts) for record in records)
-    return Operations(rank, recent, dict(_entered(again, texts)))
+    records = list(_stable_records(data, again, path))
+    texts = _texts(path.read_bytes())  # after the records: each text is there before its number is
+    return _operations(rank, records, again, texts)
 
 
 def shift(page: bytes, by_ns: int) -> bytes:
@@ -323,9 +323,7 @@ def glimpse_slots(path: Path, *, rank: int) -> tuple[Operations, float]:
     places = [place for place in range(RECORDS) if began[place] and not ended[place]]
     texts = _texts(data) if places or any(words[_COUNTS_AT // 8 : _FIRST]) else []
     records = [RECORD.unpack_from(data, _RECORDS_AT + place * _STRIDE) for place in places]
-    records.sort(key=lambda record: record[-1])
-    recent = tuple(_operation(record, texts) for record in records)
-    return Operations(rank, recent, dict(_entered(data, texts))), last_s
+    return _operations(rank, records, data, texts), last_s
 
 
 def _texts(data: bytes) -> list[str]:
@@ -337,23 +335,24 @@ def _texts(data: bytes) -> list[str]:
     return texts
 
 
-def _stable_records(data: bytes, again: bytes, path: Path) -> Iterator[tuple[Any, ...]]:
+def _text(texts: Sequence[str], number: int) -> str:
+    """Return a text; one that was written while the page was read is empty."""
+    return texts[number] if number < len(texts) else ""
+
+
+def _stable_records(data: bytes, again: bytes, path: Path) -> Iterator[Record]:
     """Yield each record in use, read until twice alike: its rank may be writing it."""
     for at in range(_RECORDS_AT, _NOWHERE_AT, _STRIDE):
         one, two = data[at : at + _STRIDE], again[at : at + _STRIDE]
         for _ in range(_READS):
             if one == two:
                 break
-            one, two = two, _reread(path, at)
+            with path.open("rb") as file:
+                file.seek(at)
+                one, two = two, file.read(_STRIDE)
         record = RECORD.unpack(two)
         if record[0]:
             yield record
-
-
-def _reread(path: Path, at: int) -> bytes:
-    with path.open("rb") as file:
-        file.seek(at)
-        return file.read(_STRIDE)
 
 
 def _group(text: str) -> GroupKey:
@@ -366,12 +365,20 @@ def _group(text: str) -> GroupKey:
     return ranks, ordinal, scope
 
 
-def _operation(record: tuple[Any, ...], texts: list[str]) -> Operation:
+def _operations(
+    rank: int, records: Sequence[Record], data: bytes, texts: Sequence[str]
+) -> Operations:
+    in_order = sorted(records, key=lambda record: record[-1])
+    recent = tuple(_operation(each, texts) for each in in_order)
+    return Operations(rank, recent, dict(_entered(data, texts)))
+
+
+def _operation(record: Record, texts: Sequence[str]) -> Operation:
     began, ended, waited, sequence, detail, thread, file, line, function, flags = record[:10]
     name, kind, group, peer, root = record[10:15]
-    ranks, ordinal, scope = _group(texts[group])
+    ranks, ordinal, scope = _group(_text(texts, group))
     return Operation(
-        name=texts[name],
+        name=_text(texts, name),
         kind=_KINDS[kind],
         group=ranks,
         ordinal=ordinal,
@@ -379,19 +386,19 @@ def _operation(record: tuple[Any, ...], texts: list[str]) -> Operation:
         sequence=sequence,
         peer=peer if peer >= 0 else None,
         root=root if root >= 0 else None,
-        detail=texts[detail],
+        detail=_text(texts, detail),
         since_s=began / 1e9,
         ended_s=ended / 1e9 if ended else None,
         waited_s=waited / 1e9 if waited else None,
         failed=bool(flags & _FAILED),
-        error=texts[flags >> _ERROR_BITS],
+        error=_text(texts, flags >> _ERROR_BITS),
         has_limit=bool(flags & _LIMITED),
         thread=thread,
-        frame=Frame(texts[file], line, texts[function]) if file else None,
+        frame=Frame(_text(texts, file), line, _text(texts, function)) if file else None,
     )
 
 
-def _entered(data: bytes, texts: list[str]) -> Iterator[tuple[GroupKey, int]]:
+def _entered(data: bytes, texts: Sequence[str]) -> Iterator[tuple[GroupKey, int]]:
     words = memoryview(data)[_COUNTS_AT:_RECORDS_AT].cast("Q").tolist()
     for word in filter(None, words):  # few of them are in use
-        yield _group(texts[word >> 32]), word & 0xFFFFFFFF
+        yield _group(_text(texts, word >> 32)), word & 0xFFFFFFFF

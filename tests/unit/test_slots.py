@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 from pytest_multihost.rank.recorder.recorder import Recorder
-from pytest_multihost.watch.slots import RECORDS, SlotPage, read_slots, slots_path
+from pytest_multihost.watch.slots import (
+    RECORDS,
+    SlotPage,
+    glimpse_slots,
+    read_slots,
+    slots_path,
+)
 
 
 @pytest.fixture
@@ -119,6 +125,22 @@ def test_what_is_prepared_before_there_is_a_rank_is_noted_on_its_page(tmp_path: 
     assert [(each.name, each.group) for each in operations.recent] == [("all_reduce", (0, 1))]
     assert [each.thread for each in operations.open] == [threading.get_native_id()]
     assert recorder.everybody == (0, 1)
+
+
+def test_a_text_that_is_not_there_yet_is_empty(page: SlotPage, recorder: Recorder) -> None:
+    """A page is read while its rank writes: a record may speak of what came after the texts."""
+    recorder.begin("all_reduce", "collective", (0, 1), detail="f32[3]")
+    data = page.path.read_bytes()
+    texts = data[8:16]
+    for count in range(int.from_bytes(texts, "little")):
+        page.path.write_bytes(data[:8] + count.to_bytes(8, "little") + data[16:])
+        (seen,) = read_slots(page.path, rank=0).recent
+        (glimpsed,) = glimpse_slots(page.path, rank=0)[0].recent
+        assert seen == glimpsed
+        assert seen.sequence == 1
+        assert seen.detail in {"", "f32[3]"}
+    page.path.write_bytes(data)
+    assert read_slots(page.path, rank=0).recent[0].detail == "f32[3]"
 
 
 def test_a_forked_child_writes_to_nowhere(page: SlotPage, recorder: Recorder) -> None:
