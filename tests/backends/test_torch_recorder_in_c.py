@@ -8,6 +8,7 @@ import gc
 import os
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -413,6 +414,50 @@ def test_a_work_is_not_taken_for_one_that_is_gone(world: World, tmp_path: Path, 
         assert not [each for each in records(recorder) if each.is_open]
 
 
+@pytest.mark.parametrize("way", get_args(Way))
+def test_each_of_many_works_ends_once(world: World, tmp_path: Path, way: Way) -> None:
+    """Waited for, found to be completed, or let go; there is not room for all of them in C."""
+    with recorded(way, tmp_path / "records") as recorder:
+        works = {n: dist.all_reduce(torch.ones(n % 7), async_op=True) for n in range(500)}
+        assert sum(each.is_open for each in records(recorder)) == len(works)
+        for left, end in enumerate((id, wait, poll, wait_in_a_thread)):
+            for number in range(left, 500, 5):
+                end(works.pop(number))
+        assert sum(each.is_open for each in records(recorder)) == len(works) == 100
+        for work in works.values():
+            work.wait()
+        assert not any(each.is_open for each in records(recorder))
+
+
+def wait(work: Any) -> None:  # noqa: ANN401 - torch's
+    """Wait for a work."""
+    work.wait()
+
+
+def wait_in_a_thread(work: Any) -> None:  # noqa: ANN401 - torch's
+    """Wait for a work that another thread has launched."""
+    in_a_thread(work.wait)
+
+
+def poll(work: Any) -> None:  # noqa: ANN401 - torch's
+    """Ask a work until it is completed."""
+    while not work.is_completed():
+        time.sleep(0.001)
+
+
+def test_an_exception_outlives_the_works_that_go_with_it(in_c: Recorder) -> None:
+    """A frame that is left by one lets go of what it has launched."""
+
+    def fails() -> None:
+        held = [dist.all_reduce(torch.ones(3), async_op=True) for _ in range(3)]
+        raise KeyError(len(held))
+
+    with pytest.raises(KeyError, match="3"):
+        fails()
+    gc.collect()
+    assert not any(each.is_open for each in records(in_c))
+
+
 def test_what_stands_for_a_method_is_copied_as_a_function_is(in_c: Recorder) -> None:
     """As itself; and it says the same of itself as torch's."""
     ours = distributed_c10d.ProcessGroup.allreduce
@@ -428,7 +473,32 @@ def test_options_stay_as_torch_has_them(in_c: Recorder) -> None:
     fields = [vars(each)[name] for each in OPTIONS for name in ("asyncOp", "rootRank")
               if name in vars(each)]  # fmt: skip
     assert fields
-    assert {type(each) for each in fields} == {property}
+    assert all(isinstance(each, property) for each in fields)
+    options = dist.AllreduceOptions()
+    options.asyncOp = False
+    assert not options.asyncOp
+    with pytest.raises(TypeError):
+        options.asyncOp = "neither"
+    assert not options.asyncOp
+    kept = weakref.ref(options)
+    dist.group.WORLD.allreduce([torch.ones(3)], options).wait()
+    del options
+    assert kept() is None
+
+
+def test_what_options_have_been_set_to_is_said_of_them_alone(in_c: Recorder) -> None:
+    """Another thread's and those of another call say for themselves whether their caller waits."""
+    sync, later = dist.AllreduceOptions(), dist.AllreduceOptions()
+    later.asyncOp, sync.asyncOp = True, False
+    work = dist.group.WORLD.allreduce([torch.ones(3)], later)
+    assert records(in_c)[-1].waited_s is None
+    thread = threading.Thread(target=lambda: setattr(sync, "asyncOp", True))
+    thread.start()
+    thread.join()
+    work.wait()
+    work = dist.group.WORLD.allreduce([torch.ones(3)], sync)
+    assert records(in_c)[-1].waited_s is None
+    work.wait()
 
 
 def test_a_group_of_the_same_address_is_another(in_c: Recorder) -> None:

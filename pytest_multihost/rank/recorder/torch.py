@@ -44,7 +44,7 @@ def install(recorder: Recorder, way: Way = "in C") -> None:
 def _watch(recorder: Recorder, module: ModuleType, way: Way) -> None:
     fast = library.loaded() if way == "in C" else None
     groups = Groups(recorder, module)
-    works = Works(recorder, thread=fast.Local(), make_held=fast.Held) if fast else Works(recorder)
+    works = Works(recorder, thread=fast.Local()) if fast else Works(recorder)
     calls = Calls(recorder, groups, works)
     flight = Flight(recorder, groups, works)
     creation = Creation(recorder, groups, calls.details, flight)

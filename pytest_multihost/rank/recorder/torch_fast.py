@@ -16,7 +16,11 @@ from pytest_multihost.rank.recorder.torch_groups import Function, Group
 from pytest_multihost.rank.recorder.torch_works import WAITS, Works
 from pytest_multihost.watch.slots import NO_PLACE, RECORD, RECORDS, Call, SlotPage
 
-Prepare = Callable[[Any, int, int], tuple[Group, Call, Iterator[int], str | None]]
+Prepared = tuple[Group, Call, Iterator[int] | None, str | None, bool]
+"""A call's group, what notes it, its sequence unless it is the group's next collective, what comes
+before the text for what is sent, and whether it returns at once."""
+
+Prepare = Callable[[Any, int, int], Prepared]
 """Takes torch's group and what tells calls apart: a root, or a peer and a tag."""
 
 _PLAIN, _ROOTED, _TRANSFER, _ANYSOURCE = range(4)
@@ -36,7 +40,6 @@ def put_before(library: ModuleType, calls: Calls, works: Works, bindings: Module
         recorder=calls.recorder,
         works=works,
         held=works.held,
-        drop=works._drop,  # noqa: SLF001 - the same object's, in C
         details=calls.details.of,
         local=works.thread,
         page=SlotPage,
@@ -44,7 +47,10 @@ def put_before(library: ModuleType, calls: Calls, works: Works, bindings: Module
         records=RECORDS,
         no_place=NO_PLACE,
         tensor=sys.modules["torch"].Tensor,
+        work=bindings.Work,
     )
+    works.gather = core.hand_over
+    _keep_in_mind(library, works.thread, bindings)
     for method in WAITS:
         _replace(bindings.Work, method, lambda **both: library.Wait(core=core, **both))
     for method, (prepare, kind, sent) in _methods(calls).items():
@@ -55,6 +61,15 @@ def put_before(library: ModuleType, calls: Calls, works: Works, bindings: Module
                 core=core, prepare=prepare, kind=kind, sent=sent, **both
             ),
         )
+
+
+def _keep_in_mind(library: ModuleType, local: Any, bindings: ModuleType) -> None:  # noqa: ANN401 - the library's
+    """Have what options' `asyncOp` has just been set to at hand, for the call that they are for."""
+    for name, options in vars(bindings).items():
+        is_one = name.endswith("Options") and isinstance(options, type)
+        field = vars(options).get("asyncOp") if is_one else None
+        if type(field) is property:
+            options.asyncOp = library.Field(local=local, original=field)
 
 
 def _methods(calls: Calls) -> dict[str, tuple[Prepare, int, int]]:
@@ -68,9 +83,10 @@ def _methods(calls: Calls) -> dict[str, tuple[Prepare, int, int]]:
 
 
 def _collective(calls: Calls, name: str) -> Prepare:
-    def prepare(pg: Any, root: int, _: int) -> tuple[Group, Call, Iterator[int], None]:  # noqa: ANN401 - torch's
+    def prepare(pg: Any, root: int, _: int) -> Prepared:  # noqa: ANN401 - torch's
         group = calls.groups.of(pg)
-        return group, *group.collective(name, root), None
+        call, sequence = group.collective(name, root)
+        return group, call, None if group.is_ours else sequence, None, _goes_on(calls, pg)
 
     return prepare
 
@@ -78,11 +94,16 @@ def _collective(calls: Calls, name: str) -> Prepare:
 def _transfer(calls: Calls, method: str) -> Prepare:
     name = method.removesuffix("_anysource")
 
-    def prepare(pg: Any, peer: int, tag: int) -> tuple[Group, Call, Iterator[int], str]:  # noqa: ANN401 - torch's
+    def prepare(pg: Any, peer: int, tag: int) -> Prepared:  # noqa: ANN401 - torch's
         group = calls.groups.of(pg)
-        return group, *group.transfer(name, peer, tag), f"tag={tag}"
+        return group, *group.transfer(name, peer, tag), f"tag={tag}", _goes_on(calls, pg)
 
     return prepare
+
+
+def _goes_on(calls: Calls, pg: Any) -> bool:  # noqa: ANN401 - torch's
+    """Whether a call only tells a thread of gloo what to do; NCCL may first meet the others."""
+    return bool(calls.groups.module.get_backend(pg) == "gloo")
 
 
 def _replace(owner: type, method: str, make: Callable[..., Any]) -> None:

@@ -47,6 +47,10 @@ class Held(weakref.ref[Any]):
     launched_ns: int
 
 
+def _nothing() -> None:
+    """Gather nothing: all is in `held`."""
+
+
 @dataclass(slots=True, eq=False)
 class Works:
     """What this rank has launched.
@@ -54,14 +58,14 @@ class Works:
     Attributes:
         recorder: What writes it down.
         held: What nobody has waited for yet, by the address of its work.
-        thread: The calling thread, for each a state of its own. It and what makes an entry of
-            `held` are the library's where there is one; see torch_fast.
+        thread: The calling thread, for each a state of its own: the library's where there is one.
+        gather: Called before `held` is looked through: the library keeps to itself what it can.
     """
 
     recorder: Recorder
     held: dict[int, Held] = field(default_factory=dict)
     thread: Thread = field(default_factory=Thread)
-    make_held: Callable[[Any, Callable[[Held], None]], Held] = Held
+    gather: Callable[[], object] = _nothing
     _is_completed: Function | None = None
 
     def watch(self, work: type) -> None:
@@ -98,9 +102,19 @@ class Works:
                 self.recorder.end(thread.at)
             thread.work, thread.at = id(work), at
 
-    def _hold(self, work: Any, at: tuple[int, ...], group: Group | None) -> None:  # noqa: ANN401 - torch's
-        held = self.make_held(work, self._drop)
-        held.at, held.group, held.launched_ns = at, group, now_ns()
+    def adopt(self, work: Any, at: int, group: Group, launched_ns: int) -> None:  # noqa: ANN401 - torch's
+        """Take over what the library has kept to itself."""
+        self._hold(work, (at,), group, launched_ns)
+
+    def _hold(
+        self,
+        work: Any,  # noqa: ANN401 - torch's
+        at: tuple[int, ...],
+        group: Group | None,
+        launched_ns: int | None = None,
+    ) -> None:
+        held = Held(work, self._drop)
+        held.at, held.group, held.launched_ns = at, group, launched_ns or now_ns()
         held.address = id(work)
         self.held[held.address] = held
 
@@ -118,6 +132,7 @@ class Works:
     def sweep(self) -> None:
         """End what has completed without anybody's asking."""
         completed = self._is_completed
+        self.gather()
         for address, held in list(self.held.items()):
             with contextlib.suppress(Exception):  # a broken work says so to who waits for it
                 work = held()
@@ -178,9 +193,12 @@ class Works:
     def _noted_completed(self, original: Function) -> Function:
         def is_completed(work: Any) -> Any:  # noqa: ANN401 - torch's
             result = original(work)
-            held = self.held.get(id(work)) if result else None
-            if held is not None:
-                self._end_wait(work, held.at)
+            if result:
+                with contextlib.suppress(Exception):
+                    self.gather()
+                held = self.held.get(id(work))
+                if held is not None:
+                    self._end_wait(work, held.at)
             return result
 
         return pose_as(original, is_completed, "is_completed")

@@ -33,7 +33,8 @@
 
 /* Between two calls the caches are used by others: what counts is how few lines and pages of memory a
  * call touches. So tables are small, and each entry has beside it what was found for it last. */
-enum { ENTRIES = 16, DETAILS = 64, DIMENSIONS = 6, PLACES = 1024, STEPS = 5, NESTED = 2 };
+enum { ENTRIES = 16, DETAILS = 64, DIMENSIONS = 6, PLACES = 1024, STEPS = 5, NESTED = 2,
+       SETS = 64, WAYS = 4 };
 
 #define SELDOM __attribute__((cold, noinline))
 
@@ -57,7 +58,7 @@ struct record {
 _Static_assert(sizeof(struct record) == 80, "a record has no gaps");
 
 static PyObject *text_asyncop, *text_rootrank, *text_dtype, *text_shape, *text_find, *text_fail;
-static PyObject *text_counting, *text_numbers;
+static PyObject *text_counting, *text_numbers, *text_opts;
 static PyObject *text_data, *text_sequence, *text_count_at, *text_pg, *text_fail_wait;
 
 static uint64_t now_ns(void) {
@@ -125,6 +126,8 @@ typedef struct {
   PyObject_HEAD uintptr_t work;
   long long at;
   PyObject *coalesced; /* NULL: there is no batch */
+  PyObject *options;   /* on which asyncOp has just been set, to `is_async`: see Field; or NULL */
+  int is_async;
 } LocalState;
 
 typedef struct {
@@ -134,6 +137,7 @@ typedef struct {
 
 static void local_state_dealloc(PyObject *self) {
   Py_XDECREF(((LocalState *)self)->coalesced);
+  Py_XDECREF(((LocalState *)self)->options);
   Py_TYPE(self)->tp_free(self);
 }
 
@@ -159,6 +163,7 @@ static SELDOM LocalState *local_of(Local *self, uint64_t thread) {
     state->work = 0;
     state->at = 0;
     state->coalesced = NULL;
+    state->options = NULL;
     int failed = PyDict_SetItem(states, (PyObject *)self, (PyObject *)state);
     Py_DECREF(state); /* the dict has it */
     if (failed) return NULL;
@@ -250,76 +255,86 @@ static PyTypeObject Local_Type = {
     .tp_getset = local_getset,
 };
 
-/* Held: a weak reference to a work, as in torch_works.py. */
+/* Field: asyncOp of torch's options, a property that keeps in mind what this thread has just set it to
+ * until its next call. To ask torch for it takes as long as all else that is done for a call. */
 
-typedef struct {
-  PyWeakReference reference;
-  PyObject *places; /* NULL: there is one, `place` */
-  PyObject *group, *key; /* key: that of Works.held; NULL: Python has put it there */
-  long long place, launched_ns, address;
-} Held;
+typedef struct { /* what it has beyond a property */
+  PyObject *original;
+  Local *local;
+} Field;
 
-static int held_traverse(PyObject *self, visitproc visit, void *arg) {
-  Py_VISIT(((Held *)self)->places);
-  Py_VISIT(((Held *)self)->group);
-  return _PyWeakref_RefType.tp_traverse(self, visit, arg);
+static Field *field_of(PyObject *self) {
+  return (Field *)((char *)self + PyProperty_Type.tp_basicsize);
 }
 
-static int held_clear(PyObject *self) {
-  Py_CLEAR(((Held *)self)->places);
-  Py_CLEAR(((Held *)self)->group);
-  return _PyWeakref_RefType.tp_clear(self);
-}
-
-static void held_dealloc(PyObject *self) {
-  PyObject_GC_UnTrack(self); /* what is let go may make the collector look at it */
-  Py_CLEAR(((Held *)self)->key);
-  Py_CLEAR(((Held *)self)->places);
-  Py_CLEAR(((Held *)self)->group);
-  _PyWeakref_RefType.tp_dealloc(self);
-}
-
-static PyObject *held_get_at(PyObject *self, void *unused) {
-  (void)unused;
-  Held *held = (Held *)self;
-  if (!held->places) return Py_BuildValue("(L)", held->place);
-  Py_INCREF(held->places);
-  return held->places;
-}
-
-static int held_set_at(PyObject *self, PyObject *value, void *unused) {
-  (void)unused;
-  if (!value) {
-    PyErr_SetString(PyExc_AttributeError, "it cannot be deleted");
-    return -1;
+static int field_set(PyObject *self, PyObject *options, PyObject *value) {
+  if (PyProperty_Type.tp_descr_set(self, options, value)) return -1;
+  LocalState *local = local_now(field_of(self)->local);
+  if (!local) {
+    PyErr_Clear();
+  } else if (value && PyBool_Check(value)) {
+    local->is_async = value == Py_True;
+    Py_INCREF(options);
+    Py_XSETREF(local->options, options);
+  } else {
+    Py_CLEAR(local->options);
   }
-  Py_INCREF(value);
-  Py_XSETREF(((Held *)self)->places, value);
   return 0;
 }
 
-static PyGetSetDef held_getset[] = {
-    {"at", held_get_at, held_set_at, "Where it is noted.", NULL},
+static PyObject *field_new(PyTypeObject *type, PyObject *arguments, PyObject *named) {
+  static char *names[] = {"local", "original", NULL};
+  PyObject *local, *original, *none = PyTuple_New(0);
+  if (!PyArg_ParseTupleAndKeywords(arguments, named, "$O!O!", names, &Local_Type, &local,
+                                   &PyProperty_Type, &original))
+    return NULL;
+  PyObject *self = none ? PyProperty_Type.tp_new(type, none, NULL) : NULL;
+  PyObject *get = PyObject_GetAttrString(original, "fget");
+  PyObject *set = get ? PyObject_GetAttrString(original, "fset") : NULL;
+  PyObject *parts = self && set ? Py_BuildValue("OOOs", get, set, Py_None, type->tp_doc) : NULL;
+  if (parts && !PyProperty_Type.tp_init(self, parts, NULL)) {
+    Py_INCREF(original);
+    Py_INCREF(local);
+    *field_of(self) = (Field){original, (Local *)local};
+  } else {
+    Py_CLEAR(self);
+  }
+  PyObject *done[] = {none, get, set, parts};
+  for (size_t each = 0; each < sizeof done / sizeof *done; each++) Py_XDECREF(done[each]);
+  return self;
+}
+
+static int field_init(PyObject *self, PyObject *arguments, PyObject *named) {
+  (void)self, (void)arguments, (void)named; /* field_new has done it */
+  return 0;
+}
+
+static PyObject *field_get_wrapped(PyObject *self, void *unused) {
+  (void)unused;
+  Py_INCREF(field_of(self)->original);
+  return field_of(self)->original;
+}
+
+static void field_dealloc(PyObject *self) {
+  Py_CLEAR(field_of(self)->original);
+  Py_CLEAR(field_of(self)->local);
+  PyProperty_Type.tp_dealloc(self);
+}
+
+static PyGetSetDef field_getset[] = {
+    {"__wrapped__", field_get_wrapped, NULL, "The property that it stands for.", NULL},
     {0},
 };
 
-static PyMemberDef held_members[] = {
-    {"group", T_OBJECT, offsetof(Held, group), 0, "Where it goes on."},
-    {"launched_ns", T_LONGLONG, offsetof(Held, launched_ns), 0, "When it was launched."},
-    {"address", T_LONGLONG, offsetof(Held, address), 0, "Address of its work."},
-    {0},
-};
-
-static PyTypeObject Held_Type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "pytest_multihost._fast.Held",
-    .tp_doc = "An asynchronous operation, for as long as somebody holds its work.",
-    .tp_basicsize = sizeof(Held),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_traverse = held_traverse,
-    .tp_clear = held_clear,
-    .tp_dealloc = held_dealloc,
-    .tp_getset = held_getset,
-    .tp_members = held_members,
+static PyTypeObject Field_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "pytest_multihost._fast.Field",
+    .tp_doc = "A property that keeps in mind what it has been set to.",
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = field_new,
+    .tp_init = field_init,
+    .tp_getset = field_getset,
+    .tp_descr_set = field_set,
+    .tp_dealloc = field_dealloc,
 };
 
 /* Core: what the wrappers of one recorder share. */
@@ -368,7 +383,7 @@ struct layout { /* in words of eight bytes: where the records begin, and the one
 enum { WORDS = sizeof(struct record) / 8 };
 
 typedef struct {
-  PyObject_HEAD PyObject *recorder, *works, *held, *drop, *details;
+  PyObject_HEAD PyObject *recorder, *works, *held, *details;
   Local *local;
   PyTypeObject *page_type, *tensor_type; /* NULL: not every tensor's sizes can be read in C */
   int (*read_tensor)(void *tensor, struct tensor *read);
@@ -724,17 +739,29 @@ static SELDOM int find_other_detail(Core *self, PyObject *sent, PyObject *first,
   return asked;
 }
 
+/* Return the first tensor of a list, or of a list of lists; how many more the innermost list has. */
+static PyObject *first_of(PyObject *sent, Py_ssize_t *more) {
+  *more = 0;
+  for (int depth = 0; depth < NESTED; depth++) { /* one that holds itself has no end */
+    if (!PyList_CheckExact(sent) && !PyTuple_CheckExact(sent)) break;
+    if (!PySequence_Fast_GET_SIZE(sent)) break;
+    *more = PySequence_Fast_GET_SIZE(sent) - 1;
+    sent = PySequence_Fast_GET_ITEM(sent, 0);
+  }
+  return sent;
+}
+
+/* Whether what is sent is read without running anything of the user's. */
+static int is_plain(Core *self, PyObject *sent) {
+  Py_ssize_t more;
+  return Py_TYPE(first_of(sent, &more)) == self->tensor_type;
+}
+
 /* Find the number of the text for what is sent. 1: Python has run for it; -1: with an exception. */
 static int find_detail(Core *self, PyObject *sent, PyObject *prefix, struct detail *last,
                        uint32_t *number) {
   struct detail key = {.prefix = prefix};
-  PyObject *first = sent;
-  for (int depth = 0; depth < NESTED; depth++) { /* one that holds itself has no end */
-    if (!PyList_CheckExact(first) && !PyTuple_CheckExact(first)) break;
-    if (!PySequence_Fast_GET_SIZE(first)) break;
-    key.more = PySequence_Fast_GET_SIZE(first) - 1;
-    first = PySequence_Fast_GET_ITEM(first, 0);
-  }
+  PyObject *first = first_of(sent, &key.more);
   if (read_tensor(self, first, &key) && last->number && is_same(last, &key)) {
     *number = last->number;
     return 0;
@@ -748,8 +775,10 @@ static int find_detail(Core *self, PyObject *sent, PyObject *prefix, struct deta
 
 struct entry {
   PyObject *pg;       /* torch's group: a weak reference; NULL: free */
+  int goes_on;        /* whether a call returns at once: what is sent can be read while others work */
   long long one, two; /* root; or peer and tag */
-  PyObject *group, *sequence, *counts, *prefix; /* counts: the group's collectives */
+  PyObject *group, *prefix;
+  PyObject *sequence, *counts; /* of its like, or NULL; and the group's collectives */
   struct call call;
   long long count_at; /* in words of four bytes */
   unsigned long age;
@@ -780,10 +809,12 @@ static int entry_is_of(struct entry *self, PyObject *pg) {
 #endif
 }
 
-/* Take what Python has prepared: (Group, Call, iterator of sequences, prefix or None). */
+/* Take what Python has prepared: (Group, Call, iterator of sequences or None, prefix or None, whether
+ * a call returns at once). */
 static SELDOM int entry_fill(struct entry *self, PyObject *prepared) {
   PyObject *group, *call, *sequence, *prefix;
-  if (!PyArg_ParseTuple(prepared, "OOOO", &group, &call, &sequence, &prefix)) return -1;
+  int goes_on;
+  if (!PyArg_ParseTuple(prepared, "OOOOp", &group, &call, &sequence, &prefix, &goes_on)) return -1;
   PyObject *data = PyObject_GetAttr(call, text_data), *at = PyObject_GetAttr(call, text_count_at);
   entry_clear(self);
   int fits = data && at && PyBytes_Check(data) && PyBytes_GET_SIZE(data) == sizeof self->call;
@@ -793,12 +824,15 @@ static SELDOM int entry_fill(struct entry *self, PyObject *prepared) {
     self->counts = PyObject_GetAttr(call, text_sequence);
     Py_INCREF(group);
     self->group = group;
-    Py_INCREF(sequence);
-    self->sequence = sequence;
+    if (sequence != Py_None) {
+      Py_INCREF(sequence);
+      self->sequence = sequence;
+    }
     if (prefix != Py_None) {
       Py_INCREF(prefix);
       self->prefix = prefix;
     }
+    self->goes_on = goes_on;
     self->pg = PyObject_GetAttr(group, text_pg);
   } else if (!PyErr_Occurred()) {
     PyErr_SetString(PyExc_TypeError, "this is no prepared call");
@@ -896,38 +930,112 @@ static SELDOM void tell_error(Core *self, PyObject *work, long long at) {
 #endif
 }
 
-/* Find what is held of a work: a strong reference; NULL, without an exception, if nothing is. */
-static Held *core_held(Core *self, PyObject *work) {
-  PyObject *address = PyLong_FromVoidPtr(work);
-  Held *held = address ? (Held *)PyDict_GetItemWithError(self->held, address) : NULL;
-  Py_XINCREF(held);
-  Py_XDECREF(address);
-  if (!held) PyErr_Clear();
-  return held;
+/* Launched: what somebody may still wait for, until Python wants to know or it is gone. A dict of weak
+ * references, as in torch_works.py, takes longer than all else that is done for an asynchronous call. */
+
+struct launched {
+  PyObject *work; /* borrowed, since its end is seen: see work_dealloc; NULL: free */
+  Core *core;     /* borrowed: it takes its own out when it goes */
+  PyObject *group;
+  long long at;
+  uint64_t launched_ns;
+};
+static struct launched all_launched[SETS * WAYS];
+static PyTypeObject *work_type;
+static destructor dealloc_of_torch;
+
+static struct launched *launched_set(const void *work) {
+  return &all_launched[(address_hash(work) >> 20) % SETS * WAYS];
 }
 
-/* Keep in mind what is launched: as Works._hold. */
-static int core_hold(Core *self, PyObject *work, long long at, PyObject *group) {
-  int failed = -1;
-  PyObject *arguments = PyTuple_Pack(2, work, self->drop);
-  PyObject *address = PyLong_FromVoidPtr(work);
-  Held *held = NULL;
-  if (arguments && address)
-    held = (Held *)_PyWeakref_RefType.tp_new(&Held_Type, arguments, NULL);
-  if (held) {
-    held->place = at;
-    Py_INCREF(group);
-    held->group = group;
-    held->launched_ns = (long long)now_ns();
-    held->address = (long long)(uintptr_t)work;
-    Py_INCREF(address);
-    held->key = address;
-    failed = PyDict_SetItem(self->held, address, (PyObject *)held);
-    Py_DECREF(held);
+static struct launched *launched_among(struct launched *set, const void *work) {
+  for (int way = 0; way < WAYS; way++)
+    if (set[way].work == work) return &set[way];
+  return NULL;
+}
+
+static struct launched *launched_find(const void *work) {
+  return launched_among(launched_set(work), work);
+}
+
+static void launched_forget(struct launched *self) {
+  self->work = NULL;
+  Py_CLEAR(self->group);
+}
+
+/* End what nobody can wait for any more: its work is gone. As Works._drop. */
+static void work_dealloc(PyObject *work) {
+  struct launched *found = launched_find(work);
+  if (found) {
+    PyObject *type, *error, *traceback;
+    PyErr_Fetch(&type, &error, &traceback);
+    core_end(found->core, found->at);
+    launched_forget(found);
+    PyErr_Restore(type, error, traceback);
   }
-  Py_XDECREF(arguments);
-  Py_XDECREF(address);
-  return failed;
+  dealloc_of_torch(work);
+}
+
+/* See the end of each work from now on; there is one such type, and it is seen once. */
+static int watch_works(PyTypeObject *type) {
+  if (work_type && work_type != type) {
+    PyErr_SetString(PyExc_TypeError, "there is another type of works");
+    return -1;
+  }
+  if (!work_type) {
+    Py_INCREF(type);
+    work_type = type;
+    dealloc_of_torch = type->tp_dealloc;
+    type->tp_dealloc = work_dealloc;
+  }
+  return 0;
+}
+
+/* Give what is launched to Python: works.adopt(work, at, group, launched_ns). */
+static SELDOM int hand_over(Core *self) {
+  for (int each = 0; each < SETS * WAYS; each++) {
+    struct launched *found = &all_launched[each];
+    if (!found->work || found->core != self) continue;
+    PyObject *work = found->work, *group = found->group;
+    Py_INCREF(work);
+    Py_INCREF(group);
+    PyObject *done = PyObject_CallMethod(self->works, "adopt", "OLOK", work, found->at, group,
+                                         (unsigned long long)found->launched_ns);
+    if (done && found->work == work) launched_forget(found);
+    Py_XDECREF(done);
+    Py_DECREF(group);
+    Py_DECREF(work);
+    if (!done) return -1;
+  }
+  return 0;
+}
+
+static PyObject *core_hand_over(PyObject *self, PyObject *unused) {
+  (void)unused;
+  if (hand_over((Core *)self)) return NULL;
+  Py_RETURN_NONE;
+}
+
+/* Keep in mind what is launched: as Works._hold. -1 with an exception. */
+static int core_hold(Core *self, PyObject *work, long long at, PyObject *group) {
+  uint64_t launched_ns = now_ns();
+  struct launched *set = launched_set(work), *found = NULL;
+  if (Py_TYPE(work) == work_type && !(found = launched_among(set, work)))
+    found = launched_among(set, NULL);
+  if (!found) {
+    PyObject *done = hand_over(self) ? NULL
+                                     : PyObject_CallMethod(self->works, "adopt", "OLOK", work, at,
+                                                           group, (unsigned long long)launched_ns);
+    Py_XDECREF(done);
+    return done ? 0 : -1;
+  }
+  Py_INCREF(group);
+  Py_XSETREF(found->group, group);
+  found->work = work;
+  found->core = self;
+  found->at = at;
+  found->launched_ns = launched_ns;
+  return 0;
 }
 
 static int core_traverse(PyObject *object, visitproc visit, void *arg) {
@@ -935,7 +1043,6 @@ static int core_traverse(PyObject *object, visitproc visit, void *arg) {
   Py_VISIT(self->recorder);
   Py_VISIT(self->works);
   Py_VISIT(self->held);
-  Py_VISIT(self->drop);
   Py_VISIT(self->details);
   Py_VISIT(self->local);
   Py_VISIT(self->page_type);
@@ -948,12 +1055,13 @@ static int core_traverse(PyObject *object, visitproc visit, void *arg) {
 
 static int core_clear(PyObject *object) {
   Core *self = (Core *)object;
+  for (int each = 0; each < SETS * WAYS; each++)
+    if (all_launched[each].core == self) launched_forget(&all_launched[each]);
   core_forget(self);
   core_unmap(self);
   Py_CLEAR(self->recorder);
   Py_CLEAR(self->works);
   Py_CLEAR(self->held);
-  Py_CLEAR(self->drop);
   Py_CLEAR(self->details);
   Py_CLEAR(self->local);
   Py_CLEAR(self->page_type);
@@ -996,32 +1104,37 @@ static void core_know_tensors(Core *self, PyObject *type) {
 }
 
 static PyObject *core_new(PyTypeObject *type, PyObject *arguments, PyObject *named) {
-  static char *names[] = {"recorder", "works",  "held",   "drop",   "details",
-                          "local",    "page",   "format", "records", "no_place", "tensor", NULL};
-  PyObject *recorder, *works, *held, *drop, *details, *local, *page, *tensor;
+  static char *names[] = {"recorder", "works", "held",    "details",  "local",  "page",
+                          "format",   "records", "no_place", "tensor", "work", NULL};
+  PyObject *recorder, *works, *held, *details, *local, *page, *tensor, *work;
   const char *format;
   struct layout is = {0};
-  if (!PyArg_ParseTupleAndKeywords(arguments, named, "$OOO!OOO!O!sLLO", names, &recorder, &works,
-                                   &PyDict_Type, &held, &drop, &details, &Local_Type, &local,
-                                   &PyType_Type, &page, &format, &is.records, &is.no_place, &tensor))
+  if (!PyArg_ParseTupleAndKeywords(arguments, named, "$OOO!OO!O!sLLOO!", names, &recorder, &works,
+                                   &PyDict_Type, &held, &details, &Local_Type, &local, &PyType_Type,
+                                   &page, &format, &is.records, &is.no_place, &tensor, &PyType_Type,
+                                   &work))
     return NULL;
   Core *self = (Core *)type->tp_alloc(type, 0); /* all zeros */
   if (!self) return NULL;
-  PyObject *kept[] = {recorder, works, held, drop, details, local, page};
+  PyObject *kept[] = {recorder, works, held, details, local, page};
   for (size_t each = 0; each < sizeof kept / sizeof *kept; each++) Py_INCREF(kept[each]);
   self->recorder = recorder;
   self->works = works;
   self->held = held;
-  self->drop = drop;
   self->details = details;
   self->local = (Local *)local;
   self->page_type = (PyTypeObject *)page;
   self->layout = is;
   core_know_tensors(self, tensor);
-  if (core_is_sound(self, format)) return (PyObject *)self;
+  if (core_is_sound(self, format) && !watch_works((PyTypeObject *)work)) return (PyObject *)self;
   Py_DECREF(self);
   return NULL;
 }
+
+static PyMethodDef core_methods[] = {
+    {"hand_over", core_hand_over, METH_NOARGS, "Give what is launched to Works.adopt."},
+    {0},
+};
 
 static PyTypeObject Core_Type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "pytest_multihost._fast.Core",
@@ -1029,6 +1142,7 @@ static PyTypeObject Core_Type = {
     .tp_basicsize = sizeof(Core),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_new = core_new,
+    .tp_methods = core_methods,
     .tp_traverse = core_traverse,
     .tp_clear = core_clear,
     .tp_dealloc = core_dealloc,
@@ -1064,12 +1178,14 @@ static LocalState *is_common(Wrapper *self, PyThreadState *thread, PyObject *con
   return local && !local->coalesced ? local : NULL;
 }
 
+/* Return what is passed by a name, which Python's compiler has interned. */
 static PyObject *argument(PyObject *const *args, Py_ssize_t count, PyObject *kwnames,
-                          const char *name) {
+                          PyObject *name) {
   Py_ssize_t named = kwnames ? PyTuple_GET_SIZE(kwnames) : 0;
-  for (Py_ssize_t each = 0; each < named; each++)
-    if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, each), name) == 0)
-      return args[count + each];
+  for (Py_ssize_t each = 0; each < named; each++) {
+    PyObject *is = PyTuple_GET_ITEM(kwnames, each);
+    if (is == name || PyUnicode_Compare(is, name) == 0) return args[count + each];
+  }
   return NULL;
 }
 
@@ -1113,8 +1229,9 @@ static struct entry *entry_of(Wrapper *self, PyObject *pg, long long one, long l
 }
 
 /* Whether the caller does not wait at once: as in Works.hold. -1 with an exception. */
-static int is_async(PyObject *opts) {
+static int is_async(LocalState *local, PyObject *opts) {
   if (!opts || opts == Py_None || PyList_CheckExact(opts)) return 1;
+  if (local && local->options == opts) return local->is_async;
   PyObject *value = PyObject_GetAttr(opts, text_asyncop);
   if (!value) {
     if (!PyErr_ExceptionMatches(PyExc_AttributeError)) return -1;
@@ -1135,9 +1252,9 @@ static int launched(Wrapper *self, PyObject *pg, long long one, long long two, P
     core_end(core, at);
     return 0;
   }
-  int does_not_wait = is_async(opts);
+  LocalState *local = local_now(core->local);
+  int does_not_wait = is_async(local, opts);
   if (does_not_wait == 1) {
-    LocalState *local = local_now(core->local);
     if (local && local->work == (uintptr_t)work) { /* one that is gone without having been waited for */
       local->work = 0;
       core_end(core, local->at);
@@ -1145,15 +1262,36 @@ static int launched(Wrapper *self, PyObject *pg, long long one, long long two, P
     core_leave(core, at);
     struct entry *entry = entry_of(self, pg, one, two);
     if (entry) core_hold(core, work, at, entry->group);
-  } else if (does_not_wait == 0) {
-    LocalState *local = local_now(core->local);
-    if (local) {
-      if (local->work) core_end(core, local->at);
-      local->work = (uintptr_t)work;
-      local->at = at;
-    }
+  } else if (does_not_wait == 0 && local) {
+    if (local->work) core_end(core, local->at);
+    local->work = (uintptr_t)work;
+    local->at = at;
   }
+  if (local) Py_CLEAR(local->options);
   return recover();
+}
+
+/* Note what has been sent, while those work who were told to. -1: the exception that is set is not the
+ * one that was, but the test's. */
+static int note_detail(Wrapper *self, PyObject *const *args, long long one, long long two,
+                       long long at) {
+  Core *core = self->core;
+  uint32_t detail = 0;
+  PyObject *type = NULL, *error = NULL, *traceback = NULL;
+  if (PyErr_Occurred()) PyErr_Fetch(&type, &error, &traceback);
+  struct entry *entry = entry_of(self, args[0], one, two);
+  if (entry && find_detail(core, args[1 + self->sent], entry->prefix, &entry->last, &detail) >= 0 &&
+      core_map(core) && is_place(core, at))
+    record_at(core, at)->detail = detail;
+  int is_graver = recover();
+  if (type && !is_graver) {
+    PyErr_Restore(type, error, traceback);
+  } else {
+    Py_XDECREF(type);
+    Py_XDECREF(error);
+    Py_XDECREF(traceback);
+  }
+  return is_graver;
 }
 
 static PyObject *method_call(PyObject *object, PyObject *const *args, size_t nargsf,
@@ -1168,18 +1306,20 @@ static PyObject *method_call(PyObject *object, PyObject *const *args, size_t nar
   if (!is_common(self, thread, args, count)) goto slowly;
   PyObject *opts = NULL;
   if (self->kind == PLAIN || self->kind == ROOTED)
-    opts = count > 1 ? args[count - 1] : argument(args, count, kwnames, "opts");
+    opts = count > 1 ? args[count - 1] : argument(args, count, kwnames, text_opts);
   if (self->kind == ROOTED && kwnames && count > 1) goto slowly; /* opts may stand in either */
   if (!tell_apart(self, args, count, kwnames, opts, &one, &two)) goto slowly;
   entry = entry_of(self, args[0], one, two);
   if (!entry) goto slowly;
-  if (count - 1 > self->sent) {
-    int asked = find_detail(core, args[1 + self->sent], entry->prefix, &entry->last, &detail);
+  PyObject *sent = count - 1 > self->sent ? args[1 + self->sent] : NULL;
+  int is_later = sent && entry->goes_on && is_plain(core, sent);
+  if (sent && !is_later) {
+    int asked = find_detail(core, sent, entry->prefix, &entry->last, &detail);
     entry = asked > 0 ? entry_of(self, args[0], one, two) : entry; /* Python may have dropped it */
     if (asked < 0 || !entry) goto slowly;
   }
   struct where where;
-  long long at = core->layout.no_place, sequence = next_of(entry->sequence);
+  long long at = core->layout.no_place, sequence = entry->sequence ? next_of(entry->sequence) : 0;
   int walked = sequence < 0 ? -1 : find_where(core, thread, &entry->way, &where);
   if (walked > 0) entry = core_map(core) ? entry_of(self, args[0], one, two) : NULL; /* as above */
   if (walked >= 0 && entry)
@@ -1187,6 +1327,7 @@ static PyObject *method_call(PyObject *object, PyObject *const *args, size_t nar
   else if (recover())
     return NULL;
   PyObject *work = PyObject_Vectorcall(self->original, args, (size_t)count, kwnames);
+  if (is_later && note_detail(self, args, one, two, at)) Py_CLEAR(work);
   if (!work)
     tell_error(core, NULL, at);
   else if (launched(self, args[0], one, two, work, at, opts))
@@ -1195,6 +1336,18 @@ static PyObject *method_call(PyObject *object, PyObject *const *args, size_t nar
 slowly:
   if (recover()) return NULL;
   return PyObject_Vectorcall(self->slow, args, (size_t)count, kwnames);
+}
+
+/* Take a work that has been waited for out of what is held, here or in Python. */
+static void let_go(Core *self, PyObject *work, long long at) {
+  struct launched *found = launched_find(work);
+  if (found && found->at == at) {
+    launched_forget(found);
+  } else if (!found && PyDict_GET_SIZE(self->held)) { /* Python has wanted to know meanwhile */
+    PyObject *address = PyLong_FromVoidPtr(work);
+    if (!address || PyDict_DelItem(self->held, address)) PyErr_Clear();
+    Py_XDECREF(address);
+  }
 }
 
 static PyObject *wait_call(PyObject *object, PyObject *const *args, size_t nargsf,
@@ -1209,35 +1362,32 @@ static PyObject *wait_call(PyObject *object, PyObject *const *args, size_t nargs
     PyErr_Clear();
     goto slowly;
   }
-  PyObject *work = args[0], *result;
-  Held *held = NULL;
+  PyObject *work = args[0];
+  int is_held = local->work != (uintptr_t)work;
   long long at;
-  if (local->work == (uintptr_t)work) {
+  if (is_held) {
+    struct launched *found = launched_find(work);
+    if (!found && !PyDict_GET_SIZE(core->held))
+      return PyObject_Vectorcall(self->original, args, (size_t)count, kwnames);
+    if (!found || found->core != core) goto slowly; /* Python knows */
+    at = found->at;
+    if (core_wait(core, thread, &self->way, at)) return NULL;
+  } else {
     local->work = 0;
     at = local->at;
-  } else {
-    held = core_held(core, work);
-    if (!held) return PyObject_Vectorcall(self->original, args, (size_t)count, kwnames);
-    if (!Py_IS_TYPE(held, &Held_Type) || held->places || !held->key) { /* a batch */
-      Py_DECREF(held);
-      goto slowly;
-    }
-    at = held->place;
-    if (core_wait(core, thread, &self->way, at)) {
-      Py_DECREF(held);
-      return NULL;
-    }
   }
-  result = PyObject_Vectorcall(self->original, args, (size_t)count, kwnames);
+  PyObject *result = PyObject_Vectorcall(self->original, args, (size_t)count, kwnames);
   if (!result) {
+    struct launched *found = is_held ? launched_find(work) : NULL;
+    if (found && found->at == at) launched_forget(found);
     tell_error(core, work, at);
   } else {
-    if (held && PyDict_DelItem(core->held, held->key)) PyErr_Clear(); /* it is gone already */
+    if (is_held) let_go(core, work, at);
     core_end(core, at);
   }
-  Py_XDECREF((PyObject *)held);
   return result;
 slowly:
+  if (count > 0 && launched_find(args[0]) && hand_over(core) && recover()) return NULL;
   return PyObject_Vectorcall(self->slow, args, (size_t)count, kwnames);
 }
 
@@ -1380,7 +1530,7 @@ static int make_texts(void) {
       {&text_rootrank, "rootRank"}, {&text_dtype, "dtype"},
       {&text_shape, "shape"},     {&text_find, "_find"},        {&text_fail, "fail"},
       {&text_data, "data"},       {&text_sequence, "sequence"}, {&text_count_at, "count_at"},
-      {&text_pg, "pg"},           {&text_fail_wait, "_fail_wait"},
+      {&text_pg, "pg"},           {&text_opts, "opts"},           {&text_fail_wait, "_fail_wait"},
   };
   for (size_t each = 0; each < sizeof all / sizeof *all; each++)
     if (!(*all[each].text = PyUnicode_InternFromString(all[each].is))) return -1;
@@ -1388,10 +1538,10 @@ static int make_texts(void) {
 }
 
 PyMODINIT_FUNC PyInit__fast(void) {
-  PyTypeObject *types[] = {&LocalState_Type, &Counter_Type, &Local_Type,  &Held_Type,
-                           &Core_Type,       &Method_Type, &Wait_Type};
-  Held_Type.tp_base = &_PyWeakref_RefType;
-  Held_Type.tp_new = _PyWeakref_RefType.tp_new;
+  PyTypeObject *types[] = {&LocalState_Type, &Counter_Type, &Local_Type, &Field_Type,
+                           &Core_Type,       &Method_Type,  &Wait_Type};
+  Field_Type.tp_base = &PyProperty_Type;
+  Field_Type.tp_basicsize = PyProperty_Type.tp_basicsize + (Py_ssize_t)sizeof(Field);
   if (make_texts()) return NULL;
   for (size_t each = 0; each < sizeof types / sizeof *types; each++)
     if (PyType_Ready(types[each])) return NULL;
