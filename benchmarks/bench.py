@@ -54,14 +54,14 @@ FULL: Topics = {
     ],
     "verdicts": lambda: [verdicts.times(worlds=verdicts.WORLDS, rounds=2)],
     "truth": lambda: [truth.truth_table()],
-    "overhead": lambda: overhead.all_of(rounds=2, calls_rounds=24, seconds=5.0),
+    "overhead": lambda: overhead.all_of(rounds=2, calls_rounds=72, seconds=5.0),
 }
 QUICK: Topics = {
     "floor": lambda: [floor.distance(sizes=(4,), rounds=2, worlds=5)],
     "peers": lambda: [cost.beside_peers(ranks=4, rounds=1, is_quick=True)],
     "ranks": lambda: [cost.by_ranks(sizes=(4,), rounds=1, tests=4)],
     "verdicts": lambda: [verdicts.times(worlds=verdicts.WORLDS[:2], rounds=1)],
-    "overhead": lambda: overhead.all_of(rounds=1, calls_rounds=3, seconds=1.0),
+    "overhead": lambda: overhead.all_of(rounds=1, calls_rounds=9, seconds=1.0),
 }
 
 

@@ -1,6 +1,6 @@
 """What the recorder adds to a call of torch.distributed.
 
-Groups of one rank and of two, all in one process per rank; four ways in turns of a few hundred
+Groups of one rank and of two, all in one process per rank; four ways in turns of a hundred
 calls, in every second round backwards: the methods that torch binds, the same methods each in an
 empty Python function, with the recorder in C, and with the recorder in Python, as it is where its
 library cannot be had. What the empty function costs is the price of being there at all, on any
@@ -29,7 +29,7 @@ from pytest_multihost.rank.recorder.recorder import Recorder
 from pytest_multihost.rank.recorder.torch import Way, install
 from pytest_multihost.watch.slots import SlotPage, slots_path
 
-CALLS = 300
+CALLS = 100
 LIMIT = timedelta(seconds=60)
 WAYS = ("bare", "empty", "in C", "in Python")
 OPTIONS = (dist.AllreduceOptions, dist.BarrierOptions)
@@ -46,7 +46,7 @@ Round = Mapping[str, float]
 def main() -> None:
     """Measure, print a line for each, and at last all as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=120)
     rounds = parser.parse_args().rounds
     if problem := library.why_missing():
         print(f"The recorder in C is missing: {problem}", file=sys.stderr)
