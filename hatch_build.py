@@ -43,6 +43,8 @@ class NativeBuildHook(BuildHookInterface[Any]):
 
     def _compile(self, room: Path, pattern: str, what: str, build_data: dict[str, Any]) -> bool:
         """Compile a room's library, and return whether it is there; older ones go."""
+        if self.root not in sys.path:
+            sys.path.insert(0, self.root)  # what compiles is ours, and nothing of ours is installed
         tools = runpy.run_path(str(Path(self.root, room, "build.py")))
         library = room / tools["file_name"]()
         for stale in Path(self.root, room).glob(pattern):

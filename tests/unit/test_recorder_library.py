@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_multihost import compiled
 from pytest_multihost.rank.recorder.fast import build, library
 
 
@@ -17,7 +18,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Nothing is compiled yet, and nothing is found; returns where it would be put."""
     library._found.cache_clear()
     monkeypatch.setattr(library, "file_name", lambda: "_fast-of-a-test.so")
-    monkeypatch.setattr(library, "_cache_directory", lambda: tmp_path / "cache")
+    monkeypatch.setattr(compiled, "cache_directory", lambda: tmp_path / "cache")
     monkeypatch.delenv(library.PURE_VARIABLE, raising=False)
     yield tmp_path / "cache"
     library._found.cache_clear()
@@ -72,7 +73,7 @@ def test_without_a_home_nothing_is_kept_where_one_is(
     bare: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Nor run from there: whoever can write there could have put it."""
-    monkeypatch.setattr(library, "_cache_directory", lambda: Path("~/.cache"))
+    monkeypatch.setattr(compiled, "cache_directory", lambda: Path("~/.cache"))
     monkeypatch.chdir(tmp_path)
     planted = tmp_path / "~" / ".cache" / "_fast-of-a-test.so"
     planted.parent.mkdir(parents=True)

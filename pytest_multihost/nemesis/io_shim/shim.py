@@ -25,11 +25,11 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-import platform
 from collections.abc import Mapping
 from pathlib import Path
 
-from pytest_multihost.nemesis.io_shim.build import SOURCE, build, file_name
+from pytest_multihost.compiled import find
+from pytest_multihost.nemesis.io_shim.build import SOURCE, build, file_name, unfit
 from pytest_multihost.nemesis.io_shim.page import RULES, IoCount, IoPage, IoRule
 
 __all__ = [
@@ -126,16 +126,7 @@ def _attach_function() -> ctypes._NamedFuncPointer | None:
 
 @functools.cache
 def _found() -> tuple[Path | None, str]:
-    if platform.libc_ver()[0] != "glibc":
-        return None, "the I/O shim needs Linux with the GNU C library"
-    places = [SOURCE.parent / file_name(), _cache_directory() / file_name()]
-    for place in places:
-        if place.exists():
-            return place, ""
-    problem = build(places[-1])
-    return (None, problem) if problem else (places[-1], "")
-
-
-def _cache_directory() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 - Path.expanduser raises where there is no home
-    return Path(base, "pytest-multihost-hangs")
+    try:
+        return (None, unfit()) if unfit() else find(file_name(), SOURCE.parent, build)
+    except OSError as error:
+        return None, str(error)

@@ -1,23 +1,15 @@
-"""Compile the hot path: when a wheel is built, when it is installed editable, or on first use.
-
-Stands alone: the build hook runs this file before anything of ours can be imported.
-"""
+"""Compile the hot path: when a wheel is built, when it is installed editable, or on first use."""
 
 from __future__ import annotations
 
-import hashlib
-import os
-import shlex
-import shutil
-import subprocess
 import sys
 import sysconfig
-import tempfile
 from pathlib import Path
 
+from pytest_multihost.compiled import compile_library, digest
+
 SOURCE = Path(__file__).with_name("_fast.c")
-_FLAGS = ("-O2", "-fPIC", "-shared", "-std=gnu11", "-fvisibility=hidden")
-_PATIENCE_S = 120.0
+_FLAGS = ("-fvisibility=hidden",)
 
 
 def abi() -> str:
@@ -26,8 +18,8 @@ def abi() -> str:
 
 
 def file_name() -> str:
-    """Return what the library is called: after its source, and the Python that it is for."""
-    return f"_fast-{hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]}.{abi()}.so"
+    """Return what the library is called: after its sources, and the Python that it is for."""
+    return f"_fast-{digest(SOURCE.parent, *_FLAGS)}.{abi()}.so"
 
 
 def unfit() -> str:
@@ -45,41 +37,9 @@ def build(target: Path) -> str:
     Returns:
         Why it could not be done; empty if it could.
     """
-    command = _compiler()
     headers = Path(sysconfig.get_path("include"))
     if problem := unfit():
         return problem
-    if not command or not shutil.which(command[0]):
-        return "there is no C compiler (cc, or what CC names)"
     if not (headers / "Python.h").exists():
         return f"there is no Python.h in {headers}: Python's development files are not installed"
-    try:
-        return _compile([*command, *_FLAGS, "-isystem", str(headers)], target)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"compiling it was given up: {error}"
-
-
-def _compiler() -> list[str]:
-    """Return the compiler's command; empty where CC is none, such as one with an open quote."""
-    try:
-        return shlex.split(os.environ.get("CC") or "cc")
-    except ValueError:
-        return []
-
-
-def _compile(command: list[str], target: Path) -> str:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as directory:
-        made = Path(directory, target.name)
-        done = subprocess.run(
-            [*command, "-o", str(made), str(SOURCE)],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_PATIENCE_S,
-            check=False,
-        )
-        if done.returncode:
-            return f"it could not be compiled: {done.stderr.strip()[:2000]}"
-        made.replace(target)
-    return ""
+    return compile_library(SOURCE, target, [*_FLAGS, "-isystem", str(headers)])
