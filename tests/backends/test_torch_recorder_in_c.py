@@ -480,10 +480,14 @@ def test_options_stay_as_torch_has_them(in_c: Recorder) -> None:
     with pytest.raises(TypeError):
         options.asyncOp = "neither"
     assert not options.asyncOp
-    kept = weakref.ref(options)
-    dist.group.WORLD.allreduce([torch.ones(3)], options).wait()
-    del options
-    assert kept() is None
+    for listener in ([], [lambda name, kind: None]):  # the second is heard in Python alone
+        in_c.on_begin[:] = listener
+        kept = weakref.ref(options)
+        dist.group.WORLD.allreduce([torch.ones(3)], options).wait()
+        del options
+        assert kept() is None
+        options = dist.AllreduceOptions()
+        options.asyncOp = False
 
 
 def test_what_options_have_been_set_to_is_said_of_them_alone(in_c: Recorder) -> None:

@@ -81,10 +81,18 @@ static struct entry *entry_of(Wrapper *self, PyObject *pg, long long one, long l
   return prepare(self, entry, pg, one, two);
 }
 
-/* Whether the caller does not wait at once: as in Works.hold. -1 with an exception. */
-static int is_async(LocalState *local, PyObject *opts) {
+enum { UNSAID = -2 };
+
+/* Whether the caller does not wait at once, if a Field has kept that in mind, which it then forgets. */
+static int said_of(LocalState *local, PyObject *opts) {
+  int said = local->options && local->options == opts ? local->is_async : UNSAID;
+  Py_CLEAR(local->options);
+  return said;
+}
+
+/* The same, asked of torch: as in Works.hold. -1 with an exception. */
+static int is_async(PyObject *opts) {
   if (!opts || opts == Py_None || PyList_CheckExact(opts)) return 1;
-  if (local && local->options == opts) return local->is_async;
   PyObject *value = PyObject_GetAttr(opts, text_asyncop);
   if (!value) {
     if (!PyErr_ExceptionMatches(PyExc_AttributeError)) return -1;
@@ -99,14 +107,14 @@ static int is_async(LocalState *local, PyObject *opts) {
 /* Note that a call has returned: as Works.hold, without a batch. -1 with an exception that is the
  * test's. */
 static int launched(Wrapper *self, PyObject *pg, long long one, long long two, PyObject *work,
-                     long long at, PyObject *opts) {
+                    long long at, PyObject *opts, int said) {
   Core *core = self->core;
   if (work == Py_None) {
     core_end(core, at);
     return 0;
   }
+  int does_not_wait = said == UNSAID ? is_async(opts) : said;
   LocalState *local = local_now(core->local);
-  int does_not_wait = is_async(local, opts);
   if (does_not_wait == 1) {
     if (local && local->work == (uintptr_t)work) { /* one that is gone without having been waited for */
       local->work = 0;
@@ -120,7 +128,6 @@ static int launched(Wrapper *self, PyObject *pg, long long one, long long two, P
     local->work = (uintptr_t)work;
     local->at = at;
   }
-  if (local) Py_CLEAR(local->options);
   return recover();
 }
 
@@ -156,10 +163,12 @@ static PyObject *method_call(PyObject *object, PyObject *const *args, size_t nar
   uint32_t detail = 0;
   struct entry *entry;
   PyThreadState *thread = PyThreadState_Get();
-  if (!is_common(self, thread, args, count)) goto slowly;
+  LocalState *local = is_common(self, thread, args, count);
+  if (!local) goto slowly;
   PyObject *opts = NULL;
   if (self->kind == PLAIN || self->kind == ROOTED)
     opts = count > 1 ? args[count - 1] : argument(args, count, kwnames, text_opts);
+  int said = said_of(local, opts);
   if (self->kind == ROOTED && kwnames && count > 1) goto slowly; /* opts may stand in either */
   if (!tell_apart(self, args, count, kwnames, opts, &one, &two)) goto slowly;
   entry = entry_of(self, args[0], one, two);
@@ -183,11 +192,13 @@ static PyObject *method_call(PyObject *object, PyObject *const *args, size_t nar
   if (is_later && note_detail(self, args, one, two, at)) Py_CLEAR(work);
   if (!work)
     tell_error(core, NULL, at);
-  else if (launched(self, args[0], one, two, work, at, opts))
+  else if (launched(self, args[0], one, two, work, at, opts, said))
     Py_CLEAR(work);
   return work;
 slowly:
   if (recover()) return NULL;
+  if (core->local && (local = local_at(core->local, thread))) Py_CLEAR(local->options);
+  PyErr_Clear(); /* there was no memory for a thread's state */
   return PyObject_Vectorcall(self->slow, args, (size_t)count, kwnames);
 }
 

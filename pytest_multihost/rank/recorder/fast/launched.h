@@ -93,14 +93,15 @@ static int core_hold(Core *self, PyObject *work, long long at, PyObject *group) 
   struct launched *set = launched_set(work), *found = NULL;
   if (Py_TYPE(work) == work_type && !(found = launched_among(set, work)))
     found = launched_among(set, NULL);
-  if (!found) {
+  Py_INCREF(group); /* whose it is may let go of it while Python runs */
+  if (!found) { /* there is no room, or its end would not be seen */
     PyObject *done = hand_over(self) ? NULL
                                      : PyObject_CallMethod(self->works, "adopt", "OLOK", work, at,
                                                            group, (unsigned long long)launched_ns);
+    Py_DECREF(group);
     Py_XDECREF(done);
     return done ? 0 : -1;
   }
-  Py_INCREF(group);
   Py_XSETREF(found->group, group);
   found->work = work;
   found->core = self;
