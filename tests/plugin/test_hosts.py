@@ -8,14 +8,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
+from runs import await_that, server_of, start_pytest
 
 NETNS = ("--multihost-hosts", "netns")
 
@@ -249,33 +248,10 @@ def holders(spaces: set[str]) -> list[int]:
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """Run pytest on a world that stays until it is ended."""
-    (tmp_path / "test_worlds.py").write_text(KILLED)
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    started = subprocess.Popen(
-        [sys.executable, "-m", "pytest", "-p", "multihost_hangs"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    started = start_pytest(tmp_path, KILLED)
     yield started
     started.kill()
     started.communicate()
-
-
-def await_that(condition: Callable[[], object], timeout_s: float = 30) -> None:
-    """Wait until a condition holds."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.02)
-
-
-def server_of(run: subprocess.Popen[str]) -> int:
-    """Return the process that has started the ranks."""
-    [server] = psutil.Process(run.pid).children()
-    return server.pid
 
 
 @pytest.mark.parametrize("victim", ["pytest", "server", "rank"])
@@ -286,9 +262,11 @@ def test_whoever_is_killed_no_namespace_is_left(
     files = [tmp_path / f"rank-{rank}" for rank in range(3)]
     await_that(lambda: all(file.exists() and file.read_text() for file in files))
     spaces = {file.read_text() for file in files}
-    ranks = [pid for pid in holders(spaces) if pid not in (run.pid, server_of(run))]
+    server = server_of(run)
+    assert server is not None
+    ranks = [pid for pid in holders(spaces) if pid not in (run.pid, server.pid)]
     assert len(spaces) == len(ranks) == 3
-    victims = {"pytest": run.pid, "server": server_of(run), "rank": ranks[1]}
+    victims = {"pytest": run.pid, "server": server.pid, "rank": ranks[1]}
     os.kill(victims[victim], signal.SIGKILL)
     await_that(lambda: holders(spaces) == [])
     if victim == "rank":

@@ -6,8 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
+from runs import await_that, start_pytest
 
 pytestmark = pytest.mark.usefixtures("netns_hosts")
 NETNS = ("--multihost-hosts", "netns")
@@ -390,14 +389,6 @@ def test_it(world):
 """
 
 
-def await_that(condition: Callable[[], object], timeout_s: float = 30) -> None:
-    """Wait until a condition holds."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.02)
-
-
 def descendants(pid: int) -> set[int]:
     """Return all processes below one."""
     with suppress(psutil.Error):
@@ -408,16 +399,7 @@ def descendants(pid: int) -> set[int]:
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """Run pytest on a world that stays until it is ended."""
-    (tmp_path / "test_worlds.py").write_text(KILLED)
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    started = subprocess.Popen(
-        [sys.executable, "-m", "pytest", "-p", "multihost_hangs"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    started = start_pytest(tmp_path, KILLED)
     yield started
     started.kill()
     started.communicate()

@@ -6,12 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
+from runs import await_that, living, start_pytest
 
 WORLD = """
 import os, pathlib, pytest, subprocess, sys, time
@@ -31,41 +30,11 @@ def test_next(world):
 @pytest.fixture
 def started(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A run of pytest whose four ranks sleep, each with a grandchild in its own session."""
-    (tmp_path / "test_worlds.py").write_text(WORLD)
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    with subprocess.Popen(
-        [sys.executable, "-m", "pytest", "-p", "multihost_hangs", "-x"],
-        cwd=tmp_path,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as run:
+    with start_pytest(tmp_path, WORLD, "-x") as run:
         pids = tmp_path / "pids"
         await_that(lambda: pids.exists() and len(pids.read_text().splitlines()) == 4)
         yield run
         run.kill()
-
-
-def await_that(condition: Callable[[], bool], timeout_s: float = 60) -> None:
-    """Wait until `condition` holds; generous, because the machine is shared."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.01)
-
-
-def living(path: Path) -> list[str]:
-    """Return the command lines of processes that work in `path`."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.cwd() == str(path) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(" ".join(process.cmdline()))
-        except psutil.Error:
-            continue
-    return found
 
 
 def test_a_killed_controller_leaves_nothing(started: subprocess.Popen[str], tmp_path: Path) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from runs import await_that, living, server_of, start_pytest
 
 WORLDS = """
 import pathlib, pytest, resource, subprocess
@@ -54,9 +53,7 @@ def test_2(world, tmp_path):
 @pytest.fixture
 def run(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
     """Start pytest in a directory of its own, and wait until a rank is frozen."""
-    (tmp_path / "test_worlds.py").write_text(WORLDS)
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    run = pytest_in(tmp_path, f"--multihost-launch={request.param}")
+    run = start_pytest(tmp_path, WORLDS, f"--multihost-launch={request.param}")
     try:
         await_that(lambda: len(stopped(tmp_path)) >= 2)  # the frozen rank and its child
         time.sleep(0.3)  # the others are struck in the same moment
@@ -66,30 +63,6 @@ def run(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[subprocess.P
         for process in living(tmp_path):
             process.kill()
         run.communicate(timeout=20)
-
-
-def pytest_in(path: Path, *args: str) -> subprocess.Popen[str]:
-    """Start pytest there."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "pytest", "-p", "multihost_hangs", *args],
-        cwd=path,
-        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-def living(path: Path) -> list[psutil.Process]:
-    """Return the processes that work in `path`."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.cwd() == str(path) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
 
 
 def stopped(path: Path) -> list[psutil.Process]:
@@ -104,22 +77,6 @@ def stopped(path: Path) -> list[psutil.Process]:
     return found
 
 
-def await_that(condition: Callable[[], object], timeout_s: float = 30) -> None:
-    """Wait until `condition` holds; generous, because the machine is shared."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.02)
-
-
-def server_of(run: subprocess.Popen[str]) -> psutil.Process:
-    """Return the child of pytest that leads a session and has ranks."""
-    for child in psutil.Process(run.pid).children():
-        if os.getsid(child.pid) == child.pid and child.children():
-            return child
-    raise AssertionError("there is no server")
-
-
 LAUNCHES = pytest.mark.parametrize("run", ["fork", "server"], indirect=True)
 
 
@@ -130,7 +87,7 @@ def test_ctrl_c_ends_ranks_that_faults_hold(run: subprocess.Popen[str], tmp_path
     output, _ = run.communicate(timeout=30)
     assert "KeyboardInterrupt" in output
     await_that(lambda: living(tmp_path) == [])
-    output, _ = pytest_in(tmp_path, "-k", "test_2").communicate(timeout=30)
+    output, _ = start_pytest(tmp_path, WORLDS, "-k", "test_2").communicate(timeout=30)
     assert "1 passed" in output
 
 
@@ -142,7 +99,7 @@ def test_a_killed_controller_leaves_no_rank_that_faults_hold(
     run.kill()
     run.wait()
     await_that(lambda: living(tmp_path) == [])
-    output, _ = pytest_in(tmp_path, "-k", "test_2").communicate(timeout=30)
+    output, _ = start_pytest(tmp_path, WORLDS, "-k", "test_2").communicate(timeout=30)
     assert "1 passed" in output
 
 
@@ -151,7 +108,9 @@ def test_a_killed_server_leaves_no_rank_that_faults_hold(
     run: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     """It was to continue them; the next test of the run is well with its replacement."""
-    server_of(run).kill()
+    server = server_of(run)
+    assert server is not None
+    server.kill()
     output, _ = run.communicate(timeout=60)
     assert "1 passed, 1 error" in output or "1 failed, 1 passed" in output
     await_that(lambda: living(tmp_path) == [])

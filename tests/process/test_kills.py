@@ -7,13 +7,13 @@ import random
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from runs import await_that, living, server_of, start_pytest
 
 MOMENTS = 3
 
@@ -39,18 +39,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
     started = []
 
     def start(source: str, *args: str) -> subprocess.Popen[str]:
-        (tmp_path / "test_worlds.py").write_text(source)
-        (tmp_path / "pytest.ini").write_text("[pytest]\n")
-        run = subprocess.Popen(
-            [sys.executable, "-m", "pytest", "-p", "multihost_hangs", *args],
-            cwd=tmp_path,
-            env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        started.append(run)
-        return run
+        started.append(start_pytest(tmp_path, source, *args))
+        return started[-1]
 
     yield start
     for run in started:
@@ -62,37 +52,6 @@ def start(tmp_path: Path) -> Iterator[Start]:
     for run in started:
         run.communicate(timeout=20)
     assert left == []
-
-
-def living(path: Path) -> list[psutil.Process]:
-    """Return the processes that work in `path`."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.cwd() == str(path) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
-def await_that(condition: Callable[[], object], timeout_s: float = 20) -> None:
-    """Wait until `condition` holds; generous, because the machine is shared."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.01)
-
-
-def server_of(run: subprocess.Popen[str]) -> psutil.Process | None:
-    """Return the child of pytest that leads a session: the server, once it is ready."""
-    for child in psutil.Process(run.pid).children():
-        try:
-            if os.getsid(child.pid) == child.pid and child.children():
-                return child
-        except (ProcessLookupError, psutil.Error):
-            continue
-    return None
 
 
 @pytest.mark.parametrize("moment", range(MOMENTS))

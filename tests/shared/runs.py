@@ -1,0 +1,57 @@
+"""Runs of pytest that somebody ends in the middle, and what is left of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+
+def start_pytest(path: Path, source: str, *args: str) -> subprocess.Popen[str]:
+    """Start pytest on one file of tests, in a directory of its own."""
+    (path / "test_worlds.py").write_text(source)
+    (path / "pytest.ini").write_text("[pytest]\n")
+    return subprocess.Popen(
+        [sys.executable, "-m", "pytest", "-p", "multihost_hangs", *args],
+        cwd=path,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def await_that(condition: Callable[[], object], timeout_s: float = 60) -> None:
+    """Wait until `condition` holds; generous, because the machine is shared."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.01)
+
+
+def living(path: Path) -> list[psutil.Process]:
+    """Return the processes that work in `path`."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.cwd() == str(path) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def server_of(run: subprocess.Popen[str]) -> psutil.Process | None:
+    """Return the child of pytest that leads a session: the server, once it has ranks."""
+    for child in psutil.Process(run.pid).children():
+        try:
+            if os.getsid(child.pid) == child.pid and child.children():
+                return child
+        except (ProcessLookupError, psutil.Error):
+            continue
+    return None
