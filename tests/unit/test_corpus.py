@@ -55,7 +55,7 @@ def test_every_program_says_what_happens_and_where_it_is_from(programs: Sequence
         each["nodeid"]
         for each in programs
         if not (each["doc"] or "").splitlines()[0].endswith(".")
-        or "\n    Source: " not in each["doc"]
+        or not any(line.strip().startswith("Source: ") for line in each["doc"].splitlines()[1:])
     ]
     assert lacking == []
 
