@@ -26,6 +26,9 @@ from figures import FailedError
 WORLDS = Path(__file__).resolve().parent / "worlds"
 LIMIT_S = 200.0
 _TAIL = 1500
+_GONE_S = 5.0
+"""How long to wait for what has been killed: a busy machine takes its time."""
+
 
 _EVEN = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
 _MPI = {
@@ -141,7 +144,10 @@ def _wait(pid: int, limit_s: float) -> bool:
 
 def _sweep(place: Path) -> None:
     """End what a program has left running in its project: some peers leave their ranks behind."""
+    ended = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             if process.cwd().startswith(str(place)):
                 process.kill()
+                ended.append(process)
+    psutil.wait_procs(ended, timeout=_GONE_S)
