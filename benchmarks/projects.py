@@ -29,7 +29,6 @@ _TAIL = 1500
 _GONE_S = 5.0
 """How long to wait for what has been killed: a busy machine takes its time."""
 
-
 _EVEN = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
 _MPI = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
