@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -409,6 +409,22 @@ def test_a_wait_for_a_key_names_the_key(recorded: Recorded) -> None:
         store.set("more", "")
         store.set("and more", "")
     recorded.world.barrier("read")
+
+
+@pytest.mark.parametrize("prefixes", [(), ("inner",), ("inner", "outer")])
+def test_a_wait_for_a_store_of_one_process_is_nobody_elses(
+    recorded: Recorded, prefixes: Sequence[str]
+) -> None:
+    """Only another thread of its own can set the key; below prefixes it is the same store."""
+    store: dist.Store = dist.HashStore()
+    for prefix in prefixes:
+        store = dist.PrefixStore(prefix, store)
+    store.set("answer", "42")
+    assert store.get("answer") == b"42"
+    store.wait(["answer"], LIMIT)
+    with pytest.raises(dist.DistError):
+        store.wait(["question"], timedelta(milliseconds=10))
+    assert recorded.of(recorded.world.rank) == Operations(recorded.world.rank)
 
 
 def test_a_mesh_comes_out_as_the_groups_that_it_makes(started: Recorded) -> None:

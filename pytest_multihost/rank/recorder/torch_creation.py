@@ -145,7 +145,7 @@ class Creation:
     def _noted_store_wait(self, original: Function, name: str) -> Function:
         def noted(store: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's
             __tracebackhide__ = True
-            if self._depth.count:
+            if self._depth.count or _is_private(store):
                 return original(store, *args, **kwargs)
             keys = ""
             with contextlib.suppress(Exception):  # arguments that torch will refuse
@@ -198,6 +198,16 @@ def _declared(value: int | None, variable: str) -> int | None:
         return value
     said = os.environ.get(variable, "")
     return int(said) if said.isdecimal() else None
+
+
+def _is_private(store: Any) -> bool:  # noqa: ANN401 - torch's
+    """Tell whether a store, below any prefixes, lies in this process: no other rank sets its keys.
+
+    Nor would anybody else end a wait for it, which is a wait for another thread of this process.
+    """
+    with contextlib.suppress(Exception):  # another version of torch
+        store = getattr(store, "_underlying_non_prefix_store", store)
+    return type(store).__name__ == "HashStore"
 
 
 def _keys(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
