@@ -106,6 +106,8 @@ _WAITS = (
 )
 """What a thread waits for; the first that applies to any thread of the rank wins."""
 
+_PRIVATE_STORE = "c10d::HashStore::"
+
 
 def operation_of(
     threads: Sequence[NativeThread], *, group: tuple[int, ...], at_s: float
@@ -163,9 +165,14 @@ def _stage(thread: NativeThread) -> str:
 def _wait(threads: Sequence[NativeThread]) -> _Found | None:
     for rule in _WAITS:
         for thread in threads:
-            if _outermost_match(rule, thread) is not None:
+            if _outermost_match(rule, thread) is not None and not _is_in_private_store(thread):
                 return rule.name or "", rule.kind, rule.detail, thread.thread
     return None
+
+
+def _is_in_private_store(thread: NativeThread) -> bool:
+    """Tell whether a thread waits for a store that lies in its process: for nobody else."""
+    return any(symbol.startswith(_PRIVATE_STORE) for symbol in thread.symbols)
 
 
 def _outermost_match(rule: _Rule, thread: NativeThread) -> re.Match[str] | None:

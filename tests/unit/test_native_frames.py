@@ -117,6 +117,18 @@ def test_names_that_only_resemble_an_operation_are_none() -> None:
     assert operation_of(threads, group=(0,), at_s=0) is None
 
 
+def test_a_wait_for_a_store_of_one_process_is_none() -> None:
+    """It looks like one for a store that all ranks share, also below a prefix."""
+
+    def found(*frames: str) -> Operation | None:
+        return operation_of([NativeThread(1, frames)], group=(0, 1), at_s=0)
+
+    own = ("pthread_cond_clockwait", "c10d::HashStore::waitLocked", "c10d::HashStore::wait")
+    assert found(*own) is None
+    assert found(*own, "c10d::PrefixStore::wait") is None
+    assert found("recv", "c10d::TCPStore::wait", "c10d::PrefixStore::wait") is not None
+
+
 def test_without_frames_there_is_no_operation() -> None:
     """A rank that could not be read is not found in anything."""
     assert operation_of([], group=(0, 1), at_s=0) is None
