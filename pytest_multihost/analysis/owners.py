@@ -83,6 +83,11 @@ def is_own(thread: Thread) -> bool:
     return bool(rest) and all(_RUNTIME.search(each) for each in rest) and not is_python(thread)
 
 
+def is_of_torch(thread: Thread) -> bool:
+    """Tell whether torch's code is on a thread's stack."""
+    return any("/torch/lib/" in each for each in thread.code or ())
+
+
 def is_interpreter(path: str) -> bool:
     """Tell whether a file is the interpreter."""
     return bool(_INTERPRETER.fullmatch(_base(path)))

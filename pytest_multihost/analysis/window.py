@@ -13,7 +13,7 @@ from pytest_multihost.analysis import calls
 from pytest_multihost.analysis.far_ends import far_end, is_severed, is_under_way
 from pytest_multihost.analysis.labels import describe_wait, is_file_access, is_sleep, until
 from pytest_multihost.analysis.moment import Moment
-from pytest_multihost.analysis.owners import is_own
+from pytest_multihost.analysis.owners import is_of_torch, is_own
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.process import NEVER, Descriptor, Process, Thread
 
@@ -162,25 +162,37 @@ class Window:
         """
         ends_s = thread.ends_s
         waited = self.now.waited(self.process.rank, thread.tid)
+        first = min(waited, key=lambda each: each.gives_up_s)
         if self._is_same(thread) and ends_s is not None and ends_s <= self.deadline_s:
             yield f"gives up {waited[-1].name}{self._until(thread)}"
-        elif any(each.has_limit for each in waited):
-            yield f"may give up {waited[-1].name} at a time that its caller has set"
+        elif first.gives_up_s <= self.deadline_s:
+            yield f"gives up {first.name}{until(first.gives_up_s, self.now.look.at_s)}"
 
     def _own(self, thread: Thread) -> Iterator[str]:
-        """Yield what a runtime's own thread does beyond waiting; its short limits are its own."""
+        """Yield what a runtime's own thread does beyond waiting; limits are its own but torch's."""
         if self._is_busy(thread, self._earlier.get(thread.tid)):
             yield "runs"
         if is_sleep(thread):
             yield f"sleeps{self._until(thread)}"
         elif is_file_access(thread):
             yield from self._file_access(thread, is_runtimes=True)
+        elif thread.call in calls.FUTEXES and self._gives_up(thread):
+            yield f"gives up what it does for a rank{self._until(thread)}"
         elif thread.call in calls.FUTEXES:
             yield from self._futex(thread)
         elif thread.call in calls.POLLS | calls.EPOLLS | calls.SOCKETS | calls.STREAMS:
             yield from self._descriptors(thread, is_runtimes=True)
         elif thread.state != "R" and thread.call != "running":
             yield self._describe(thread)
+
+    def _gives_up(self, thread: Thread) -> bool:
+        """Tell whether a thread of torch's is in one wait that has a limit: gloo's of a collective.
+
+        One that is idle waits without. Elsewhere limits are for looking again, or for saying so.
+        """
+        ends_s = thread.ends_s
+        has_limit = ends_s is not None and ends_s <= self.deadline_s
+        return has_limit and self._is_same(thread) and is_of_torch(thread)
 
     def _tracked(self, thread: Thread) -> Iterator[str]:
         """Yield why a thread that must not move is not seen to stand still until the deadline."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -44,7 +45,7 @@ class Operation:
         waited_s: Since when a thread waits for its end; None for work that only runs beside.
         failed: Whether it was left by an exception.
         error: By which, in one line; empty where that is not known.
-        has_limit: Whether its caller has limited how long it waits; nobody else knows how long.
+        limit_s: After how many seconds it gives up, as its caller has set; None: that is not known.
         thread: Native id of the thread that began it, or waits for it.
         frame: The user's line that began it, or waits for it.
         source: Who tells: ``recorder``, ``flight-recorder``, ``native-frames``, ``harness``.
@@ -64,7 +65,7 @@ class Operation:
     waited_s: float | None = None
     failed: bool = False
     error: str = ""
-    has_limit: bool = False
+    limit_s: float | None = None
     thread: int = 0
     frame: Frame | None = None
     source: str = "recorder"
@@ -78,6 +79,11 @@ class Operation:
     def group_key(self) -> GroupKey:
         """What is the same for this group on all of its members."""
         return self.group, self.ordinal, self.scope
+
+    @property
+    def gives_up_s(self) -> float:
+        """When it gives up by itself, on the monotonic clock."""
+        return math.inf if self.limit_s is None else self.since_s + self.limit_s
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object that `from_json` turns back into an equal value."""

@@ -55,8 +55,8 @@ _FIRST, _WORDS = _RECORDS_AT // 8, _STRIDE // 8
 _NOWHERE_AT = _RECORDS_AT + _STRIDE * RECORDS
 _TEXTS_AT = _NOWHERE_AT + _STRIDE
 _SIZE = _TEXTS_AT + _TEXT_BYTES
-_FAILED, _LIMITED, _ERROR_BITS = 1, 2, 2
-"""Flags: left by an exception, the number of whose text is above them; gives up by itself."""
+_FAILED, _LIMITED, _ABOVE, _TICKS_PER_S = 1, 2, 2, 100
+"""Flags: left by an exception, and above them the number of its text; or limited, and the ticks."""
 
 _UNUSED = struct.pack("<QQ", 0, 1).ljust(_STRIDE, b"\0") * RECORDS
 """The records of a new page: every one may be used, since it has an end and no beginning."""
@@ -265,9 +265,10 @@ class SlotPage:
         """Note that the operation noted at `at` is over."""
         self._words[at + _ENDED] = now_ns
 
-    def limit(self, at: int) -> None:
-        """Note that the caller of the operation noted at `at` has limited how long it may take."""
-        self._halves[at * 2 + _FLAGS_AT // 4] = _LIMITED
+    def limit(self, at: int, seconds: float) -> None:
+        """Note how long the operation noted at `at` may take, as its caller has set."""
+        ticks = min(max(round(seconds * _TICKS_PER_S), 0), (1 << 30) - 1)
+        self._halves[at * 2 + _FLAGS_AT // 4] = _LIMITED | ticks << _ABOVE
 
     def began_ns(self, at: int) -> int:
         """Return when the operation noted at `at` began."""
@@ -276,7 +277,7 @@ class SlotPage:
 
     def fail(self, at: int, now_ns: int, error: str = "") -> None:
         """Note that the operation noted at `at` was left by an exception, and by which."""
-        self._halves[at * 2 + _FLAGS_AT // 4] = _FAILED | self.detail(error) << _ERROR_BITS
+        self._halves[at * 2 + _FLAGS_AT // 4] = _FAILED | self.detail(error) << _ABOVE
         self._words[at + _ENDED] = now_ns
 
 
@@ -386,8 +387,8 @@ def _operation(record: Record, texts: Sequence[str]) -> Operation:
         ended_s=ended / 1e9 if ended else None,
         waited_s=waited / 1e9 if waited else None,
         failed=bool(flags & _FAILED),
-        error=_text(texts, flags >> _ERROR_BITS),
-        has_limit=bool(flags & _LIMITED),
+        error=_text(texts, flags >> _ABOVE) if flags & _FAILED else "",
+        limit_s=(flags >> _ABOVE) / _TICKS_PER_S if flags & _LIMITED else None,
         thread=thread,
         frame=Frame(_text(texts, file), line, _text(texts, function)) if file else None,
     )

@@ -399,13 +399,15 @@ def test_a_wait_for_a_key_names_the_key(recorded: Recorded) -> None:
     store = dist.PrefixStore("ours", dist.FileStore(str(recorded.scratch / "keys"), 2))
     if recorded.world.is_primary:
         assert store.get("answer") == b"42"
-        store.wait(["more", "and more"])
+        store.wait(["more", "and more"], timedelta(seconds=45))
         assert recorded.of(0).open == ()
     else:
         seen = recorded.await_waiting(0, "store.get")
         assert (seen.kind, seen.group, seen.detail) == ("wait", (0, 1), "answer")
+        assert seen.limit_s == store.timeout.total_seconds()
         store.set("answer", "42")
-        assert recorded.await_waiting(0, "store.wait").detail == "more, and more"
+        seen = recorded.await_waiting(0, "store.wait")
+        assert (seen.detail, seen.limit_s) == ("more, and more", 45)
         store.set("more", "")
         store.set("and more", "")
     recorded.world.barrier("read")

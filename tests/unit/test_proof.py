@@ -19,6 +19,7 @@ DEADLINE_S = 160.0
 MAIN = 100
 LIBC = "/usr/lib/x86_64-linux-gnu/libc.so.6"
 GLOO = ("/site-packages/torch/lib/libtorch_cpu.so", LIBC, "/usr/lib/libstdc++.so.6.0.30")
+JAX = ("/site-packages/jaxlib/libjax_common.so", LIBC)
 PYTHON = ("/usr/lib/libpython3.11.so.1.0", LIBC)
 TENSORSTORE = ("/site-packages/tensorstore/_tensorstore.cpython-311-x86_64-linux-gnu.so", LIBC)
 
@@ -301,12 +302,29 @@ def test_a_thread_in_an_open_operation_may_poll() -> None:
 @pytest.mark.parametrize("wait", [thread("clock_nanosleep", ends_s=100.5, runs=6), thread()])
 def test_an_operation_that_its_caller_has_limited_may_end(wait: Thread) -> None:
     """It polls, or the kernel holds a limit that nobody can read; both end when they like."""
-    limited = operation(has_limit=True)
+    limited = operation(limit_s=DEADLINE_S - operation().since_s - 1)
     first = moment(process(), operations=(limited,))
     found = blockers(first, later(first, process(wait)), deadline_s=DEADLINE_S)
-    assert found == (
-        "rank 0: main thread may give up all_reduce at a time that its caller has set",
-    )
+    assert len(found) == 1
+    assert found[0].startswith("rank 0: main thread gives up all_reduce until +")
+
+
+def test_a_limit_beyond_the_deadline_ends_nothing() -> None:
+    """As those that are set to half an hour, or by ourselves."""
+    limited = operation(limit_s=DEADLINE_S - operation().since_s + 1)
+    first = moment(process(), operations=(limited,))
+    assert blockers(first, later(first, process()), deadline_s=DEADLINE_S) == ()
+
+
+def test_a_limit_of_torchs_own_thread_may_end_a_collective() -> None:
+    """It is one of gloo's that waits, and it gives up when the limit of its group is over."""
+    gives_up = {"code": GLOO, "ends_s": DEADLINE_S - 1}
+    found = found_in(process(beside(**gives_up)))
+    assert "gives up what it does for a rank until +" in found
+    for harmless in ({**gives_up, "ends_s": DEADLINE_S + 1}, {**gives_up, "code": JAX}):
+        assert found_in(process(beside(**harmless))) == ""
+    looks_again = process(beside(**gives_up, runs=7))
+    assert found_in(process(beside(code=GLOO, ends_s=100.5)), then=looks_again) == ""
 
 
 @pytest.mark.parametrize(

@@ -144,9 +144,15 @@ class _Noting:
         timeout_in_ms: object = None,
         process_ids: Iterable[int] | None = None,
     ) -> Begin | None:
-        del timeout_in_ms
         scope = f"{BARRIER_SCOPE}{barrier_id}"
-        return self._meeting(client, "wait_at_barrier", scope, process_ids, barrier_id)
+        begin = self._meeting(client, "wait_at_barrier", scope, process_ids, barrier_id)
+        return begin and functools.partial(self._begin_limited, begin, timeout_in_ms)
+
+    def _begin_limited(self, begin: Begin, timeout_in_ms: Any) -> int:  # noqa: ANN401 - jax's
+        at = begin()
+        with contextlib.suppress(TypeError):  # what jax will refuse
+            self.recorder.page.limit(at, timeout_in_ms / 1000)
+        return at
 
     def _get_live_nodes(self, client: object, process_ids: Iterable[int]) -> Begin | None:
         return self._meeting(client, "get_live_nodes", "live nodes", process_ids, "")

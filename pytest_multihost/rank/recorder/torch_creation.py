@@ -24,7 +24,8 @@ CREATION_SCOPE = "creation"
 
 _STORE_WAITS = ("get", "wait", "multi_get", "queue_pop", "barrier")
 _MAX_KEYS = 120
-_SIZE_AT, _RANK_AT = 3, 4  # arguments of init_process_group
+_SIZE_AT, _RANK_AT, _INIT_LIMIT_AT = 3, 4, 2  # arguments of init_process_group
+_NEW_LIMIT_AT = 1  # of new_group
 
 
 class _Depth(threading.local):
@@ -65,7 +66,8 @@ class Creation:
         def init_process_group(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's
             __tracebackhide__ = True
             begin = lambda: self._begin_init(args, kwargs)  # noqa: E731 - as the others have it
-            result = self._during(begin, original, args, kwargs)
+            limit = _argument(args, kwargs, _INIT_LIMIT_AT, "timeout")
+            result = self._during(begin, original, args, kwargs, limit)
             with contextlib.suppress(Exception):
                 self.groups.register(self.groups.default)
                 self.flight.start()
@@ -95,7 +97,8 @@ class Creation:
             ordinal, begin = None, _nothing
             with contextlib.suppress(Exception):
                 ordinal, begin = self._prepare_new_group(args, kwargs)
-            pg = self._during(begin, original, args, kwargs)
+            limit = _argument(args, kwargs, _NEW_LIMIT_AT, "timeout")
+            pg = self._during(begin, original, args, kwargs, limit)
             with contextlib.suppress(Exception):  # no member
                 self.groups.register(pg, ordinal)
             return pg
@@ -150,15 +153,10 @@ class Creation:
             keys = ""
             with contextlib.suppress(Exception):  # arguments that torch will refuse
                 keys = _keys(args, kwargs)
-            has_limit = any(isinstance(each, timedelta) for each in (*args, *kwargs.values()))
-
-            def begin() -> int:
-                at = self._begin(f"store.{name}", None, keys)
-                if has_limit:
-                    self.recorder.page.limit(at)
-                return at
-
-            return self._during(begin, original, (store, *args), kwargs)
+            given = [each for each in (*args, *kwargs.values()) if isinstance(each, timedelta)]
+            limit = given[0] if given else getattr(store, "timeout", None)
+            begin = lambda: self._begin(f"store.{name}", None, keys)  # noqa: E731 - as the others
+            return self._during(begin, original, (store, *args), kwargs, limit)
 
         return pose_as(original, noted, name)
 
@@ -168,10 +166,13 @@ class Creation:
         original: Function,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
+        limit: object = None,
     ) -> Any:  # noqa: ANN401 - torch's
         """Call `original` while an operation is noted, and note none of the store's within."""
         __tracebackhide__ = True
         at = begin()
+        if isinstance(limit, timedelta):
+            self.recorder.page.limit(at, limit.total_seconds())
         self._depth.count += 1
         try:
             result = original(*args, **kwargs)
