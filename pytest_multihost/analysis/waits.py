@@ -33,8 +33,10 @@ _FAMILIES = {
     "reduce_scatter_base": "reduce_scatter",
     "all_reduce_coalesced": "all_reduce",
     "all_to_all_single": "all_to_all",
+    "assert_equal": "process_allgather",
+    "sync_global_devices": "process_allgather",
 }
-"""Names that can meet one another (measured on gloo)."""
+"""Names that can meet one another (measured on gloo; in jax 0.10.2 they are one program)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,20 +141,28 @@ def _wait(rank: int, operation: Operation, others: Mapping[int, Standing]) -> Wa
     absent = frozenset(
         each
         for each in members
-        if not has_entered(operation, others[each]) or has_broken_off(operation, others[each])
+        if not has_entered(operation, others[each], others[rank])
+        or has_broken_off(operation, others[each])
     )
     if clashing and not absent - {rank}:  # all are in something, but not in the same
         return Wait(rank, operation, clashing, is_sure=False, clashes=True)
     return Wait(rank, operation, absent - {rank}, is_sure=operation.sequence > 0)
 
 
-def has_entered(operation: Operation, other: Standing) -> bool:
-    """Whether another member has entered this collective; it may have left it again."""
-    if operation.sequence == 0:
-        return any(
-            each.kind == "collective" and each.scope == operation.scope for each in other.pending
-        )
-    return other.entered.get(operation.group_key, 0) >= operation.sequence
+def has_entered(operation: Operation, other: Standing, mine: Standing) -> bool:
+    """Whether another member has entered this collective; it may have left it again.
+
+    Of one whose place is not known, any that the other waits in may be it, but not one that is known
+    not to have been entered from here.
+    """
+    if operation.sequence:
+        return other.entered.get(operation.group_key, 0) >= operation.sequence
+    return any(
+        each.kind == "collective"
+        and each.scope == operation.scope
+        and mine.entered.get(each.group_key, 0) >= each.sequence
+        for each in other.pending
+    )
 
 
 def has_broken_off(operation: Operation, other: Standing) -> bool:

@@ -347,6 +347,28 @@ CASES = {
         (1, 2),
         confidence="likely",
     ),
+    "an unknown place in the sequence: not at one that only the other has come to": Case(
+        [
+            stands(0, collective(1, name="process_allgather", group=(0, 1))),
+            stands(1, collective(0, name="all_reduce", group=(0, 1))),
+        ],
+        "deadlock",
+        (),
+        (0, 1),
+        (0, 1),
+        "likely",
+    ),
+    "one program under three names": Case(
+        [
+            stands(0, collective(1, name="process_allgather")),
+            stands(1, collective(1, name="assert_equal")),
+            stands(2, collective(1, name="sync_global_devices")),
+            stands(3),
+        ],
+        "straggler",
+        (3,),
+        (0, 1, 2),
+    ),
 }
 
 
