@@ -46,7 +46,7 @@ def operation_words(operation: Operation, result: WorldResult) -> str:
         return f"{words} {operation.detail}".rstrip()
     if operation.sequence:
         words += f" #{operation.sequence}"
-    if operation.kind == "transfer" or operation.scope.startswith("operation "):
+    if operation.kind == "transfer" or operation.is_own:
         return words
     if operation.scope:
         return f"{operation.name} {operation.detail}".rstrip()

@@ -152,7 +152,7 @@ def _wait(rank: int, operation: Operation, others: Mapping[int, Standing]) -> Wa
 def has_entered(operation: Operation, other: Standing, mine: Standing) -> bool:
     """Whether another member has entered this collective; it may have left it again.
 
-    Of one whose place is not known, any that the other waits in may be it, but not one that is known
+    Of one whose place is not known, any that the other waits in may be it, but none that is known
     not to have been entered from here.
     """
     if operation.sequence:

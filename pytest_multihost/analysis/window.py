@@ -158,7 +158,8 @@ class Window:
     def _operation(self, thread: Thread) -> Iterator[str]:
         """Yield what may end an operation: one wait that has not moved, and has a limit.
 
-        One that wakes up again and again only looks whether its operation has ended.
+        One that wakes up again and again only looks whether its operation has ended, if that is a
+        runtime's; of the user's own nobody knows how long it looks.
         """
         ends_s = thread.ends_s
         waited = self.now.waited(self.process.rank, thread.tid)
@@ -167,6 +168,8 @@ class Window:
             yield f"gives up {waited[-1].name}{self._until(thread)}"
         elif first.gives_up_s <= self.deadline_s:
             yield f"gives up {first.name}{until(first.gives_up_s, self.now.look.at_s)}"
+        elif any(each.is_own for each in waited) and not self._is_same(thread):
+            yield f"wakes up in {waited[-1].name}, and may go another way"
 
     def _own(self, thread: Thread) -> Iterator[str]:
         """Yield what a runtime's own thread does beyond waiting; limits are its own but torch's."""

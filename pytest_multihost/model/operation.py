@@ -16,6 +16,9 @@ OperationKind = Literal[
 ]
 
 
+OWN_SCOPE = "operation "
+"""How the scope of an operation of the user's own begins."""
+
 GroupKey = tuple[tuple[int, ...], int, str]
 """Members, ordinal and scope of a group."""
 
@@ -79,6 +82,11 @@ class Operation:
     def group_key(self) -> GroupKey:
         """What is the same for this group on all of its members."""
         return self.group, self.ordinal, self.scope
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is of the user's own: nobody knows what it does beside waiting."""
+        return self.scope.startswith(OWN_SCOPE)
 
     @property
     def gives_up_s(self) -> float:

@@ -11,7 +11,7 @@ import pytest
 from pytest_multihost.analysis.moment import Moment
 from pytest_multihost.analysis.owners import is_idle, is_own, is_python, read_stack
 from pytest_multihost.analysis.proof import Search, blockers, stands_still
-from pytest_multihost.model.operation import Operation, Operations
+from pytest_multihost.model.operation import OWN_SCOPE, Operation, Operations
 from pytest_multihost.model.process import Descriptor, Look, Process, Thread
 from pytest_multihost.watch import descriptors
 
@@ -307,6 +307,16 @@ def test_an_operation_that_its_caller_has_limited_may_end(wait: Thread) -> None:
     found = blockers(first, later(first, process(wait)), deadline_s=DEADLINE_S)
     assert len(found) == 1
     assert found[0].startswith("rank 0: main thread gives up all_reduce until +")
+
+
+def test_who_polls_in_an_operation_of_ones_own_may_give_up() -> None:
+    """By a clock that nobody sees; one that waits once, for whatever it be, does not."""
+    own = operation(scope=f"{OWN_SCOPE}ring")
+    first = moment(process(), operations=(own,))
+    polls = process(thread("clock_nanosleep", ends_s=100.5, runs=6))
+    found = blockers(first, later(first, polls), deadline_s=DEADLINE_S)
+    assert found == ("rank 0: main thread wakes up in all_reduce, and may go another way",)
+    assert blockers(first, later(first, process()), deadline_s=DEADLINE_S) == ()
 
 
 def test_a_limit_beyond_the_deadline_ends_nothing() -> None:

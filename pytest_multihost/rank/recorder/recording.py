@@ -6,6 +6,7 @@ import contextlib
 import itertools
 from collections.abc import Iterable, Iterator
 
+from pytest_multihost.model.operation import OWN_SCOPE
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.rank.recorder import jax, torch
 from pytest_multihost.rank.recorder.recorder import Recorder
@@ -67,7 +68,7 @@ def operation(name: str, peers: Iterable[int] | None = None) -> Iterator[None]:
 
 def _begin(recorder: Recorder, name: str, peers: Iterable[int] | None) -> int:
     others = sorted(set(recorder.everybody if peers is None else peers) - {recorder.rank})
-    scope = f"operation {name}"
+    scope = f"{OWN_SCOPE}{name}"
     if len(others) == 1:
         number = next(_transfers.setdefault((name, others[0]), itertools.count(1)))
         return recorder.begin(
