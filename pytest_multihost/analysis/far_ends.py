@@ -12,7 +12,8 @@ def far_end(found: Descriptor) -> str:
     """Name the other end of a descriptor for the reader."""
     if found.where == "ours":
         return "the harness"
-    return f"{found.kind} {found.peer or found.target}, which leads outside the world"
+    leads = "may lead" if found.where == "unknown" else "leads"
+    return f"{found.kind} {found.peer or found.target}, which {leads} outside the world"
 
 
 def is_severed(found: Descriptor, severed: Severed) -> bool:

@@ -29,6 +29,8 @@ the rank that hosts torch's store asks it how many have come."""
 
 _SIGALRM = 1 << 13
 _DEAD = frozenset({"", "X", "Z"})
+_SHARED = frozenset({"tcp", "unix", "pipe", "eventfd"})
+"""Descriptors that end a wait when whoever else holds them, or their other end, does something."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,17 +279,18 @@ class Window:
     def _may_wake(self, found: Descriptor | None, *, is_runtimes: bool) -> str:
         """Return by what a descriptor may wake its thread before the deadline, empty if it cannot.
 
-        A runtime's own thread may wait for connections and timers: what it does then is its own.
+        A runtime's own thread may wait for connections, timers and eventfds: what it does then is
+        its own.
         """
         if found is None:
             return "a descriptor that cannot be read"
-        is_idle = found.kind == "uring" and found.where == "inside"
-        if is_idle or found.kind in {"eventfd", "epoll"} or found.where == "nobody":
+        stays = found.where == "inside" and found.kind in _SHARED | {"uring"}
+        if stays or found.kind == "epoll" or found.where == "nobody":
             return ""
-        if is_runtimes and self._is_severed(found):
+        if is_runtimes and (found.kind == "eventfd" or self._is_severed(found)):
             return ""
-        if found.kind in {"tcp", "unix", "pipe"}:
-            return "" if found.where == "inside" else far_end(found)
+        if found.kind in _SHARED:
+            return far_end(found)
         if found.kind == "pidfd":
             is_known = self.now.look.process(found.pid) is not None
             return "" if is_known else f"process {found.pid}, of which nothing is known"

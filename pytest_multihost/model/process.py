@@ -49,7 +49,8 @@ class Descriptor:
         fd: Its number.
         target: Where its link in /proc leads.
         kind: What that is.
-        where: Who is at the other end; "inside" for what has none.
+        where: Who is at the other end, or holds it as well; "inside" for what has no other end,
+            and for an eventfd that no thread waits for.
         peer: The other end for the reader: an address, a rank, a program.
         queues: Bytes that wait to be read and to be sent, of a socket.
         bytes_moved: Bytes that it has sent and received so far, where the kernel tells.

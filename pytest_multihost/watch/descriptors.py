@@ -8,10 +8,12 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from pytest_multihost.model.process import NEVER, Descriptor, Kind, Where
+from pytest_multihost.watch.outsiders import EVENTFD, Outsiders
 from pytest_multihost.watch.sockets import (
     LISTEN,
     Inet,
@@ -21,7 +23,7 @@ from pytest_multihost.watch.sockets import (
     inet_sockets_from,
     unix_sockets,
 )
-from pytest_multihost.watch.tasks import entries, link, read
+from pytest_multihost.watch.tasks import link, read
 
 _TCP, _UDP = 6, 17
 _CLOSED = 7
@@ -30,7 +32,7 @@ _INODE = re.compile(r"(?:socket|pipe):\[(\d+)\]")
 _TTYS = ("/dev/pts/", "/dev/tty", "/dev/ptmx", "/dev/console")
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri", "/dev/accel", "/dev/infiniband", "/dev/vfio")
 _ANONYMOUS: Mapping[str, Kind] = {
-    "anon_inode:[eventfd]": "eventfd",
+    EVENTFD: "eventfd",
     "anon_inode:[timerfd]": "timerfd",
     "anon_inode:[eventpoll]": "epoll",
     "anon_inode:[pidfd]": "pidfd",
@@ -102,7 +104,6 @@ class Tables:
     unix: dict[int, Unix] = field(default_factory=dict)
     unread: list[str] = field(default_factory=list)
     _inside: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
-    _outside: dict[str, list[tuple[int, int]]] | None = None
 
     def __post_init__(self) -> None:
         for pid, links in self.links.items():
@@ -151,11 +152,14 @@ class Tables:
         elif not path.endswith("6"):  # without IPv6 there is no such table
             self.unread.append(path)
 
+    @cached_property
+    def outsiders(self) -> Outsiders:
+        """All processes but the world's, and those of the harness that do nothing."""
+        return Outsiders(self.names.keys() - self.links.keys() - self.ours.idle)
+
     def holders(self, target: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         """Return who holds what a link leads to, process and descriptor: in the world, outside."""
-        if self._outside is None:
-            self._outside = _outside(self.names, self.links.keys() | self.ours.idle)
-        return self._inside.get(target, []), self._outside.get(target, [])
+        return self._inside.get(target, []), self.outsiders.holders(target)
 
     def describe(self, pid: int, fd: int) -> Descriptor:
         """Tell what a descriptor leads to."""
@@ -262,21 +266,6 @@ class Tables:
             watched=_watched(info, self.links[pid]) if kind == "epoll" else (),
             pid=_pidfd(info) if kind == "pidfd" else 0,
         )
-
-
-def _outside(names: Iterable[int], but: Iterable[int]) -> dict[str, list[tuple[int, int]]]:
-    """Return who holds which pipes and sockets, of all processes but some.
-
-    Those of other users cannot be read. They can only hold what a common ancestor gave them.
-    """
-    found: dict[str, list[tuple[int, int]]] = {}
-    skipped = frozenset(but)
-    for pid in names:
-        for fd in (entries(f"/proc/{pid}/fd") or ()) if pid not in skipped else ():
-            target = link(f"/proc/{pid}/fd/{fd}")
-            if target.startswith(("pipe:", "socket:")):
-                found.setdefault(target, []).append((pid, fd))
-    return found
 
 
 def _inet_descriptor(

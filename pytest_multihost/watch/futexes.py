@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import re
+
 from pytest_multihost.analysis import calls
 from pytest_multihost.analysis.owners import is_interpreter
 from pytest_multihost.model.process import NEVER, Where
-from pytest_multihost.watch import tasks
 from pytest_multihost.watch.descriptors import Tables
 from pytest_multihost.watch.memory import Mapping, Memory
+
+_NUMBERED = "/SYSV"
+"""System V memory is no file and always called removed; any process of its user can attach it."""
+
+_DRAWN = re.compile(r"sem\.(mp|loky-[0-9]+)-[a-z0-9_]{8}")
+"""Semaphores of multiprocessing and loky, which have their names for spawned children."""
+
+_ANONYMOUS = "/dev/zero (deleted)"
+_UNREADABLE = ""
 
 
 def who_wakes(call: str, args: tuple[int, ...], memory: Memory, tables: Tables | None) -> Where:
@@ -24,22 +35,42 @@ def who_wakes(call: str, args: tuple[int, ...], memory: Memory, tables: Tables |
     mapping = None if call == "futex_waitv" else memory.mapping(args[0])
     if mapping is None or tables is None:
         return "unknown"
-    return _sharers(mapping, tables) if mapping.is_shared else "inside"
+    if not mapping.is_shared:
+        return "inside"
+    if can_be_opened(mapping, memory.pid):
+        return "unknown"
+    return "outside" if tables.outsiders.have(mapping) else "inside"
 
 
-def _sharers(mapping: Mapping, tables: Tables) -> Where:
-    """Tell who maps the file in whose pages a futex lies.
+def can_be_opened(mapping: Mapping, pid: int) -> bool:
+    """Tell whether anybody may get at a file that he does not have yet: by a name, or its number.
 
-    A process that cannot be read is another user's, or guarded. It may have opened any file, but
-    not one that has no name any more: as with pipes, it would need it from a common ancestor.
+    Nobody guesses a name that was drawn by lot, and those who draw it tell only their children.
     """
-    for pid in tables.names.keys() - tables.links.keys() - tables.ours.idle:
-        is_mapped = tasks.maps(mapping.file, pid)
-        if is_mapped is None and mapping.is_nameless:
-            continue
-        if is_mapped or is_mapped is None:
-            return "outside" if is_mapped else "unknown"
-    return "inside"
+    if mapping.path.startswith(_NUMBERED):
+        return True
+    if not mapping.is_removed:
+        return not _DRAWN.fullmatch(os.path.basename(mapping.path))  # noqa: PTH119 - as for PTH115
+    return any(not _DRAWN.fullmatch(name) for name in _other_names(mapping, pid))
+
+
+def _other_names(mapping: Mapping, pid: int) -> list[str]:
+    """Return the names that a removed file still has in its directory.
+
+    glibc makes a semaphore under one name, gives it its own and removes the first, by which the
+    kernel goes on calling it (https://sourceware.org/git/glibc.git, sysdeps/pthread/sem_open.c).
+    """
+    directory = os.path.dirname(mapping.path)  # noqa: PTH120 - as for PTH115
+    if directory == "/" or mapping.path == _ANONYMOUS:  # no file, but what the kernel calls one
+        return []
+    inode = int(mapping.file.split()[1])
+    try:
+        with os.scandir(f"/proc/{pid}/root{directory}") as found:
+            return [each.name for each in found if each.inode() == inode]
+    except FileNotFoundError:
+        return []
+    except OSError:
+        return [_UNREADABLE]
 
 
 def is_for_interpreter(

@@ -37,8 +37,8 @@ class Mapping:
         return self.flags.endswith("s")
 
     @property
-    def is_nameless(self) -> bool:
-        """Whether its file has been removed, so that nobody can open it any more."""
+    def is_removed(self) -> bool:
+        """Whether the name by which its file was opened is gone; the file may have another."""
         return self.path.endswith(" (deleted)")
 
 

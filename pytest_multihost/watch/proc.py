@@ -21,6 +21,7 @@ from pytest_multihost.analysis.owners import read_stack
 from pytest_multihost.model.process import NEVER, Look, Process, Thread
 from pytest_multihost.watch import tasks
 from pytest_multihost.watch.descriptors import Ours, Tables
+from pytest_multihost.watch.eventfds import with_holders
 from pytest_multihost.watch.futexes import is_for_interpreter, who_wakes
 from pytest_multihost.watch.memory import Memory
 from pytest_multihost.watch.symbols import symbols
@@ -214,7 +215,7 @@ class _Reading:
         descriptors = {fd: self.tables.describe(self.pid, fd) for fd in links}
         timers = tasks.read(f"/proc/{self.pid}/timers")
         unread = () if status else ("signals",)
-        return Process(
+        found = Process(
             pid=self.pid,
             rank=rank,
             is_rank=is_rank,
@@ -227,6 +228,7 @@ class _Reading:
             tracer=int(status.get("TracerPid", "0")),
             unread=(*(unread if threads else ()), *self.tables.unread),
         )
+        return with_holders(found, self.tables)
 
     def thread(self, tid: int) -> Thread | None:
         """Return what a thread does; None when it is gone."""

@@ -42,15 +42,13 @@ def _read(path: str, *, once: bool) -> bytes | None:
     return data
 
 
-def maps(file: str, pid: int) -> bool | None:
-    """Tell whether a process maps a file, by device and inode; None where that cannot be read."""
+def maps(file: str, pid: int) -> bool:
+    """Tell whether a process is seen to map a file, by device and inode."""
     try:
         with open(f"/proc/{pid}/maps", "rb") as lines:  # noqa: PTH123 - as for PTH115
             return f" {file} ".encode() in lines.read()
-    except (FileNotFoundError, ProcessLookupError):  # gone, or without memory of its own
+    except OSError:  # gone, without memory of its own, or another user's
         return False
-    except OSError:
-        return None
 
 
 def link(path: str) -> str:

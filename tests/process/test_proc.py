@@ -31,7 +31,7 @@ from pytest_multihost.watch.proc import ProcWatch
 from pytest_multihost.watch.seeker import Seeker
 from pytest_multihost.watch.sockets import inet_sockets, inet_sockets_from
 from pytest_multihost.watch.symbols import symbols
-from pytest_multihost.watch.tasks import Stat, maps
+from pytest_multihost.watch.tasks import Stat
 
 DEADLINE_S = 60.0
 LOOKS = 10
@@ -211,18 +211,28 @@ hung_program(
     "p = P(3); list(p.map(abs, [1, 2, 3])); ready(); threading.Event().wait()",
 )
 hung_program("eventfd", "ready(); os.read(os.eventfd(0), 8)")
+hung_program(
+    "eventfd_in_asyncio",
+    """
+import asyncio
+async def main():
+    asyncio.get_running_loop().add_reader(os.eventfd(0), print)
+    ready()
+    await asyncio.Event().wait()
+asyncio.run(main())
+""",
+)
 hung_program("socketpair", "a, b = socket.socketpair(); ready(); a.recv(1)")
 hung_program("one_rank_is_dead", "ready()", "ready(); threading.Event().wait()")
 hung_program(
     "socket_with_a_late_limit",
     "a, b = socket.socketpair(); a.settimeout(600); ready(); a.recv(1)",
 )
-if all(maps("", pid) is not None for pid in psutil.pids()):  # else somebody unseen may share it
-    hung_program(
-        "process_lock_taken_twice",
-        "import multiprocessing; lock = multiprocessing.Lock(); lock.acquire()\n"
-        "ready(); lock.acquire()",
-    )
+hung_program(
+    "process_lock_taken_twice",
+    "import multiprocessing; lock = multiprocessing.get_context('fork').Lock(); lock.acquire()\n"
+    "ready(); lock.acquire()",
+)
 hung_program(
     "queue_whose_producer_is_dead",
     """
@@ -477,12 +487,38 @@ ready(); threading.Event().wait()
 """
 
 
-SHARES = """
+WAITS_FOR_WORD = """
 import mmap, ctypes
-page = mmap.mmap(FD0, 4096)
-word = ctypes.addressof(ctypes.c_int.from_buffer(page))
-ready(); ctypes.CDLL(None).syscall(FUTEX, ctypes.c_void_p(word), 0, 0, None)
+def wait_at(word):
+    ready(); ctypes.CDLL(None).syscall(FUTEX, ctypes.c_void_p(word), 0, 0, None)
+def wait_in(page):
+    wait_at(ctypes.addressof(ctypes.c_int.from_buffer(page)))
 """.replace("FUTEX", "202" if os.uname().machine == "x86_64" else "98")
+SHARES = f"{WAITS_FOR_WORD}wait_in(mmap.mmap(FD0, 4096))"
+NAMED = f"""{WAITS_FOR_WORD}
+name = f"{{directory}}/memory"
+with open(name, "w+b") as file:
+    file.truncate(4096)
+    page = mmap.mmap(file.fileno(), 4096)
+"""
+SYSTEM_V = f"""{WAITS_FOR_WORD}
+libc = ctypes.CDLL(None)
+libc.shmat.restype = ctypes.c_void_p
+number = libc.shmget(0, 4096, 0o1600)
+word = libc.shmat(number, None, 0)
+libc.shmctl(number, 0, None)  # it goes with the last who has it; until then anybody may attach it
+wait_at(word)
+"""
+
+hung_program("memory_without_a_file", f"{WAITS_FOR_WORD}wait_in(mmap.mmap(-1, 4096))")
+hung_program("memory_without_a_name", f"{NAMED}os.unlink(name); wait_in(page)")
+alive_program("memory_with_a_name", "memory that others may share", f"{NAMED}wait_in(page)")
+alive_program(
+    "memory_with_another_name",
+    "memory that others may share",
+    f"{NAMED}os.link(name, name + '-too'); os.unlink(name); wait_in(page)",
+)
+alive_program("memory_with_a_number", "memory that others may share", SYSTEM_V)
 
 
 @alive("memory that others may share")
@@ -493,6 +529,52 @@ def lock_in_memory_that_we_map_too(world: World) -> World:
     world.pages.append(mmap.mmap(file, 4096))
     world.kept.append(file)
     return world.start(SHARES, fds=(file,))
+
+
+@alive("memory that others may share")
+def lock_in_memory_of_which_we_have_a_descriptor(world: World) -> World:
+    """We could map it, and wake it."""
+    file = os.memfd_create("shared")
+    os.ftruncate(file, 4096)
+    world.kept.append(file)
+    return world.start(SHARES, fds=(file,))
+
+
+@hung
+def lock_in_memory_of_two_ranks(world: World) -> World:
+    """Only they have it."""
+    file = os.memfd_create("shared")
+    os.ftruncate(file, 4096)
+    world.start(SHARES, SLEEPS, fds=(file,))
+    os.close(file)
+    return world
+
+
+@alive("eventfd ")
+def eventfd_from_outside(world: World) -> World:
+    """We could write to it."""
+    file = os.eventfd(0)
+    world.kept.append(file)
+    return world.start("ready(); os.eventfd_read(FD0)", fds=(file,))
+
+
+@alive("eventfd ")
+def polled_eventfd_from_outside(world: World) -> World:
+    """We could write to it here, too."""
+    file = os.eventfd(0)
+    world.kept.append(file)
+    poll = "poll = select.epoll(); poll.register(FD0, select.EPOLLIN); ready(); poll.poll()"
+    return world.start(f"import select; {poll}", fds=(file,))
+
+
+@hung
+def eventfd_between_ranks(world: World) -> World:
+    """A rank reads one that only another rank has, too; we have others."""
+    file, other = os.eventfd(0), os.eventfd(0)
+    world.kept.append(other)
+    world.start("ready(); os.eventfd_read(FD0)", SLEEPS, fds=(file,))
+    os.close(file)
+    return world
 
 
 @hung

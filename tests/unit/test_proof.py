@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import _multiprocessing
 import math
+import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +17,11 @@ from pytest_multihost.analysis.proof import Search, blockers, stands_still
 from pytest_multihost.model.operation import OWN_SCOPE, Operation, Operations
 from pytest_multihost.model.process import Descriptor, Look, Process, Thread
 from pytest_multihost.watch import descriptors
+from pytest_multihost.watch.descriptors import Ours, Tables
+from pytest_multihost.watch.eventfds import with_holders
+from pytest_multihost.watch.futexes import can_be_opened
+from pytest_multihost.watch.memory import Mapping, Memory
+from pytest_multihost.watch.outsiders import Outsiders, eventfd_id
 
 DEADLINE_S = 160.0
 MAIN = 100
@@ -411,6 +419,8 @@ def test_a_stopped_rank_is_another_verdict() -> None:
     [
         descriptor("pipe", "outside"),
         descriptor("pipe", "unknown"),
+        descriptor("eventfd", "outside"),
+        descriptor("eventfd", "unknown"),
         descriptor("fifo"),
         descriptor("tty"),
         descriptor("file", target="/data/ckpt"),
@@ -629,6 +639,127 @@ def test_a_runtimes_own_thread_may_listen() -> None:
     assert found_in(own) == ""
     tests = process(beside(**waits), descriptors={3: server})
     assert "somebody to connect to 127.0.0.1:5000" in found_in(tests)
+
+
+def test_a_runtimes_own_thread_may_wait_for_an_eventfd() -> None:
+    """Each loop of a runtime has one; what it does when it is woken is its own."""
+    theirs = descriptor("eventfd", "outside", peer="sh 9")
+    waits = {"call": "epoll_wait", "fds": (3,)}
+    assert found_in(process(beside(**{"code": GLOO, **waits}), descriptors={3: theirs})) == ""
+    said = found_in(process(beside(**waits), descriptors={3: theirs}))
+    assert said.endswith("waits for eventfd sh 9, which leads outside the world")
+    doubtful = replace(theirs, where="unknown", peer="")
+    assert "may lead outside" in found_in(process(beside(**waits), descriptors={3: doubtful}))
+
+
+def told_of_eventfd(theirs: dict[int | None, int], *threads: Thread) -> Descriptor:
+    """Return what is told of an eventfd below an epoll, if others have these."""
+    eventfd = os.eventfd(0)
+    epoll = descriptor("epoll", fd=eventfd + 1, watched=(eventfd, eventfd + 1))
+    found = {eventfd: descriptor("eventfd", fd=eventfd), epoll.fd: epoll}
+    waiting = (replace(each, fds=(epoll.fd,)) for each in threads)
+    tables = Tables({}, {9: "sh"}, {}, Ours())
+    tables.outsiders = Outsiders(())
+    number = eventfd_id(os.getpid(), eventfd)
+    tables.outsiders.eventfds = {each and number: pid for each, pid in theirs.items()}
+    told = with_holders(process(*waiting, pid=os.getpid(), descriptors=found), tables)
+    os.close(eventfd)
+    return told.descriptors[eventfd]
+
+
+def test_who_has_an_eventfd_is_asked_for_those_that_are_waited_for() -> None:
+    """Not for those of a runtime's own threads: all processes may have to be read for it."""
+    tests, own = thread("epoll_wait"), beside("epoll_wait", code=GLOO)
+    held = told_of_eventfd({1: 9}, tests)
+    assert (held.where, held.peer) == ("outside", "sh 9")
+    assert told_of_eventfd({1: 9}, own).where == "inside"
+    assert told_of_eventfd({}, tests).where == "inside"
+
+
+def test_an_eventfd_of_others_is_another_one() -> None:
+    """The kernel gives each a number; where it does not, theirs may be the same."""
+    mine, other = os.eventfd(0), os.eventfd(0)
+    tables = Tables({}, {}, {}, Ours())
+    tables.outsiders = Outsiders((os.getpid(),))
+    waits = process(thread("read", fds=(mine,)), descriptors={mine: descriptor("eventfd", fd=mine)})
+    assert eventfd_id(os.getpid(), mine) in tables.outsiders.eventfds
+    tables.outsiders.eventfds = {eventfd_id(os.getpid(), other): 9}
+    inside = with_holders(replace(waits, pid=os.getpid()), tables)
+    assert inside.descriptors[mine].where == "inside"
+    untold = with_holders(replace(waits, pid=0), tables)
+    assert untold.descriptors[mine].where == "unknown"
+    os.close(mine)
+    os.close(other)
+
+
+def mapped(path: Path | str, inode: int = 77) -> Mapping:
+    """Return shared memory, as the kernel tells of it."""
+    return Mapping(0x1000, 0x2000, "rw-s", f"00:1b {inode}", str(path))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/SYSV00000000 (deleted)",
+        "/SYSV00001234",
+        "/run/shm/sem.ready",
+        "/run/shm/sem.mp-ready",
+        "/run/shm/torch_12_34_5",
+        "/dev/nvidia0",
+        "anon_inode:[perf_event]",
+        "",
+    ],
+)
+def test_memory_that_has_a_name_may_be_opened_by_anybody(path: str) -> None:
+    """Also where nobody has it yet, and where it only looks removed."""
+    assert can_be_opened(mapped(path), os.getpid())
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/memfd:shared (deleted)",
+        "/dev/zero (deleted)",
+        "/anon_hugepage (deleted)",
+        "/nowhere/at/all (deleted)",
+        "/run/shm/sem.mp-a8_mn0pq",
+        "/run/shm/sem.loky-4711-a8_mn0pq",
+    ],
+)
+def test_memory_whose_name_nobody_has_is_only_for_those_who_have_it(path: str) -> None:
+    """It has none, or one that was drawn by lot."""
+    assert not can_be_opened(mapped(path), os.getpid())
+
+
+def test_a_removed_file_may_have_another_name(tmp_path: Path) -> None:
+    """Or the name of it ends like one that was removed."""
+    one, other = tmp_path / "one", tmp_path / "one (deleted)"
+    one.touch()
+    removed = mapped(other, one.stat().st_ino)
+    one.rename(other)
+    assert can_be_opened(removed, os.getpid())
+    other.unlink()
+    assert not can_be_opened(removed, os.getpid())
+
+
+@pytest.mark.parametrize(("name", "is_open"), [("multihost-{}", True), ("mp-{:08}", False)])
+def test_a_semaphore_can_be_opened_until_its_name_is_removed(*, name: str, is_open: bool) -> None:
+    """Its memory is called removed from the beginning; multiprocessing's names are by lot."""
+
+    def files() -> dict[str, Mapping]:
+        shared = (each for each in Memory(os.getpid()).mappings if "/sem." in each.path)
+        return {each.file: each for each in shared}
+
+    before = files()
+    name = "/" + name.format(os.getpid())
+    semaphore = _multiprocessing.SemLock(1, 1, 1, name, False)
+    try:
+        (made,) = (each for file, each in files().items() if file not in before)
+        assert can_be_opened(made, os.getpid()) == is_open
+    finally:
+        _multiprocessing.sem_unlink(name)
+    assert not can_be_opened(made, os.getpid())
+    del semaphore
 
 
 def test_an_accelerator_may_end_a_wait() -> None:
