@@ -11,6 +11,7 @@ import time
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 from expectation import hang
 from jax._src.distributed import global_state
 from jax.experimental import multihost_utils
@@ -241,4 +242,19 @@ def test_primary_polls_for_a_marker(world, shared_tmp_path) -> None:
     """
     while world.is_primary and not (shared_tmp_path / "commit_success.txt").exists():
         time.sleep(0.1)
+    total(spread())
+
+
+@hang("deadlock", ranks=2, backend="jax")
+def test_save_on_the_primary_against_the_next_step(world, shared_tmp_path) -> None:
+    """The primary alone saves, which all must do, the other is already in the next step's sum.
+
+    Source: field report class: save_checkpoint under `if process_index() == 0`
+    """
+    total(spread())
+    if world.is_primary:
+        (shared_tmp_path / "manager").mkdir()
+        manager = ocp.CheckpointManager(shared_tmp_path / "manager")
+        manager.save(0, args=ocp.args.StandardSave({"weights": np.ones(4)}))
+        manager.wait_until_finished()
     total(spread())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -13,6 +14,8 @@ import torch.distributed as dist
 from expectation import innocent
 from torch.distributed.distributed_c10d import _get_default_store
 from torch.utils.data import DataLoader, Dataset
+
+import pytest_multihost
 
 
 def meet(group: object = None) -> None:
@@ -325,3 +328,77 @@ def test_primary_compiles_a_model(world) -> None:
     if world.is_primary:
         assert torch.compile(lambda x: (x.sin() + 1).sum())(torch.zeros(1000)) == 1000
     dist.barrier()
+
+
+def give_up(world, wait: Callable[[], object]) -> None:
+    """Let the primary give up after 6 s, as it expects to, and only then send what rank 1 needs."""
+    if world.is_primary:
+        with pytest.raises(Exception):  # noqa: B017, PT011 - gloo, stores and DDP each raise their own
+            wait()
+        dist.send(torch.ones(1), 1)
+    else:
+        dist.recv(torch.ones(1), 0)
+
+
+@innocent(ranks=2, backend="gloo")
+def test_limit_of_a_group_is_expected(world) -> None:
+    """A collective of a group that was made with a limit passes it, and that is what is tested.
+
+    Source: field report class: tests of timeouts
+    """
+    group = dist.new_group(timeout=timedelta(seconds=6))
+    give_up(world, lambda: meet(group))
+
+
+@innocent(ranks=2, backend="gloo")
+def test_limit_of_work_that_is_awaited_later_is_expected(world) -> None:
+    """The same of asynchronous work, by way of its future.
+
+    Source: field report class: tests of timeouts
+    """
+    group = dist.new_group(timeout=timedelta(seconds=6))
+    work = dist.all_reduce(torch.ones(4), group=group, async_op=True) if world.is_primary else None
+    give_up(world, lambda: work.get_future().wait())
+
+
+@innocent(ranks=2, backend="gloo")
+def test_limit_of_a_store_is_expected(world) -> None:
+    """A store's own limit ends the wait for a key that nobody sets.
+
+    Source: field report class: tests of timeouts
+    """
+    store = _get_default_store()
+    store.set_timeout(timedelta(seconds=6))
+    give_up(world, lambda: store.get("never"))
+
+
+@innocent(ranks=3, backend="gloo")
+def test_survivors_go_on_in_a_group_of_their_own(world) -> None:
+    """A collective's limit strikes, the two that are left make a group, and tell the third.
+
+    Source: field report class: fault-tolerant training that shrinks its world
+    """
+    group, store = dist.new_group(timeout=timedelta(seconds=5)), _get_default_store()
+    if world.rank == 2:
+        store.wait(["evicted"])
+        return
+    with pytest.raises(RuntimeError):
+        meet(group)
+    meet(dist.new_group([0, 1], use_local_synchronization=True))
+    store.set("evicted", "2")
+
+
+@innocent(ranks=2, backend="gloo")
+def test_transport_of_ones_own_gives_up_by_its_own_clock(world, shared_tmp_path) -> None:
+    """An operation of the user's own looks for 6 s for a file, and then goes another way.
+
+    Source: field report class: a fast path with a fallback
+    """
+    if world.is_primary:
+        give_up_s = time.monotonic() + 6
+        with pytest_multihost.operation("fast path", peers=[1]):
+            while time.monotonic() < give_up_s and not (shared_tmp_path / "ready").exists():
+                time.sleep(0.05)
+        dist.send(torch.ones(1), 1)
+    else:
+        dist.recv(torch.ones(1), 0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+import zlib
 
 import jax
 import jax.numpy as jnp
@@ -104,4 +106,36 @@ def test_one_process_computes_on_its_own_device(world) -> None:
         x = jnp.ones((600, 600))
         while time.monotonic() < until:
             x = step(x).block_until_ready()
+    meet()
+
+
+@innocent(ranks=2, backend="jax")
+def test_limit_of_a_barrier_is_expected(world) -> None:
+    """The primary's barrier passes its limit, which is caught; the other waits for what then comes.
+
+    Source: field report class: a barrier with a fallback
+    """
+    client = global_state.client
+    if world.is_primary:
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            client.wait_at_barrier("never", 6_000)
+        client.key_value_set("went on", "1")
+    else:
+        client.blocking_key_value_get("went on", 600_000)
+
+
+@innocent(ranks=3, backend="jax")
+def test_one_program_under_three_names(world) -> None:
+    """One gathers, one compares, one synchronizes, which is all the same; and one of them is late.
+
+    Source: jax.experimental.multihost_utils of jax 0.10.2, where each calls the next
+    """
+    meet()
+    if world.is_primary:
+        multihost_utils.process_allgather(np.uint32([zlib.crc32(b"saved")]), tiled=True)
+    elif world.rank == 1:
+        multihost_utils.assert_equal(np.uint32([zlib.crc32(b"saved")]))
+    else:
+        time.sleep(5)
+        multihost_utils.sync_global_devices("saved")
     meet()
