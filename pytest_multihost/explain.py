@@ -8,8 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_multihost.analysis.outcome import Finding, Symptoms, judge
+from pytest_multihost.analysis.excuses import judge_with_excuses
+from pytest_multihost.analysis.outcome import Finding
 from pytest_multihost.analysis.record import Attempt, verdict
+from pytest_multihost.analysis.symptoms import Symptoms
 from pytest_multihost.analysis.telling import SourceOf, Telling, diagnose, informed
 from pytest_multihost.analysis.text import sections
 from pytest_multihost.model.diagnosis import Diagnosis
@@ -28,7 +30,7 @@ class Judged:
 
 def judge_world(result: WorldResult, symptoms: Symptoms, telling: Telling) -> Judged:
     """Judge a world: what happened, and who made the others wait."""
-    finding = judge(result, symptoms)
+    finding = judge_with_excuses(result, symptoms)
     diagnosis = diagnose(result, finding, telling)
     return Judged(result, informed(finding, diagnosis), diagnosis)
 

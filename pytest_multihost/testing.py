@@ -67,11 +67,17 @@ def exited(code: int = 0, *, signal: int | None = None) -> dict[str, Any]:
     return {"code": None if signal else code, "signal": signal, **usage}
 
 
-def raised(text: str, *, file: str | None = None, line: int | None = None) -> dict[str, Any]:
-    """Return what a rank tells of an exception, from a text like "ValueError: no such step"."""
+def raised(
+    text: str, *causes: str, file: str | None = None, line: int | None = None
+) -> dict[str, Any]:
+    """Return what a rank tells of an exception, from a text like "ValueError: no such step".
+
+    `causes` are the texts of the exceptions that it was raised from, the last first.
+    """
     kind, _, message = text.partition(": ")
     is_ours = {"is_harness_symptom": kind.endswith("WorldBrokenError"), "is_harness_error": False}
-    return {"type": kind, "message": message, "file": file, "line": line, "text": text, **is_ours}
+    found = {"type": kind, "message": message, "file": file, "line": line, "text": text}
+    return {**found, "causes": list(causes), **is_ours}
 
 
 def report(when: str, outcome: str = "passed", **changes: object) -> dict[str, Any]:

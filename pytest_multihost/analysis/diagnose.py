@@ -21,6 +21,7 @@ from pytest_multihost.analysis.waits import (
     graph_of,
     launched_work,
     left_alone,
+    retried_work,
 )
 from pytest_multihost.model.diagnosis import Confidence, Kind
 from pytest_multihost.model.fault import Fault
@@ -85,12 +86,16 @@ def find_causes(standings: Sequence[Standing]) -> tuple[Cause, ...]:
     """Return every cause that can be told, the diagnosis first.
 
     Work that a rank has launched and does not wait for makes it wait for nobody; but where nobody
-    is seen to wait at all, somebody may be asking it again and again whether it is done.
+    is seen to wait at all, somebody may be asking it again and again whether it is done, or trying
+    again and again what fails at once.
     """
-    causes = _causes(standings, find_waits(standings))
+    waits = find_waits(standings)
+    causes = _causes(standings, waits)
     if any(cause.waiting for cause in causes):
         return causes
-    return _causes(standings, (*find_waits(standings), *launched_work(standings))) or causes
+    return (
+        _causes(standings, (*waits, *launched_work(standings), *retried_work(standings))) or causes
+    )
 
 
 def _causes(standings: Sequence[Standing], waits: Sequence[Wait]) -> tuple[Cause, ...]:
@@ -157,7 +162,7 @@ def _kind_of_rank(
         return "livelock" if standing.is_restless and not own else "straggler"
     if standing.label is None and not own:
         return None  # nothing was seen of it
-    return "livelock" if standing.label == "RUNNING" else "stuck"
+    return "stuck"
 
 
 def _confidence(kind: Kind, into: Sequence[Wait]) -> Confidence:

@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pytest_multihost.analysis.facts import RankFacts, describe_exit, fold
 from pytest_multihost.analysis.ranks import rank_set
+from pytest_multihost.analysis.symptoms import Symptoms, is_symptom, matches
 from pytest_multihost.model.event import BROKEN, Event, ExitStatus
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.verdict import Outcome, RankError, RankOutcome, Status
-
-_SAID_BY_TESTS = frozenset({"AssertionError", "Failed", "_pytest.outcomes.Failed"})
-"""Types of exceptions that only a test raises: its words are its own, whatever they quote."""
 
 DEATH_SEEN_LATE_S = 0.05
 """How much earlier than it was seen a death counts, when it is compared with a raise."""
@@ -28,19 +26,6 @@ DEATH_SEEN_LATE_S = 0.05
 _CAUSES: Mapping[str, Outcome] = {"crashed": "crashed", "failed": "failed", "error": "error"}
 
 _HANGS = ("overrun", "startup-overrun", "proof", "mismatch", "stopped")
-
-
-@dataclass(frozen=True, slots=True)
-class Symptoms:
-    """How a backend's failures look when they follow from another rank's.
-
-    Attributes:
-        raised: Regular expressions for the text of an exception.
-        fatal: Regular expressions for the log of a rank whose runtime ended it.
-    """
-
-    raised: tuple[str, ...] = ()
-    fatal: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +69,21 @@ class Finding:
     headline: int | None
     when: Literal["setup", "call", "teardown"]
     ranks: tuple[RankFinding, ...]
-    symptoms: Symptoms = Symptoms()
+    symptoms: Symptoms = field(default_factory=Symptoms)
 
 
-def judge(result: WorldResult, symptoms: Symptoms) -> Finding:
-    """Return what happened to a world."""
+def judge(
+    result: WorldResult, symptoms: Symptoms, excused: Collection[int] = frozenset()
+) -> Finding:
+    """Return what happened to a world.
+
+    Args:
+        result: What is known of it.
+        symptoms: How the backend tells of another rank's failure.
+        excused: Ranks whose exception is a symptom, whatever its own words are.
+    """
     facts = fold(result.history, result.spec.size)
-    ranks = tuple(_judge_rank(each, result, symptoms) for each in facts)
+    ranks = tuple(_judge_rank(each, result, symptoms, excused) for each in facts)
     if result.ending not in _HANGS and any(e.outcome == "killed_as_planned" for e in ranks):
         ranks = tuple(_as_survivor(each) for each in ranks)
     first = _first(ranks, _CAUSES)
@@ -110,10 +103,13 @@ def judge(result: WorldResult, symptoms: Symptoms) -> Finding:
     )
 
 
-def _judge_rank(facts: RankFacts, result: WorldResult, symptoms: Symptoms) -> RankFinding:
+def _judge_rank(
+    facts: RankFacts, result: WorldResult, symptoms: Symptoms, excused: Collection[int]
+) -> RankFinding:
     failure = facts.failure
     if failure is not None:
-        return _raised(facts, failure, symptoms)
+        found = _raised(facts, failure, symptoms)
+        return replace(found, outcome="collateral") if facts.rank in excused else found
     if facts.is_killed_as_planned:
         return RankFinding(facts, "killed_as_planned", None, "killed as planned")
     if facts.exit is not None and facts.has_died:
@@ -143,7 +139,7 @@ def _raised(facts: RankFacts, event: Event, symptoms: Symptoms) -> RankFinding:
     data = event.detail["error"]
     error = _error(data) if data else None
     text = f"{error.type.rpartition('.')[2]}: {error.message}" if error else ""
-    is_symptom = _is_symptom(data, text, symptoms) if data else False
+    is_seen = is_symptom(data, text, symptoms) if data else False
     outcome: RankOutcome = "failed"
     is_ours = bool(data and data.get("is_harness_error"))
     if event.kind == "interrupted" and (facts.ready_s is None or is_ours):
@@ -152,19 +148,12 @@ def _raised(facts: RankFacts, event: Event, symptoms: Symptoms) -> RankFinding:
         outcome = "error"
     return RankFinding(
         facts=facts,
-        outcome="collateral" if is_symptom else outcome,
+        outcome="collateral" if is_seen else outcome,
         at_s=event.at_s,
         summary=_first_line(text) or _report_line(event),
         error=error,
         report=event.detail.get("report"),
     )
-
-
-def _is_symptom(data: Mapping[str, Any], text: str, symptoms: Symptoms) -> bool:
-    """Whether an exception follows from another rank; no runtime asserts that a peer is gone."""
-    if data["type"] in _SAID_BY_TESTS:
-        return False
-    return bool(data["is_harness_symptom"]) or matches(symptoms.raised, text)
 
 
 def _subtests_failed(facts: RankFacts) -> RankFinding:
@@ -179,8 +168,8 @@ def _died(facts: RankFacts, status: ExitStatus, last_words: str, symptoms: Sympt
         summary += ", before it had reported"
     if status.code == BROKEN:
         summary = f"lost its connection to pytest in {facts.phase}, exit code {BROKEN}"
-    is_symptom = matches(symptoms.fatal, last_words)
-    return RankFinding(facts, "collateral" if is_symptom else "crashed", facts.exited_s, summary)
+    is_seen = matches(symptoms.fatal, last_words)
+    return RankFinding(facts, "collateral" if is_seen else "crashed", facts.exited_s, summary)
 
 
 def _unfinished(facts: RankFacts, result: WorldResult) -> RankFinding:
@@ -373,11 +362,6 @@ def _error(data: Mapping[str, Any]) -> RankError:
         text=data["text"],
         function=data.get("function"),
     )
-
-
-def matches(patterns: Iterable[str], text: str) -> bool:
-    """Tell whether a text contains what any of the regular expressions says."""
-    return any(re.search(pattern, text, re.DOTALL) for pattern in patterns)
 
 
 def _first_line(text: str) -> str:

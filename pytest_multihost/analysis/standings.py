@@ -6,13 +6,15 @@ up waiting counts as still waiting, and whoever came too late for it had not com
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from pytest_multihost.analysis.facts import RankFacts
-from pytest_multihost.analysis.outcome import Finding, RankFinding, Symptoms, matches
+from pytest_multihost.analysis.outcome import Finding, RankFinding
+from pytest_multihost.analysis.symptoms import Symptoms, matches
 from pytest_multihost.analysis.waits import Standing, State
-from pytest_multihost.model.operation import Operation, Operations
+from pytest_multihost.model.operation import FLIGHT_SCOPE, GroupKey, Operation, Operations
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.sighting import RankSighting, Sighting
 
@@ -32,6 +34,9 @@ _MOVES = 2
 
 _SHORT_S = 6.0
 """How long a wait is at most that is taken up again and again."""
+
+_UNCOUNTED = frozenset({"monitored_barrier"})
+"""Collectives that torch's flight recorder knows nothing of (2.13)."""
 
 _SAME_MOMENT_S = 0.5
 """How long before its exception a rank may have left the operation that raised it."""
@@ -56,7 +61,7 @@ def standings_of(result: WorldResult, finding: Finding) -> tuple[Standing, ...]:
     seen = {each.rank: each for each in moment.ranks} if moment is not None else {}
     last = {each.rank: each for each in result.operations}
     is_end = moment is None or moment.why != "trouble"
-    return tuple(
+    found = tuple(
         _standing(
             each,
             seen.get(each.facts.rank, RankSighting(rank=each.facts.rank)),
@@ -67,6 +72,7 @@ def standings_of(result: WorldResult, finding: Finding) -> tuple[Standing, ...]:
         )
         for each in finding.ranks
     )
+    return counted_alike(found)
 
 
 def _judged_moment(result: WorldResult, finding: Finding) -> Sighting | None:
@@ -119,14 +125,14 @@ def _standing(
 ) -> Standing:
     facts = finding.facts
     state = _state(finding, seen)
-    entered: Mapping[tuple[tuple[int, ...], int, str], int] = dict(seen.entered)
-    if is_end and last.entered:
-        entered = last.entered
+    entered: Mapping[GroupKey, int] = dict(seen.entered)
+    if is_end:  # the slot pages do not have what the flight recorder has counted
+        entered = {**entered, **last.entered}
     return Standing(
         rank=facts.rank,
         state=state,
         since_s=_since_s(finding, state),
-        pending=_pending(finding, seen, last),
+        pending=_pending(finding, seen, last, symptoms),
         known=(*last.recent, *(each for each in seen.operations if each not in last.recent)),
         entered=entered,
         label=seen.label,
@@ -135,7 +141,46 @@ def _standing(
         locks=seen.locks,
         is_lost=finding.outcome == "collateral" and finding.at_s is not None,
         broke=tuple(broken_by(last, symptoms)),
+        retries=_retried(last, symptoms),
     )
+
+
+def counted_alike(standings: Sequence[Standing]) -> tuple[Standing, ...]:
+    """Return the standings with one count for all that the ranks of a group wait in.
+
+    Where a rank is in something that only the flight recorder has seen, the others' own records
+    leave that out. The flight recorder has counted what they wait in, too.
+    """
+    groups = {
+        each.group_key
+        for standing in standings
+        for each in standing.pending
+        if each.kind == "collective" and each.scope == FLIGHT_SCOPE
+    }
+    return tuple(_recounted(each, groups) for each in standings) if groups else tuple(standings)
+
+
+def _recounted(standing: Standing, groups: Collection[GroupKey]) -> Standing:
+    pending = tuple(_as_counted(each, standing, groups) for each in standing.pending)
+    found = tuple(each for each in pending if each not in standing.pending)
+    return replace(standing, pending=pending, known=(*standing.known, *found))
+
+
+def _as_counted(
+    operation: Operation, standing: Standing, groups: Collection[GroupKey]
+) -> Operation:
+    """Return a recorded collective at its place in the flight recorder's count, where that is sure.
+
+    It is the last that was counted if it is the last that was recorded, and nothing unseen is.
+    """
+    key = (operation.group, operation.ordinal, FLIGHT_SCOPE)
+    place = standing.entered.get(key, 0)
+    is_last = standing.entered.get(operation.group_key) == operation.sequence
+    is_counted = operation.kind == "collective" and operation.name not in _UNCOUNTED
+    is_unseen = any(each.group_key == key and each.sequence == place for each in standing.known)
+    if operation.scope or key not in groups or not (place and is_last and is_counted) or is_unseen:
+        return operation
+    return replace(operation, scope=FLIGHT_SCOPE, sequence=place)
 
 
 def broken_by(last: Operations, symptoms: Symptoms) -> Iterator[Operation]:
@@ -172,10 +217,35 @@ def _since_s(finding: RankFinding, state: State) -> float | None:
     return finding.facts.parked_s if state == "finished" else None
 
 
-def _pending(finding: RankFinding, seen: RankSighting, last: Operations) -> tuple[Operation, ...]:
+def last_given_up(last: Operations, symptoms: Symptoms) -> Operation | None:
+    """Return a rank's last collective if it left that for want of another rank."""
+    theirs = [each for each in last.recent if each.kind == "collective"]
+    return theirs[-1] if theirs and _is_given_up(theirs[-1], symptoms) else None
+
+
+def _retried(last: Operations, symptoms: Symptoms) -> Operation | None:
+    """Return the collective that a rank has given up more than once."""
+    theirs = [each for each in last.recent if each.kind == "collective"]
+    tries = theirs[-2:]
+    is_retried = (
+        len(tries) > 1
+        and len({each.group for each in tries}) == 1
+        and all(_is_given_up(each, symptoms) for each in tries)
+    )
+    return tries[-1] if is_retried else None
+
+
+def _is_given_up(operation: Operation, symptoms: Symptoms) -> bool:
+    return operation.failed and matches(symptoms.raised, operation.error)
+
+
+def _pending(
+    finding: RankFinding, seen: RankSighting, last: Operations, symptoms: Symptoms
+) -> tuple[Operation, ...]:
     """Return what a rank waits in; of one that gave up waiting, what it gave up."""
     if finding.outcome == "collateral" and finding.at_s is not None:
-        return _informative(_given_up(finding, last))
+        lost = last_given_up(last, symptoms)
+        return _informative(_given_up(finding, last) or ([lost] if lost else []))
     waited = [
         each
         for each in seen.operations

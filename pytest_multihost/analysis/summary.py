@@ -83,8 +83,6 @@ def _straggler(cause: Cause, findings: Mapping[int, RankFinding], result: WorldR
 
 
 def _livelock(cause: Cause, findings: Mapping[int, RankFinding], result: WorldResult) -> str:
-    if not cause.waiting:
-        return f"{rank_set(cause.culprits)} is busy and does not end"
     return f"{_straggler(cause, findings, result)}: it is busy, or waits again and again"
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from pytest_multihost.model.operation import GroupKey, Operation
+from pytest_multihost.model.operation import FLIGHT_SCOPE, GroupKey, Operation
 from pytest_multihost.model.sighting import Label
 
 State = Literal[
@@ -56,6 +56,7 @@ class Standing:
         locks: Ranks that hold a file lock which it waits for.
         is_lost: Whether its runtime gave up, for want of another rank.
         broke: Operations that it left by an exception which no other rank caused.
+        retries: The collective that it has given up again and again for want of another rank.
     """
 
     rank: int
@@ -70,6 +71,7 @@ class Standing:
     locks: tuple[int, ...] = ()
     is_lost: bool = False
     broke: tuple[Operation, ...] = ()
+    retries: Operation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,18 @@ def launched_work(standings: Sequence[Standing]) -> tuple[Wait, ...]:
     return tuple(replace(wait, is_sure=False) for wait in found if wait.missing)
 
 
+def retried_work(standings: Sequence[Standing]) -> tuple[Wait, ...]:
+    """Return the waits that there are if ranks go on trying what they have given up."""
+    by_rank = {each.rank: each for each in standings}
+    found = [
+        _wait(each.rank, each.retries, by_rank)
+        for each in standings
+        if each.state == "alive" and each.is_restless and not each.pending
+        if each.retries is not None
+    ]
+    return tuple(replace(wait, is_sure=False) for wait in found if wait.missing)
+
+
 def _lost_to(rank: int, others: Mapping[int, Standing]) -> frozenset[int]:
     """Return whom a rank has lost whose exception says no more than that it lost somebody."""
     gone = [each for each in others.values() if each.state in ("died", "raised", "stopped")]
@@ -166,12 +180,18 @@ def has_entered(operation: Operation, other: Standing, mine: Standing) -> bool:
 
 
 def has_broken_off(operation: Operation, other: Standing) -> bool:
-    """Whether another member entered this collective, and nothing more will come from it."""
+    """Whether another member entered this collective, and nothing more will come from it.
+
+    The flight recorder does not tell how its operations were left; the last one before a rank
+    raised, which the others are still in, it has left by that.
+    """
     if other.state in ("alive", "finished"):
         return False
     theirs = [each for each in other.known if _is_same_collective(operation, each)]
     if other.state == "raised":
-        return any(each.failed for each in theirs)
+        is_last = other.entered.get(operation.group_key) == operation.sequence
+        is_untold = operation.scope == FLIGHT_SCOPE and is_last
+        return is_untold or any(each.failed for each in theirs)
     return any(each.is_open for each in theirs) or operation.sequence == 0
 
 

@@ -82,5 +82,7 @@ GLOO = Backend(
         r"[Ff]ailed to recv, got 0 bytes|sendBytes failed",
         r"DistNetworkError: .*(Connection reset by peer|Broken pipe|Connection was likely closed)",
         r"^RuntimeError: Operation timed out!$",
+        # What gloo says of every operation of a group after the one in which its limit struck.
+        r"^RuntimeError: Application timeout caused pair closure$",
     ),
 )

@@ -130,6 +130,7 @@ JAX = Backend(
     primary_leaves_last=True,
     symptoms=(
         r"Gloo [\w-]+ failed: .*(Connection closed|reset by peer|Connect timeout|Timed out)",
+        r"Gloo [\w-]+ failed: Application timeout caused pair closure",
         r"Gloo context initialization failed: .*(DEADLINE_EXCEEDED|Connect timeout|Timed out)",
         r"Gloo context initialization failed: .*(reset by peer|Connection closed by peer)",
         r"Barrier (failed|timed out)",

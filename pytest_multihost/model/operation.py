@@ -22,6 +22,10 @@ OWN_SCOPE = "operation "
 GroupKey = tuple[tuple[int, ...], int, str]
 """Members, ordinal and scope of a group."""
 
+FLIGHT_SCOPE = "flight-recorder"
+"""The scope of what torch's flight recorder tells: it counts what our own records do not see, and
+so counts apart."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:

@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from pytest_multihost.analysis.fired import demand_fired
-from pytest_multihost.analysis.outcome import Finding, Symptoms
+from pytest_multihost.analysis.outcome import Finding
 from pytest_multihost.analysis.page import tree_lines
 from pytest_multihost.analysis.passed import points_lines
 from pytest_multihost.analysis.record import Attempt, verdict
+from pytest_multihost.analysis.symptoms import Symptoms
 from pytest_multihost.analysis.telling import Telling
 from pytest_multihost.backends.backend import Backend
 from pytest_multihost.backends.registry import find
@@ -225,8 +226,7 @@ class Run:
         scratch = make_scratch(self.config, spec)
         directory = self._make_directory(spec, scratch)
         self.tally.ran += 1
-        others = others_of(self.config)
-        watchdog = watch_on(spec, self.tally.defaults, directory, scratch, others)
+        watchdog = watch_on(spec, self.tally.defaults, directory, scratch, others_of(self.config))
         with self._places(spec.size), self._live(directory, spec.size, watchdog) as live:
             around = Surroundings(
                 launcher=Watched(launcher_of(self.config, self._ladder(plan)), watchdog),

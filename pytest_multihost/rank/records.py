@@ -7,7 +7,7 @@ even be printed.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any
 from warnings import WarningMessage
@@ -20,6 +20,10 @@ Json = dict[str, Any]
 
 MAX_MESSAGE = 20_000
 """Characters of an exception's message that are kept."""
+
+_MAX_CAUSES = 8
+_MAX_CAUSE = 2_000
+"""How many of the exceptions behind one are told of, and how many characters of each."""
 
 
 def error_record(error: BaseException, *, root: str, text: str) -> Json:
@@ -38,8 +42,24 @@ def error_record(error: BaseException, *, root: str, text: str) -> Json:
         "line": frame.line if frame else None,
         "function": frame.function if frame else None,
         "text": text,
+        "causes": [
+            f"{type(each).__name__}: {_message(each, _MAX_CAUSE)}" for each in _causes(error)
+        ],
         "is_harness_symptom": isinstance(error, WorldBrokenError),
     }
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield what an exception was raised from or while handling, the last first."""
+    seen = [error]
+    while len(seen) <= _MAX_CAUSES:
+        hidden = error.__suppress_context__  # by "from"
+        behind = error.__cause__ or (None if hidden else error.__context__)
+        if behind is None or any(behind is each for each in seen):
+            return
+        seen.append(behind)
+        error = behind
+        yield error
 
 
 def _frames(trace: TracebackType | None) -> Iterable[Frame]:
@@ -57,9 +77,9 @@ def _type_name(kind: type) -> str:
     return f"{prefix}{kind.__qualname__}"
 
 
-def _message(error: BaseException) -> str:
+def _message(error: BaseException, limit: int = MAX_MESSAGE) -> str:
     try:
-        return shortened(str(error))
+        return shortened(str(error), limit)
     except BaseException as second:  # noqa: BLE001 - any user's __str__ can raise anything
         return f"<its str() raises {type(second).__name__}>"
 

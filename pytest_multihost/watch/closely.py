@@ -106,7 +106,13 @@ def seen_closely(trouble: Sighting, end: Sighting, still: frozenset[int]) -> Sig
 
 
 def _closer(seen: RankSighting, told: RankSighting) -> RankSighting:
-    return replace(seen, operations=told.operations, native=told.native, holds_gil=told.holds_gil)
+    return replace(
+        seen,
+        operations=told.operations,
+        entered=told.entered,
+        native=told.native,
+        holds_gil=told.holds_gil,
+    )
 
 
 def _with(

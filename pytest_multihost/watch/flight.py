@@ -15,9 +15,6 @@ from pathlib import Path
 
 from pytest_multihost.model.operation import GroupKey, Operation, Operations
 
-FLIGHT_SCOPE = "flight-recorder"
-"""The scope of what it tells: it counts what the recorder does not see, and so counts apart."""
-
 
 def ask_path(scratch: str | Path, rank: int) -> Path:
     """Return the FIFO that a rank is asked through."""

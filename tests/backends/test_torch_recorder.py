@@ -25,11 +25,11 @@ from torch.distributed import all_reduce, distributed_c10d, new_group
 from torch.distributed.device_mesh import init_device_mesh
 
 from pytest_multihost import World
-from pytest_multihost.model.operation import Operation, Operations
+from pytest_multihost.model.operation import FLIGHT_SCOPE, Operation, Operations
 from pytest_multihost.rank.recorder.recorder import Recorder
 from pytest_multihost.rank.recorder.torch import install
 from pytest_multihost.rank.recorder.torch_flight import THREAD_NAME
-from pytest_multihost.watch.flight import FLIGHT_SCOPE, ask, flight_path, read_flight
+from pytest_multihost.watch.flight import ask, flight_path, read_flight
 from pytest_multihost.watch.slots import RECORDS, SlotPage, read_slots, slots_path
 
 pytestmark = [

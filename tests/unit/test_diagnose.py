@@ -91,6 +91,7 @@ BARRIER = collective(1, name="barrier")
 FROM_0 = collective(1, name="broadcast", root=0)
 FROM_1 = collective(1, name="broadcast", root=1)
 ASYNC = replace(FIRST, waited_s=None)
+GIVEN_UP = replace(done(collective(1, group=ALL, ordinal=1)), failed=True)
 
 CASES = {
     "late": Case([stands(0), *(stands(r, FIRST) for r in (1, 2, 3))], "straggler", (0,), (1, 2, 3)),
@@ -315,9 +316,53 @@ CASES = {
     ),
     "busy alone": Case(
         [stands(0, label="RUNNING"), stands(1, state="finished", since_s=1.0)],
-        "livelock",
+        "stuck",
         (0,),
         confidence="likely",
+    ),
+    "busy at this instant, beside one that is blocked": Case(
+        [stands(0, label="RUNNING"), stands(1, label="BLOCKED")],
+        "stuck",
+        (0, 1),
+        confidence="likely",
+    ),
+    "two try again and again what one has never entered": Case(
+        [
+            stands(0, label="BLOCKED"),
+            stands(1, GIVEN_UP, label="SLEEPING", is_restless=True, retries=GIVEN_UP),
+            stands(2, GIVEN_UP, label="RUNNING", is_restless=True, retries=GIVEN_UP),
+        ],
+        "straggler",
+        (0,),
+        (1, 2),
+        confidence="likely",
+    ),
+    "one tries again and again what all have entered": Case(
+        [
+            stands(0, replace(GIVEN_UP, failed=False), label="BLOCKED"),
+            stands(1, GIVEN_UP, label="SLEEPING", is_restless=True, retries=GIVEN_UP),
+        ],
+        "stuck",
+        (0, 1),
+        confidence="likely",
+    ),
+    "given up more than once, and then a long sleep": Case(
+        [
+            stands(0, label="BLOCKED"),
+            stands(1, GIVEN_UP, label="SLEEPING", retries=GIVEN_UP),
+        ],
+        "stuck",
+        (0, 1),
+        confidence="likely",
+    ),
+    "given up more than once, and now the others wait for it elsewhere": Case(
+        [
+            stands(0, BARRIER),
+            stands(1, GIVEN_UP, label="RUNNING", is_restless=True, retries=GIVEN_UP),
+        ],
+        "livelock",
+        (1,),
+        (0,),
     ),
     "work that runs beside is no wait": Case(
         [stands(0, ASYNC, label="SLEEPING"), stands(1, FIRST, SECOND)],

@@ -14,8 +14,8 @@ from typing import Any, get_args
 
 import pytest
 
-from pytest_multihost.analysis.outcome import Symptoms
 from pytest_multihost.analysis.record import Attempt, verdict
+from pytest_multihost.analysis.symptoms import Symptoms
 from pytest_multihost.analysis.telling import Telling
 from pytest_multihost.explain import judge_world
 from pytest_multihost.model.diagnosis import DetectedBy, Kind

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.analysis.outcome import Finding, Symptoms, judge
+from pytest_multihost.analysis.outcome import Finding, judge
+from pytest_multihost.analysis.symptoms import Symptoms
 from pytest_multihost.model.event import BROKEN, Event, EventKind
 from pytest_multihost.model.result import Ending, WorldResult
 from pytest_multihost.model.verdict import Phase

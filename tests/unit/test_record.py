@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.analysis.outcome import Symptoms, judge
+from pytest_multihost.analysis.outcome import judge
 from pytest_multihost.analysis.record import Attempt, verdict
+from pytest_multihost.analysis.symptoms import Symptoms
 from pytest_multihost.engine import Surroundings, run_world
 from pytest_multihost.testing import (
     ManualClock,

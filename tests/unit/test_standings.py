@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.analysis.outcome import Symptoms, judge
-from pytest_multihost.analysis.standings import standings_of
+from pytest_multihost.analysis.diagnose import find_causes
+from pytest_multihost.analysis.outcome import judge
+from pytest_multihost.analysis.standings import counted_alike, standings_of
+from pytest_multihost.analysis.symptoms import Symptoms
+from pytest_multihost.analysis.waits import Standing
 from pytest_multihost.model.event import Event
-from pytest_multihost.model.operation import Operation
+from pytest_multihost.model.operation import FLIGHT_SCOPE, GroupKey, Operation, Operations
 from pytest_multihost.model.process import Look, Process, Thread
 from pytest_multihost.model.result import Ending, WorldResult
 from pytest_multihost.model.sighting import RankSighting, Sighting
@@ -108,3 +111,152 @@ def test_a_rank_stands_still_in_one_and_the_same_wait(
         for at_s, each in ((1.0, main), (2.0, replace(main, **becomes)))
     )
     assert still(was, now) == expected
+
+
+def test_a_closer_look_tells_of_the_trouble_what_a_still_rank_had_entered() -> None:
+    """It has not run since: the flight recorder counted the same then."""
+    counted = (((0, 1), 0, FLIGHT_SCOPE), 3)
+    trouble = Sighting(at_s=1.0, why="trouble", ranks=(RankSighting(rank=0), RankSighting(rank=1)))
+    ranks = tuple(replace(each, entered=(counted,)) for each in trouble.ranks)
+    seen = seen_closely(trouble, Sighting(at_s=2.0, why="end", ranks=ranks), frozenset({1}))
+    assert [each.entered for each in seen.ranks] == [(), (counted,)]
+
+
+TRIO = (0, 1, 2)
+OURS: GroupKey = (TRIO, 0, "")
+COUNTED: GroupKey = (TRIO, 0, FLIGHT_SCOPE)
+
+
+def waited(name: str, sequence: int, scope: str = "", **more: Any) -> Operation:  # noqa: ANN401
+    """Return a collective of all three ranks, in which one waits."""
+    times = {"since_s": 1.0, "waited_s": 1.0}
+    return Operation(
+        name=name,
+        kind="collective",
+        group=TRIO,
+        sequence=sequence,
+        scope=scope,
+        **{**times, **more},
+    )
+
+
+def at_end(seen: RankSighting, last: Operations, symptoms: Symptoms = Symptoms()) -> Standing:  # noqa: B008 - frozen
+    """Return where a rank stood at the deadline that was seen so, and whose slot page says that."""
+    history = [Event(0.0, 0, step.kind, step.detail) for step in well_behaved(0, stays_in="call")]
+    result = WorldResult(
+        spec=make_spec(1),
+        launch="scripted",
+        started_at="2026-11-21T00:00:00Z",
+        started_s=0.0,
+        ended_s=9.0,
+        history=tuple(history),
+        ending="overrun",
+        sightings=(Sighting(at_s=9.0, why="end", ranks=(seen,)),),
+        operations=(last,),
+    )
+    [standing] = standings_of(result, judge(result, symptoms))
+    return standing
+
+
+def test_what_only_the_flight_recorder_has_counted_is_not_forgotten_at_the_end() -> None:
+    """The slot page, read last, is newer, but has only our own records."""
+    seen = RankSighting(rank=0, entered=((OURS, 1), (COUNTED, 4)))
+    assert at_end(seen, Operations(0, (), {OURS: 2})).entered == {OURS: 2, COUNTED: 4}
+
+
+def unseen(rank: int, name: str = "all_reduce", place: int = 5) -> Standing:
+    """Return where a rank stood that is in what only the flight recorder has seen."""
+    operation = waited(name, place, FLIGHT_SCOPE)
+    entered = {OURS: 1, COUNTED: place}
+    return Standing(rank=rank, pending=(operation,), known=(operation,), entered=entered)
+
+
+def recorded(
+    rank: int, name: str = "barrier", place: int = 5, *, later: tuple[Operation, ...] = ()
+) -> Standing:
+    """Return where a rank stood that is in its second collective of those that we recorded."""
+    operation = waited(name, 2)
+    last = max([2, *(each.sequence for each in later if not each.scope)])
+    entered = {OURS: last, COUNTED: place}
+    known = (operation, *later)
+    return Standing(rank=rank, pending=(operation,), known=known, entered=entered)
+
+
+@pytest.mark.parametrize(
+    ("standings", "expected"),
+    [
+        ([unseen(0), recorded(1), recorded(2)], ("mismatch", (0,), (1, 2))),
+        ([unseen(0), unseen(1), recorded(2)], ("mismatch", (2,), (0, 1))),
+        ([unseen(0), unseen(1), unseen(2)], ("transport", (), (0, 1, 2))),
+        ([unseen(0), recorded(1, "all_reduce"), unseen(2)], ("transport", (), (0, 1, 2))),
+        (
+            [unseen(0), Standing(rank=1, entered={COUNTED: 4}), recorded(2, "all_reduce")],
+            ("straggler", (1,), (0, 2)),
+        ),
+        (
+            [
+                unseen(0),
+                Standing(rank=1, state="raised", since_s=2.0, entered={COUNTED: 5}),
+                unseen(2),
+            ],
+            ("raised", (1,), (0, 2)),
+        ),
+    ],
+    ids=["one unseen", "one recorded", "all there", "can meet", "late", "raised in it"],
+)
+def test_what_the_flight_recorder_saw_and_what_we_did_are_at_one_place_by_its_count(
+    standings: list[Standing], expected: tuple[str, tuple[int, ...], tuple[int, ...]]
+) -> None:
+    """Our own count of the group leaves out what C++ calls in C++."""
+    cause = find_causes(counted_alike(standings))[0]
+    assert (cause.kind, cause.culprits, cause.waiting) == expected
+
+
+@pytest.mark.parametrize(
+    "standing",
+    [
+        recorded(1, "monitored_barrier"),
+        recorded(1, place=0),
+        recorded(1, later=(waited("all_reduce", 3, waited_s=None),)),
+        recorded(1, later=(waited("all_reduce", 5, FLIGHT_SCOPE, waited_s=None),)),
+    ],
+    ids=["never counted", "no answer", "not the last", "the last is unseen"],
+)
+def test_a_place_in_the_flight_recorders_count_is_not_guessed(standing: Standing) -> None:
+    """What cannot be told to be the last that it counted clashes with nothing."""
+    assert counted_alike([unseen(0), standing])[1] == standing
+
+
+def test_a_group_in_which_all_is_recorded_keeps_our_count() -> None:
+    """It is the number that the reader knows."""
+    standings = (recorded(0), recorded(1))
+    assert counted_alike(standings) == standings
+
+
+LOST = Symptoms((r"^RuntimeError: peer is gone",))
+
+
+def given_up(sequence: int, error: str = "RuntimeError: peer is gone") -> Operation:
+    """Return a collective that was left by an exception, or ended well."""
+    ended = {"waited_s": 1.0, "ended_s": 2.0, "failed": bool(error), "error": error}
+    return waited("all_reduce", sequence, **ended)
+
+
+@pytest.mark.parametrize(
+    ("errors", "expected"),
+    [
+        (["RuntimeError: peer is gone"] * 2, 2),
+        (["", "RuntimeError: peer is gone", "RuntimeError: peer is gone"], 3),
+        (["RuntimeError: peer is gone"], None),
+        (["RuntimeError: peer is gone", ""], None),
+        (["RuntimeError: peer is gone", "ValueError: mine"], None),
+    ],
+    ids=["twice", "after one that went well", "once", "it went well", "its own error"],
+)
+def test_who_gave_up_more_than_once_tries_again_and_again(
+    errors: list[str], expected: int | None
+) -> None:
+    """Once may have been expected, and is over."""
+    tries = tuple(given_up(place, error) for place, error in enumerate(errors, start=1))
+    found = at_end(RankSighting(rank=0), Operations(0, tries), LOST).retries
+    assert (found.sequence if found else None) == expected

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_multihost.analysis.outcome import Symptoms, judge
+from pytest_multihost.analysis.outcome import judge
 from pytest_multihost.analysis.standings import broken_by
+from pytest_multihost.analysis.symptoms import Symptoms
 from pytest_multihost.backends.backend import Backend
 from pytest_multihost.backends.gloo import GLOO
 from pytest_multihost.backends.jax import JAX
@@ -67,6 +68,7 @@ LOST_ON_GLOO = {
 LOST_ON_GLOO_AND_MISSED = {
     "file store": "RuntimeError: Timeout waiting for key: nokey after 1000 ms",
     "missing in new_group": "RuntimeError: Wait timeout",
+    "late, and asked again": "RuntimeError: Application timeout caused pair closure",
 }
 LOST_ON_JAX = {
     "exit": f"ValueError: UNKNOWN: Gloo AllGather failed: {XLA}/pair.cc:547] Connection closed by",
@@ -74,6 +76,8 @@ LOST_ON_JAX = {
     f" {XLA}/pair.cc:538] Read error [127.0.0.1]:18833: Connection reset by peer",
     "late": f"ValueError: UNKNOWN: Gloo all-reduce failed: {XLA}/unbound_buffer.cc:81] Timed out"
     " waiting 1000ms for recv operation to complete",
+    "late, and asked again": "ValueError: UNKNOWN: Gloo AllGather failed: Application timeout"
+    " caused pair closure",
     "late to the first": "JaxRuntimeError: UNKNOWN: Gloo context initialization failed:"
     " DEADLINE_EXCEEDED: GetKeyValue() timed out with key: cpu:gloo/0,2048/0 and duration: 29.99s",
     "latecomer": "JaxRuntimeError: UNKNOWN: Gloo context initialization failed:"
@@ -123,6 +127,8 @@ def test_jax_a_rank_that_lost_another_is_not_accused(text: str) -> None:
         "ConnectionResetError: [Errno 104] Connection reset by peer",
         "TimeoutError: Timed out waiting 5000ms for the data loader",
         "ValueError: the timeout after 10ms is too short",
+        "ValueError: Application timeout caused pair closure",
+        "RuntimeError: our Application timeout caused pair closure",
         "torch.distributed.DistStoreError: Too many open files",
         "RuntimeError: Detected mismatch between collectives on ranks",
         "RuntimeError: [enforce fail at gloo/gloo/transport/tcp/device.cc:83] Too many open files",

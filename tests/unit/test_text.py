@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 import pytest_multihost
-from pytest_multihost.analysis.outcome import Symptoms, judge
+from pytest_multihost.analysis.outcome import judge
+from pytest_multihost.analysis.symptoms import Symptoms
 from pytest_multihost.analysis.telling import Telling, diagnose, informed
 from pytest_multihost.analysis.text import sections
 from pytest_multihost.engine import Surroundings, run_world

@@ -42,7 +42,7 @@ MEANINGS: Mapping[str, str] = {
     "transport": (
         "Everybody has entered the same operation and nothing moves: the network, or the way to it."
     ),
-    "stuck": "A rank is blocked by itself, and nobody waits for it.",
+    "stuck": "A rank does not get on, by itself, and nobody waits for it.",
     "unknown": "What was seen does not tell who is waited for.",
 }
 
