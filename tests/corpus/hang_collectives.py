@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 import torch
@@ -209,6 +210,20 @@ def test_one_gathers_while_three_reduce(world) -> None:
         dist.all_gather([torch.ones(4) for _ in range(4)], torch.ones(4))
     else:
         meet()
+    dist.barrier()
+
+
+@hang("mismatch", ranks=3, backend="gloo", culprits=[2], waiting=[0, 1])
+def test_gradients_are_reduced_while_others_are_at_a_barrier(world) -> None:
+    """Gradients are reduced each second step, on rank 2 each step: C++ does it, unseen by Python.
+
+    Source: field report class: steps of gradient accumulation that differ between ranks
+    """
+    model = DistributedDataParallel(torch.nn.Linear(4, 4))
+    for step in range(2):
+        is_last = step == 1 or world.rank == 2
+        with contextlib.nullcontext() if is_last else model.no_sync():
+            model(torch.ones(2, 4)).sum().backward()
     dist.barrier()
 
 

@@ -132,3 +132,46 @@ def test_timeout_after_one_has_left(world) -> None:
     if world.rank == 2:
         return
     meet(group)
+
+
+@hang("straggler", ranks=3, backend="gloo", culprits=[0], waiting=[1, 2], by=BY)
+def test_timeout_is_wrapped_by_another_error(world) -> None:
+    """The waiters' limit strikes, and their trainer raises its own error from that.
+
+    Source: field report class: a trainer's own exception hides the runtime's
+    """
+    group = dist.new_group(timeout=TWO_S)
+    meet(group)
+    if world.is_primary:
+        time.sleep(600)
+    try:
+        meet(group)
+    except RuntimeError as error:
+        raise ValueError("step 3 failed") from error
+
+
+@hang(
+    "straggler",
+    ranks=3,
+    backend="gloo",
+    culprits=[0],
+    waiting=None,
+    by=("deadline",),
+    also=[{"kind": "stuck", "culprits": [0]}],
+    why="in between two tries nobody waits",
+    timeout=HANG_TIMEOUT_S,
+)
+def test_failed_collective_is_tried_again_for_ever(world) -> None:
+    """The waiters' limit strikes; they catch it and try again, which fails at once each time.
+
+    Source: field report class: endless retries without a limit or a message
+    """
+    group = dist.new_group(timeout=TWO_S)
+    if world.is_primary:
+        time.sleep(600)
+    while True:
+        try:
+            meet(group)
+            break
+        except RuntimeError:
+            time.sleep(0.2)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import resource
 import sys
+from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
 from expectation import hang
+from torch.distributed.distributed_c10d import _get_default_store
 
 BY_RAISE = ("raise",)
 
@@ -91,6 +93,20 @@ def test_out_of_address_space(world) -> None:
         soft = 4 << 30
         resource.setrlimit(resource.RLIMIT_AS, (soft, soft))
         bytearray(soft)
+    meet()
+
+
+@hang("raised", ranks=2, backend="gloo", culprits=[0], waiting=[1], by=BY_RAISE)
+def test_raises_while_it_handles_an_expected_timeout(world) -> None:
+    """All try a key that may be missing; the primary cannot do without it and raises.
+
+    Source: field report class: an error of its own, raised while an expected one is handled
+    """
+    try:
+        _get_default_store().wait(["latest"], timedelta(seconds=1))
+    except RuntimeError:
+        if world.is_primary:
+            raise ValueError("no checkpoint to start from")  # noqa: B904 - as programs do
     meet()
 
 
