@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 from pytest_multihost.model.stack import Frame
@@ -103,10 +103,11 @@ class Operation:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Operation:
-        """Rebuild the value that `to_json` wrote."""
+        """Rebuild the value that `to_json` wrote, without what only another version knows of."""
         frame = data["frame"]
         changed = {"group": tuple(data["group"]), "frame": Frame(**frame) if frame else None}
-        return cls(**{**data, **changed})
+        known = {each.name for each in fields(cls)} & data.keys()
+        return cls(**{**{name: data[name] for name in known}, **changed})
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import pytest
 
 from pytest_multihost.model.errors import MultihostError
 from pytest_multihost.model.event import Event
+from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import Dump, Frame, ThreadStack
 from pytest_multihost.model.verdict import SCHEMA, RankError, RankResult, Verdict
@@ -142,3 +143,11 @@ def test_the_main_thread_is_the_last_of_a_dump() -> None:
     main = ThreadStack("0x1", (Frame("test_it.py", 3, "test_it"),))
     assert Dump(0, "faulthandler", (ThreadStack("0x2", ()), main)).main is main
     assert Dump(0, "faulthandler", ()).main is None
+
+
+def test_an_operation_that_another_version_told_of_is_read() -> None:
+    """It may lack what is new, and have what is old: its world can still be explained."""
+    told = Operation(name="send", kind="transfer", group=(0, 1), sequence=1, since_s=2.0, peer=1)
+    data = told.to_json()
+    del data["limit_s"]
+    assert Operation.from_json({**data, "has_limit": True}) == told
