@@ -31,6 +31,7 @@ class NativeBuildHook(BuildHookInterface[Any]):
         """
         if os.environ.get("PYTEST_MULTIHOST_PURE") == "1":
             return
+        sys.path.insert(0, self.root)  # what compiles is ours, and nothing of ours is installed
         has_shim = self._compile(SHIM, "_shim-*.so", "the I/O shim", build_data)
         abi = sysconfig.get_config_var("SOABI")
         has_fast = self._compile(FAST, f"_fast-*.{abi}.so", "the recorder in C", build_data)
@@ -43,8 +44,6 @@ class NativeBuildHook(BuildHookInterface[Any]):
 
     def _compile(self, room: Path, pattern: str, what: str, build_data: dict[str, Any]) -> bool:
         """Compile a room's library, and return whether it is there; older ones go."""
-        if self.root not in sys.path:
-            sys.path.insert(0, self.root)  # what compiles is ours, and nothing of ours is installed
         tools = runpy.run_path(str(Path(self.root, room, "build.py")))
         library = room / tools["file_name"]()
         for stale in Path(self.root, room).glob(pattern):

@@ -49,10 +49,10 @@ def find(name: str, home: Path, build: Callable[[Path], str]) -> tuple[Path | No
     Raises:
         OSError: A directory cannot be read or written.
     """
-    for directory in (home, cache_directory()):
-        if directory.is_absolute() and (directory / name).exists():
-            return directory / name, ""
     target = cache_directory() / name
+    for path in (home / name, target):
+        if path.is_absolute() and path.exists():
+            return path, ""
     problem = _build_once(target, build)
     return (None, problem) if problem else (target, "")
 

@@ -219,20 +219,23 @@ def _since_s(finding: RankFinding, state: State) -> float | None:
 
 def last_given_up(last: Operations, symptoms: Symptoms) -> Operation | None:
     """Return a rank's last collective if it left that for want of another rank."""
-    theirs = [each for each in last.recent if each.kind == "collective"]
+    theirs = _collectives(last)
     return theirs[-1] if theirs and _is_given_up(theirs[-1], symptoms) else None
 
 
 def _retried(last: Operations, symptoms: Symptoms) -> Operation | None:
     """Return the collective that a rank has given up more than once."""
-    theirs = [each for each in last.recent if each.kind == "collective"]
-    tries = theirs[-2:]
+    tries = _collectives(last)[-2:]
     is_retried = (
         len(tries) > 1
         and len({each.group for each in tries}) == 1
         and all(_is_given_up(each, symptoms) for each in tries)
     )
     return tries[-1] if is_retried else None
+
+
+def _collectives(last: Operations) -> list[Operation]:
+    return [each for each in last.recent if each.kind == "collective"]
 
 
 def _is_given_up(operation: Operation, symptoms: Symptoms) -> bool:

@@ -163,10 +163,9 @@ class Window:
         One that wakes up again and again only looks whether its operation has ended, if that is a
         runtime's; of the user's own nobody knows how long it looks.
         """
-        ends_s = thread.ends_s
         waited = self.now.waited(self.process.rank, thread.tid)
         first = min(waited, key=lambda each: each.gives_up_s)
-        if self._is_same(thread) and ends_s is not None and ends_s <= self.deadline_s:
+        if self._is_limited(thread):
             yield f"gives up {waited[-1].name}{self._until(thread)}"
         elif first.gives_up_s <= self.deadline_s:
             yield f"gives up {first.name}{until(first.gives_up_s, self.now.look.at_s)}"
@@ -174,14 +173,17 @@ class Window:
             yield f"wakes up in {waited[-1].name}, and may go another way"
 
     def _own(self, thread: Thread) -> Iterator[str]:
-        """Yield what a runtime's own thread does beyond waiting; limits are its own but torch's."""
+        """Yield what a runtime's own thread does beyond waiting; its short limits are its own.
+
+        But in torch one wait with a limit is gloo's for a collective: an idle thread waits without.
+        """
         if self._is_busy(thread, self._earlier.get(thread.tid)):
             yield "runs"
         if is_sleep(thread):
             yield f"sleeps{self._until(thread)}"
         elif is_file_access(thread):
             yield from self._file_access(thread, is_runtimes=True)
-        elif thread.call in calls.FUTEXES and self._gives_up(thread):
+        elif thread.call in calls.FUTEXES and is_of_torch(thread) and self._is_limited(thread):
             yield f"gives up what it does for a rank{self._until(thread)}"
         elif thread.call in calls.FUTEXES:
             yield from self._futex(thread)
@@ -190,14 +192,10 @@ class Window:
         elif thread.state != "R" and thread.call != "running":
             yield self._describe(thread)
 
-    def _gives_up(self, thread: Thread) -> bool:
-        """Tell whether a thread of torch's is in one wait that has a limit: gloo's of a collective.
-
-        One that is idle waits without. Elsewhere limits are for looking again, or for saying so.
-        """
+    def _is_limited(self, thread: Thread) -> bool:
+        """Tell whether a thread is in one wait, which ends by itself before the deadline."""
         ends_s = thread.ends_s
-        has_limit = ends_s is not None and ends_s <= self.deadline_s
-        return has_limit and self._is_same(thread) and is_of_torch(thread)
+        return self._is_same(thread) and ends_s is not None and ends_s <= self.deadline_s
 
     def _tracked(self, thread: Thread) -> Iterator[str]:
         """Yield why a thread that must not move is not seen to stand still until the deadline."""

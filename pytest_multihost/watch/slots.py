@@ -345,9 +345,9 @@ def _stable_records(data: bytes, again: bytes, path: Path) -> Iterator[Record]:
         for _ in range(_READS):
             if one == two:
                 break
-            one, two = two, path.read_bytes()[at : at + _STRIDE]
-        record = RECORD.unpack(two)
-        if record[0]:
+            with path.open("rb", buffering=0) as file:
+                one, two = two, os.pread(file.fileno(), _STRIDE, at)
+        if (record := RECORD.unpack(two))[0]:
             yield record
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from programs import load_program
 
 PATH = Path(__file__).resolve().parents[2] / "benchmarks" / "same_verdicts.py"
 
@@ -24,7 +25,7 @@ INNOCENT |= {"where": None}
 
 
 @pytest.fixture(scope="module")
-def same(load_program: Callable[[Path], ModuleType]) -> ModuleType:
+def same() -> ModuleType:
     """benchmarks/same_verdicts.py."""
     return load_program(PATH)
 

@@ -7,16 +7,15 @@ some of the neighbours that are installed for our tests act without being asked.
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import psutil
 import pytest
+from programs import load_program
 
 EXAMPLES = Path(__file__).parent.parent.parent / "conftest_examples"
 ASKED_FOR = {
@@ -37,20 +36,7 @@ ASKED_FOR = {
 }
 NEEDS = {"megatron_groups": "megatron.core", "torch_dcp_checkpoint": "torch.distributed.checkpoint"}
 
-
-def _script() -> ModuleType:
-    """Import the script that reads READMEs: the folder of examples is no package."""
-    path = EXAMPLES / "in_fresh_environments.py"
-    spec = importlib.util.spec_from_file_location("in_fresh_environments", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-FRESH = _script()
+FRESH = load_program(EXAMPLES / "in_fresh_environments.py")
 PATHS = FRESH.examples()
 
 

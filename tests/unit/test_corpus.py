@@ -7,12 +7,13 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from programs import load_program
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CORPUS = REPOSITORY / "tests" / "corpus"
@@ -108,7 +109,7 @@ def test_more_than_one_answer_is_explained(hangs: Sequence[Program]) -> None:
 
 
 @pytest.fixture(scope="module")
-def scorer(load_program: Callable[[Path], ModuleType]) -> ModuleType:
+def scorer() -> ModuleType:
     """benchmarks/corpus.py."""
     return load_program(REPOSITORY / "benchmarks" / "corpus.py")
 

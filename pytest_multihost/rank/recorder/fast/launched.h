@@ -62,7 +62,16 @@ static int watch_works(PyTypeObject *type) {
   return 0;
 }
 
-/* Give what is launched to Python: works.adopt(work, at, group, launched_ns). */
+/* Give one to Python, which works.adopt takes over. -1 with an exception. */
+static SELDOM int give(Core *self, PyObject *work, long long at, PyObject *group,
+                       uint64_t launched_ns) {
+  PyObject *done = PyObject_CallMethod(self->works, "adopt", "OLOK", work, at, group,
+                                       (unsigned long long)launched_ns);
+  Py_XDECREF(done);
+  return done ? 0 : -1;
+}
+
+/* Give Python all that is launched. -1 with an exception. */
 static SELDOM int hand_over(Core *self) {
   for (int each = 0; each < SETS * WAYS; each++) {
     struct launched *found = &all_launched[each];
@@ -70,13 +79,11 @@ static SELDOM int hand_over(Core *self) {
     PyObject *work = found->work, *group = found->group;
     Py_INCREF(work);
     Py_INCREF(group);
-    PyObject *done = PyObject_CallMethod(self->works, "adopt", "OLOK", work, found->at, group,
-                                         (unsigned long long)found->launched_ns);
-    if (done && found->work == work) launched_forget(found);
-    Py_XDECREF(done);
+    int failed = give(self, work, found->at, group, found->launched_ns);
+    if (!failed && found->work == work) launched_forget(found);
     Py_DECREF(group);
     Py_DECREF(work);
-    if (!done) return -1;
+    if (failed) return -1;
   }
   return 0;
 }
@@ -95,12 +102,9 @@ static int core_hold(Core *self, PyObject *work, long long at, PyObject *group) 
     found = launched_among(set, NULL);
   Py_INCREF(group); /* whose it is may let go of it while Python runs */
   if (!found) { /* there is no room, or its end would not be seen */
-    PyObject *done = hand_over(self) ? NULL
-                                     : PyObject_CallMethod(self->works, "adopt", "OLOK", work, at,
-                                                           group, (unsigned long long)launched_ns);
+    int failed = hand_over(self) || give(self, work, at, group, launched_ns);
     Py_DECREF(group);
-    Py_XDECREF(done);
-    return done ? 0 : -1;
+    return failed ? -1 : 0;
   }
   Py_XSETREF(found->group, group);
   found->work = work;
