@@ -73,8 +73,12 @@ class Watched:
         world = self.launcher.start(spec, directory=directory, scratch=scratch)
         if isinstance(world, LaunchedWorld | JoinedWorld):
             self.watchdog.ours = replace(self.watchdog.ours, tables=world.tables)
-        if isinstance(world, LaunchedWorld) and (warden := world.forked.header.get("warden")):
-            self.watchdog.ours = replace(self.watchdog.ours, beside=frozenset({warden}))
+        if isinstance(world, LaunchedWorld):
+            self.watchdog.ours = replace(
+                self.watchdog.ours,
+                reaper=world.server.pid,
+                beside=frozenset(filter(None, [world.forked.header.get("warden")])),
+            )
         if isinstance(world, AttachedWorld):
             watch_far(self.watchdog, world)
         if isinstance(world, JoinedWorld):  # servers that are no children of ours

@@ -80,6 +80,42 @@ def test_ranks_that_have_finished_do_not_hide_that_another_hangs(run_worlds) -> 
     )
 
 
+def test_a_daemon_that_has_left_its_rank_is_still_of_the_world(run_worlds) -> None:
+    """One that waits for nobody proves a hang; one that sleeps and then writes is waited for."""
+    worlds = run_worlds(
+        """
+        import os, pytest, time
+
+        def daemon(work):
+            reading, writing = os.pipe()
+            if os.fork() == 0:
+                os.setsid()
+                if os.fork() == 0:
+                    work(writing)
+                os._exit(0)
+            os.wait()
+            os.close(writing)
+            return reading
+
+        @pytest.mark.multihost(ranks=2, timeout=60)
+        def test_late(world):
+            if world.is_primary:
+                reading = daemon(lambda writing: (time.sleep(5), os.write(writing, b"x")))
+                assert os.read(reading, 1) == b"x"
+            world.barrier()
+
+        @pytest.mark.multihost(ranks=2, timeout=60)
+        def test_never(world):
+            if world.is_primary:
+                os.read(daemon(lambda writing: os.read(os.pipe()[0], 1)), 1)
+            world.barrier()
+        """
+    )
+    worlds.run.assert_outcomes(passed=1, failed=1)
+    diagnosis = worlds.verdicts["test_never"]["diagnosis"]
+    assert (diagnosis["detected_by"], diagnosis["culprits"]) == ("proof", [0])
+
+
 def test_an_operation_of_ones_own_names_whom_it_waits_for(run_worlds) -> None:
     """A transport that nobody knows can tell of its waits."""
     worlds = run_worlds(
