@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pytest_multihost.analysis.facts import RankFacts, advance, describe_exit
 from pytest_multihost.analysis.planned import continued_by_plan, pending_actions
+from pytest_multihost.analysis.programs import with_members
 from pytest_multihost.analysis.ranks import rank_set
 from pytest_multihost.launch.exchange import Answers, Exchange
 from pytest_multihost.launch.protocol import CALM, Launcher, RunningWorld, fault_index
@@ -109,7 +110,7 @@ def run_world(spec: WorldSpec, around: Surroundings) -> WorldResult:
         dumps=course.dumps,
         leftovers=course.leftovers,
         last_words=_last_words(course.facts, around.directory),
-        sightings=course.observed.sightings,
+        sightings=with_members(course.observed.sightings, course.dumps),
         operations=course.observed.operations,
         progress_s=course.observed.progress_s,
         detected_s=course.detected_s,

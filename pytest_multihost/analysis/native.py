@@ -71,6 +71,9 @@ _COLLECTIVES = (
 )
 """What a thread does that is in a collective's own code."""
 
+OF_PROGRAMS = frozenset({*_XLA.values(), "connect"})
+"""Names of what runs in a jitted function."""
+
 _BOOTSTRAP = re.compile(
     r".*(GlooKeyValueStore::\w+|createAndConnectAllPairs|connectFullMesh|waitUntilConnected)"
 )
@@ -128,6 +131,7 @@ def operation_of(
                 name=name,
                 kind=kind,
                 group=group,
+                has_members=False,
                 sequence=0,
                 detail=detail,
                 since_s=at_s,

@@ -122,13 +122,13 @@ def _rows(
         rank: f"{at.file}:{at.line} {at.function}"
         for rank, at in innermost_places(result, telling).items()
     }
-    groups: dict[tuple[str, str, str], list[RankFinding]] = {}
+    culprits = frozenset(diagnosis.culprits if diagnosis is not None else ())
+    marked: frozenset[int | None] = culprits or frozenset({finding.headline})
+    groups: dict[tuple[bool, tuple[str, str, str]], list[RankFinding]] = {}
     for each in finding.ranks:
         rank = each.facts.rank
         row = _story(each, seen.get(rank), result, places.get(rank, ""))
-        groups.setdefault(row, []).append(each)
-    marked: set[int | None] = set(diagnosis.culprits if diagnosis is not None else ())
-    marked = marked or {finding.headline}
+        groups.setdefault((rank in culprits, row), []).append(each)
     waiting = set(diagnosis.waiting if diagnosis is not None else ())
     rows = [
         _Row(
@@ -138,7 +138,7 @@ def _rows(
             about,
             where,
         )
-        for (state, about, where), group in groups.items()
+        for (_, (state, about, where)), group in groups.items()
     ]
     return sorted(
         rows,

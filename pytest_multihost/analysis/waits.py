@@ -174,9 +174,14 @@ def has_entered(operation: Operation, other: Standing, mine: Standing) -> bool:
     return any(
         each.kind == "collective"
         and each.scope == operation.scope
+        and _may_share_members(operation, each)
         and mine.entered.get(each.group_key, 0) >= each.sequence
         for each in other.pending
     )
+
+
+def _may_share_members(one: Operation, two: Operation) -> bool:
+    return one.group == two.group or not (one.has_members and two.has_members)
 
 
 def has_broken_off(operation: Operation, other: Standing) -> bool:

@@ -19,6 +19,10 @@ OperationKind = Literal[
 OWN_SCOPE = "operation "
 """How the scope of an operation of the user's own begins."""
 
+PROGRAM_SCOPE = "program "
+"""How the scope begins by which a rank notes what programs of jax run on; the user's line that
+started them follows. Nothing is entered there: the count says which was started last."""
+
 GroupKey = tuple[tuple[int, ...], int, str]
 """Members, ordinal and scope of a group."""
 
@@ -39,6 +43,7 @@ class Operation:
         group: Ranks that take part, ascending; of a wait, all ranks of the world.
         ordinal: Which of the groups with these members: 0 for the first that was made. The default
             group and one with the same members are told apart by it.
+        has_members: Whether it is known that `group` takes part, and not only a part of it.
         scope: Whose groups these are: empty for the runtime's, ``harness``, or what else tells
             operations apart that never meet, such as a coordination service's barrier by its id.
         sequence: Which collective of the group, transfer with this peer, or wait: 1 is the first; 0
@@ -64,6 +69,7 @@ class Operation:
     sequence: int
     since_s: float
     ordinal: int = 0
+    has_members: bool = True
     scope: str = ""
     peer: int | None = None
     root: int | None = None

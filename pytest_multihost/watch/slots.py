@@ -12,7 +12,6 @@ it has read twice alike.
 
 from __future__ import annotations
 
-import itertools
 import json
 import mmap
 import os
@@ -21,6 +20,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, get_args
 
@@ -108,9 +108,9 @@ class SlotPage:
     _end_of_texts: int = _TEXTS_AT
     _groups: dict[GroupKey, int] = field(default_factory=dict)
     _group_texts: list[int] = field(default_factory=list)
-    counting: Callable[[int], Iterator[int]] = itertools.count  # or what is quicker to ask in C
+    counting: Callable[[int], Iterator[int]] = count  # or what is quicker to ask in C
     _sequences: list[Iterator[int]] = field(default_factory=list)
-    _numbers: Iterator[int] = field(default_factory=itertools.count)
+    _numbers: Iterator[int] = field(default_factory=count)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _words: memoryview = field(init=False)
     _halves: memoryview = field(init=False)
@@ -155,10 +155,9 @@ class SlotPage:
     def detail(self, text: str) -> int:
         """Return the number of a text that may be one of very many: they get half of the room."""
         number = self._texts.get(text)
-        if number is None:
-            is_room = self._end_of_texts < _TEXTS_AT + _DETAIL_BYTES
-            return self._add_text(text) if is_room else 0
-        return number
+        if number is None and self._end_of_texts < _TEXTS_AT + _DETAIL_BYTES:
+            return self._add_text(text)
+        return number or 0
 
     def _add_text(self, text: str) -> int:
         data = text.encode("utf-8", "backslashreplace")[:1000]
@@ -187,9 +186,12 @@ class SlotPage:
                 if number == len(self._group_texts):
                     self._group_texts.append(text)
                     self._sequences.append(self.counting(1))
-                    if number < GROUPS:
-                        self._halves[_COUNTS_AT // 4 + 2 * number + 1] = text
+                    self._halves[_count_at(number) + 1] = text
         return number
+
+    def reach(self, group: int, sequence: int) -> None:
+        """Note how far a group has got, without an operation."""
+        self._halves[_count_at(group)] = sequence
 
     def call(
         self, name: str, kind: OperationKind, group: int, *, peer: int = -1, root: int = -1
@@ -205,8 +207,7 @@ class SlotPage:
         """
         text = self._group_texts[group]
         data = _CALL.pack(self.text(name), _KINDS.index(kind), text, peer, root)
-        count_at = _COUNTS_AT // 4 + 2 * group if group < GROUPS else NO_PLACE * 2
-        return Call(data, self._sequences[group], count_at)
+        return Call(data, self._sequences[group], _count_at(group))
 
     def begin(
         self,
@@ -234,8 +235,7 @@ class SlotPage:
         number = next(self._numbers)
         at = _FIRST + number % RECORDS * _WORDS
         if not self._words[at + _ENDED]:
-            number = self._free_number()
-            if number < 0:
+            if (number := self._free_number()) < 0:
                 return NO_PLACE
             at = _FIRST + number % RECORDS * _WORDS
         _pack_record(
@@ -246,11 +246,8 @@ class SlotPage:
 
     def _free_number(self) -> int:
         """Return the number of the next record whose place is not taken by an open operation."""
-        for _ in range(RECORDS):
-            number = next(self._numbers)
-            if self._words[_FIRST + number % RECORDS * _WORDS + _ENDED]:
-                return number
-        return -1
+        ended, ahead = self._words[_FIRST + _ENDED :: _WORDS], islice(self._numbers, RECORDS)
+        return next((number for number in ahead if ended[number % RECORDS]), -1)
 
     def wait(self, at: int, now_ns: int, thread: int, where: Where) -> None:
         """Note that a thread waits from now on for the operation noted at `at`."""
@@ -272,13 +269,16 @@ class SlotPage:
 
     def began_ns(self, at: int) -> int:
         """Return when the operation noted at `at` began."""
-        began: int = self._words[at]
-        return began
+        return int(self._words[at])
 
     def fail(self, at: int, now_ns: int, error: str = "") -> None:
         """Note that the operation noted at `at` was left by an exception, and by which."""
         self._halves[at * 2 + _FLAGS_AT // 4] = _FAILED | self.detail(error) << _ABOVE
         self._words[at + _ENDED] = now_ns
+
+
+def _count_at(group: int) -> int:
+    return _COUNTS_AT // 4 + 2 * group if group < GROUPS else NO_PLACE * 2
 
 
 def read_slots(path: Path, *, rank: int) -> Operations:

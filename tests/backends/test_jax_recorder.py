@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import inspect
+import linecache
 import os
 import pickle
 import re
@@ -26,7 +27,7 @@ from jax.experimental.multihost_utils import (
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pytest_multihost import World
-from pytest_multihost.model.operation import Operation
+from pytest_multihost.model.operation import PROGRAM_SCOPE, Operation
 from pytest_multihost.rank.recorder.jax import install
 from pytest_multihost.rank.recorder.recorder import Recorder
 from pytest_multihost.watch.slots import SlotPage, read_slots, slots_path
@@ -83,11 +84,15 @@ def _client() -> Any:  # noqa: ANN401 - of jaxlib
 def _sum(mesh: Mesh, values: np.ndarray | None = None) -> jax.Array:
     """Add over all devices what each has, in a jitted function."""
     values = np.arange(mesh.size, dtype=np.float32) if values is None else values
-    spread = jax.make_array_from_callback(
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    return jax.jit(lambda x: x.sum(), out_shardings=everywhere)(_spread(mesh, values))
+
+
+def _spread(mesh: Mesh, values: np.ndarray) -> jax.Array:
+    """Give each device its part."""
+    return jax.make_array_from_callback(
         values.shape, NamedSharding(mesh, PartitionSpec("x")), lambda index: values[index]
     )
-    everywhere = NamedSharding(mesh, PartitionSpec())
-    return jax.jit(lambda x: x.sum(), out_shardings=everywhere)(spread)
 
 
 def _call_late(
@@ -244,6 +249,37 @@ def test_what_is_ready_is_not_noted(records: Records, mesh: Mesh) -> None:
     assert float(ready[0]) == sum(range(mesh.size))
     assert ready[1].tolist() == [1, 1, 1]
     assert records.ours == before
+
+
+def test_a_program_is_noted_with_its_processes_when_it_is_started(
+    records: Records, mesh: Mesh
+) -> None:
+    """With the line, and which was the last; one of this process alone is not."""
+    alone = Mesh(np.array(jax.local_devices()[:1]), ("x",))
+    step = jax.jit(lambda x: x.sum(), out_shardings=NamedSharding(mesh, PartitionSpec()))
+    short, long = _spread(mesh, np.ones(mesh.size)), _spread(mesh, np.ones(2 * mesh.size))
+    step(short).block_until_ready()
+    assert _started(records) == {"step(short).block_until_ready()": 1}
+    sync_global_devices("noted itself")
+    _sum(alone).block_until_ready()
+    for _ in range(3):
+        step(long).block_until_ready()
+    assert _started(records) == {
+        "step(short).block_until_ready()": 1,
+        "step(long).block_until_ready()": 2,
+    }
+
+
+def _started(records: Records) -> dict[str, int]:
+    """Return the lines that have started programs on both processes, and as which."""
+    rank = records.world.rank
+    entered = read_slots(slots_path(records.directory, rank), rank=rank).entered
+    found = {}
+    for (group, _, scope), last in entered.items():
+        if group == (0, 1) and scope.startswith(PROGRAM_SCOPE):
+            file, _, line = scope.removeprefix(PROGRAM_SCOPE).rpartition(":")
+            found[linecache.getline(file, int(line)).strip()] = last
+    return found
 
 
 def test_each_thread_has_its_own_operations(records: Records) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from expectation import innocent
 from jax._src.distributed import global_state
 from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 
 def meet() -> None:
@@ -139,3 +140,22 @@ def test_one_program_under_three_names(world) -> None:
         time.sleep(5)
         multihost_utils.sync_global_devices("saved")
     meet()
+
+
+@innocent(ranks=3, backend="jax")
+def test_bystander_has_left_while_a_pair_works(world) -> None:
+    """One of a pair is slow, the third process has nothing to do with it and has left.
+
+    Source: field report class: replicas of which one has less to do
+    """
+    if world.rank == 2:
+        return
+    if world.rank == 1:
+        time.sleep(5)
+    pair = [each for each in jax.devices() if each.process_index < 2]
+    mesh = Mesh(np.array(pair), ("x",))
+    spread = NamedSharding(mesh, PartitionSpec("x"))
+    array = jax.make_array_from_callback((mesh.size,), spread, lambda _: np.ones(1, np.float32))
+    jax.block_until_ready(
+        jax.jit(jnp.sum, out_shardings=NamedSharding(mesh, PartitionSpec()))(array)
+    )

@@ -392,6 +392,27 @@ CASES = {
         (1, 2),
         confidence="likely",
     ),
+    "unknown places, known members: each has begun with another pair": Case(
+        [
+            stands(0, collective(0, group=(0, 1))),
+            stands(1, collective(0, group=(1, 2))),
+            stands(2, collective(0, group=(0, 2))),
+        ],
+        "deadlock",
+        waiting=(0, 1, 2),
+        cycle=(0, 1, 2),
+        confidence="likely",
+    ),
+    "unknown places, members not known of all: they may be in the same": Case(
+        [
+            stands(0, collective(0, group=(0, 1))),
+            stands(1, collective(0, group=(0, 1, 2), has_members=False)),
+            stands(2, collective(0, group=(0, 1, 2), has_members=False)),
+        ],
+        "transport",
+        waiting=(0,),
+        confidence="likely",
+    ),
     "an unknown place in the sequence: not at one that only the other has come to": Case(
         [
             stands(0, collective(1, name="process_allgather", group=(0, 1))),

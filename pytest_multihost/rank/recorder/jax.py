@@ -24,6 +24,8 @@ from dataclasses import dataclass, field
 from types import FunctionType, ModuleType
 from typing import Any
 
+from pytest_multihost.analysis.frames import is_library
+from pytest_multihost.analysis.programs import program_scope
 from pytest_multihost.rank.recorder.imports import after_import
 from pytest_multihost.rank.recorder.recorder import Ranks, Recorder
 
@@ -58,6 +60,7 @@ def install(recorder: Recorder) -> None:
     after_import("jaxlib.xla_client", noting.watch_batches)
     after_import("jax._src.array", noting.watch_arrays)
     after_import("jax._src.distributed", noting.watch_runtime)
+    after_import("jax._src.interpreters.pxla", noting.watch_programs)
     after_import("jax.experimental.multihost_utils", noting.watch_multihost_utils)
 
 
@@ -74,6 +77,7 @@ class _Noting:
     recorder: Recorder
     depth: _Depth = field(default_factory=_Depth)
     waits: Iterator[int] = field(default_factory=functools.partial(itertools.count, 1))
+    starts: Iterator[int] = field(default_factory=functools.partial(itertools.count, 1))
 
     def watch_coordination(self, module: ModuleType) -> None:
         """Wrap the client of the coordination service."""
@@ -109,6 +113,32 @@ class _Noting:
     def watch_batches(self, module: ModuleType) -> None:
         """Wrap what `jax.block_until_ready` calls with several arrays."""
         self._wrap(module, "batched_block_until_ready", self._batch_wait)
+
+    def watch_programs(self, module: ModuleType) -> None:
+        """Wrap where Python starts a program: at its first call, and later ones with effects."""
+        with contextlib.suppress(Exception):  # another version of jax
+            start = module.ExecuteReplicated.__call__
+            module.ExecuteReplicated.__call__ = self._noting_program(start)
+
+    def _noting_program(self, start: Call) -> Call:
+        @functools.wraps(start)
+        def noted(program: Any, *args: Any) -> Any:  # noqa: ANN401 - whatever jax's does
+            __tracebackhide__ = True
+            with contextlib.suppress(Exception):  # an error in recording is no error of the test
+                self._note_program(program)
+            return start(program, *args)
+
+        return noted
+
+    def _note_program(self, program: Any) -> None:  # noqa: ANN401 - jax's
+        """Note on which processes a program runs; what is noted itself has its members."""
+        shardings = (*program.out_handler.out_shardings, *program.in_handler.in_shardings)
+        processes = {device.process_index for device in next(iter(shardings)).device_set}
+        client = sys.modules["jax._src.distributed"].global_state.client
+        if self.depth.is_inside or len(processes) == 1 or not self._is_of_this_world(client):
+            return
+        page, scope = self.recorder.page, program_scope(*_users_line())
+        page.reach(page.group(tuple(sorted(processes)), 0, scope), next(self.starts))
 
     def _wrap(self, owner: Any, name: str, describe: Describe) -> None:  # noqa: ANN401 - jax's
         with contextlib.suppress(Exception):  # another version of jax
@@ -255,6 +285,14 @@ def _described(describe: Describe, args: tuple[Any, ...], kwargs: dict[str, Any]
         return describe(*args, **kwargs)
     except Exception:  # noqa: BLE001 - an error in recording is no error of the test
         return None
+
+
+def _users_line() -> tuple[str, int]:
+    """Return the file and line that the user's innermost frame is at."""
+    frame = sys._getframe(1)  # noqa: SLF001 - inspect is 100 times slower
+    while frame.f_back is not None and is_library(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
 
 
 def _shapes(tree: object) -> str:
