@@ -236,11 +236,11 @@ class Window:
             yield f"waits for process {thread.child}, of which nothing is known"
 
     def _lock(self, thread: Thread) -> Iterator[str]:
-        if not thread.holders:
-            yield f"waits for a lock of {thread.target}; who holds it is not known"
-        for pid in thread.holders or ():
+        for pid in thread.holders or (0,):
             holder = self.now.look.process(pid)
-            if holder is None or holder.is_dead:
+            if pid <= 0:
+                yield f"waits for a lock of {thread.target}; who holds it is not known"
+            elif holder is None or holder.is_dead:
                 yield f"waits for a lock of {thread.target}, held by process {pid}"
 
     def _file_access(self, thread: Thread, *, is_runtimes: bool = False) -> Iterator[str]:

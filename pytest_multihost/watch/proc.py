@@ -22,6 +22,7 @@ from pytest_multihost.model.process import NEVER, Look, Process, Thread
 from pytest_multihost.watch import tasks
 from pytest_multihost.watch.descriptors import Ours, Tables
 from pytest_multihost.watch.eventfds import with_holders
+from pytest_multihost.watch.file_locks import holders_by_waiter
 from pytest_multihost.watch.futexes import is_for_interpreter, who_wakes
 from pytest_multihost.watch.memory import Memory
 from pytest_multihost.watch.symbols import symbols
@@ -75,7 +76,7 @@ class ProcWatch:
         parents = {stats[pid].parent for pid in self.ranks.values() if pid in stats}
         ours = replace(self.ours, idle=self.ours.idle & parents)
         tables = Tables({pid: each or {} for pid, each in links.items()}, names, called, ours)
-        locks = _locks()
+        locks = holders_by_waiter()
         processes = []
         for pid, (rank, is_rank) in family.items():
             if is_rank and not (pid in stats and self._is_same(pid, stats[pid])):
@@ -169,20 +170,6 @@ def _links(pid: int) -> dict[int, str] | None:
 
 def _call_it(rank: int | None, pid: int, names: Mapping[int, str]) -> str:
     return f"process {names.get(pid, '')} {pid}" if rank is None else f"rank {rank}"
-
-
-def _locks() -> Mapping[int, tuple[int, ...]] | None:
-    """Return, for each process that waits for a file lock, those that hold it."""
-    data = tasks.read("/proc/locks")
-    if data is None:
-        return None
-    lines = [line.split() for line in data.decode().splitlines()]
-    holders = {words[0]: int(words[4]) for words in lines if words[1] != "->"}
-    waiting: dict[int, tuple[int, ...]] = {}
-    for words in lines:
-        if words[1] == "->":
-            waiting[int(words[5])] = (*waiting.get(int(words[5]), ()), holders.get(words[0], 0))
-    return waiting
 
 
 @dataclass

@@ -445,6 +445,17 @@ def file_lock_held_outside(world: World) -> World:
     return world.start(take)
 
 
+@alive("who holds it is not known")
+def file_lock_left_outside(world: World) -> World:
+    """A rank has taken it, and closed the file that it shares with us: we could let it go."""
+    file = os.open(world.path / "lock", os.O_WRONLY | os.O_CREAT)
+    world.kept.append(file)
+    take = "import fcntl; fcntl.flock(FD0, 2); os.close(FD0); ready(); threading.Event().wait()"
+    world.start(take, fds=(file,)).await_ready()
+    wait = "import fcntl; file = open(f'{directory}/lock', 'w'); ready(); fcntl.flock(file, 2)"
+    return world.start(wait)
+
+
 @alive("is stopped")
 def stopped(world: World) -> World:
     """Somebody may continue it."""
