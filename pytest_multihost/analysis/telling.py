@@ -79,11 +79,38 @@ def diagnose(result: WorldResult, finding: Finding, telling: Telling) -> Diagnos
     by_rank = {each.rank: each for each in standings}
     found = (_as_planned(each, result) for each in find_causes(standings))
     causes = tuple(as_cut(each, by_rank, result) for each in found)
-    if finding.outcome in _NEEDS_WAITERS and not (causes and causes[0].waiting):
+    if _is_ended_by_event(result, finding):
+        causes = tuple(sorted(causes, key=_is_momentary))
+    if finding.outcome in _NEEDS_WAITERS and not _tells_of(causes, result, finding):
         return None
     if not causes or _is_too_much(causes[0], result):
         causes = (Cause(kind="unknown", confidence="unknown"), *causes[1:])
     return _diagnosis(causes, by_rank, result, finding, telling)
+
+
+_MOMENTARY = frozenset({"straggler", "livelock", "gil_held", "stopped", "transport"})
+"""Kinds that say what ranks do at an instant: that it stays so only time shows, or a proof."""
+
+
+def _is_ended_by_event(result: WorldResult, finding: Finding) -> bool:
+    """Whether a world ended because a rank died or raised, not because it was seen to hang."""
+    return finding.outcome != "hung" and result.ending not in _DETECTED_BY
+
+
+def _is_momentary(cause: Cause) -> bool:
+    """Whether it says no more than that a rank was on its way, perhaps, when the world ended."""
+    return cause.kind in _MOMENTARY and not (cause.kind == "transport" and cause.culprits)
+
+
+def _tells_of(causes: Sequence[Cause], result: WorldResult, finding: Finding) -> bool:
+    """Whether the first cause says more of a failure than the failure itself: others waited.
+
+    Where no runtime has given up waiting, one that had not come yet when another failed is slow.
+    """
+    if not causes or not causes[0].waiting:
+        return False
+    gave_up = any(each.outcome == "collateral" and each.at_s is not None for each in finding.ranks)
+    return gave_up or not (_is_ended_by_event(result, finding) and _is_momentary(causes[0]))
 
 
 def _as_planned(cause: Cause, result: WorldResult) -> Cause:

@@ -158,6 +158,8 @@ def _wait(rank: int, operation: Operation, others: Mapping[int, Standing]) -> Wa
         if not has_entered(operation, others[each], others[rank])
         or has_broken_off(operation, others[each])
     )
+    if not operation.has_members:  # likely none of those who have left takes part, if others may
+        absent = frozenset(e for e in absent if others[e].state != "finished") or absent
     if clashing and not absent - {rank}:  # all are in something, but not in the same
         return Wait(rank, operation, clashing, is_sure=False, clashes=True)
     return Wait(rank, operation, absent - {rank}, is_sure=operation.sequence > 0)

@@ -403,6 +403,27 @@ CASES = {
         cycle=(0, 1, 2),
         confidence="likely",
     ),
+    "members not known: who has left the test is blamed where nobody else is late": Case(
+        [
+            stands(0, state="finished", since_s=1.0),
+            stands(1, collective(0, group=(0, 1), has_members=False, since_s=2.0)),
+        ],
+        "finished",
+        (0,),
+        (1,),
+        confidence="likely",
+    ),
+    "members not known: who has left the test may have had no part in it": Case(
+        [
+            stands(0, state="finished", since_s=1.0),
+            stands(1, label="SLEEPING"),
+            stands(2, collective(0, group=(0, 1, 2), has_members=False, since_s=2.0)),
+        ],
+        "straggler",
+        (1,),
+        (2,),
+        confidence="likely",
+    ),
     "unknown places, members not known of all: they may be in the same": Case(
         [
             stands(0, collective(0, group=(0, 1))),

@@ -1,0 +1,107 @@
+"""A rank dies or raises while another one is on its way: the event is told, not the bystander."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import pytest
+
+from pytest_multihost.analysis.excuses import judge_with_excuses
+from pytest_multihost.analysis.symptoms import Symptoms
+from pytest_multihost.analysis.telling import Telling, diagnose
+from pytest_multihost.model.event import Event
+from pytest_multihost.model.operation import Operation, Operations
+from pytest_multihost.model.result import WorldResult
+from pytest_multihost.model.sighting import RankSighting, Sighting
+from pytest_multihost.testing import exited, make_spec, raised, report, well_behaved
+
+GROUP = ((0, 1, 2), 0, "")
+HELD = {"label": "SLEEPING", "holds_gil": True}
+ENTERED = Operation(
+    name="all_reduce", kind="collective", group=(0, 1, 2), sequence=1, since_s=1.0, waited_s=1.0
+)
+OWN_PAIR = Operation(
+    name="all_reduce", kind="collective", group=(0, 1), sequence=1, since_s=1.0, waited_s=1.0
+)
+
+
+def told(
+    event: Literal["died", "raised"],
+    waits_in: Operation,
+    *,
+    others: bool = False,
+    **zero: Any,  # noqa: ANN401
+) -> tuple[object, ...] | None:
+    """Return kind, culprits and waiting when rank 2 came to its end beside rank 0.
+
+    Args:
+        event: What happened to rank 2, which was in no operation then.
+        waits_in: What rank 1 waits in.
+        others: Whether rank 2 was in the same.
+        zero: What was seen of rank 0, which is in no operation.
+    """
+    pages = {0: (), 1: (waits_in,), 2: (waits_in,) if others else ()}
+    seen = tuple(
+        RankSighting(
+            rank=rank,
+            operations=held,
+            entered=tuple((each.group_key, each.sequence) for each in held),
+            **{"label": "BLOCKED", **(zero if rank == 0 else {})},
+        )
+        for rank, held in pages.items()
+    )
+    result = WorldResult(
+        spec=make_spec(3),
+        launch="scripted",
+        started_at="2026-11-21T00:00:00Z",
+        started_s=0.0,
+        ended_s=4.0,
+        history=tuple(_history(event)),
+        ending="settled",
+        sightings=(Sighting(at_s=4.0, why="end", ranks=seen),),
+        operations=tuple(
+            Operations(rank, held, {each.group_key: each.sequence for each in held})
+            for rank, held in pages.items()
+        ),
+    )
+    finding = judge_with_excuses(result, Symptoms(()))
+    diagnosis = diagnose(result, finding, Telling("/", lambda *_: ""))
+    return diagnosis and (diagnosis.kind, diagnosis.culprits, diagnosis.waiting)
+
+
+def _history(event: Literal["died", "raised"]) -> Iterator[Event]:
+    for rank in (0, 1, 2):
+        for step in well_behaved(rank, stays_in="call"):
+            yield Event(0.0, rank, step.kind, step.detail)
+    if event == "raised":
+        error = raised("ValueError: no such step")
+        yield Event(3.0, 2, "report", report("call", "failed", error=error))
+    else:
+        yield Event(3.0, 2, "exited", exited(signal=9))
+    for rank in (0, 1):
+        yield Event(4.0, rank, "exited", {**exited(signal=15), "by_harness": True})
+
+
+@pytest.mark.parametrize("zero", [{"label": "SLEEPING"}, {"label": "CHILD"}, HELD])
+def test_who_died_is_told_and_not_who_was_late(zero: dict[str, Any]) -> None:
+    """Out of memory in a barrier, while the primary still writes its checkpoint."""
+    assert told("died", ENTERED, others=True, **zero) == ("died", (2,), (1,))
+    assert told("died", ENTERED, **zero) == ("died", (2,), (1,))
+
+
+def test_a_death_that_nobody_waits_for_is_told_as_well() -> None:
+    """The others wait for a slow one in a group of their own."""
+    assert told("died", OWN_PAIR, label="SLEEPING") == ("died", (2,), ())
+
+
+@pytest.mark.parametrize("zero", [{"label": "SLEEPING"}, HELD])
+def test_who_raised_is_told_where_others_wait_for_it(zero: dict[str, Any]) -> None:
+    """And not who was late for the same."""
+    assert told("raised", ENTERED, **zero) == ("raised", (2,), (1,))
+
+
+@pytest.mark.parametrize("zero", [{"label": "SLEEPING"}, HELD])
+def test_a_failure_that_nobody_waits_for_has_no_diagnosis(zero: dict[str, Any]) -> None:
+    """The exception says it all; that the others were waiting for a slow one is no matter."""
+    assert told("raised", OWN_PAIR, **zero) is None
