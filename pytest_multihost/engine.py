@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_multihost.analysis.facts import RankFacts, advance, describe_exit
 from pytest_multihost.analysis.planned import continued_by_plan, pending_actions
-from pytest_multihost.analysis.programs import with_members
 from pytest_multihost.analysis.ranks import rank_set
+from pytest_multihost.analysis.stacks import with_stacks
 from pytest_multihost.launch.exchange import Answers, Exchange
 from pytest_multihost.launch.protocol import CALM, Launcher, RunningWorld, fault_index
 from pytest_multihost.launch.wire import Frame
@@ -51,7 +51,9 @@ _SEEN: Mapping[Ending, str] = {
 }
 """Endings by what the watch has seen, in words."""
 
-Dumper = Callable[[RunningWorld, Sequence[int], Path], tuple[Dump, ...]]
+Dumper = Callable[[RunningWorld, Sequence[int], Path, Collection[int]], tuple[Dump, ...]]
+"""Takes stacks: of which ranks, where they answer, and which of them compute in the interpreter."""
+
 OnTick = Callable[[float, Sequence[RankFacts]], None]
 
 
@@ -110,7 +112,7 @@ def run_world(spec: WorldSpec, around: Surroundings) -> WorldResult:
         dumps=course.dumps,
         leftovers=course.leftovers,
         last_words=_last_words(course.facts, around.directory),
-        sightings=with_members(course.observed.sightings, course.dumps),
+        sightings=with_stacks(course.observed.sightings, course.dumps),
         operations=course.observed.operations,
         progress_s=course.observed.progress_s,
         detected_s=course.detected_s,
@@ -206,7 +208,9 @@ class _Course:
 
     def _take_stacks(self, world: RunningWorld) -> None:
         alive = [each.rank for each in self.facts if each.can_dump and not each.is_gone]
-        self.dumps = self.around.dumper(world, alive, self.around.directory)
+        last = self.observed.sightings[-1].ranks if self.observed.sightings else ()
+        computing = {seen.rank for seen in last if seen.label == "RUNNING" and seen.holds_gil}
+        self.dumps = self.around.dumper(world, alive, self.around.directory, computing)
 
     def _take(self, event: Event) -> None:
         self.history.append(event)

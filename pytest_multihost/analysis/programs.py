@@ -7,14 +7,14 @@ later ones stay in C++, and those of functions with side effects never do).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pytest_multihost.analysis.frames import innermost_user_frame
 from pytest_multihost.analysis.native import OF_PROGRAMS
 from pytest_multihost.model.operation import PROGRAM_SCOPE, Operation
-from pytest_multihost.model.sighting import RankSighting, Sighting
-from pytest_multihost.model.stack import Dump, Frame
+from pytest_multihost.model.sighting import RankSighting
+from pytest_multihost.model.stack import Frame
 
 _STARTS = ("jax/_src/interpreters/pxla.py", "__call__")
 """File and function in which jax starts a program from Python."""
@@ -25,24 +25,16 @@ def program_scope(file: str, line: int) -> str:
     return f"{PROGRAM_SCOPE}{file}:{line}"
 
 
-def with_members(sightings: Sequence[Sighting], dumps: Sequence[Dump]) -> tuple[Sighting, ...]:
-    """Return the sightings with the members of what native frames have told of, where known.
+def with_members(seen: RankSighting, frames: Sequence[Frame]) -> RankSighting:
+    """Return a rank's sighting with the members of what native frames have told of, where known.
 
     Args:
-        sightings: Of the world.
-        dumps: Stacks of its ranks at the end.
+        seen: The rank.
+        frames: Stack of its main thread, innermost first; empty where that is not known.
     """
-    stacks = {each.rank: each.main.frames for each in dumps if each.main is not None}
-    return tuple(
-        replace(sighting, ranks=tuple(_with_members(each, stacks) for each in sighting.ranks))
-        for sighting in sightings
-    )
-
-
-def _with_members(seen: RankSighting, stacks: Mapping[int, Sequence[Frame]]) -> RankSighting:
     if all(each.has_members for each in seen.operations):
         return seen
-    group = _members(seen, stacks.get(seen.rank, ()))
+    group = _members(seen, frames)
     operations = tuple(_narrowed(each, group) for each in seen.operations)
     return replace(seen, operations=operations)
 

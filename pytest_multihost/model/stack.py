@@ -44,6 +44,7 @@ class Dump:
         lacks_main: Whether the dumper left threads out, the oldest and so the main one first.
         has_moved: Whether the main thread was elsewhere when it was asked the first time.
         tasks: What asyncio's tasks wait for: a line for each, outermost first.
+        is_deaf: Whether the main thread, asked for that, did not come back from native code.
     """
 
     rank: int
@@ -52,6 +53,7 @@ class Dump:
     lacks_main: bool = False
     has_moved: bool = False
     tasks: tuple[str, ...] = ()
+    is_deaf: bool = False
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Dump:

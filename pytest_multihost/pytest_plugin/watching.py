@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -120,11 +120,15 @@ def _children(pid: int) -> list[int]:
 
 
 def dump_healed(
-    scratch: Path, world: RunningWorld, ranks: Sequence[int], directory: Path
+    scratch: Path,
+    world: RunningWorld,
+    ranks: Sequence[int],
+    directory: Path,
+    computing: Collection[int],
 ) -> tuple[Dump, ...]:
     """Take the stacks of ranks whose files are well: no answer may be slow on our account."""
     heal_files(scratch, ranks)
-    return dump_stacks(world, ranks, directory)
+    return dump_stacks(world, ranks, directory, computing)
 
 
 def keep_alive(config: pytest.Config, facts: Sequence[RankFacts]) -> None:

@@ -29,8 +29,9 @@ FLIGHT_S = 0.2
 """How long a rank may take to answer; it needs a few milliseconds."""
 
 _HOLDER_S = 5.0
-_MAY_HOLD = frozenset({"BLOCKED", "SLEEPING", "IO", "DISK", "CHILD"})
-"""What a main thread does that should have given up the interpreter for it."""
+_MAY_HOLD = frozenset({"BLOCKED", "SLEEPING", "IO", "DISK", "CHILD", "RUNNING"})
+"""What a main thread does that should have given up the interpreter for it; or must now and then,
+which the stacks will tell."""
 
 _POLL_S = 0.01
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +18,9 @@ BUDGET_S = 2.0
 TASKS_S = 0.5
 """The same for tasks of asyncio: only a rank that runs an event loop can answer."""
 
+DEAF_S = 1.0
+"""The same for one that computes: Python runs a signal's handler between any two instructions."""
+
 _POLL_S = 0.005
 _STABLE = 3
 """In how many looks in a row an answer must not have grown. faulthandler writes line by line, and
@@ -26,7 +29,9 @@ says nothing at its end."""
 _LOOP = "asyncio/base_events.py"
 
 
-def dump_stacks(world: RunningWorld, ranks: Sequence[int], directory: Path) -> tuple[Dump, ...]:
+def dump_stacks(
+    world: RunningWorld, ranks: Sequence[int], directory: Path, computing: Collection[int] = ()
+) -> tuple[Dump, ...]:
     """Return the stacks of `ranks`, with no threads for those that did not answer in time.
 
     faulthandler works in a signal handler: it answers with the interpreter lock held, in any
@@ -36,6 +41,13 @@ def dump_stacks(world: RunningWorld, ranks: Sequence[int], directory: Path) -> t
     All are asked twice, to tell who moves from who stands. The first answer counts: being asked
     lets a stopped rank go on, and some native code takes a signal for an end. A rank with more
     than 100 threads is asked for its main one alone, which faulthandler leaves out as the oldest.
+
+    Args:
+        world: The ranks' world.
+        ranks: Those to ask.
+        directory: Where they answer.
+        computing: Ranks whose main thread computes with the interpreter in its hand. One that runs
+            Python also answers from there; one that is in native code is deaf.
     """
     first = _ask_for_stacks(world, ranks, directory, "threads")
     answered = [rank for rank in ranks if first[rank].threads]
@@ -48,6 +60,8 @@ def dump_stacks(world: RunningWorld, ranks: Sequence[int], directory: Path) -> t
             dumps[rank] = replace(dumps[rank], threads=threads, lacks_main=False)
     for rank, tasks in _ask_for_tasks(world, dumps, directory).items():
         dumps[rank] = replace(dumps[rank], tasks=tasks)
+    for rank in _deaf(world, [rank for rank in answered if rank in computing], directory):
+        dumps[rank] = replace(dumps[rank], is_deaf=True)
     return tuple(dumps[rank] for rank in ranks)
 
 
@@ -70,6 +84,14 @@ def _ask_for_tasks(
     }
     ask(world, files, "tasks", TASKS_S)
     return {rank: tuple(_read(file).splitlines()) for rank, file in files.items()}
+
+
+def _deaf(world: RunningWorld, ranks: Sequence[int], directory: Path) -> list[int]:
+    """Return those of `ranks` whose main thread does not come to run the handler of a signal."""
+    files = {rank: answer_path(directory, rank, "tasks") for rank in ranks}
+    before = {rank: _size(file) for rank, file in files.items()}
+    ask(world, files, "tasks", DEAF_S)
+    return [rank for rank, file in files.items() if _size(file) <= before[rank]]
 
 
 def _compared(first: Dump, second: Dump) -> Dump:

@@ -303,7 +303,8 @@ class Watchdog:
 
     def _asks(self, seen: RankSighting) -> bool:
         """Whether a rank's native frames may tell of an operation."""
-        return seen.label == "BLOCKED" or (self.may_run_jax and not seen.holds_gil)
+        is_held = seen.holds_gil and seen.label != "RUNNING"
+        return seen.label == "BLOCKED" or (self.may_run_jax and not is_held)
 
     def _has_long_been_stopped(self, now: float, *, has_progressed: bool) -> bool:
         """Whether somebody else has stopped a rank, and the others do nothing either."""

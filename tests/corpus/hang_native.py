@@ -76,3 +76,14 @@ def test_catastrophic_regular_expression(world) -> None:
     if world.rank == 1:
         re.match(r"(a|a)*$", "a" * 64 + "b")
     meet()
+
+
+@hang("gil_held", ranks=2, backend="none", culprits=[0], waiting=[1], by=("deadline",))
+def test_native_computation_holds_the_gil(world) -> None:
+    """Native code computes for hours and never comes back to Python, not even for a signal.
+
+    Source: field report class: an extension that does not release the GIL
+    """
+    if world.is_primary:
+        sum(range(10**14))
+    world.barrier()

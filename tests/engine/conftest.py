@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,9 @@ def run(tmp_path: Path) -> Callable[..., Ran]:
         clock = ManualClock(1000.0)
         launcher = launched_by(clock, script, error=error, error_at_s=error_at_s)
 
-        def dumper(world: RunningWorld, ranks: Sequence[int], _: Path) -> tuple[Dump, ...]:
+        def dumper(
+            world: RunningWorld, ranks: Sequence[int], _: Path, __: Collection[int]
+        ) -> tuple[Dump, ...]:
             assert launcher.ended == [], "a rank that has been ended has no stack"
             world.request_dumps(ranks, "threads")
             return tuple(make_dump(rank, "test_it.py:1 test_it") for rank in ranks)

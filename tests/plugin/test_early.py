@@ -60,6 +60,33 @@ def test_a_rank_that_is_late_by_less_than_the_deadline_is_waited_for(run_worlds)
     worlds.run.assert_outcomes(passed=1)
 
 
+def test_native_code_that_computes_is_told_from_python_that_does(run_worlds) -> None:
+    """Both keep the interpreter busy; only Python comes back from time to time."""
+    worlds = run_worlds(
+        """
+        import pytest
+
+        @pytest.mark.multihost(ranks=2, timeout=4)
+        def test_native(world):
+            if world.is_primary:
+                sum(range(10**14))
+            world.barrier()
+
+        @pytest.mark.multihost(ranks=2, timeout=4)
+        def test_python(world):
+            while world.is_primary:
+                sum(range(1000))
+            world.barrier()
+        """
+    )
+    found = {name: verdict["diagnosis"] for name, verdict in worlds.verdicts.items()}
+    assert {name: each["kind"] for name, each in found.items()} == {
+        "test_native": "gil_held",
+        "test_python": "livelock",
+    }
+    assert [each["culprits"] for each in found.values()] == [[0], [0]]
+
+
 def test_ranks_that_have_finished_do_not_hide_that_another_hangs(run_worlds) -> None:
     """They wait at our own gate, which only the last one can open."""
     worlds = run_worlds(

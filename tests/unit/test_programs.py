@@ -8,8 +8,8 @@ import pytest
 
 from pytest_multihost.analysis.programs import program_scope, with_members
 from pytest_multihost.model.operation import Operation
-from pytest_multihost.model.sighting import RankSighting, Sighting
-from pytest_multihost.model.stack import Dump, Frame, ThreadStack
+from pytest_multihost.model.sighting import RankSighting
+from pytest_multihost.model.stack import Frame
 
 ALL = (0, 1, 2)
 TEST = "/home/me/test_it.py"
@@ -38,9 +38,7 @@ def members(
         ((group, 0, program_scope(TEST, line)), place) for group, line, place in started
     )
     seen = RankSighting(rank=0, operations=(operation,), entered=entered)
-    stacks = [Dump(0, "faulthandler", (ThreadStack("1", frames),))] if frames else []
-    (told,) = with_members([Sighting(at_s=1.0, why="end", ranks=(seen,))], stacks)
-    (found,) = told.ranks[0].operations
+    (found,) = with_members(seen, frames).operations
     return found.group, found.has_members
 
 

@@ -79,7 +79,7 @@ def story(
     """Return what is shown of a world, one section below the other."""
     clock = ManualClock(1000.0)
 
-    def dumper(_: object, ranks: Sequence[int], __: object) -> tuple[Dump, ...]:
+    def dumper(_: object, ranks: Sequence[int], *__: object) -> tuple[Dump, ...]:
         taken = [
             make_dump(rank, *stacks[rank], *FORKED, *caller) for rank in ranks if rank in stacks
         ]
