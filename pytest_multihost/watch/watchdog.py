@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Literal
 
 from pytest_multihost.analysis.awaited import Awaited, find_awaited
+from pytest_multihost.analysis.clashes import clashing, give_up
 from pytest_multihost.analysis.cuts import severed
 from pytest_multihost.analysis.facts import RankFacts
 from pytest_multihost.analysis.labels import lock_holders, main_labels
 from pytest_multihost.analysis.moment import Moment
 from pytest_multihost.analysis.standings import quick_standings
-from pytest_multihost.analysis.waits import find_waits
 from pytest_multihost.model.fault import disturbs_network
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.process import NEVER, Look
@@ -133,7 +133,9 @@ class Watchdog:
             return "proof"
         if self._has_long_been_stopped(now, has_progressed=has_progressed):
             return "stopped"
-        return "mismatch" if self._still_clashes(now, has_progressed=has_progressed) else None
+        if has_progressed or now < self._progress_s + QUIET_S:
+            return None
+        return "mismatch" if self._clashes(moment, facts, deadline_s) else None
 
     def _pause_s(self, now: float) -> float:
         """Return how long to wait with the next look: a window that ends sooner is not let pass."""
@@ -315,16 +317,12 @@ class Watchdog:
         self._stopped_s = {rank: self._stopped_s.get(rank, now) for rank in stopped}
         return min(self._stopped_s.values()) <= now - STOPPED_S
 
-    def _still_clashes(self, now: float, *, has_progressed: bool) -> bool:
-        """Whether ranks were, for a quiet while, in operations that can never match."""
-        is_quiet = not has_progressed and now >= self._progress_s + QUIET_S
-        return is_quiet and _clashes(self._last)
-
-
-def _clashes(moment: Moment | None) -> bool:
-    waits = find_waits(quick_standings(moment.operations)) if moment is not None else ()
-    clashing = {wait.rank for wait in waits if wait.clashes}
-    return any(wait.clashes and wait.missing & clashing for wait in waits)
+    def _clashes(self, moment: Moment, facts: Sequence[RankFacts], deadline_s: float) -> bool:
+        """Whether ranks are in operations that can never match, and stay there."""
+        if not clashing(moment.operations):
+            return False
+        look = self._seeker_of(facts).proc.look()
+        return not give_up(replace(moment, look=look), deadline_s=deadline_s)
 
 
 def _seen(

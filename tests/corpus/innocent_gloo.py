@@ -351,6 +351,17 @@ def test_limit_of_a_group_is_expected(world) -> None:
 
 
 @innocent(ranks=2, backend="gloo")
+def test_wrong_order_is_expected_to_end_by_a_limit(world) -> None:
+    """Two ranks are in operations that cannot match, in a group with a limit: that is tested.
+
+    Source: field report class: tests of a checker of collectives
+    """
+    group = dist.new_group(timeout=timedelta(seconds=4))
+    with pytest.raises(RuntimeError, match="Timed out"):
+        dist.barrier(group) if world.rank else meet(group)
+
+
+@innocent(ranks=2, backend="gloo")
 def test_limit_of_work_that_is_awaited_later_is_expected(world) -> None:
     """The same of asynchronous work, by way of its future.
 

@@ -87,6 +87,34 @@ def test_native_code_that_computes_is_told_from_python_that_does(run_worlds) -> 
     assert [each["culprits"] for each in found.values()] == [[0], [0]]
 
 
+def test_operations_that_cannot_match_are_told_at_once_unless_they_give_up(run_worlds) -> None:
+    """A test may expect that a limit strikes which it has set itself."""
+    worlds = run_worlds(
+        """
+        import datetime, pytest
+        import torch, torch.distributed as dist
+
+        def clash(world, group=None):
+            if world.is_primary:
+                dist.all_reduce(torch.ones(1), group=group)
+            else:
+                dist.barrier(group)
+
+        @pytest.mark.multihost(ranks=2, backend="gloo", timeout=60)
+        def test_hangs(world):
+            clash(world)
+
+        @pytest.mark.multihost(ranks=2, backend="gloo", timeout=60)
+        def test_gives_up(world):
+            with pytest.raises(RuntimeError):
+                clash(world, dist.new_group(timeout=datetime.timedelta(seconds=3)))
+        """
+    )
+    worlds.run.assert_outcomes(passed=1, failed=1)
+    diagnosis = worlds.verdicts["test_hangs"]["diagnosis"]
+    assert (diagnosis["kind"], diagnosis["detected_by"]) == ("mismatch", "mismatch")
+
+
 def test_ranks_that_have_finished_do_not_hide_that_another_hangs(run_worlds) -> None:
     """They wait at our own gate, which only the last one can open."""
     worlds = run_worlds(

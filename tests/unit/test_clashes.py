@@ -1,0 +1,73 @@
+"""Operations that can never match: told at once, unless a limit that their caller set ends them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from pytest_multihost.analysis.clashes import clashing, give_up
+from pytest_multihost.analysis.moment import Moment
+from pytest_multihost.model.operation import Operation, Operations
+from pytest_multihost.model.process import Look, Process, Thread
+
+DEADLINE_S = 60.0
+TORCH = ("/x/site-packages/torch/lib/libtorch_cpu.so",)
+
+
+def page(rank: int, name: str, limit_s: float | None = None) -> Operations:
+    """Return what a rank notes that is in the first collective of both."""
+    operation = Operation(
+        name=name,
+        kind="collective",
+        group=(0, 1),
+        sequence=1,
+        since_s=1.0,
+        waited_s=1.0,
+        limit_s=limit_s,
+    )
+    return Operations(rank, (operation,), {operation.group_key: 1})
+
+
+def thread(ends_s: float, *, code: tuple[str, ...] = TORCH, call: str = "futex") -> Thread:
+    """Return a thread in a wait."""
+    return Thread(tid=7, name="gloo", call=call, args=(0,) * 6, ends_s=ends_s, runs=1, code=code)
+
+
+def moment(*pages: Operations, beside: Thread | None = None) -> Moment:
+    """Return a close look at two ranks; the first has a thread beside its main one."""
+    threads = (beside,) if beside is not None else ()
+    ranks = Process(pid=10, rank=0, threads=threads), Process(pid=11, rank=1, threads=())
+    return Moment(Look(at_s=2.0, processes=ranks, is_deep=True), pages)
+
+
+CLASH = page(0, "all_reduce"), page(1, "barrier")
+
+
+def test_who_is_in_operations_that_cannot_match_clashes() -> None:
+    """Both of them; nobody where they match."""
+    assert clashing(CLASH) == {0, 1}
+    assert clashing([page(0, "all_reduce"), page(1, "all_reduce")]) == frozenset()
+
+
+@pytest.mark.parametrize(("limit_s", "gives_up"), [(3.0, True), (100.0, False), (None, False)])
+def test_a_limit_that_is_noted_ends_a_clash(limit_s: float | None, *, gives_up: bool) -> None:
+    """If it strikes before the deadline does."""
+    pages = page(0, "all_reduce", limit_s), page(1, "barrier")
+    assert give_up(moment(*pages), deadline_s=DEADLINE_S) is gives_up
+
+
+@pytest.mark.parametrize(
+    ("beside", "gives_up"),
+    [
+        (thread(4.0), True),
+        (thread(100.0), False),
+        (thread(math.inf), False),
+        (thread(4.0, code=("/x/libother.so",)), False),
+        (thread(4.0, call="epoll_wait"), False),
+    ],
+    ids=["early", "late", "never", "somebody else's", "between events"],
+)
+def test_a_limit_of_gloos_own_thread_ends_a_clash(beside: Thread, *, gives_up: bool) -> None:
+    """No other wait with a limit does: those are a runtime's habits."""
+    assert give_up(moment(*CLASH, beside=beside), deadline_s=DEADLINE_S) is gives_up
