@@ -58,8 +58,8 @@ class Descriptor:
         watched: Descriptors that an epoll watches; None where they could not be read.
         pid: Process of a pidfd.
         is_exempt: Whether it is the harness's own; a thread that waits for it does not matter.
-        ends: Both addresses of a TCP connection, its own first; one that means something on one
-            machine alone says on which.
+        ends: Both addresses of a TCP connection, or sockets of a unix one, its own first; an
+            address that means something on one machine alone says on which.
     """
 
     fd: int

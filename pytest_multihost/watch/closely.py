@@ -17,8 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pytest_multihost.analysis.connections import transfers
 from pytest_multihost.analysis.native import operation_of
 from pytest_multihost.model.operation import Operation
+from pytest_multihost.model.process import Look
 from pytest_multihost.model.sighting import RankSighting, Sighting
 from pytest_multihost.model.stack import NativeThread
 from pytest_multihost.watch.flight import answer_of, ask, flight_path
@@ -86,6 +88,17 @@ def with_native(
     return tuple(
         _with(seen, found[seen.rank], look.threads[seen.rank], pids[seen.rank])
         if seen.rank in found
+        else seen
+        for seen in ranks
+    )
+
+
+def with_transfers(ranks: Sequence[RankSighting], look: Look) -> tuple[RankSighting, ...]:
+    """Add what ranks wait in at connections of their own, of which nothing else tells."""
+    found = transfers(look)
+    return tuple(
+        replace(seen, operations=(*seen.operations, found[seen.rank]))
+        if seen.rank in found and is_unclear(seen)
         else seen
         for seen in ranks
     )

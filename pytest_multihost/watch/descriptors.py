@@ -223,8 +223,15 @@ class Tables:
             kind = "idle" if unix.state == _CLOSED else "unix"
         elif kind == "unix" and unix.peer:
             where, who = self._who(f"socket:[{unix.peer}]")
+        ends = (target, f"socket:[{unix.peer}]") if unix.peer else ("", "")
         return Descriptor(
-            fd=fd, target=target, kind=kind, where=where, peer=who.strip(), queues=unix.queues
+            fd=fd,
+            target=target,
+            kind=kind,
+            where=where,
+            peer=who.strip(),
+            queues=unix.queues,
+            ends=ends,
         )
 
     def _who(self, target: str) -> tuple[Where, str]:

@@ -33,6 +33,7 @@ from pytest_multihost.watch.closely import (
     with_flight,
     with_holders,
     with_native,
+    with_transfers,
 )
 from pytest_multihost.watch.descriptors import Ours
 from pytest_multihost.watch.native import native_threads
@@ -174,8 +175,9 @@ class Watchdog:
     def close(self, now: float, facts: Sequence[RankFacts]) -> Observed:
         """Look a last time, before the ranks are ended, and return everything."""
         self._see(now, facts, "end")
-        self._note_locks(self._seeker_of(facts).proc.look())
-        self._look_closely(now, facts)
+        look = self._seeker_of(facts).proc.look()
+        self._note_locks(look)
+        self._look_closely(now, facts, look)
         operations = tuple(
             read_slots(slots_path(self.scratch, rank), rank=rank) for rank in range(self.size)
         )
@@ -277,7 +279,7 @@ class Watchdog:
         blockers = self._seeker.search.blockers if self._seeker is not None else ()
         self._looks.append(replace(last, ranks=ranks, blockers=blockers))
 
-    def _look_closely(self, now: float, facts: Sequence[RankFacts]) -> None:
+    def _look_closely(self, now: float, facts: Sequence[RankFacts], look: Look) -> None:
         """Ask more of the ranks whose records do not say for whom they wait."""
         last = self._looks.pop()
         alive = {
@@ -301,6 +303,7 @@ class Watchdog:
                 }
                 ranks = with_native(ranks, telling, reading.result(), now)
                 lacking = reading.result().lacking
+        ranks = with_transfers(ranks, look)
         self._looks.append(replace(last, ranks=ranks, lacking=lacking, notes=self.notes))
 
     def _asks(self, seen: RankSighting) -> bool:

@@ -1,0 +1,85 @@
+"""Whom ranks wait for at connections between them, told from who holds the other end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_multihost.analysis.connections import transfers
+from pytest_multihost.model.process import Descriptor, Look, Process, Thread
+
+HERE, THERE = "127.0.0.1:5000", "127.0.0.1:6000"
+ELSEWHERE = "127.0.0.1:7000"
+
+
+def end(fd: int, own: str, other: str, **changes: object) -> Descriptor:
+    """Return one end of a connection between ranks."""
+    return Descriptor(
+        **{"fd": fd, "target": f"socket:[{fd}]", "kind": "tcp", "ends": (own, other), **changes}
+    )
+
+
+def process(rank: int, *held: Descriptor, fds: tuple[int, ...] = (), **more: object) -> Process:
+    """Return a rank that holds descriptors, and whose main thread waits for some of them."""
+    main = Thread(tid=100 + rank, call="recvfrom" if fds else "futex", fds=fds)
+    given = {"pid": 100 + rank, "rank": rank, "threads": (main,)}
+    return Process(**{**given, "descriptors": {each.fd: each for each in held}, **more})
+
+
+READER = process(1, end(5, HERE, THERE), fds=(5,))
+SENDER = process(0, end(6, THERE, HERE))
+
+
+def peers(*processes: Process) -> dict[int, tuple[int | None, tuple[int, ...]]]:
+    """Return whom each rank waits for, and between whom that is."""
+    found = transfers(Look(at_s=1.0, processes=processes, is_deep=True))
+    return {rank: (each.peer, each.group) for rank, each in found.items()}
+
+
+def test_a_rank_that_reads_waits_for_who_holds_the_other_end() -> None:
+    """Whatever that one does; it is no collective."""
+    assert peers(SENDER, READER) == {1: (0, (0, 1))}
+
+
+def test_two_that_read_from_each_other_wait_for_each_other() -> None:
+    """Each for the other."""
+    both = process(0, end(6, THERE, HERE), fds=(6,)), READER
+    assert peers(*both) == {0: (1, (0, 1)), 1: (0, (0, 1))}
+
+
+def test_one_that_reads_from_several_waits_for_any_of_them() -> None:
+    """Nobody in particular is named."""
+    hub = process(0, end(6, THERE, HERE), end(7, THERE, ELSEWHERE), fds=(6, 7))
+    assert peers(hub, process(1, end(5, HERE, THERE)), process(2, end(5, ELSEWHERE, THERE))) == {
+        0: (None, (0, 1, 2))
+    }
+
+
+def test_an_end_of_its_own_is_for_waking_it_up() -> None:
+    """As in an event loop, beside the connections."""
+    own = end(8, "socket:[1]", "socket:[2]", kind="unix"), end(9, "socket:[2]", "socket:[1]")
+    loop = process(1, end(5, HERE, THERE), *own, fds=(5, 8))
+    assert peers(SENDER, loop) == {1: (0, (0, 1))}
+    assert peers(SENDER, process(1, *own, fds=(8,))) == {}
+
+
+def _with_server(sender: Process) -> Process:
+    return replace(sender, threads=(*sender.threads, Thread(tid=9, call="epoll_wait", fds=(6,))))
+
+
+@pytest.mark.parametrize(
+    "processes",
+    [
+        (_with_server(SENDER), READER),
+        (SENDER, READER, process(0, end(3, THERE, HERE), pid=300, is_rank=False)),
+        (process(0, end(6, THERE, HERE, where="outside")), READER),
+        (SENDER, process(1, end(5, HERE, THERE, is_exempt=True), fds=(5,))),
+        (SENDER, process(1, end(5, HERE, THERE), end(4, "", "", kind="pipe"), fds=(4, 5))),
+        (process(0), READER),
+    ],
+    ids=["a server thread", "a child as well", "outsiders", "ours", "a pipe as well", "nobody"],
+)
+def test_where_somebody_else_may_answer_nobody_is_named(processes: tuple[Process, ...]) -> None:
+    """A wrong name is worse than none."""
+    assert peers(*processes) == {}
