@@ -357,7 +357,7 @@ def test_wrong_order_is_expected_to_end_by_a_limit(world) -> None:
     Source: field report class: tests of a checker of collectives
     """
     group = dist.new_group(timeout=timedelta(seconds=4))
-    with pytest.raises(RuntimeError, match="(?i)time|closed"):
+    with pytest.raises(RuntimeError, match=r"(?i)time|closed"):
         dist.barrier(group) if world.rank else meet(group)
 
 

@@ -24,7 +24,7 @@ def peers(world, shared_tmp_path):
 
 
 def test_who_holds_the_other_end_is_waited_for(run_worlds) -> None:
-    """Late, in a circle, after an exception; but not a thread that serves, whatever it waits for."""
+    """Late, in a circle, after an exception; but no thread that serves, whatever it waits for."""
     worlds = run_worlds(
         PRELUDE
         + """
