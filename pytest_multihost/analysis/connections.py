@@ -1,15 +1,16 @@
-"""Whom a rank waits for at a connection of its own, of which no recorder knows.
+"""Whom a rank waits for at sockets of its own, of which no recorder knows.
 
 A main thread that reads from a socket, or writes to one that is full, waits for the rank that holds
 the other end: a transfer like any other. Where that end is attended by a thread beside the main one
-- a server within the rank - nobody knows what the answer waits for, and nobody is named.
+- a server within the rank - nobody knows what the answer waits for, and nobody is named. One that
+waits for somebody to connect waits for any of the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Mapping
 
-from pytest_multihost.model.operation import Operation
+from pytest_multihost.model.operation import Operation, OperationKind
 from pytest_multihost.model.process import Descriptor, Look, Process
 
 SOURCE = "proc"
@@ -17,8 +18,8 @@ SOURCE = "proc"
 _Ends = tuple[str, str]
 
 
-def transfers(look: Look) -> dict[int, Operation]:
-    """Return what ranks wait in at connections between them, by rank.
+def waits_at_sockets(look: Look) -> dict[int, Operation]:
+    """Return what the main threads of ranks wait in at sockets, by rank.
 
     Args:
         look: A close look at the world.
@@ -26,20 +27,26 @@ def transfers(look: Look) -> dict[int, Operation]:
     holders = _holders(look)
     found = {}
     for rank, process in look.ranks.items():
-        far = {holders.get(each) for each in _awaited(process)} - {rank}
-        if far and None not in far:
-            found[rank] = _transfer(process, rank, {each for each in far if each is not None}, look)
+        awaited = _awaited(process)
+        far = {holders.get(each.ends[::-1]) for each in awaited if each.kind != "listen"} - {rank}
+        known = {each for each in far if each is not None}
+        if any(each.kind == "listen" for each in awaited):
+            found[rank] = _operation(process, look, "wait", look.ranks.keys())
+        elif far and known == far:
+            found[rank] = _operation(process, look, "transfer", {rank, *known})
     return found
 
 
-def _transfer(process: Process, rank: int, far: set[int], look: Look) -> Operation:
-    main = process.threads[0]
+def _operation(
+    process: Process, look: Look, kind: OperationKind, group: Collection[int]
+) -> Operation:
+    main, others = process.threads[0], set(group) - {process.rank}
     return Operation(
         name=main.call,
-        kind="transfer",
-        group=tuple(sorted({rank, *far})),
+        kind=kind,
+        group=tuple(sorted(group)),
         sequence=0,
-        peer=min(far) if len(far) == 1 else None,
+        peer=min(others) if kind == "transfer" and len(others) == 1 else None,
         detail=main.target,
         since_s=look.at_s,
         waited_s=look.at_s,
@@ -48,13 +55,13 @@ def _transfer(process: Process, rank: int, far: set[int], look: Look) -> Operati
     )
 
 
-def _awaited(process: Process) -> Iterator[_Ends]:
-    """Yield the other ends of the connections that can end the main thread's wait."""
+def _awaited(process: Process) -> list[Descriptor]:
+    """Return the sockets that can end the main thread's wait; none if anything else can, too."""
     main = process.main
-    for fd in (main.fds or ()) if main is not None and main.state == "S" else ():
-        found = process.descriptors.get(fd)
-        here, there = found.ends if found is not None and _is_inside(found) else ("", "")
-        yield there, here
+    fds = (main.fds or ()) if main is not None and main.state == "S" else ()
+    found = [process.descriptors.get(fd) for fd in fds]
+    sockets = [each for each in found if each and (each.kind == "listen" or _is_inside(each))]
+    return sockets if len(sockets) == len(found) else []
 
 
 def _holders(look: Look) -> Mapping[_Ends, int]:

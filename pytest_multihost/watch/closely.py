@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_multihost.analysis.connections import transfers
+from pytest_multihost.analysis.connections import waits_at_sockets
 from pytest_multihost.analysis.native import operation_of
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.process import Look
@@ -93,9 +93,9 @@ def with_native(
     )
 
 
-def with_transfers(ranks: Sequence[RankSighting], look: Look) -> tuple[RankSighting, ...]:
-    """Add what ranks wait in at connections of their own, of which nothing else tells."""
-    found = transfers(look)
+def with_sockets(ranks: Sequence[RankSighting], look: Look) -> tuple[RankSighting, ...]:
+    """Add what ranks wait in at sockets of their own, of which nothing else tells."""
+    found = waits_at_sockets(look)
     return tuple(
         replace(seen, operations=(*seen.operations, found[seen.rank]))
         if seen.rank in found and is_unclear(seen)

@@ -33,7 +33,7 @@ from pytest_multihost.watch.closely import (
     with_flight,
     with_holders,
     with_native,
-    with_transfers,
+    with_sockets,
 )
 from pytest_multihost.watch.descriptors import Ours
 from pytest_multihost.watch.native import native_threads
@@ -303,7 +303,7 @@ class Watchdog:
                 }
                 ranks = with_native(ranks, telling, reading.result(), now)
                 lacking = reading.result().lacking
-        ranks = with_transfers(ranks, look)
+        ranks = with_sockets(ranks, look)
         self._looks.append(replace(last, ranks=ranks, lacking=lacking, notes=self.notes))
 
     def _asks(self, seen: RankSighting) -> bool:

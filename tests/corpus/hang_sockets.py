@@ -59,3 +59,32 @@ def test_one_of_a_ring_of_sockets_raises(world, shared_tmp_path) -> None:
     assert world.rank != 1
     left.recv(1)
     right.sendall(b"x")
+
+
+@hang(
+    "raised",
+    ranks=4,
+    backend="none",
+    culprits=[3],
+    waiting=[0, 1, 2],
+    by=("raise",),
+)
+def test_server_waits_for_one_that_raised_before_it_connected(world, shared_tmp_path) -> None:
+    """A server awaits three workers before it answers any; the third fails before it connects.
+
+    Source: field report class: a rendezvous of one's own that counts its workers
+    """
+    path = str(shared_tmp_path / "server.sock")
+    with socket.socket(socket.AF_UNIX) as mine:
+        if world.is_primary:
+            mine.bind(path)
+            mine.listen()
+        world.barrier("listening")
+        assert world.rank != 3
+        if world.is_primary:
+            workers = [mine.accept()[0] for _ in range(3)]
+            for worker in workers:
+                worker.sendall(b"1")
+        else:
+            mine.connect(path)
+            mine.recv(1)

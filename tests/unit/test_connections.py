@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_multihost.analysis.connections import transfers
+from pytest_multihost.analysis.connections import waits_at_sockets
 from pytest_multihost.model.process import Descriptor, Look, Process, Thread
 
 HERE, THERE = "127.0.0.1:5000", "127.0.0.1:6000"
@@ -33,7 +33,8 @@ SENDER = process(0, end(6, THERE, HERE))
 
 def peers(*processes: Process) -> dict[int, tuple[int | None, tuple[int, ...]]]:
     """Return whom each rank waits for, and between whom that is."""
-    found = transfers(Look(at_s=1.0, processes=processes, is_deep=True))
+    found = waits_at_sockets(Look(at_s=1.0, processes=processes, is_deep=True))
+    assert all(each.kind == "transfer" for each in found.values())
     return {rank: (each.peer, each.group) for rank, each in found.items()}
 
 
@@ -54,6 +55,16 @@ def test_one_that_reads_from_several_waits_for_any_of_them() -> None:
     assert peers(hub, process(1, end(5, HERE, THERE)), process(2, end(5, ELSEWHERE, THERE))) == {
         0: (None, (0, 1, 2))
     }
+
+
+def test_one_that_waits_for_a_connection_waits_for_somebody() -> None:
+    """Any of the others could connect; so could one that is connected already."""
+    listening = end(4, "", "", kind="listen", where="unknown")
+    for fds in [(4,), (4, 6)]:
+        server = process(0, listening, end(6, THERE, HERE), fds=fds)
+        look = Look(at_s=1.0, processes=(server, process(1, end(5, HERE, THERE))), is_deep=True)
+        (found,) = waits_at_sockets(look).values()
+        assert (found.kind, found.group, found.peer) == ("wait", (0, 1), None)
 
 
 def test_an_end_of_its_own_is_for_waking_it_up() -> None:
