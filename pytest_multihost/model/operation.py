@@ -60,7 +60,8 @@ class Operation:
         limit_s: After how many seconds it gives up, as its caller has set; None: that is not known.
         thread: Native id of the thread that began it, or waits for it.
         frame: The user's line that began it, or waits for it.
-        source: Who tells: ``recorder``, ``flight-recorder``, ``native-frames``, ``harness``.
+        source: Who tells: ``recorder``, ``flight-recorder``, ``native-frames``, ``harness``, or the
+            kernel: ``proc``.
     """
 
     name: str
