@@ -3,14 +3,14 @@
 A main thread that reads from a socket, or writes to one that is full, waits for the rank that holds
 the other end: a transfer like any other. Where that end is attended by a thread beside the main one
 - a server within the rank - nobody knows what the answer waits for, and nobody is named. One that
-waits for somebody to connect waits for any of the others.
+waits for somebody to connect waits for any of the others that does not wait itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from pytest_multihost.model.operation import Operation, OperationKind
+from pytest_multihost.model.operation import SOCKET_SCOPE, Operation, OperationKind
 from pytest_multihost.model.process import Descriptor, Look, Process
 
 SOURCE = "proc"
@@ -46,6 +46,7 @@ def _operation(
         kind=kind,
         group=tuple(sorted(group)),
         sequence=0,
+        scope=SOCKET_SCOPE if kind == "wait" else "",
         peer=min(others) if kind == "transfer" and len(others) == 1 else None,
         detail=main.target,
         since_s=look.at_s,

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from pytest_multihost.model.operation import FLIGHT_SCOPE, GroupKey, Operation
+from pytest_multihost.model.operation import FLIGHT_SCOPE, SOCKET_SCOPE, GroupKey, Operation
 from pytest_multihost.model.sighting import Label
 
 State = Literal[
@@ -276,6 +276,8 @@ def _wait_for_anybody(rank: int, operation: Operation, others: Mapping[int, Stan
         for each in others.values()
         if any(_is_same_wait(operation, theirs) for theirs in each.pending)
     }
+    if operation.scope == SOCKET_SCOPE:  # or for none of them: whoever waits will not connect
+        fellows |= {each.rank for each in others.values() if each.pending}
     return Wait(rank, operation, frozenset(others) - fellows - {rank}, is_sure=False)
 
 

@@ -19,6 +19,9 @@ OperationKind = Literal[
 OWN_SCOPE = "operation "
 """How the scope of an operation of the user's own begins."""
 
+SOCKET_SCOPE = "socket"
+"""The scope of a wait for somebody to connect, who may be none of the ranks."""
+
 PROGRAM_SCOPE = "program "
 """How the scope begins by which a rank notes what programs of jax run on; the user's line that
 started them follows. Nothing is entered there: the count says which was started last."""

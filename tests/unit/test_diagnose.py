@@ -93,6 +93,8 @@ FROM_1 = collective(1, name="broadcast", root=1)
 ASYNC = replace(FIRST, waited_s=None)
 GIVEN_UP = replace(done(collective(1, group=ALL, ordinal=1)), failed=True)
 
+DOOR = replace(key("socket:[7]"), name="accept4", sequence=0, scope="socket")
+
 CASES = {
     "late": Case([stands(0), *(stands(r, FIRST) for r in (1, 2, 3))], "straggler", (0,), (1, 2, 3)),
     "two late": Case(
@@ -402,6 +404,15 @@ CASES = {
         waiting=(0, 1, 2),
         cycle=(0, 1, 2),
         confidence="likely",
+    ),
+    "one that nobody connects to is late for those who wait for it": Case(
+        [stands(0, DOOR), *(stands(r, FIRST) for r in (1, 2, 3))], "straggler", (0,), (1, 2, 3)
+    ),
+    "one that waits for a connection waits for who is about something else": Case(
+        [stands(0, DOOR), stands(1, FIRST), stands(2, FIRST), stands(3, label="SLEEPING")],
+        "straggler",
+        (3,),
+        (0, 1, 2),
     ),
     "members not known: who has left the test is blamed where nobody else is late": Case(
         [
