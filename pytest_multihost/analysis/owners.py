@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
+from pytest_multihost.analysis import calls
 from pytest_multihost.model.process import Thread
 
 _INTERPRETER = re.compile(r"(lib)?python3?(\.\d+)?[a-z]*(\.so[\d.]*)?")
@@ -83,9 +84,13 @@ def is_own(thread: Thread) -> bool:
     return bool(rest) and all(_RUNTIME.search(each) for each in rest) and not is_python(thread)
 
 
-def is_of_torch(thread: Thread) -> bool:
-    """Tell whether torch's code is on a thread's stack."""
-    return any("/torch/lib/" in each for each in thread.code or ())
+def has_limit_of_gloo(thread: Thread) -> bool:
+    """Tell whether a limit of a thread's wait is gloo's for a collective.
+
+    In torch an idle thread waits without one; elsewhere limits are for looking again.
+    """
+    is_of_torch = any("/torch/lib/" in each for each in thread.code or ())
+    return is_of_torch and thread.call in calls.FUTEXES
 
 
 def is_interpreter(path: str) -> bool:

@@ -13,7 +13,7 @@ from pytest_multihost.analysis import calls
 from pytest_multihost.analysis.far_ends import far_end, is_severed, is_under_way
 from pytest_multihost.analysis.labels import describe_wait, is_file_access, is_sleep, until
 from pytest_multihost.analysis.moment import Moment
-from pytest_multihost.analysis.owners import is_of_torch, is_own
+from pytest_multihost.analysis.owners import has_limit_of_gloo, is_own
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.process import NEVER, Descriptor, Process, Thread
 
@@ -173,17 +173,14 @@ class Window:
             yield f"wakes up in {waited[-1].name}, and may go another way"
 
     def _own(self, thread: Thread) -> Iterator[str]:
-        """Yield what a runtime's own thread does beyond waiting; its short limits are its own.
-
-        But in torch one wait with a limit is gloo's for a collective: an idle thread waits without.
-        """
+        """Yield what a runtime's own thread does beyond waiting; its short limits are its own."""
         if self._is_busy(thread, self._earlier.get(thread.tid)):
             yield "runs"
         if is_sleep(thread):
             yield f"sleeps{self._until(thread)}"
         elif is_file_access(thread):
             yield from self._file_access(thread, is_runtimes=True)
-        elif thread.call in calls.FUTEXES and is_of_torch(thread) and self._is_limited(thread):
+        elif has_limit_of_gloo(thread) and self._is_limited(thread):
             yield f"gives up what it does for a rank{self._until(thread)}"
         elif thread.call in calls.FUTEXES:
             yield from self._futex(thread)
@@ -194,8 +191,7 @@ class Window:
 
     def _is_limited(self, thread: Thread) -> bool:
         """Tell whether a thread is in one wait, which ends by itself before the deadline."""
-        ends_s = thread.ends_s
-        return self._is_same(thread) and ends_s is not None and ends_s <= self.deadline_s
+        return self._is_same(thread) and thread.ends_by(self.deadline_s)
 
     def _tracked(self, thread: Thread) -> Iterator[str]:
         """Yield why a thread that must not move is not seen to stand still until the deadline."""

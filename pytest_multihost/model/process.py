@@ -127,6 +127,10 @@ class Thread:
     wchan: str = ""
     is_exempt: bool = False
 
+    def ends_by(self, at_s: float) -> bool:
+        """Whether its wait is known to end by itself until then."""
+        return self.ends_s is not None and self.ends_s <= at_s
+
     @property
     def wait_key(self) -> tuple[object, ...]:
         """What stays the same as long as the thread has not left its wait."""

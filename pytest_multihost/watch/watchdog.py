@@ -303,7 +303,7 @@ class Watchdog:
                 }
                 ranks = with_native(ranks, telling, reading.result(), now)
                 lacking = reading.result().lacking
-        ranks = with_sockets(ranks, look)
+            ranks = with_sockets(ranks, look)
         self._looks.append(replace(last, ranks=ranks, lacking=lacking, notes=self.notes))
 
     def _asks(self, seen: RankSighting) -> bool:
@@ -322,10 +322,11 @@ class Watchdog:
 
     def _clashes(self, moment: Moment, facts: Sequence[RankFacts], deadline_s: float) -> bool:
         """Whether ranks are in operations that can never match, and stay there."""
-        if not clashing(moment.operations):
+        ranks = clashing(moment.operations)
+        if not ranks:
             return False
         look = self._seeker_of(facts).proc.look()
-        return not give_up(replace(moment, look=look), deadline_s=deadline_s)
+        return not give_up(ranks, replace(moment, look=look), deadline_s=deadline_s)
 
 
 def _seen(

@@ -54,7 +54,7 @@ def test_who_is_in_operations_that_cannot_match_clashes() -> None:
 def test_a_limit_that_is_noted_ends_a_clash(limit_s: float | None, *, gives_up: bool) -> None:
     """If it strikes before the deadline does."""
     pages = page(0, "all_reduce", limit_s), page(1, "barrier")
-    assert give_up(moment(*pages), deadline_s=DEADLINE_S) is gives_up
+    assert give_up({0, 1}, moment(*pages), deadline_s=DEADLINE_S) is gives_up
 
 
 @pytest.mark.parametrize(
@@ -70,4 +70,4 @@ def test_a_limit_that_is_noted_ends_a_clash(limit_s: float | None, *, gives_up: 
 )
 def test_a_limit_of_gloos_own_thread_ends_a_clash(beside: Thread, *, gives_up: bool) -> None:
     """No other wait with a limit does: those are a runtime's habits."""
-    assert give_up(moment(*CLASH, beside=beside), deadline_s=DEADLINE_S) is gives_up
+    assert give_up({0, 1}, moment(*CLASH, beside=beside), deadline_s=DEADLINE_S) is gives_up

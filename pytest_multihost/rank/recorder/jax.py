@@ -24,7 +24,6 @@ from dataclasses import dataclass, field
 from types import FunctionType, ModuleType
 from typing import Any
 
-from pytest_multihost.analysis.frames import is_library
 from pytest_multihost.analysis.programs import program_scope
 from pytest_multihost.rank.recorder.imports import after_import
 from pytest_multihost.rank.recorder.recorder import Ranks, Recorder
@@ -137,7 +136,7 @@ class _Noting:
         client = sys.modules["jax._src.distributed"].global_state.client
         if self.depth.is_inside or len(processes) == 1 or not self._is_of_this_world(client):
             return
-        page, scope = self.recorder.page, program_scope(*_users_line())
+        page, scope = self.recorder.page, program_scope(*self.recorder.users_line())
         page.reach(page.group(tuple(sorted(processes)), 0, scope), next(self.starts))
 
     def _wrap(self, owner: Any, name: str, describe: Describe) -> None:  # noqa: ANN401 - jax's
@@ -285,14 +284,6 @@ def _described(describe: Describe, args: tuple[Any, ...], kwargs: dict[str, Any]
         return describe(*args, **kwargs)
     except Exception:  # noqa: BLE001 - an error in recording is no error of the test
         return None
-
-
-def _users_line() -> tuple[str, int]:
-    """Return the file and line that the user's innermost frame is at."""
-    frame = sys._getframe(1)  # noqa: SLF001 - inspect is 100 times slower
-    while frame.f_back is not None and is_library(frame.f_code.co_filename):
-        frame = frame.f_back
-    return frame.f_code.co_filename, frame.f_lineno
 
 
 def _shapes(tree: object) -> str:

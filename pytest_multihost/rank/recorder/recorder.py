@@ -56,6 +56,7 @@ class Recorder:
     _codes: list[CodeType] = field(default_factory=list)
     _library: set[int] = field(default_factory=set)
     _places: dict[tuple[int, int], Where] = field(default_factory=dict)
+    _files: dict[int, str] = field(default_factory=dict)
     _thread: _Thread = field(default_factory=_Thread)
 
     def enter(self, path: Path, rank: int, size: int) -> None:
@@ -161,6 +162,11 @@ class Recorder:
             raise
         self.end(at)
 
+    def users_line(self) -> tuple[str, int]:
+        """Return the file and line that the user's innermost frame is at; empty if not known."""
+        file, line, _ = self._where(2)
+        return self._files[file] if file else "", line
+
     def _where(self, depth: int) -> Where:
         """Return the line that the user's innermost frame is at, `depth` frames up or further.
 
@@ -194,5 +200,6 @@ class Recorder:
             return None
         file, function = self.page.text(code.co_filename), self.page.text(code.co_name)
         where = file, frame.f_lineno or 0, function
+        self._files[file] = code.co_filename
         self._places[id(code), frame.f_lasti] = where
         return where
