@@ -111,6 +111,7 @@ class Watchdog:
     _progress_s: float = 0.0
     _stopped_s: dict[int, float] = field(default_factory=dict)
     _looked_s: float = 0.0
+    _clashed: bool = False
 
     def look(self, now: float, facts: Sequence[RankFacts], *, deadline_s: float) -> Ground | None:
         """Look at the ranks; return what shows that the world hangs, if anything does."""
@@ -134,9 +135,10 @@ class Watchdog:
             return "proof"
         if self._has_long_been_stopped(now, has_progressed=has_progressed):
             return "stopped"
-        if has_progressed or now < self._progress_s + QUIET_S:
-            return None
-        return "mismatch" if self._clashes(moment, facts, deadline_s) else None
+        is_quiet = not has_progressed and now >= self._progress_s + QUIET_S
+        was, self._clashed = self._clashed, is_quiet and self._clashes(moment, facts, deadline_s)
+        # Seen twice: a limit that strikes between a glance and the closer look is not seen there.
+        return "mismatch" if was and self._clashed else None
 
     def _pause_s(self, now: float) -> float:
         """Return how long to wait with the next look: a window that ends sooner is not let pass."""
