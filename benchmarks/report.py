@@ -18,18 +18,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pytest_multihost.analysis.outcome import Symptoms
-from pytest_multihost.analysis.record import Attempt, verdict
-from pytest_multihost.analysis.telling import Telling
-from pytest_multihost.explain import facts_of, judge_world
+from pytest_multihost.blame.build_diagnosis import Telling
+from pytest_multihost.blame.judge_world import judge_world
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.sighting import RankSighting, Sighting
+from pytest_multihost.model.snapshot import RankSighting, Sighting
 from pytest_multihost.model.stack import Dump, Frame
-from pytest_multihost.reporting.artifacts import write_attempt, write_facts
-from pytest_multihost.reporting.html.story import Story
-from pytest_multihost.reporting.html.write import write_index, write_page
+from pytest_multihost.outcome.judge import Symptoms
+from pytest_multihost.report.artifacts import write_attempt, write_facts
+from pytest_multihost.report.facts_file import facts_of
+from pytest_multihost.report.html.story import Story
+from pytest_multihost.report.html.write import write_index, write_page
+from pytest_multihost.report.verdict_record import Attempt, verdict
 from pytest_multihost.testing import make_dump, make_spec
 
 ROOT = "/home/u/project"

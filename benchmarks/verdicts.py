@@ -15,8 +15,8 @@ import figures
 import projects
 from figures import FailedError, Section, Turns, spread_text
 
-from pytest_multihost.analysis.tree import merge_stacks
-from pytest_multihost.explain import judge_again
+from pytest_multihost.report.facts_file import judge_again
+from pytest_multihost.report.text.tree import merge_stacks
 
 WORLDS: Sequence[tuple[str, int]] = (
     ("none", 4),

@@ -13,21 +13,21 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_multihost.analysis.facts import RankFacts, advance, describe_exit
-from pytest_multihost.analysis.planned import continued_by_plan, pending_actions
-from pytest_multihost.analysis.ranks import rank_set
-from pytest_multihost.analysis.stacks import with_stacks
+from pytest_multihost.blame.add_stacks import with_stacks
 from pytest_multihost.launch.exchange import Answers, Exchange
 from pytest_multihost.launch.protocol import CALM, Launcher, RunningWorld, fault_index
-from pytest_multihost.launch.wire import Frame
+from pytest_multihost.launch.wire.frame import Frame
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.fault import disturbs_network
+from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.model.result import Ending, WorldResult
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import Dump
+from pytest_multihost.outcome.pending_faults import continued_by_plan, pending_actions
+from pytest_multihost.outcome.rank_facts import RankFacts, advance, describe_exit
 from pytest_multihost.watch.clock import Clock
-from pytest_multihost.watch.watch import NoWatch, Observed, Watch
+from pytest_multihost.watch.interface import NoWatch, Observed, Watch
 
 AFTER_DEATH_S = 0.75
 """How long ranks may go on after one has died, to tell what they saw of it."""

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_multihost.launch.wire import Frame
+from pytest_multihost.launch.wire.frame import Frame
 
 Key = tuple[str, str, int]
 """Operation, its name, and how often the rank had entered it before, in this part of the test."""

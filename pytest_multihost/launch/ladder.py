@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_multihost.launch.launcher import ServerLauncher
 from pytest_multihost.launch.protocol import Share
-from pytest_multihost.launch.world import LaunchedWorld
+from pytest_multihost.launch.server.launcher import ServerLauncher
+from pytest_multihost.launch.server.world import LaunchedWorld
 from pytest_multihost.model.errors import LaunchError, UnsoundForkError
 from pytest_multihost.model.spec import WorldSpec
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.operation import Operations
-from pytest_multihost.model.sighting import Sighting
+from pytest_multihost.model.snapshot import Sighting
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import Dump
 

@@ -14,18 +14,18 @@ import pytest
 
 from pytest_multihost import hookspecs
 from pytest_multihost.pytest_plugin import interop
-from pytest_multihost.pytest_plugin.attach_options import (
+from pytest_multihost.pytest_plugin.attach.options import (
     ATTACHED_PLUGIN,
     add_attach_option,
     is_attached,
 )
-from pytest_multihost.pytest_plugin.errand import errand
 from pytest_multihost.pytest_plugin.fixtures import (
     asks_for_store,
     object_store,
     shared_tmp_path,
     world,
 )
+from pytest_multihost.pytest_plugin.launching.process_role import errand
 from pytest_multihost.pytest_plugin.marks import (
     EXPECT_SIGNATURE,
     NO_SIGNATURE,
@@ -35,7 +35,7 @@ from pytest_multihost.pytest_plugin.marks import (
 )
 from pytest_multihost.pytest_plugin.namesake import check_package
 from pytest_multihost.pytest_plugin.options import add_options, read_defaults
-from pytest_multihost.pytest_plugin.tally import TALLY, Tally, require_worlds, summarize
+from pytest_multihost.pytest_plugin.results.tally import TALLY, Tally, require_worlds, summarize
 
 if TYPE_CHECKING:
     from pytest_multihost.backends.backend import Backend
@@ -61,7 +61,7 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Start the backend of a rank that is an interpreter of its own."""
     if (task := errand()) is not None:
-        from pytest_multihost.pytest_plugin.remote import start_early
+        from pytest_multihost.pytest_plugin.launching.remote import start_early
 
         start_early(task, early_config)
 
@@ -70,11 +70,11 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Calm down an interpreter that works for a controller."""
     if (task := errand()) is not None:
-        from pytest_multihost.pytest_plugin.remote import calm_down
+        from pytest_multihost.pytest_plugin.launching.remote import calm_down
 
         calm_down(task, config)
     elif is_attached(config):
-        from pytest_multihost.pytest_plugin.attach import take_place
+        from pytest_multihost.pytest_plugin.attach.plugin import take_place
 
         take_place(config)
 
@@ -87,7 +87,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", EXPECT_SIGNATURE)
     config.stash[TALLY] = Tally(read_defaults(config))
     if is_attached(config):
-        from pytest_multihost.pytest_plugin.attach import attach
+        from pytest_multihost.pytest_plugin.attach.plugin import attach
 
         attach(config)
 
@@ -109,7 +109,7 @@ def pytest_collection_finish(session: pytest.Session) -> Generator[None]:
     """Take over the multihost items when everybody else has seen the final list."""
     yield
     if (task := errand()) is not None:
-        from pytest_multihost.pytest_plugin.remote import serve_or_live
+        from pytest_multihost.pytest_plugin.launching.remote import serve_or_live
 
         serve_or_live(task, session)
     defaults = session.config.stash[TALLY].defaults
@@ -130,13 +130,13 @@ def pytest_collection_finish(session: pytest.Session) -> Generator[None]:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Say loudly when worlds were asked for and none ran."""
     if (task := errand()) is not None:
-        from pytest_multihost.pytest_plugin.remote import give_up
+        from pytest_multihost.pytest_plugin.launching.remote import give_up
 
         give_up(task)
     tally = session.config.stash[TALLY]
     require_worlds(tally, session)
     if tally.ran:
-        from pytest_multihost.pytest_plugin.pages import report_on_run
+        from pytest_multihost.pytest_plugin.results.pages import report_on_run
 
         report_on_run(session.config, tally)
 
@@ -156,7 +156,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     tally = terminalreporter.config.stash[TALLY]
     summarize(terminalreporter, tally)
     if os.environ.get("GITHUB_ACTIONS") == "true":
-        from pytest_multihost.pytest_plugin.actions import tell_workflow
+        from pytest_multihost.pytest_plugin.results.github_actions import tell_workflow
 
         tell_workflow(terminalreporter, tally)
 

@@ -9,9 +9,9 @@ from typing import Any, get_args
 
 import pytest
 
-from pytest_multihost.analysis.outcome import Finding
-from pytest_multihost.analysis.ranks import rank_set
 from pytest_multihost.model.diagnosis import Diagnosis, Kind
+from pytest_multihost.model.rank_set import rank_set
+from pytest_multihost.outcome.judge import Finding
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import pytest
 from pytest_multihost.model.errors import NoWorldError
 
 if TYPE_CHECKING:
-    from pytest_multihost.nemesis.object_store import ObjectStore
+    from pytest_multihost.nemesis.object_store.store import ObjectStore
     from pytest_multihost.rank.world import World
 
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.pytest_plugin.tally import TALLY
+from pytest_multihost.pytest_plugin.results.tally import TALLY
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:  # noqa: ANN401 - xdist's WorkerController
     """Tell an xdist worker which run it belongs to and how pytest was called."""
-    from pytest_multihost.reporting.artifacts import new_run_id
+    from pytest_multihost.report.artifacts import new_run_id
 
     tally = node.config.stash[TALLY]
     tally.run_id = tally.run_id or new_run_id()

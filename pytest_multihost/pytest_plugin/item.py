@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from pytest_multihost.pytest_plugin._compat import TerminalRepr
-from pytest_multihost.pytest_plugin.report import (
+from pytest_multihost.pytest_plugin.launching.serving import FUNCTION, ORIGINAL
+from pytest_multihost.pytest_plugin.results.report import (
     add_output,
     add_properties,
     longrepr,
@@ -23,7 +24,6 @@ from pytest_multihost.pytest_plugin.report import (
     pass_on_warnings,
 )
 from pytest_multihost.pytest_plugin.run import RUN, Attempted
-from pytest_multihost.pytest_plugin.serving import FUNCTION, ORIGINAL
 
 ATTEMPTED = pytest.StashKey[Attempted]()
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import pytest
 
 from pytest_multihost.model.errors import NoWorldError
-from pytest_multihost.nemesis.object_store import ObjectStore, serving, why_no_store
+from pytest_multihost.nemesis.object_store.store import ObjectStore, serving, why_no_store
 
 VARIABLE = "PYTEST_MULTIHOST_OBJECT_STORE"
 """Holds the endpoint, for ranks and whatever they start."""

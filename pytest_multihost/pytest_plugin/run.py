@@ -13,18 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.analysis.fired import demand_fired
-from pytest_multihost.analysis.outcome import Finding
-from pytest_multihost.analysis.page import tree_lines
-from pytest_multihost.analysis.passed import points_lines
-from pytest_multihost.analysis.record import Attempt, verdict
-from pytest_multihost.analysis.symptoms import Symptoms
-from pytest_multihost.analysis.telling import Telling
 from pytest_multihost.backends.backend import Backend
 from pytest_multihost.backends.registry import find
+from pytest_multihost.blame.build_diagnosis import Telling
+from pytest_multihost.blame.judge_world import judge_world
 from pytest_multihost.engine import Surroundings, run_world
-from pytest_multihost.explain import facts_of, judge_world
-from pytest_multihost.launch.containers_launcher import ContainerLauncher
+from pytest_multihost.launch.docker.launcher import ContainerLauncher
 from pytest_multihost.launch.ladder import Ladder
 from pytest_multihost.launch.throttle import place_count, places
 from pytest_multihost.model.diagnosis import Diagnosis
@@ -33,34 +27,41 @@ from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.nemesis.aftermath import settle
-from pytest_multihost.pytest_plugin.attach_state import launcher_of, others_of, ranks_here, sites_of
-from pytest_multihost.pytest_plugin.containers import open_ladder
-from pytest_multihost.pytest_plugin.disturbing import Disturbing, read_disturbing
+from pytest_multihost.outcome.fault_firings import demand_fired
+from pytest_multihost.outcome.fault_points import points_lines
+from pytest_multihost.outcome.judge import Finding
+from pytest_multihost.outcome.symptoms import Symptoms
+from pytest_multihost.pytest_plugin.attach.state import launcher_of, others_of, ranks_here, sites_of
 from pytest_multihost.pytest_plugin.expect import Expectation, apply, expectation
-from pytest_multihost.pytest_plugin.hosts import why_no_hosts
-from pytest_multihost.pytest_plugin.launching import Launching
-from pytest_multihost.pytest_plugin.live import LiveLine, LiveOutput, write_through
+from pytest_multihost.pytest_plugin.fault_settings import Disturbing, read_disturbing
+from pytest_multihost.pytest_plugin.launching.containers import open_ladder
+from pytest_multihost.pytest_plugin.launching.hosts import why_no_hosts
+from pytest_multihost.pytest_plugin.launching.launching import Launching
+from pytest_multihost.pytest_plugin.launching.needs import Need, launch_problems, need_of
+from pytest_multihost.pytest_plugin.launching.serving import offered_backends, plain_nodeid
 from pytest_multihost.pytest_plugin.marks import scalars, wanted
-from pytest_multihost.pytest_plugin.needs import Need, launch_problems, need_of
 from pytest_multihost.pytest_plugin.options import Defaults
-from pytest_multihost.pytest_plugin.pages import report_on
+from pytest_multihost.pytest_plugin.results.live import LiveLine, LiveOutput, write_through
+from pytest_multihost.pytest_plugin.results.pages import report_on
+from pytest_multihost.pytest_plugin.results.tally import Tally
 from pytest_multihost.pytest_plugin.scratch import environment, make_scratch, tidy
-from pytest_multihost.pytest_plugin.serving import offered_backends, plain_nodeid
-from pytest_multihost.pytest_plugin.tally import Tally
-from pytest_multihost.pytest_plugin.watching import (
+from pytest_multihost.pytest_plugin.watchdog_settings import (
     Watched,
     dump_healed,
     keep_alive,
     warn_of,
     watch_on,
 )
-from pytest_multihost.reporting.artifacts import (
+from pytest_multihost.report.artifacts import (
     RunFolder,
     new_run_id,
     open_run,
     write_attempt,
     write_facts,
 )
+from pytest_multihost.report.facts_file import facts_of
+from pytest_multihost.report.text.page import tree_lines
+from pytest_multihost.report.verdict_record import Attempt, verdict
 from pytest_multihost.watch.clock import MonotonicClock
 from pytest_multihost.watch.watchdog import Watchdog
 

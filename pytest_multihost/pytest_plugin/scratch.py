@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.launch.hosts import FOLDER
+from pytest_multihost.launch.netns.network import FOLDER
 from pytest_multihost.model.spec import WorldSpec
 
 

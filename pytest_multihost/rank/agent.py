@@ -24,13 +24,15 @@ from _pytest.runner import runtestprotocol
 from _pytest.skipping import xfailed_key
 
 from pytest_multihost.backends.backend import Backend
-from pytest_multihost.launch.wire import Channel
+from pytest_multihost.launch.wire.frame import Channel
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.nemesis.registry import by_name
 from pytest_multihost.rank.arming import arm, come_late
 from pytest_multihost.rank.arming import start as start_faults
 from pytest_multihost.rank.clock import now
+from pytest_multihost.rank.controller import Teller
 from pytest_multihost.rank.coverage import save_coverage
+from pytest_multihost.rank.detach_pytest import forget_setup, tie, untie
 from pytest_multihost.rank.examples import agree_on_examples
 from pytest_multihost.rank.hygiene import put_in_order
 from pytest_multihost.rank.points import Points
@@ -42,8 +44,6 @@ from pytest_multihost.rank.records import (
     shortened,
     warning_record,
 )
-from pytest_multihost.rank.teller import Teller
-from pytest_multihost.rank.ties import forget_setup, tie, untie
 from pytest_multihost.rank.world import World, enter_world
 
 FindItem = Callable[[str], pytest.Item]

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from pytest_multihost.backends.backend import Backend
 from pytest_multihost.launch.exchange import split
-from pytest_multihost.launch.wire import Channel, Frame
+from pytest_multihost.launch.wire.frame import Channel, Frame
 from pytest_multihost.model.errors import NoWorldError, WorldBrokenError
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.rank.clock import now

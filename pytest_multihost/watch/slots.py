@@ -24,10 +24,10 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any, get_args
 
-from pytest_multihost.analysis.ranks import spans
 from pytest_multihost.model.operation import GroupKey, Operation, OperationKind, Operations
+from pytest_multihost.model.rank_set import spans
 from pytest_multihost.model.stack import Frame
-from pytest_multihost.watch.shared import call_in_children, new_map, nowhere
+from pytest_multihost.watch.shared_memory import call_in_children, new_map, nowhere
 
 RECORDS = 1024
 """How many operations of a rank are remembered."""

@@ -15,19 +15,22 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from pytest_multihost.analysis.awaited import Awaited, find_awaited
-from pytest_multihost.analysis.clashes import clashing, give_up
-from pytest_multihost.analysis.cuts import severed
-from pytest_multihost.analysis.facts import RankFacts
-from pytest_multihost.analysis.labels import lock_holders, main_labels
-from pytest_multihost.analysis.moment import Moment
-from pytest_multihost.analysis.standings import quick_standings
+from pytest_multihost.blame.awaited import Awaited, find_awaited
+from pytest_multihost.blame.mismatches import clashing, give_up
+from pytest_multihost.blame.partition_blame import severed
+from pytest_multihost.blame.rank_states import quick_standings
 from pytest_multihost.model.fault import disturbs_network
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.process import NEVER, Look
-from pytest_multihost.model.sighting import RankSighting, Sighting, Why
+from pytest_multihost.model.snapshot import RankSighting, Sighting, Why
 from pytest_multihost.model.spec import WorldSpec
-from pytest_multihost.watch.closely import (
+from pytest_multihost.outcome.rank_facts import RankFacts
+from pytest_multihost.proof.labels import lock_holders, main_labels
+from pytest_multihost.proof.snapshot import Moment
+from pytest_multihost.watch.interface import Ground, Observed
+from pytest_multihost.watch.kernel.descriptors import Ours
+from pytest_multihost.watch.kernel.proc import ProcWatch
+from pytest_multihost.watch.probes.deep_probe import (
     is_unclear,
     seen_closely,
     with_flight,
@@ -35,12 +38,9 @@ from pytest_multihost.watch.closely import (
     with_native,
     with_sockets,
 )
-from pytest_multihost.watch.descriptors import Ours
-from pytest_multihost.watch.native import native_threads
-from pytest_multihost.watch.proc import ProcWatch
-from pytest_multihost.watch.seeker import Proc, Seeker, has_woken, still
+from pytest_multihost.watch.probes.native import native_threads
+from pytest_multihost.watch.proof_search import Proc, Seeker, has_woken, still
 from pytest_multihost.watch.slots import glimpse_slots, read_slots, slots_path
-from pytest_multihost.watch.watch import Ground, Observed
 
 LOOK_S = 0.25
 """How often the world is looked at."""

@@ -29,7 +29,7 @@ from pytest_multihost.model.operation import FLIGHT_SCOPE, Operation, Operations
 from pytest_multihost.rank.recorder.recorder import Recorder
 from pytest_multihost.rank.recorder.torch import install
 from pytest_multihost.rank.recorder.torch_flight import THREAD_NAME
-from pytest_multihost.watch.flight import ask, flight_path, read_flight
+from pytest_multihost.watch.probes.flight_recorder import ask, flight_path, read_flight
 from pytest_multihost.watch.slots import RECORDS, SlotPage, read_slots, slots_path
 
 pytestmark = [

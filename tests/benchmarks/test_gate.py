@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.watch.proc import ProcWatch
+from pytest_multihost.watch.kernel.proc import ProcWatch
 
 SIZES = (2, 8)
 

@@ -12,13 +12,13 @@ from typing import Any
 import psutil
 import pytest
 
-from pytest_multihost.launch.containers import is_orphaned, outermost
-from pytest_multihost.launch.containers_world import JoinedWorld
+from pytest_multihost.launch.docker.containers import is_orphaned, outermost
+from pytest_multihost.launch.docker.world import JoinedWorld
 from pytest_multihost.launch.protocol import Ending
-from pytest_multihost.launch.wire import Frame
+from pytest_multihost.launch.wire.frame import Frame
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.event import Event
-from pytest_multihost.pytest_plugin.containers import _CARRIED
+from pytest_multihost.pytest_plugin.launching.containers import _CARRIED
 
 BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.analysis.facts import RankFacts
 from pytest_multihost.engine import BREATH_S, LATE_S
+from pytest_multihost.outcome.rank_facts import RankFacts
 from pytest_multihost.testing import Step, well_behaved
-from pytest_multihost.watch.watch import Ground, Observed
+from pytest_multihost.watch.interface import Ground, Observed
 
 Run = Callable[..., Any]
 HANGS = [*well_behaved(0, stays_in="call"), *well_behaved(1, stays_in="call")]

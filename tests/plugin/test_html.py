@@ -30,7 +30,7 @@ def test_passes(world):
 
 def command(*args: object, **changes: str) -> subprocess.CompletedProcess[str]:
     """Run the console script's module."""
-    line = [sys.executable, "-m", "pytest_multihost.command", *map(str, args)]
+    line = [sys.executable, "-m", "pytest_multihost.command.main", *map(str, args)]
     environment = {**os.environ, **changes}
     return subprocess.run(
         line, capture_output=True, text=True, check=False, timeout=60, env=environment

@@ -17,13 +17,13 @@ from typing import TypeVar
 
 import pytest
 
-from pytest_multihost.launch.hosts import Change, HostNetwork, make_network
-from pytest_multihost.launch.hosts_child import in_child
+from pytest_multihost.launch.netns.child import in_child
+from pytest_multihost.launch.netns.network import Change, HostNetwork, make_network
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.hosts import BRIDGE_ADDRESS, all_hosts
-from pytest_multihost.watch.descriptors import Ours, Tables
-from pytest_multihost.watch.sockets import inet_sockets, unix_sockets
-from pytest_multihost.watch.tasks import entries, link
+from pytest_multihost.watch.kernel.descriptors import Ours, Tables
+from pytest_multihost.watch.kernel.sockets import inet_sockets, unix_sockets
+from pytest_multihost.watch.kernel.tasks import entries, link
 
 HOSTS = all_hosts("netns", 3)
 TCP = 6
@@ -338,9 +338,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from pytest_multihost.launch.hosts import Change
-from pytest_multihost.launch.launcher import ServerLauncher
-from pytest_multihost.launch.starting import fork_server
+from pytest_multihost.launch.netns.network import Change
+from pytest_multihost.launch.server.launcher import ServerLauncher
+from pytest_multihost.launch.server.start import fork_server
 from pytest_multihost.testing import make_spec
 
 def live(spec, channel):
@@ -532,7 +532,7 @@ def test_a_network_ends_with_whoever_holds_it(tmp_path: Path) -> None:
     """SIGKILL: nobody cleans up, and nothing has a name under which it would stay."""
     program = (
         "import sys, time; from pathlib import Path\n"
-        "from pytest_multihost.launch.hosts import make_network\n"
+        "from pytest_multihost.launch.netns.network import make_network\n"
         "from pytest_multihost.model.hosts import all_hosts\n"
         "network = make_network(all_hosts('netns', 3), Path(sys.argv[1]))\n"
         "print(*network.names, flush=True); time.sleep(600)\n"

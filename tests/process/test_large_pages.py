@@ -11,7 +11,7 @@ import pytest
 PROGRAM = """
 import mmap, re
 from pathlib import Path
-from pytest_multihost.launch.large_pages import use_large_pages
+from pytest_multihost.launch.server.large_pages import use_large_pages
 
 def kilobytes(name):
     told = Path("/proc/self/smaps_rollup").read_text()

@@ -15,10 +15,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pytest_multihost.analysis.native import operation_of, plain
+from pytest_multihost.blame.native_operations import operation_of, plain
 from pytest_multihost.model.operation import Operation
-from pytest_multihost.watch import native, native_reader
-from pytest_multihost.watch.native import native_threads
+from pytest_multihost.watch.probes import native, native_reader
+from pytest_multihost.watch.probes.native import native_threads
 
 pytest.importorskip("pystack")
 

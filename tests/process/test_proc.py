@@ -21,17 +21,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pytest_multihost.analysis.labels import lock_holders, main_labels
-from pytest_multihost.analysis.moment import Moment
-from pytest_multihost.analysis.proof import Search
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.process import Look
-from pytest_multihost.watch.descriptors import Ours
-from pytest_multihost.watch.proc import ProcWatch
-from pytest_multihost.watch.seeker import Seeker
-from pytest_multihost.watch.sockets import inet_sockets, inet_sockets_from
-from pytest_multihost.watch.symbols import symbols
-from pytest_multihost.watch.tasks import Stat
+from pytest_multihost.proof.labels import lock_holders, main_labels
+from pytest_multihost.proof.prove import Search
+from pytest_multihost.proof.snapshot import Moment
+from pytest_multihost.watch.kernel.descriptors import Ours
+from pytest_multihost.watch.kernel.elf import symbols
+from pytest_multihost.watch.kernel.proc import ProcWatch
+from pytest_multihost.watch.kernel.sockets import inet_sockets, inet_sockets_from
+from pytest_multihost.watch.kernel.tasks import Stat
+from pytest_multihost.watch.proof_search import Seeker
 
 DEADLINE_S = 60.0
 LOOKS = 10

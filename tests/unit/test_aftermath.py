@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 
 from pytest_multihost import faults
-from pytest_multihost.analysis.fired import firings
-from pytest_multihost.analysis.planned import frozen_for_good
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.result import WorldResult
@@ -20,7 +18,9 @@ from pytest_multihost.nemesis.files import matcher
 from pytest_multihost.nemesis.io_shim import shim
 from pytest_multihost.nemesis.io_shim.page import IoPage, IoRule
 from pytest_multihost.nemesis.slow_files import NOBODYS, io_rules, page_path, spared
-from pytest_multihost.pytest_plugin.needs import launch_problems, need_of
+from pytest_multihost.outcome.fault_firings import firings
+from pytest_multihost.outcome.pending_faults import frozen_for_good
+from pytest_multihost.pytest_plugin.launching.needs import launch_problems, need_of
 from pytest_multihost.testing import make_spec
 
 SLOW = faults.slow_io(rank=1, seconds=1)

@@ -18,12 +18,8 @@ from types import FrameType
 
 import pytest
 
-from pytest_multihost.launch.attach_files import pack, write_files
-from pytest_multihost.launch.attach_meeting import find_point, given_secret, letter_path, listen
-from pytest_multihost.launch.attach_place import Place
-from pytest_multihost.launch.attach_stream import Party, SealedStream, undisturbed
-from pytest_multihost.launch.attach_world import share_out
-from pytest_multihost.launch.handshake import (
+from pytest_multihost.launch.attach.files import pack, write_files
+from pytest_multihost.launch.attach.handshake import (
     Meeting,
     Opener,
     RefusedError,
@@ -33,7 +29,11 @@ from pytest_multihost.launch.handshake import (
     new_nonce,
     read_greeting,
 )
-from pytest_multihost.launch.wire import Frame
+from pytest_multihost.launch.attach.launcher_env import Place
+from pytest_multihost.launch.attach.rendezvous import find_point, given_secret, letter_path, listen
+from pytest_multihost.launch.attach.stream import Party, SealedStream, undisturbed
+from pytest_multihost.launch.attach.world import share_out
+from pytest_multihost.launch.wire.frame import Frame
 from pytest_multihost.model.errors import LaunchError, SettingError
 
 SECRET = b"correct horse battery staple"
@@ -275,7 +275,7 @@ def test_a_signal_in_the_middle_of_a_frame_sends_nothing_twice(pair) -> None:
 
     def interrupt(_: int, frame: FrameType | None) -> None:
         nonlocal interrupted
-        while frame is not None and not frame.f_code.co_filename.endswith("attach_stream.py"):
+        while frame is not None and not frame.f_code.co_filename.endswith("attach/stream.py"):
             frame = frame.f_back
         if frame is not None:
             interrupted += 1

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.analysis.moment import Moment
-from pytest_multihost.analysis.proof import blockers
 from pytest_multihost.model.process import NEVER, Descriptor, Look, Process, Thread
-from pytest_multihost.pytest_plugin.attach_items import first_difference
-from pytest_multihost.pytest_plugin.attach_looks import Elsewhere, from_json, join, to_json
+from pytest_multihost.proof.prove import blockers
+from pytest_multihost.proof.snapshot import Moment
+from pytest_multihost.pytest_plugin.attach.items import first_difference
+from pytest_multihost.pytest_plugin.attach.merge import Elsewhere, from_json, join, to_json
 from pytest_multihost.watch.slots import SlotPage, read_slots, shift
 
 PID = 50

@@ -6,10 +6,10 @@ import math
 
 import pytest
 
-from pytest_multihost.analysis.clashes import clashing, give_up
-from pytest_multihost.analysis.moment import Moment
+from pytest_multihost.blame.mismatches import clashing, give_up
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.process import Look, Process, Thread
+from pytest_multihost.proof.snapshot import Moment
 
 DEADLINE_S = 60.0
 TORCH = ("/x/site-packages/torch/lib/libtorch_cpu.so",)

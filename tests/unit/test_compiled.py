@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost import compiled
+from pytest_multihost.nemesis.io_shim import compiled
 
 
 @pytest.fixture

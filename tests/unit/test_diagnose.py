@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.analysis.diagnose import Cause, find_causes
-from pytest_multihost.analysis.waits import Standing, graph_of
+from pytest_multihost.blame.diagnose import Cause, find_causes
+from pytest_multihost.blame.wait_graph import Standing, graph_of
 from pytest_multihost.model.operation import Operation
 
 ALL = (0, 1, 2, 3)

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.analysis.excuses import judge_with_excuses
-from pytest_multihost.analysis.symptoms import Symptoms
+from pytest_multihost.blame.masked_timeouts import judge_with_excuses
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.sighting import RankSighting, Sighting
+from pytest_multihost.model.snapshot import RankSighting, Sighting
+from pytest_multihost.outcome.symptoms import Symptoms
 from pytest_multihost.testing import exited, make_spec, raised, report, well_behaved
 
 LIMIT = "RuntimeError: timed out"

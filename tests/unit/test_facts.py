@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_multihost.analysis.facts import RankFacts, describe_exit, fold
 from pytest_multihost.model.event import Event, ExitStatus
+from pytest_multihost.outcome.rank_facts import RankFacts, describe_exit, fold
 from pytest_multihost.testing import exited, raised, report
 
 BOOM = raised("ValueError: boom")

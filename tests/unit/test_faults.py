@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_multihost import at, faults
-from pytest_multihost.analysis.planned import continued_by_plan, pending_actions
-from pytest_multihost.launch.pauses import Pauses
+from pytest_multihost.launch.server.pauses import Pauses
 from pytest_multihost.model.errors import SettingError
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.fault import Fault, resolve
@@ -22,6 +21,7 @@ from pytest_multihost.nemesis.files import matcher
 from pytest_multihost.nemesis.problems import conflicts, fault_problems
 from pytest_multihost.nemesis.registry import BUILT_IN, by_name
 from pytest_multihost.nemesis.targets import find_problem, load
+from pytest_multihost.outcome.pending_faults import continued_by_plan, pending_actions
 from pytest_multihost.rank.calls import watch_calls
 from pytest_multihost.testing import make_spec
 

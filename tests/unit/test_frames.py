@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 import pytest_multihost
-from pytest_multihost.analysis.frames import (
+from pytest_multihost.model.stack import Frame
+from pytest_multihost.model.user_code import (
     innermost_user_frame,
     is_library,
     relative_to,
     short_path,
 )
-from pytest_multihost.model.stack import Frame
 
 OURS = str(Path(pytest_multihost.__file__).parent)
 SITE = "/opt/venv/lib/python3.11/site-packages"

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from pytest_multihost.launch.hosts import Change
-from pytest_multihost.launch.hosts_refusal import refusal, remedy
+from pytest_multihost.launch.netns.network import Change
+from pytest_multihost.launch.netns.refusal import refusal, remedy
 from pytest_multihost.model.errors import SettingError
 from pytest_multihost.model.hosts import (
     BRIDGE_ADDRESS,
@@ -22,7 +22,7 @@ from pytest_multihost.model.hosts import (
 from pytest_multihost.model.spec import RankSpec, WorldSpec
 from pytest_multihost.rank.environment import rank_variables
 from pytest_multihost.testing import make_spec
-from pytest_multihost.watch.sockets import Inet
+from pytest_multihost.watch.kernel.sockets import Inet
 
 
 def world(size: int, hosts: str) -> WorldSpec:

@@ -14,27 +14,27 @@ from typing import Any, get_args
 
 import pytest
 
-from pytest_multihost.analysis.record import Attempt, verdict
-from pytest_multihost.analysis.symptoms import Symptoms
-from pytest_multihost.analysis.telling import Telling
-from pytest_multihost.explain import judge_world
+from pytest_multihost.blame.build_diagnosis import Telling
+from pytest_multihost.blame.judge_world import judge_world
 from pytest_multihost.model.diagnosis import DetectedBy, Kind
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.sighting import RankSighting, Sighting
+from pytest_multihost.model.snapshot import RankSighting, Sighting
 from pytest_multihost.model.stack import Frame, NativeThread, ThreadStack
 from pytest_multihost.model.verdict import Outcome
-from pytest_multihost.reporting.html import timeline as timelines
-from pytest_multihost.reporting.html.axis import Stretch, stretches
-from pytest_multihost.reporting.html.clean import Log, as_shown
-from pytest_multihost.reporting.html.index import run_page
-from pytest_multihost.reporting.html.markup import data_block, element, plain
-from pytest_multihost.reporting.html.page import Assets, attempt_page
-from pytest_multihost.reporting.html.story import Story, rows
-from pytest_multihost.reporting.html.words import GROUNDS, MEANINGS, NEXT, OUTCOMES
-from pytest_multihost.reporting.html.write import write_index, write_page
+from pytest_multihost.outcome.symptoms import Symptoms
+from pytest_multihost.report.html import timeline as timelines
+from pytest_multihost.report.html.axis import Stretch, stretches
+from pytest_multihost.report.html.clean import Log, as_shown
+from pytest_multihost.report.html.index import run_page
+from pytest_multihost.report.html.markup import data_block, element, plain
+from pytest_multihost.report.html.page import Assets, attempt_page
+from pytest_multihost.report.html.story import Story, rows
+from pytest_multihost.report.html.words import GROUNDS, MEANINGS, NEXT, OUTCOMES
+from pytest_multihost.report.html.write import write_index, write_page
+from pytest_multihost.report.verdict_record import Attempt, verdict
 from pytest_multihost.testing import make_dump, make_spec, raised, report
 
 ROOT = "/home/u/project"

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.analysis.instructions import BYTES, is_call
-from pytest_multihost.analysis.owners import is_interpreter
-from pytest_multihost.watch.memory import Memory
+from pytest_multihost.proof.instructions import BYTES, is_call
+from pytest_multihost.proof.thread_owners import is_interpreter
+from pytest_multihost.watch.kernel.memory import Memory
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from pytest_multihost.analysis.calls import CALLS, limit_of
-from pytest_multihost.analysis.labels import label, lock_holders, main_labels
 from pytest_multihost.model.process import Look, Process, Thread
+from pytest_multihost.proof.labels import label, lock_holders, main_labels
+from pytest_multihost.proof.system_calls import CALLS, limit_of
 
 
 def thread(call: str = "futex", **changes: object) -> Thread:

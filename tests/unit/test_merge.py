@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_multihost.analysis.merge import StackGroup, group_by_main_stack, parse_faulthandler
+from pytest_multihost.blame.merge_dumps import StackGroup, group_by_main_stack, parse_faulthandler
 from pytest_multihost.model.stack import Dump, Frame, ThreadStack
 from pytest_multihost.testing import make_dump
 

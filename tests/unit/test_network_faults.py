@@ -11,13 +11,11 @@ from typing import Any
 import pytest
 
 from pytest_multihost import at, faults
-from pytest_multihost.analysis.cuts import as_cut, cut_words, severed
-from pytest_multihost.analysis.diagnose import Cause, find_causes
-from pytest_multihost.analysis.moment import Moment
-from pytest_multihost.analysis.proof import blockers
-from pytest_multihost.analysis.waits import Standing
+from pytest_multihost.blame.diagnose import Cause, find_causes
+from pytest_multihost.blame.partition_blame import as_cut, cut_words, severed
+from pytest_multihost.blame.wait_graph import Standing
 from pytest_multihost.engine import Surroundings, run_world
-from pytest_multihost.launch.hosts_frames import MAX_QUEUE_S, Line
+from pytest_multihost.launch.netns.relay import MAX_QUEUE_S, Line
 from pytest_multihost.launch.protocol import fault_index, fault_token
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.fault import Fault
@@ -37,6 +35,8 @@ from pytest_multihost.nemesis.expression import parse_fault
 from pytest_multihost.nemesis.network import network_problems
 from pytest_multihost.nemesis.problems import fault_problems
 from pytest_multihost.nemesis.registry import BUILT_IN, by_name
+from pytest_multihost.proof.prove import blockers
+from pytest_multihost.proof.snapshot import Moment
 from pytest_multihost.testing import ManualClock, ScriptedLauncher, Step, make_spec, well_behaved
 
 KINDS = by_name([BUILT_IN])

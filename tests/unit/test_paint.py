@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.reporting.paint import painted
+from pytest_multihost.report.text.paint import painted
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 PAGE = (GOLDEN / "straggler.txt").read_text(encoding="utf-8").splitlines()

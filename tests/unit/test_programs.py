@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_multihost.analysis.programs import program_scope, with_members
+from pytest_multihost.blame.jit_groups import program_scope, with_members
 from pytest_multihost.model.operation import Operation
-from pytest_multihost.model.sighting import RankSighting
+from pytest_multihost.model.snapshot import RankSighting
 from pytest_multihost.model.stack import Frame
 
 ALL = (0, 1, 2)

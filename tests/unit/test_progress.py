@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_multihost.analysis.awaited import Awaited, find_awaited
-from pytest_multihost.analysis.facts import RankFacts
+from pytest_multihost.blame.awaited import Awaited, find_awaited
 from pytest_multihost.model.event import ExitStatus
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.stack import Frame
-from pytest_multihost.reporting.progress import awaited_text, erase, overlay, progress_text
+from pytest_multihost.outcome.rank_facts import RankFacts
+from pytest_multihost.report.text.progress import awaited_text, erase, overlay, progress_text
 
 GONE = ExitStatus(code=0, signal=None, cpu_s=0.1, peak_rss_bytes=1)
 

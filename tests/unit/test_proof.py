@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.analysis.moment import Moment
-from pytest_multihost.analysis.owners import is_idle, is_own, is_python, read_stack
-from pytest_multihost.analysis.proof import Search, blockers, stands_still
 from pytest_multihost.model.operation import OWN_SCOPE, Operation, Operations
 from pytest_multihost.model.process import Descriptor, Look, Process, Thread
-from pytest_multihost.watch import descriptors
-from pytest_multihost.watch.descriptors import Ours, Tables
-from pytest_multihost.watch.eventfds import with_holders
-from pytest_multihost.watch.futexes import can_be_opened
-from pytest_multihost.watch.memory import Mapping, Memory
-from pytest_multihost.watch.outsiders import Outsiders, eventfd_id
+from pytest_multihost.proof.prove import Search, blockers, stands_still
+from pytest_multihost.proof.snapshot import Moment
+from pytest_multihost.proof.thread_owners import is_idle, is_own, is_python, read_stack
+from pytest_multihost.watch.kernel import descriptors
+from pytest_multihost.watch.kernel.descriptors import Ours, Tables
+from pytest_multihost.watch.kernel.eventfds import with_holders
+from pytest_multihost.watch.kernel.foreign_handles import Outsiders, eventfd_id
+from pytest_multihost.watch.kernel.futexes import can_be_opened
+from pytest_multihost.watch.kernel.memory import Mapping, Memory
 
 DEADLINE_S = 160.0
 MAIN = 100

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.analysis.outcome import judge
-from pytest_multihost.analysis.record import Attempt, verdict
-from pytest_multihost.analysis.symptoms import Symptoms
 from pytest_multihost.engine import Surroundings, run_world
+from pytest_multihost.outcome.judge import judge
+from pytest_multihost.outcome.symptoms import Symptoms
+from pytest_multihost.report.verdict_record import Attempt, verdict
 from pytest_multihost.testing import (
     ManualClock,
     ScriptedLauncher,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost import compiled
+from pytest_multihost.nemesis.io_shim import compiled
 from pytest_multihost.rank.recorder.fast import build, library
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_multihost.analysis.stacks import with_stacks
-from pytest_multihost.model.sighting import Label, RankSighting, Sighting
+from pytest_multihost.blame.add_stacks import with_stacks
+from pytest_multihost.model.snapshot import Label, RankSighting, Sighting
 from pytest_multihost.model.stack import Dump
 
 

@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.analysis.diagnose import find_causes
-from pytest_multihost.analysis.outcome import judge
-from pytest_multihost.analysis.standings import counted_alike, standings_of
-from pytest_multihost.analysis.symptoms import Symptoms
-from pytest_multihost.analysis.waits import Standing
+from pytest_multihost.blame.diagnose import find_causes
+from pytest_multihost.blame.rank_states import counted_alike, standings_of
+from pytest_multihost.blame.wait_graph import Standing
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.operation import FLIGHT_SCOPE, GroupKey, Operation, Operations
 from pytest_multihost.model.process import Look, Process, Thread
 from pytest_multihost.model.result import Ending, WorldResult
-from pytest_multihost.model.sighting import RankSighting, Sighting
+from pytest_multihost.model.snapshot import RankSighting, Sighting
+from pytest_multihost.outcome.judge import judge
+from pytest_multihost.outcome.symptoms import Symptoms
 from pytest_multihost.testing import make_spec, well_behaved
-from pytest_multihost.watch.closely import seen_closely
-from pytest_multihost.watch.seeker import still
+from pytest_multihost.watch.probes.deep_probe import seen_closely
+from pytest_multihost.watch.proof_search import still
 
 
 def ended(ending: Ending, *moves: bool, rests_s: float | None = None) -> bool:

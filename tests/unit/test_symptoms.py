@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_multihost.analysis.outcome import judge
-from pytest_multihost.analysis.standings import broken_by
-from pytest_multihost.analysis.symptoms import Symptoms
 from pytest_multihost.backends.backend import Backend
 from pytest_multihost.backends.gloo import GLOO
 from pytest_multihost.backends.jax import JAX
 from pytest_multihost.backends.none import NONE
+from pytest_multihost.blame.rank_states import broken_by
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.verdict import RankOutcome
+from pytest_multihost.outcome.judge import judge
+from pytest_multihost.outcome.symptoms import Symptoms
 from pytest_multihost.testing import exited, make_spec, raised, report, well_behaved
 
 

@@ -17,10 +17,10 @@ from pytest_multihost.model.event import Event
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.sighting import RankSighting, Sighting
+from pytest_multihost.model.snapshot import RankSighting, Sighting
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import Frame
-from pytest_multihost.reporting.trace import trace_of, write_trace
+from pytest_multihost.report.trace import trace_of, write_trace
 
 SCHEMA = json.loads(Path(__file__).with_name("trace.schema.json").read_text())
 START = 1000.0

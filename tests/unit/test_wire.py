@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.launch import wire
-from pytest_multihost.launch.wire import (
+from pytest_multihost.launch.wire import frame as wire
+from pytest_multihost.launch.wire.frame import (
     Channel,
     Decoder,
     Frame,

@@ -18,7 +18,7 @@ import pytest_multihost
 from pytest_multihost import NoWorldError, World, WorldBrokenError
 from pytest_multihost.backends.none import NONE
 from pytest_multihost.launch.exchange import Answers, Exchange
-from pytest_multihost.launch.wire import Decoder, Frame, encode
+from pytest_multihost.launch.wire.frame import Decoder, Frame, encode
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.rank.recorder.recorder import Recorder
 from pytest_multihost.testing import make_spec

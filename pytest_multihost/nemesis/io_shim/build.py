@@ -6,7 +6,7 @@ import platform
 import sys
 from pathlib import Path
 
-from pytest_multihost.compiled import compile_library, digest
+from pytest_multihost.nemesis.io_shim.compiled import compile_library, digest
 
 SOURCE = Path(__file__).with_name("shim.c")
 _FLAGS = ("-U_FORTIFY_SOURCE", "-pthread", "-ldl")

@@ -28,8 +28,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from pytest_multihost.compiled import find
 from pytest_multihost.nemesis.io_shim.build import SOURCE, build, file_name, unfit
+from pytest_multihost.nemesis.io_shim.compiled import find
 from pytest_multihost.nemesis.io_shim.page import RULES, IoCount, IoPage, IoRule
 
 __all__ = [

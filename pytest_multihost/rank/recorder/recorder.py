@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType
 
-from pytest_multihost.analysis.frames import is_library
 from pytest_multihost.model.operation import OperationKind
+from pytest_multihost.model.user_code import is_library
 from pytest_multihost.rank.clock import now_ns
 from pytest_multihost.watch.slots import NO_PLACE, Call, SlotPage, Where
 

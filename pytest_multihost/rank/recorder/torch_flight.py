@@ -15,14 +15,14 @@ from time import CLOCK_REALTIME, clock_gettime_ns
 from types import FrameType
 from typing import Any
 
-from pytest_multihost.analysis.frames import is_library
 from pytest_multihost.model.operation import FLIGHT_SCOPE, GroupKey, Operation, Operations
 from pytest_multihost.model.stack import Frame
+from pytest_multihost.model.user_code import is_library
 from pytest_multihost.rank.clock import now, now_ns
 from pytest_multihost.rank.recorder.recorder import Recorder
 from pytest_multihost.rank.recorder.torch_groups import Group, Groups
 from pytest_multihost.rank.recorder.torch_works import Works
-from pytest_multihost.watch.flight import ask_path, flight_path, write_flight
+from pytest_multihost.watch.probes.flight_recorder import ask_path, flight_path, write_flight
 from pytest_multihost.watch.slots import read_slots
 
 THREAD_NAME = "multihost-flight-recorder"

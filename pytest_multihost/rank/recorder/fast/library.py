@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from types import ModuleType
 
-from pytest_multihost.compiled import find
+from pytest_multihost.nemesis.io_shim.compiled import find
 from pytest_multihost.rank.recorder.fast.build import SOURCE, build, file_name, unfit
 
 PURE_VARIABLE = "PYTEST_MULTIHOST_PURE"

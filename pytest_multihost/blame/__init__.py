@@ -1,0 +1,1 @@
+"""Who makes a world hang: pure functions from snapshots and events to a diagnosis."""

@@ -1,0 +1,28 @@
+"""Judge a world: what happened to it, and who made the others wait."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pytest_multihost.blame.build_diagnosis import Telling, diagnose, informed
+from pytest_multihost.blame.masked_timeouts import judge_with_excuses
+from pytest_multihost.model.diagnosis import Diagnosis
+from pytest_multihost.model.result import WorldResult
+from pytest_multihost.outcome.judge import Finding
+from pytest_multihost.outcome.symptoms import Symptoms
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A world, what was found, and why."""
+
+    result: WorldResult
+    finding: Finding
+    diagnosis: Diagnosis | None
+
+
+def judge_world(result: WorldResult, symptoms: Symptoms, telling: Telling) -> Judged:
+    """Judge a world: what happened, and who made the others wait."""
+    finding = judge_with_excuses(result, symptoms)
+    diagnosis = diagnose(result, finding, telling)
+    return Judged(result, informed(finding, diagnosis), diagnosis)

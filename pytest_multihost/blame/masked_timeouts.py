@@ -1,0 +1,57 @@
+"""Exceptions that hide a symptom: a rank's limit struck, and what it raised then is its own.
+
+A trainer raises an error of its own from the timeout, or logs it and exits. Such words say nothing
+of whom the rank waited for, and a test may raise for a reason of its own while it handles a timeout
+that it expected. So they excuse a rank only where it is then found to have waited, for certain, for
+another that is to blame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pytest_multihost.blame.diagnose import find_causes
+from pytest_multihost.blame.rank_states import last_given_up, standings_of
+from pytest_multihost.model.operation import Operations
+from pytest_multihost.model.result import WorldResult
+from pytest_multihost.outcome.judge import Finding, RankFinding, judge
+from pytest_multihost.outcome.symptoms import Symptoms, is_raised_from_symptom
+
+
+def judge_with_excuses(result: WorldResult, symptoms: Symptoms) -> Finding:
+    """Return what happened to a world, by what its ranks raised and what is behind that."""
+    plain = judge(result, symptoms)
+    last = {each.rank: each for each in result.operations}
+    hiding = frozenset(
+        each.facts.rank
+        for each in plain.ranks
+        if _hides_symptom(each, last.get(each.facts.rank), symptoms)
+    )
+    excused = hiding & _excusable(result, judge(result, symptoms, hiding)) if hiding else hiding
+    return judge(result, symptoms, excused) if excused else plain
+
+
+def _hides_symptom(finding: RankFinding, last: Operations | None, symptoms: Symptoms) -> bool:
+    failure = finding.facts.failure
+    data = failure.detail["error"] if failure is not None else None
+    if data is None or finding.outcome not in ("failed", "error"):
+        return False
+    return is_raised_from_symptom(data, symptoms) or _exits_after_symptom(data, last, symptoms)
+
+
+def _exits_after_symptom(
+    data: Mapping[str, Any], last: Operations | None, symptoms: Symptoms
+) -> bool:
+    """Whether a rank left by sys.exit, and the last collective it was in says why."""
+    if data["type"] != "SystemExit" or last is None:
+        return False
+    return last_given_up(last, symptoms) is not None
+
+
+def _excusable(result: WorldResult, finding: Finding) -> frozenset[int]:
+    """Return who waited, for certain, for a rank that is to blame."""
+    causes = find_causes(standings_of(result, finding))
+    if not causes or causes[0].confidence != "certain" or not causes[0].culprits:
+        return frozenset()
+    return frozenset(causes[0].waiting)

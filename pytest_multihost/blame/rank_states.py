@@ -1,0 +1,275 @@
+"""Where each rank stood at the moment that is judged.
+
+That moment is the end, or the first trouble if that was only a symptom: a rank whose runtime gave
+up waiting counts as still waiting, and whoever came too late for it had not come then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from pytest_multihost.blame.wait_graph import Standing, State
+from pytest_multihost.model.operation import FLIGHT_SCOPE, GroupKey, Operation, Operations
+from pytest_multihost.model.result import WorldResult
+from pytest_multihost.model.snapshot import RankSighting, Sighting
+from pytest_multihost.outcome.judge import Finding, RankFinding
+from pytest_multihost.outcome.rank_facts import RankFacts
+from pytest_multihost.outcome.symptoms import Symptoms, matches
+
+_FREE = frozenset({"SLEEPING", "IO", "RUNNING", "CHILD", "DISK"})
+"""What the main thread does of its own while another thread waits in an operation."""
+
+_DEADLINES = ("overrun", "startup-overrun")
+
+_LOOKS = 8
+"""How many of the last looks, four a second, show who was running to the end."""
+
+_LATE_LOOKS = 5
+"""Among how many of these it must have moved: else it has begun a long wait."""
+
+_MOVES = 2
+"""How often it must have moved among them."""
+
+_SHORT_S = 6.0
+"""How long a wait is at most that is taken up again and again."""
+
+_UNCOUNTED = frozenset({"monitored_barrier"})
+"""Collectives that torch's flight recorder knows nothing of (2.13)."""
+
+_SAME_MOMENT_S = 0.5
+"""How long before its exception a rank may have left the operation that raised it."""
+
+
+def quick_standings(operations: Sequence[Operations]) -> tuple[Standing, ...]:
+    """Return where ranks stand by their slot pages alone."""
+    return tuple(
+        Standing(
+            rank=each.rank,
+            pending=_informative([one for one in each.open if one.waited_s is not None]),
+            known=each.recent,
+            entered=each.entered,
+        )
+        for each in operations
+    )
+
+
+def standings_of(result: WorldResult, finding: Finding) -> tuple[Standing, ...]:
+    """Return where the ranks stood."""
+    moment = _judged_moment(result, finding)
+    seen = {each.rank: each for each in moment.ranks} if moment is not None else {}
+    last = {each.rank: each for each in result.operations}
+    is_end = moment is None or moment.why != "trouble"
+    found = tuple(
+        _standing(
+            each,
+            seen.get(each.facts.rank, RankSighting(rank=each.facts.rank)),
+            last.get(each.facts.rank, Operations(each.facts.rank)),
+            is_end=is_end,
+            restless=_restless(result),
+            symptoms=finding.symptoms,
+        )
+        for each in finding.ranks
+    )
+    return counted_alike(found)
+
+
+def _judged_moment(result: WorldResult, finding: Finding) -> Sighting | None:
+    """Return the first trouble's sighting if it was a symptom, else the last one."""
+    trouble = next((each for each in result.sightings if each.why == "trouble"), None)
+    if trouble is not None and _is_symptom_first(finding):
+        return trouble
+    return result.sightings[-1] if result.sightings else None
+
+
+def _is_symptom_first(finding: Finding) -> bool:
+    troubled = [each for each in finding.ranks if each.at_s is not None]
+    first = min(troubled, key=lambda each: each.at_s or 0.0, default=None)
+    return first is not None and first.outcome == "collateral"
+
+
+def _restless(result: WorldResult) -> frozenset[int]:
+    """Return the ranks that were still running at the deadline, or waking up again and again.
+
+    Where a world ends sooner, say because the others' runtime gave up, a rank that runs is late:
+    it may be between two long reads.
+    """
+    if result.ending not in _DEADLINES or not result.sightings:
+        return frozenset()
+    return frozenset(each.rank for each in result.sightings[-1].ranks if is_restless(each))
+
+
+def is_restless(seen: RankSighting) -> bool:
+    """Tell whether a rank ran to the end, or waited a little again and again.
+
+    One that had work to do and then began a long wait has moved, too, but not at the last looks. A
+    wait that is short, and before which it had moved, stood still and moved, is one of many.
+    """
+    last = seen.moves[-_LOOKS:]
+    if sum(last) >= min(_MOVES, len(last)) and any(last[-_LATE_LOOKS:]):
+        return True
+    is_short = seen.rests_s is not None and seen.rests_s <= _SHORT_S
+    starts = [now for was, now in pairwise((False, *seen.moves)) if now and not was]
+    return is_short and len(starts) >= _MOVES
+
+
+def _standing(
+    finding: RankFinding,
+    seen: RankSighting,
+    last: Operations,
+    *,
+    is_end: bool,
+    restless: frozenset[int],
+    symptoms: Symptoms,
+) -> Standing:
+    facts = finding.facts
+    state = _state(finding, seen)
+    entered: Mapping[GroupKey, int] = dict(seen.entered)
+    if is_end:  # the slot pages do not have what the flight recorder has counted
+        entered = {**entered, **last.entered}
+    return Standing(
+        rank=facts.rank,
+        state=state,
+        since_s=_since_s(finding, state),
+        pending=_pending(finding, seen, last, symptoms),
+        known=(*last.recent, *(each for each in seen.operations if each not in last.recent)),
+        entered=entered,
+        label=seen.label,
+        doing=seen.doing,
+        is_restless=facts.rank in restless,
+        locks=seen.locks,
+        is_lost=finding.outcome == "collateral" and finding.at_s is not None,
+        broke=tuple(broken_by(last, symptoms)),
+        retries=_retried(last, symptoms),
+    )
+
+
+def counted_alike(standings: Sequence[Standing]) -> tuple[Standing, ...]:
+    """Return the standings with one count for all that the ranks of a group wait in.
+
+    Where a rank is in something that only the flight recorder has seen, the others' own records
+    leave that out. The flight recorder has counted what they wait in, too.
+    """
+    groups = {
+        each.group_key
+        for standing in standings
+        for each in standing.pending
+        if each.kind == "collective" and each.scope == FLIGHT_SCOPE
+    }
+    return tuple(_recounted(each, groups) for each in standings) if groups else tuple(standings)
+
+
+def _recounted(standing: Standing, groups: Collection[GroupKey]) -> Standing:
+    pending = tuple(_as_counted(each, standing, groups) for each in standing.pending)
+    found = tuple(each for each in pending if each not in standing.pending)
+    return replace(standing, pending=pending, known=(*standing.known, *found))
+
+
+def _as_counted(
+    operation: Operation, standing: Standing, groups: Collection[GroupKey]
+) -> Operation:
+    """Return a recorded collective at its place in the flight recorder's count, where that is sure.
+
+    It is the last that was counted if it is the last that was recorded, and nothing unseen is.
+    """
+    key = (operation.group, operation.ordinal, FLIGHT_SCOPE)
+    place = standing.entered.get(key, 0)
+    is_last = standing.entered.get(operation.group_key) == operation.sequence
+    is_counted = operation.kind == "collective" and operation.name not in _UNCOUNTED
+    is_unseen = any(each.group_key == key and each.sequence == place for each in standing.known)
+    if operation.scope or key not in groups or not (place and is_last and is_counted) or is_unseen:
+        return operation
+    return replace(operation, scope=FLIGHT_SCOPE, sequence=place)
+
+
+def broken_by(last: Operations, symptoms: Symptoms) -> Iterator[Operation]:
+    """Yield what a rank left by an exception of its own: none that tells of another rank."""
+    for each in last.recent:
+        if each.failed and each.error and not matches(symptoms.raised, each.error):
+            yield each
+
+
+def _state(finding: RankFinding, seen: RankSighting) -> State:
+    facts = finding.facts
+    if finding.outcome == "crashed":
+        return "died"
+    if finding.outcome in ("failed", "error") and facts.failure is not None:
+        return "raised"
+    if finding.outcome == "failed" and facts.failed_subtests and facts.parked_s is not None:
+        return "raised"
+    if seen.label == "STOPPED":
+        return "stopped"
+    if seen.holds_gil:
+        return "gil_held"
+    if facts.failure is None and (facts.waits_at_gate or _has_left(facts)):
+        return "finished"
+    return "alive"
+
+
+def _has_left(facts: RankFacts) -> bool:
+    return facts.is_gone and facts.done_s is not None and not facts.was_ended
+
+
+def _since_s(finding: RankFinding, state: State) -> float | None:
+    if state in ("died", "raised"):
+        return finding.at_s
+    return finding.facts.parked_s if state == "finished" else None
+
+
+def last_given_up(last: Operations, symptoms: Symptoms) -> Operation | None:
+    """Return a rank's last collective if it left that for want of another rank."""
+    theirs = _collectives(last)
+    return theirs[-1] if theirs and _is_given_up(theirs[-1], symptoms) else None
+
+
+def _retried(last: Operations, symptoms: Symptoms) -> Operation | None:
+    """Return the collective that a rank has given up more than once."""
+    tries = _collectives(last)[-2:]
+    is_retried = (
+        len(tries) > 1
+        and len({each.group for each in tries}) == 1
+        and all(_is_given_up(each, symptoms) for each in tries)
+    )
+    return tries[-1] if is_retried else None
+
+
+def _collectives(last: Operations) -> list[Operation]:
+    return [each for each in last.recent if each.kind == "collective"]
+
+
+def _is_given_up(operation: Operation, symptoms: Symptoms) -> bool:
+    return operation.failed and matches(symptoms.raised, operation.error)
+
+
+def _pending(
+    finding: RankFinding, seen: RankSighting, last: Operations, symptoms: Symptoms
+) -> tuple[Operation, ...]:
+    """Return what a rank waits in; of one that gave up waiting, what it gave up."""
+    if finding.outcome == "collateral" and finding.at_s is not None:
+        lost = last_given_up(last, symptoms)
+        return _informative(_given_up(finding, last) or ([lost] if lost else []))
+    waited = [
+        each
+        for each in seen.operations
+        if each.waited_s is not None and len(each.group) > 1  # not only for its own devices
+    ]
+    if seen.label in _FREE and not any(each.thread == finding.facts.pid for each in waited):
+        return ()  # another thread waits there, and the main thread is about something else
+    return _informative(waited)
+
+
+def _given_up(finding: RankFinding, last: Operations) -> list[Operation]:
+    raised_s = finding.at_s or 0.0
+    failed = [
+        each
+        for each in last.recent
+        if (each.failed and abs((each.ended_s or 0.0) - raised_s) < _SAME_MOMENT_S) or each.is_open
+    ]
+    return failed[-1:] if not any(each.kind == "collective" for each in failed) else failed
+
+
+def _informative(operations: Sequence[Operation]) -> tuple[Operation, ...]:
+    """Leave out waits within an operation that says more: a key of the store within a barrier."""
+    telling = tuple(each for each in operations if each.kind != "wait")
+    return telling or tuple(operations)

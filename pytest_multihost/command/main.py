@@ -1,0 +1,93 @@
+"""The console script ``multihost``."""
+
+from __future__ import annotations
+
+import argparse
+import linecache
+import os
+import sys
+import webbrowser
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pytest_multihost.command.explain import explain
+from pytest_multihost.command.rebuild import last_page, rebuild
+from pytest_multihost.model.errors import MultihostError
+
+_ARTIFACTS = "PYTEST_MULTIHOST_ARTIFACTS"
+_DEFAULT = ".pytest_multihost"
+
+
+def main() -> int:
+    """Run a command; return the exit code: 0, or 1 where it could not do what was asked."""
+    options = _parser().parse_args()
+    try:
+        code: int = options.run(options)
+    except MultihostError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="multihost", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    told = commands.add_parser("explain", help="derive a verdict again from its artifacts alone")
+    told.add_argument("directory", type=Path, help="folder of an attempt, below .pytest_multihost")
+    told.set_defaults(run=_explain)
+    opened = commands.add_parser("open", help="open the last report in a browser")
+    opened.add_argument(
+        "directory", type=Path, nargs="?", default=_artifacts(), help="default: .pytest_multihost"
+    )
+    opened.add_argument("--path", action="store_true", help="only say where it is")
+    opened.set_defaults(run=_open)
+    again = commands.add_parser("report", help="write every page again from the artifacts alone")
+    again.add_argument(
+        "directory", type=Path, help="folder of an attempt, of a run, or of all: .pytest_multihost"
+    )
+    again.set_defaults(run=_report)
+    return parser
+
+
+def _artifacts() -> Path:
+    return Path(os.environ.get(_ARTIFACTS) or _DEFAULT)
+
+
+def _explain(options: argparse.Namespace) -> int:
+    """Say what was found and how that follows; 1 where the verdict cannot be derived again."""
+    lines = list(explain(options.directory, _source_line))
+    _say(lines)
+    return 1 if lines[-1].startswith("differs") else 0
+
+
+def _open(options: argparse.Namespace) -> int:
+    """Open the page of the only test that went wrong in the last run, else the run's."""
+    page = last_page(options.directory)
+    _say([str(page)])
+    if not options.path and not webbrowser.open(page.resolve().as_uri()):
+        _say(["no browser could be started: open this file in one"])
+    return 0
+
+
+def _report(options: argparse.Namespace) -> int:
+    """Write every page again; 1 where one could not be."""
+    pages = list(rebuild(options.directory, _source_line))
+    _say(_told(pages))
+    return 1 if any(isinstance(each, MultihostError) for each in pages) else 0
+
+
+def _told(pages: Sequence[Path | MultihostError]) -> Iterator[str]:
+    for each in pages:
+        yield f"left out: {each}" if isinstance(each, MultihostError) else str(each)
+
+
+def _say(lines: Sequence[str] | Iterator[str]) -> None:
+    sys.stdout.writelines(f"{line}\n" for line in lines)
+
+
+def _source_line(file: str, line: int) -> str:
+    return linecache.getline(file, line).strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""Write every page of a run again, from its artifacts alone; and find the one to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pytest_multihost.blame.build_diagnosis import SourceOf, Telling
+from pytest_multihost.model.errors import MultihostError
+from pytest_multihost.report.facts_file import judge_again
+from pytest_multihost.report.html.story import Story
+from pytest_multihost.report.html.write import NAME, write_index, write_page
+from pytest_multihost.report.trace import trace_of, write_trace
+
+_REMEDY = "Name the artifacts directory, by default .pytest_multihost, or a folder in it."
+
+
+def rebuild(directory: Path, source_of: SourceOf) -> Iterator[Path | MultihostError]:
+    """Write pages again, and yield where each is, or why it cannot be made.
+
+    Args:
+        directory: Folder of an attempt, of a run, or the artifacts directory.
+        source_of: Reads a line of a file; for lines that the verdict does not hold.
+
+    Raises:
+        MultihostError: Nothing in it has a page.
+    """
+    attempts = _attempts(directory)
+    runs = sorted({path.parent for path in attempts} | _runs(directory))
+    if not attempts and not runs:
+        raise MultihostError(
+            f"there is nothing in {directory} that a page could be made of",
+            seen="No facts.json of a test that failed, and no verdicts.jsonl of a run.",
+            remedy=_REMEDY,
+        )
+    for each in attempts:
+        try:
+            yield _again(each, source_of)
+        except MultihostError as error:
+            yield error
+    for run in runs:
+        if (run / "verdicts.jsonl").exists():
+            yield write_index(run)
+
+
+def _again(directory: Path, source_of: SourceOf) -> Path:
+    try:
+        again = judge_again(directory, source_of)
+    except (KeyError, TypeError, ValueError) as error:
+        raise MultihostError(
+            f"{directory}: its facts cannot be read",
+            seen=f"{type(error).__name__}: {error}",
+            remedy="They were written by another version: use that one.",
+        ) from error
+    judged = again.judged
+    telling = Telling(again.telling.root, _as_written(again.written, again.telling))
+    write_trace(directory, trace_of(judged.result, judged.diagnosis, root=telling.root))
+    story = Story(
+        result=judged.result,
+        finding=judged.finding,
+        diagnosis=judged.diagnosis,
+        verdict=again.written,
+        telling=telling,
+    )
+    return write_page(directory, story)
+
+
+def _as_written(written: Mapping[str, Any], telling: Telling) -> SourceOf:
+    """Return what reads a line as it was when the verdict was written, if that tells it."""
+    groups = (written.get("diagnosis") or {}).get("groups", ())
+    known = {
+        (f"{telling.root}/{frame['file']}", frame["line"]): frame["source"]
+        for group in groups
+        for frame in group["frames"]
+    }
+    return lambda file, line: known.get((file, line)) or telling.source_of(file, line)
+
+
+def _attempts(directory: Path) -> list[Path]:
+    """Return the folders of attempts that can be told of, of each run in order."""
+    for pattern in ("facts.json", "*/facts.json", "*/*/facts.json"):
+        if found := list(directory.glob(pattern)):
+            return sorted({path.parent.resolve() for path in found})  # latest is a link
+    return []
+
+
+def _runs(directory: Path) -> set[Path]:
+    own = [directory / "verdicts.jsonl", *directory.glob("*/verdicts.jsonl")]
+    return {path.resolve().parent for path in own if path.exists()}
+
+
+def last_page(directory: Path) -> Path:
+    """Return the page to look at: of the only test that went wrong in the last run, else its own.
+
+    Args:
+        directory: The artifacts directory, or a folder in it.
+
+    Raises:
+        MultihostError: There is none.
+    """
+    latest = directory / "latest"
+    run = latest if latest.exists() else directory
+    if not (run / NAME).exists() and (run / "verdicts.jsonl").exists():
+        write_index(run)  # the run was killed before its end
+    pages = sorted(run.glob(f"*/{NAME}"))
+    if len(pages) == 1:
+        return pages[0]
+    if (run / NAME).exists():
+        return run / NAME
+    raise MultihostError(
+        f"there is no report in {directory}",
+        seen=f"Neither {run / NAME} nor a folder with one.",
+        remedy=f"Run pytest first. {_REMEDY}",
+    )

@@ -1,0 +1,1 @@
+"""Worlds whose ranks are started by several processes: torchrun, srun, mpirun."""

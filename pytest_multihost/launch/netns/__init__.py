@@ -1,0 +1,1 @@
+"""Worlds whose hosts are Linux network namespaces."""

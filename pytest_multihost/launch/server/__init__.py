@@ -1,0 +1,1 @@
+"""The server: the process that holds the collected tests and forks ranks."""

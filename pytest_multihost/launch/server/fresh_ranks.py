@@ -1,0 +1,50 @@
+"""A server whose ranks are fresh interpreters.
+
+For tests whose module cannot be imported in a process that is forked later, say because of a
+module-level `jnp.ones(3)`. This server imports nothing but itself; each rank runs pytest anew. It
+costs seconds per test instead of milliseconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NoReturn
+
+from pytest_multihost.launch.protocol import RunRank
+from pytest_multihost.launch.server.serve import serve
+from pytest_multihost.launch.server.start import ORDER, control_of, take_order, write_order
+from pytest_multihost.launch.wire.frame import Channel
+from pytest_multihost.model.fault import hash_seed_of
+from pytest_multihost.model.spec import RankSpec, WorldSpec
+
+CODE = "from pytest_multihost.launch.server.fresh_ranks import main; main()"
+
+
+def main() -> NoReturn:
+    """Serve until the controller goes."""
+    order = take_order()
+    run: RunRank = partial(run_interpreter, code=order["code"], order=order["rank"])
+    serve(control_of(order), run, controller=order["controller"])
+
+
+def run_interpreter(
+    spec: RankSpec, channel: Channel, *, code: str, order: Mapping[str, Any]
+) -> NoReturn:
+    """Become a fresh interpreter that runs `code` for `spec`."""
+    seed = hash_seed_of(spec.world.faults, spec.rank, spec.world.seed)
+    own = {} if seed is None else {"PYTHONHASHSEED": str(seed)}
+    channel.stream.set_inheritable(True)
+    errand = {**order, "spec": dataclasses.asdict(spec), "channel": channel.stream.fileno()}
+    environment = {**os.environ, **own, ORDER: str(write_order(errand))}
+    os.execve(sys.executable, [sys.executable, "-c", code], environment)
+
+
+def spec_of(order: Mapping[str, Any]) -> RankSpec:
+    """Return the place in the world that an order carries."""
+    data = order["spec"]
+    world = WorldSpec.from_json(data["world"])
+    return RankSpec(**{**data, "world": world, "ports": tuple(data["ports"])})

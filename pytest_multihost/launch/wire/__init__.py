@@ -1,0 +1,1 @@
+"""The framing of messages between processes."""

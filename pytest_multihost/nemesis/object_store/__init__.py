@@ -1,0 +1,1 @@
+"""An object store that can be made slow, narrow or failing."""

@@ -1,0 +1,213 @@
+"""An object store that can be made slow, narrow or failing: S3 as moto's server plays it.
+
+The store is a process of its own, the child of who starts it - never of a rank, for a real one does
+not die with a rank. Whoever knows its endpoint can use it, and change at run time how it answers::
+
+    with serving() as endpoint:
+        store = ObjectStore(endpoint, bucket="ckpt")
+        store.create_bucket()
+        store.slow(seconds=0.5, methods=("GET",))
+        store.throttle(bytes_per_s=1e6)
+        store.fail(503, nth=3, count=2)
+        store.heal()
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+CONTROL = "/_multihost"
+"""Where the front is spoken to; no bucket can have this name."""
+
+_PATIENCE_S = 60.0
+_BACKLOG = 128
+_PLAIN = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreRule:
+    """What happens to requests that match; rules add up, the first failure counts.
+
+    Attributes:
+        key: A glob for the path, which is ``/bucket/key``; ``*`` stands for slashes as well.
+        methods: Which requests, say ``("GET",)``; empty: all.
+        seconds: What each takes in addition, before it is answered.
+        bytes_per_s: How fast bodies pass, in and out, for all clients together; None: as they can.
+        status: Instead of the answer: an HTTP status of 400 to 599, or "reset", which breaks the
+            connection. None: the answer.
+        nth: The first matching request that is concerned; 1 is the first.
+        count: How many from there on; None: all.
+    """
+
+    key: str = "*"
+    methods: Sequence[str] = ()
+    seconds: float = 0.0
+    bytes_per_s: float | None = None
+    status: int | Literal["reset"] | None = None
+    nth: int = 1
+    count: int | None = None
+
+    def problems(self) -> list[str]:
+        """Return what is wrong with it."""
+        is_error = self.status in {None, "reset"} or self.status in range(400, 600)
+        bounds = (
+            (self.seconds >= 0, "seconds must be 0 or more"),
+            (self.bytes_per_s is None or self.bytes_per_s >= 1, "bytes_per_s must be 1 or more"),
+            (is_error, "status must be 400 to 599, or 'reset'"),
+            (self.nth >= 1, "nth must be 1 or more"),
+            (self.count is None or self.count >= 1, "count must be 1 or more"),
+            (not isinstance(self.methods, str), "methods must be a list"),
+        )
+        return [problem for is_fine, problem in bounds if not is_fine]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCount:
+    """What a rule has done.
+
+    Attributes:
+        matched: Requests that match.
+        struck: How many of these were delayed, slowed or failed.
+        bytes: Of the bodies that these have moved.
+        first_ns: When it struck first, on CLOCK_MONOTONIC; 0: not yet.
+    """
+
+    matched: int = 0
+    struck: int = 0
+    bytes: int = 0
+    first_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectStore:
+    """A client of the store's front. Its methods can be called from any process.
+
+    Attributes:
+        endpoint: As S3 clients want it, ``http://127.0.0.1:1234``.
+        bucket: The bucket that is meant.
+    """
+
+    endpoint: str
+    bucket: str = "test"
+
+    @property
+    def url(self) -> str:
+        """The bucket, as fsspec and others write it: ``s3://bucket``."""
+        return f"s3://{self.bucket}"
+
+    @property
+    def s3fs_options(self) -> dict[str, Any]:
+        """What `fsspec.filesystem("s3", ...)` takes for this store."""
+        return {
+            "anon": True,
+            "endpoint_url": self.endpoint,
+            "client_kwargs": {"region_name": "us-east-1"},
+        }
+
+    def tensorstore_kvstore(self, path: str) -> dict[str, Any]:
+        """Return the specification of a `tensorstore` key-value store at `path` of the bucket."""
+        return {
+            "driver": "s3",
+            "bucket": self.bucket,
+            "path": path,
+            "endpoint": self.endpoint,
+            "aws_region": "us-east-1",
+            "aws_credentials": {"type": "anonymous"},
+        }
+
+    def create_bucket(self) -> None:
+        """Make the bucket; it may exist."""
+        self._ask("PUT", f"/{self.bucket}")
+
+    def slow(self, *, seconds: float, **where: Any) -> int:  # noqa: ANN401 - as of StoreRule
+        """Let each request take `seconds` more; see `StoreRule` for `where`. Returns its number."""
+        return self.add(StoreRule(seconds=seconds, **where))
+
+    def throttle(self, *, bytes_per_s: float, **where: Any) -> int:  # noqa: ANN401 - as above
+        """Let bodies pass at `bytes_per_s` at most, all together. Returns the rule's number."""
+        return self.add(StoreRule(bytes_per_s=bytes_per_s, **where))
+
+    def fail(self, status: int | Literal["reset"], **where: Any) -> int:  # noqa: ANN401 - as above
+        """Answer with an error, or break the connection. Returns the rule's number."""
+        return self.add(StoreRule(status=status, **where))
+
+    def add(self, rule: StoreRule) -> int:
+        """Put a rule into force beside the others; returns its number, from 0.
+
+        Raises:
+            ValueError: There is something wrong with it.
+        """
+        if problems := rule.problems():
+            raise ValueError(f"{rule!r}: {'; '.join(problems)}")
+        return int(self._ask("POST", CONTROL, asdict(rule)))
+
+    def heal(self) -> None:
+        """Take all rules away; who waits for one goes on."""
+        self._ask("DELETE", CONTROL)
+
+    def fired(self) -> tuple[StoreCount, ...]:
+        """Return what each rule has done, by number."""
+        return tuple(StoreCount(**each) for each in self._ask("GET", CONTROL))
+
+    def _ask(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
+        request = urllib.request.Request(  # noqa: S310 - our own endpoint
+            f"{self.endpoint}{path}",
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+        )
+        with _PLAIN.open(request, timeout=_PATIENCE_S) as answer:
+            found = answer.read()
+        return json.loads(found) if path == CONTROL else None
+
+
+def why_no_store() -> str:
+    """Return why no store can be started here; empty if one can."""
+    if importlib.util.find_spec("moto") and importlib.util.find_spec("flask"):
+        return ""
+    return "an object store needs moto's server: pip install 'pytest-multihost-hangs[s3]'"
+
+
+@contextlib.contextmanager
+def serving() -> Iterator[str]:
+    """Run a store; yields its endpoint at once: who connects waits until it is up (about 1 s).
+
+    It ends with the block, or with the process that has started it, however that ends.
+
+    Raises:
+        RuntimeError: moto's server is not installed.
+    """
+    if problem := why_no_store():
+        raise RuntimeError(problem)
+    with socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG) as listening:
+        port = listening.getsockname()[1]
+        process = _start(listening.fileno())
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.kill()  # all that it has is in its memory
+        process.wait()
+
+
+def _start(listening: int) -> subprocess.Popen[bytes]:
+    program = "pytest_multihost.nemesis.object_store.server"
+    # Neither a shim nor coverage of the run under test is meant for it.
+    kept = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD" and not k.startswith("COV_")}
+    return subprocess.Popen(
+        [sys.executable, "-m", program, str(listening), str(os.getpid())],
+        pass_fds=[listening],
+        env=kept,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C is for the run, which then ends the store
+    )

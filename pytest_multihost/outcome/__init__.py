@@ -1,0 +1,1 @@
+"""What happened to a world, cause first: pure functions over its history."""

@@ -1,0 +1,381 @@
+"""What happened to a world, cause first.
+
+The rule: the first unplanned event decides. A death makes the world `crashed`, a raise `failed`
+(in setup or teardown `error`), nothing of the kind but no end either `hung`. An event that only
+follows from another rank's - a lost connection, a barrier that broke, a runtime's own timeout - is
+a symptom: it never decides, and its rank is `collateral`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from pytest_multihost.model.event import BROKEN, Event, ExitStatus
+from pytest_multihost.model.rank_set import rank_set
+from pytest_multihost.model.result import WorldResult
+from pytest_multihost.model.verdict import Outcome, RankError, RankOutcome, Status
+from pytest_multihost.outcome.rank_facts import RankFacts, describe_exit, fold
+from pytest_multihost.outcome.symptoms import Symptoms, is_symptom, matches
+
+DEATH_SEEN_LATE_S = 0.05
+"""How much earlier than it was seen a death counts, when it is compared with a raise."""
+
+_CAUSES: Mapping[str, Outcome] = {"crashed": "crashed", "failed": "failed", "error": "error"}
+
+_HANGS = ("overrun", "startup-overrun", "proof", "mismatch", "stopped")
+
+
+@dataclass(frozen=True, slots=True)
+class RankFinding:
+    """What happened to one rank.
+
+    Attributes:
+        facts: What is known of it.
+        outcome: What happened.
+        at_s: When, on the monotonic clock; None where nothing went wrong.
+        summary: One line: what went wrong, what it was skipped for, or how it ended.
+        error: The exception, if one is known.
+        report: pytest's own report of it, serialised, where there is one.
+    """
+
+    facts: RankFacts
+    outcome: RankOutcome
+    at_s: float | None
+    summary: str
+    error: RankError | None = None
+    report: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What happened to a world.
+
+    Attributes:
+        outcome: What happened, cause first.
+        status: What pytest is to report.
+        reason: One line for the short summary: who and what.
+        headline: The rank that decided, if one did.
+        when: The phase that pytest is to report it in.
+        ranks: One finding each.
+        symptoms: How the backend tells of another rank's failure.
+    """
+
+    outcome: Outcome
+    status: Status
+    reason: str
+    headline: int | None
+    when: Literal["setup", "call", "teardown"]
+    ranks: tuple[RankFinding, ...]
+    symptoms: Symptoms = field(default_factory=Symptoms)
+
+
+def judge(
+    result: WorldResult, symptoms: Symptoms, excused: Collection[int] = frozenset()
+) -> Finding:
+    """Return what happened to a world.
+
+    Args:
+        result: What is known of it.
+        symptoms: How the backend tells of another rank's failure.
+        excused: Ranks whose exception is a symptom, whatever its own words are.
+    """
+    facts = fold(result.history, result.spec.size)
+    ranks = tuple(_judge_rank(each, result, symptoms, excused) for each in facts)
+    if result.ending not in _HANGS and any(e.outcome == "killed_as_planned" for e in ranks):
+        ranks = tuple(_as_survivor(each) for each in ranks)
+    first = _first(ranks, _CAUSES)
+    if first is not None:
+        ranks = tuple(_as_collateral(each) for each in ranks)
+    outcome = _outcome(ranks, first, result)
+    status = _status(outcome, ranks)
+    decisive = _decisive(status, outcome, ranks, first)
+    return Finding(
+        outcome=outcome,
+        status=status,
+        reason=_reason(outcome, status, ranks, decisive, result),
+        headline=decisive.facts.rank if decisive else None,
+        when=_when(status, ranks),
+        ranks=ranks,
+        symptoms=symptoms,
+    )
+
+
+def _judge_rank(
+    facts: RankFacts, result: WorldResult, symptoms: Symptoms, excused: Collection[int]
+) -> RankFinding:
+    failure = facts.failure
+    if failure is not None:
+        found = _raised(facts, failure, symptoms)
+        return replace(found, outcome="collateral") if facts.rank in excused else found
+    if facts.is_killed_as_planned:
+        return RankFinding(facts, "killed_as_planned", None, "killed as planned")
+    if facts.exit is not None and facts.has_died:
+        return _died(facts, facts.exit, result.last_words.get(facts.rank, ""), symptoms)
+    if not facts.is_gone or facts.was_ended:
+        return _unfinished(facts, result)
+    if facts.failed_subtests:
+        return _subtests_failed(facts)
+    if facts.is_skipped:
+        return RankFinding(facts, "skipped", None, _skip_reason(facts))
+    return RankFinding(facts, "passed", None, "passed")
+
+
+def _as_survivor(finding: RankFinding) -> RankFinding:
+    """Where a rank was killed as planned, how the others take it is what is tested."""
+    if finding.outcome != "collateral" or finding.at_s is None:
+        return finding
+    return replace(finding, outcome="crashed" if finding.facts.has_died else "failed")
+
+
+def _as_collateral(finding: RankFinding) -> RankFinding:
+    """Where a cause is known, a rank that did not end was ended only because of it."""
+    return replace(finding, outcome="collateral") if finding.outcome == "hung" else finding
+
+
+def _raised(facts: RankFacts, event: Event, symptoms: Symptoms) -> RankFinding:
+    data = event.detail["error"]
+    error = _error(data) if data else None
+    text = f"{error.type.rpartition('.')[2]}: {error.message}" if error else ""
+    is_seen = is_symptom(data, text, symptoms) if data else False
+    outcome: RankOutcome = "failed"
+    is_ours = bool(data and data.get("is_harness_error"))
+    if event.kind == "interrupted" and (facts.ready_s is None or is_ours):
+        outcome = "error"
+    if event.kind == "report" and event.detail["when"] != "call":
+        outcome = "error"
+    return RankFinding(
+        facts=facts,
+        outcome="collateral" if is_seen else outcome,
+        at_s=event.at_s,
+        summary=_first_line(text) or _report_line(event),
+        error=error,
+        report=event.detail.get("report"),
+    )
+
+
+def _subtests_failed(facts: RankFacts) -> RankFinding:
+    count = len(facts.failed_subtests)
+    summary = f"contains {count} failed subtest{'s' if count > 1 else ''}"
+    return RankFinding(facts, "failed", facts.failed_subtests[0].at_s, summary)
+
+
+def _died(facts: RankFacts, status: ExitStatus, last_words: str, symptoms: Symptoms) -> RankFinding:
+    summary = f"{describe_exit(status)} in {facts.phase}"
+    if status.code == 0 and facts.done_s is None:
+        summary += ", before it had reported"
+    if status.code == BROKEN:
+        summary = f"lost its connection to pytest in {facts.phase}, exit code {BROKEN}"
+    is_seen = matches(symptoms.fatal, last_words)
+    return RankFinding(facts, "collateral" if is_seen else "crashed", facts.exited_s, summary)
+
+
+def _unfinished(facts: RankFacts, result: WorldResult) -> RankFinding:
+    """A rank that the harness ended: hung if time ran out on it, else only because of another."""
+    if facts.waits_at_gate:
+        summary = "had left the test"
+        outcome: RankOutcome = "skipped" if facts.is_skipped else "passed"
+        return RankFinding(facts, outcome, None, summary)
+    if facts.pid is None:
+        return RankFinding(facts, "error", None, "was not started")
+    # Where a cause is known this becomes collateral; else nobody raised but for want of this one.
+    is_hung = result.ending in (*_HANGS, "settled")
+    summary = f"was in {facts.phase}"
+    return RankFinding(facts, "hung" if is_hung else "collateral", None, summary)
+
+
+def _first(ranks: Iterable[RankFinding], outcomes: Collection[str]) -> RankFinding | None:
+    """Return the earliest finding with one of `outcomes`."""
+    found = [each for each in ranks if each.outcome in outcomes and each.at_s is not None]
+    return min(found, key=_moment_s, default=None)
+
+
+def _moment_s(finding: RankFinding) -> float:
+    """Return when something happened to a rank, as far as that can be told.
+
+    The kernel closes a dead process's sockets first and lets its end be seen last, so the exception
+    of a rank that has lost it can bear an earlier time than the death.
+    """
+    head_start_s = DEATH_SEEN_LATE_S if finding.outcome == "crashed" else 0.0
+    return (finding.at_s or 0.0) - head_start_s
+
+
+def _outcome(
+    ranks: Iterable[RankFinding], first: RankFinding | None, result: WorldResult
+) -> Outcome:
+    outcomes = {each.outcome for each in ranks} - {"killed_as_planned"}
+    if result.ending in ("lost", "interrupted"):
+        return "error"
+    if first is not None:
+        return _CAUSES[first.outcome]
+    if result.ending in _HANGS or outcomes & {"hung", "collateral"}:
+        return "hung"
+    if outcomes == {"skipped"}:
+        return "skipped"
+    return "failed" if "skipped" in outcomes else "passed"
+
+
+def _decisive(
+    status: Status, outcome: Outcome, ranks: Iterable[RankFinding], first: RankFinding | None
+) -> RankFinding | None:
+    """Return whose text to show: the cause's, or where none is known a symptom's or lone skip's.
+
+    What xfail expects is not the reason why a test failed.
+    """
+    if outcome == "hung":
+        return _first(ranks, {"collateral"})
+    if status in ("failed", "error") and first is not None:
+        unexpected = [each for each in ranks if _rank_status(each) != "xfailed"]
+        first = _first(unexpected, _CAUSES)
+    if first is None and status == "failed":
+        return next((each for each in ranks if each.outcome == "skipped"), None)
+    return first
+
+
+def _status(outcome: Outcome, ranks: Iterable[RankFinding]) -> Status:
+    """Apply xfail and "the worst rank wins" to what happened."""
+    ranks = list(ranks)
+    if outcome in ("hung", "crashed"):
+        return "xfailed" if _is_plain_xfail(ranks) else "failed"
+    if outcome == "error" and not any(each.outcome == "error" for each in ranks):
+        return "error"  # the harness's own
+    statuses = {_rank_status(each) for each in ranks if each.outcome not in _NOBODYS}
+    return next(status for status, applies in _WORST_FIRST if applies(statuses))
+
+
+_NOBODYS = ("collateral", "killed_as_planned")
+"""What happens to ranks without their test being better or worse for it."""
+
+_WORST_FIRST: tuple[tuple[Status, Callable[[set[str]], bool]], ...] = (
+    ("failed", lambda found: "crashed" in found),
+    ("error", lambda found: "error" in found),
+    ("failed", lambda found: "failed" in found),
+    ("skipped", lambda found: found == {"skipped"}),
+    ("failed", lambda found: "skipped" in found),
+    ("failed", lambda found: "strict-xpassed" in found and "xfailed" not in found),
+    ("passed", lambda found: not found),
+    ("xpassed", lambda found: found <= {"xpassed", "strict-xpassed"}),
+    ("xfailed", lambda found: "xfailed" in found),
+    ("passed", lambda _: True),
+)
+"""What pytest reports for a set of rank statuses: the first that applies."""
+
+
+def _rank_status(finding: RankFinding) -> str:
+    for event in finding.facts.reports:
+        if event.detail["is_strict_xpass"]:
+            return "strict-xpassed"
+        if event.detail["wasxfail"] is not None:
+            return "xfailed" if event.detail["outcome"] == "skipped" else "xpassed"
+    interrupted = finding.facts.interrupted
+    if interrupted is not None and interrupted.detail.get("is_expected"):
+        return "xfailed"
+    return finding.outcome
+
+
+def _is_plain_xfail(ranks: Iterable[RankFinding]) -> bool:
+    """Whether every rank that lived to tell has an xfail mark that expects anything."""
+    marks = [each.facts.xfail for each in ranks if each.facts.reports]
+    return bool(marks) and all(mark is not None and mark["is_plain"] for mark in marks)
+
+
+def _when(status: Status, ranks: Iterable[RankFinding]) -> Literal["setup", "call", "teardown"]:
+    """A failure of teardown alone is pytest's error at teardown; one of setup, its error there."""
+    if status != "error":
+        return "call"
+    ranks = list(ranks)
+    if any(each.outcome == "failed" for each in ranks):  # the call went wrong as well
+        return "call"
+    causes = [each.facts.failure for each in ranks if each.outcome == "error"]
+    is_teardown = [
+        event is not None and event.kind == "report" and event.detail["when"] == "teardown"
+        for event in causes
+    ]
+    return "teardown" if is_teardown and all(is_teardown) else "setup"
+
+
+def _reason(
+    outcome: Outcome,
+    status: Status,
+    ranks: tuple[RankFinding, ...],
+    decisive: RankFinding | None,
+    result: WorldResult,
+) -> str:
+    if result.ending in ("lost", "interrupted"):
+        return _first_line(result.reason or "the harness failed")
+    if outcome in ("passed", "skipped") and status not in ("failed", "xpassed"):
+        return ranks[0].summary
+    if outcome == "passed":
+        return _xpass_reason(ranks)
+    if outcome == "hung" and result.ending == "settled":
+        late = [each.facts for each in ranks if each.outcome == "hung"]
+        if late:
+            names = rank_set(each.rank for each in late)
+            return f"{names} still in {late[0].phase}, the others gave up waiting"
+    if outcome == "hung" or decisive is None:
+        return result.reason or _symptom_reason(ranks)
+    if decisive.outcome == "skipped":
+        others = rank_set(each.facts.rank for each in ranks if each.outcome != "skipped")
+        return f"{_name_all(ranks, decisive)} skipped alone: {decisive.summary} ({others} did not)"
+    return f"{_name_all(ranks, decisive)}: {decisive.summary}"
+
+
+def _xpass_reason(ranks: tuple[RankFinding, ...]) -> str:
+    mark = next((each.facts.xfail for each in ranks if each.facts.xfail is not None), None)
+    return str(mark["reason"]) if mark else ""
+
+
+def _symptom_reason(ranks: tuple[RankFinding, ...]) -> str:
+    hit = _first(ranks, {"collateral"})
+    if hit is None:
+        return "the world did not end"
+    return f"{_name_all(ranks, hit)} lost the others: {hit.summary}"
+
+
+def _name_all(ranks: Iterable[RankFinding], finding: RankFinding) -> str:
+    """Name every rank to which the same happened."""
+    same = (identity(finding), _rank_status(finding))
+    return rank_set(
+        each.facts.rank for each in ranks if (identity(each), _rank_status(each)) == same
+    )
+
+
+def identity(finding: RankFinding) -> tuple[object, ...]:
+    """Return what makes two findings the same for the reader: kind, place and words.
+
+    Addresses and ports differ between processes, so they do not count.
+    """
+    error = finding.error
+    place = (error.file, error.line) if error else None
+    words = re.sub(r"0x[0-9a-f]+|127\.0\.0\.1\]?:\d+", "…", finding.summary)
+    return (finding.outcome, place, words)
+
+
+def _error(data: Mapping[str, Any]) -> RankError:
+    return RankError(
+        type=data["type"],
+        message=data["message"],
+        file=data["file"],
+        line=data["line"],
+        text=data["text"],
+        function=data.get("function"),
+    )
+
+
+def _first_line(text: str) -> str:
+    return next((line for line in text.splitlines() if line.strip()), "")[:300]
+
+
+def _report_line(event: Event) -> str:
+    longrepr = event.detail.get("report", {}).get("longrepr")
+    return _first_line(longrepr if isinstance(longrepr, str) else "failed")
+
+
+def _skip_reason(facts: RankFacts) -> str:
+    for event in facts.reports:
+        longrepr = event.detail["report"]["longrepr"]
+        if event.detail["outcome"] == "skipped" and isinstance(longrepr, list):
+            return str(longrepr[2]).removeprefix("Skipped: ")
+    return "skipped"

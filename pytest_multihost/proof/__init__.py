@@ -1,0 +1,1 @@
+"""Whether a world hangs: pure functions over snapshots of its processes."""

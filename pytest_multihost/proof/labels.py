@@ -1,0 +1,100 @@
+"""What a thread is doing, in one word and for the reader, from what the kernel tells of it."""
+
+from __future__ import annotations
+
+from pytest_multihost.model.process import NEVER, Look, Thread
+from pytest_multihost.model.snapshot import Label
+from pytest_multihost.proof import system_calls as calls
+
+_BUSY = 0.5
+"""Share of a processor from which on a thread that waits at this instant counts as running."""
+
+_DEAD = frozenset({"", "X", "Z"})
+_STOPPED = frozenset({"T", "t"})
+
+
+def label(
+    before: Thread | None, now: Thread | None, *, at_s: float, elapsed_s: float = 0.0
+) -> tuple[Label, str]:
+    """Return what a thread does, and the same for the reader: ``read(/data/ckpt)``.
+
+    Args:
+        before: What was seen of it last, if anything was.
+        now: What is seen of it; None when it is gone.
+        at_s: When, on the monotonic clock.
+        elapsed_s: How much earlier `before` was.
+    """
+    if now is None or now.state in _DEAD:
+        return "EXITED", "has ended"
+    if now.state in _STOPPED:
+        return "STOPPED", "stopped" if now.state == "T" else "held by a tracer"
+    if now.state == "D":
+        return "DISK", now.call or now.wchan
+    if is_running(before, now, elapsed_s):
+        return "RUNNING", "runs"
+    return _wait_label(now), describe_wait(now, at_s)
+
+
+def is_running(before: Thread | None, now: Thread, elapsed_s: float) -> bool:
+    """Tell whether a thread uses the processor: at this instant, or for most of the time before."""
+    if now.state == "R" or now.call == "running":
+        return True
+    used_ns = now.cpu_ns - before.cpu_ns if before and before.tid == now.tid else 0
+    return elapsed_s > 0 and used_ns > _BUSY * elapsed_s * 1e9
+
+
+def is_sleep(thread: Thread) -> bool:
+    """Tell whether a thread waits for nothing but time."""
+    is_empty_poll = thread.call in calls.POLLS and thread.fds == () and thread.ends_s != NEVER
+    return thread.call in calls.SLEEPS or is_empty_poll
+
+
+def is_file_access(thread: Thread) -> bool:
+    """Tell whether a thread reads or writes a file, a pipe or a terminal; sockets do not count."""
+    if thread.call in calls.STREAMS:
+        return not thread.target.startswith(("socket:", "anon_inode:"))
+    return thread.call in calls.FILES
+
+
+def _wait_label(thread: Thread) -> Label:
+    if is_sleep(thread):
+        return "SLEEPING"
+    if thread.call in calls.CHILDREN:
+        return "CHILD"
+    return "IO" if is_file_access(thread) else "BLOCKED"
+
+
+def describe_wait(thread: Thread, at_s: float) -> str:
+    """Return a wait for the reader: ``epoll_wait until +2.5 s``, ``wait4(child 47: sleep)``."""
+    name = "sleep" if is_sleep(thread) else thread.call or thread.wchan or "waits"
+    about = f"({thread.target})" if thread.target else ""
+    return f"{name}{about}{until(thread.ends_s, at_s)}"
+
+
+def until(ends_s: float | None, at_s: float) -> str:
+    """Return when a wait ends by itself, as seen from `at_s`; nothing for one that does not."""
+    if ends_s is None:
+        return " for some time"
+    return "" if ends_s == NEVER else f" until +{max(ends_s - at_s, 0.0):.1f} s"
+
+
+def main_labels(before: Look | None, now: Look) -> dict[int, tuple[Label, str]]:
+    """Return what the main thread of each rank does."""
+    earlier = before.ranks if before is not None else {}
+    elapsed_s = now.at_s - before.at_s if before is not None else 0.0
+    found = {}
+    for rank, process in now.ranks.items():
+        last = earlier[rank].main if rank in earlier else None
+        found[rank] = label(last, process.main, at_s=now.at_s, elapsed_s=elapsed_s)
+    return found
+
+
+def lock_holders(now: Look) -> dict[int, tuple[int, ...]]:
+    """Return, for each rank, which ranks hold a file lock that one of its threads waits for."""
+    owners = {process.pid: process.rank for process in now.processes}
+    found: dict[int, set[int]] = {rank: set() for rank in now.ranks}
+    for process in now.processes:
+        held = {owners.get(pid) for each in process.threads for pid in each.holders or ()}
+        if process.rank is not None:
+            found[process.rank] |= {rank for rank in held if rank is not None}
+    return {rank: tuple(sorted(ranks)) for rank, ranks in found.items()}

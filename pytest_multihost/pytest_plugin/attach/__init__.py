@@ -1,0 +1,1 @@
+"""Runs of pytest over several processes that a launcher has started."""

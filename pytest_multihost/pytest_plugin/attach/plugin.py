@@ -1,0 +1,238 @@
+"""One run of pytest over several processes that something else has started: torchrun, srun, mpirun.
+
+All run the same command. Rank 0's process is the controller and does what a controller always
+does. The others collect the same tests, go to it, start ranks for it and say nothing; see
+`attach_agent`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import secrets
+import signal
+import socket
+import sys
+import time
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pytest_multihost.launch.attach.launcher_env import Place, read_place
+from pytest_multihost.launch.attach.listener import Gathering
+from pytest_multihost.launch.attach.rendezvous import given_secret, letter_path, listen
+from pytest_multihost.launch.attach.stream import PING_S, the_kernel
+from pytest_multihost.model.errors import LaunchError, MultihostError
+from pytest_multihost.model.hosts import ONE
+from pytest_multihost.pytest_plugin.attach.items import first_difference, listed
+from pytest_multihost.pytest_plugin.attach.options import ATTACHED_PLUGIN
+from pytest_multihost.pytest_plugin.attach.state import ATTACHED, Attached
+from pytest_multihost.pytest_plugin.fixtures import asks_for_store
+from pytest_multihost.pytest_plugin.results.tally import TALLY
+from pytest_multihost.pytest_plugin.run import Run
+
+_QUIET: Mapping[str, Any] = {
+    "basetemp": None,
+    "cacheclear": False,
+    "dist": "no",
+    "log_file": os.devnull,
+    "numprocesses": None,
+    "pastebin": None,
+    "report_log": None,
+    "trace": False,
+    "tx": [],
+    "usepdb": False,
+    "xmlpath": None,
+}
+"""Options that must act in one process alone, with what switches them off."""
+
+_OURS = ("ATTACH", "RANK", "SIZE", "ADDRESS", "SECRET", "SECRET_FILE")
+_FAREWELL_S = 5.0
+
+
+PLACE = pytest.StashKey[Place]()
+
+
+def take_place(config: pytest.Config) -> None:
+    """Find out which process this is, and calm it down if it is not the controller.
+
+    Raises:
+        pytest.UsageError: Nobody has said which it is, or it cannot be attached.
+    """
+    try:
+        place = config.stash[PLACE] = read_place(os.environ)
+    except MultihostError as error:
+        raise pytest.UsageError(str(error)) from error
+    if getattr(config.option, "numprocesses", None) or hasattr(config, "workerinput"):
+        message = "--multihost-attach and pytest-xdist's -n both make processes: leave out one"
+        raise pytest.UsageError(message)
+    if not place.is_controller:
+        for name, value in _QUIET.items():
+            if hasattr(config.option, name):
+                setattr(config.option, name, value)
+
+
+def attach(config: pytest.Config) -> None:
+    """Listen for the others, or get ready to be one of them.
+
+    Raises:
+        pytest.UsageError: The secret cannot be used, or rank 0 cannot listen.
+    """
+    place, tally = config.stash[PLACE], config.stash[TALLY]
+    defaults = tally.defaults
+    tally.defaults = replace(defaults, ranks=defaults.ranks or (place.size,))
+    letter = letter_path(defaults.artifacts, place)
+    try:
+        attached = Attached(place, given_secret(os.environ), letter, defaults.startup_timeout_s)
+        if place.is_controller:
+            stream, secret = listen(place, attached.secret, letter)
+            attached.gathering = Gathering(place, secret, stream)
+    except (MultihostError, OSError) as error:
+        raise pytest.UsageError(str(error)) from error
+    for name in _OURS:  # a rank must not know the secret, nor a run inside of it attach itself
+        os.environ.pop(f"PYTEST_MULTIHOST_{name}", None)
+    config.stash[ATTACHED] = attached
+    if place.is_controller:
+        plugin = sys.modules[__name__]
+    else:
+        from pytest_multihost.pytest_plugin.attach import agent as plugin
+
+    config.pluginmanager.register(plugin, ATTACHED_PLUGIN)
+
+
+def take_part(session: pytest.Session, chosen: Sequence[pytest.Item]) -> None:
+    """Wait for the others, and make sure that they hold the same tests.
+
+    Raises:
+        pytest.UsageError: Somebody has not come, or has collected something else.
+    """
+    config = session.config
+    attached = config.stash[ATTACHED]
+    gathering = attached.gathering
+    if gathering is None:
+        return
+    signal.signal(signal.SIGTERM, _on_term(attached))
+    atexit.register(_hang_up, attached)  # the others take the end of a connection for ours
+    try:
+        gathering.gather(attached.timeout_s)
+        gathering.listener.close()
+        _compare(config, chosen, attached)
+        _look_around(config, attached)
+    except LaunchError as error:
+        raise pytest.UsageError(str(error)) from error
+    finally:
+        gathering.close()
+        attached.letter.unlink(missing_ok=True)
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and reporter.verbosity >= 0:
+        reporter.write_line(_describe(attached))
+
+
+def _hang_up(attached: Attached) -> None:
+    for party in attached.parties.values():
+        party.stream.close()
+
+
+def _compare(config: pytest.Config, chosen: Sequence[pytest.Item], attached: Attached) -> None:
+    run = Run(config, config.stash[TALLY])
+    run.plan(chosen)
+    _refuse(run, chosen)
+    ours = listed(run.plans)
+    for party in attached.parties.values():
+        problems = party.about["problems"]
+        if problems:
+            raise LaunchError(f"{party.name} cannot take part", seen="\n".join(problems))
+        difference = first_difference(ours, party.about["items"])
+        if difference is not None:
+            raise LaunchError(
+                f"{party.name} has collected other tests than rank 0's",
+                seen=difference,
+                remedy=(
+                    "Give all the same command, code and configuration; and make collection"
+                    " depend on nothing that differs between processes."
+                ),
+            )
+
+
+def _refuse(run: Run, chosen: Sequence[pytest.Item]) -> None:
+    """Refuse tests that need what only one machine can give.
+
+    Raises:
+        LaunchError: Some do; names them.
+    """
+    made = [plan.nodeid for plan in run.plans.values() if plan.hosts != ONE]
+    stores = [item.nodeid for item in chosen if asks_for_store(item)]
+    for nodeids, why in (
+        (made, "hosts are made on one machine, and an attached run has its own"),
+        (stores, "object_store is an endpoint of one machine, which others do not reach"),
+    ):
+        if nodeids:
+            happened = f"{nodeids[0]} cannot be part of an attached run: {why}"
+            raise LaunchError(happened, remedy="Leave it out, say with -k or a mark.")
+
+
+def _look_around(config: pytest.Config, attached: Attached) -> None:
+    """Find out who shares our kernel and our files."""
+    factory: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]  # noqa: SLF001
+    token = secrets.token_hex(16)
+    probe = factory.getbasetemp() / f"attach-{token}"
+    probe.write_text(token)
+    try:
+        for party in attached.parties.values():
+            question = {"kind": "probe", "path": str(probe)}
+            answer = party.ask(question, within_s=PING_S).header["text"]
+            party.is_near = party.about["kernel"] == the_kernel() and answer == token
+    finally:
+        probe.unlink()
+
+
+def _describe(attached: Attached) -> str:
+    hosts = dict.fromkeys([socket.gethostname(), *(p.host for p in attached.parties.values())])
+    where = f"{len(hosts)} machines" if len(hosts) > 1 else "one machine"
+    return (
+        f"multihost: attached to {attached.place.size} processes on {where},"
+        f" as {attached.place.source} has started them"
+    )
+
+
+def _on_term(attached: Attached) -> Any:  # noqa: ANN401 - a handler of signals
+    """Return what SIGTERM does: the launcher ends the run, and what it was doing is told.
+
+    Not where a process is lost: then that is being told already.
+    """
+
+    def interrupt(*_: object) -> None:
+        if not attached.note_losses():
+            raise KeyboardInterrupt
+
+    return interrupt
+
+
+# Hooks of the controller
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    """End the run when a process is lost: its ranks cannot be started any more."""
+    session = item.session
+    if call.when == "teardown" and (lost := session.config.stash[ATTACHED].note_losses()):
+        session.shouldfail = f"multihost: {lost[0]}; no world can be started any more"
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
+    """Tell the others how the run went, when all is said and done here."""
+    try:
+        return (yield)
+    finally:
+        for party in session.config.stash[ATTACHED].parties.values():
+            party.stream.send({"kind": "quit", "status": int(session.exitstatus)})
+            party.stream.drain(time.monotonic() + _FAREWELL_S)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say which processes were lost."""
+    for words in terminalreporter.config.stash[ATTACHED].lost:
+        terminalreporter.write_line(f"multihost: {words}", red=True)

@@ -1,0 +1,144 @@
+"""What containers need of this run: its programs, its files, its settings."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from pytest_multihost.launch.docker.containers import Dwelling
+from pytest_multihost.launch.docker.launcher import ContainerLauncher
+from pytest_multihost.launch.ladder import Ladder
+from pytest_multihost.launch.server.start import Program
+from pytest_multihost.model.errors import LaunchError, UnsoundForkError
+from pytest_multihost.pytest_plugin.launching.launching import SERVER_MODES, Launching, unsound
+from pytest_multihost.pytest_plugin.launching.needs import Need
+from pytest_multihost.pytest_plugin.options import Defaults
+from pytest_multihost.rank.environment import foreign_variables, thread_variables
+
+HOST_PYTHON = "host"
+"""Stands for the interpreter that runs pytest, lent to the containers with its packages."""
+
+_CARRIED = re.compile(
+    r"""
+    PYTEST_.*|PYTHON(?!HOME$|PATH$|STARTUP$|USERBASE$|EXECUTABLE$).*
+    |(CUDA|GLOO|JAX|LC|MKL|NCCL|OMP|OPENBLAS|TF|TORCH|XLA|COVERAGE)_.*
+    |CI|COLUMNS|LANG|TERM|TZ
+    """,
+    re.VERBOSE,
+)
+"""Variables that mean the same in another root file system. The rest is the image's."""
+
+
+def open_ladder(
+    launching: Launching, mode: str, need: Need, defaults: Defaults
+) -> Ladder | ContainerLauncher:
+    """Return the ways of launching to try for tests with a need, started.
+
+    Raises:
+        pytest.UsageError: The chosen way is not sound, or a server cannot start.
+    """
+    ladder: Ladder | ContainerLauncher
+    if need.is_housed:
+        ladder = container_launcher(launching, mode, need.variables, defaults)
+    else:
+        ladder = launching.ladder(mode, need.variables)
+    try:
+        ladder.open()
+    except UnsoundForkError as error:
+        raise pytest.UsageError(unsound(error)) from error
+    except LaunchError as error:
+        raise pytest.UsageError(str(error)) from error
+    return ladder
+
+
+def container_launcher(
+    launching: Launching, mode: str, env: Mapping[str, str], defaults: Defaults
+) -> ContainerLauncher:
+    """Return what starts worlds in containers.
+
+    Args:
+        launching: What every way of launching is made from.
+        mode: "auto", or the one way to use.
+        env: Variables that must be in place before the ranks' interpreter starts.
+        defaults: The settings.
+    """
+    config = launching.config
+    shared, python = _shared(config, defaults.artifacts), defaults.docker_python
+    is_lent = python == HOST_PYTHON
+    dwelling = Dwelling(
+        image=defaults.docker_image,
+        python=sys.executable if is_lent else python,
+        shared=shared,
+        lent=(*_preloaded(env), *(_interpreter() if is_lent else ())),
+        cwd=config.invocation_params.dir,
+    )
+    variables = _variables(env, shared, is_lent=is_lent)
+    path = sys.path if is_lent else None
+    names = [mode] if mode in SERVER_MODES else list(SERVER_MODES)
+    programs = {name: partial(_program, launching, name, variables, path) for name in names}
+    return ContainerLauncher(dwelling, programs)
+
+
+def _program(
+    launching: Launching,
+    mode: str,
+    environment: Mapping[str, str],
+    path: list[str] | None,
+    host: str,
+) -> Program:
+    return launching.program(mode, environment, log=f"{mode}-{host}.log", path=path)
+
+
+def _shared(config: pytest.Config, artifacts: Path) -> tuple[Path, ...]:
+    """Return the directories in which both sides read and write."""
+    factory: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]  # noqa: SLF001
+    return (config.rootpath, config.invocation_params.dir, artifacts, factory.getbasetemp())
+
+
+def _interpreter() -> Iterable[Path]:
+    """Return the directories of this interpreter and of its packages."""
+    program = Path(os.path.realpath(sys.executable)).parent
+    found = [Path(sys.prefix), Path(sys.base_prefix), program, *map(Path, sys.path)]
+    return [path for path in found if path.is_absolute() and path.exists()]
+
+
+def _preloaded(env: Mapping[str, str]) -> Iterable[Path]:
+    """Return the directories of libraries that are to be loaded before an interpreter."""
+    libraries = env.get("LD_PRELOAD", "").replace(":", " ").split()
+    return [Path(each).parent for each in libraries if each.startswith("/")]
+
+
+def _variables(
+    env: Mapping[str, str], shared: Iterable[Path], *, is_lent: bool
+) -> Mapping[str, str]:
+    """Return what a container's environment has beside the image's."""
+    foreign = set(foreign_variables(os.environ))
+    carried = {
+        name: value
+        for name, value in os.environ.items()
+        if _CARRIED.fullmatch(name) and name not in foreign
+    }
+    own = {} if is_lent else {"PYTHONPATH": os.pathsep.join(_importable(shared))}
+    return {
+        **carried,
+        **thread_variables(carried),
+        # The user is ours, whom the image need not know.
+        "HOME": "/tmp",  # noqa: S108 - in the container
+        "USER": "multihost",
+        **own,
+        "PYTEST_MULTIHOST_SERVER": "1",
+        **env,
+    }
+
+
+def _importable(shared: Iterable[Path]) -> list[str]:
+    """Return where modules are imported from that lie in a shared directory."""
+    folders = list(shared)
+    found = [Path(each or ".").absolute() for each in sys.path]
+    return [str(each) for each in found if any(each.is_relative_to(folder) for folder in folders)]

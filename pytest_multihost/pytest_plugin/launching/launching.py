@@ -1,0 +1,137 @@
+"""Which way the ranks of this run are launched."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from pytest_multihost.backends.backend import Backend
+from pytest_multihost.launch.ladder import Ladder
+from pytest_multihost.launch.server import fresh_ranks as spawner
+from pytest_multihost.launch.server.connection import ServerConnection
+from pytest_multihost.launch.server.launcher import ServerLauncher
+from pytest_multihost.launch.server.start import Program, exec_server, fork_server
+from pytest_multihost.model.errors import UnsoundForkError
+from pytest_multihost.pytest_plugin.launching import remote
+from pytest_multihost.pytest_plugin.launching.serving import find_item_in, prepare_server
+from pytest_multihost.rank.agent import run_rank
+from pytest_multihost.rank.environment import foreign_variables, thread_variables
+
+SERVER_MODES = ("server", "spawn")
+"""Ways of launching that begin with a new interpreter, the cheapest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launching:
+    """What the ways of launching are made from.
+
+    Attributes:
+        config: pytest's configuration.
+        items: The multihost items.
+        backends: The backends they use, by name.
+        logs: Folder for the output of servers.
+        forks: How many ranks the items have.
+    """
+
+    config: pytest.Config
+    items: Sequence[pytest.Item]
+    backends: Mapping[str, Backend]
+    logs: Path
+    forks: int
+
+    def ladder(self, mode: str, env: Mapping[str, str]) -> Ladder:
+        """Return the ways of launching to try, the cheapest first.
+
+        Args:
+            mode: "auto", or the one way to use.
+            env: Variables that must be in place before the ranks' interpreter starts; a server
+                forked from this process cannot have them.
+        """
+        starts: dict[str, Callable[[], ServerConnection]] = {
+            "fork": self._fork,
+            "server": partial(self._exec, env),
+            "spawn": partial(self._spawn, env),
+        }
+        names = [mode] if mode != "auto" else list(starts)
+        if env and "fork" in names:
+            names.remove("fork")
+        return Ladder([ServerLauncher(name, starts[name]) for name in names])
+
+    def _fork(self) -> ServerConnection:
+        run = partial(run_rank, find_item=find_item_in(self.items), backends=self.backends)
+        backends = list(self.backends.values())
+        prepare = partial(prepare_server, self.config, self.items, backends, forks=self.forks)
+        return fork_server(run, prepare)
+
+    def _exec(self, env: Mapping[str, str]) -> ServerConnection:
+        return exec_server(self.program("server", _environment(env), "server.log", sys.path))
+
+    def _spawn(self, env: Mapping[str, str]) -> ServerConnection:
+        return exec_server(self.program("spawn", _environment(env), "spawner.log", sys.path))
+
+    def program(
+        self, mode: str, environment: Mapping[str, str], log: str, path: list[str] | None
+    ) -> Program:
+        """Return what a new interpreter is to run.
+
+        Args:
+            mode: Of `SERVER_MODES`: whether it forks the ranks, or starts interpreters for them.
+            environment: Its whole environment, or what an image's is to have besides.
+            log: Name of the file in `logs` to which it prints.
+            path: What it is to import from; None: as it finds it.
+        """
+        order = {**self._order(), "path": path}
+        if mode == "server":
+            order = {**order, "backends": list(self.backends), "forks": self.forks}
+            return Program(remote.CODE, order, environment, self.logs / log)
+        order = {"code": remote.CODE, "rank": order}
+        return Program(spawner.CODE, order, environment, self.logs / log)
+
+    def _order(self) -> dict[str, object]:
+        """Return how to run pytest as this run was started."""
+        return {
+            "cwd": str(self.config.invocation_params.dir),
+            "args": _arguments(self.config),
+            "files": _files(self.items),
+        }
+
+
+def unsound(error: UnsoundForkError) -> str:
+    """Say why the way of launching that was asked for cannot be used."""
+    remedy = "Use --multihost-launch=auto, or move what starts threads or a runtime into a fixture."
+    return f"{error.happened}\nSeen: {error.seen}.\n{remedy}"
+
+
+def _arguments(config: pytest.Config) -> list[str]:
+    """Return the command line; an xdist worker has the controller's in its input."""
+    workerinput: Mapping[str, object] = getattr(config, "workerinput", {})
+    args = workerinput.get("multihost_args", config.invocation_params.args)
+    extra = ["-p", "multihost_hangs"]
+    if config.pluginmanager.has_plugin("_cov"):
+        extra.append("--cov-append")  # else it erases what the controller has measured
+    return [*(str(arg) for arg in args), *extra]  # type: ignore[attr-defined]
+
+
+def _files(items: Iterable[pytest.Item]) -> list[str]:
+    return list(dict.fromkeys(str(item.path) for item in items))
+
+
+def _environment(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a server: one thread, nothing of an outer world, then `env`."""
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in set(foreign_variables(os.environ))
+    }
+    return {
+        **inherited,
+        **thread_variables(inherited),
+        "PYTEST_MULTIHOST_SERVER": "1",
+        **env,
+    }

@@ -1,0 +1,1 @@
+"""From a world's result to what pytest shows and writes."""

@@ -1,0 +1,170 @@
+"""What is shown while a world runs: a line on a terminal, or with -s the ranks' output."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pytest
+
+from pytest_multihost.blame.awaited import Awaited
+from pytest_multihost.outcome.rank_facts import RankFacts
+from pytest_multihost.report.text.progress import (
+    INTERVAL_S,
+    awaited_text,
+    erase,
+    overlay,
+    progress_text,
+)
+from pytest_multihost.watch.probes.pyspy_sampler import Places
+
+
+@dataclass(slots=True)
+class LiveLine:
+    """A line that says where the ranks are, while a world takes longer than a second.
+
+    Where some wait for another, it says for whom, and what that one does. A context manager:
+    leaving it takes the line away.
+
+    Attributes:
+        config: The run's.
+        awaited: Tells whom the others wait for.
+    """
+
+    config: pytest.Config
+    awaited: Callable[[Sequence[RankFacts]], Awaited | None]
+    _shown_s: float = 0.0
+    _places: Places = field(default_factory=Places)
+    _since: tuple[tuple[int, ...], float] = ((), 0.0)
+
+    def __enter__(self) -> Self:
+        """Show nothing yet."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Take the line away."""
+        self._places.close()
+        if self._shown_s and (writer := self._terminal()) is not None:
+            self._write(writer, erase())
+
+    def show(self, seconds: float, facts: Sequence[RankFacts]) -> None:
+        """Show where the ranks are after `seconds`."""
+        if seconds < self._shown_s + INTERVAL_S:
+            return
+        self._shown_s = seconds
+        writer = self._terminal()
+        if writer is not None:
+            width = writer.fullwidth - writer.width_of_current_line
+            self._write(writer, overlay(self._text(seconds, facts), width))
+
+    def _text(self, seconds: float, facts: Sequence[RankFacts]) -> str:
+        awaited = self.awaited(facts)
+        if awaited is None:
+            return progress_text(seconds, facts)
+        if self._since[0] != awaited.ranks:
+            self._since = awaited.ranks, seconds
+        where = self._places.place(awaited.pid) if awaited.pid is not None else None
+        return awaited_text(seconds, awaited, for_s=seconds - self._since[1], where=where)
+
+    def _write(self, writer: Any, text: str) -> None:  # noqa: ANN401 - private to pytest
+        """Write to the terminal itself.
+
+        Past the terminal writer, whose count of columns must not see our text; and past the
+        capture, which holds the writer's descriptor while a test runs.
+        """
+        with _uncaptured(self.config):
+            writer._file.write(text)  # noqa: SLF001 - no public way
+            writer._file.flush()  # noqa: SLF001 - as above
+
+    def _terminal(self) -> Any:  # noqa: ANN401 - private to pytest
+        """Return what pytest writes to a terminal with, or None where the output is none.
+
+        A CI log may pretend to be one; there each update would be a line.
+        """
+        writer = terminal_writer(self.config)
+        if writer is None or os.environ.get("CI") or self.config.get_verbosity() < 0:
+            return None
+        with _uncaptured(self.config):
+            file = writer._file  # noqa: SLF001 - no public way
+            return writer if getattr(file, "isatty", lambda: False)() else None
+
+
+def terminal_writer(config: pytest.Config) -> Any:  # noqa: ANN401 - private to pytest
+    """Return what pytest writes to the terminal with, or None: xdist's workers have none."""
+    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+    return reporter._tw if reporter is not None else None  # noqa: SLF001 - no public way
+
+
+def write_through(config: pytest.Config, text: str) -> None:
+    """Write `text` to where pytest writes, also while it captures what tests write."""
+    writer = terminal_writer(config)
+    if writer is not None:
+        with _uncaptured(config):
+            writer.write(text)
+            writer.flush()
+
+
+def _uncaptured(config: pytest.Config) -> AbstractContextManager[None]:
+    capture: Any = config.pluginmanager.get_plugin("capturemanager")
+    return capture.global_and_fixture_disabled() if capture else nullcontext()
+
+
+@dataclass(slots=True)
+class LiveOutput:
+    """What the ranks print, line by line as they print it, for ``pytest -s``.
+
+    A context manager: leaving it shows what is left.
+
+    Attributes:
+        directory: Where the ranks' logs are.
+        size: Number of ranks.
+        write: Takes the text.
+    """
+
+    directory: Path
+    size: int
+    write: Callable[[str], object]
+    _read: dict[int, int] = field(default_factory=dict)
+
+    def __enter__(self) -> Self:
+        """Show nothing yet."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Show what is left, also if its last line is not complete."""
+        self._show(is_last=True)
+
+    def show(self, seconds: float, facts: Sequence[RankFacts]) -> None:  # noqa: ARG002 - OnTick
+        """Show the lines that have been completed since the last look."""
+        self._show(is_last=False)
+
+    def _show(self, *, is_last: bool) -> None:
+        for rank in range(self.size):
+            new = self._new_bytes(rank)
+            complete = new if is_last else new[: new.rfind(b"\n") + 1]
+            self._read[rank] = self._read.get(rank, 0) + len(complete)
+            for line in complete.decode("utf-8", "backslashreplace").splitlines():
+                self.write(f"[rank {rank}] {line}\n")
+
+    def _new_bytes(self, rank: int) -> bytes:
+        try:
+            with (self.directory / f"rank-{rank}.log").open("rb") as file:
+                file.seek(self._read.get(rank, 0))
+                return file.read()
+        except OSError:  # not there yet
+            return b""

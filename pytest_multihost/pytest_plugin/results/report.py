@@ -1,0 +1,224 @@
+"""From what ranks told to pytest's own report: text, output, properties, warnings, subtests."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_multihost.blame.build_diagnosis import Telling
+from pytest_multihost.model.event import Event
+from pytest_multihost.model.rank_set import rank_set
+from pytest_multihost.outcome.judge import RankFinding
+from pytest_multihost.pytest_plugin._compat import (
+    ColouredRepr,
+    ExceptionRepr,
+    TerminalRepr,
+    describe_subtest,
+    make_longrepr,
+    rename_subtest,
+)
+from pytest_multihost.pytest_plugin.results.live import terminal_writer
+from pytest_multihost.pytest_plugin.results.pages import named_files
+from pytest_multihost.pytest_plugin.run import Attempted, source_line
+from pytest_multihost.report.text.failure import WIDTH, sections
+from pytest_multihost.report.text.paint import painted
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """Bytes of a rank's output that go into the report; the log has all of it."""
+
+    head: int
+    tail: int
+
+
+_FULL = _Room(head=20_000, tail=20_000)
+_LEAST_WIDTH = 80
+_COLLATERAL = _Room(head=1_000, tail=2_000)
+"""A runtime that lost its peers prints pages, and none of them tells why."""
+
+
+def longrepr(item: pytest.Item, attempted: Attempted) -> TerminalRepr | str:
+    """Return what pytest shows for a world that did not pass.
+
+    The headline rank's own representation with pytest's colours, its message saying which rank,
+    and below it what happened to the others.
+    """
+    finding, root = attempted.finding, item.config.rootpath
+    shown = _headline(item, attempted)
+    files = attempted.directory
+    where = str(files.relative_to(root) if files.is_relative_to(root) else files)
+    telling = Telling(str(root), source_line)
+    for part in sections(
+        attempted.result,
+        finding,
+        attempted.diagnosis,
+        telling=telling,
+        files=named_files(where, files),
+        width=_width(item.config),
+    ):
+        shown.addsection(part.title, part.text, "-")
+    # xdist's workers send what pytest knows how to send
+    return shown if hasattr(item.config, "workerinput") else ColouredRepr(shown, painted)
+
+
+def _width(config: pytest.Config) -> int:
+    """Return the columns of a page: the terminal's, within reason."""
+    writer = terminal_writer(config)
+    return WIDTH if writer is None else min(WIDTH, max(_LEAST_WIDTH, writer.fullwidth))
+
+
+def _headline(item: pytest.Item, attempted: Attempted) -> ExceptionRepr:
+    finding = attempted.finding
+    message = finding.reason
+    if finding.outcome == "crashed":
+        message = f"CRASHED  {message}"
+    headline = next((e for e in finding.ranks if e.facts.rank == finding.headline), None)
+    if headline is not None and headline.report is not None:
+        original = _deserialized(item.config, headline.report).longrepr
+        if isinstance(original, ExceptionRepr) and original.reprcrash is not None:
+            original.reprcrash.message = message
+            return original
+    word = "HUNG  " if finding.outcome == "hung" else ""  # the summary has a word of its own
+    text = headline.error.text if headline is not None and headline.error else f"{word}{message}"
+    path, line, _ = item.location
+    return make_longrepr(text, file=path, line=(line or 0) + 1, message=message)
+
+
+def _deserialized(config: pytest.Config, data: Mapping[str, Any]) -> Any:  # noqa: ANN401
+    # pytest changes what it is given, and the event keeps what arrived.
+    return config.hook.pytest_report_from_serializable(config=config, data=dict(data))
+
+
+def add_output(item: pytest.Item, attempted: Attempted) -> None:
+    """Add what the ranks printed and logged to the report; equal output once.
+
+    With -s it has been shown already, as in ordinary pytest.
+    """
+    if item.config.getoption("capture", None) == "no":
+        return
+    for section in _output(attempted):
+        item.add_report_section(section.when, section.title, section.text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Output:
+    when: str
+    title: str
+    text: str
+
+
+def _output(attempted: Attempted) -> Iterator[_Output]:
+    texts: dict[tuple[str, str, str], list[int]] = {}
+    for finding in attempted.finding.ranks:
+        rank = finding.facts.rank
+        room = _COLLATERAL if finding.outcome == "collateral" else _FULL
+        log = _log_text(attempted.directory / f"rank-{rank}.log", room)
+        if log:
+            texts.setdefault(("call", "output", log), []).append(rank)
+        for when, text in _log_records(finding):
+            texts.setdefault((when, "log", text), []).append(rank)
+    for (when, title, text), ranks in texts.items():
+        yield _Output(when, f"{rank_set(ranks)} {title}", text)
+
+
+def _log_records(finding: RankFinding) -> Iterator[tuple[str, str]]:
+    """Return what the logging plugin captured in each phase; reports repeat earlier phases."""
+    if finding.facts.reports:
+        for title, text in finding.facts.reports[-1].detail["report"].get("sections", ()):
+            if title.startswith("Captured log "):
+                yield title.removeprefix("Captured log "), text
+
+
+def _log_text(path: Path, room: _Room) -> str:
+    """Return head and tail of a log, and say how much was left out between them."""
+    try:
+        size = path.stat().st_size
+        if size == 0:
+            return ""
+        with path.open("rb") as file:
+            if size <= room.head + room.tail:
+                return file.read().decode("utf-8", "backslashreplace")
+            head = file.read(room.head)
+            file.seek(size - room.tail)
+            tail = file.read(room.tail)
+    except OSError:
+        return ""
+    left_out = f"\n... {size - room.head - room.tail} bytes left out; all of it: {path} ...\n"
+    return left_out.join(part.decode("utf-8", "backslashreplace") for part in (head, tail))
+
+
+def add_properties(item: pytest.Item, attempted: Attempted) -> None:
+    """Merge what ranks recorded: equal values once, others with their ranks behind the name."""
+    found: dict[tuple[str, str], tuple[Any, list[int]]] = {}
+    for finding in attempted.finding.ranks:
+        for name, value in _properties(finding):
+            found.setdefault((name, repr(value)), (value, []))[1].append(finding.facts.rank)
+    size = attempted.result.spec.size
+    if attempted.diagnosis is not None:
+        item.user_properties.append(("multihost_kind", attempted.diagnosis.kind))
+        culprits = ",".join(map(str, attempted.diagnosis.culprits))
+        item.user_properties.append(("multihost_culprits", culprits))
+    for (name, _), (value, ranks) in found.items():
+        suffix = "" if len(set(ranks)) == size else f"[{rank_set(ranks)}]"
+        item.user_properties.append((f"{name}{suffix}", value))
+
+
+def _properties(finding: RankFinding) -> list[tuple[str, Any]]:
+    """Return the properties of the rank's last report: they add up from phase to phase."""
+    if not finding.facts.reports:
+        return []
+    last = finding.facts.reports[-1].detail["report"]
+    return [(name, value) for name, value in last.get("user_properties", ())]
+
+
+def pass_on_warnings(config: pytest.Config, attempted: Attempted) -> None:
+    """Let pytest's summary have the warnings that ranks recorded; equal ones once."""
+    seen = set()
+    for event in _events(attempted, "warning"):
+        data = event.detail["warning"]
+        key = tuple(sorted(data.items()))
+        if key not in seen:
+            seen.add(key)
+            location = event.detail["location"]
+            config.hook.pytest_warning_recorded.call_historic(
+                kwargs={
+                    "warning_message": _warning(data),
+                    "when": event.detail["when"],
+                    "nodeid": event.detail["nodeid"],
+                    "location": tuple(location) if location else None,
+                }
+            )
+
+
+def _warning(data: Mapping[str, Any]) -> warnings.WarningMessage:
+    category = getattr(sys.modules.get(data["module"]), data["category"], Warning)
+    return warnings.WarningMessage(
+        message=Warning(data["message"]),
+        category=category,
+        filename=data["filename"],
+        lineno=data["lineno"],
+    )
+
+
+def pass_on_subtests(item: pytest.Item, attempted: Attempted) -> None:
+    """Report the user's subtests, one for all ranks with the same description and outcome."""
+    folded: dict[tuple[str, str], tuple[Any, list[int]]] = {}
+    for event in _events(attempted, "subtest"):
+        report = _deserialized(item.config, event.detail["report"])
+        key = (describe_subtest(report), report.outcome)
+        folded.setdefault(key, (report, []))[1].append(event.rank)
+    for report, ranks in folded.values():
+        if len(set(ranks)) < attempted.result.spec.size:
+            rename_subtest(report, f"[{rank_set(ranks)}]")
+        item.ihook.pytest_runtest_logreport(report=report)
+
+
+def _events(attempted: Attempted, kind: str) -> Iterator[Event]:
+    return (event for event in attempted.result.history if event.kind == kind)

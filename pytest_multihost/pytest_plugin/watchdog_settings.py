@@ -1,0 +1,143 @@
+"""The watch on one world, as the settings want it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pytest_multihost.launch.attach.world import AttachedWorld
+from pytest_multihost.launch.docker.world import JoinedWorld
+from pytest_multihost.launch.protocol import Launcher, RunningWorld
+from pytest_multihost.launch.server.world import LaunchedWorld
+from pytest_multihost.model.spec import WorldSpec
+from pytest_multihost.model.stack import Dump
+from pytest_multihost.nemesis.aftermath import heal_files
+from pytest_multihost.outcome.rank_facts import RankFacts
+from pytest_multihost.pytest_plugin.attach.observer import watch_far
+from pytest_multihost.pytest_plugin.options import Defaults
+from pytest_multihost.pytest_plugin.results.live import write_through
+from pytest_multihost.pytest_plugin.results.tally import PytestMultihostWarning
+from pytest_multihost.watch.kernel.descriptors import Ours
+from pytest_multihost.watch.probes.dump import dump_stacks
+from pytest_multihost.watch.watchdog import Watchdog
+
+KEPT_S = 3600.0
+"""How long ranks are kept at most, if nobody is there to press Ctrl-C."""
+
+_WITHOUT_JAX = ("gloo", "nccl")
+
+
+def watch_on(
+    spec: WorldSpec, defaults: Defaults, directory: Path, scratch: Path, others: frozenset[int]
+) -> Watchdog:
+    """Return a watch on a world.
+
+    Args:
+        spec: The world.
+        defaults: The settings.
+        directory: Where its logs go.
+        scratch: Its own directory for everything else.
+        others: Other processes that start ranks as we do.
+    """
+    return Watchdog(
+        scratch,
+        spec.size,
+        ours_on(directory, scratch, others),
+        may_run_jax=spec.backend not in _WITHOUT_JAX,
+        early=defaults.early,
+        spec=spec,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A launcher that shows a world to its watchdog when it has started it."""
+
+    launcher: Launcher
+    watchdog: Watchdog
+
+    @property
+    def name(self) -> str:
+        """The way of launching in use."""
+        return self.launcher.name
+
+    def start(self, spec: WorldSpec, *, directory: Path, scratch: Path) -> RunningWorld:
+        """Start a world."""
+        world = self.launcher.start(spec, directory=directory, scratch=scratch)
+        if isinstance(world, LaunchedWorld | JoinedWorld):
+            self.watchdog.ours = replace(self.watchdog.ours, tables=world.tables)
+        if isinstance(world, LaunchedWorld):
+            self.watchdog.ours = replace(
+                self.watchdog.ours,
+                reaper=world.server.pid,
+                beside=frozenset(filter(None, [world.forked.header.get("warden")])),
+            )
+        if isinstance(world, AttachedWorld):
+            watch_far(self.watchdog, world)
+        if isinstance(world, JoinedWorld):  # servers that are no children of ours
+            ours = self.watchdog.ours
+            self.watchdog.ours = replace(ours, idle=ours.idle | world.servers)
+        return world
+
+
+def warn_of(item: pytest.Item, watchdog: Watchdog) -> None:
+    """Tell of a hang that was proven and, with multihost_early = warn, waited out."""
+    if watchdog.warned is not None:
+        message = f"the world was seen to hang ({watchdog.warned}); its deadline was waited for"
+        item.warn(PytestMultihostWarning(message))
+
+
+def ours_on(directory: Path, scratch: Path, others: frozenset[int]) -> Ours:
+    """Return what of a rank's descriptors belongs to the harness on this machine.
+
+    Args:
+        directory: Where the world's logs go.
+        scratch: Its own directory for everything else.
+        others: Other processes here that start ranks as this one does.
+    """
+    paths = tuple(f"{place}/rank-*" for place in (directory, scratch))
+    starting = frozenset({os.getpid()}) | others
+    servers = frozenset(child for pid in starting for child in _children(pid))
+    return Ours(idle=servers, channels=starting, paths=paths)
+
+
+def _children(pid: int) -> list[int]:
+    """Return the children of a process; asked for each world, so not of every process there is."""
+    with contextlib.suppress(OSError):  # it is gone, or a kernel without these lists
+        lists = list(Path(f"/proc/{pid}/task").glob("*/children"))
+        if lists:
+            return [int(child) for each in lists for child in each.read_text().split()]
+    with contextlib.suppress(psutil.Error):
+        return [child.pid for child in psutil.Process(pid).children()]
+    return []
+
+
+def dump_healed(
+    scratch: Path,
+    world: RunningWorld,
+    ranks: Sequence[int],
+    directory: Path,
+    computing: Collection[int],
+) -> tuple[Dump, ...]:
+    """Take the stacks of ranks whose files are well: no answer may be slow on our account."""
+    heal_files(scratch, ranks)
+    return dump_stacks(world, ranks, directory, computing)
+
+
+def keep_alive(config: pytest.Config, facts: Sequence[RankFacts]) -> None:
+    """Say how to attach to ranks that hang, and leave them alone until Ctrl-C."""
+    alive = [each for each in facts if each.pid is not None and not each.is_gone]
+    lines = [f"  rank {each.rank}  py-spy dump --pid {each.pid}" for each in alive]
+    head = "the world hangs and its ranks are kept; Ctrl-C ends them and goes on:"
+    write_through(config, "\n".join(["", head, *lines, ""]))
+    deadline_s = time.monotonic() + KEPT_S
+    with contextlib.suppress(KeyboardInterrupt):
+        while time.monotonic() < deadline_s:
+            time.sleep(0.2)

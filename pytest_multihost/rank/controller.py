@@ -1,0 +1,31 @@
+"""What a rank tells the controller, and what it waits to hear from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pytest_multihost.launch.wire.frame import Channel
+from pytest_multihost.rank.clock import now
+
+
+@dataclass(slots=True)
+class Teller:
+    """Tells the controller what happens, with the time it happened at; waits for what it says."""
+
+    channel: Channel
+
+    def tell(self, kind: str, **detail: object) -> None:
+        """Tell of something that has happened now."""
+        self.channel.send({"kind": kind, "at_s": now(), **detail})
+
+    def await_gate(self, gate: str) -> None:
+        """Wait until the controller opens `gate`."""
+        self.channel.receive(lambda frame: frame.header.get("gate") == gate)
+
+    def await_performed(self, index: int) -> str:
+        """Wait until a fault has been performed from outside; return what went wrong."""
+        wanted = ("performed", index)
+        frame = self.channel.receive(
+            lambda frame: (frame.header.get("kind"), frame.header.get("index")) == wanted
+        )
+        return str(frame.header["error"])

@@ -1,0 +1,1 @@
+"""Render results: text for the terminal, pages for a browser, GitHub, traces, artifacts."""

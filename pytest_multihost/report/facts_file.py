@@ -1,0 +1,75 @@
+"""`facts.json`: everything that a verdict is derived from, written and read back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_multihost.blame.build_diagnosis import SourceOf, Telling
+from pytest_multihost.blame.judge_world import Judged, judge_world
+from pytest_multihost.model.errors import MultihostError
+from pytest_multihost.model.result import WorldResult
+from pytest_multihost.outcome.symptoms import Symptoms
+from pytest_multihost.report.verdict_record import Attempt
+
+
+def facts_of(
+    result: WorldResult, symptoms: Symptoms, attempt: Attempt, *, root: str
+) -> dict[str, Any]:
+    """Return everything that a verdict is derived from, as a JSON object."""
+    return {
+        "result": result.to_json(),
+        "symptoms": asdict(symptoms),
+        "attempt": asdict(attempt),
+        "root": root,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A world judged a second time, from its artifacts.
+
+    Attributes:
+        judged: What comes out.
+        attempt: Where it belongs.
+        telling: Root directory and source lines.
+        written: The verdict that was written at the time.
+    """
+
+    judged: Judged
+    attempt: Attempt
+    telling: Telling
+    written: Mapping[str, Any]
+
+
+def judge_again(directory: Path, source_of: SourceOf) -> Again:
+    """Judge a world from its artifacts alone.
+
+    Args:
+        directory: The attempt's folder.
+        source_of: Reads a line of a file.
+
+    Raises:
+        MultihostError: The folder does not hold what is needed.
+    """
+    facts = _read(directory / "facts.json")
+    written = _read(directory / "verdict.json")
+    telling = Telling(facts["root"], source_of)
+    symptoms = Symptoms(**{name: tuple(each) for name, each in facts["symptoms"].items()})
+    judged = judge_world(WorldResult.from_json(facts["result"]), symptoms, telling)
+    return Again(judged, Attempt(**facts["attempt"]), telling, written)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise MultihostError(
+            f"{path.parent} is not the folder of an attempt that can be explained",
+            seen=f"{path.name}: {error}",
+            remedy="Name a folder such as .pytest_multihost/latest/NAME of a test that failed.",
+        ) from error
+    return data

@@ -1,0 +1,257 @@
+"""What GitHub Actions shows of a run: an error at the culprit's line, and the verdicts as a page.
+
+Everything is taken from the verdicts, see docs/verdict.md, so it is the same under pytest-xdist:
+whoever reports reads what all processes have written.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from pytest_multihost.model.rank_set import rank_set
+
+MAX_SUMMARY = 1024 * 1024
+"""Bytes of all that one step may show as its summary; GitHub drops a larger file as a whole."""
+
+MAX_ERRORS = 10
+"""Errors of one step that GitHub shows."""
+
+_MAX_CELL = 300
+_MAX_MESSAGE = 4000
+_MAX_CLAIMS = 8
+_MARKS = re.compile(r"[\\`*_{}\[\]()#+.!|~<>&@:\"'=$-]")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
+
+Verdict = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkout:
+    """Where the code is.
+
+    Attributes:
+        root: pytest's rootdir, to which a verdict's paths are relative.
+        workspace: The repository's, to which GitHub's are.
+    """
+
+    root: str
+    workspace: str
+
+    def relative(self, file: str) -> str | None:
+        """Return a verdict's file as GitHub knows it, None if it is not of the repository."""
+        path = os.path.normpath(os.path.join(self.root, file))  # noqa: PTH118 - nothing is read
+        inside = PurePosixPath(path).is_relative_to(self.workspace)
+        return PurePosixPath(path).relative_to(self.workspace).as_posix() if inside else None
+
+
+def last_attempts(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """Return of each test the verdict that counts: a rerun takes the place of what it repeats."""
+    found: dict[str, Verdict] = {}
+    for each in verdicts:
+        if each["nodeid"] not in found or found[each["nodeid"]]["attempt"] <= each["attempt"]:
+            found[each["nodeid"]] = each
+    return list(found.values())
+
+
+def has_failed(verdict: Verdict) -> bool:
+    """Whether pytest counts the test as failed."""
+    return verdict["status"] in ("failed", "error")
+
+
+def headline(verdict: Verdict) -> str:
+    """Return what happened, in one line."""
+    if verdict["diagnosis"] is not None:
+        return str(verdict["diagnosis"]["summary"])
+    for each in verdict["rank_results"]:
+        if each["error"] is not None and each["outcome"] != "collateral":
+            first = (str(each["error"]["message"]).splitlines() or [""])[0]
+            return f"rank {each['rank']}: {each['error']['type']}: {first}".rstrip(": ")
+    return str(verdict["reason"] or verdict["outcome"])
+
+
+# Errors at a line
+
+
+def error_commands(verdicts: Sequence[Verdict], checkout: Checkout) -> list[str]:
+    """Return GitHub's workflow commands that put an error at the line of each culprit."""
+    failed = [each for each in last_attempts(verdicts) if has_failed(each)]
+    return [_error_command(each, checkout) for each in failed[:MAX_ERRORS]]
+
+
+def _error_command(verdict: Verdict, checkout: Checkout) -> str:
+    file, line = _place(verdict, checkout)
+    title = f"{verdict['outcome'].upper()} {verdict['nodeid']}"
+    given = {"file": file, "line": line, "title": title}
+    properties = [f"{name}={_property(str(value))}" for name, value in given.items() if value]
+    message = "\n".join(_message(verdict))[:_MAX_MESSAGE]
+    return f"::error {','.join(properties)}::{_data(message)}"
+
+
+def _place(verdict: Verdict, checkout: Checkout) -> tuple[str | None, int | None]:
+    """Return the culprit's line, else that of an error, else the test's file."""
+    for file, line in _places(verdict):
+        if file and (known := checkout.relative(file)) is not None:
+            return known, line
+    return checkout.relative(verdict["nodeid"].partition("::")[0]), None
+
+
+def _places(verdict: Verdict) -> Iterator[tuple[str | None, int | None]]:
+    diagnosis = verdict["diagnosis"]
+    culprits = diagnosis["culprits"] if diagnosis else []
+    if diagnosis and diagnosis["where"]:
+        yield diagnosis["where"]["file"], diagnosis["where"]["line"]
+    told = [each for each in verdict["rank_results"] if each["error"] is not None]
+    for each in sorted(told, key=lambda one: _importance(one, culprits)):
+        yield each["error"]["file"], each["error"]["line"]
+
+
+def _importance(result: Mapping[str, Any], culprits: Sequence[int]) -> tuple[bool, bool]:
+    return result["rank"] not in culprits, result["outcome"] == "collateral"
+
+
+def _message(verdict: Verdict) -> Iterator[str]:
+    yield headline(verdict)
+    diagnosis = verdict["diagnosis"]
+    if diagnosis is not None:
+        after = f"told {diagnosis['detected_after_s']:.1f} s after the last progress"
+        yield f"{diagnosis['kind']}, {diagnosis['confidence']}: {after}"
+        if diagnosis["waiting"]:
+            yield f"waiting: {rank_set(diagnosis['waiting'])}"
+        yield from (claim for claim, _ in _claims(diagnosis))
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def _data(text: str) -> str:
+    clean = _CONTROLS.sub(lambda found: "\r" if found[0] == "\r" else "", text)
+    return clean.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+# The summary
+
+
+def summary(verdicts: Sequence[Verdict], *, room: int = MAX_SUMMARY) -> str:
+    """Return the run's verdicts as Markdown; the empty text where no world ran.
+
+    Args:
+        verdicts: Of all attempts.
+        room: Bytes that it may take. What does not fit is left out, and that is said.
+    """
+    last = last_attempts(verdicts)
+    if not last:
+        return ""
+    bad = [each for each in last if has_failed(each) or each["status"] == "xfailed"]
+    parts = [_heading(last)]
+    if bad:
+        parts.append(_TABLE_HEAD)
+    parts += [_row(each) for each in bad]
+    parts += [_details(each) for each in bad]
+    return _fitting(parts, room)
+
+
+_TABLE_HEAD = (
+    "| test | ranks | result | kind | who | waiting | where | told after |\n"
+    "|---|--:|---|---|---|---|---|--:|\n"
+)
+_LEFT_OUT = "\n_There is more in the artifacts\\: it does not fit into a summary._\n"
+
+
+def _fitting(parts: Sequence[str], room: int) -> str:
+    """Return as many parts as fit, whole."""
+    text, left = "", room - len(_LEFT_OUT.encode())
+    for part in parts:
+        left -= len(part.encode())
+        if left < 0:
+            return text + (_LEFT_OUT if room >= len(_LEFT_OUT.encode()) else "")
+        text += part
+    return text
+
+
+def _heading(last: Sequence[Verdict]) -> str:
+    words: dict[str, int] = {}
+    for each in last:
+        word = each["outcome"] if has_failed(each) else each["status"]
+        words[word] = words.get(word, 0) + 1
+    counts = ", ".join(f"{count} {word}" for word, count in sorted(words.items()))
+    tests = "test" if len(last) == 1 else "tests"
+    return f"### Multi-host tests\n\n{len(last)} {tests} ran as worlds of ranks: {counts}\n\n"
+
+
+def _row(verdict: Verdict) -> str:
+    found = verdict["diagnosis"] or {}
+    where = found.get("where")
+    result = verdict["outcome"].upper() if has_failed(verdict) else verdict["status"]
+    attempt = f" (attempt {verdict['attempt']})" if verdict["attempt"] > 1 else ""
+    cells = [
+        verdict["nodeid"],
+        f"{verdict['world_size']} {verdict['backend']}",
+        f"{result}{attempt}",
+        f"{found['kind']}, {found['confidence']}" if found else "",
+        rank_set(found["culprits"]) if found.get("culprits") else "",
+        rank_set(found["waiting"]) if found.get("waiting") else "",
+        f"{where['file']}:{where['line']} {where['function']}" if where else "",
+        f"{found['detected_after_s']:.1f} s" if found else "",
+    ]
+    return f"| {' | '.join(_text(cell) for cell in cells)} |\n"
+
+
+def _details(verdict: Verdict) -> str:
+    title = f"{verdict['nodeid']}: {headline(verdict)}"
+    lines = [f"\n<details><summary>{_text(title)}</summary>\n"]
+    diagnosis = verdict["diagnosis"]
+    if diagnosis is not None:
+        claims = [f"{claim} ({source})" for claim, source in _claims(diagnosis)]
+        lines += [f"* {_text(each)}" for each in [*claims, *diagnosis["notes"][:_MAX_CLAIMS]]]
+    lines += [f"* {_text(each)}" for each in _ranks(verdict)]
+    lines.append(f"* artifacts: {_text(verdict['run_id'] + '/' + verdict['dir'])}")
+    if verdict["replay"]:
+        lines.append(f"* replay: {_text('--multihost-replay ' + verdict['replay'], 2000)}")
+    return "\n".join([*lines, "\n</details>\n"])
+
+
+def _ranks(verdict: Verdict) -> Iterator[str]:
+    """Yield what became of the ranks, one line for all with the same."""
+    found: dict[str, list[int]] = {}
+    for each in verdict["rank_results"]:
+        label = f", {each['label']}" if each["label"] else ""
+        found.setdefault(f"{each['outcome']} in {each['phase']}{label}", []).append(each["rank"])
+    return (f"{rank_set(ranks)}: {words}" for words, ranks in found.items())
+
+
+def _claims(diagnosis: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return equal pieces of evidence once, with the ranks that they hold for."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for each in diagnosis["evidence"]:
+        claim = each["claim"].partition(" at +")[0]
+        found.setdefault((claim, each["source"]), []).append(each["rank"])
+    claims = [(f"{rank_set(ranks)}: {claim}", source) for (claim, source), ranks in found.items()]
+    return claims[:_MAX_CLAIMS]
+
+
+def _text(value: object, limit: int = _MAX_CELL) -> str:
+    """Return a text that Markdown and HTML leave as it is, on one line.
+
+    References to characters have no meaning of their own in Markdown: neither do they end a table's
+    cell, nor begin a link, a mention of somebody or an element.
+    """
+    line = " ".join(_CONTROLS.sub(" ", str(value)).split())
+    shown = line if len(line) <= limit else f"{line[: limit - 1]}…"
+    return _MARKS.sub(lambda found: f"&#{ord(found[0])};", shown)
+
+
+def append_summary(path: Path, verdicts: Sequence[Verdict]) -> None:
+    """Add the run's verdicts to the summary of a step, which others write to as well.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    with path.open("ab") as file:
+        text = summary(verdicts, room=MAX_SUMMARY - file.tell())
+        file.write(text.encode())

@@ -1,0 +1,131 @@
+"""Write the pages: the only module of this room that touches files."""
+
+from __future__ import annotations
+
+import json
+import linecache
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pytest_multihost.report.html.clean import Log, as_shown
+from pytest_multihost.report.html.index import run_page
+from pytest_multihost.report.html.page import Assets, attempt_page
+from pytest_multihost.report.html.story import Story
+
+NAME = "report.html"
+
+_SCRIPTS = ("lanes.js", "drawing.js", "choosing.js", "page.js")
+_ASSETS = Path(__file__).with_name("assets")
+_AROUND = 4
+_HEAD_BYTES, _TAIL_BYTES = 4_000, 12_000
+_ALL_LOGS_BYTES = 500_000
+"""Of all logs together, so that a page stays one that opens at once."""
+
+
+def write_page(directory: Path, story: Story) -> Path:
+    """Write the page of an attempt into its folder, and return where it is.
+
+    Args:
+        directory: The attempt's folder, with everything else already in it.
+        story: What is to be told; logs, excerpt and files are read here.
+    """
+    read = replace(
+        story,
+        logs=tuple(_logs(directory, story.result.spec.size)),
+        excerpt=tuple(_excerpt(story)),
+        files=sorted(path.name for path in directory.iterdir() if path.is_file()),
+    )
+    return _write(directory / NAME, attempt_page(read, _assets(*_SCRIPTS)))
+
+
+def write_index(run: Path) -> Path:
+    """Write the page of a run into its folder, and return where it is.
+
+    Args:
+        run: The run's folder, with its verdicts.jsonl.
+    """
+    verdicts = list(_verdicts(run / "verdicts.jsonl"))
+    pages = frozenset(path.parent.name for path in run.glob(f"*/{NAME}"))
+    return _write(run / NAME, run_page(run.name, verdicts, pages, _assets("index.js")))
+
+
+def _write(path: Path, text: str) -> Path:
+    """Write a file in one step: whoever looks sees the old one or the new one."""
+    new = path.with_name(f".{path.name}.new")
+    try:
+        new.write_text(text, encoding="utf-8", errors="replace")
+        return new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def _verdicts(path: Path) -> Iterator[Mapping[str, Any]]:
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            yield json.loads(line)
+
+
+@cache
+def _assets(*scripts: str) -> Assets:
+    texts = (_asset(name) for name in scripts)
+    return Assets(style=_asset("report.css"), script="\n".join(texts))
+
+
+def _asset(name: str) -> str:
+    return (_ASSETS / name).read_text(encoding="utf-8")
+
+
+def _logs(directory: Path, size: int) -> Iterator[Log]:
+    share = max(1_000, min(_HEAD_BYTES + _TAIL_BYTES, _ALL_LOGS_BYTES // size))
+    for rank in range(size):
+        yield _log(directory / f"rank-{rank}.log", rank, head=share // 4, tail=share - share // 4)
+
+
+def _log(path: Path, rank: int, *, head: int, tail: int) -> Log:
+    """Read both ends of a log; one that is not there is empty."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            if size <= head + tail:
+                return Log(rank, path.name, _text(file.read()))
+            first = file.read(head)
+            file.seek(size - tail)
+            return Log(rank, path.name, _text(first), _text(file.read(tail)), size - head - tail)
+    except OSError:
+        return Log(rank, path.name, "")
+
+
+def _text(content: bytes) -> str:
+    return as_shown(content.decode("utf-8", "backslashreplace"))
+
+
+def _excerpt(story: Story) -> Sequence[tuple[int, str]]:
+    """Return the lines around the culprit's place, unless the file has changed since."""
+    where = story.diagnosis.where if story.diagnosis else None
+    if where is None:
+        return ()
+    lines = linecache.getlines(str(Path(story.telling.root, where["file"])))
+    at = where["line"]
+    if not 0 < at <= len(lines) or lines[at - 1].strip() != where["source"]:
+        return ()
+    return _block(lines, at)
+
+
+def _block(lines: Sequence[str], at: int) -> list[tuple[int, str]]:
+    """Return lines around one of them, but none of the next function or class."""
+    is_inside = lines[at - 1][:1].isspace()
+    found = [(at, lines[at - 1].rstrip())]
+    for n in range(at - 1, max(0, at - 1 - _AROUND), -1):
+        found.insert(0, (n, lines[n - 1].rstrip()))
+        if is_inside and not lines[n - 1][:1].isspace() and lines[n - 1].strip():
+            break
+    for n in range(at + 1, min(len(lines), at + _AROUND) + 1):
+        if is_inside and not lines[n - 1][:1].isspace() and lines[n - 1].strip():
+            break
+        found.append((n, lines[n - 1].rstrip()))
+    while found[-1][1] == "":
+        found.pop()
+    return found

@@ -1,0 +1,1 @@
+"""Render a diagnosis as text for the terminal."""

@@ -1,0 +1,67 @@
+"""The live line while a world runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import PurePath
+
+from pytest_multihost.blame.awaited import Awaited
+from pytest_multihost.model.rank_set import rank_set
+from pytest_multihost.model.stack import Frame
+from pytest_multihost.outcome.rank_facts import RankFacts
+
+INTERVAL_S = 1.0
+_MIN_WIDTH = 12
+_ERASE_RIGHT = "\x1b[K"
+
+
+def awaited_text(seconds: float, awaited: Awaited, *, for_s: float, where: Frame | None) -> str:
+    """Say who is waited for: "14 s: waiting for rank 0: read(/data/x) at storage.py:17 for 12 s".
+
+    Args:
+        seconds: How long the world has been running.
+        awaited: For whom, and what it does.
+        for_s: How long they have been waited for.
+        where: The line in which the first one is, where that is known.
+    """
+    wait = awaited.doing.partition(" until ")[0]  # the line is short
+    doing = f": {wait}" if wait else ""
+    place = f" at {PurePath(where.file).name}:{where.line}" if where is not None else ""
+    who = rank_set(awaited.ranks)
+    return f"{seconds:.0f} s: waiting for {who}{doing}{place} for {for_s:.0f} s"
+
+
+def progress_text(seconds: float, facts: Iterable[RankFacts]) -> str:
+    """Say where the ranks are, as in "12 s: rank 0 in call, ranks 1-3 done"."""
+    places: dict[str, list[int]] = {}
+    for each in facts:
+        places.setdefault(_place(each), []).append(each.rank)
+    where = ", ".join(f"{rank_set(ranks)} {place}" for place, ranks in places.items())
+    return f"{seconds:.0f} s: {where}"
+
+
+def _place(facts: RankFacts) -> str:
+    if facts.is_gone:
+        return "gone"
+    return "done" if facts.is_past_body else f"in {facts.phase}"
+
+
+def overlay(text: str, width: int) -> str:
+    """Return what shows `text` right of the cursor and leaves the cursor where it is.
+
+    pytest may be in the middle of a line of dots or of a test's name; what it prints next
+    overwrites ours.
+
+    Args:
+        text: What to show; cut to fit.
+        width: Columns that are left in the line.
+    """
+    if width < _MIN_WIDTH:
+        return ""
+    shown = f" {text}"[: width - 1]
+    return f"{shown}{_ERASE_RIGHT}\x1b[{len(shown)}D"
+
+
+def erase() -> str:
+    """Return what takes the live line away."""
+    return _ERASE_RIGHT

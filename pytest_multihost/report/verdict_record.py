@@ -1,0 +1,111 @@
+"""Put what was observed and what was found into the verdict's form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_multihost.model.diagnosis import Diagnosis
+from pytest_multihost.model.operation import Operation
+from pytest_multihost.model.replay import token
+from pytest_multihost.model.result import WorldResult
+from pytest_multihost.model.verdict import RankResult, Verdict
+from pytest_multihost.outcome.fault_firings import fault_records
+from pytest_multihost.outcome.judge import Finding, RankFinding
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Where a verdict belongs.
+
+    Attributes:
+        run_id: The run of pytest.
+        directory: Name of the attempt's folder within the run's.
+        worker: The xdist worker, if any.
+        environment: Versions by name; None for what is not installed.
+    """
+
+    run_id: str
+    directory: str
+    worker: str | None
+    environment: Mapping[str, str | None]
+
+
+def verdict(
+    result: WorldResult, finding: Finding, diagnosis: Diagnosis | None, attempt: Attempt
+) -> Verdict:
+    """Return the verdict on a world."""
+    spec = result.spec
+    return Verdict(
+        run_id=attempt.run_id,
+        nodeid=spec.nodeid,
+        attempt=spec.attempt,
+        worker=attempt.worker,
+        dir=attempt.directory,
+        backend=spec.backend,
+        world_size=spec.size,
+        launch=result.launch,
+        seed=spec.seed,
+        replay=token(spec),
+        status=finding.status,
+        expected=None,
+        outcome=finding.outcome,
+        ended_by="self" if result.ending == "self" else "harness",
+        # After a grace the engine knows that ranks were ended, and only the finding for whom.
+        reason=finding.reason if result.ending == "settled" else result.reason,
+        started_at=result.started_at,
+        startup_s=_startup_s(result),
+        duration_s=_rounded(result.ended_s - result.started_s),
+        environment=attempt.environment,
+        faults=fault_records(result),
+        rank_results=tuple(_rank_result(each, result) for each in finding.ranks),
+        diagnosis=diagnosis.to_json() if diagnosis is not None else None,
+    )
+
+
+def _startup_s(result: WorldResult) -> float | None:
+    for event in result.history:
+        if event.kind == "released" and event.detail["gate"] == "go":
+            return _rounded(event.at_s - result.started_s)
+    return None
+
+
+def _rank_result(finding: RankFinding, result: WorldResult) -> RankResult:
+    facts = finding.facts
+    last = result.sightings[-1].ranks if result.sightings else ()
+    seen = next((each for each in last if each.rank == facts.rank), None)
+    ended_s = facts.exited_s if facts.exited_s is not None else result.ended_s
+    return RankResult(
+        rank=facts.rank,
+        host=result.spec.host_of(facts.rank).name,
+        pid=facts.pid,
+        phase=facts.phase,
+        outcome=finding.outcome,
+        exit_code=facts.exit.code if facts.exit else None,
+        signal=facts.exit.signal if facts.exit else None,
+        duration_s=_rounded(ended_s - result.started_s),
+        cpu_s=_rounded(facts.exit.cpu_s) if facts.exit else 0.0,
+        peak_rss_bytes=facts.exit.peak_rss_bytes if facts.exit else 0,
+        label="EXITED" if facts.has_died else seen.label if seen is not None else None,
+        operations=tuple(_operation(each, result) for each in (seen.operations if seen else ())),
+        log=f"rank-{facts.rank}.log",
+        error=finding.error,
+    )
+
+
+def _operation(operation: Operation, result: WorldResult) -> dict[str, Any]:
+    """Describe an open operation, with its time counted from the world's start."""
+    return {
+        "name": operation.name,
+        "sequence": operation.sequence,
+        "group": list(operation.group),
+        "since_s": _rounded(operation.since_s - result.started_s),
+        "is_waited": operation.waited_s is not None,
+        "detail": operation.detail,
+        "source": operation.source,
+    }
+
+
+def _rounded(seconds: float) -> float:
+    return round(seconds, 4)

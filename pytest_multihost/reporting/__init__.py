@@ -1,1 +1,0 @@
-"""What people and programs look at after a run."""

@@ -1,0 +1,1 @@
+"""Read what the Linux kernel tells of processes: /proc, netlink, ELF files, futexes."""

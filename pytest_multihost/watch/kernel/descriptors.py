@@ -1,0 +1,376 @@
+"""What the descriptors of a world's processes lead to, and who is at their other ends."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import os
+import re
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from pytest_multihost.model.process import NEVER, Descriptor, Kind, Where
+from pytest_multihost.watch.kernel.foreign_handles import EVENTFD, Outsiders
+from pytest_multihost.watch.kernel.sockets import (
+    LISTEN,
+    Inet,
+    Table,
+    Unix,
+    inet_sockets,
+    inet_sockets_from,
+    unix_sockets,
+)
+from pytest_multihost.watch.kernel.tasks import link, read
+
+_TCP, _UDP = 6, 17
+_CLOSED = 7
+_SYN_SENT = 2
+_INODE = re.compile(r"(?:socket|pipe):\[(\d+)\]")
+_TTYS = ("/dev/pts/", "/dev/tty", "/dev/ptmx", "/dev/console")
+_DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri", "/dev/accel", "/dev/infiniband", "/dev/vfio")
+_ANONYMOUS: Mapping[str, Kind] = {
+    EVENTFD: "eventfd",
+    "anon_inode:[timerfd]": "timerfd",
+    "anon_inode:[eventpoll]": "epoll",
+    "anon_inode:[pidfd]": "pidfd",
+    "anon_inode:[io_uring]": "uring",
+}
+_RING = ("SqHead", "SqTail", "CachedSqHead", "CqHead", "CqTail", "CachedCqTail")
+"""Counts of an io_uring: what was asked, taken, answered and read
+(https://docs.kernel.org/filesystems/proc.html has none of it; see io_uring/fdinfo.c of Linux)."""
+_WRITES, _BOTH = 1, 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ours:
+    """What belongs to the harness and cannot end a wait of the test.
+
+    Attributes:
+        idle: Processes that hold ends of descriptors and do nothing with them: the server, from
+            which ranks inherit. Only parents of ranks are believed to be that.
+        channels: Processes at the other end of the ranks' channels: the controller.
+        paths: Files, as patterns of their whole path, that only threads of ours wait for; a star
+            stands for part of one name.
+        tables: By the names of network namespaces of the world's hosts: what reads their tables.
+        beside: Other processes of the harness: children of the reaper that no rank has left.
+        reaper: The process that inherits the ranks' orphans; its other children are not ours.
+    """
+
+    idle: frozenset[int] = frozenset()
+    channels: frozenset[int] = frozenset()
+    paths: tuple[str, ...] = ()
+    tables: Mapping[str, Table] = field(default_factory=dict)
+    beside: frozenset[int] = frozenset()
+    reaper: int | None = None
+
+    def is_path(self, path: str) -> bool:
+        """Tell whether a path is one that only threads of ours wait for."""
+        return any(
+            fnmatch.fnmatchcase(path, pattern) and path.count("/") == pattern.count("/")
+            for pattern in self.paths
+        )
+
+
+Links = Mapping[int, Mapping[int, str]]
+"""For each process of the world: where the link of each of its descriptors leads."""
+
+
+@dataclass
+class Tables:
+    """Everything that is needed to tell where a descriptor leads, at one instant.
+
+    Attributes:
+        links: Descriptors of the world's processes.
+        names: Programs of all processes by id.
+        ranks: What to call a process of the world.
+        ours: What belongs to the harness.
+        tcp: Sockets by inode; those without one under their addresses only.
+        by_ends: All TCP sockets by what tells their ends apart.
+        udp: Sockets by inode.
+        unix: Sockets by inode.
+        unread: What could not be read.
+    """
+
+    links: Links
+    names: Mapping[int, str]
+    ranks: Mapping[int, str]
+    ours: Ours
+    tcp: dict[int, Inet] = field(default_factory=dict)
+    by_ends: dict[tuple[object, ...], Inet] = field(default_factory=dict)
+    udp: dict[int, Inet] = field(default_factory=dict)
+    unix: dict[int, Unix] = field(default_factory=dict)
+    unread: list[str] = field(default_factory=list)
+    _inside: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for pid, links in self.links.items():
+            for fd, target in links.items():
+                self._inside.setdefault(target, []).append((pid, fd))
+        if any(target.startswith("socket:") for target in self._inside):
+            self._read_sockets()
+
+    def _read_sockets(self) -> None:
+        tcp, udp = list(self._inet(_TCP, "tcp")), list(self._inet(_UDP, "udp"))
+        self.tcp = {each.inode: each for each in tcp if each.inode}
+        self.by_ends = {each.ends: each for each in tcp}
+        self.udp = {each.inode: each for each in udp}
+        for table in (None, *self.ours.tables.values()):
+            try:
+                self.unix |= {each.inode: each for each in unix_sockets(table)}
+            except OSError:
+                self.unread.append("unix sockets")
+
+    def _inet(self, protocol: int, name: str) -> Iterator[Inet]:
+        """Yield sockets of our own network namespace, and of all in which the world's may be.
+
+        A socket stays in the namespace in which it was made, whoever holds it. A process that has
+        ended and was not waited for has neither sockets nor a namespace.
+        """
+        here = link("/proc/self/ns/net")
+        tables: dict[str, Table | None] = {here: None, **self.ours.tables}
+        holding = [pid for pid, links in self.links.items() if links]
+        elsewhere = {link(f"/proc/{pid}/ns/net"): pid for pid in holding}
+        for space, table in tables.items():
+            try:
+                yield from inet_sockets(protocol, space, table)
+            except OSError:
+                if space == here:
+                    elsewhere[here] = os.getpid()
+            else:
+                elsewhere.pop(space, None)
+        for space, pid in elsewhere.items():
+            for each in (name, name + "6"):
+                yield from self._inet_of(f"/proc/{pid}/net/{each}", space)
+
+    def _inet_of(self, path: str, space: str) -> Iterator[Inet]:
+        data = read(path)
+        if data is not None:
+            yield from inet_sockets_from(data.decode(), space)
+        elif not path.endswith("6"):  # without IPv6 there is no such table
+            self.unread.append(path)
+
+    @cached_property
+    def outsiders(self) -> Outsiders:
+        """All processes but the world's, and those of the harness that do nothing."""
+        return Outsiders(self.names.keys() - self.links.keys() - self.ours.idle)
+
+    def holders(self, target: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """Return who holds what a link leads to, process and descriptor: in the world, outside."""
+        return self._inside.get(target, []), self.outsiders.holders(target)
+
+    def describe(self, pid: int, fd: int) -> Descriptor:
+        """Tell what a descriptor leads to."""
+        target = self.links[pid].get(fd, "")
+        if self.ours.is_path(target):
+            return Descriptor(fd=fd, target=target, kind="file", is_exempt=True)
+        if target.startswith("socket:"):
+            return self._socket(pid, fd, target)
+        if target.startswith("pipe:"):
+            return self._pipe(pid, fd, target)
+        if target.startswith("anon_inode:"):
+            return self._anonymous(pid, fd, target)
+        return Descriptor(fd=fd, target=target, kind=_kind_of_file(f"/proc/{pid}/fd/{fd}", target))
+
+    def _socket(self, pid: int, fd: int, target: str) -> Descriptor:
+        inode = int(target[8:-1])
+        if inode in self.tcp:
+            return self._tcp(fd, target, self.tcp[inode])
+        if inode in self.unix:
+            return self._unix(fd, target, self.unix[inode])
+        if inode in self.udp:
+            udp = self.udp[inode]
+            where: Where = "outside" if udp.remote[1] else "unknown"
+            return _inet_descriptor(fd, target, "udp", udp, where, _text(udp.remote))
+        return _unlisted_socket(pid, fd, target)
+
+    def _tcp(self, fd: int, target: str, tcp: Inet) -> Descriptor:
+        if tcp.state == LISTEN:
+            return _inet_descriptor(fd, target, "listen", tcp, "unknown", _text(tcp.local))
+        if tcp.state == _CLOSED:
+            return _inet_descriptor(fd, target, "idle", tcp, "inside", "")
+        other = self.by_ends.get(tcp.other_ends)
+        where, who = self._tcp_peer(tcp, other)
+        return _inet_descriptor(fd, target, "tcp", tcp, where, f"{_text(tcp.remote)}{who}")
+
+    def _tcp_peer(self, tcp: Inet, other: Inet | None) -> tuple[Where, str]:
+        if other is None or tcp.state == _SYN_SENT:
+            return "outside", ""
+        if other.inode:
+            return self._who(f"socket:[{other.inode}]")
+        if other.state not in {1, 3}:  # closed by its process; the kernel says good-bye for it
+            return "nobody", ""
+        return self._who_accepts(other)
+
+    def _who_accepts(self, other: Inet) -> tuple[Where, str]:
+        """Tell who will get a connection that nobody has accepted yet."""
+        listening = [
+            each
+            for each in self.tcp.values()
+            if each.state == LISTEN and (each.space, each.local[1]) == (other.space, other.local[1])
+        ]
+        found = {self._who(f"socket:[{each.inode}]") for each in listening}
+        return found.pop() if len(found) == 1 else ("unknown", "")
+
+    def _unix(self, fd: int, target: str, unix: Unix) -> Descriptor:
+        kind: Kind = "listen" if unix.state == LISTEN else "unix"
+        where: Where = "unknown"
+        who = ""
+        if kind == "unix" and unix.peer is None:
+            where = "unknown" if unix.state == _CLOSED else "nobody"
+            kind = "idle" if unix.state == _CLOSED else "unix"
+        elif kind == "unix" and unix.peer:
+            where, who = self._who(f"socket:[{unix.peer}]")
+        ends = (target, f"socket:[{unix.peer}]") if unix.peer else ("", "")
+        return Descriptor(
+            fd=fd,
+            target=target,
+            kind=kind,
+            where=where,
+            peer=who.strip(),
+            queues=unix.queues,
+            ends=ends,
+        )
+
+    def _who(self, target: str) -> tuple[Where, str]:
+        """Tell who holds a socket that is open, and say it for the reader.
+
+        Where nobody is seen to, it is somebody who cannot be read: another user's server.
+        """
+        inside, outside = self.holders(target)
+        pids = [pid for pid, _ in outside]
+        if pids and all(pid in self.ours.channels for pid in pids):
+            return "ours", " (the harness)"
+        if pids:
+            return "outside", f" ({self.names.get(pids[0], '')} {pids[0]})"
+        if inside:
+            return "inside", f" ({self.ranks.get(inside[0][0], '')})"
+        return "outside", ""
+
+    def _pipe(self, pid: int, fd: int, target: str) -> Descriptor:
+        mine = _mode(pid, fd)
+        _, outside = self.holders(target)
+        others = [each for each in outside if mine is None or _is_other_end(mine, _mode(*each))]
+        if others:
+            name = self.names.get(others[0][0], "")
+            peer = f"{name} {others[0][0]}"
+            return Descriptor(fd=fd, target=target, kind="pipe", where="outside", peer=peer)
+        where: Where = "unknown" if mine is None else "inside"
+        return Descriptor(fd=fd, target=target, kind="pipe", where=where)
+
+    def _anonymous(self, pid: int, fd: int, target: str) -> Descriptor:
+        kind = _ANONYMOUS.get(target, "other")
+        details = {"timerfd", "epoll", "pidfd", "uring"}
+        info = (read(f"/proc/{pid}/fdinfo/{fd}") or b"").decode() if kind in details else ""
+        return Descriptor(
+            fd=fd,
+            target=target,
+            kind=kind,
+            where="unknown" if kind == "other" or _is_busy_ring(kind, info) else "inside",
+            ends_s=_timer_end(info) if kind == "timerfd" else NEVER,
+            watched=_watched(info, self.links[pid]) if kind == "epoll" else (),
+            pid=_pidfd(info) if kind == "pidfd" else 0,
+        )
+
+
+def _inet_descriptor(
+    fd: int, target: str, kind: Kind, found: Inet, where: Where, peer: str
+) -> Descriptor:
+    return Descriptor(
+        fd=fd,
+        target=target,
+        kind=kind,
+        where=where,
+        peer=peer,
+        queues=found.queues,
+        bytes_moved=found.bytes_moved,
+        ends=_ends(found) if kind == "tcp" else ("", ""),
+    )
+
+
+def _ends(tcp: Inet) -> tuple[str, str]:
+    space, local, remote = tcp.ends
+    return f"{space}{_text(local)}", f"{space}{_text(remote)}"
+
+
+def _text(address: tuple[str, int]) -> str:
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _unlisted_socket(pid: int, fd: int, target: str) -> Descriptor:
+    """Describe a socket that is in no table: one that is not connected, or of another family."""
+    try:
+        found = os.getxattr(f"/proc/{pid}/fd/{fd}", "system.sockprotoname").rstrip(b"\0").decode()
+    except OSError:
+        return Descriptor(fd=fd, target=target, kind="other", where="unknown")
+    kinds: Mapping[str, Kind] = {"TCP": "idle", "TCPv6": "idle", "UDP": "udp", "UDPv6": "udp"}
+    kind = kinds.get(found, "netlink" if found == "NETLINK" else "other")
+    return Descriptor(fd=fd, target=target, kind=kind, where="unknown", peer=found)
+
+
+def _kind_of_file(path: str, target: str) -> Kind:
+    if target.startswith(_TTYS):
+        return "tty"
+    if target.startswith(_DEVICES):
+        return "device"
+    try:
+        mode = os.stat(path).st_mode  # noqa: PTH116 - as for PTH115
+    except OSError:
+        return "other"
+    return "fifo" if stat.S_ISFIFO(mode) else "file"
+
+
+def _mode(pid: int, fd: int) -> int | None:
+    """Return how a descriptor was opened: 0 to read, 1 to write, 2 for both; None if unknown."""
+    found = re.search(rb"flags:\s*([0-7]+)", read(f"/proc/{pid}/fdinfo/{fd}") or b"")
+    return int(found[1], 8) & 3 if found else None
+
+
+def _is_other_end(mine: int, other: int | None) -> bool:
+    return other is None or _BOTH in {mine, other} or mine != other
+
+
+def _timer_end(info: str) -> float | None:
+    """Return when a timer descriptor becomes readable, from its fdinfo."""
+    found = re.search(r"ticks: (\d+).*it_value: \((\d+), (\d+)\)", info, re.DOTALL)
+    if found is None:
+        return None
+    ticks, seconds, nanoseconds = (int(each) for each in found.groups())
+    left = seconds + nanoseconds / 1e9
+    if ticks:
+        return 0.0
+    return time.monotonic() + left if left else math.inf
+
+
+def _is_busy_ring(kind: Kind, info: str) -> bool:
+    """Tell whether something was asked of an io_uring that has not been answered and read.
+
+    libuv makes a ring for each of its loops, and with it every TCPStore of torch.
+    """
+    if kind != "uring":
+        return False
+    found = dict(re.findall(r"^(\w+):[ \t]*(.*)$", info, re.MULTILINE))
+    counts = {found.get(name, name) for name in _RING}  # a name that is missing is no count
+    lists = info.partition("PollList:")[2].replace("CqOverflowList:", "").split()
+    return len(counts) != 1 or bool(lists and not lists[0].startswith("NAPI"))
+
+
+def _watched(info: str, links: Mapping[int, str]) -> tuple[int, ...] | None:
+    """Return the descriptors that an epoll watches, None if one is not what it was."""
+    pattern = r"tfd:\s*(\d+).*?ino:\s*([0-9a-f]+)"
+    found = [(int(fd), int(inode, 16)) for fd, inode in re.findall(pattern, info)]
+    if not info or len(found) != info.count("tfd:"):
+        return None
+    for fd, inode in found:
+        named = _INODE.fullmatch(links.get(fd, ""))
+        if fd not in links or (named and int(named[1]) != inode):
+            return None
+    return tuple(fd for fd, _ in found)
+
+
+def _pidfd(info: str) -> int:
+    found = re.search(r"^Pid:\s*(-?\d+)", info, re.MULTILINE)
+    return int(found[1]) if found else 0

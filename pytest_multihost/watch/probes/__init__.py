@@ -1,0 +1,1 @@
+"""Take stacks: faulthandler dumps, py-spy, pystack, torch's flight recorder."""

@@ -1,0 +1,165 @@
+"""Look closer at ranks of which too little is known, once their world is judged.
+
+What needs the rank's own help or stops its threads for an instant comes only now: torch's flight
+recorder, the native frames beneath a jitted function, who holds the interpreter. Each is left out
+where it is not to be had.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pytest_multihost.blame.native_operations import operation_of
+from pytest_multihost.blame.socket_waits import waits_at_sockets
+from pytest_multihost.model.operation import Operation
+from pytest_multihost.model.process import Look
+from pytest_multihost.model.snapshot import RankSighting, Sighting
+from pytest_multihost.model.stack import NativeThread
+from pytest_multihost.watch.probes.flight_recorder import answer_of, ask, flight_path
+from pytest_multihost.watch.probes.native import NativeLook
+from pytest_multihost.watch.probes.pyspy import py_spy
+
+FLIGHT_S = 0.2
+"""How long a rank may take to answer; it needs a few milliseconds."""
+
+_HOLDER_S = 5.0
+_MAY_HOLD = frozenset({"BLOCKED", "SLEEPING", "IO", "DISK", "CHILD", "RUNNING"})
+"""What a main thread does that should have given up the interpreter for it; or must now and then,
+which the stacks will tell."""
+
+_POLL_S = 0.01
+
+
+def is_unclear(seen: RankSighting) -> bool:
+    """Whether its records do not say for whom a rank waits; its own devices are nobody."""
+    waited = [each for each in seen.operations if each.waited_s is not None]
+    return all(_is_own_devices(each) for each in waited)
+
+
+def _is_own_devices(operation: Operation) -> bool:
+    return operation.kind == "wait" and len(operation.group) == 1
+
+
+def with_flight(
+    ranks: Sequence[RankSighting], scratch: Path, asked: Sequence[int]
+) -> tuple[RankSighting, ...]:
+    """Add what torch's flight recorders know of `asked` ranks and our own records do not."""
+    since_s = time.monotonic()
+    waiting = {rank for rank in asked if ask(scratch, rank)}
+    deadline_s = since_s + FLIGHT_S
+    found = {}
+    while waiting and time.monotonic() < deadline_s:
+        time.sleep(_POLL_S)
+        for rank in tuple(waiting):
+            told = answer_of(flight_path(scratch, rank), rank=rank, since_s=since_s)
+            if told is not None:
+                found[rank] = told
+                waiting.discard(rank)
+    return tuple(
+        replace(
+            seen,
+            operations=(*seen.operations, *found[seen.rank].recent),
+            entered=(*seen.entered, *found[seen.rank].entered.items()),
+        )
+        if seen.rank in found
+        else seen
+        for seen in ranks
+    )
+
+
+def with_native(
+    ranks: Sequence[RankSighting], pids: Mapping[int, int], look: NativeLook, at_s: float
+) -> tuple[RankSighting, ...]:
+    """Add the operations that the native frames of these ranks show."""
+    everybody = tuple(seen.rank for seen in ranks)
+    found = {
+        rank: operation_of(threads, group=everybody, at_s=at_s)
+        for rank, threads in look.threads.items()
+        if rank in pids
+    }
+    return tuple(
+        _with(seen, found[seen.rank], look.threads[seen.rank], pids[seen.rank])
+        if seen.rank in found
+        else seen
+        for seen in ranks
+    )
+
+
+def with_sockets(ranks: Sequence[RankSighting], look: Look) -> tuple[RankSighting, ...]:
+    """Add what ranks wait in at sockets of their own, of which nothing else tells."""
+    found = waits_at_sockets(look)
+    return tuple(
+        replace(seen, operations=(*seen.operations, found[seen.rank]))
+        if seen.rank in found and is_unclear(seen)
+        else seen
+        for seen in ranks
+    )
+
+
+def seen_closely(trouble: Sighting, end: Sighting, still: frozenset[int]) -> Sighting:
+    """Add to what was seen when trouble came what a closer look told in the end.
+
+    It says the same of both only where a rank has not run in between.
+
+    Args:
+        trouble: A glance; what needs a rank's help was not asked then.
+        end: The closer look.
+        still: Ranks that have not run in between.
+    """
+    told = {seen.rank: seen for seen in end.ranks if seen.rank in still}
+    ranks = (_closer(seen, told.get(seen.rank, seen)) for seen in trouble.ranks)
+    return replace(trouble, ranks=tuple(ranks))
+
+
+def _closer(seen: RankSighting, told: RankSighting) -> RankSighting:
+    return replace(
+        seen,
+        operations=told.operations,
+        entered=told.entered,
+        native=told.native,
+        holds_gil=told.holds_gil,
+    )
+
+
+def _with(
+    seen: RankSighting, operation: Operation | None, threads: Sequence[NativeThread], pid: int
+) -> RankSighting:
+    """Add an operation, and of the threads the main one and the one that told of it."""
+    telling = {pid, operation.thread} if operation is not None else {pid}
+    native = tuple(each for each in threads if each.thread in telling)
+    told = (operation,) if operation is not None else ()
+    return replace(seen, operations=(*seen.operations, *told), native=native)
+
+
+def with_holders(
+    ranks: Sequence[RankSighting], pids: Mapping[int, int]
+) -> tuple[RankSighting, ...]:
+    """Note whose main thread holds the interpreter while it waits for something else.
+
+    py-spy reads that from the process's memory, without stopping it.
+    """
+    spy = py_spy()
+    asked = [seen.rank for seen in ranks if seen.label in _MAY_HOLD and seen.rank in pids]
+    if spy is None or not asked:
+        return tuple(ranks)
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda rank: _holds_gil(spy, pids[rank]), asked))
+    holders = {rank for rank, holds in zip(asked, answers, strict=True) if holds}
+    return tuple(replace(seen, holds_gil=True) if seen.rank in holders else seen for seen in ranks)
+
+
+def _holds_gil(spy: str, pid: int) -> bool:
+    command = [spy, "dump", "--nonblocking", "--json", "--pid", str(pid)]
+    threads: list[dict[str, Any]] = []
+    with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
+        done = subprocess.run(command, capture_output=True, check=True, timeout=_HOLDER_S)
+        threads = json.loads(done.stdout)
+    return any(each.get("owns_gil") and each.get("os_thread_id") == pid for each in threads)

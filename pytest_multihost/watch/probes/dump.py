@@ -1,0 +1,135 @@
+"""Have ranks write their stacks, and read them."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_multihost.blame.merge_dumps import parse_faulthandler
+from pytest_multihost.launch.protocol import DumpKind, RunningWorld
+from pytest_multihost.model.stack import Dump
+
+BUDGET_S = 2.0
+"""How long to wait for the answers. Four idle ranks take 3 ms; a busy machine takes longer."""
+
+TASKS_S = 0.5
+"""The same for tasks of asyncio: only a rank that runs an event loop can answer."""
+
+DEAF_S = 1.0
+"""The same for one that computes: Python runs a signal's handler between any two instructions."""
+
+_POLL_S = 0.005
+_STABLE = 3
+"""In how many looks in a row an answer must not have grown. faulthandler writes line by line, and
+says nothing at its end."""
+
+_LOOP = "asyncio/base_events.py"
+
+
+def dump_stacks(
+    world: RunningWorld, ranks: Sequence[int], directory: Path, computing: Collection[int] = ()
+) -> tuple[Dump, ...]:
+    """Return the stacks of `ranks`, with no threads for those that did not answer in time.
+
+    faulthandler works in a signal handler: it answers with the interpreter lock held, in any
+    blocking call, but not in uninterruptible sleep. Asking is for ranks that are to be ended: a
+    running rank with several busy threads can crash of it (python/cpython issue 116008).
+
+    All are asked twice, to tell who moves from who stands. The first answer counts: being asked
+    lets a stopped rank go on, and some native code takes a signal for an end. A rank with more
+    than 100 threads is asked for its main one alone, which faulthandler leaves out as the oldest.
+
+    Args:
+        world: The ranks' world.
+        ranks: Those to ask.
+        directory: Where they answer.
+        computing: Ranks whose main thread computes with the interpreter in its hand. One that runs
+            Python also answers from there; one that is in native code is deaf.
+    """
+    first = _ask_for_stacks(world, ranks, directory, "threads")
+    answered = [rank for rank in ranks if first[rank].threads]
+    second = {**first, **_ask_for_stacks(world, answered, directory, "threads")}
+    dumps = {rank: _compared(first[rank], second[rank]) for rank in ranks}
+    lacking = [rank for rank in answered if dumps[rank].lacks_main]
+    for rank, main in _ask_for_stacks(world, lacking, directory, "main").items():
+        if main.threads:
+            threads = (*dumps[rank].threads, main.threads[-1])
+            dumps[rank] = replace(dumps[rank], threads=threads, lacks_main=False)
+    for rank, tasks in _ask_for_tasks(world, dumps, directory).items():
+        dumps[rank] = replace(dumps[rank], tasks=tasks)
+    for rank in _deaf(world, [rank for rank in answered if rank in computing], directory):
+        dumps[rank] = replace(dumps[rank], is_deaf=True)
+    return tuple(dumps[rank] for rank in ranks)
+
+
+def _ask_for_stacks(
+    world: RunningWorld, ranks: Sequence[int], directory: Path, kind: DumpKind
+) -> dict[int, Dump]:
+    files = {rank: answer_path(directory, rank, kind) for rank in ranks}
+    ask(world, files, kind, BUDGET_S)
+    return {rank: parse_faulthandler(_read(file), rank=rank) for rank, file in files.items()}
+
+
+def _ask_for_tasks(
+    world: RunningWorld, dumps: Mapping[int, Dump], directory: Path
+) -> dict[int, tuple[str, ...]]:
+    """Return the tasks of ranks whose main thread runs an event loop of asyncio."""
+    files = {
+        rank: answer_path(directory, rank, "tasks")
+        for rank, dump in dumps.items()
+        if dump.main is not None and any(f.file.endswith(_LOOP) for f in dump.main.frames)
+    }
+    ask(world, files, "tasks", TASKS_S)
+    return {rank: tuple(_read(file).splitlines()) for rank, file in files.items()}
+
+
+def _deaf(world: RunningWorld, ranks: Sequence[int], directory: Path) -> list[int]:
+    """Return those of `ranks` whose main thread does not come to run the handler of a signal."""
+    files = {rank: answer_path(directory, rank, "tasks") for rank in ranks}
+    before = {rank: _size(file) for rank, file in files.items()}
+    ask(world, files, "tasks", DEAF_S)
+    return [rank for rank, file in files.items() if _size(file) <= before[rank]]
+
+
+def _compared(first: Dump, second: Dump) -> Dump:
+    one, two = (dump.main.frames if dump.main else () for dump in (first, second))
+    common = min(len(one), len(two))  # an answer that took long lacks its outermost frames
+    return replace(first, has_moved=one[:common] != two[:common])
+
+
+def answer_path(directory: Path, rank: int, kind: DumpKind) -> Path:
+    """Return the file to which a rank writes what it is asked for."""
+    return directory / f"rank-{rank}.{'stacks' if kind == 'threads' else kind}"
+
+
+def ask(world: RunningWorld, files: Mapping[int, Path], kind: DumpKind, budget_s: float) -> None:
+    """Ask ranks, and wait until every file has grown and none has since the last look."""
+    if not files:
+        return
+    before = [_size(file) for file in files.values()]
+    world.request_dumps(list(files), kind)
+    deadline = time.monotonic() + budget_s
+    looks: deque[list[int]] = deque(maxlen=_STABLE)
+    while time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+        looks.append([_size(file) for file in files.values()])
+        has_grown = all(size > was for size, was in zip(looks[-1], before, strict=True))
+        if has_grown and len(looks) == _STABLE and all(each == looks[0] for each in looks):
+            return
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="backslashreplace")
+    except OSError:
+        return ""

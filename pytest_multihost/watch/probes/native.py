@@ -1,0 +1,245 @@
+"""Read the native frames of all threads of ranks: what they wait for beneath Python.
+
+One thread after the other is stopped for well under a millisecond, and goes on unharmed: what was
+running ends with the right result. Where only pystack's own way works, a rank stands still for one
+to two seconds. So this is for a world that is suspected, not for every second. Ranks that are
+stopped or in uninterruptible sleep are left alone: the one says enough, and the other would take
+the reader with it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from pytest_multihost.blame.native_operations import plain
+from pytest_multihost.model.stack import NativeThread
+from pytest_multihost.watch.probes.pyspy import py_spy
+
+BUDGET_S = 5.0
+"""How long one process may take to be read: far more than it takes on an idle machine."""
+
+Answer = Mapping[str, Any]
+"""What a reader says of a process: its `threads`, each an id and symbols; or the `error`."""
+
+_READER = Path(__file__).with_name("native_reader.py")
+_WHY_NOT = {
+    "T": "it is stopped",
+    "t": "it is traced by a debugger",
+    "D": "it is in uninterruptible sleep",
+    "Z": "it has ended",
+    "X": "it has ended",
+    "": "it has ended",
+}
+_LOOKS_AT_A_SLEEPER = 20
+_BETWEEN_LOOKS_S = 0.01
+_TOO_LONG = "reading it took too long"
+_INSTALL = "install pystack (pip install pytest-multihost-hangs[stacks]) to see native frames"
+_ONLY_PYTHON = "native frames are py-spy's, which shows the threads of Python alone"
+_ALLOW = "allow ptrace (kernel.yama.ptrace_scope=0, or SYS_PTRACE in a container)"
+
+
+@dataclass(frozen=True, slots=True)
+class NativeLook:
+    """The native frames of a world's ranks at one instant.
+
+    Attributes:
+        threads: All threads of each rank that could be read.
+        lacking: What could not be read, why, and what would help: one sentence each.
+    """
+
+    threads: Mapping[int, tuple[NativeThread, ...]] = field(default_factory=dict)
+    lacking: tuple[str, ...] = ()
+
+
+def native_threads(pids: Mapping[int, int], *, budget_s: float = BUDGET_S) -> NativeLook:
+    """Return all threads of ranks with their native frames.
+
+    Returns within the budget of all processes together; twice that where one reader is refused.
+
+    Args:
+        pids: Process id of each rank to look at. Ranks of jax cost 0.15 CPU seconds for the symbols
+            of its library, and 0.05 for each rank.
+        budget_s: Seconds for each process.
+    """
+    states = {rank: _lasting_state(pid) for rank, pid in pids.items()}
+    lacking = [
+        f"no native frames of rank {rank}: {_WHY_NOT[state]}"
+        for rank, state in states.items()
+        if state in _WHY_NOT
+    ]
+    readable = {rank: pid for rank, pid in pids.items() if states[rank] not in _WHY_NOT}
+    if not readable:
+        return NativeLook(lacking=tuple(lacking))
+    answers, note = _ask(list(readable.values()), budget_s)
+    look = _look(readable, answers)
+    return NativeLook(look.threads, (*lacking, *look.lacking, *note))
+
+
+def _ask(pids: list[int], budget_s: float) -> tuple[dict[int, Answer], tuple[str, ...]]:
+    """Return what the best reader that works here says of each process, and what would be better.
+
+    What one has refused is asked of the next. What takes too long is given up.
+    """
+    answers: dict[int, Answer] = {}
+    spy, has_pystack = py_spy(), importlib.util.find_spec("pystack") is not None
+    if has_pystack:
+        # -P: modules beside the reader must not stand in for those of the library
+        pystack = _Reader((sys.executable, "-P", str(_READER)), 1, _answers)
+        answers = _read(pystack, pids, budget_s)
+        pids = [pid for pid in pids if "error" in answers.get(pid, {})]
+    if spy is None or not pids:
+        return answers, () if has_pystack else (_INSTALL,)
+    reader = _Reader((spy, "dump", "--native", "--json", "--pid"), len(pids), _spied)
+    second = _read(reader, pids, budget_s)
+    is_partial = any("threads" in answer for answer in second.values())
+    return answers | second, (_ONLY_PYTHON,) if is_partial else ()
+
+
+def _look(pids: Mapping[int, int], answers: Mapping[int, Answer]) -> NativeLook:
+    threads: dict[int, tuple[NativeThread, ...]] = {}
+    lacking = []
+    for rank, pid in pids.items():
+        answer = answers.get(pid, {"error": _TOO_LONG})
+        if "threads" in answer:
+            threads[rank] = tuple(_thread(*each) for each in answer["threads"])
+        else:
+            lacking.append(f"no native frames of rank {rank}: {_explained(answer['error'])}")
+    return NativeLook(threads, tuple(lacking))
+
+
+def _thread(thread: int, symbols: Sequence[str]) -> NativeThread:
+    return NativeThread(thread, tuple(plain(symbol) for symbol in symbols))
+
+
+def _explained(error: str) -> str:
+    line = " ".join(error.split())[:200]
+    is_refused = "not permitted" in line.lower() or "permission" in line.lower()
+    return f"{line}; {_ALLOW}" if is_refused else line
+
+
+def _state(pid: int) -> str:
+    """Return the letter that the kernel has for a process's state; nothing where there is none."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    return text.rpartition(")")[2].split()[0]
+
+
+def _lasting_state(pid: int) -> str:
+    """Return the letter of a state, of an uninterruptible sleep only if it lasts.
+
+    A page that is read from a disk takes milliseconds, and a rank at work passes many.
+    """
+    for _ in range(_LOOKS_AT_A_SLEEPER):
+        state = _state(pid)
+        if state != "D":
+            break
+        time.sleep(_BETWEEN_LOOKS_S)
+    return state
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """A program that reads processes.
+
+    Attributes:
+        argv: The program and its arguments; process ids follow.
+        count: How many of it may run at once. Each reads its share, one after the other.
+        parse: Returns what its output says of each process, given the ids.
+    """
+
+    argv: tuple[str, ...]
+    count: int
+    parse: Callable[[str, Sequence[int]], Iterable[tuple[int, Answer]]]
+
+
+def _read(reader: _Reader, pids: Sequence[int], budget_s: float) -> dict[int, Answer]:
+    """Return what the reader says of each process; nothing of those that took too long."""
+    count = min(len(pids), reader.count)
+    deadline = time.monotonic() + budget_s * len(pids)
+    answers: dict[int, Answer] = {}
+    with ExitStack() as stack:
+        runs = []
+        for start in range(count):
+            out = stack.enter_context(tempfile.TemporaryFile())
+            runs.append(_Run.start(reader, pids[start::count], out))
+            stack.callback(runs[-1].end)
+        for run in runs:
+            answers.update(run.finish(deadline))
+    return answers
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A reader at work on its share of the processes."""
+
+    reader: _Reader
+    pids: Sequence[int]
+    process: subprocess.Popen[bytes]
+    out: IO[bytes]
+
+    @classmethod
+    def start(cls, reader: _Reader, pids: Sequence[int], out: IO[bytes]) -> _Run:
+        """Start it, with its output going to `out`."""
+        process = subprocess.Popen(
+            [*reader.argv, *map(str, pids)],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+        return cls(reader, pids, process, out)
+
+    def finish(self, deadline: float) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """Wait for it until `deadline`, and return what it says of each process."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(max(0, deadline - time.monotonic()))
+        self.end()
+        self.out.seek(0)
+        text = self.out.read().decode("utf-8", "replace")
+        yield from self.reader.parse(text, self.pids)
+
+    def end(self) -> None:
+        """End it if it is still at work, and let go of what it has stopped."""
+        if self.process.poll() is not None:
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        for pid in self.pids:  # ended between stopping a process and waiting for that
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGCONT)
+
+
+def _answers(text: str, _: Sequence[int]) -> Iterator[tuple[int, Answer]]:
+    for line in text.splitlines():
+        with suppress(ValueError, TypeError, KeyError):  # a warning; or it was ended while it wrote
+            answer = json.loads(line)
+            yield answer["pid"], answer
+
+
+def _spied(text: str, pids: Sequence[int]) -> Iterator[tuple[int, Answer]]:
+    """Read py-spy's answer: Python's threads alone, innermost first, Python's frames among them."""
+    (pid,) = pids
+    try:
+        threads = [
+            (each["os_thread_id"] or 0, [frame["name"] for frame in each["frames"]])
+            for each in json.loads(text)
+        ]
+    except (ValueError, TypeError, KeyError):
+        yield pid, {"error": text or _TOO_LONG}
+    else:
+        yield pid, {"threads": threads}
