@@ -23,7 +23,7 @@ from pytest_multihost.blame.judge_world import judge_world
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.snapshot import RankSighting, Sighting
+from pytest_multihost.model.snapshot import RankSnapshot, WorldSnapshot
 from pytest_multihost.model.stack import Dump, Frame
 from pytest_multihost.outcome.judge import Symptoms
 from pytest_multihost.report.artifacts import write_attempt, write_facts
@@ -51,7 +51,7 @@ def world(size: int, operations: int, *, late: int = 0) -> WorldResult:
     each = operations // size
     pages = tuple(_page(rank, size, each, is_late=rank == late) for rank in range(size))
     ended_s = STARTED_S + 0.5 + each * STEP_S + 2.2
-    look = Sighting(at_s=ended_s, why="end", ranks=tuple(_seen(page, late) for page in pages))
+    look = WorldSnapshot(at_s=ended_s, why="end", ranks=tuple(_seen(page, late) for page in pages))
     return WorldResult(
         spec=make_spec(size),
         launch="fork",
@@ -62,7 +62,7 @@ def world(size: int, operations: int, *, late: int = 0) -> WorldResult:
         ending="proof",
         reason="nothing can move before the deadline: ranks still in call",
         dumps=tuple(_dump(rank, is_late=rank == late) for rank in range(size)),
-        sightings=(look,),
+        snapshots=(look,),
         operations=pages,
         progress_s=ended_s - 2.2,
         detected_s=ended_s,
@@ -91,10 +91,10 @@ def _operation(rank: int, size: int, sequence: int, *, is_open: bool) -> Operati
     )
 
 
-def _seen(page: Operations, late: int) -> RankSighting:
+def _seen(page: Operations, late: int) -> RankSnapshot:
     doing = ("IO", "read(/data/ckpt/shard-0)") if page.rank == late else ("BLOCKED", "futex")
     entered = tuple(page.entered.items())
-    return RankSighting(
+    return RankSnapshot(
         rank=page.rank,
         label=doing[0],  # type: ignore[arg-type]
         doing=doing[1],

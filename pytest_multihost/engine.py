@@ -112,7 +112,7 @@ def run_world(spec: WorldSpec, around: Surroundings) -> WorldResult:
         dumps=course.dumps,
         leftovers=course.leftovers,
         last_words=_last_words(course.facts, around.directory),
-        sightings=with_stacks(course.observed.sightings, course.dumps),
+        snapshots=with_stacks(course.observed.snapshots, course.dumps),
         operations=course.observed.operations,
         progress_s=course.observed.progress_s,
         detected_s=course.detected_s,
@@ -208,7 +208,7 @@ class _Course:
 
     def _take_stacks(self, world: RunningWorld) -> None:
         alive = [each.rank for each in self.facts if each.can_dump and not each.is_gone]
-        last = self.observed.sightings[-1].ranks if self.observed.sightings else ()
+        last = self.observed.snapshots[-1].ranks if self.observed.snapshots else ()
         computing = {seen.rank for seen in last if seen.label == "RUNNING" and seen.holds_gil}
         self.dumps = self.around.dumper(world, alive, self.around.directory, computing)
 

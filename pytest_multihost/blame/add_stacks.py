@@ -6,25 +6,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pytest_multihost.blame.jit_groups import with_members
-from pytest_multihost.model.snapshot import RankSighting, Sighting
+from pytest_multihost.model.snapshot import RankSnapshot, WorldSnapshot
 from pytest_multihost.model.stack import Dump
 
 
-def with_stacks(sightings: Sequence[Sighting], dumps: Sequence[Dump]) -> tuple[Sighting, ...]:
-    """Return the sightings with who takes part in jitted collectives, and who is in native code.
+def with_stacks(
+    snapshots: Sequence[WorldSnapshot], dumps: Sequence[Dump]
+) -> tuple[WorldSnapshot, ...]:
+    """Return the snapshots with who takes part in jitted collectives, and who is in native code.
 
     Args:
-        sightings: Of the world.
+        snapshots: Of the world.
         dumps: Stacks of its ranks at the end.
     """
     by_rank = {each.rank: each for each in dumps}
     return tuple(
-        replace(sighting, ranks=tuple(_with_stack(each, by_rank) for each in sighting.ranks))
-        for sighting in sightings
+        replace(snapshot, ranks=tuple(_with_stack(each, by_rank) for each in snapshot.ranks))
+        for snapshot in snapshots
     )
 
 
-def _with_stack(seen: RankSighting, dumps: Mapping[int, Dump]) -> RankSighting:
+def _with_stack(seen: RankSnapshot, dumps: Mapping[int, Dump]) -> RankSnapshot:
     dump = dumps.get(seen.rank)
     frames = dump.main.frames if dump is not None and dump.main is not None else ()
     # A main thread that computes holds the interpreter in Python as well, from line to line.

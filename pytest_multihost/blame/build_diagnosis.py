@@ -130,7 +130,7 @@ def _is_too_much(cause: Cause, result: WorldResult) -> bool:
     """
     if cause.kind != "stuck" or len(cause.culprits) == 1:
         return False
-    last = result.sightings[-1].ranks if result.sightings else ()
+    last = result.snapshots[-1].ranks if result.snapshots else ()
     doing = [seen.doing for seen in last if seen.rank in cause.culprits]
     is_own = all(each.startswith(("futex", "sleep")) for each in doing)
     if len(cause.culprits) == result.spec.size and not is_own:
@@ -341,7 +341,7 @@ def _notes(
         yield f"also {cause.kind}: {summary(cause, findings, result)}"
     yield from unfired(result)
     yield from fault_notes(result)
-    last = result.sightings[-1] if result.sightings else None
+    last = result.snapshots[-1] if result.snapshots else None
     if result.ending == "overrun" and last is not None and last.blockers:
         yield f"not proven before the deadline because {'; '.join(last.blockers[:3])}"
     if last is not None and causes[0].kind in _VAGUE:

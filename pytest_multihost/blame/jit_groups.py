@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from pytest_multihost.blame.native_operations import OF_PROGRAMS
 from pytest_multihost.model.operation import PROGRAM_SCOPE, Operation
-from pytest_multihost.model.snapshot import RankSighting
+from pytest_multihost.model.snapshot import RankSnapshot
 from pytest_multihost.model.stack import Frame
 from pytest_multihost.model.user_code import innermost_user_frame
 
@@ -25,8 +25,8 @@ def program_scope(file: str, line: int) -> str:
     return f"{PROGRAM_SCOPE}{file}:{line}"
 
 
-def with_members(seen: RankSighting, frames: Sequence[Frame]) -> RankSighting:
-    """Return a rank's sighting with the members of what native frames have told of, where known.
+def with_members(seen: RankSnapshot, frames: Sequence[Frame]) -> RankSnapshot:
+    """Return a rank's snapshot with the members of what native frames have told of, where known.
 
     Args:
         seen: The rank.
@@ -45,7 +45,7 @@ def _narrowed(operation: Operation, group: tuple[int, ...] | None) -> Operation:
     return replace(operation, group=group, has_members=True)
 
 
-def _members(seen: RankSighting, frames: Sequence[Frame]) -> tuple[int, ...] | None:
+def _members(seen: RankSnapshot, frames: Sequence[Frame]) -> tuple[int, ...] | None:
     """Return the processes of the program that a rank is in; None where it may be several.
 
     That is the last one where the stack shows that a program is being started. Else it is one of

@@ -13,7 +13,7 @@ from itertools import pairwise
 from pytest_multihost.blame.wait_graph import Standing, State
 from pytest_multihost.model.operation import FLIGHT_SCOPE, GroupKey, Operation, Operations
 from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.snapshot import RankSighting, Sighting
+from pytest_multihost.model.snapshot import RankSnapshot, WorldSnapshot
 from pytest_multihost.outcome.judge import Finding, RankFinding
 from pytest_multihost.outcome.rank_facts import RankFacts
 from pytest_multihost.outcome.symptoms import Symptoms, matches
@@ -64,7 +64,7 @@ def standings_of(result: WorldResult, finding: Finding) -> tuple[Standing, ...]:
     found = tuple(
         _standing(
             each,
-            seen.get(each.facts.rank, RankSighting(rank=each.facts.rank)),
+            seen.get(each.facts.rank, RankSnapshot(rank=each.facts.rank)),
             last.get(each.facts.rank, Operations(each.facts.rank)),
             is_end=is_end,
             restless=_restless(result),
@@ -75,12 +75,12 @@ def standings_of(result: WorldResult, finding: Finding) -> tuple[Standing, ...]:
     return counted_alike(found)
 
 
-def _judged_moment(result: WorldResult, finding: Finding) -> Sighting | None:
-    """Return the first trouble's sighting if it was a symptom, else the last one."""
-    trouble = next((each for each in result.sightings if each.why == "trouble"), None)
+def _judged_moment(result: WorldResult, finding: Finding) -> WorldSnapshot | None:
+    """Return the first trouble's snapshot if it was a symptom, else the last one."""
+    trouble = next((each for each in result.snapshots if each.why == "trouble"), None)
     if trouble is not None and _is_symptom_first(finding):
         return trouble
-    return result.sightings[-1] if result.sightings else None
+    return result.snapshots[-1] if result.snapshots else None
 
 
 def _is_symptom_first(finding: Finding) -> bool:
@@ -95,12 +95,12 @@ def _restless(result: WorldResult) -> frozenset[int]:
     Where a world ends sooner, say because the others' runtime gave up, a rank that runs is late:
     it may be between two long reads.
     """
-    if result.ending not in _DEADLINES or not result.sightings:
+    if result.ending not in _DEADLINES or not result.snapshots:
         return frozenset()
-    return frozenset(each.rank for each in result.sightings[-1].ranks if is_restless(each))
+    return frozenset(each.rank for each in result.snapshots[-1].ranks if is_restless(each))
 
 
-def is_restless(seen: RankSighting) -> bool:
+def is_restless(seen: RankSnapshot) -> bool:
     """Tell whether a rank ran to the end, or waited a little again and again.
 
     One that had work to do and then began a long wait has moved, too, but not at the last looks. A
@@ -116,7 +116,7 @@ def is_restless(seen: RankSighting) -> bool:
 
 def _standing(
     finding: RankFinding,
-    seen: RankSighting,
+    seen: RankSnapshot,
     last: Operations,
     *,
     is_end: bool,
@@ -190,7 +190,7 @@ def broken_by(last: Operations, symptoms: Symptoms) -> Iterator[Operation]:
             yield each
 
 
-def _state(finding: RankFinding, seen: RankSighting) -> State:
+def _state(finding: RankFinding, seen: RankSnapshot) -> State:
     facts = finding.facts
     if finding.outcome == "crashed":
         return "died"
@@ -243,7 +243,7 @@ def _is_given_up(operation: Operation, symptoms: Symptoms) -> bool:
 
 
 def _pending(
-    finding: RankFinding, seen: RankSighting, last: Operations, symptoms: Symptoms
+    finding: RankFinding, seen: RankSnapshot, last: Operations, symptoms: Symptoms
 ) -> tuple[Operation, ...]:
     """Return what a rank waits in; of one that gave up waiting, what it gave up."""
     if finding.outcome == "collateral" and finding.at_s is not None:

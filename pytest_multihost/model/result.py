@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.operation import Operations
-from pytest_multihost.model.snapshot import Sighting
+from pytest_multihost.model.snapshot import WorldSnapshot
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import Dump
 
@@ -39,7 +39,7 @@ class WorldResult:
         ending: Why it ended.
         reason: The harness's own words where it ended the world, else None.
         dumps: Stacks of the ranks, taken before they were ended.
-        sightings: What was seen of the ranks from outside: at the first trouble, and at last.
+        snapshots: What was seen of the ranks from outside: at the first trouble, and at last.
         operations: What was on each rank's slot page at last.
         progress_s: When a rank was last seen to get on, on the monotonic clock.
         detected_s: When the end was decided, for an ending that the harness chose.
@@ -56,7 +56,7 @@ class WorldResult:
     ending: Ending
     reason: str | None = None
     dumps: tuple[Dump, ...] = ()
-    sightings: tuple[Sighting, ...] = ()
+    snapshots: tuple[WorldSnapshot, ...] = ()
     operations: tuple[Operations, ...] = ()
     progress_s: float | None = None
     detected_s: float | None = None
@@ -76,7 +76,7 @@ class WorldResult:
             "ending": self.ending,
             "reason": self.reason,
             "dumps": [asdict(each) for each in self.dumps],
-            "sightings": [each.to_json() for each in self.sightings],
+            "snapshots": [each.to_json() for each in self.snapshots],
             "operations": [each.to_json() for each in self.operations],
             "progress_s": self.progress_s,
             "detected_s": self.detected_s,
@@ -91,7 +91,7 @@ class WorldResult:
             "spec": WorldSpec.from_json(data["spec"]),
             "history": tuple(Event(*each) for each in data["history"]),
             "dumps": tuple(Dump.from_json(each) for each in data["dumps"]),
-            "sightings": tuple(Sighting.from_json(each) for each in data["sightings"]),
+            "snapshots": tuple(WorldSnapshot.from_json(each) for each in data["snapshots"]),
             "operations": tuple(Operations.from_json(each) for each in data["operations"]),
             "leftovers": tuple(data["leftovers"]),
             "last_words": {int(rank): words for rank, words in data["last_words"].items()},

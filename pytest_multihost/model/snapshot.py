@@ -21,12 +21,12 @@ Label = Literal[
 ]
 """What a rank's main thread is doing."""
 
-Why = Literal["tick", "trouble", "end"]
+SnapshotReason = Literal["tick", "trouble", "end"]
 """Why the world was looked at: time had passed; a rank had raised or died; it is to be ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankSighting:
+class RankSnapshot:
     """One rank at one instant.
 
     Attributes:
@@ -58,7 +58,7 @@ class RankSighting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sighting:
+class WorldSnapshot:
     """A world at one instant.
 
     Attributes:
@@ -72,8 +72,8 @@ class Sighting:
     """
 
     at_s: float
-    why: Why
-    ranks: tuple[RankSighting, ...]
+    why: SnapshotReason
+    ranks: tuple[RankSnapshot, ...]
     blockers: tuple[str, ...] = ()
     lacking: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -83,14 +83,14 @@ class Sighting:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Sighting:
+    def from_json(cls, data: Mapping[str, Any]) -> WorldSnapshot:
         """Rebuild the value that `to_json` wrote."""
         ranks = tuple(_rank(each) for each in data["ranks"])
         texts = {name: tuple(data.get(name, ())) for name in ("blockers", "lacking", "notes")}
         return cls(**{**data, "ranks": ranks, **texts})
 
 
-def _rank(data: Mapping[str, Any]) -> RankSighting:
+def _rank(data: Mapping[str, Any]) -> RankSnapshot:
     entered = tuple(
         ((tuple(group), ordinal, scope), last) for (group, ordinal, scope), last in data["entered"]
     )
@@ -99,4 +99,4 @@ def _rank(data: Mapping[str, Any]) -> RankSighting:
         NativeThread(each["thread"], tuple(each["symbols"])) for each in data.get("native", ())
     )
     changed = {"entered": entered, "operations": operations, "native": native}
-    return RankSighting(**{**data, **changed, "locks": tuple(data["locks"])})
+    return RankSnapshot(**{**data, **changed, "locks": tuple(data["locks"])})

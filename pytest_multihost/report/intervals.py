@@ -102,7 +102,7 @@ def _phase_starts(rank: int, told: Told) -> Iterator[tuple[int, str]]:
 def _operations(rank: int, result: WorldResult) -> list[Operation]:
     """Return what is known of a rank's operations, also those that only stacks tell of."""
     recent = [each for page in result.operations if page.rank == rank for each in page.recent]
-    last = result.sightings[-1].ranks if result.sightings else ()
+    last = result.snapshots[-1].ranks if result.snapshots else ()
     seen = [each for one in last if one.rank == rank for each in one.operations]
     return recent + [each for each in seen if not any(_is_same(each, old) for old in recent)]
 
@@ -148,7 +148,7 @@ def _operation_args(operation: Operation, told: Told) -> Json:
 
 def _seen(rank: int, told: Told) -> Json:
     """Return what a rank's main thread was seen to do at last."""
-    last = told.result.sightings[-1].ranks if told.result.sightings else ()
+    last = told.result.snapshots[-1].ranks if told.result.snapshots else ()
     look = next((each for each in last if each.rank == rank and each.label), None)
     return {} if look is None else {"seen": f"{look.label} {look.doing}".rstrip()}
 

@@ -73,7 +73,7 @@ def _startup_s(result: WorldResult) -> float | None:
 
 def _rank_result(finding: RankFinding, result: WorldResult) -> RankResult:
     facts = finding.facts
-    last = result.sightings[-1].ranks if result.sightings else ()
+    last = result.snapshots[-1].ranks if result.snapshots else ()
     seen = next((each for each in last if each.rank == facts.rank), None)
     ended_s = facts.exited_s if facts.exited_s is not None else result.ended_s
     return RankResult(

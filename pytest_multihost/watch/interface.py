@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from pytest_multihost.model.operation import Operations
-from pytest_multihost.model.snapshot import Sighting
+from pytest_multihost.model.snapshot import WorldSnapshot
 from pytest_multihost.outcome.rank_facts import RankFacts
 
 Ground = Literal["proof", "mismatch", "stopped"]
@@ -18,7 +18,7 @@ Ground = Literal["proof", "mismatch", "stopped"]
 class Observed:
     """What a watch has to tell of a world at last."""
 
-    sightings: tuple[Sighting, ...] = ()
+    snapshots: tuple[WorldSnapshot, ...] = ()
     operations: tuple[Operations, ...] = ()
     progress_s: float | None = None
 

@@ -1,6 +1,6 @@
 """The watchdog: looks at a world's ranks from outside until it hangs or ends.
 
-It sees slot pages and /proc, and touches nothing. What it has seen goes into sightings; whether
+It sees slot pages and /proc, and touches nothing. What it has seen goes into snapshots; whether
 they prove anything is decided by pure functions. Main threads are glanced at a few times a
 second; everything is looked at only while all of them stand still.
 """
@@ -22,7 +22,7 @@ from pytest_multihost.blame.rank_states import quick_standings
 from pytest_multihost.model.fault import disturbs_network
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.process import NEVER, Look
-from pytest_multihost.model.snapshot import RankSighting, Sighting, Why
+from pytest_multihost.model.snapshot import RankSnapshot, SnapshotReason, WorldSnapshot
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.outcome.rank_facts import RankFacts
 from pytest_multihost.proof.labels import lock_holders, main_labels
@@ -104,9 +104,9 @@ class Watchdog:
     spec: WorldSpec | None = None
     _seeker: Seeker | None = None
     _last: Moment | None = None
-    _trouble: Sighting | None = None
+    _trouble: WorldSnapshot | None = None
     _troubled: Moment | None = None
-    _looks: deque[Sighting] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    _looks: deque[WorldSnapshot] = field(default_factory=lambda: deque(maxlen=_KEPT))
     _moves: deque[frozenset[int]] = field(default_factory=lambda: deque(maxlen=_MOVES))
     _progress_s: float = 0.0
     _stopped_s: dict[int, float] = field(default_factory=dict)
@@ -186,15 +186,15 @@ class Watchdog:
         trouble = tuple(self._trouble_seen_closely())
         return Observed((*trouble, *self._looks), operations, self._progress_s or None)
 
-    def _trouble_seen_closely(self) -> Iterator[Sighting]:
+    def _trouble_seen_closely(self) -> Iterator[WorldSnapshot]:
         if self._trouble is not None and self._troubled is not None and self._last is not None:
             stood = still(self._troubled.look, self._last.look)
             yield seen_closely(self._trouble, self._looks[-1], stood)
 
     # What is seen
 
-    def _see(self, now: float, facts: Sequence[RankFacts], why: Why) -> bool:
-        """Take a sighting; return whether any rank has got on since the last one."""
+    def _see(self, now: float, facts: Sequence[RankFacts], why: SnapshotReason) -> bool:
+        """Take a snapshot; return whether any rank has got on since the last one."""
         self._looked_s = now
         before = self._last
         self.refresh()
@@ -211,11 +211,11 @@ class Watchdog:
         else:
             self._moves.append(moved)
         blockers = self._seeker.search.blockers if self._seeker is not None else ()
-        sighting = Sighting(at_s=now, why=why, ranks=ranks, blockers=blockers)
-        self._looks.append(sighting)
+        snapshot = WorldSnapshot(at_s=now, why=why, ranks=ranks, blockers=blockers)
+        self._looks.append(snapshot)
         return self._note_progress(before, self._last, [last_s for _, last_s in pages], facts)
 
-    def _with_moves(self, seen: RankSighting, look: Look) -> RankSighting:
+    def _with_moves(self, seen: RankSnapshot, look: Look) -> RankSnapshot:
         """Add what tells a rank that wakes up again and again from one in a long wait."""
         process = look.ranks.get(seen.rank)
         ends_s = process.main.ends_s if process is not None and process.main is not None else None
@@ -274,7 +274,7 @@ class Watchdog:
         return is_proven
 
     def _note_locks(self, look: Look) -> None:
-        """Add to the last sighting what only a close look tells."""
+        """Add to the last snapshot what only a close look tells."""
         holders = lock_holders(look)
         last = self._looks.pop()
         ranks = tuple(replace(each, locks=holders.get(each.rank, ())) for each in last.ranks)
@@ -308,7 +308,7 @@ class Watchdog:
             ranks = with_sockets(ranks, look)
         self._looks.append(replace(last, ranks=ranks, lacking=lacking, notes=self.notes))
 
-    def _asks(self, seen: RankSighting) -> bool:
+    def _asks(self, seen: RankSnapshot) -> bool:
         """Whether a rank's native frames may tell of an operation."""
         is_held = seen.holds_gil and seen.label != "RUNNING"
         return seen.label == "BLOCKED" or (self.may_run_jax and not is_held)
@@ -335,9 +335,9 @@ def _seen(
     operations: Operations,
     labels: Mapping[int, tuple[str, str]],
     moved: frozenset[int],
-) -> RankSighting:
+) -> RankSnapshot:
     label, doing = labels.get(operations.rank, (None, ""))
-    return RankSighting(
+    return RankSnapshot(
         rank=operations.rank,
         label=label,  # type: ignore[arg-type]
         doing=doing,

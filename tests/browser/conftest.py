@@ -118,10 +118,10 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def clashing(result: WorldResult) -> WorldResult:
     """Return a world in which rank 1 is in a broadcast, and nobody else is."""
-    [look] = result.sightings
+    [look] = result.snapshots
     pages, ranks = list(result.operations), list(look.ranks)
     broadcast = replace(pages[0].recent[-1], name="broadcast")
     pages[1] = replace(pages[1], recent=(*pages[1].recent, broadcast), entered=pages[0].entered)
     ranks[1] = replace(ranks[0], rank=1, operations=(broadcast,))
     looks = (replace(look, ranks=tuple(ranks)),)
-    return replace(result, operations=tuple(pages), sightings=looks, ending="mismatch")
+    return replace(result, operations=tuple(pages), snapshots=looks, ending="mismatch")

@@ -12,7 +12,7 @@ from pytest_multihost.blame.masked_timeouts import judge_with_excuses
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.snapshot import RankSighting, Sighting
+from pytest_multihost.model.snapshot import RankSnapshot, WorldSnapshot
 from pytest_multihost.outcome.symptoms import Symptoms
 from pytest_multihost.testing import exited, make_spec, raised, report, well_behaved
 
@@ -43,7 +43,7 @@ def told(
     """
     pages = {0: (), 1: (waits_in,), 2: (waits_in,) if others else ()}
     seen = tuple(
-        RankSighting(
+        RankSnapshot(
             rank=rank,
             operations=held,
             entered=tuple((each.group_key, each.sequence) for each in held),
@@ -59,7 +59,7 @@ def told(
         ended_s=4.0,
         history=tuple(_history(event)),
         ending="settled",
-        sightings=(Sighting(at_s=4.0, why="end", ranks=seen),),
+        snapshots=(WorldSnapshot(at_s=4.0, why="end", ranks=seen),),
         operations=tuple(
             Operations(rank, held, {each.group_key: each.sequence for each in held})
             for rank, held in pages.items()

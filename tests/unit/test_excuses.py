@@ -10,7 +10,7 @@ from pytest_multihost.blame.masked_timeouts import judge_with_excuses
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.snapshot import RankSighting, Sighting
+from pytest_multihost.model.snapshot import RankSnapshot, WorldSnapshot
 from pytest_multihost.outcome.symptoms import Symptoms
 from pytest_multihost.testing import exited, make_spec, raised, report, well_behaved
 
@@ -60,8 +60,8 @@ def outcomes(
     history += [Event(9.0, rank, "exited", ended) for rank in (0, 1)]
     entered = ((KEY, others_place),)
     pending = (other,) if other is not None else ()
-    second = RankSighting(rank=1, label="BLOCKED", operations=pending, entered=entered)
-    first = RankSighting(rank=0, label="RUNNING", entered=((KEY, 2),))
+    second = RankSnapshot(rank=1, label="BLOCKED", operations=pending, entered=entered)
+    first = RankSnapshot(rank=0, label="RUNNING", entered=((KEY, 2),))
     result = WorldResult(
         spec=make_spec(2),
         launch="scripted",
@@ -70,7 +70,7 @@ def outcomes(
         ended_s=9.0,
         history=tuple(history),
         ending="settled",
-        sightings=(Sighting(at_s=3.2, why="trouble", ranks=(first, second)),),
+        snapshots=(WorldSnapshot(at_s=3.2, why="trouble", ranks=(first, second)),),
         operations=(Operations(0, (left,), {KEY: 2}), Operations(1, pending, dict(entered))),
     )
     return [each.outcome for each in judge_with_excuses(result, SYMPTOMS).ranks]

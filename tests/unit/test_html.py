@@ -21,7 +21,7 @@ from pytest_multihost.model.event import Event
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.snapshot import RankSighting, Sighting
+from pytest_multihost.model.snapshot import RankSnapshot, WorldSnapshot
 from pytest_multihost.model.stack import Frame, NativeThread, ThreadStack
 from pytest_multihost.model.verdict import Outcome
 from pytest_multihost.outcome.symptoms import Symptoms
@@ -67,9 +67,9 @@ def page_of(rank: int, name: str) -> Operations:
     return Operations(rank, tuple(own), {((0, 1, 2), 0, ""): len(own)})
 
 
-def seen(page: Operations, doing: str) -> RankSighting:
+def seen(page: Operations, doing: str) -> RankSnapshot:
     """Return the last look at a rank."""
-    return RankSighting(
+    return RankSnapshot(
         rank=page.rank,
         label="SLEEPING" if page.rank == 1 else "BLOCKED",
         doing=doing if page.rank == 1 else "futex",
@@ -105,7 +105,7 @@ def world(word: str = "word", *, error: Mapping[str, Any] | None = None) -> Worl
     waits = f"{ROOT}/{word}.py:88 {word}"
     test = f"{ROOT}/test_it.py:31 test"
     stacks = {rank: f"{ROOT}/storage.py:17 read" if rank == 1 else waits for rank in range(3)}
-    look = Sighting(
+    look = WorldSnapshot(
         at_s=STARTED_S + 2.6,
         why="end",
         ranks=tuple(seen(page, f"read({word})") for page in pages),
@@ -122,7 +122,7 @@ def world(word: str = "word", *, error: Mapping[str, Any] | None = None) -> Worl
         ending="proof",
         reason="nothing can move",
         dumps=tuple(make_dump(rank, stacks[rank], test) for rank in range(3)),
-        sightings=(look,),
+        snapshots=(look,),
         operations=pages,
         progress_s=STARTED_S + 0.42,
         detected_s=STARTED_S + 2.6,
@@ -205,20 +205,20 @@ def test_the_culprit_comes_first_then_who_waits() -> None:
 def test_the_culprits_come_first_also_where_they_are_many() -> None:
     """Two stay in storage and one waits for both."""
     result = world()
-    [look] = result.sightings
+    [look] = result.snapshots
     first, late, _ = look.ranks
     ranks = (first, late, replace(late, rank=2))
     pages = (*result.operations[:2], replace(result.operations[1], rank=2))
     dumps = (*result.dumps[:2], replace(result.dumps[1], rank=2))
     look = replace(look, ranks=ranks)
-    told = story(replace(result, sightings=(look,), operations=pages, dumps=dumps))
+    told = story(replace(result, snapshots=(look,), operations=pages, dumps=dumps))
     found = [(row.ranks, row.role) for row in rows(told)]
     assert found == [((1, 2), "culprit"), ((0,), "waiting")]
 
 
 def test_a_failure_without_a_diagnosis_marks_the_rank_that_failed() -> None:
     """Nobody waited for it, so nobody is a culprit; the reader still looks for somebody."""
-    alone = replace(world(), operations=(), sightings=(), dumps=(), progress_s=None)
+    alone = replace(world(), operations=(), snapshots=(), dumps=(), progress_s=None)
     ended = tuple(history(raised("ValueError: no step 5")))
     told = story(replace(alone, history=ended, ending="settled"))
     assert told.diagnosis is None
@@ -237,11 +237,11 @@ def test_an_exception_is_shown_whole_and_equal_ones_once() -> None:
 def test_native_frames_are_shown_with_their_class_of_ranks() -> None:
     """Where they were read: of one rank of each class."""
     result = world()
-    [look] = result.sightings
+    [look] = result.snapshots
     first, *others = look.ranks
     native = (NativeThread(4000, ("gloo::wait", "gloo::allreduce")),)
     look = replace(look, ranks=(replace(first, native=native), *others))
-    page = Elements(shown(replace(result, sightings=(look,))))
+    page = Elements(shown(replace(result, snapshots=(look,))))
     assert "native frames of thread 4000 of rank 0" in page.words
     assert "gloo::wait\ngloo::allreduce" in page.words
 

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_multihost.blame.jit_groups import program_scope, with_members
 from pytest_multihost.model.operation import Operation
-from pytest_multihost.model.snapshot import RankSighting
+from pytest_multihost.model.snapshot import RankSnapshot
 from pytest_multihost.model.stack import Frame
 
 ALL = (0, 1, 2)
@@ -37,7 +37,7 @@ def members(
     entered = tuple(
         ((group, 0, program_scope(TEST, line)), place) for group, line, place in started
     )
-    seen = RankSighting(rank=0, operations=(operation,), entered=entered)
+    seen = RankSnapshot(rank=0, operations=(operation,), entered=entered)
     (found,) = with_members(seen, frames).operations
     return found.group, found.has_members
 

@@ -14,7 +14,7 @@ from pytest_multihost.model.event import Event
 from pytest_multihost.model.operation import FLIGHT_SCOPE, GroupKey, Operation, Operations
 from pytest_multihost.model.process import Look, Process, Thread
 from pytest_multihost.model.result import Ending, WorldResult
-from pytest_multihost.model.snapshot import RankSighting, Sighting
+from pytest_multihost.model.snapshot import RankSnapshot, WorldSnapshot
 from pytest_multihost.outcome.judge import judge
 from pytest_multihost.outcome.symptoms import Symptoms
 from pytest_multihost.testing import make_spec, well_behaved
@@ -25,7 +25,7 @@ from pytest_multihost.watch.proof_search import still
 def ended(ending: Ending, *moves: bool, rests_s: float | None = None) -> bool:
     """Return whether a rank is restless that had moved, or not, at the last looks."""
     history = [Event(0.0, 0, step.kind, step.detail) for step in well_behaved(0, stays_in="call")]
-    seen = RankSighting(rank=0, moves=moves, rests_s=rests_s)
+    seen = RankSnapshot(rank=0, moves=moves, rests_s=rests_s)
     result = WorldResult(
         spec=make_spec(1),
         launch="scripted",
@@ -34,7 +34,7 @@ def ended(ending: Ending, *moves: bool, rests_s: float | None = None) -> bool:
         ended_s=float(len(moves)),
         history=tuple(history),
         ending=ending,
-        sightings=(Sighting(at_s=float(len(moves)), why="end", ranks=(seen,)),),
+        snapshots=(WorldSnapshot(at_s=float(len(moves)), why="end", ranks=(seen,)),),
     )
     [standing] = standings_of(result, judge(result, Symptoms()))
     return standing.is_restless
@@ -89,10 +89,10 @@ def native(name: str) -> Operation:
 
 def test_a_closer_look_tells_of_the_trouble_where_a_rank_has_not_run_since() -> None:
     """One that has run may have entered its operation only then."""
-    ranks = tuple(RankSighting(rank=rank) for rank in range(2))
+    ranks = tuple(RankSnapshot(rank=rank) for rank in range(2))
     told = tuple(replace(each, operations=(native("all_reduce"),)) for each in ranks)
-    trouble = Sighting(at_s=1.0, why="trouble", ranks=ranks)
-    seen = seen_closely(trouble, Sighting(at_s=2.0, why="end", ranks=told), frozenset({1}))
+    trouble = WorldSnapshot(at_s=1.0, why="trouble", ranks=ranks)
+    seen = seen_closely(trouble, WorldSnapshot(at_s=2.0, why="end", ranks=told), frozenset({1}))
     assert [len(each.operations) for each in seen.ranks] == [0, 1]
     assert (seen.at_s, seen.why) == (1.0, "trouble")
 
@@ -116,9 +116,11 @@ def test_a_rank_stands_still_in_one_and_the_same_wait(
 def test_a_closer_look_tells_of_the_trouble_what_a_still_rank_had_entered() -> None:
     """It has not run since: the flight recorder counted the same then."""
     counted = (((0, 1), 0, FLIGHT_SCOPE), 3)
-    trouble = Sighting(at_s=1.0, why="trouble", ranks=(RankSighting(rank=0), RankSighting(rank=1)))
+    trouble = WorldSnapshot(
+        at_s=1.0, why="trouble", ranks=(RankSnapshot(rank=0), RankSnapshot(rank=1))
+    )
     ranks = tuple(replace(each, entered=(counted,)) for each in trouble.ranks)
-    seen = seen_closely(trouble, Sighting(at_s=2.0, why="end", ranks=ranks), frozenset({1}))
+    seen = seen_closely(trouble, WorldSnapshot(at_s=2.0, why="end", ranks=ranks), frozenset({1}))
     assert [each.entered for each in seen.ranks] == [(), (counted,)]
 
 
@@ -140,7 +142,7 @@ def waited(name: str, sequence: int, scope: str = "", **more: Any) -> Operation:
     )
 
 
-def at_end(seen: RankSighting, last: Operations, symptoms: Symptoms = Symptoms()) -> Standing:  # noqa: B008 - frozen
+def at_end(seen: RankSnapshot, last: Operations, symptoms: Symptoms = Symptoms()) -> Standing:  # noqa: B008 - frozen
     """Return where a rank stood at the deadline that was seen so, and whose slot page says that."""
     history = [Event(0.0, 0, step.kind, step.detail) for step in well_behaved(0, stays_in="call")]
     result = WorldResult(
@@ -151,7 +153,7 @@ def at_end(seen: RankSighting, last: Operations, symptoms: Symptoms = Symptoms()
         ended_s=9.0,
         history=tuple(history),
         ending="overrun",
-        sightings=(Sighting(at_s=9.0, why="end", ranks=(seen,)),),
+        snapshots=(WorldSnapshot(at_s=9.0, why="end", ranks=(seen,)),),
         operations=(last,),
     )
     [standing] = standings_of(result, judge(result, symptoms))
@@ -160,7 +162,7 @@ def at_end(seen: RankSighting, last: Operations, symptoms: Symptoms = Symptoms()
 
 def test_what_only_the_flight_recorder_has_counted_is_not_forgotten_at_the_end() -> None:
     """The slot page, read last, is newer, but has only our own records."""
-    seen = RankSighting(rank=0, entered=((OURS, 1), (COUNTED, 4)))
+    seen = RankSnapshot(rank=0, entered=((OURS, 1), (COUNTED, 4)))
     assert at_end(seen, Operations(0, (), {OURS: 2})).entered == {OURS: 2, COUNTED: 4}
 
 
@@ -258,5 +260,5 @@ def test_who_gave_up_more_than_once_tries_again_and_again(
 ) -> None:
     """Once may have been expected, and is over."""
     tries = tuple(given_up(place, error) for place, error in enumerate(errors, start=1))
-    found = at_end(RankSighting(rank=0), Operations(0, tries), LOST).retries
+    found = at_end(RankSnapshot(rank=0), Operations(0, tries), LOST).retries
     assert (found.sequence if found else None) == expected

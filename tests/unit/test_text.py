@@ -16,7 +16,7 @@ import pytest_multihost
 from pytest_multihost.blame.build_diagnosis import Telling, diagnose, informed
 from pytest_multihost.engine import Surroundings, run_world
 from pytest_multihost.model.operation import Operation, Operations
-from pytest_multihost.model.snapshot import RankSighting, Sighting
+from pytest_multihost.model.snapshot import RankSnapshot, WorldSnapshot
 from pytest_multihost.model.stack import Dump
 from pytest_multihost.outcome.judge import judge
 from pytest_multihost.outcome.symptoms import Symptoms
@@ -95,8 +95,8 @@ def story(
     )
     result = replace(run_world(make_spec(size), around), leftovers=leftovers)
     if operations:
-        look = Sighting(at_s=result.ended_s, why="end", ranks=tuple(map(_seen, operations)))
-        result = replace(result, operations=tuple(operations), sightings=(look,))
+        look = WorldSnapshot(at_s=result.ended_s, why="end", ranks=tuple(map(_seen, operations)))
+        result = replace(result, operations=tuple(operations), snapshots=(look,))
     finding = judge(result, Symptoms((r"transport/tcp/\S+ Connection closed by peer",)))
     telling = Telling(ROOT, lambda file, line: SOURCES.get((file.rpartition("/")[2], line), ""))
     diagnosis = diagnose(result, finding, telling)
@@ -107,9 +107,9 @@ def story(
     return "\n".join(parts) + "\n"
 
 
-def _seen(operations: Operations) -> RankSighting:
+def _seen(operations: Operations) -> RankSnapshot:
     label, doing = ("SLEEPING", "sleep until +600 s") if not operations.open else ("BLOCKED", "")
-    return RankSighting(
+    return RankSnapshot(
         rank=operations.rank,
         label=label,  # type: ignore[arg-type]
         doing=doing,

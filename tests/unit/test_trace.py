@@ -17,7 +17,7 @@ from pytest_multihost.model.event import Event
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.snapshot import RankSighting, Sighting
+from pytest_multihost.model.snapshot import RankSnapshot, WorldSnapshot
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import Frame
 from pytest_multihost.report.trace import trace_of, write_trace
@@ -57,7 +57,7 @@ def world(
     history: Sequence[Event] | None = None,
     *,
     having: tuple[Fault, ...] = (),
-    sightings: tuple[Sighting, ...] = (),
+    snapshots: tuple[WorldSnapshot, ...] = (),
 ) -> WorldResult:
     """Return a world of three that was judged after four seconds and ended after five."""
     return WorldResult(
@@ -79,7 +79,7 @@ def world(
         history=tuple(history or [event for rank in EVERYBODY for event in life(rank)]),
         ending="proof",
         operations=tuple(Operations(rank, tuple(ops)) for rank, ops in operations.items()),
-        sightings=sightings,
+        snapshots=snapshots,
         detected_s=START + 4,
     )
 
@@ -287,11 +287,11 @@ def test_what_was_seen_of_a_rank_at_last_is_told_where_it_was() -> None:
     """Its label, and what it was doing: of the culprit, and of who waits."""
     doing = {0: ("SLEEPING", "sleep until +600 s"), 1: ("BLOCKED", "futex")}
     looks = tuple(
-        RankSighting(rank=rank, label=label, doing=words)  # type: ignore[arg-type]
+        RankSnapshot(rank=rank, label=label, doing=words)  # type: ignore[arg-type]
         for rank, (label, words) in doing.items()
     )
-    sighting = Sighting(at_s=START + 3.9, why="tick", ranks=looks)
-    seen = world(LATE, sightings=(sighting,))
+    snapshot = WorldSnapshot(at_s=START + 3.9, why="tick", ranks=looks)
+    seen = world(LATE, snapshots=(snapshot,))
     trace = trace_of(seen, straggler(1, 2, operation=ALL_REDUCE), root=ROOT)
     told = {each["args"].get("seen"): each["cat"] for each in events(trace, "X")}
     assert told["SLEEPING sleep until +600 s"] == "culprit"
@@ -325,9 +325,9 @@ def test_an_operation_that_only_stacks_tell_of_is_shown_once() -> None:
     """What the slot page has and a look has seen is one operation."""
     (known,) = LATE[1]
     native = operation("psum", 0.9, None, source="native-frames", sequence=0)
-    look = RankSighting(rank=1, operations=(known, native))
-    sighting = Sighting(at_s=START + 3.9, why="end", ranks=(look,))
-    trace = trace_of(world(LATE, sightings=(sighting,)), None, root=ROOT)
+    look = RankSnapshot(rank=1, operations=(known, native))
+    snapshot = WorldSnapshot(at_s=START + 3.9, why="end", ranks=(look,))
+    trace = trace_of(world(LATE, snapshots=(snapshot,)), None, root=ROOT)
     mine = [each for each in events(trace, "X", cat="open operation") if each["tid"] // 1000 == 2]
     assert [each["args"]["source"] for each in mine] == ["recorder", "native-frames"]
 

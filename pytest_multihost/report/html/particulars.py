@@ -9,7 +9,7 @@ from typing import Any
 from pytest_multihost.blame.summary import operation_words
 from pytest_multihost.model.diagnosis import Evidence
 from pytest_multihost.model.rank_set import rank_set
-from pytest_multihost.model.snapshot import Sighting
+from pytest_multihost.model.snapshot import WorldSnapshot
 from pytest_multihost.outcome.fault_firings import firings
 from pytest_multihost.report.html.markup import Content, Markup, element
 from pytest_multihost.report.html.story import Story
@@ -29,7 +29,7 @@ def evidence(story: Story) -> Markup | None:
     claims: dict[tuple[str, str], list[Evidence]] = {}
     for each in story.diagnosis.evidence:
         claims.setdefault((each.claim.partition(" at +")[0], each.source), []).append(each)
-    last = story.result.sightings[-1] if story.result.sightings else None
+    last = story.result.snapshots[-1] if story.result.snapshots else None
     return element(
         "section",
         element("h2", "Evidence", id="evidence"),
@@ -139,7 +139,7 @@ def _exit(told: Mapping[str, Any]) -> str:
 
 def _looks(story: Story) -> Markup | None:
     """Return what the main threads were seen to do at the last looks from outside."""
-    looks = story.result.sightings
+    looks = story.result.snapshots
     if not looks:
         return None
     started_s = story.result.started_s
@@ -173,7 +173,7 @@ def _looks(story: Story) -> Markup | None:
     )
 
 
-def _label_in(look: Sighting, rank: int) -> str:
+def _label_in(look: WorldSnapshot, rank: int) -> str:
     seen = next((each for each in look.ranks if each.rank == rank), None)
     if seen is None or seen.label is None:
         return "?"

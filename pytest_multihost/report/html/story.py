@@ -10,7 +10,7 @@ from typing import Any
 from pytest_multihost.blame.build_diagnosis import Telling, place
 from pytest_multihost.model.diagnosis import Diagnosis, Place
 from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.snapshot import RankSighting
+from pytest_multihost.model.snapshot import RankSnapshot
 from pytest_multihost.model.stack import Frame
 from pytest_multihost.model.verdict import RankError
 from pytest_multihost.outcome.judge import Finding, RankFinding
@@ -59,7 +59,7 @@ class Story:
         return found
 
     @cached_property
-    def seen(self) -> Mapping[int, RankSighting]:
+    def seen(self) -> Mapping[int, RankSnapshot]:
         """The last look at each rank."""
         return last_look(self.result)
 

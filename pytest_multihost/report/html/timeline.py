@@ -116,7 +116,7 @@ def timeline(
 def _operations(result: WorldResult, rank: int) -> list[Operation]:
     """Return what is known of a rank's operations, in the order in which they began."""
     noted = [each for page in result.operations if page.rank == rank for each in page.recent]
-    last = result.sightings[-1].ranks if result.sightings else ()
+    last = result.snapshots[-1].ranks if result.snapshots else ()
     seen = [each for sight in last if sight.rank == rank for each in sight.operations]
     more = [each for each in seen if each.source != "recorder" and each.scope != "harness"]
     return sorted([*noted, *more], key=lambda each: each.since_s)

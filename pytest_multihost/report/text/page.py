@@ -12,7 +12,7 @@ from pytest_multihost.model.diagnosis import Diagnosis, Place
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.snapshot import RankSighting
+from pytest_multihost.model.snapshot import RankSnapshot
 from pytest_multihost.outcome.judge import Finding, RankFinding
 from pytest_multihost.report.text.tree import Node, merge_stacks, walk
 
@@ -152,7 +152,7 @@ def _rows(
 
 
 def _story(
-    finding: RankFinding, seen: RankSighting | None, result: WorldResult, where: str
+    finding: RankFinding, seen: RankSnapshot | None, result: WorldResult, where: str
 ) -> tuple[str, str, str]:
     """Return a rank's state, what it did, and where."""
     if finding.at_s is not None:
@@ -194,13 +194,13 @@ def clipped(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
-def last_look(result: WorldResult) -> dict[int, RankSighting]:
+def last_look(result: WorldResult) -> dict[int, RankSnapshot]:
     """Return what was seen of each rank last."""
-    last = result.sightings[-1].ranks if result.sightings else ()
+    last = result.snapshots[-1].ranks if result.snapshots else ()
     return {each.rank: each for each in last}
 
 
-def doing(outcome: str, seen: RankSighting | None, result: WorldResult) -> tuple[str, str]:
+def doing(outcome: str, seen: RankSnapshot | None, result: WorldResult) -> tuple[str, str]:
     """Return a rank's state and what it does, as far as was seen.
 
     Args:

@@ -21,7 +21,7 @@ from pytest_multihost.blame.native_operations import operation_of
 from pytest_multihost.blame.socket_waits import waits_at_sockets
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.process import Look
-from pytest_multihost.model.snapshot import RankSighting, Sighting
+from pytest_multihost.model.snapshot import RankSnapshot, WorldSnapshot
 from pytest_multihost.model.stack import NativeThread
 from pytest_multihost.watch.probes.flight_recorder import answer_of, ask, flight_path
 from pytest_multihost.watch.probes.native import NativeLook
@@ -38,7 +38,7 @@ which the stacks will tell."""
 _POLL_S = 0.01
 
 
-def is_unclear(seen: RankSighting) -> bool:
+def is_unclear(seen: RankSnapshot) -> bool:
     """Whether its records do not say for whom a rank waits; its own devices are nobody."""
     waited = [each for each in seen.operations if each.waited_s is not None]
     return all(_is_own_devices(each) for each in waited)
@@ -49,8 +49,8 @@ def _is_own_devices(operation: Operation) -> bool:
 
 
 def with_flight(
-    ranks: Sequence[RankSighting], scratch: Path, asked: Sequence[int]
-) -> tuple[RankSighting, ...]:
+    ranks: Sequence[RankSnapshot], scratch: Path, asked: Sequence[int]
+) -> tuple[RankSnapshot, ...]:
     """Add what torch's flight recorders know of `asked` ranks and our own records do not."""
     since_s = time.monotonic()
     waiting = {rank for rank in asked if ask(scratch, rank)}
@@ -76,8 +76,8 @@ def with_flight(
 
 
 def with_native(
-    ranks: Sequence[RankSighting], pids: Mapping[int, int], look: NativeLook, at_s: float
-) -> tuple[RankSighting, ...]:
+    ranks: Sequence[RankSnapshot], pids: Mapping[int, int], look: NativeLook, at_s: float
+) -> tuple[RankSnapshot, ...]:
     """Add the operations that the native frames of these ranks show."""
     everybody = tuple(seen.rank for seen in ranks)
     found = {
@@ -93,7 +93,7 @@ def with_native(
     )
 
 
-def with_sockets(ranks: Sequence[RankSighting], look: Look) -> tuple[RankSighting, ...]:
+def with_sockets(ranks: Sequence[RankSnapshot], look: Look) -> tuple[RankSnapshot, ...]:
     """Add what ranks wait in at sockets of their own, of which nothing else tells."""
     found = waits_at_sockets(look)
     return tuple(
@@ -104,7 +104,9 @@ def with_sockets(ranks: Sequence[RankSighting], look: Look) -> tuple[RankSightin
     )
 
 
-def seen_closely(trouble: Sighting, end: Sighting, still: frozenset[int]) -> Sighting:
+def seen_closely(
+    trouble: WorldSnapshot, end: WorldSnapshot, still: frozenset[int]
+) -> WorldSnapshot:
     """Add to what was seen when trouble came what a closer look told in the end.
 
     It says the same of both only where a rank has not run in between.
@@ -119,7 +121,7 @@ def seen_closely(trouble: Sighting, end: Sighting, still: frozenset[int]) -> Sig
     return replace(trouble, ranks=tuple(ranks))
 
 
-def _closer(seen: RankSighting, told: RankSighting) -> RankSighting:
+def _closer(seen: RankSnapshot, told: RankSnapshot) -> RankSnapshot:
     return replace(
         seen,
         operations=told.operations,
@@ -130,8 +132,8 @@ def _closer(seen: RankSighting, told: RankSighting) -> RankSighting:
 
 
 def _with(
-    seen: RankSighting, operation: Operation | None, threads: Sequence[NativeThread], pid: int
-) -> RankSighting:
+    seen: RankSnapshot, operation: Operation | None, threads: Sequence[NativeThread], pid: int
+) -> RankSnapshot:
     """Add an operation, and of the threads the main one and the one that told of it."""
     telling = {pid, operation.thread} if operation is not None else {pid}
     native = tuple(each for each in threads if each.thread in telling)
@@ -140,8 +142,8 @@ def _with(
 
 
 def with_holders(
-    ranks: Sequence[RankSighting], pids: Mapping[int, int]
-) -> tuple[RankSighting, ...]:
+    ranks: Sequence[RankSnapshot], pids: Mapping[int, int]
+) -> tuple[RankSnapshot, ...]:
     """Note whose main thread holds the interpreter while it waits for something else.
 
     py-spy reads that from the process's memory, without stopping it.
