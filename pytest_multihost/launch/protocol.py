@@ -11,7 +11,6 @@ Controller to server:
   it alone knows that a process id still means the rank.
 * ``pause``: stop a rank, once or in turns, and continue it by the clock; ``resume``: for good.
 * ``disturb``: have a fault of the network happen on behalf of a rank; ``calm``: end all of these.
-* ``network``: run programs in the network of the world's hosts, on behalf of a rank.
 * ``probe``: find out whether hosts can be made from namespaces here.
 * ``end``: end whatever is left of the world.
 * ``quit``: end it, and the server too.

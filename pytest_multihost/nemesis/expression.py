@@ -25,15 +25,6 @@ def parse_fault(text: str) -> Fault:
     return _call(_tree(text), faults, "faults", Fault)
 
 
-def parse_point(text: str) -> Point:
-    """Read a point, as ``call("storage:read_shard")``.
-
-    Raises:
-        SettingError: It is none; names the nearest constructor or argument.
-    """
-    return _call(_tree(text), at, "at", Point)
-
-
 def _tree(text: str) -> ast.expr:
     try:
         return ast.parse(text.strip(), mode="eval").body

@@ -16,7 +16,7 @@ from pytest_multihost.model.event import Event
 from pytest_multihost.model.fault import Fault, resolve
 from pytest_multihost.model.replay import read_token, token
 from pytest_multihost.nemesis.descriptors import limit_for
-from pytest_multihost.nemesis.expression import parse_fault, parse_point
+from pytest_multihost.nemesis.expression import parse_fault
 from pytest_multihost.nemesis.files import matcher
 from pytest_multihost.nemesis.problems import conflicts, fault_problems
 from pytest_multihost.nemesis.registry import BUILT_IN, by_name
@@ -133,11 +133,6 @@ def test_a_text_that_is_no_fault_is_refused(text: str, words: str) -> None:
     """Nothing of it is evaluated."""
     with pytest.raises(SettingError, match=words.replace("?", r"\?")):
         parse_fault(text)
-
-
-def test_points_are_read_with_and_without_their_room() -> None:
-    """As in the code, or short."""
-    assert parse_point("at.sync_point('x')") == parse_point("sync_point('x')") == at.sync_point("x")
 
 
 def test_a_token_repeats_seed_and_faults_and_knows_its_test() -> None:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 import pytest
 
-from pytest_multihost.launch.netns.network import Change
 from pytest_multihost.launch.netns.refusal import refusal, remedy
 from pytest_multihost.model.errors import SettingError
 from pytest_multihost.model.hosts import (
@@ -163,13 +162,7 @@ def test_a_maker_that_failed_otherwise_is_quoted() -> None:
     assert ("KeyError: 'x'" in error.seen, error.remedy) == (True, "")
 
 
-# What travels, and what is told apart
-
-
-def test_a_change_travels_as_it_is() -> None:
-    """From the controller to the server."""
-    change = Change(("nft", "-f", "-"), stdin="flush ruleset", host=2)
-    assert Change.from_json(change.to_json()) == change
+# What is told apart
 
 
 def connection(local: str, remote: str, space: str) -> Inet:

@@ -16,10 +16,6 @@ NEW_NETWORK = 0x40000000
 
 _BIND, _RECURSIVE, _PRIVATE = 0x1000, 0x4000, 0x40000
 _CAPABILITIES_3 = 0x20080522
-_AMBIENT, _AMBIENT_RAISE = 47, 2
-
-NET_ADMIN, NET_RAW = 12, 13
-"""Capabilities: to arrange links, routes and filters; to send what one likes."""
 
 
 def _call(name: str, *arguments: object) -> None:
@@ -84,21 +80,3 @@ def drop_capabilities() -> None:
     header = (ctypes.c_uint32 * 2)(_CAPABILITIES_3, 0)
     none = (ctypes.c_uint32 * 6)()
     _call("capset", header, none)
-
-
-def pass_on_capabilities(*numbers: int) -> None:
-    """Let programs that this process runs have some of its capabilities, whoever it is.
-
-    Without that, an ordinary user's programs have none, not even in a namespace of its own.
-    """
-    words = [0, 0]
-    for number in numbers:
-        words[number // 32] |= 1 << number % 32
-    header = (ctypes.c_uint32 * 2)(_CAPABILITIES_3, 0)
-    data = (ctypes.c_uint32 * 6)()
-    _call("capget", header, data)
-    data[2] |= words[0]
-    data[5] |= words[1]
-    _call("capset", header, data)
-    for number in numbers:
-        _call("prctl", _AMBIENT, _AMBIENT_RAISE, number, 0, 0)

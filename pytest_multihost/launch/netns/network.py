@@ -7,68 +7,30 @@ makes its own host name and its own view of /etc/hosts and /etc/resolv.conf.
 
 No namespace has a name anywhere: descriptors of the server and the processes inside hold it, so all
 is gone with them, whoever is killed.
-
-For whoever disturbs the network: `HostNetwork.change` runs programs inside. The controller asks for
-that with `LaunchedWorld.change_network`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
-import subprocess
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from pytest_multihost.launch.netns import namespaces as kernel
 from pytest_multihost.launch.netns.build import build
 from pytest_multihost.launch.netns.child import in_child
 from pytest_multihost.launch.netns.files import enter_own_files, write_files
 from pytest_multihost.launch.netns.refusal import refusal
-from pytest_multihost.launch.protocol import Packet, send_packet
+from pytest_multihost.launch.protocol import Packet
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.hosts import Host
 
 BUILD_S = 30.0
 """How long the kernel may take to make a network: milliseconds, unless it is out of order."""
 
-CHANGE_S = 10.0
-"""How long one program that changes a network may take."""
-
 FOLDER = "hosts"
 """Folder of a world's scratch directory with what hosts see in place of files in /etc."""
-
-_MAX_PROBLEM = 2000
-_ORPHANS = Path("/proc/sys/net/ipv4/tcp_orphan_retries")
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A program that is to be run inside the network of a world.
-
-    Attributes:
-        argv: The program and its arguments, as in ``("ip", "link", "set", "host-1", "down")``.
-        stdin: What it reads, say a script for ``nft -f -``.
-        host: Index of the host in whose namespace it runs, where its cable is "eth0"; None: in the
-            bridge's, where the cable of each host has that host's name, and the bridge is "lan".
-    """
-
-    argv: tuple[str, ...]
-    stdin: str = ""
-    host: int | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON object that `from_json` turns back into an equal value."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Change:
-        """Rebuild the value that `to_json` wrote."""
-        return cls(**{**data, "argv": tuple(data["argv"])})
 
 
 @dataclass(slots=True)
@@ -95,7 +57,6 @@ class HostNetwork:
     tables: tuple[int, ...]
     folder: Path
     _is_open: bool = field(default=True, init=False)
-    _is_changed: bool = field(default=False, init=False)
 
     @property
     def descriptors(self) -> list[int]:
@@ -121,30 +82,6 @@ class HostNetwork:
         if self._is_ordinary:
             kernel.drop_capabilities()
 
-    def change(self, changes: Iterable[Change]) -> str:
-        """Run programs inside, one after the other, until one fails.
-
-        Returns:
-            What went wrong, empty if nothing did.
-        """
-        self._is_changed = True
-        for each in changes:
-            try:
-                answers = in_child(partial(self._change, each), timeout_s=CHANGE_S)
-            except TimeoutError:
-                return f"{' '.join(each.argv)}: took longer than {CHANGE_S:g} s"
-            problem = answers[-1].header["error"] if answers else "its process was killed"
-            if problem:
-                return f"{' '.join(each.argv)}: {problem}"
-        return ""
-
-    def _change(self, change: Change, answer: socket.socket) -> None:
-        """Run a program inside; this process is a child and stays there."""
-        self._join(self.bridge if change.host is None else self.spaces[change.host])
-        if self._is_ordinary:
-            kernel.pass_on_capabilities(kernel.NET_ADMIN, kernel.NET_RAW)
-        send_packet(answer, {"kind": "changed", "error": _run(change)})
-
     def become_owner(self) -> None:
         """Give this process, a child of the server, every right over the namespaces."""
         if self.user is not None:
@@ -159,17 +96,6 @@ class HostNetwork:
         """Whether this is an ordinary user, who has capabilities in a user namespace alone."""
         return self.user is not None and os.geteuid() != 0
 
-    def _give_up(self, _: socket.socket) -> None:
-        """Have the kernel give up what dead ranks could not send through a network that is cut.
-
-        It would try for two minutes, and keep the network so long. This process is a child.
-        """
-        if self.user is not None:
-            kernel.join(self.user, kernel.NEW_USERS)
-        for space in self.spaces:
-            kernel.join(space, kernel.NEW_NETWORK)
-            _ORPHANS.write_bytes(b"1")
-
     def release_tables(self) -> None:
         """Let go of the tables; they have been given to whoever reads them."""
         for descriptor in self.tables:
@@ -178,9 +104,6 @@ class HostNetwork:
 
     def close(self) -> None:
         """Let go of everything; the kernel takes it down when the last process inside has ended."""
-        if self._is_changed and self._is_open:
-            with contextlib.suppress(TimeoutError):
-                in_child(self._give_up, timeout_s=CHANGE_S)
         for descriptor in self.descriptors:
             os.close(descriptor)
         for port in self.ports:
@@ -222,20 +145,3 @@ def _network(packets: list[Packet], hosts: tuple[Host, ...], folder: Path) -> Ho
         ports=tuple(socket.socket(fileno=each) for each in ports.descriptors),
         folder=folder,
     )
-
-
-def _run(change: Change) -> str:
-    """Run a program and return what went wrong."""
-    try:
-        ended = subprocess.run(
-            change.argv,
-            input=change.stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            check=False,
-            text=True,
-        )
-    except OSError as error:
-        return str(error)
-    text = ended.stdout.strip()[-_MAX_PROBLEM:]
-    return f"ended with {ended.returncode}: {text}" if ended.returncode else ""

@@ -25,7 +25,7 @@ import psutil
 
 from pytest_multihost.launch.docker.entry import own_space, own_table
 from pytest_multihost.launch.netns.fault_schedule import Traffic, direct
-from pytest_multihost.launch.netns.network import FOLDER, Change, HostNetwork, make_network
+from pytest_multihost.launch.netns.network import FOLDER, HostNetwork, make_network
 from pytest_multihost.launch.protocol import (
     CALM,
     MAX_DESCRIPTORS,
@@ -145,8 +145,6 @@ def _answer(server: _Server, packet: Packet) -> None:
         _send_signals(server, server.pauses.begin(packet.header["rank"], wish, now_s))
     elif kind == "resume":
         _send_signals(server, server.pauses.end(packet.header["rank"]))
-    elif kind == "network":
-        _change_network(server, packet.header)
     elif kind == "disturb":
         _disturb(server, packet.header["index"], packet.header["rank"])
     elif kind == "calm":
@@ -221,14 +219,6 @@ def _probe_hosts(server: _Server, scratch: str) -> None:
         if isinstance(found, LaunchError):
             error = {"happened": found.happened, "seen": found.seen, "remedy": found.remedy}
     send_packet(server.control, {"kind": "probed", "error": error})
-
-
-def _change_network(server: _Server, header: Mapping[str, Any]) -> None:
-    """Run programs in the network of the world's hosts, and tell what came of it."""
-    changes = [Change.from_json(each) for each in header["changes"]]
-    error = server.network.change(changes) if server.network is not None else _NO_NETWORK
-    told = {"rank": header["rank"], "token": header["token"], "error": error}
-    send_packet(server.control, {"kind": "changed", "at_s": time.monotonic(), **told})
 
 
 def _disturb(server: _Server, index: int, rank: int) -> None:

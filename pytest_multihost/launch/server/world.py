@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_multihost.launch.netns.network import Change
 from pytest_multihost.launch.protocol import DumpKind, Ending, Packet, dump_signal
 from pytest_multihost.launch.server.connection import ServerConnection
 from pytest_multihost.launch.wire.frame import Decoder, Frame, GarbledError, encode, read_available
@@ -128,20 +127,6 @@ class LaunchedWorld:
     def calm(self) -> None:
         """End all faults of the network."""
         self.server.tell({"kind": "calm"})
-
-    def change_network(self, rank: int, changes: Sequence[Change], *, token: str = "") -> None:
-        """Have programs run in the network of the world's hosts.
-
-        When they have been, an event of kind "network" of that rank tells: `token`, and `error`,
-        which is empty if all went well.
-
-        Args:
-            rank: On whose behalf.
-            changes: What to run, one after the other, until one fails.
-            token: Comes back with the event.
-        """
-        wish = {"rank": rank, "changes": [each.to_json() for each in changes], "token": token}
-        self.server.tell({"kind": "network", **wish})
 
     def end(self, *, grace_s: float) -> Ending:
         """End what is left, whatever state it is in, and return what was found."""
