@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from pytest_multihost.watch.kernel.proc import ProcWatch
+from pytest_multihost.watch.kernel.proc import ProcReader
 
 REPEATS = 10
 SLEEP = "print('ready', flush=True)\nimport time; time.sleep(600)"
@@ -45,7 +45,7 @@ WAIT = "\nimport time; time.sleep(600)"
 
 
 @contextlib.contextmanager
-def ranks(source: str, count: int, *args: str) -> Iterator[ProcWatch]:
+def ranks(source: str, count: int, *args: str) -> Iterator[ProcReader]:
     """Run `count` processes of a source until they are ready, and end them at last."""
     started = []
     try:
@@ -63,7 +63,7 @@ def ranks(source: str, count: int, *args: str) -> Iterator[ProcWatch]:
             assert process.stdout is not None
             assert any(line.strip() == "ready" for line in process.stdout)
         time.sleep(1)
-        yield ProcWatch({rank: process.pid for rank, process in enumerate(started)})
+        yield ProcReader({rank: process.pid for rank, process in enumerate(started)})
     finally:
         for process in started:
             process.kill()
@@ -87,19 +87,19 @@ def main(names: Sequence[str]) -> None:
     """Measure what is asked for, by default all."""
     if "glance" in names:
         with ranks(SLEEP, 64) as watch:
-            measure("glance at 64 ranks", watch.glance)
+            measure("glance at 64 ranks", watch.shallow_snapshot)
     if "torch" in names:
         with (
             tempfile.TemporaryDirectory() as path,
             ranks(TORCH + WAIT, 4, "4", f"{path}/store") as watch,
         ):
-            measure("look at 4 torch ranks", watch.look)
+            measure("look at 4 torch ranks", watch.deep_snapshot)
     if "jax" in names:
         with socket.create_server(("127.0.0.1", 0)) as server:
             place = f"127.0.0.1:{server.getsockname()[1]}"
         with ranks(JAX + WAIT, 4, "4", place) as watch:
-            measure("look at 4 jax ranks", watch.look)
-            count = sum(len(each.threads) for each in watch.look().processes)
+            measure("look at 4 jax ranks", watch.deep_snapshot)
+            count = sum(len(each.threads) for each in watch.deep_snapshot().processes)
             print(f"{'':32} {count} threads")
 
 

@@ -27,7 +27,7 @@ from pytest_multihost.model.stack import Dump
 from pytest_multihost.outcome.pending_faults import continued_by_plan, pending_actions
 from pytest_multihost.outcome.rank_facts import RankFacts, advance, describe_exit
 from pytest_multihost.watch.clock import Clock
-from pytest_multihost.watch.interface import NoWatch, Observed, Watch
+from pytest_multihost.watch.protocol import NoWatch, Observations, Watch
 
 AFTER_DEATH_S = 0.75
 """How long ranks may go on after one has died, to tell what they saw of it."""
@@ -131,7 +131,7 @@ class _Course:
     dumps: tuple[Dump, ...] = ()
     leftovers: tuple[str, ...] = ()
     opened: dict[str, float] = field(default_factory=dict)
-    observed: Observed = field(default_factory=Observed)
+    observed: Observations = field(default_factory=Observations)
     decided_s: float | None = None
     detected_s: float | None = None
     is_calming: bool = False
@@ -192,11 +192,11 @@ class _Course:
             return None
         deadline_s, _ = self._deadline()
         if any(_trouble_s(each) is not None for each in self.facts):
-            return "settled" if self.around.watch.is_over(now, self.facts) else None
+            return "settled" if self.around.watch.has_settled(now, self.facts) else None
         events = [event for each in self.facts for event in each.going_on]
         if pending_actions(self.spec.faults, events, now):
             return None
-        ground = self.around.watch.look(now, self.facts, deadline_s=deadline_s)
+        ground = self.around.watch.check(now, self.facts, deadline_s=deadline_s)
         is_ours = ground == "stopped" and continued_by_plan(self.spec.faults, events)
         return None if is_ours else ground
 
@@ -217,7 +217,7 @@ class _Course:
         before = _trouble_s(self.facts[event.rank])
         self.facts[event.rank] = advance(self.facts[event.rank], event)
         if before is None and _trouble_s(self.facts[event.rank]) is not None:
-            self.around.watch.note_trouble(self.around.clock.now(), self.facts)
+            self.around.watch.note_failure(self.around.clock.now(), self.facts)
 
     def _open_gates(self, world: RunningWorld, exchange: Exchange) -> None:
         """Open each gate when all ranks stand before it."""

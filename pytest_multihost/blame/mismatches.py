@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 from pytest_multihost.blame.rank_states import quick_standings
 from pytest_multihost.blame.wait_graph import find_waits
 from pytest_multihost.model.operation import Operations
-from pytest_multihost.proof.snapshot import Moment
-from pytest_multihost.proof.thread_owners import has_limit_of_gloo
+from pytest_multihost.proof.snapshot import Snapshot
+from pytest_multihost.proof.thread_owners import has_gloo_timeout
 
 
 def clashing(operations: Sequence[Operations]) -> frozenset[int]:
@@ -18,23 +18,23 @@ def clashing(operations: Sequence[Operations]) -> frozenset[int]:
     return ranks if any(wait.missing & ranks for wait in waits) else frozenset()
 
 
-def give_up(ranks: Collection[int], moment: Moment, *, deadline_s: float) -> bool:
+def give_up(ranks: Collection[int], snapshot: Snapshot, *, deadline_s: float) -> bool:
     """Tell whether one of `ranks` ends by a limit before the deadline: its caller may expect that.
 
     Args:
         ranks: Those that clash.
-        moment: A close look at the world.
+        snapshot: A close look at the world.
         deadline_s: When the world is ended in any case.
     """
     noted = any(
         operation.gives_up_s <= deadline_s
-        for each in moment.operations
+        for each in snapshot.operations
         if each.rank in ranks
         for operation in each.open
     )
     return noted or any(
-        has_limit_of_gloo(thread) and thread.ends_by(deadline_s)
-        for rank, process in moment.look.ranks.items()
+        has_gloo_timeout(thread) and thread.ends_by(deadline_s)
+        for rank, process in snapshot.kernel.ranks.items()
         if rank in ranks
         for thread in process.threads
     )

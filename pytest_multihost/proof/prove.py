@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_multihost.model.process import Look, Process
-from pytest_multihost.proof.snapshot import Moment
+from pytest_multihost.proof.snapshot import Snapshot
 from pytest_multihost.proof.wait_ends import Window
 
 WINDOW_S = 1.0
@@ -22,16 +22,16 @@ _EARLY = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class ProofState:
     """How far a proof has come; feed it with looks at least `WINDOW_S` apart.
 
     Attributes:
-        last: The last moment that counted.
+        last: The last snapshot that counted.
         quiet: Windows in a row, up to now, in which nothing was found that may end a wait.
         blockers: What was found in the last one: one sentence each.
     """
 
-    last: Moment | None = None
+    last: Snapshot | None = None
     quiet: int = 0
     blockers: tuple[str, ...] = ()
 
@@ -40,26 +40,26 @@ class Search:
         """Whether two windows in a row have shown that no wait can end before the deadline."""
         return self.quiet >= 2  # noqa: PLR2004 - the definition of a proof
 
-    def after(self, now: Moment, *, deadline_s: float, planned: Sequence[str] = ()) -> Search:
+    def after(self, now: Snapshot, *, deadline_s: float, planned: Sequence[str] = ()) -> ProofState:
         """Return the search after one more look; one that comes too early changes nothing."""
         if self.last is None:
-            return Search(now)
-        if now.look.at_s < self.last.look.at_s + WINDOW_S * _EARLY:
+            return ProofState(now)
+        if now.kernel.at_s < self.last.kernel.at_s + WINDOW_S * _EARLY:
             return self
         found = blockers(self.last, now, deadline_s=deadline_s, planned=planned)
-        return Search(now, 0 if found else self.quiet + 1, found)
+        return ProofState(now, 0 if found else self.quiet + 1, found)
 
 
-def stands_still(now: Moment, *, deadline_s: float) -> bool:
+def is_still(now: Snapshot, *, deadline_s: float) -> bool:
     """Tell from a glance whether a closer look is worth its price.
 
     Every main thread is in a wait that does not end by itself before the deadline, or in an
     operation.
     """
-    return all(_stays(each, now, deadline_s) for each in now.look.processes)
+    return all(_stays(each, now, deadline_s) for each in now.kernel.processes)
 
 
-def _stays(process: Process, now: Moment, deadline_s: float) -> bool:
+def _stays(process: Process, now: Snapshot, deadline_s: float) -> bool:
     main = process.main
     if process.is_dead or main is None or now.waited(process.rank, main.tid):
         return True
@@ -67,7 +67,7 @@ def _stays(process: Process, now: Moment, deadline_s: float) -> bool:
 
 
 def blockers(
-    before: Moment, now: Moment, *, deadline_s: float, planned: Sequence[str] = ()
+    before: Snapshot, now: Snapshot, *, deadline_s: float, planned: Sequence[str] = ()
 ) -> tuple[str, ...]:
     """Return all that may end a wait of the world before the deadline, one sentence each.
 
@@ -78,13 +78,13 @@ def blockers(
         planned: What the harness itself is still going to do to the world.
     """
     found = list(planned)
-    if not (before.look.is_deep and now.look.is_deep):
+    if not (before.kernel.is_deep and now.kernel.is_deep):
         found.append("only main threads were looked at")
-    living = [each for each in now.look.processes if not each.is_dead]
+    living = [each for each in now.kernel.processes if not each.is_dead]
     if not any(each.is_rank for each in living):
         found.append("no rank is alive")
     for process in living:
-        was = before.look.process(process.pid)
+        was = before.kernel.process(process.pid)
         if was is None:
             found.append(f"{_name(process)} has just begun")
         else:
@@ -92,8 +92,8 @@ def blockers(
             found += [f"{_name(process)} {each}" for each in view.blockers()]
     found += [
         f"{_name(each)} has just ended"
-        for each in before.look.processes
-        if not each.is_dead and _is_gone(each, now.look)
+        for each in before.kernel.processes
+        if not each.is_dead and _is_gone(each, now.kernel)
     ]
     return tuple(dict.fromkeys(found))
 

@@ -9,18 +9,18 @@ from pytest_multihost.model.process import Look
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class Snapshot:
     """What was seen of a world at one instant: its processes, and what its ranks tell they do.
 
     Attributes:
-        look: Its processes.
+        kernel: Its processes.
         operations: What its ranks tell.
         severed: By addresses: whose frames do not arrive at whom, until somebody heals that.
         is_disturbed: Whether faults of the network go on or went on. Then what was sent and not
             acknowledged may be lost, and come again after any time.
     """
 
-    look: Look
+    kernel: Look
     operations: tuple[Operations, ...] = ()
     severed: frozenset[tuple[str, str]] = frozenset()
     is_disturbed: bool = False

@@ -8,7 +8,7 @@ Severed = frozenset[tuple[str, str]]
 """By addresses: whose frames do not arrive at whom."""
 
 
-def far_end(found: Descriptor) -> str:
+def describe_peer(found: Descriptor) -> str:
     """Name the other end of a descriptor for the reader."""
     if found.where == "ours":
         return "the harness"

@@ -99,7 +99,7 @@ _RELATIVE = {"ppoll": 2, "pselect6": 4, "epoll_pwait2": 3, "rt_sigtimedwait": 2,
 _MILLISECONDS = {"poll": 2, "epoll_wait": 3, "epoll_pwait": 3}
 
 
-def limit_of(call: str, args: tuple[int, ...]) -> Limit:
+def timeout_of(call: str, args: tuple[int, ...]) -> Limit:
     """Return where the limit of a wait in this call is found.
 
     What a socket was told with SO_RCVTIMEO is not in the arguments and not seen here.

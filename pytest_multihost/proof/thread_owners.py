@@ -84,7 +84,7 @@ def is_own(thread: Thread) -> bool:
     return bool(rest) and all(_RUNTIME.search(each) for each in rest) and not is_python(thread)
 
 
-def has_limit_of_gloo(thread: Thread) -> bool:
+def has_gloo_timeout(thread: Thread) -> bool:
     """Tell whether a limit of a thread's wait is gloo's for a collective.
 
     In torch an idle thread waits without one; elsewhere limits are for looking again.

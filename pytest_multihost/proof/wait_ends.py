@@ -13,9 +13,9 @@ from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.process import NEVER, Descriptor, Process, Thread
 from pytest_multihost.proof import system_calls as calls
 from pytest_multihost.proof.labels import describe_wait, is_file_access, is_sleep, until
-from pytest_multihost.proof.snapshot import Moment
-from pytest_multihost.proof.socket_peers import far_end, is_severed, is_under_way
-from pytest_multihost.proof.thread_owners import has_limit_of_gloo, is_own
+from pytest_multihost.proof.snapshot import Snapshot
+from pytest_multihost.proof.socket_peers import describe_peer, is_severed, is_under_way
+from pytest_multihost.proof.thread_owners import has_gloo_timeout, is_own
 
 _BUSY = 0.02
 """Share of a processor from which on a runtime's own thread does more than wait."""
@@ -39,8 +39,8 @@ class Window:
 
     was: Process
     process: Process
-    before: Moment
-    now: Moment
+    before: Snapshot
+    now: Snapshot
     deadline_s: float
     _earlier: dict[int, Thread] = field(init=False)
 
@@ -141,7 +141,7 @@ class Window:
         return not self._is_busy(thread, last)
 
     def _is_busy(self, thread: Thread, last: Thread | None) -> bool:
-        elapsed_ns = (self.now.look.at_s - self.before.look.at_s) * 1e9
+        elapsed_ns = (self.now.kernel.at_s - self.before.kernel.at_s) * 1e9
         return thread.cpu_ns - (last.cpu_ns if last else 0) > _BUSY * elapsed_ns
 
     def _is_for_us(self, thread: Thread) -> bool:
@@ -168,7 +168,7 @@ class Window:
         if self._is_limited(thread):
             yield f"gives up {waited[-1].name}{self._until(thread)}"
         elif first.gives_up_s <= self.deadline_s:
-            yield f"gives up {first.name}{until(first.gives_up_s, self.now.look.at_s)}"
+            yield f"gives up {first.name}{until(first.gives_up_s, self.now.kernel.at_s)}"
         elif any(each.is_own for each in waited) and not self._is_same(thread):
             yield f"wakes up in {waited[-1].name}, and may go another way"
 
@@ -180,7 +180,7 @@ class Window:
             yield f"sleeps{self._until(thread)}"
         elif is_file_access(thread):
             yield from self._file_access(thread, is_runtimes=True)
-        elif has_limit_of_gloo(thread) and self._is_limited(thread):
+        elif has_gloo_timeout(thread) and self._is_limited(thread):
             yield f"gives up what it does for a rank{self._until(thread)}"
         elif thread.call in calls.FUTEXES:
             yield from self._futex(thread)
@@ -228,12 +228,12 @@ class Window:
             yield "waits for a lock in memory that others may share"
 
     def _child(self, thread: Thread) -> Iterator[str]:
-        if thread.child > 0 and self.now.look.process(thread.child) is None:
+        if thread.child > 0 and self.now.kernel.process(thread.child) is None:
             yield f"waits for process {thread.child}, of which nothing is known"
 
     def _lock(self, thread: Thread) -> Iterator[str]:
         for pid in thread.holders or (0,):
-            holder = self.now.look.process(pid)
+            holder = self.now.kernel.process(pid)
             if pid <= 0:
                 yield f"waits for a lock of {thread.target}; who holds it is not known"
             elif holder is None or holder.is_dead:
@@ -284,9 +284,9 @@ class Window:
         if is_runtimes and (found.kind == "eventfd" or self._is_severed(found)):
             return ""
         if found.kind in _SHARED:
-            return far_end(found)
+            return describe_peer(found)
         if found.kind == "pidfd":
-            is_known = self.now.look.process(found.pid) is not None
+            is_known = self.now.kernel.process(found.pid) is not None
             return "" if is_known else f"process {found.pid}, of which nothing is known"
         if found.kind == "timerfd":
             is_late = found.ends_s is not None and found.ends_s > self.deadline_s
@@ -303,14 +303,14 @@ class Window:
         return last is not None and last.wait_key == thread.wait_key
 
     def _describe(self, thread: Thread) -> str:
-        text = describe_wait(thread, self.now.look.at_s)
+        text = describe_wait(thread, self.now.kernel.at_s)
         return text.replace("sleep", "sleeps", 1) if is_sleep(thread) else f"waits in {text}"
 
     def _until(self, thread: Thread) -> str:
-        return "" if thread.ends_s == NEVER else until(thread.ends_s, self.now.look.at_s)
+        return "" if thread.ends_s == NEVER else until(thread.ends_s, self.now.kernel.at_s)
 
 
-def _same_operations(rank: int | None, tid: int, before: Moment, now: Moment) -> bool:
+def _same_operations(rank: int | None, tid: int, before: Snapshot, now: Snapshot) -> bool:
     """Tell whether a thread has waited for the same operations at both moments."""
     found = [_identity(each) for each in now.waited(rank, tid)]
     return bool(found) and found == [_identity(each) for each in before.waited(rank, tid)]

@@ -24,7 +24,7 @@ from pytest_multihost.pytest_plugin.attach.observer import watch_far
 from pytest_multihost.pytest_plugin.options import Defaults
 from pytest_multihost.pytest_plugin.results.live import write_through
 from pytest_multihost.pytest_plugin.results.tally import PytestMultihostWarning
-from pytest_multihost.watch.kernel.descriptors import Ours
+from pytest_multihost.watch.kernel.descriptors import HarnessProcesses
 from pytest_multihost.watch.probes.dump import dump_stacks
 from pytest_multihost.watch.watchdog import Watchdog
 
@@ -49,7 +49,7 @@ def watch_on(
     return Watchdog(
         scratch,
         spec.size,
-        ours_on(directory, scratch, others),
+        harness_on(directory, scratch, others),
         may_run_jax=spec.backend not in _WITHOUT_JAX,
         early=defaults.early,
         spec=spec,
@@ -72,18 +72,18 @@ class Watched:
         """Start a world."""
         world = self.launcher.start(spec, directory=directory, scratch=scratch)
         if isinstance(world, LaunchedWorld | JoinedWorld):
-            self.watchdog.ours = replace(self.watchdog.ours, tables=world.tables)
+            self.watchdog.harness = replace(self.watchdog.harness, tables=world.tables)
         if isinstance(world, LaunchedWorld):
-            self.watchdog.ours = replace(
-                self.watchdog.ours,
+            self.watchdog.harness = replace(
+                self.watchdog.harness,
                 reaper=world.server.pid,
                 beside=frozenset(filter(None, [world.forked.header.get("warden")])),
             )
         if isinstance(world, AttachedWorld):
             watch_far(self.watchdog, world)
         if isinstance(world, JoinedWorld):  # servers that are no children of ours
-            ours = self.watchdog.ours
-            self.watchdog.ours = replace(ours, idle=ours.idle | world.servers)
+            harness = self.watchdog.harness
+            self.watchdog.harness = replace(harness, idle=harness.idle | world.servers)
         return world
 
 
@@ -94,7 +94,7 @@ def warn_of(item: pytest.Item, watchdog: Watchdog) -> None:
         item.warn(PytestMultihostWarning(message))
 
 
-def ours_on(directory: Path, scratch: Path, others: frozenset[int]) -> Ours:
+def harness_on(directory: Path, scratch: Path, others: frozenset[int]) -> HarnessProcesses:
     """Return what of a rank's descriptors belongs to the harness on this machine.
 
     Args:
@@ -105,7 +105,7 @@ def ours_on(directory: Path, scratch: Path, others: frozenset[int]) -> Ours:
     paths = tuple(f"{place}/rank-*" for place in (directory, scratch))
     starting = frozenset({os.getpid()}) | others
     servers = frozenset(child for pid in starting for child in _children(pid))
-    return Ours(idle=servers, channels=starting, paths=paths)
+    return HarnessProcesses(idle=servers, channels=starting, paths=paths)
 
 
 def _children(pid: int) -> list[int]:

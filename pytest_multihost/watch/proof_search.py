@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from pytest_multihost.model.process import Look
-from pytest_multihost.proof.prove import WINDOW_S, Search, stands_still
-from pytest_multihost.proof.snapshot import Moment
+from pytest_multihost.proof.prove import WINDOW_S, ProofState, is_still
+from pytest_multihost.proof.snapshot import Snapshot
 
 EAGER_S = 4.0
 """How often a world is looked at closely that was seen to stand still only once."""
@@ -20,15 +20,15 @@ _SLACK_S = 0.02
 class Proc(Protocol):
     """Sees the processes of one world."""
 
-    def glance(self) -> Look:
+    def shallow_snapshot(self) -> Look:
         """See the main threads of all ranks."""
 
-    def look(self) -> Look:
+    def deep_snapshot(self) -> Look:
         """See all threads and descriptors of the ranks and of their descendants."""
 
 
 @dataclass(slots=True)
-class Seeker:
+class ProofSearch:
     """Seeks a proof that one world hangs, from glance to glance.
 
     Attributes:
@@ -38,7 +38,7 @@ class Seeker:
     """
 
     proc: Proc
-    search: Search = field(default_factory=Search)
+    search: ProofState = field(default_factory=ProofState)
     looked: Look | None = None
     _eager_s: float = 0.0
 
@@ -46,12 +46,12 @@ class Seeker:
     def due_s(self) -> float:
         """When the next close look ends a window; there is none as long as none has begun."""
         last = self.search.last
-        return math.inf if last is None else last.look.at_s + WINDOW_S - _SLACK_S
+        return math.inf if last is None else last.kernel.at_s + WINDOW_S - _SLACK_S
 
     def step(
         self,
-        before: Moment | None,
-        now: Moment,
+        before: Snapshot | None,
+        now: Snapshot,
         *,
         deadline_s: float,
         planned: Sequence[str] = (),
@@ -64,16 +64,16 @@ class Seeker:
             deadline_s: When the world is ended in any case.
             planned: What the harness itself is still going to do to the world: one sentence each.
         """
-        if not stands_still(now, deadline_s=deadline_s) or not self._is_worth_it(before, now):
-            self.search = Search()
+        if not is_still(now, deadline_s=deadline_s) or not self._is_worth_it(before, now):
+            self.search = ProofState()
             return False
-        if self.search.last is None or now.look.at_s >= self.due_s:
-            self.looked = self.proc.look()
-            moment = replace(now, look=self.looked)
-            self.search = self.search.after(moment, deadline_s=deadline_s, planned=planned)
+        if self.search.last is None or now.kernel.at_s >= self.due_s:
+            self.looked = self.proc.deep_snapshot()
+            snapshot = replace(now, kernel=self.looked)
+            self.search = self.search.after(snapshot, deadline_s=deadline_s, planned=planned)
         return self.search.is_proof
 
-    def _is_worth_it(self, before: Moment | None, now: Moment) -> bool:
+    def _is_worth_it(self, before: Snapshot | None, now: Snapshot) -> bool:
         """Whether to look closely: nobody has moved since the last glance.
 
         Once in a while a single glance is enough to begin. It saves one, and costs a close look at
@@ -81,10 +81,10 @@ class Seeker:
         """
         if before is None:
             return False
-        if self.search.last is None and now.look.at_s >= self._eager_s:
-            self._eager_s = now.look.at_s + EAGER_S
+        if self.search.last is None and now.kernel.at_s >= self._eager_s:
+            self._eager_s = now.kernel.at_s + EAGER_S
             return True
-        return not any(has_woken(rank, before, now) for rank in now.look.ranks)
+        return not any(has_left_wait(rank, before, now) for rank in now.kernel.ranks)
 
 
 def still(before: Look, now: Look) -> frozenset[int]:
@@ -100,11 +100,11 @@ def still(before: Look, now: Look) -> frozenset[int]:
     )
 
 
-def has_woken(rank: int, before: Moment, now: Moment) -> bool:
+def has_left_wait(rank: int, before: Snapshot, now: Snapshot) -> bool:
     """Whether a rank's main thread has left its wait, other than to poll in the same operation."""
     was, main = (
-        moment.look.ranks[rank].main if rank in moment.look.ranks else None
-        for moment in (before, now)
+        snapshot.kernel.ranks[rank].main if rank in snapshot.kernel.ranks else None
+        for snapshot in (before, now)
     )
     if was is None or main is None or was.wait_key == main.wait_key:
         return False

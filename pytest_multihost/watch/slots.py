@@ -67,7 +67,7 @@ _READS = 20
 Record = tuple[Any, ...]
 Where = tuple[int, int, int]
 """Number of the user's file, line in it, number of its function; zeros where it is not known."""
-NO_PLACE = _NOWHERE_AT // 8
+NO_RECORD = _NOWHERE_AT // 8
 """Where an operation is noted for which there is no room: in a record that nobody reads."""
 
 
@@ -236,7 +236,7 @@ class SlotPage:
         at = _FIRST + number % RECORDS * _WORDS
         if not self._words[at + _ENDED]:
             if (number := self._free_number()) < 0:
-                return NO_PLACE
+                return NO_RECORD
             at = _FIRST + number % RECORDS * _WORDS
         _pack_record(
             self._map, at * 8, now_ns, 0, waited_ns, sequence, detail, thread, *where, 0, call.data,
@@ -278,7 +278,7 @@ class SlotPage:
 
 
 def _count_at(group: int) -> int:
-    return _COUNTS_AT // 4 + 2 * group if group < GROUPS else NO_PLACE * 2
+    return _COUNTS_AT // 4 + 2 * group if group < GROUPS else NO_RECORD * 2
 
 
 def read_slots(path: Path, *, rank: int) -> Operations:
@@ -307,7 +307,7 @@ def shift(page: bytes, by_ns: int) -> bytes:
     return bytes(shifted)
 
 
-def glimpse_slots(path: Path, *, rank: int) -> tuple[Operations, float]:
+def read_open_operations(path: Path, *, rank: int) -> tuple[Operations, float]:
     """Return quickly what a rank has open, and when it last began, awaited or ended anything."""
     try:
         data = path.read_bytes()

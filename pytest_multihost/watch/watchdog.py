@@ -26,21 +26,21 @@ from pytest_multihost.model.snapshot import RankSnapshot, SnapshotReason, WorldS
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.outcome.rank_facts import RankFacts
 from pytest_multihost.proof.labels import lock_holders, main_labels
-from pytest_multihost.proof.snapshot import Moment
-from pytest_multihost.watch.interface import Ground, Observed
-from pytest_multihost.watch.kernel.descriptors import Ours
-from pytest_multihost.watch.kernel.proc import ProcWatch
+from pytest_multihost.proof.snapshot import Snapshot
+from pytest_multihost.watch.kernel.descriptors import HarnessProcesses
+from pytest_multihost.watch.kernel.proc import ProcReader
 from pytest_multihost.watch.probes.deep_probe import (
     is_unclear,
-    seen_closely,
+    with_deep,
     with_flight,
     with_holders,
     with_native,
     with_sockets,
 )
 from pytest_multihost.watch.probes.native import native_threads
-from pytest_multihost.watch.proof_search import Proc, Seeker, has_woken, still
-from pytest_multihost.watch.slots import glimpse_slots, read_slots, slots_path
+from pytest_multihost.watch.proof_search import Proc, ProofSearch, has_left_wait, still
+from pytest_multihost.watch.protocol import Ground, Observations
+from pytest_multihost.watch.slots import read_open_operations, read_slots, slots_path
 
 LOOK_S = 0.25
 """How often the world is looked at."""
@@ -79,7 +79,7 @@ class Watchdog:
     Attributes:
         scratch: The world's directory, where its slot pages lie.
         size: Number of ranks.
-        ours: What of the processes belongs to the harness.
+        harness: What of the processes belongs to the harness.
         may_run_jax: Whether operations can go on beside the main thread, unseen by a recorder.
         early: What seeing a hang does.
         warned: With early "warn", what was seen.
@@ -92,20 +92,20 @@ class Watchdog:
 
     scratch: Path
     size: int
-    ours: Ours = field(default_factory=Ours)
+    harness: HarnessProcesses = field(default_factory=HarnessProcesses)
     may_run_jax: bool = True
     early: Early = "fail"
     interval_s: float = FIRST_LOOK_S
     warned: Ground | None = None
     refresh: Callable[[], None] = _nothing
-    see: Callable[[Mapping[int, int], Ours], Proc] = ProcWatch
+    see: Callable[[Mapping[int, int], HarnessProcesses], Proc] = ProcReader
     unreachable: frozenset[int] = frozenset()
     notes: tuple[str, ...] = ()
     spec: WorldSpec | None = None
-    _seeker: Seeker | None = None
-    _last: Moment | None = None
+    _seeker: ProofSearch | None = None
+    _last: Snapshot | None = None
     _trouble: WorldSnapshot | None = None
-    _troubled: Moment | None = None
+    _troubled: Snapshot | None = None
     _looks: deque[WorldSnapshot] = field(default_factory=lambda: deque(maxlen=_KEPT))
     _moves: deque[frozenset[int]] = field(default_factory=lambda: deque(maxlen=_MOVES))
     _progress_s: float = 0.0
@@ -113,7 +113,7 @@ class Watchdog:
     _looked_s: float = 0.0
     _clashed: bool = False
 
-    def look(self, now: float, facts: Sequence[RankFacts], *, deadline_s: float) -> Ground | None:
+    def check(self, now: float, facts: Sequence[RankFacts], *, deadline_s: float) -> Ground | None:
         """Look at the ranks; return what shows that the world hangs, if anything does."""
         self._looked_s = self._looked_s or now
         if self.early == "off" or now < self._looked_s + self.interval_s - _SLACK_S:
@@ -128,15 +128,15 @@ class Watchdog:
     def _ground(self, now: float, facts: Sequence[RankFacts], deadline_s: float) -> Ground | None:
         before = self._last
         has_progressed = self._see(now, facts, "tick")
-        moment = self._last
-        if moment is None:
+        snapshot = self._last
+        if snapshot is None:
             return None
-        if self._is_proven(before, moment, facts, deadline_s):
+        if self._is_proven(before, snapshot, facts, deadline_s):
             return "proof"
         if self._has_long_been_stopped(now, has_progressed=has_progressed):
             return "stopped"
         is_quiet = not has_progressed and now >= self._progress_s + QUIET_S
-        was, self._clashed = self._clashed, is_quiet and self._clashes(moment, facts, deadline_s)
+        was, self._clashed = self._clashed, is_quiet and self._clashes(snapshot, facts, deadline_s)
         # Seen twice: a limit that strikes between a glance and the closer look is not seen there.
         return "mismatch" if was and self._clashed else None
 
@@ -147,14 +147,14 @@ class Watchdog:
         due_s = self._seeker.due_s if self._seeker is not None else math.inf
         return min(LOOK_S, max(2 * _SLACK_S, due_s - now))
 
-    def note_trouble(self, now: float, facts: Sequence[RankFacts]) -> None:
+    def note_failure(self, now: float, facts: Sequence[RankFacts]) -> None:
         """Keep where every rank stands: one of them has just raised or died."""
         if self._trouble is None:
             self._see(now, facts, "trouble")
             self._trouble = self._looks.pop()
             self._troubled = self._last
 
-    def is_over(self, now: float, facts: Sequence[RankFacts]) -> bool:
+    def has_settled(self, now: float, facts: Sequence[RankFacts]) -> bool:
         """Whether, after a raise, nobody gets on any more: the others are seen to wait."""
         if now < self._looked_s + LOOK_S - _SLACK_S or self._last is None:
             return False
@@ -174,22 +174,22 @@ class Watchdog:
         pids = {each.rank: each.pid for each in reachable if each.pid is not None}
         return find_awaited(_with(self._last, _gates(facts)).operations, doing, pids)
 
-    def close(self, now: float, facts: Sequence[RankFacts]) -> Observed:
+    def close(self, now: float, facts: Sequence[RankFacts]) -> Observations:
         """Look a last time, before the ranks are ended, and return everything."""
         self._see(now, facts, "end")
-        look = self._seeker_of(facts).proc.look()
+        look = self._seeker_of(facts).proc.deep_snapshot()
         self._note_locks(look)
         self._look_closely(now, facts, look)
         operations = tuple(
             read_slots(slots_path(self.scratch, rank), rank=rank) for rank in range(self.size)
         )
         trouble = tuple(self._trouble_seen_closely())
-        return Observed((*trouble, *self._looks), operations, self._progress_s or None)
+        return Observations((*trouble, *self._looks), operations, self._progress_s or None)
 
     def _trouble_seen_closely(self) -> Iterator[WorldSnapshot]:
         if self._trouble is not None and self._troubled is not None and self._last is not None:
-            stood = still(self._troubled.look, self._last.look)
-            yield seen_closely(self._trouble, self._looks[-1], stood)
+            stood = still(self._troubled.kernel, self._last.kernel)
+            yield with_deep(self._trouble, self._looks[-1], stood)
 
     # What is seen
 
@@ -199,12 +199,13 @@ class Watchdog:
         before = self._last
         self.refresh()
         pages = [
-            glimpse_slots(slots_path(self.scratch, rank), rank=rank) for rank in range(self.size)
+            read_open_operations(slots_path(self.scratch, rank), rank=rank)
+            for rank in range(self.size)
         ]
-        look = self._seeker_of(facts).proc.glance()
+        look = self._seeker_of(facts).proc.shallow_snapshot()
         self._last = self._moment(now, look, tuple(each for each, _ in pages), facts)
-        moved = _moved(before.look if before is not None else None, look)
-        labels = main_labels(before.look if before is not None else None, look)
+        moved = _moved(before.kernel if before is not None else None, look)
+        labels = main_labels(before.kernel if before is not None else None, look)
         ranks = tuple(_seen(each, labels, moved) for each, _ in pages)
         if why == "end":
             ranks = tuple(self._with_moves(each, look) for each in ranks)
@@ -226,31 +227,33 @@ class Watchdog:
 
     def _moment(
         self, now: float, look: Look, pages: tuple[Operations, ...], facts: Sequence[RankFacts]
-    ) -> Moment:
+    ) -> Snapshot:
         """Return what is seen, with what our own faults of the network have to do with it."""
         if self.spec is None or not disturbs_network(self.spec.faults):
-            return Moment(look, pages)
+            return Snapshot(look, pages)
         events = [event for each in facts for event in each.going_on]
         has_begun = any("network" in event.detail for event in events)
-        return Moment(look, pages, severed(self.spec, events, now), has_begun)
+        return Snapshot(look, pages, severed(self.spec, events, now), has_begun)
 
-    def _seeker_of(self, facts: Sequence[RankFacts]) -> Seeker:
+    def _seeker_of(self, facts: Sequence[RankFacts]) -> ProofSearch:
         if self._seeker is None:
             pids = {each.rank: each.pid for each in facts if each.pid is not None}
-            self._seeker = Seeker(self.see(pids, self.ours))
+            self._seeker = ProofSearch(self.see(pids, self.harness))
         return self._seeker
 
     def _note_progress(
         self,
-        before: Moment | None,
-        now: Moment,
+        before: Snapshot | None,
+        now: Snapshot,
         steps_s: Sequence[float],
         facts: Sequence[RankFacts],
     ) -> bool:
         """Note when a rank last got on: told of something, stepped on, or woke up by itself."""
         progress_s = max([*steps_s, *map(_last_word_s, facts)])
-        if before is not None and any(has_woken(rank, before, now) for rank in now.look.ranks):
-            progress_s = max(progress_s, before.look.at_s)
+        if before is not None and any(
+            has_left_wait(rank, before, now) for rank in now.kernel.ranks
+        ):
+            progress_s = max(progress_s, before.kernel.at_s)
         has_progressed = progress_s > self._progress_s
         self._progress_s = max(self._progress_s, progress_s)
         return has_progressed
@@ -259,8 +262,8 @@ class Watchdog:
 
     def _is_proven(
         self,
-        before: Moment | None,
-        now: Moment,
+        before: Snapshot | None,
+        now: Snapshot,
         facts: Sequence[RankFacts],
         deadline_s: float,
     ) -> bool:
@@ -322,13 +325,13 @@ class Watchdog:
         self._stopped_s = {rank: self._stopped_s.get(rank, now) for rank in stopped}
         return min(self._stopped_s.values()) <= now - STOPPED_S
 
-    def _clashes(self, moment: Moment, facts: Sequence[RankFacts], deadline_s: float) -> bool:
+    def _clashes(self, snapshot: Snapshot, facts: Sequence[RankFacts], deadline_s: float) -> bool:
         """Whether ranks are in operations that can never match, and stay there."""
-        ranks = clashing(moment.operations)
+        ranks = clashing(snapshot.operations)
         if not ranks:
             return False
-        look = self._seeker_of(facts).proc.look()
-        return not give_up(ranks, replace(moment, look=look), deadline_s=deadline_s)
+        look = self._seeker_of(facts).proc.deep_snapshot()
+        return not give_up(ranks, replace(snapshot, kernel=look), deadline_s=deadline_s)
 
 
 def _seen(
@@ -380,13 +383,13 @@ def _gates(facts: Sequence[RankFacts]) -> Mapping[int, Operation]:
     }
 
 
-def _with(moment: Moment, gates: Mapping[int, Operation]) -> Moment:
-    """Return a moment in which waits at our gates are operations."""
+def _with(snapshot: Snapshot, gates: Mapping[int, Operation]) -> Snapshot:
+    """Return a snapshot in which waits at our gates are operations."""
     operations = tuple(
         replace(each, recent=(*each.recent, gates[each.rank])) if each.rank in gates else each
-        for each in moment.operations
+        for each in snapshot.operations
     )
-    return replace(moment, operations=operations)
+    return replace(snapshot, operations=operations)
 
 
 def _last_word_s(facts: RankFacts) -> float:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.watch.kernel.proc import ProcWatch
+from pytest_multihost.watch.kernel.proc import ProcReader
 
 SIZES = (2, 8)
 
@@ -166,10 +166,10 @@ def test_a_glance_reads_the_same_for_each_rank_however_many_there_are() -> None:
     reads = {}
     for size in (2, 8):
         with sleepers(size) as pids:
-            watch = ProcWatch(dict(enumerate(pids)))
-            watch.glance()
+            watch = ProcReader(dict(enumerate(pids)))
+            watch.shallow_snapshot()
             before = reads_so_far()
-            watch.glance()
+            watch.shallow_snapshot()
             reads[size] = (reads_so_far() - before) / size
     assert reads[8] <= reads[2] + 0.01
     assert reads[8] <= GLANCE_READS

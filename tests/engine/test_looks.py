@@ -11,7 +11,7 @@ import pytest
 from pytest_multihost.engine import BREATH_S, LATE_S
 from pytest_multihost.outcome.rank_facts import RankFacts
 from pytest_multihost.testing import Step, well_behaved
-from pytest_multihost.watch.interface import Ground, Observed
+from pytest_multihost.watch.protocol import Ground, Observations
 
 Run = Callable[..., Any]
 HANGS = [*well_behaved(0, stays_in="call"), *well_behaved(1, stays_in="call")]
@@ -25,21 +25,21 @@ class Suspicious:
     interval_s: float = LOOK_S
     looks: list[float] = field(default_factory=list)
 
-    def look(self, now: float, facts: Sequence[RankFacts], *, deadline_s: float) -> Ground | None:
+    def check(self, now: float, facts: Sequence[RankFacts], *, deadline_s: float) -> Ground | None:
         """Note when it has looked."""
         self.looks.append(now)
         return "proof"
 
-    def note_trouble(self, now: float, facts: Sequence[RankFacts]) -> None:
+    def note_failure(self, now: float, facts: Sequence[RankFacts]) -> None:
         """There is none."""
 
-    def is_over(self, now: float, facts: Sequence[RankFacts]) -> bool:
+    def has_settled(self, now: float, facts: Sequence[RankFacts]) -> bool:
         """Nothing raises here."""
         return False
 
-    def close(self, now: float, facts: Sequence[RankFacts]) -> Observed:
+    def close(self, now: float, facts: Sequence[RankFacts]) -> Observations:
         """Have nothing to tell."""
-        return Observed()
+        return Observations()
 
 
 def chatter(seconds: float) -> list[Step]:

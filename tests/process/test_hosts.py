@@ -20,7 +20,7 @@ import pytest
 from pytest_multihost.launch.netns.network import HostNetwork, make_network
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.hosts import BRIDGE_ADDRESS, all_hosts
-from pytest_multihost.watch.kernel.descriptors import Ours, Tables
+from pytest_multihost.watch.kernel.descriptors import HarnessProcesses, Tables
 from pytest_multihost.watch.kernel.sockets import inet_sockets, unix_sockets
 from pytest_multihost.watch.kernel.tasks import entries, link
 
@@ -327,7 +327,7 @@ class World:
         }
         names = dict.fromkeys(pids, "rank") | {os.getpid(): "pytest"}
         called = {pid: f"rank {rank}" for rank, pid in enumerate(pids)}
-        tables = Tables(links, names, called, Ours(tables=self.tables))
+        tables = Tables(links, names, called, HarnessProcesses(tables=self.tables))
         ours = {link(f"/proc/self/fd/{fd}") for fd in entries("/proc/self/fd") or ()}
         self.found = [
             [

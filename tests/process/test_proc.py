@@ -24,14 +24,14 @@ import pytest
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.process import Look
 from pytest_multihost.proof.labels import lock_holders, main_labels
-from pytest_multihost.proof.prove import Search
-from pytest_multihost.proof.snapshot import Moment
-from pytest_multihost.watch.kernel.descriptors import Ours
+from pytest_multihost.proof.prove import ProofState
+from pytest_multihost.proof.snapshot import Snapshot
+from pytest_multihost.watch.kernel.descriptors import HarnessProcesses
 from pytest_multihost.watch.kernel.elf import symbols
-from pytest_multihost.watch.kernel.proc import ProcWatch
+from pytest_multihost.watch.kernel.proc import ProcReader
 from pytest_multihost.watch.kernel.sockets import inet_sockets, inet_sockets_from
 from pytest_multihost.watch.kernel.tasks import Stat
-from pytest_multihost.watch.proof_search import Seeker
+from pytest_multihost.watch.proof_search import ProofSearch
 
 DEADLINE_S = 60.0
 LOOKS = 10
@@ -64,7 +64,7 @@ class World:
         kept: What must stay open on our side.
         pages: What must stay mapped on our side.
         helpers: Processes beside the ranks.
-        ours: What the watch is told to be the harness's.
+        harness: What the watch is told to be the harness's.
         waits_in_operation: Ranks whose main threads wait in an operation.
     """
 
@@ -73,7 +73,7 @@ class World:
     kept: list[socket.socket | int] = field(default_factory=list)
     pages: list[mmap.mmap] = field(default_factory=list)
     helpers: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    ours: Ours = field(default_factory=Ours)
+    harness: HarnessProcesses = field(default_factory=HarnessProcesses)
     waits_in_operation: Sequence[int] = ()
 
     def start(self, *sources: str, fds: Sequence[int] = (), env: Mapping[str, str] = {}) -> World:
@@ -104,9 +104,9 @@ class World:
                 assert time.monotonic() < deadline, f"{self.path}: rank {i} is late"
                 time.sleep(0.02)
 
-    def watch(self) -> ProcWatch:
+    def watch(self) -> ProcReader:
         """Return a watch on the ranks."""
-        return ProcWatch({i: rank.pid for i, rank in enumerate(self.ranks)}, self.ours)
+        return ProcReader({i: rank.pid for i, rank in enumerate(self.ranks)}, self.harness)
 
     def operations(self) -> tuple[Operations, ...]:
         """Return what a recorder would have told of the ranks that wait in an operation."""
@@ -473,7 +473,7 @@ def _channel(world: World) -> World:
     world.start(WAITS_FOR_US, fds=(theirs.fileno(),))
     theirs.close()
     world.kept.append(ours)
-    world.ours = Ours(channels=frozenset({os.getpid()}))
+    world.harness = HarnessProcesses(channels=frozenset({os.getpid()}))
     return world
 
 
@@ -644,7 +644,7 @@ def native_sleeps_with_the_interpreter(world: World) -> World:
 @hung
 def thread_of_ours(world: World) -> World:
     """The thread that answers our questions waits for nobody else."""
-    world.ours = Ours(paths=(f"{world.path}/rank-*.ask",))
+    world.harness = HarnessProcesses(paths=(f"{world.path}/rank-*.ask",))
     return world.start(ASKED)
 
 
@@ -657,7 +657,7 @@ def thread_that_looks_like_ours(world: World) -> World:
 @alive("fifo")
 def named_pipe_below_a_directory_of_ours(world: World) -> World:
     """A rank's files may lie in ours; a pattern is about one name, not about all beneath it."""
-    world.ours = Ours(paths=(f"{world.path.parent}/*",))
+    world.harness = HarnessProcesses(paths=(f"{world.path.parent}/*",))
     return world.start(ASKED)
 
 
@@ -671,7 +671,7 @@ def socket_to_a_process_that_is_said_to_be_idle(world: World) -> World:
     )
     server = subprocess.Popen([sys.executable, "-c", PRELUDE + source, str(world.path), "server"])
     world.helpers.append(server)
-    world.ours = Ours(idle=frozenset({server.pid}))
+    world.harness = HarnessProcesses(idle=frozenset({server.pid}))
     port = "while not os.path.exists(f'{directory}/port'): time.sleep(0.02)\n"
     port += "port = int(open(f'{directory}/port').read())\n"
     connect = "peer = socket.create_connection(('127.0.0.1', port))"
@@ -725,14 +725,14 @@ def observe(worlds: Mapping[str, World], looks: int = LOOKS) -> dict[str, Outcom
     """Look at all worlds until those that hang are proven to hang, at least three times."""
     deadline_s = time.monotonic() + DEADLINE_S - looks
     watches = {name: world.watch() for name, world in worlds.items()}
-    searches = dict.fromkeys(worlds, Search())
+    searches = dict.fromkeys(worlds, ProofState())
     said: dict[str, list[str]] = {name: [] for name in worlds}
     proven: set[str] = set()
     found: dict[str, Outcome] = {}
     for i in range(looks):
         for name, watch in watches.items():
-            glance, look = watch.glance(), watch.look()
-            moment = Moment(look, worlds[name].operations())
+            glance, look = watch.shallow_snapshot(), watch.deep_snapshot()
+            moment = Snapshot(look, worlds[name].operations())
             searches[name] = searches[name].after(moment, deadline_s=deadline_s)
             said[name] += searches[name].blockers
             proven |= {name} if searches[name].is_proof else set()
@@ -835,12 +835,12 @@ def world(tmp_path: Path) -> Iterator[World]:
 def search(world: World, *, looks: int = LOOKS) -> Outcome:
     """Look at a world until it is proven to hang, or often enough."""
     world.await_ready()
-    watch, found = world.watch(), Search()
+    watch, found = world.watch(), ProofState()
     deadline_s = time.monotonic() + DEADLINE_S
     said: list[str] = []
     for _ in range(looks):
-        glance, look = watch.glance(), watch.look()
-        found = found.after(Moment(look, world.operations()), deadline_s=deadline_s)
+        glance, look = watch.shallow_snapshot(), watch.deep_snapshot()
+        found = found.after(Snapshot(look, world.operations()), deadline_s=deadline_s)
         said += found.blockers
         if found.is_proof:
             break
@@ -860,19 +860,19 @@ def test_torch_ranks_that_wait_for_one_that_sleeps_are_proven_to_hang(world: Wor
     world.start(*[fill(TORCH, SIZE=4, SLEEP=600)] * 4)
     world.waits_in_operation = [1, 2, 3]
     world.await_ready()
-    seeker = Seeker(world.watch())
+    search = ProofSearch(world.watch())
     deadline_s = time.monotonic() + DEADLINE_S
-    assert any(step(seeker, world, deadline_s) for _ in range(LOOKS)), seeker.search.blockers
-    assert seeker.looked is not None
-    assert main_labels(None, seeker.looked)[0][0] == "SLEEPING"
+    assert any(step(search, world, deadline_s) for _ in range(LOOKS)), search.search.blockers
+    assert search.looked is not None
+    assert main_labels(None, search.looked)[0][0] == "SLEEPING"
 
 
-def step(seeker: Seeker, world: World, deadline_s: float) -> bool:
-    """Have a seeker look at two glances as the engine does."""
-    before = Moment(seeker.proc.glance(), world.operations())
+def step(search: ProofSearch, world: World, deadline_s: float) -> bool:
+    """Have a search look at two glances as the engine does."""
+    before = Snapshot(search.proc.shallow_snapshot(), world.operations())
     time.sleep(0.5)
-    now = Moment(seeker.proc.glance(), world.operations())
-    return seeker.step(before, now, deadline_s=deadline_s)
+    now = Snapshot(search.proc.shallow_snapshot(), world.operations())
+    return search.step(before, now, deadline_s=deadline_s)
 
 
 def test_torch_ranks_that_wait_for_one_that_is_slow_are_not(world: World) -> None:
@@ -994,8 +994,8 @@ def test_an_address_of_ipv6_is_read_in_both_of_its_forms() -> None:
 
 def test_processes_that_have_left_their_rank_still_belong_to_the_world() -> None:
     """The reaper inherits them; what it has started itself and ranks of others do not count."""
-    us = Ours(reaper=50, idle=frozenset({50}), channels=frozenset({40}))
-    watch = ProcWatch({}, us)
+    us = HarnessProcesses(reaper=50, idle=frozenset({50}), channels=frozenset({40}))
+    watch = ProcReader({}, us)
     watch.ranks, watch._born = {0: 60}, {60: 1.0}
     parents = {40: 1, 50: 40, 60: 50, 61: 60, 62: 61, 70: 50, 71: 70, 80: 1, 81: 1}
     sessions = {70: 70, 71: 70, 80: 60, 81: 81}
@@ -1016,10 +1016,10 @@ def test_processes_that_have_left_their_rank_still_belong_to_the_world() -> None
 def test_a_number_that_was_given_to_another_process_is_no_rank_any_more() -> None:
     """The rank has ended; the stranger is not looked at."""
     with subprocess.Popen(["sleep", "600"]) as stranger:
-        watch = ProcWatch({0: stranger.pid})
+        watch = ProcReader({0: stranger.pid})
         watch._born[stranger.pid] -= 100
         try:
-            assert watch.glance().ranks[0].is_dead
-            assert watch.look().ranks[0].is_dead
+            assert watch.shallow_snapshot().ranks[0].is_dead
+            assert watch.deep_snapshot().ranks[0].is_dead
         finally:
             stranger.kill()

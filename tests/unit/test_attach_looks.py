@@ -10,7 +10,7 @@ import pytest
 
 from pytest_multihost.model.process import NEVER, Descriptor, Look, Process, Thread
 from pytest_multihost.proof.prove import blockers
-from pytest_multihost.proof.snapshot import Moment
+from pytest_multihost.proof.snapshot import Snapshot
 from pytest_multihost.pytest_plugin.attach.items import first_difference
 from pytest_multihost.pytest_plugin.attach.merge import Elsewhere, from_json, join, to_json
 from pytest_multihost.watch.slots import SlotPage, read_slots, shift
@@ -74,7 +74,7 @@ def test_a_connection_between_machines_leads_into_the_world() -> None:
 def test_two_ranks_that_wait_for_each_other_across_machines_are_proven_to_hang() -> None:
     """As they would be on one."""
     before, now = joined(), replace(joined(), at_s=11.0)
-    assert blockers(Moment(before), Moment(now), deadline_s=100.0) == ()
+    assert blockers(Snapshot(before), Snapshot(now), deadline_s=100.0) == ()
 
 
 @pytest.mark.parametrize(
@@ -88,14 +88,14 @@ def test_two_ranks_that_wait_for_each_other_across_machines_are_proven_to_hang()
 def test_what_the_other_machine_does_not_show_proves_nothing(theirs: Look, word: str) -> None:
     """It may end the wait."""
     before, now = joined(theirs=theirs), replace(joined(theirs=theirs), at_s=11.0)
-    assert word in " ".join(blockers(Moment(before), Moment(now), deadline_s=100.0))
+    assert word in " ".join(blockers(Snapshot(before), Snapshot(now), deadline_s=100.0))
 
 
 def test_bytes_on_their_way_between_machines_prove_nothing() -> None:
     """What is not acknowledged may arrive when the network gets better."""
     mine = look(waiting(0, connection("10.0.0.1:7", "10.0.0.2:9", queues=(0, 12))))
     before, now = joined(mine), replace(joined(mine), at_s=11.0)
-    assert blockers(Moment(before), Moment(now), deadline_s=100.0) == (
+    assert blockers(Snapshot(before), Snapshot(now), deadline_s=100.0) == (
         "rank 0: tcp socket to 10.0.0.2:9 leads outside the world",
         "rank 0: main thread waits for tcp 10.0.0.2:9, which leads outside the world",
     )

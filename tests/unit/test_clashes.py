@@ -9,7 +9,7 @@ import pytest
 from pytest_multihost.blame.mismatches import clashing, give_up
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.process import Look, Process, Thread
-from pytest_multihost.proof.snapshot import Moment
+from pytest_multihost.proof.snapshot import Snapshot
 
 DEADLINE_S = 60.0
 TORCH = ("/x/site-packages/torch/lib/libtorch_cpu.so",)
@@ -34,11 +34,11 @@ def thread(ends_s: float, *, code: tuple[str, ...] = TORCH, call: str = "futex")
     return Thread(tid=7, name="gloo", call=call, args=(0,) * 6, ends_s=ends_s, runs=1, code=code)
 
 
-def moment(*pages: Operations, beside: Thread | None = None) -> Moment:
+def moment(*pages: Operations, beside: Thread | None = None) -> Snapshot:
     """Return a close look at two ranks; the first has a thread beside its main one."""
     threads = (beside,) if beside is not None else ()
     ranks = Process(pid=10, rank=0, threads=threads), Process(pid=11, rank=1, threads=())
-    return Moment(Look(at_s=2.0, processes=ranks, is_deep=True), pages)
+    return Snapshot(Look(at_s=2.0, processes=ranks, is_deep=True), pages)
 
 
 CLASH = page(0, "all_reduce"), page(1, "barrier")

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_multihost.model.process import Look, Process, Thread
 from pytest_multihost.proof.labels import label, lock_holders, main_labels
-from pytest_multihost.proof.system_calls import CALLS, limit_of
+from pytest_multihost.proof.system_calls import CALLS, timeout_of
 
 
 def thread(call: str = "futex", **changes: object) -> Thread:
@@ -111,13 +111,13 @@ def test_the_limit_of_a_wait_is_found_in_its_arguments(
     call: str, args: tuple[int, ...], expected: tuple[str, int | None, int]
 ) -> None:
     """Or it is said that it is not known."""
-    found = limit_of(call, (*args, 0, 0, 0, 0, 0, 0)[:6])
+    found = timeout_of(call, (*args, 0, 0, 0, 0, 0, 0)[:6])
     assert (found.kind, found.milliseconds, found.address) == expected
 
 
 def test_a_call_without_its_arguments_has_an_unknown_limit() -> None:
     """They can be unreadable while the name is not."""
-    assert limit_of("futex", ()).kind == "unknown"
+    assert timeout_of("futex", ()).kind == "unknown"
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])

@@ -36,7 +36,7 @@ from pytest_multihost.nemesis.network import network_problems
 from pytest_multihost.nemesis.problems import fault_problems
 from pytest_multihost.nemesis.registry import BUILT_IN, by_name
 from pytest_multihost.proof.prove import blockers
-from pytest_multihost.proof.snapshot import Moment
+from pytest_multihost.proof.snapshot import Snapshot
 from pytest_multihost.testing import ManualClock, ScriptedLauncher, Step, make_spec, well_behaved
 
 KINDS = by_name([BUILT_IN])
@@ -280,7 +280,7 @@ def talking(where: str = "inside", queues: tuple[int, int] = (0, 0), **changes: 
 def found_in(before: Process, after: Process, **more: object) -> str:
     """Return what may end a wait."""
     first, second = (
-        Moment(Look(at_s=at_s, processes=(each,), is_deep=True), **more)
+        Snapshot(Look(at_s=at_s, processes=(each,), is_deep=True), **more)
         for at_s, each in ((100.0, before), (101.0, after))
     )
     return "; ".join(blockers(first, second, deadline_s=DEADLINE_S))

@@ -13,13 +13,13 @@ import pytest
 
 from pytest_multihost.model.operation import OWN_SCOPE, Operation, Operations
 from pytest_multihost.model.process import Descriptor, Look, Process, Thread
-from pytest_multihost.proof.prove import Search, blockers, stands_still
-from pytest_multihost.proof.snapshot import Moment
+from pytest_multihost.proof.prove import ProofState, blockers, is_still
+from pytest_multihost.proof.snapshot import Snapshot
 from pytest_multihost.proof.thread_owners import is_idle, is_own, is_python, read_stack
 from pytest_multihost.watch.kernel import descriptors
-from pytest_multihost.watch.kernel.descriptors import Ours, Tables
+from pytest_multihost.watch.kernel.descriptors import HarnessProcesses, Tables
 from pytest_multihost.watch.kernel.eventfds import with_holders
-from pytest_multihost.watch.kernel.foreign_handles import Outsiders, eventfd_id
+from pytest_multihost.watch.kernel.foreign_handles import ForeignProcesses, eventfd_id
 from pytest_multihost.watch.kernel.futexes import can_be_opened
 from pytest_multihost.watch.kernel.memory import Mapping, Memory
 
@@ -56,18 +56,18 @@ def process(*threads: Thread, **changes: object) -> Process:
 
 def moment(
     *processes: Process, at_s: float = 100.0, operations: tuple[Operation, ...] = ()
-) -> Moment:
+) -> Snapshot:
     """Return a look at these processes, with open operations of rank 0."""
     told = (Operations(0, operations),) if operations else ()
-    return Moment(Look(at_s=at_s, processes=processes, is_deep=True), told)
+    return Snapshot(Look(at_s=at_s, processes=processes, is_deep=True), told)
 
 
-def later(before: Moment, *processes: Process, **changes: object) -> Moment:
+def later(before: Snapshot, *processes: Process, **changes: object) -> Snapshot:
     """Return a moment one second later, with other processes or operations if given."""
     look = replace(
-        before.look, at_s=before.look.at_s + 1, processes=processes or before.look.processes
+        before.kernel, at_s=before.kernel.at_s + 1, processes=processes or before.kernel.processes
     )
-    return replace(before, look=look, **changes)
+    return replace(before, kernel=look, **changes)
 
 
 def found_in(*processes: Process, then: Process | None = None, **changes: object) -> str:
@@ -99,7 +99,7 @@ def operation(**changes: object) -> Operation:
 def test_waits_that_cannot_end_are_a_proof_after_two_windows() -> None:
     """Neither one look nor one window is."""
     first = moment(process())
-    one = Search().after(first, deadline_s=DEADLINE_S)
+    one = ProofState().after(first, deadline_s=DEADLINE_S)
     two = one.after(later(first), deadline_s=DEADLINE_S)
     three = two.after(later(later(first)), deadline_s=DEADLINE_S)
     assert [one.is_proof, two.is_proof, three.is_proof] == [False, False, True]
@@ -109,7 +109,7 @@ def test_a_window_in_which_something_moves_begins_the_search_again() -> None:
     """Two quiet windows must follow each other."""
     first = moment(process())
     moved = later(later(first), process(thread(runs=6)))
-    search = Search()
+    search = ProofState()
     for each in (first, later(first), moved, later(moved)):
         search = search.after(each, deadline_s=DEADLINE_S)
     assert (search.quiet, search.is_proof) == (1, False)
@@ -119,10 +119,10 @@ def test_a_window_in_which_something_moves_begins_the_search_again() -> None:
 def test_looks_that_follow_too_closely_prove_nothing() -> None:
     """Nothing has had the time to move."""
     first = moment(process())
-    search = Search().after(first, deadline_s=DEADLINE_S)
+    search = ProofState().after(first, deadline_s=DEADLINE_S)
     for i in range(5):
-        look = replace(first.look, at_s=first.look.at_s + 0.1 * i)
-        search = search.after(replace(first, look=look), deadline_s=DEADLINE_S)
+        look = replace(first.kernel, at_s=first.kernel.at_s + 0.1 * i)
+        search = search.after(replace(first, kernel=look), deadline_s=DEADLINE_S)
     assert search.quiet == 0
 
 
@@ -139,7 +139,7 @@ def test_the_dead_do_not_wait() -> None:
 def test_a_glance_proves_nothing() -> None:
     """It has not seen the other threads."""
     first = moment(process())
-    shallow = replace(first, look=replace(first.look, is_deep=False))
+    shallow = replace(first, kernel=replace(first.kernel, is_deep=False))
     assert "only main threads" in "".join(blockers(shallow, later(shallow), deadline_s=1))
 
 
@@ -658,8 +658,8 @@ def told_of_eventfd(theirs: dict[int | None, int], *threads: Thread) -> Descript
     epoll = descriptor("epoll", fd=eventfd + 1, watched=(eventfd, eventfd + 1))
     found = {eventfd: descriptor("eventfd", fd=eventfd), epoll.fd: epoll}
     waiting = (replace(each, fds=(epoll.fd,)) for each in threads)
-    tables = Tables({}, {9: "sh"}, {}, Ours())
-    tables.outsiders = Outsiders(())
+    tables = Tables({}, {9: "sh"}, {}, HarnessProcesses())
+    tables.outsiders = ForeignProcesses(())
     number = eventfd_id(os.getpid(), eventfd)
     tables.outsiders.eventfds = {each and number: pid for each, pid in theirs.items()}
     told = with_holders(process(*waiting, pid=os.getpid(), descriptors=found), tables)
@@ -679,8 +679,8 @@ def test_who_has_an_eventfd_is_asked_for_those_that_are_waited_for() -> None:
 def test_an_eventfd_of_others_is_another_one() -> None:
     """The kernel gives each a number; where it does not, theirs may be the same."""
     mine, other = os.eventfd(0), os.eventfd(0)
-    tables = Tables({}, {}, {}, Ours())
-    tables.outsiders = Outsiders((os.getpid(),))
+    tables = Tables({}, {}, {}, HarnessProcesses())
+    tables.outsiders = ForeignProcesses((os.getpid(),))
     waits = process(thread("read", fds=(mine,)), descriptors={mine: descriptor("eventfd", fd=mine)})
     assert eventfd_id(os.getpid(), mine) in tables.outsiders.eventfds
     tables.outsiders.eventfds = {eventfd_id(os.getpid(), other): 9}
@@ -802,7 +802,7 @@ def test_a_closer_look_is_taken_when_all_main_threads_wait() -> None:
     """In operations, in waits without an end in sight, or not any more."""
 
     def is_worth(main: Thread, *operations: Operation) -> bool:
-        return stands_still(moment(process(main), operations=operations), deadline_s=DEADLINE_S)
+        return is_still(moment(process(main), operations=operations), deadline_s=DEADLINE_S)
 
     assert is_worth(thread())
     assert is_worth(thread(state="Z"))

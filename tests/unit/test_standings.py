@@ -18,7 +18,7 @@ from pytest_multihost.model.snapshot import RankSnapshot, WorldSnapshot
 from pytest_multihost.outcome.judge import judge
 from pytest_multihost.outcome.symptoms import Symptoms
 from pytest_multihost.testing import make_spec, well_behaved
-from pytest_multihost.watch.probes.deep_probe import seen_closely
+from pytest_multihost.watch.probes.deep_probe import with_deep
 from pytest_multihost.watch.proof_search import still
 
 
@@ -92,7 +92,7 @@ def test_a_closer_look_tells_of_the_trouble_where_a_rank_has_not_run_since() -> 
     ranks = tuple(RankSnapshot(rank=rank) for rank in range(2))
     told = tuple(replace(each, operations=(native("all_reduce"),)) for each in ranks)
     trouble = WorldSnapshot(at_s=1.0, why="trouble", ranks=ranks)
-    seen = seen_closely(trouble, WorldSnapshot(at_s=2.0, why="end", ranks=told), frozenset({1}))
+    seen = with_deep(trouble, WorldSnapshot(at_s=2.0, why="end", ranks=told), frozenset({1}))
     assert [len(each.operations) for each in seen.ranks] == [0, 1]
     assert (seen.at_s, seen.why) == (1.0, "trouble")
 
@@ -120,7 +120,7 @@ def test_a_closer_look_tells_of_the_trouble_what_a_still_rank_had_entered() -> N
         at_s=1.0, why="trouble", ranks=(RankSnapshot(rank=0), RankSnapshot(rank=1))
     )
     ranks = tuple(replace(each, entered=(counted,)) for each in trouble.ranks)
-    seen = seen_closely(trouble, WorldSnapshot(at_s=2.0, why="end", ranks=ranks), frozenset({1}))
+    seen = with_deep(trouble, WorldSnapshot(at_s=2.0, why="end", ranks=ranks), frozenset({1}))
     assert [each.entered for each in seen.ranks] == [(), (counted,)]
 
 

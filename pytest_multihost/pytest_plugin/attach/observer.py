@@ -17,8 +17,8 @@ from pytest_multihost.launch.wire.frame import Frame
 from pytest_multihost.model.process import Look
 from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.pytest_plugin.attach.merge import Elsewhere, from_json, join
-from pytest_multihost.watch.kernel.descriptors import Ours
-from pytest_multihost.watch.kernel.proc import ProcWatch
+from pytest_multihost.watch.kernel.descriptors import HarnessProcesses
+from pytest_multihost.watch.kernel.proc import ProcReader
 from pytest_multihost.watch.slots import shift
 from pytest_multihost.watch.watchdog import Watchdog
 
@@ -100,25 +100,25 @@ class Eyes:
         for name, data in unpack(answer).items():
             (self.scratch / name).write_bytes(shift(data, round(party.offset_s * 1e9)))
 
-    def proc(self, pids: Mapping[int, int], ours: Ours) -> _Joined:
+    def proc(self, pids: Mapping[int, int], harness: HarnessProcesses) -> _Joined:
         """Return what looks at all ranks."""
         far = {rank for ranks in self.far.values() for rank in ranks}
         near = {rank: pid for rank, pid in pids.items() if rank not in far}
-        return _Joined(ProcWatch(near, ours), self)
+        return _Joined(ProcReader(near, harness), self)
 
 
 @dataclass(frozen=True, slots=True)
 class _Joined:
     """Sees all processes of a world, here and elsewhere."""
 
-    mine: ProcWatch
+    mine: ProcReader
     eyes: Eyes
 
-    def glance(self) -> Look:
+    def shallow_snapshot(self) -> Look:
         """See the main threads of all ranks."""
-        return join(self.mine.glance(), self.eyes.glances(), machine=the_kernel()[0])
+        return join(self.mine.shallow_snapshot(), self.eyes.glances(), machine=the_kernel()[0])
 
-    def look(self) -> Look:
+    def deep_snapshot(self) -> Look:
         """See all threads and descriptors."""
         others = self.eyes.look({"deep": True})
-        return join(self.mine.look(), others, machine=the_kernel()[0])
+        return join(self.mine.deep_snapshot(), others, machine=the_kernel()[0])

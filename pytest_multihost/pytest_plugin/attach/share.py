@@ -14,8 +14,8 @@ from pytest_multihost.launch.server.world import LaunchedWorld
 from pytest_multihost.model.event import Event
 from pytest_multihost.nemesis.aftermath import heal_files, untold
 from pytest_multihost.pytest_plugin.attach.merge import to_json
-from pytest_multihost.pytest_plugin.watchdog_settings import ours_on
-from pytest_multihost.watch.kernel.proc import ProcWatch
+from pytest_multihost.pytest_plugin.watchdog_settings import harness_on
+from pytest_multihost.watch.kernel.proc import ProcReader
 from pytest_multihost.watch.probes.dump import BUDGET_S, TASKS_S, answer_path, ask
 from pytest_multihost.watch.slots import slots_path
 
@@ -40,11 +40,11 @@ class Shared:
     scratch: Path
     own: Path | None = None
     faults: list[Event] = field(default_factory=list)
-    _proc: ProcWatch = field(init=False)
+    _proc: ProcReader = field(init=False)
 
     def __post_init__(self) -> None:
         pids = dict(zip(self.ranks, self.world.forked.header["pids"], strict=True))
-        self._proc = ProcWatch(pids, ours_on(self.directory, self.scratch, frozenset()))
+        self._proc = ProcReader(pids, harness_on(self.directory, self.scratch, frozenset()))
 
     @property
     def ranks(self) -> Sequence[int]:
@@ -81,7 +81,7 @@ class Shared:
 
     def see(self, header: Mapping[str, Any]) -> Answer:
         """Return what is seen of the ranks from outside, and their slot pages."""
-        look = self._proc.look() if header["deep"] else self._proc.glance()
+        look = self._proc.deep_snapshot() if header["deep"] else self._proc.shallow_snapshot()
         about, payload = pack(slots_path(self.scratch, rank) for rank in self.ranks)
         return {**about, "look": to_json(look)}, payload
 

@@ -18,7 +18,7 @@ from types import CodeType, FrameType
 from pytest_multihost.model.operation import OperationKind
 from pytest_multihost.model.user_code import is_library
 from pytest_multihost.rank.clock import now_ns
-from pytest_multihost.watch.slots import NO_PLACE, Call, SlotPage, Where
+from pytest_multihost.watch.slots import NO_RECORD, Call, SlotPage, Where
 
 Ranks = tuple[int, ...]
 OnBegin = Callable[[str, OperationKind], None]
@@ -114,7 +114,7 @@ class Recorder:
             number = page.detail(detail) if detail else 0
             return self.note(call, sequence, number, is_waited=is_waited)
         except Exception:  # noqa: BLE001 - an error in recording is no error of the test
-            return NO_PLACE
+            return NO_RECORD
 
     def announce(self, name: str, kind: OperationKind) -> None:
         """Let the listeners know of an operation that is about to begin; what they raise passes."""

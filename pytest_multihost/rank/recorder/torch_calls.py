@@ -11,7 +11,7 @@ from typing import Any
 from pytest_multihost.rank.recorder.recorder import Recorder
 from pytest_multihost.rank.recorder.torch_groups import Function, Groups, pose_as
 from pytest_multihost.rank.recorder.torch_works import Works
-from pytest_multihost.watch.slots import NO_PLACE
+from pytest_multihost.watch.slots import NO_RECORD
 
 COLLECTIVES: Mapping[str, tuple[str, int]] = {
     "allreduce": ("all_reduce", 0),
@@ -147,7 +147,7 @@ class Calls:
             try:
                 at = note(call, next(sequence), detail)
             except Exception:  # noqa: BLE001 - as above
-                at = NO_PLACE
+                at = NO_RECORD
             try:
                 work = original(pg, *args, **kwargs)
             except BaseException as error:
@@ -178,7 +178,7 @@ class Calls:
             try:
                 at = recorder.note(call, next(sequence), detail)
             except Exception:  # noqa: BLE001 - as above
-                at = NO_PLACE
+                at = NO_RECORD
             try:
                 work = original(pg, *args, **kwargs)
             except BaseException as error:

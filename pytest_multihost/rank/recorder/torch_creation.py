@@ -17,7 +17,7 @@ from pytest_multihost.rank.recorder.recorder import Recorder
 from pytest_multihost.rank.recorder.torch_calls import Details
 from pytest_multihost.rank.recorder.torch_flight import Flight
 from pytest_multihost.rank.recorder.torch_groups import Function, Groups, pose_as
-from pytest_multihost.watch.slots import NO_PLACE
+from pytest_multihost.watch.slots import NO_RECORD
 
 CREATION_SCOPE = "creation"
 """The scope of the making of groups by their members alone: there is no group yet to count in."""
@@ -130,7 +130,7 @@ class Creation:
         with contextlib.suppress(Exception):  # torch will complain of the group
             call, sequence = self.groups.of(pg).collective(name)
             return self.recorder.note(call, next(sequence), self.details.text(detail))
-        return NO_PLACE
+        return NO_RECORD
 
     def _noted_split(self, original: Function) -> Function:
         def split_group(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's
@@ -186,7 +186,7 @@ class Creation:
 
 
 def _nothing() -> int:
-    return NO_PLACE
+    return NO_RECORD
 
 
 def _argument(args: Sequence[Any], kwargs: Mapping[str, Any], at: int, name: str) -> Any:  # noqa: ANN401 - torch's

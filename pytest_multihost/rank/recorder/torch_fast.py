@@ -14,7 +14,7 @@ from typing import Any
 from pytest_multihost.rank.recorder.torch_calls import COLLECTIVES, ROOTED, Calls
 from pytest_multihost.rank.recorder.torch_groups import Function, Group
 from pytest_multihost.rank.recorder.torch_works import WAITS, Works
-from pytest_multihost.watch.slots import NO_PLACE, RECORD, RECORDS, Call, SlotPage
+from pytest_multihost.watch.slots import NO_RECORD, RECORD, RECORDS, Call, SlotPage
 
 Prepared = tuple[Group, Call, Iterator[int] | None, str | None, bool]
 """A call's group, what notes it, its sequence unless it is the group's next collective, what comes
@@ -45,7 +45,7 @@ def put_before(library: ModuleType, calls: Calls, works: Works, bindings: Module
         page=SlotPage,
         format=RECORD.format,
         records=RECORDS,
-        no_place=NO_PLACE,
+        no_place=NO_RECORD,
         tensor=sys.modules["torch"].Tensor,
         work=bindings.Work,
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from pytest_multihost.model.process import NEVER, Descriptor, Kind, Where
-from pytest_multihost.watch.kernel.foreign_handles import EVENTFD, Outsiders
+from pytest_multihost.watch.kernel.foreign_handles import EVENTFD, ForeignProcesses
 from pytest_multihost.watch.kernel.sockets import (
     LISTEN,
     Inet,
@@ -45,18 +45,20 @@ _WRITES, _BOTH = 1, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ours:
-    """What belongs to the harness and cannot end a wait of the test.
+class HarnessProcesses:
+    """What of this machine belongs to the harness and so cannot end a wait of the test.
 
     Attributes:
         idle: Processes that hold ends of descriptors and do nothing with them: the server, from
             which ranks inherit. Only parents of ranks are believed to be that.
         channels: Processes at the other end of the ranks' channels: the controller.
-        paths: Files, as patterns of their whole path, that only threads of ours wait for; a star
-            stands for part of one name.
-        tables: By the names of network namespaces of the world's hosts: what reads their tables.
+        paths: Files that only threads of the harness wait for, as patterns of the whole path; a
+            star stands for part of one name.
+        tables: Netlink sockets that read the socket tables of the network namespaces of the
+            world's hosts, by the namespace's name.
         beside: Other processes of the harness: children of the reaper that no rank has left.
-        reaper: The process that inherits the ranks' orphans; its other children are not ours.
+        reaper: The process that inherits the ranks' orphans; its other children are no part of the
+            harness.
     """
 
     idle: frozenset[int] = frozenset()
@@ -67,7 +69,7 @@ class Ours:
     reaper: int | None = None
 
     def is_path(self, path: str) -> bool:
-        """Tell whether a path is one that only threads of ours wait for."""
+        """Tell whether a path is one that only threads of the harness wait for."""
         return any(
             fnmatch.fnmatchcase(path, pattern) and path.count("/") == pattern.count("/")
             for pattern in self.paths
@@ -86,7 +88,7 @@ class Tables:
         links: Descriptors of the world's processes.
         names: Programs of all processes by id.
         ranks: What to call a process of the world.
-        ours: What belongs to the harness.
+        harness: What belongs to the harness.
         tcp: Sockets by inode; those without one under their addresses only.
         by_ends: All TCP sockets by what tells their ends apart.
         udp: Sockets by inode.
@@ -97,7 +99,7 @@ class Tables:
     links: Links
     names: Mapping[int, str]
     ranks: Mapping[int, str]
-    ours: Ours
+    harness: HarnessProcesses
     tcp: dict[int, Inet] = field(default_factory=dict)
     by_ends: dict[tuple[object, ...], Inet] = field(default_factory=dict)
     udp: dict[int, Inet] = field(default_factory=dict)
@@ -117,7 +119,7 @@ class Tables:
         self.tcp = {each.inode: each for each in tcp if each.inode}
         self.by_ends = {each.ends: each for each in tcp}
         self.udp = {each.inode: each for each in udp}
-        for table in (None, *self.ours.tables.values()):
+        for table in (None, *self.harness.tables.values()):
             try:
                 self.unix |= {each.inode: each for each in unix_sockets(table)}
             except OSError:
@@ -130,7 +132,7 @@ class Tables:
         ended and was not waited for has neither sockets nor a namespace.
         """
         here = link("/proc/self/ns/net")
-        tables: dict[str, Table | None] = {here: None, **self.ours.tables}
+        tables: dict[str, Table | None] = {here: None, **self.harness.tables}
         holding = [pid for pid, links in self.links.items() if links]
         elsewhere = {link(f"/proc/{pid}/ns/net"): pid for pid in holding}
         for space, table in tables.items():
@@ -153,9 +155,9 @@ class Tables:
             self.unread.append(path)
 
     @cached_property
-    def outsiders(self) -> Outsiders:
+    def outsiders(self) -> ForeignProcesses:
         """All processes but the world's, and those of the harness that do nothing."""
-        return Outsiders(self.names.keys() - self.links.keys() - self.ours.idle)
+        return ForeignProcesses(self.names.keys() - self.links.keys() - self.harness.idle)
 
     def holders(self, target: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         """Return who holds what a link leads to, process and descriptor: in the world, outside."""
@@ -164,7 +166,7 @@ class Tables:
     def describe(self, pid: int, fd: int) -> Descriptor:
         """Tell what a descriptor leads to."""
         target = self.links[pid].get(fd, "")
-        if self.ours.is_path(target):
+        if self.harness.is_path(target):
             return Descriptor(fd=fd, target=target, kind="file", is_exempt=True)
         if target.startswith("socket:"):
             return self._socket(pid, fd, target)
@@ -241,7 +243,7 @@ class Tables:
         """
         inside, outside = self.holders(target)
         pids = [pid for pid, _ in outside]
-        if pids and all(pid in self.ours.channels for pid in pids):
+        if pids and all(pid in self.harness.channels for pid in pids):
             return "ours", " (the harness)"
         if pids:
             return "outside", f" ({self.names.get(pids[0], '')} {pids[0]})"

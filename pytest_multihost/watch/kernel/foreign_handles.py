@@ -17,7 +17,7 @@ _EVENTFD_ID = re.compile(rb"^eventfd-id:\s*(\d+)", re.MULTILINE)
 
 
 @dataclass
-class Outsiders:
+class ForeignProcesses:
     """All processes that do not belong to the world and may do something with what they have.
 
     Those of other users cannot be read. Of what has no name they can only have what a common

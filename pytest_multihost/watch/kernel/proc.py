@@ -20,7 +20,7 @@ from pytest_multihost.model.process import NEVER, Look, Process, Thread
 from pytest_multihost.proof import system_calls as calls
 from pytest_multihost.proof.thread_owners import read_stack
 from pytest_multihost.watch.kernel import tasks
-from pytest_multihost.watch.kernel.descriptors import Ours, Tables
+from pytest_multihost.watch.kernel.descriptors import HarnessProcesses, Tables
 from pytest_multihost.watch.kernel.elf import symbols
 from pytest_multihost.watch.kernel.eventfds import with_holders
 from pytest_multihost.watch.kernel.file_locks import holders_by_waiter
@@ -42,16 +42,16 @@ class _Seen:
 
 
 @dataclass(slots=True)
-class ProcWatch:
+class ProcReader:
     """Sees the processes of one world.
 
     Attributes:
         ranks: Process id of each rank.
-        ours: What belongs to the harness.
+        harness: What belongs to the harness.
     """
 
     ranks: Mapping[int, int]
-    ours: Ours = field(default_factory=Ours)
+    harness: HarnessProcesses = field(default_factory=HarnessProcesses)
     _born: dict[int, float] = field(init=False)
     _seen: dict[int, _Seen] = field(default_factory=dict)
 
@@ -59,13 +59,13 @@ class ProcWatch:
         found = {pid: tasks.read_stat(f"/proc/{pid}") for pid in self.ranks.values()}
         self._born = {pid: stat.started_s if stat else -1.0 for pid, stat in found.items()}
 
-    def glance(self) -> Look:
+    def shallow_snapshot(self) -> Look:
         """See the main threads of all ranks."""
         at_s = time.monotonic()
         processes = [self._glance_at(rank, pid, at_s) for rank, pid in sorted(self.ranks.items())]
         return Look(at_s=at_s, processes=tuple(processes))
 
-    def look(self) -> Look:
+    def deep_snapshot(self) -> Look:
         """See all threads and descriptors of the ranks and of their descendants."""
         at_s = time.monotonic()
         stats = _all_stats()
@@ -74,15 +74,15 @@ class ProcWatch:
         names = {pid: stat.name for pid, stat in stats.items()}
         called = {pid: _call_it(rank, pid, names) for pid, (rank, _) in family.items()}
         parents = {stats[pid].parent for pid in self.ranks.values() if pid in stats}
-        ours = replace(self.ours, idle=self.ours.idle & parents)
-        tables = Tables({pid: each or {} for pid, each in links.items()}, names, called, ours)
+        harness = replace(self.harness, idle=self.harness.idle & parents)
+        tables = Tables({pid: each or {} for pid, each in links.items()}, names, called, harness)
         locks = holders_by_waiter()
         processes = []
         for pid, (rank, is_rank) in family.items():
             if is_rank and not (pid in stats and self._is_same(pid, stats[pid])):
                 processes.append(Process(pid=pid, rank=rank))
                 continue
-            with _Reading(pid, at_s, self._since, self.ours, tables, locks) as reading:
+            with _Reading(pid, at_s, self._since, self.harness, tables, locks) as reading:
                 found = reading.process(rank, names.get(pid, ""), is_rank=is_rank)
             missing = found.unread if links[pid] is not None else (*found.unread, "descriptors")
             processes.append(replace(found, unread=missing))
@@ -95,7 +95,7 @@ class ProcWatch:
         stat = tasks.read_stat(f"/proc/{pid}")
         if stat is not None and self._is_same(pid, stat):
             name = stat.name
-            with _Reading(pid, at_s, self._since, self.ours) as reading:
+            with _Reading(pid, at_s, self._since, self.harness) as reading:
                 thread = reading.thread(pid)
             threads = (thread,) if thread else ()
         return Process(pid=pid, rank=rank, name=name, threads=threads)
@@ -130,8 +130,8 @@ class ProcWatch:
     ) -> Iterator[tuple[int, int | None]]:
         """Yield processes whose parents have ended: those of the reaper, and of ranks' sessions."""
         sessions = {pid: rank for rank, pid in self.ranks.items()}
-        spared = family.keys() | self.ours.idle | self.ours.channels | self.ours.beside
-        todo = list(children.get(self.ours.reaper or -1, []))
+        spared = family.keys() | self.harness.idle | self.harness.channels | self.harness.beside
+        todo = list(children.get(self.harness.reaper or -1, []))
         done: set[int] = set()
         while todo:
             pid = todo.pop()
@@ -179,7 +179,7 @@ class _Reading:
     pid: int
     at_s: float
     since: Callable[[Thread, float], tuple[float, bool]]
-    ours: Ours
+    harness: HarnessProcesses
     tables: Tables | None = None
     locks: Mapping[int, tuple[int, ...]] | None = None
     memory: Memory = field(init=False)
@@ -269,7 +269,7 @@ class _Reading:
             is_for_interpreter=self.tables is not None
             and is_for_interpreter(call, args, self.memory, ends_s),
             holders=self._holders(call, args),
-            is_exempt=bool(target) and self.ours.is_path(target),
+            is_exempt=bool(target) and self.harness.is_path(target),
         )
 
     def _link(self, fd: int) -> str:
@@ -278,7 +278,7 @@ class _Reading:
         return tasks.link(f"/proc/{self.pid}/fd/{fd}")
 
     def _ends(self, thread: Thread, since_s: float) -> float | None:
-        limit = calls.limit_of(thread.call, thread.args)
+        limit = calls.timeout_of(thread.call, thread.args)
         if limit.kind in {"none", "unknown"}:
             return NEVER if limit.kind == "none" else None
         if limit.milliseconds is not None:

@@ -24,7 +24,7 @@ from pytest_multihost.model.process import Look
 from pytest_multihost.model.snapshot import RankSnapshot, WorldSnapshot
 from pytest_multihost.model.stack import NativeThread
 from pytest_multihost.watch.probes.flight_recorder import answer_of, ask, flight_path
-from pytest_multihost.watch.probes.native import NativeLook
+from pytest_multihost.watch.probes.native import NativeStacks
 from pytest_multihost.watch.probes.pyspy import py_spy
 
 FLIGHT_S = 0.2
@@ -76,7 +76,7 @@ def with_flight(
 
 
 def with_native(
-    ranks: Sequence[RankSnapshot], pids: Mapping[int, int], look: NativeLook, at_s: float
+    ranks: Sequence[RankSnapshot], pids: Mapping[int, int], look: NativeStacks, at_s: float
 ) -> tuple[RankSnapshot, ...]:
     """Add the operations that the native frames of these ranks show."""
     everybody = tuple(seen.rank for seen in ranks)
@@ -104,9 +104,7 @@ def with_sockets(ranks: Sequence[RankSnapshot], look: Look) -> tuple[RankSnapsho
     )
 
 
-def seen_closely(
-    trouble: WorldSnapshot, end: WorldSnapshot, still: frozenset[int]
-) -> WorldSnapshot:
+def with_deep(trouble: WorldSnapshot, end: WorldSnapshot, still: frozenset[int]) -> WorldSnapshot:
     """Add to what was seen when trouble came what a closer look told in the end.
 
     It says the same of both only where a rank has not run in between.

@@ -51,7 +51,7 @@ _ALLOW = "allow ptrace (kernel.yama.ptrace_scope=0, or SYS_PTRACE in a container
 
 
 @dataclass(frozen=True, slots=True)
-class NativeLook:
+class NativeStacks:
     """The native frames of a world's ranks at one instant.
 
     Attributes:
@@ -63,7 +63,7 @@ class NativeLook:
     lacking: tuple[str, ...] = ()
 
 
-def native_threads(pids: Mapping[int, int], *, budget_s: float = BUDGET_S) -> NativeLook:
+def native_threads(pids: Mapping[int, int], *, budget_s: float = BUDGET_S) -> NativeStacks:
     """Return all threads of ranks with their native frames.
 
     Returns within the budget of all processes together; twice that where one reader is refused.
@@ -81,10 +81,10 @@ def native_threads(pids: Mapping[int, int], *, budget_s: float = BUDGET_S) -> Na
     ]
     readable = {rank: pid for rank, pid in pids.items() if states[rank] not in _WHY_NOT}
     if not readable:
-        return NativeLook(lacking=tuple(lacking))
+        return NativeStacks(lacking=tuple(lacking))
     answers, note = _ask(list(readable.values()), budget_s)
     look = _look(readable, answers)
-    return NativeLook(look.threads, (*lacking, *look.lacking, *note))
+    return NativeStacks(look.threads, (*lacking, *look.lacking, *note))
 
 
 def _ask(pids: list[int], budget_s: float) -> tuple[dict[int, Answer], tuple[str, ...]]:
@@ -107,7 +107,7 @@ def _ask(pids: list[int], budget_s: float) -> tuple[dict[int, Answer], tuple[str
     return answers | second, (_ONLY_PYTHON,) if is_partial else ()
 
 
-def _look(pids: Mapping[int, int], answers: Mapping[int, Answer]) -> NativeLook:
+def _look(pids: Mapping[int, int], answers: Mapping[int, Answer]) -> NativeStacks:
     threads: dict[int, tuple[NativeThread, ...]] = {}
     lacking = []
     for rank, pid in pids.items():
@@ -116,7 +116,7 @@ def _look(pids: Mapping[int, int], answers: Mapping[int, Answer]) -> NativeLook:
             threads[rank] = tuple(_thread(*each) for each in answer["threads"])
         else:
             lacking.append(f"no native frames of rank {rank}: {_explained(answer['error'])}")
-    return NativeLook(threads, tuple(lacking))
+    return NativeStacks(threads, tuple(lacking))
 
 
 def _thread(thread: int, symbols: Sequence[str]) -> NativeThread:

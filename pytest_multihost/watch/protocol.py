@@ -15,7 +15,7 @@ Ground = Literal["proof", "mismatch", "stopped"]
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class Observations:
     """What a watch has to tell of a world at last."""
 
     snapshots: tuple[WorldSnapshot, ...] = ()
@@ -30,7 +30,7 @@ class Watch(Protocol):
     def interval_s(self) -> float:
         """How often it wants to look."""
 
-    def look(self, now: float, facts: Sequence[RankFacts], *, deadline_s: float) -> Ground | None:
+    def check(self, now: float, facts: Sequence[RankFacts], *, deadline_s: float) -> Ground | None:
         """Look at the ranks; return what shows that the world hangs, if anything does.
 
         Args:
@@ -39,13 +39,13 @@ class Watch(Protocol):
             deadline_s: When the world will be ended in any case.
         """
 
-    def note_trouble(self, now: float, facts: Sequence[RankFacts]) -> None:
+    def note_failure(self, now: float, facts: Sequence[RankFacts]) -> None:
         """Keep where every rank stands: one of them has just raised or died."""
 
-    def is_over(self, now: float, facts: Sequence[RankFacts]) -> bool:
+    def has_settled(self, now: float, facts: Sequence[RankFacts]) -> bool:
         """Whether, after a raise, nobody gets on any more: the others are seen to wait."""
 
-    def close(self, now: float, facts: Sequence[RankFacts]) -> Observed:
+    def close(self, now: float, facts: Sequence[RankFacts]) -> Observations:
         """Look a last time, before the ranks are ended, and return everything."""
 
 
@@ -55,16 +55,16 @@ class NoWatch:
 
     interval_s: float = 1.0
 
-    def look(self, now: float, facts: Sequence[RankFacts], *, deadline_s: float) -> Ground | None:
+    def check(self, now: float, facts: Sequence[RankFacts], *, deadline_s: float) -> Ground | None:
         """See nothing."""
 
-    def note_trouble(self, now: float, facts: Sequence[RankFacts]) -> None:
+    def note_failure(self, now: float, facts: Sequence[RankFacts]) -> None:
         """Keep nothing."""
 
-    def is_over(self, now: float, facts: Sequence[RankFacts]) -> bool:  # noqa: ARG002 - Watch
+    def has_settled(self, now: float, facts: Sequence[RankFacts]) -> bool:  # noqa: ARG002 - Watch
         """Nothing is known."""
         return False
 
-    def close(self, now: float, facts: Sequence[RankFacts]) -> Observed:  # noqa: ARG002 - Watch
+    def close(self, now: float, facts: Sequence[RankFacts]) -> Observations:  # noqa: ARG002 - Watch
         """Have nothing to tell."""
-        return Observed()
+        return Observations()
