@@ -1,10 +1,9 @@
 """What the recorder adds to a call of torch.distributed.
 
-Groups of one rank and of two, all in one process per rank; four ways in turns of a hundred
+Groups of one rank and of two, all in one process per rank; three ways in turns of a hundred
 calls, in every second round backwards: the methods that torch binds, the same methods each in an
-empty Python function, with the recorder in C, and with the recorder in Python, as it is where its
-library cannot be had. What the empty function costs is the price of being there at all, on any
-recorder that is written in Python.
+empty Python function, and with the recorder. What the empty function costs is the price of being
+there at all, on any recorder that is written in Python.
 """
 
 from __future__ import annotations
@@ -24,21 +23,19 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from pytest_multihost.rank.recorder.fast import library
 from pytest_multihost.rank.recorder.recorder import Recorder
-from pytest_multihost.rank.recorder.torch import Way, install
+from pytest_multihost.rank.recorder.torch import install
 from pytest_multihost.watch.slots import SlotPage, slots_path
 
 CALLS = 100
 LIMIT = timedelta(seconds=60)
-WAYS = ("bare", "empty", "in C", "in Python")
-OPTIONS = (dist.AllreduceOptions, dist.BarrierOptions)
+WAYS = ("bare", "empty", "recorded")
 METHODS = [
     (owner, name, vars(owner)[name])
     for owner in (dist.ProcessGroup, dist.Work)
     for name in ("allreduce", "barrier", "wait")
     if name in vars(owner)
-] + [(owner, "asyncOp", vars(owner)["asyncOp"]) for owner in OPTIONS]
+]
 Methods = Sequence[tuple[type, str, Any]]
 Round = Mapping[str, float]
 
@@ -48,8 +45,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=120)
     rounds = parser.parse_args().rounds
-    if problem := library.why_missing():
-        print(f"The recorder in C is missing: {problem}", file=sys.stderr)
     torch.set_num_threads(1)
     found = {}
     for size in (1, 2):
@@ -69,10 +64,9 @@ def text_of(times: Sequence[Round]) -> str:
     """Return what is added, in words."""
     bare = median(each["bare"] for each in times)
     added = {way: median(each[way] - each["bare"] for each in times) for way in WAYS[1:]}
-    empty, in_c, in_python = (added[way] for way in WAYS[1:])
     return (
-        f"{bare:9.0f} ns bare, an empty wrapper {empty:+7.0f} ns,"
-        f" the recorder in C {in_c:+7.0f} ns, in Python {in_python:+7.0f} ns"
+        f"{bare:9.0f} ns bare, an empty wrapper {added['empty']:+7.0f} ns,"
+        f" the recorder {added['recorded']:+7.0f} ns"
     )
 
 
@@ -88,8 +82,7 @@ def _be_rank(directory: Path, size: int, rank: int, rounds: int) -> dict[str, li
     methods = {
         "bare": METHODS,
         "empty": _emptily(METHODS),
-        "in Python": _recorded(directory / "python", size, rank, "in Python"),
-        "in C": _recorded(directory / "c", size, rank, "in C"),
+        "recorded": _recorded(directory, size, rank),
     }
     store = dist.FileStore(str(directory / "store"), size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=LIMIT)
@@ -105,10 +98,9 @@ def _be_rank(directory: Path, size: int, rank: int, rounds: int) -> dict[str, li
     }
 
 
-def _recorded(directory: Path, size: int, rank: int, way: Way) -> Methods:
+def _recorded(directory: Path, size: int, rank: int) -> Methods:
     """Return the methods as a recorder of their own wraps them."""
-    directory.mkdir(exist_ok=True)
-    install(Recorder(SlotPage.create(slots_path(directory, rank)), rank, size), way)
+    install(Recorder(SlotPage.create(slots_path(directory, rank)), rank, size))
     wrapped = [(owner, name, vars(owner)[name]) for owner, name, _ in METHODS]
     _put(METHODS)
     return wrapped
@@ -123,10 +115,7 @@ def _emptily(methods: Methods) -> Methods:
 
         return empty
 
-    return [
-        (owner, name, method if owner in OPTIONS else wrap(method))
-        for owner, name, method in methods
-    ]
+    return [(owner, name, wrap(method)) for owner, name, method in methods]
 
 
 def _measure(

@@ -17,7 +17,7 @@ import mmap
 import os
 import struct
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count, islice
@@ -108,7 +108,6 @@ class SlotPage:
     _end_of_texts: int = _TEXTS_AT
     _groups: dict[GroupKey, int] = field(default_factory=dict)
     _group_texts: list[int] = field(default_factory=list)
-    counting: Callable[[int], Iterator[int]] = count  # or what is quicker to ask in C
     _sequences: list[Iterator[int]] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=count)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -185,7 +184,7 @@ class SlotPage:
                 number = self._groups.setdefault(key, len(self._groups))
                 if number == len(self._group_texts):
                     self._group_texts.append(text)
-                    self._sequences.append(self.counting(1))
+                    self._sequences.append(count(1))
                     self._halves[_count_at(number) + 1] = text
         return number
 

@@ -136,7 +136,7 @@ def engine() -> Iterator[Engine]:
 def image(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Our own image, by our own Dockerfile; what pip needs for it comes from a package index."""
     context = tmp_path_factory.mktemp("context")
-    for name in (".dockerignore", "pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
+    for name in (".dockerignore", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, context)
     shutil.copytree(ROOT / "pytest_multihost", context / "pytest_multihost")
     shutil.copytree(ROOT / "docker", context / "docker")

@@ -188,9 +188,6 @@ class Recorder:
     def _find(self, frame: FrameType) -> Where | None:
         """Return where the user is, None if the frame is not the user's."""
         code = frame.f_code
-        known = self._places.get((id(code), frame.f_lasti))
-        if known is not None or id(code) in self._library:  # asked from C, which remembers fewer
-            return known
         self._codes.append(code)  # alive, so that no other gets its address
         if code.co_filename == _AGENT:  # below is what forked the rank: dozens of frames
             self._places[id(code), frame.f_lasti] = _NOWHERE

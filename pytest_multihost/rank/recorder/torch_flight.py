@@ -89,7 +89,7 @@ class Flight:
         """Yield when and where open operations of our own have been launched."""
         page = self.recorder.page
         begun = set()
-        for held in list(self.works.all_held().values()):
+        for held in list(self.works.held.values()):
             for at in held.at:
                 begun.add(page.began_ns(at))
                 if held.group is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,10 +46,6 @@ class Held(weakref.ref[Any]):
     launched_ns: int
 
 
-def _nothing() -> None:
-    """Gather nothing: all is in `held`."""
-
-
 @dataclass(slots=True, eq=False)
 class Works:
     """What this rank has launched.
@@ -58,14 +53,12 @@ class Works:
     Attributes:
         recorder: What writes it down.
         held: What nobody has waited for yet, by the address of its work.
-        thread: The calling thread, for each a state of its own: the library's where there is one.
-        gather: Brings into `held` what the library keeps to itself.
+        thread: The calling thread, for each a state of its own.
     """
 
     recorder: Recorder
     held: dict[int, Held] = field(default_factory=dict)
     thread: Thread = field(default_factory=Thread)
-    gather: Callable[[], object] = _nothing
     _is_completed: Function | None = None
 
     def watch(self, work: type) -> None:
@@ -102,19 +95,14 @@ class Works:
                 self.recorder.end(thread.at)
             thread.work, thread.at = id(work), at
 
-    def adopt(self, work: Any, at: int, group: Group, launched_ns: int) -> None:  # noqa: ANN401 - torch's
-        """Take over what the library has kept to itself."""
-        self._hold(work, (at,), group, launched_ns)
-
     def _hold(
         self,
         work: Any,  # noqa: ANN401 - torch's
         at: tuple[int, ...],
         group: Group | None,
-        launched_ns: int | None = None,
     ) -> None:
         held = Held(work, self._drop)
-        held.at, held.group, held.launched_ns = at, group, launched_ns or now_ns()
+        held.at, held.group, held.launched_ns = at, group, now_ns()
         held.address = id(work)
         self.held[held.address] = held
 
@@ -129,15 +117,10 @@ class Works:
         for at in places:
             self.recorder.page.end(at, at_ns)
 
-    def all_held(self) -> dict[int, Held]:
-        """Return what nobody has waited for yet, wherever it is kept."""
-        self.gather()
-        return self.held
-
     def sweep(self) -> None:
         """End what has completed without anybody's asking."""
         completed = self._is_completed
-        for address, held in list(self.all_held().items()):
+        for address, held in list(self.held.items()):
             with contextlib.suppress(Exception):  # a broken work says so to who waits for it
                 work = held()
                 if work is not None and completed is not None and completed(work):
@@ -199,7 +182,7 @@ class Works:
             result = original(work)
             held = None
             with contextlib.suppress(Exception):  # an error in recording is no error of the test
-                held = self.all_held().get(id(work)) if result else None
+                held = self.held.get(id(work)) if result else None
             if held is not None:
                 self._end_wait(work, held.at)
             return result
