@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_multihost import hookspecs
-from pytest_multihost.pytest_plugin import interop
+from pytest_multihost.pytest_plugin import xdist_hooks as interop
 from pytest_multihost.pytest_plugin.attach.options import (
     ATTACHED_PLUGIN,
     add_attach_option,
@@ -25,7 +25,6 @@ from pytest_multihost.pytest_plugin.fixtures import (
     shared_tmp_path,
     world,
 )
-from pytest_multihost.pytest_plugin.launching.process_role import errand
 from pytest_multihost.pytest_plugin.marks import (
     EXPECT_SIGNATURE,
     NO_SIGNATURE,
@@ -33,8 +32,9 @@ from pytest_multihost.pytest_plugin.marks import (
     is_multihost,
     parametrize,
 )
-from pytest_multihost.pytest_plugin.namesake import check_package
+from pytest_multihost.pytest_plugin.name_conflict import check_package
 from pytest_multihost.pytest_plugin.options import add_options, read_defaults
+from pytest_multihost.pytest_plugin.process_role import errand
 from pytest_multihost.pytest_plugin.results.tally import TALLY, Tally, require_worlds, summarize
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Start the backend of a rank that is an interpreter of its own."""
     if (task := errand()) is not None:
-        from pytest_multihost.pytest_plugin.launching.remote import start_early
+        from pytest_multihost.pytest_plugin.launching.fresh_interpreter import start_early
 
         start_early(task, early_config)
 
@@ -70,7 +70,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Calm down an interpreter that works for a controller."""
     if (task := errand()) is not None:
-        from pytest_multihost.pytest_plugin.launching.remote import calm_down
+        from pytest_multihost.pytest_plugin.launching.fresh_interpreter import calm_down
 
         calm_down(task, config)
     elif is_attached(config):
@@ -81,7 +81,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Read the settings and declare the markers."""
-    config.pluginmanager.register(interop, "multihost_interop")
+    config.pluginmanager.register(interop, "multihost_xdist")
     config.addinivalue_line("markers", SIGNATURE)
     config.addinivalue_line("markers", NO_SIGNATURE)
     config.addinivalue_line("markers", EXPECT_SIGNATURE)
@@ -109,7 +109,7 @@ def pytest_collection_finish(session: pytest.Session) -> Generator[None]:
     """Take over the multihost items when everybody else has seen the final list."""
     yield
     if (task := errand()) is not None:
-        from pytest_multihost.pytest_plugin.launching.remote import serve_or_live
+        from pytest_multihost.pytest_plugin.launching.fresh_interpreter import serve_or_live
 
         serve_or_live(task, session)
     defaults = session.config.stash[TALLY].defaults
@@ -121,7 +121,7 @@ def pytest_collection_finish(session: pytest.Session) -> Generator[None]:
 
         start_store(session.config)
     if chosen:
-        from pytest_multihost.pytest_plugin.worlds import start_worlds
+        from pytest_multihost.pytest_plugin.world_hooks import start_worlds
 
         start_worlds(session, chosen)
 
@@ -130,7 +130,7 @@ def pytest_collection_finish(session: pytest.Session) -> Generator[None]:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Say loudly when worlds were asked for and none ran."""
     if (task := errand()) is not None:
-        from pytest_multihost.pytest_plugin.launching.remote import give_up
+        from pytest_multihost.pytest_plugin.launching.fresh_interpreter import give_up
 
         give_up(task)
     tally = session.config.stash[TALLY]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_multihost.model.errors import NoWorldError
+from pytest_multihost.pytest_private import fixture_definitions
 
 if TYPE_CHECKING:
     from pytest_multihost.nemesis.object_store.store import ObjectStore
@@ -45,6 +46,5 @@ def object_store() -> Iterator[ObjectStore]:
 
 def asks_for_store(item: pytest.Item) -> bool:
     """Whether a test asks for our `object_store`, and not for one of its project's own."""
-    info: Any = getattr(item, "_fixtureinfo", None)
-    found = info.name2fixturedefs.get("object_store", []) if info is not None else []
+    found = fixture_definitions(item, "object_store")
     return any(each.func.__module__ == __name__ for each in found[-1:])

@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.pytest_plugin._compat import TerminalRepr
-from pytest_multihost.pytest_plugin.launching.serving import FUNCTION, ORIGINAL
+from pytest_multihost.pytest_plugin.launching.server_process import FUNCTION, ORIGINAL
 from pytest_multihost.pytest_plugin.results.report import (
     add_output,
     add_properties,
@@ -24,6 +23,7 @@ from pytest_multihost.pytest_plugin.results.report import (
     pass_on_warnings,
 )
 from pytest_multihost.pytest_plugin.run import RUN, Attempted
+from pytest_multihost.pytest_private import TerminalRepr
 
 ATTEMPTED = pytest.StashKey[Attempted]()
 

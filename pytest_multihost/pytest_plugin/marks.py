@@ -14,8 +14,8 @@ import pytest
 
 from pytest_multihost.model.errors import SettingError
 from pytest_multihost.model.hosts import ONE, parse_hosts
-from pytest_multihost.pytest_plugin._compat import is_doctest
 from pytest_multihost.pytest_plugin.options import DEFAULT_RANKS, Defaults
+from pytest_multihost.pytest_private import is_doctest
 
 if TYPE_CHECKING:
     from pytest_multihost.model.fault import Fault

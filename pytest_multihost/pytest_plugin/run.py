@@ -33,19 +33,19 @@ from pytest_multihost.outcome.judge import Finding
 from pytest_multihost.outcome.symptoms import Symptoms
 from pytest_multihost.pytest_plugin.attach.state import launcher_of, others_of, ranks_here, sites_of
 from pytest_multihost.pytest_plugin.expect import Expectation, apply, expectation
-from pytest_multihost.pytest_plugin.fault_settings import Disturbing, read_disturbing
-from pytest_multihost.pytest_plugin.launching.containers import open_ladder
+from pytest_multihost.pytest_plugin.fault_options import Disturbing, read_disturbing
+from pytest_multihost.pytest_plugin.launching.container_launcher import open_ladder
 from pytest_multihost.pytest_plugin.launching.hosts import why_no_hosts
-from pytest_multihost.pytest_plugin.launching.launching import Launching
-from pytest_multihost.pytest_plugin.launching.needs import Need, launch_problems, need_of
-from pytest_multihost.pytest_plugin.launching.serving import offered_backends, plain_nodeid
+from pytest_multihost.pytest_plugin.launching.launcher_factory import Launching
+from pytest_multihost.pytest_plugin.launching.requirements import Need, launch_problems, need_of
+from pytest_multihost.pytest_plugin.launching.server_process import offered_backends, plain_nodeid
 from pytest_multihost.pytest_plugin.marks import scalars, wanted
 from pytest_multihost.pytest_plugin.options import Defaults
 from pytest_multihost.pytest_plugin.results.live import LiveLine, LiveOutput, write_through
 from pytest_multihost.pytest_plugin.results.pages import report_on
 from pytest_multihost.pytest_plugin.results.tally import Tally
 from pytest_multihost.pytest_plugin.scratch import environment, make_scratch, tidy
-from pytest_multihost.pytest_plugin.watchdog_settings import (
+from pytest_multihost.pytest_plugin.watchdog_setup import (
     Watched,
     dump_healed,
     keep_alive,

@@ -16,6 +16,7 @@ import pytest
 
 from pytest_multihost.launch.netns.network import FOLDER
 from pytest_multihost.model.spec import WorldSpec
+from pytest_multihost.pytest_private import base_temp
 
 
 def make_scratch(config: pytest.Config, spec: WorldSpec) -> Path:
@@ -23,8 +24,7 @@ def make_scratch(config: pytest.Config, spec: WorldSpec) -> Path:
 
     Not by the factory's `mktemp`: it leaves a symbolic link for every name.
     """
-    factory: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]  # noqa: SLF001
-    scratch = Path(tempfile.mkdtemp(prefix=f"world-{spec.seed}-", dir=factory.getbasetemp()))
+    scratch = Path(tempfile.mkdtemp(prefix=f"world-{spec.seed}-", dir=base_temp(config)))
     (scratch / "shared").mkdir()
     return scratch
 

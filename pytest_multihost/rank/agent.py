@@ -20,13 +20,12 @@ from typing import Any, NoReturn
 from warnings import WarningMessage
 
 import pytest
-from _pytest.runner import runtestprotocol
-from _pytest.skipping import xfailed_key
 
 from pytest_multihost.backends.backend import Backend
 from pytest_multihost.launch.wire.frame import Channel
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.nemesis.registry import by_name
+from pytest_multihost.pytest_private import runtestprotocol, set_base_temp, xfail_in_force
 from pytest_multihost.rank.arming import arm, come_late
 from pytest_multihost.rank.arming import start as start_faults
 from pytest_multihost.rank.clock import now
@@ -199,7 +198,7 @@ def _put_pytest_in_order(config: pytest.Config, spec: RankSpec) -> None:
     tie(config)
     base = Path(spec.scratch, f"rank-{spec.rank}")
     base.mkdir(mode=0o700)
-    config._tmp_path_factory._basetemp = base  # type: ignore[attr-defined]  # noqa: SLF001
+    set_base_temp(config, base)
 
 
 class _RankPlugin:
@@ -318,16 +317,16 @@ def _is_strict_xpass(call: pytest.CallInfo[None], report: pytest.TestReport) -> 
 
 def _xfail(item: pytest.Item) -> dict[str, Any] | None:
     """Return the xfail mark that is in force, so that a hang or death can be judged by it."""
-    xfail = item.stash.get(xfailed_key, None)
-    if xfail is None or item.config.option.runxfail:
+    xfail = xfail_in_force(item)
+    if xfail is None:
         return None
     return {"reason": xfail.reason, "is_plain": xfail.raises is None}
 
 
 def _is_expected(item: pytest.Item, error: BaseException) -> bool:
     """Whether the xfail mark that is in force expects an exception, judged as pytest does."""
-    xfail = item.stash.get(xfailed_key, None)
-    if xfail is None or item.config.option.runxfail:
+    xfail = xfail_in_force(item)
+    if xfail is None:
         return False
     if xfail.raises is None:
         return True

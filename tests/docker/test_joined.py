@@ -18,7 +18,7 @@ from pytest_multihost.launch.protocol import Ending
 from pytest_multihost.launch.wire.frame import Frame
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.event import Event
-from pytest_multihost.pytest_plugin.launching.containers import _CARRIED
+from pytest_multihost.pytest_plugin.launching.container_launcher import _CARRIED
 
 BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 

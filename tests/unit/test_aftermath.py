@@ -20,7 +20,7 @@ from pytest_multihost.nemesis.io_shim.page import IoPage, IoRule
 from pytest_multihost.nemesis.slow_files import NOBODYS, io_rules, page_path, spared
 from pytest_multihost.outcome.fault_firings import firings
 from pytest_multihost.outcome.pending_faults import frozen_for_good
-from pytest_multihost.pytest_plugin.launching.needs import launch_problems, need_of
+from pytest_multihost.pytest_plugin.launching.requirements import launch_problems, need_of
 from pytest_multihost.testing import make_spec
 
 SLOW = faults.slow_io(rank=1, seconds=1)

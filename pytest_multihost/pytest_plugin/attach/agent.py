@@ -36,10 +36,11 @@ from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.pytest_plugin.attach.items import listed
 from pytest_multihost.pytest_plugin.attach.share import Answer, Shared
 from pytest_multihost.pytest_plugin.attach.state import ATTACHED, Attached
-from pytest_multihost.pytest_plugin.launching.launching import Launching
-from pytest_multihost.pytest_plugin.launching.needs import Need, need_of
+from pytest_multihost.pytest_plugin.launching.launcher_factory import Launching
+from pytest_multihost.pytest_plugin.launching.requirements import Need, need_of
 from pytest_multihost.pytest_plugin.results.tally import TALLY
 from pytest_multihost.pytest_plugin.run import Plan, Run
+from pytest_multihost.pytest_private import base_temp, redirect_terminal
 
 _FAREWELL_S = 10.0
 """How long rank 0 may take to end after it has said how the run went."""
@@ -55,10 +56,7 @@ _problems: list[str] = []
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Print nothing from now on: the controller says everything once."""
-    reporter: Any = session.config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is not None:
-        reporter._tw._file = open(os.devnull, "w")  # noqa: SIM115, PTH123, SLF001 - for good
-        reporter._tw.hasmarkup = False  # noqa: SLF001 - no public setter
+    redirect_terminal(session.config, open(os.devnull, "w"))  # noqa: SIM115, PTH123 - for good
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
@@ -78,8 +76,7 @@ def take_part(session: pytest.Session, chosen: Sequence[pytest.Item]) -> NoRetur
     """
     config = session.config
     attached = config.stash[ATTACHED]
-    factory: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]  # noqa: SLF001
-    home = factory.mktemp("attached-")
+    home = Path(tempfile.mkdtemp(prefix="attached-", dir=base_temp(config)))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 decides what Ctrl-C means
     signal.signal(signal.SIGTERM, _leave)
     ladders = _Ladders(config, chosen, home)

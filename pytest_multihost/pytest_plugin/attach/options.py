@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from pytest_multihost.pytest_plugin.launching.process_role import errand
+from pytest_multihost.pytest_plugin.process_role import errand
 
 _HELP = (
     "Be one of several processes that torchrun, srun, mpirun or the like has started with the same"

@@ -32,6 +32,7 @@ from pytest_multihost.pytest_plugin.attach.state import ATTACHED, Attached
 from pytest_multihost.pytest_plugin.fixtures import asks_for_store
 from pytest_multihost.pytest_plugin.results.tally import TALLY
 from pytest_multihost.pytest_plugin.run import Run
+from pytest_multihost.pytest_private import base_temp
 
 _QUIET: Mapping[str, Any] = {
     "basetemp": None,
@@ -175,9 +176,8 @@ def _refuse(run: Run, chosen: Sequence[pytest.Item]) -> None:
 
 def _look_around(config: pytest.Config, attached: Attached) -> None:
     """Find out who shares our kernel and our files."""
-    factory: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]  # noqa: SLF001
     token = secrets.token_hex(16)
-    probe = factory.getbasetemp() / f"attach-{token}"
+    probe = base_temp(config) / f"attach-{token}"
     probe.write_text(token)
     try:
         for party in attached.parties.values():

@@ -14,7 +14,7 @@ from pytest_multihost.launch.server.world import LaunchedWorld
 from pytest_multihost.model.event import Event
 from pytest_multihost.nemesis.aftermath import heal_files, untold
 from pytest_multihost.pytest_plugin.attach.merge import to_json
-from pytest_multihost.pytest_plugin.watchdog_settings import harness_on
+from pytest_multihost.pytest_plugin.watchdog_setup import harness_on
 from pytest_multihost.watch.kernel.proc import ProcReader
 from pytest_multihost.watch.probes.dump import BUDGET_S, TASKS_S, answer_path, ask
 from pytest_multihost.watch.slots import slots_path

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,7 @@ from pytest_multihost.launch.docker.launcher import ContainerLauncher
 from pytest_multihost.launch.ladder import Ladder
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.hosts import ONE, kind_of
+from pytest_multihost.pytest_private import base_temp
 
 _REFUSED = pytest.StashKey[dict[str, str]]()
 
@@ -26,8 +29,7 @@ def why_no_hosts(config: pytest.Config, hosts: str, ladder: Ladder | ContainerLa
         return ""
     refused = config.stash.setdefault(_REFUSED, {})
     if (kind := kind_of(hosts)) not in refused:
-        factory: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]  # noqa: SLF001
-        base = factory.mktemp("hosts-")
+        base = Path(tempfile.mkdtemp(prefix="hosts-", dir=base_temp(config)))
         error = ladder.why_no_hosts(base / "trial")
         shutil.rmtree(base)
         refused[kind] = _in_one_line(error) if error else ""

@@ -15,7 +15,10 @@ from pytest_multihost.blame.build_diagnosis import Telling
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.outcome.judge import RankFinding
-from pytest_multihost.pytest_plugin._compat import (
+from pytest_multihost.pytest_plugin.results.live import terminal_writer
+from pytest_multihost.pytest_plugin.results.pages import named_files
+from pytest_multihost.pytest_plugin.run import Attempted, source_line
+from pytest_multihost.pytest_private import (
     ColouredRepr,
     ExceptionRepr,
     TerminalRepr,
@@ -23,9 +26,6 @@ from pytest_multihost.pytest_plugin._compat import (
     make_longrepr,
     rename_subtest,
 )
-from pytest_multihost.pytest_plugin.results.live import terminal_writer
-from pytest_multihost.pytest_plugin.results.pages import named_files
-from pytest_multihost.pytest_plugin.run import Attempted, source_line
 from pytest_multihost.report.text.failure import WIDTH, sections
 from pytest_multihost.report.text.paint import painted
 

@@ -22,15 +22,15 @@ from pytest_multihost.launch.server.fresh_ranks import spec_of
 from pytest_multihost.launch.server.start import control_of, serve_prepared, take_order
 from pytest_multihost.launch.wire.frame import Channel
 from pytest_multihost.model.errors import CollectedDifferentlyError
-from pytest_multihost.pytest_plugin.launching.process_role import Errand, take_on
-from pytest_multihost.pytest_plugin.launching.serving import (
+from pytest_multihost.pytest_plugin.launching.server_process import (
     find_item_in,
     offered_backends,
     prepare_server,
 )
+from pytest_multihost.pytest_plugin.process_role import Errand, take_on
 from pytest_multihost.rank.agent import arrive, live, run_rank, start_backend, tell_interrupted
 
-CODE = "from pytest_multihost.pytest_plugin.launching.remote import main; main()"
+CODE = "from pytest_multihost.pytest_plugin.launching.fresh_interpreter import main; main()"
 
 _OFF: Mapping[str, Any] = {
     "basetemp": None,

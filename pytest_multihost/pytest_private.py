@@ -1,9 +1,16 @@
-"""Everything this package needs from pytest's private parts, in one place."""
+"""Everything that this package needs from pytest's private parts.
+
+The one module that may import `_pytest` (import-linter checks it) or touch a private attribute of
+pytest's configuration and items. A leaf, because both the plugin and the agent inside a rank need
+it. A new release of pytest can break this module and no other, except `rank/detach_pytest.py`,
+which changes objects of pytest that are handed to it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 import pytest
 from _pytest._code.code import (
@@ -13,6 +20,8 @@ from _pytest._code.code import (
     ReprTracebackNative,
     TerminalRepr,
 )
+from _pytest.runner import runtestprotocol
+from _pytest.skipping import Xfail, xfailed_key
 
 Paint = Callable[[str], Iterable[tuple[str, Mapping[str, bool]]]]
 """Splits a line into parts with their markup."""
@@ -21,11 +30,52 @@ __all__ = [
     "ColouredRepr",
     "ExceptionRepr",
     "TerminalRepr",
+    "base_temp",
     "describe_subtest",
+    "fixture_definitions",
     "is_doctest",
     "make_longrepr",
+    "redirect_terminal",
     "rename_subtest",
+    "runtestprotocol",
+    "set_base_temp",
+    "xfail_in_force",
 ]
+
+
+def base_temp(config: pytest.Config) -> Path:
+    """Return the directory below which this run of pytest keeps its temporary files."""
+    return _temp_path_factory(config).getbasetemp()
+
+
+def set_base_temp(config: pytest.Config, directory: Path) -> None:
+    """Have `tmp_path` and its like make their directories in an existing `directory`."""
+    _temp_path_factory(config)._basetemp = directory
+
+
+def _temp_path_factory(config: pytest.Config) -> pytest.TempPathFactory:
+    # Public only as a fixture, and we need it where no fixture can be requested.
+    factory: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]
+    return factory
+
+
+def redirect_terminal(config: pytest.Config, file: IO[str]) -> None:
+    """Have the terminal reporter write plain text to `file`, if this run has a reporter."""
+    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None:
+        reporter._tw._file = file
+        reporter._tw.hasmarkup = False
+
+
+def xfail_in_force(item: pytest.Item) -> Xfail | None:
+    """Return the xfail mark that applies to `item`; None if there is none, or with --runxfail."""
+    return None if item.config.option.runxfail else item.stash.get(xfailed_key, None)
+
+
+def fixture_definitions(item: pytest.Item, name: str) -> list[pytest.FixtureDef[Any]]:
+    """Return the definitions of a fixture that `item` requests; the last one is in force."""
+    info: Any = getattr(item, "_fixtureinfo", None)
+    return [] if info is None else list(info.name2fixturedefs.get(name, ()))
 
 
 def make_longrepr(text: str, *, file: str, line: int, message: str) -> ReprExceptionInfo:

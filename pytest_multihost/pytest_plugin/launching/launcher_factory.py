@@ -18,8 +18,8 @@ from pytest_multihost.launch.server.connection import ServerConnection
 from pytest_multihost.launch.server.launcher import ServerLauncher
 from pytest_multihost.launch.server.start import Program, exec_server, fork_server
 from pytest_multihost.model.errors import UnsoundForkError
-from pytest_multihost.pytest_plugin.launching import remote
-from pytest_multihost.pytest_plugin.launching.serving import find_item_in, prepare_server
+from pytest_multihost.pytest_plugin.launching import fresh_interpreter as remote
+from pytest_multihost.pytest_plugin.launching.server_process import find_item_in, prepare_server
 from pytest_multihost.rank.agent import run_rank
 from pytest_multihost.rank.environment import foreign_variables, thread_variables
 

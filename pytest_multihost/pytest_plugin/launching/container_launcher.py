@@ -16,9 +16,14 @@ from pytest_multihost.launch.docker.launcher import ContainerLauncher
 from pytest_multihost.launch.ladder import Ladder
 from pytest_multihost.launch.server.start import Program
 from pytest_multihost.model.errors import LaunchError, UnsoundForkError
-from pytest_multihost.pytest_plugin.launching.launching import SERVER_MODES, Launching, unsound
-from pytest_multihost.pytest_plugin.launching.needs import Need
+from pytest_multihost.pytest_plugin.launching.launcher_factory import (
+    SERVER_MODES,
+    Launching,
+    unsound,
+)
+from pytest_multihost.pytest_plugin.launching.requirements import Need
 from pytest_multihost.pytest_plugin.options import Defaults
+from pytest_multihost.pytest_private import base_temp
 from pytest_multihost.rank.environment import foreign_variables, thread_variables
 
 HOST_PYTHON = "host"
@@ -97,8 +102,7 @@ def _program(
 
 def _shared(config: pytest.Config, artifacts: Path) -> tuple[Path, ...]:
     """Return the directories in which both sides read and write."""
-    factory: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]  # noqa: SLF001
-    return (config.rootpath, config.invocation_params.dir, artifacts, factory.getbasetemp())
+    return (config.rootpath, config.invocation_params.dir, artifacts, base_temp(config))
 
 
 def _interpreter() -> Iterable[Path]:
