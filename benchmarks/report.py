@@ -23,7 +23,7 @@ from pytest_multihost.blame.judge_world import judge_world
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.snapshot import RankSnapshot, WorldSnapshot
+from pytest_multihost.model.snapshot import Activity, RankSnapshot, WorldSnapshot
 from pytest_multihost.model.stack import Dump, Frame
 from pytest_multihost.outcome.judge import Symptoms
 from pytest_multihost.report.artifacts import write_attempt, write_facts
@@ -92,12 +92,12 @@ def _operation(rank: int, size: int, sequence: int, *, is_open: bool) -> Operati
 
 
 def _seen(page: Operations, late: int) -> RankSnapshot:
-    doing = ("IO", "read(/data/ckpt/shard-0)") if page.rank == late else ("BLOCKED", "futex")
+    reads = Activity("read", "/data/ckpt/shard-0")
     entered = tuple(page.entered.items())
     return RankSnapshot(
         rank=page.rank,
-        label=doing[0],  # type: ignore[arg-type]
-        doing=doing[1],
+        label="IO" if page.rank == late else "BLOCKED",
+        activity=reads if page.rank == late else Activity("futex"),
         operations=page.open,
         entered=entered,
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pytest_multihost.blame.rank_states import quick_standings
 from pytest_multihost.blame.wait_graph import find_waits, graph_of
 from pytest_multihost.model.operation import Operations
+from pytest_multihost.model.snapshot import Activity
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,23 +17,25 @@ class Awaited:
 
     Attributes:
         ranks: Which, in order.
-        doing: What the main thread of the first one does: ``read(/data/ckpt)``.
+        activity: What the main thread of the first one does, where that is known.
         pid: The process of the first one.
     """
 
     ranks: tuple[int, ...]
-    doing: str
+    activity: Activity | None = None
     pid: int | None = None
 
 
 def find_awaited(
-    operations: Sequence[Operations], doing: Mapping[int, str], pids: Mapping[int, int]
+    operations: Sequence[Operations],
+    activities: Mapping[int, Activity | None],
+    pids: Mapping[int, int],
 ) -> Awaited | None:
     """Return whom the world waits for; None where nobody waits, or all wait for one another.
 
     Args:
         operations: What each rank is in.
-        doing: What each main thread does, for the reader.
+        activities: What each main thread does.
         pids: The process of each rank.
     """
     ranks = [each.rank for each in operations]
@@ -41,4 +44,4 @@ def find_awaited(
     if not free:
         return None
     found = tuple(sorted(frozenset[int]().union(*free)))
-    return Awaited(found, doing.get(found[0], ""), pids.get(found[0]))
+    return Awaited(found, activities.get(found[0]), pids.get(found[0]))

@@ -24,6 +24,7 @@ from pytest_multihost.model.diagnosis import (
 from pytest_multihost.model.event import TOLD_BY_RANKS
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.result import WorldResult
+from pytest_multihost.model.snapshot import RankSnapshot
 from pytest_multihost.model.stack import Frame
 from pytest_multihost.model.user_code import (
     innermost_user_frame,
@@ -131,12 +132,19 @@ def _is_too_much(cause: Cause, result: WorldResult) -> bool:
     if cause.kind != "stuck" or len(cause.culprits) == 1:
         return False
     last = result.snapshots[-1].ranks if result.snapshots else ()
-    doing = [seen.doing for seen in last if seen.rank in cause.culprits]
-    is_own = all(each.startswith(("futex", "sleep")) for each in doing)
+    is_own = all(_waits_for_itself(seen) for seen in last if seen.rank in cause.culprits)
     if len(cause.culprits) == result.spec.size and not is_own:
         return True  # sockets, perhaps to one another
     groups = group_by_main_stack(d for d in result.dumps if d.rank in cause.culprits)
     return len(groups) > 1
+
+
+_OWN_WAITS = frozenset({"sleep", "futex", "futex_wait", "futex_waitv"})
+"""Waits that nothing outside of a process ends: for time, or for another of its threads."""
+
+
+def _waits_for_itself(seen: RankSnapshot) -> bool:
+    return seen.activity is not None and seen.activity.name in _OWN_WAITS
 
 
 def informed(finding: Finding, diagnosis: Diagnosis | None) -> Finding:
@@ -294,9 +302,9 @@ def _evidence(
 ) -> Iterator[Evidence]:
     for wait in _telling_waits(cause):
         if wait.operation is not None and wait.rank not in cause.culprits:
-            when = f"+{wait.operation.since_s - result.started_s:.2f} s"
-            words = operation_words(wait.operation, result)
-            yield Evidence(wait.rank, f"entered {words} at {when}", wait.operation.source)
+            operation, since_s = wait.operation, wait.operation.since_s - result.started_s
+            fact = f"entered {operation_words(operation, result)}"
+            yield Evidence(wait.rank, fact, operation.source, at_s=_rounded(since_s))
     for rank in cause.culprits:
         yield from _against(standings[rank], findings[rank], cause, result)
     yield from network_evidence(result)
@@ -309,15 +317,16 @@ def _against(
     if standing.state == "died" and facts.exit is not None:
         yield Evidence(standing.rank, describe_exit(facts.exit), "pidfd")
     if standing.state == "raised" and finding.at_s is not None:
-        when = f"+{finding.at_s - result.started_s:.2f} s"
-        yield Evidence(standing.rank, f"raised {finding.summary} at {when}", "pytest")
+        at_s = _rounded(finding.at_s - result.started_s)
+        yield Evidence(standing.rank, f"raised {finding.summary}", "pytest", at_s=at_s)
     if standing.state == "finished" and facts.parked_s is not None:
-        when = f"+{facts.parked_s - result.started_s:.2f} s"
-        yield Evidence(standing.rank, f"left the test at {when}", "pytest")
+        at_s = _rounded(facts.parked_s - result.started_s)
+        yield Evidence(standing.rank, "left the test", "pytest", at_s=at_s)
     if cause.operation is not None and cause.operation.kind == "collective":
         yield Evidence(standing.rank, _last_words(standing, cause.operation, result), "recorder")
     if standing.label is not None and standing.state == "alive":
-        yield Evidence(standing.rank, f"main thread {standing.label}: {standing.doing}", "proc")
+        fact = f"main thread {standing.label}: {standing.activity or ''}"
+        yield Evidence(standing.rank, fact, "proc")
 
 
 def _last_words(standing: Standing, operation: Operation, result: WorldResult) -> str:

@@ -77,7 +77,8 @@ def _is_on_its_way(cause: Cause, across: Iterable[Wait], late: Sequence[Standing
 
 
 def _connects(standing: Standing) -> bool:
-    return standing.label == "BLOCKED" and standing.doing.startswith("connect(")
+    activity = standing.activity
+    return standing.label == "BLOCKED" and activity is not None and activity.name == "connect"
 
 
 def _cut(cause: Cause, fault: Fault, across: Sequence[Wait], late: Sequence[Standing]) -> Cause:

@@ -109,7 +109,8 @@ def is_restless(seen: RankSnapshot) -> bool:
     last = seen.moves[-_LOOKS:]
     if sum(last) >= min(_MOVES, len(last)) and any(last[-_LATE_LOOKS:]):
         return True
-    is_short = seen.rests_s is not None and seen.rests_s <= _SHORT_S
+    ends_in_s = seen.activity.ends_in_s if seen.activity is not None else None
+    is_short = ends_in_s is not None and ends_in_s <= _SHORT_S
     starts = [now for was, now in pairwise((False, *seen.moves)) if now and not was]
     return is_short and len(starts) >= _MOVES
 
@@ -136,7 +137,7 @@ def _standing(
         known=(*last.recent, *(each for each in seen.operations if each not in last.recent)),
         entered=entered,
         label=seen.label,
-        doing=seen.doing,
+        activity=seen.activity,
         is_restless=facts.rank in restless,
         locks=seen.locks,
         is_lost=finding.outcome == "collateral" and finding.at_s is not None,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pytest_multihost.model.operation import FLIGHT_SCOPE, SOCKET_SCOPE, GroupKey, Operation
-from pytest_multihost.model.snapshot import Label
+from pytest_multihost.model.snapshot import Activity, Label
 
 State = Literal[
     "alive",  # in its test, or on its way to it or out of it
@@ -51,7 +51,7 @@ class Standing:
         known: All of its operations that are remembered, the pending ones among them.
         entered: For each group the sequence of the last collective that it entered.
         label: What its main thread was doing.
-        doing: The same in words.
+        activity: The same in detail.
         is_restless: Whether its main thread has been running, if only to wait again.
         locks: Ranks that hold a file lock which it waits for.
         is_lost: Whether its runtime gave up, for want of another rank.
@@ -66,7 +66,7 @@ class Standing:
     known: tuple[Operation, ...] = ()
     entered: Mapping[GroupKey, int] = field(default_factory=dict)
     label: Label | None = None
-    doing: str = ""
+    activity: Activity | None = None
     is_restless: bool = False
     locks: tuple[int, ...] = ()
     is_lost: bool = False

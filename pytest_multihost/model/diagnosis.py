@@ -67,11 +67,25 @@ class WaitsFor:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A fact and where it comes from."""
+    """A fact about a rank, and where it comes from.
+
+    Attributes:
+        rank: Whom it concerns.
+        fact: What is known: ``entered all_reduce #3``.
+        source: Who tells: ``recorder``, ``flight-recorder``, ``pytest``, ``proc``, ...
+        at_s: When that happened, in seconds from the world's start; None for a fact without a time
+            of its own.
+    """
 
     rank: int
-    claim: str
+    fact: str
     source: str
+    at_s: float | None = None
+
+    @property
+    def claim(self) -> str:
+        """The fact with its time, for the reader: ``entered all_reduce #3 at +0.62 s``."""
+        return self.fact if self.at_s is None else f"{self.fact} at +{self.at_s:.2f} s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,4 +122,6 @@ class Diagnosis:
         data = asdict(self)
         for each in data["waits_for"]:
             each["for"] = each.pop("for_")
+        for each, evidence in zip(data["evidence"], self.evidence, strict=True):
+            each["claim"] = evidence.claim
         return data

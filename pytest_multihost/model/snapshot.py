@@ -25,6 +25,41 @@ SnapshotReason = Literal["tick", "trouble", "end"]
 """Why the world was looked at: time had passed; a rank had raised or died; it is to be ended."""
 
 
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What a rank's main thread does at one instant, as far as the kernel tells.
+
+    Attributes:
+        name: The system call that it waits in, or ``sleep`` for any that waits for time alone; of a
+            thread that waits in none ``runs``, ``stopped`` and the like.
+        target: What the call is about: a path, a pipe, a socket, a child process.
+        ends_in_s: After how many seconds a timeout ends the wait; None where there is none, or
+            it is not known.
+        has_unknown_timeout: Whether the wait may have a timeout that could not be read.
+    """
+
+    name: str
+    target: str = ""
+    ends_in_s: float | None = None
+    has_unknown_timeout: bool = False
+
+    @property
+    def call(self) -> str:
+        """The call and what it is about: ``read(/data/ckpt)``."""
+        return f"{self.name}({self.target})" if self.target else self.name
+
+    @property
+    def until(self) -> str:
+        """When it ends by itself, to follow the call: `` until +2.5 s``; empty if it does not."""
+        if self.has_unknown_timeout:
+            return " for some time"
+        return "" if self.ends_in_s is None else f" until +{self.ends_in_s:.1f} s"
+
+    def __str__(self) -> str:
+        """Return all of it for the reader: ``epoll_wait until +2.5 s``."""
+        return f"{self.call}{self.until}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSnapshot:
     """One rank at one instant.
@@ -32,13 +67,12 @@ class RankSnapshot:
     Attributes:
         rank: Which.
         label: What its main thread is doing, None where nothing could be read.
-        doing: The same for the reader: ``read(/data/ckpt)``, ``clock_nanosleep until +600.2 s``.
+        activity: The same in detail, None where nothing could be read.
         operations: Its open operations.
         entered: Each of its groups with the sequence of the last collective that it entered there.
         locks: Ranks that hold a file lock which it waits for.
         has_moved: Whether its main thread has run since the last look, if only to wait again.
         moves: At the end: the same at each of the last looks, the oldest first, four a second.
-        rests_s: In how many seconds its wait ends by itself; None where it has no limit.
         holds_gil: Whether native code on its main thread is seen to hold the interpreter.
         native: Where native frames were read: those of the main thread, and of the one that tells
             of an operation.
@@ -46,13 +80,12 @@ class RankSnapshot:
 
     rank: int
     label: Label | None = None
-    doing: str = ""
+    activity: Activity | None = None
     operations: tuple[Operation, ...] = ()
     entered: tuple[tuple[GroupKey, int], ...] = ()
     locks: tuple[int, ...] = ()
     has_moved: bool = False
     moves: tuple[bool, ...] = ()
-    rests_s: float | None = None
     holds_gil: bool = False
     native: tuple[NativeThread, ...] = ()
 
@@ -98,5 +131,11 @@ def _rank(data: Mapping[str, Any]) -> RankSnapshot:
     native = tuple(
         NativeThread(each["thread"], tuple(each["symbols"])) for each in data.get("native", ())
     )
-    changed = {"entered": entered, "operations": operations, "native": native}
+    activity = Activity(**data["activity"]) if data["activity"] else None
+    changed = {
+        "entered": entered,
+        "operations": operations,
+        "native": native,
+        "activity": activity,
+    }
     return RankSnapshot(**{**data, **changed, "locks": tuple(data["locks"])})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_multihost.model.process import NEVER, Look, Thread
-from pytest_multihost.model.snapshot import Label
+from pytest_multihost.model.snapshot import Activity, Label
 from pytest_multihost.proof import system_calls as calls
 
 _BUSY = 0.5
@@ -15,8 +15,8 @@ _STOPPED = frozenset({"T", "t"})
 
 def label(
     before: Thread | None, now: Thread | None, *, at_s: float, elapsed_s: float = 0.0
-) -> tuple[Label, str]:
-    """Return what a thread does, and the same for the reader: ``read(/data/ckpt)``.
+) -> tuple[Label, Activity]:
+    """Return what a thread does, in one word and in detail.
 
     Args:
         before: What was seen of it last, if anything was.
@@ -25,14 +25,14 @@ def label(
         elapsed_s: How much earlier `before` was.
     """
     if now is None or now.state in _DEAD:
-        return "EXITED", "has ended"
+        return "EXITED", Activity("has ended")
     if now.state in _STOPPED:
-        return "STOPPED", "stopped" if now.state == "T" else "held by a tracer"
+        return "STOPPED", Activity("stopped" if now.state == "T" else "held by a tracer")
     if now.state == "D":
-        return "DISK", now.call or now.wchan
+        return "DISK", Activity(now.call or now.wchan)
     if is_running(before, now, elapsed_s):
-        return "RUNNING", "runs"
-    return _wait_label(now), describe_wait(now, at_s)
+        return "RUNNING", Activity("runs")
+    return _wait_label(now), activity_of(now, at_s)
 
 
 def is_running(before: Thread | None, now: Thread, elapsed_s: float) -> bool:
@@ -64,21 +64,17 @@ def _wait_label(thread: Thread) -> Label:
     return "IO" if is_file_access(thread) else "BLOCKED"
 
 
-def describe_wait(thread: Thread, at_s: float) -> str:
-    """Return a wait for the reader: ``epoll_wait until +2.5 s``, ``wait4(child 47: sleep)``."""
-    name = "sleep" if is_sleep(thread) else thread.call or thread.wchan or "waits"
-    about = f"({thread.target})" if thread.target else ""
-    return f"{name}{about}{until(thread.ends_s, at_s)}"
+def activity_of(thread: Thread, at_s: float) -> Activity:
+    """Return what a thread waits in, and until when, as seen from `at_s`."""
+    return Activity(
+        name="sleep" if is_sleep(thread) else thread.call or thread.wchan or "waits",
+        target=thread.target,
+        ends_in_s=None if thread.ends_s in {None, NEVER} else max(thread.ends_s - at_s, 0.0),
+        has_unknown_timeout=thread.ends_s is None,
+    )
 
 
-def until(ends_s: float | None, at_s: float) -> str:
-    """Return when a wait ends by itself, as seen from `at_s`; nothing for one that does not."""
-    if ends_s is None:
-        return " for some time"
-    return "" if ends_s == NEVER else f" until +{max(ends_s - at_s, 0.0):.1f} s"
-
-
-def main_labels(before: Look | None, now: Look) -> dict[int, tuple[Label, str]]:
+def main_labels(before: Look | None, now: Look) -> dict[int, tuple[Label, Activity]]:
     """Return what the main thread of each rank does."""
     earlier = before.ranks if before is not None else {}
     elapsed_s = now.at_s - before.at_s if before is not None else 0.0

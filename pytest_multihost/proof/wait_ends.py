@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from pytest_multihost.model.operation import Operation
-from pytest_multihost.model.process import NEVER, Descriptor, Process, Thread
+from pytest_multihost.model.process import Descriptor, Process, Thread
 from pytest_multihost.proof import system_calls as calls
-from pytest_multihost.proof.labels import describe_wait, is_file_access, is_sleep, until
+from pytest_multihost.proof.labels import activity_of, is_file_access, is_sleep
 from pytest_multihost.proof.snapshot import Snapshot
 from pytest_multihost.proof.socket_peers import describe_peer, is_severed, is_under_way
 from pytest_multihost.proof.thread_owners import has_gloo_timeout, is_own
@@ -168,7 +168,8 @@ class Window:
         if self._is_limited(thread):
             yield f"gives up {waited[-1].name}{self._until(thread)}"
         elif first.gives_up_s <= self.deadline_s:
-            yield f"gives up {first.name}{until(first.gives_up_s, self.now.kernel.at_s)}"
+            left_s = first.gives_up_s - self.now.kernel.at_s
+            yield f"gives up {first.name} until +{max(left_s, 0.0):.1f} s"
         elif any(each.is_own for each in waited) and not self._is_same(thread):
             yield f"wakes up in {waited[-1].name}, and may go another way"
 
@@ -303,11 +304,11 @@ class Window:
         return last is not None and last.wait_key == thread.wait_key
 
     def _describe(self, thread: Thread) -> str:
-        text = describe_wait(thread, self.now.kernel.at_s)
-        return text.replace("sleep", "sleeps", 1) if is_sleep(thread) else f"waits in {text}"
+        activity = activity_of(thread, self.now.kernel.at_s)
+        return f"sleeps{activity.until}" if is_sleep(thread) else f"waits in {activity}"
 
     def _until(self, thread: Thread) -> str:
-        return "" if thread.ends_s == NEVER else until(thread.ends_s, self.now.kernel.at_s)
+        return activity_of(thread, self.now.kernel.at_s).until
 
 
 def _same_operations(rank: int | None, tid: int, before: Snapshot, now: Snapshot) -> bool:

@@ -229,9 +229,8 @@ def _claims(diagnosis: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return equal pieces of evidence once, with the ranks that they hold for."""
     found: dict[tuple[str, str], list[int]] = {}
     for each in diagnosis["evidence"]:
-        claim = each["claim"].partition(" at +")[0]
-        found.setdefault((claim, each["source"]), []).append(each["rank"])
-    claims = [(f"{rank_set(ranks)}: {claim}", source) for (claim, source), ranks in found.items()]
+        found.setdefault((each["fact"], each["source"]), []).append(each["rank"])
+    claims = [(f"{rank_set(ranks)}: {fact}", source) for (fact, source), ranks in found.items()]
     return claims[:_MAX_CLAIMS]
 
 

@@ -150,7 +150,7 @@ def _seen(rank: int, told: Told) -> Json:
     """Return what a rank's main thread was seen to do at last."""
     last = told.result.snapshots[-1].ranks if told.result.snapshots else ()
     look = next((each for each in last if each.rank == rank and each.label), None)
-    return {} if look is None else {"seen": f"{look.label} {look.doing}".rstrip()}
+    return {} if look is None else {"seen": f"{look.label} {look.activity or ''}".rstrip()}
 
 
 def _last(facts: RankFacts, found: Sequence[Slice], told: Told) -> Slice | None:

@@ -21,8 +21,14 @@ from pytest_multihost.blame.partition_blame import severed
 from pytest_multihost.blame.rank_states import quick_standings
 from pytest_multihost.model.fault import disturbs_network
 from pytest_multihost.model.operation import Operation, Operations
-from pytest_multihost.model.process import NEVER, Look
-from pytest_multihost.model.snapshot import RankSnapshot, SnapshotReason, WorldSnapshot
+from pytest_multihost.model.process import Look
+from pytest_multihost.model.snapshot import (
+    Activity,
+    Label,
+    RankSnapshot,
+    SnapshotReason,
+    WorldSnapshot,
+)
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.outcome.rank_facts import RankFacts
 from pytest_multihost.proof.labels import lock_holders, main_labels
@@ -169,10 +175,10 @@ class Watchdog:
         """Return whom the others wait for, as of the last look: for the reader, no judgement."""
         if self._last is None or not self._looks:
             return None
-        doing = {each.rank: each.doing for each in self._looks[-1].ranks}
+        activities = {each.rank: each.activity for each in self._looks[-1].ranks}
         reachable = [each for each in facts if each.rank not in self.unreachable]
         pids = {each.rank: each.pid for each in reachable if each.pid is not None}
-        return find_awaited(_with(self._last, _gates(facts)).operations, doing, pids)
+        return find_awaited(_with(self._last, _gates(facts)).operations, activities, pids)
 
     def close(self, now: float, facts: Sequence[RankFacts]) -> Observations:
         """Look a last time, before the ranks are ended, and return everything."""
@@ -208,7 +214,7 @@ class Watchdog:
         labels = main_labels(before.kernel if before is not None else None, look)
         ranks = tuple(_seen(each, labels, moved) for each, _ in pages)
         if why == "end":
-            ranks = tuple(self._with_moves(each, look) for each in ranks)
+            ranks = tuple(self._with_moves(each) for each in ranks)
         else:
             self._moves.append(moved)
         blockers = self._seeker.search.blockers if self._seeker is not None else ()
@@ -216,14 +222,9 @@ class Watchdog:
         self._looks.append(snapshot)
         return self._note_progress(before, self._last, [last_s for _, last_s in pages], facts)
 
-    def _with_moves(self, seen: RankSnapshot, look: Look) -> RankSnapshot:
+    def _with_moves(self, seen: RankSnapshot) -> RankSnapshot:
         """Add what tells a rank that wakes up again and again from one in a long wait."""
-        process = look.ranks.get(seen.rank)
-        ends_s = process.main.ends_s if process is not None and process.main is not None else None
-        rests_s = None if ends_s in {None, NEVER} else ends_s - look.at_s
-        return replace(
-            seen, moves=tuple(seen.rank in each for each in self._moves), rests_s=rests_s
-        )
+        return replace(seen, moves=tuple(seen.rank in each for each in self._moves))
 
     def _moment(
         self, now: float, look: Look, pages: tuple[Operations, ...], facts: Sequence[RankFacts]
@@ -336,14 +337,14 @@ class Watchdog:
 
 def _seen(
     operations: Operations,
-    labels: Mapping[int, tuple[str, str]],
+    labels: Mapping[int, tuple[Label, Activity]],
     moved: frozenset[int],
 ) -> RankSnapshot:
-    label, doing = labels.get(operations.rank, (None, ""))
+    label, activity = labels.get(operations.rank, (None, None))
     return RankSnapshot(
         rank=operations.rank,
-        label=label,  # type: ignore[arg-type]
-        doing=doing,
+        label=label,
+        activity=activity,
         operations=operations.open,
         entered=tuple(operations.entered.items()),
         has_moved=operations.rank in moved,

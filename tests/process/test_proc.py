@@ -779,9 +779,9 @@ def test_a_glance_says_what_rank_0_does(
     outcomes: Mapping[str, Outcome], name: str, expected: tuple[str, str]
 ) -> None:
     """In one word, and for the reader."""
-    label, text = main_labels(None, outcomes[name].glance)[0]
+    label, activity = main_labels(None, outcomes[name].glance)[0]
     assert label == expected[0]
-    assert text.startswith(expected[1])
+    assert str(activity).startswith(expected[1])
 
 
 def test_it_is_seen_who_holds_a_file_lock(outcomes: Mapping[str, Outcome]) -> None:

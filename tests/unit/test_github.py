@@ -35,7 +35,7 @@ DIAGNOSIS = {
     "detected_after_s": 2.34,
     "summary": "rank 0 never reached all_reduce #3 (world group)",
     "evidence": [
-        {"rank": rank, "claim": f"entered all_reduce #3 at +0.{rank} s", "source": "recorder"}
+        {"rank": rank, "fact": "entered all_reduce #3", "at_s": rank / 10, "source": "recorder"}
         for rank in (1, 2, 3)
     ],
     "notes": [],

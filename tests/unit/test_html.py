@@ -21,7 +21,7 @@ from pytest_multihost.model.event import Event
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.snapshot import RankSnapshot, WorldSnapshot
+from pytest_multihost.model.snapshot import Activity, RankSnapshot, WorldSnapshot
 from pytest_multihost.model.stack import Frame, NativeThread, ThreadStack
 from pytest_multihost.model.verdict import Outcome
 from pytest_multihost.outcome.symptoms import Symptoms
@@ -67,12 +67,12 @@ def page_of(rank: int, name: str) -> Operations:
     return Operations(rank, tuple(own), {((0, 1, 2), 0, ""): len(own)})
 
 
-def seen(page: Operations, doing: str) -> RankSnapshot:
+def seen(page: Operations, activity: Activity) -> RankSnapshot:
     """Return the last look at a rank."""
     return RankSnapshot(
         rank=page.rank,
         label="SLEEPING" if page.rank == 1 else "BLOCKED",
-        doing=doing if page.rank == 1 else "futex",
+        activity=activity if page.rank == 1 else Activity("futex"),
         operations=page.open,
         entered=tuple(page.entered.items()),
     )
@@ -108,7 +108,7 @@ def world(word: str = "word", *, error: Mapping[str, Any] | None = None) -> Worl
     look = WorldSnapshot(
         at_s=STARTED_S + 2.6,
         why="end",
-        ranks=tuple(seen(page, f"read({word})") for page in pages),
+        ranks=tuple(seen(page, Activity("read", word)) for page in pages),
         blockers=(word,),
         lacking=(word,),
     )

@@ -7,6 +7,7 @@ import math
 import pytest
 
 from pytest_multihost.model.process import Look, Process, Thread
+from pytest_multihost.model.snapshot import Activity
 from pytest_multihost.proof.labels import label, lock_holders, main_labels
 from pytest_multihost.proof.system_calls import CALLS, timeout_of
 
@@ -42,7 +43,8 @@ def thread(call: str = "futex", **changes: object) -> Thread:
 )  # fmt: skip
 def test_a_thread_is_labelled(now: Thread | None, expected: tuple[str, str]) -> None:
     """One word, and a phrase."""
-    assert label(None, now, at_s=100.0) == expected
+    word, activity = label(None, now, at_s=100.0)
+    assert (word, str(activity)) == expected
 
 
 @pytest.mark.parametrize("target", ["socket:[5]", "anon_inode:[eventfd]"])
@@ -71,7 +73,7 @@ def test_main_threads_are_labelled_by_rank() -> None:
     child = Process(pid=9, rank=1, is_rank=False, threads=(thread(state="R"),))
     ranks = [Process(pid=rank, rank=rank, threads=(thread(),)) for rank in (0, 1)]
     found = main_labels(None, Look(at_s=0, processes=(*ranks, child)))
-    assert found == {0: ("BLOCKED", "futex"), 1: ("BLOCKED", "futex")}
+    assert found == dict.fromkeys((0, 1), ("BLOCKED", Activity("futex")))
 
 
 def test_holders_of_file_locks_are_named_by_rank() -> None:

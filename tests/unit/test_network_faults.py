@@ -30,6 +30,7 @@ from pytest_multihost.model.network import (
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.process import Descriptor, Look, Process, Thread
 from pytest_multihost.model.result import WorldResult
+from pytest_multihost.model.snapshot import Activity
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.nemesis.expression import parse_fault
 from pytest_multihost.nemesis.network import network_problems
@@ -360,8 +361,8 @@ KEY = Operation(
     name="store.get", kind="wait", group=(0, 1, 2, 3), sequence=1, detail="k", waited_s=1.0,
     since_s=1.0,
 )  # fmt: skip
-SLEEPS = {"label": "SLEEPING", "doing": "sleep(600)"}
-CONNECTS = {"label": "BLOCKED", "doing": "connect(socket:[7])"}
+SLEEPS = {"label": "SLEEPING", "activity": Activity("sleep")}
+CONNECTS = {"label": "BLOCKED", "activity": Activity("connect", "socket:[7]")}
 
 
 def test_all_in_one_operation_across_a_cut_is_the_cut_for_certain() -> None:

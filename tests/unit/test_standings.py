@@ -14,7 +14,7 @@ from pytest_multihost.model.event import Event
 from pytest_multihost.model.operation import FLIGHT_SCOPE, GroupKey, Operation, Operations
 from pytest_multihost.model.process import Look, Process, Thread
 from pytest_multihost.model.result import Ending, WorldResult
-from pytest_multihost.model.snapshot import RankSnapshot, WorldSnapshot
+from pytest_multihost.model.snapshot import Activity, RankSnapshot, WorldSnapshot
 from pytest_multihost.outcome.judge import judge
 from pytest_multihost.outcome.symptoms import Symptoms
 from pytest_multihost.testing import make_spec, well_behaved
@@ -22,10 +22,10 @@ from pytest_multihost.watch.probes.deep_probe import with_deep
 from pytest_multihost.watch.proof_search import still
 
 
-def ended(ending: Ending, *moves: bool, rests_s: float | None = None) -> bool:
+def ended(ending: Ending, *moves: bool, ends_in_s: float | None = None) -> bool:
     """Return whether a rank is restless that had moved, or not, at the last looks."""
     history = [Event(0.0, 0, step.kind, step.detail) for step in well_behaved(0, stays_in="call")]
-    seen = RankSnapshot(rank=0, moves=moves, rests_s=rests_s)
+    seen = RankSnapshot(rank=0, moves=moves, activity=Activity("read", ends_in_s=ends_in_s))
     result = WorldResult(
         spec=make_spec(1),
         launch="scripted",
@@ -61,19 +61,19 @@ def test_a_rank_that_wakes_up_each_second_is_restless(late: int) -> None:
 def test_a_rank_that_waits_two_seconds_again_and_again_is_restless(late: int) -> None:
     """It is seen to move at every eighth look, and its wait is a short one."""
     beats = [RAN, *[STOOD] * 7] * 4
-    assert ended("overrun", *beats[late : late + 24], rests_s=1.0)
+    assert ended("overrun", *beats[late : late + 24], ends_in_s=1.0)
 
 
-@pytest.mark.parametrize("rests_s", [None, 590.0])
-def test_a_rank_that_has_begun_a_long_wait_is_not_restless(rests_s: float | None) -> None:
+@pytest.mark.parametrize("ends_in_s", [None, 590.0])
+def test_a_rank_that_has_begun_a_long_wait_is_not_restless(ends_in_s: float | None) -> None:
     """It worked before that, on and off, and was seen to."""
     worked = [RAN, RAN, STOOD, RAN, RAN, STOOD, RAN]
-    assert not ended("overrun", *worked, *[STOOD] * 6, rests_s=rests_s)
+    assert not ended("overrun", *worked, *[STOOD] * 6, ends_in_s=ends_in_s)
 
 
 def test_a_rank_that_sleeps_once_after_its_work_is_not_restless() -> None:
     """A short wait that begins once is one wait."""
-    assert not ended("overrun", *[RAN] * 4, *[STOOD] * 12, rests_s=3.0)
+    assert not ended("overrun", *[RAN] * 4, *[STOOD] * 12, ends_in_s=3.0)
 
 
 @pytest.mark.parametrize("ending", ["settled", "proof", "mismatch", "stopped"])

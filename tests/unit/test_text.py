@@ -16,7 +16,7 @@ import pytest_multihost
 from pytest_multihost.blame.build_diagnosis import Telling, diagnose, informed
 from pytest_multihost.engine import Surroundings, run_world
 from pytest_multihost.model.operation import Operation, Operations
-from pytest_multihost.model.snapshot import RankSnapshot, WorldSnapshot
+from pytest_multihost.model.snapshot import Activity, RankSnapshot, WorldSnapshot
 from pytest_multihost.model.stack import Dump
 from pytest_multihost.outcome.judge import judge
 from pytest_multihost.outcome.symptoms import Symptoms
@@ -108,11 +108,11 @@ def story(
 
 
 def _seen(operations: Operations) -> RankSnapshot:
-    label, doing = ("SLEEPING", "sleep until +600 s") if not operations.open else ("BLOCKED", "")
+    sleeps = Activity("sleep", ends_in_s=600.0)
     return RankSnapshot(
         rank=operations.rank,
-        label=label,  # type: ignore[arg-type]
-        doing=doing,
+        label="BLOCKED" if operations.open else "SLEEPING",
+        activity=None if operations.open else sleeps,
         operations=operations.open,
         entered=tuple(operations.entered.items()),
     )

@@ -17,7 +17,7 @@ from pytest_multihost.model.event import Event
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.snapshot import RankSnapshot, WorldSnapshot
+from pytest_multihost.model.snapshot import Activity, RankSnapshot, WorldSnapshot
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import Frame
 from pytest_multihost.report.trace import trace_of, write_trace
@@ -285,16 +285,15 @@ def test_faults_are_moments_of_their_ranks() -> None:
 
 def test_what_was_seen_of_a_rank_at_last_is_told_where_it_was() -> None:
     """Its label, and what it was doing: of the culprit, and of who waits."""
-    doing = {0: ("SLEEPING", "sleep until +600 s"), 1: ("BLOCKED", "futex")}
-    looks = tuple(
-        RankSnapshot(rank=rank, label=label, doing=words)  # type: ignore[arg-type]
-        for rank, (label, words) in doing.items()
+    looks = (
+        RankSnapshot(rank=0, label="SLEEPING", activity=Activity("sleep", ends_in_s=600.0)),
+        RankSnapshot(rank=1, label="BLOCKED", activity=Activity("futex")),
     )
     snapshot = WorldSnapshot(at_s=START + 3.9, why="tick", ranks=looks)
     seen = world(LATE, snapshots=(snapshot,))
     trace = trace_of(seen, straggler(1, 2, operation=ALL_REDUCE), root=ROOT)
     told = {each["args"].get("seen"): each["cat"] for each in events(trace, "X")}
-    assert told["SLEEPING sleep until +600 s"] == "culprit"
+    assert told["SLEEPING sleep until +600.0 s"] == "culprit"
     assert told["BLOCKED futex"] == "open operation"
 
 

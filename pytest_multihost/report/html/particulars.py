@@ -9,7 +9,7 @@ from typing import Any
 from pytest_multihost.blame.summary import operation_words
 from pytest_multihost.model.diagnosis import Evidence
 from pytest_multihost.model.rank_set import rank_set
-from pytest_multihost.model.snapshot import WorldSnapshot
+from pytest_multihost.model.snapshot import Activity, WorldSnapshot
 from pytest_multihost.outcome.fault_firings import firings
 from pytest_multihost.report.html.markup import Content, Markup, element
 from pytest_multihost.report.html.story import Story
@@ -28,7 +28,7 @@ def evidence(story: Story) -> Markup | None:
         return None
     claims: dict[tuple[str, str], list[Evidence]] = {}
     for each in story.diagnosis.evidence:
-        claims.setdefault((each.claim.partition(" at +")[0], each.source), []).append(each)
+        claims.setdefault((each.fact, each.source), []).append(each)
     last = story.result.snapshots[-1] if story.result.snapshots else None
     return element(
         "section",
@@ -42,7 +42,7 @@ def evidence(story: Story) -> Markup | None:
 
 
 def _claim(claim: str, source: str, told: Sequence[Evidence]) -> Markup:
-    moments = [each.claim.partition(" at ")[2] for each in told if " at +" in each.claim]
+    moments = [f"+{each.at_s:.2f} s" for each in told if each.at_s is not None]
     when = f" at {', '.join(moments[:_MAX_MOMENTS])}{', …' if len(moments) > _MAX_MOMENTS else ''}"
     return element(
         "li",
@@ -113,7 +113,7 @@ def _rank_row(told: Mapping[str, Any], story: Story) -> Markup:
         element("th", rank, scope="row"),
         element("td", told["outcome"].replace("_", " ")),
         element("td", told["phase"]),
-        element("td", _seen_as(told, seen.doing if seen else "")),
+        element("td", _seen_as(told, seen.activity if seen else None)),
         element("td", ", ".join(operation_words(each, story.result) for each in waited[:2])),
         element("td", f"{told['cpu_s']:.1f} s", class_="number"),
         element("td", f"{told['peak_rss_bytes'] / _MIB:.0f} MiB", class_="number"),
@@ -123,9 +123,10 @@ def _rank_row(told: Mapping[str, Any], story: Story) -> Markup:
     )
 
 
-def _seen_as(told: Mapping[str, Any], doing: str) -> Content:
+def _seen_as(told: Mapping[str, Any], activity: Activity | None) -> Content:
     label = (told["label"] or "").lower()
-    return [element("span", label, class_="state"), " ", element("code", doing) if doing else None]
+    doing = element("code", str(activity)) if activity is not None else None
+    return [element("span", label, class_="state"), " ", doing]
 
 
 def _exit(told: Mapping[str, Any]) -> str:

@@ -93,8 +93,8 @@ def _evidence(diagnosis: Diagnosis) -> list[str]:
     """Return equal claims once, with the ranks they hold for."""
     claims: dict[tuple[str, str], list[int]] = {}
     for each in diagnosis.evidence:
-        claim = each.claim.partition(" at +")[0]  # the moment of each rank is in the verdict
-        claims.setdefault((claim, each.source), []).append(each.rank)
+        # without its time: that of each rank is in the verdict
+        claims.setdefault((each.fact, each.source), []).append(each.rank)
     lines = [f"{rank_set(ranks)}: {claim} ({source})" for (claim, source), ranks in claims.items()]
     more = len(lines) - _MAX_EVIDENCE
     return lines if more <= 0 else [*lines[:_MAX_EVIDENCE], f"and {more} more in verdict.json"]
@@ -216,7 +216,7 @@ def doing(outcome: str, seen: RankSnapshot | None, result: WorldResult) -> tuple
         return "waiting", f"in {operation_words(operation, result)}".removesuffix(" (world group)")
     if outcome == "collateral":
         return outcome, ""
-    return (seen.label or "hung").lower(), seen.doing
+    return (seen.label or "hung").lower(), str(seen.activity or "")
 
 
 def _telling_one(operations: Sequence[Operation]) -> Operation | None:

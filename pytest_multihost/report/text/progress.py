@@ -24,8 +24,8 @@ def awaited_text(seconds: float, awaited: Awaited, *, for_s: float, where: Frame
         for_s: How long they have been waited for.
         where: The line in which the first one is, where that is known.
     """
-    wait = awaited.doing.partition(" until ")[0]  # the line is short
-    doing = f": {wait}" if wait else ""
+    # Without its timeout: the line is short.
+    doing = f": {awaited.activity.call}" if awaited.activity is not None else ""
     place = f" at {PurePath(where.file).name}:{where.line}" if where is not None else ""
     who = rank_set(awaited.ranks)
     return f"{seconds:.0f} s: waiting for {who}{doing}{place} for {for_s:.0f} s"
