@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_multihost.blame.add_stacks import with_stacks
-from pytest_multihost.launch.exchange import Answers, Exchange
-from pytest_multihost.launch.protocol import CALM, Launcher, RunningWorld, fault_index
-from pytest_multihost.launch.wire.frame import Frame
+from pytest_multihost.launch.harness_collectives import Answers, HarnessCollectives
+from pytest_multihost.launch.interface import CALM, Launcher, RunningWorld, fault_index
+from pytest_multihost.launch.wire.framing import Frame
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.fault import disturbs_network
@@ -140,7 +140,7 @@ class _Course:
     def run(self) -> tuple[Ending, str | None]:
         """Start the ranks, follow them to the end, and return why it ended."""
         self.facts = [RankFacts(rank) for rank in range(self.spec.size)]
-        exchange = Exchange(self.spec.size)
+        exchange = HarnessCollectives(self.spec.size)
         world = self.around.launcher.start(
             self.spec, directory=self.around.directory, scratch=self.around.scratch
         )
@@ -159,7 +159,9 @@ class _Course:
         self._end(world)
         return ending
 
-    def _follow(self, world: RunningWorld, exchange: Exchange) -> tuple[Ending, str | None]:
+    def _follow(
+        self, world: RunningWorld, exchange: HarnessCollectives
+    ) -> tuple[Ending, str | None]:
         told: Sequence[Event] = ()
         while True:
             now = self.around.clock.now()
@@ -219,7 +221,7 @@ class _Course:
         if before is None and _trouble_s(self.facts[event.rank]) is not None:
             self.around.watch.note_failure(self.around.clock.now(), self.facts)
 
-    def _open_gates(self, world: RunningWorld, exchange: Exchange) -> None:
+    def _open_gates(self, world: RunningWorld, exchange: HarnessCollectives) -> None:
         """Open each gate when all ranks stand before it."""
         now = self.around.clock.now()
         if all(each.ready_s is not None for each in self.facts):
@@ -318,7 +320,7 @@ def _trouble_or_zero(facts: RankFacts) -> float:
     return _trouble_s(facts) or 0.0
 
 
-def _answers(exchange: Exchange, event: Event, facts: RankFacts) -> Answers:
+def _answers(exchange: HarnessCollectives, event: Event, facts: RankFacts) -> Answers:
     """Return what ranks are to be told because of `event`."""
     if event.kind == "exchange":
         return exchange.enter(event.rank, event.detail, event.payload)

@@ -23,8 +23,8 @@ from pathlib import Path
 from signal import SIGTERM
 from typing import Any, Literal, Self
 
-from pytest_multihost.launch.protocol import CALM, DumpKind, Ending
-from pytest_multihost.launch.wire.frame import Frame
+from pytest_multihost.launch.interface import CALM, DumpKind, Ending
+from pytest_multihost.launch.wire.framing import Frame
 from pytest_multihost.model.event import Event, EventKind
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import Dump, ThreadStack

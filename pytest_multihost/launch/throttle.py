@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
-def place_count() -> int:
+def permit_count() -> int:
     """Return how many ranks may run at once: they wait more than they compute."""
     return max(8, 2 * (os.cpu_count() or 1))
 

@@ -74,9 +74,9 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
         calm_down(task, config)
     elif is_attached(config):
-        from pytest_multihost.pytest_plugin.attach.plugin import take_place
+        from pytest_multihost.pytest_plugin.attach.plugin import read_role
 
-        take_place(config)
+        read_role(config)
 
 
 def pytest_configure(config: pytest.Config) -> None:

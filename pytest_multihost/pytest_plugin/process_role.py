@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pytest_multihost.backends.backend import Backend
-    from pytest_multihost.launch.wire.frame import Channel
+    from pytest_multihost.launch.wire.framing import Channel
     from pytest_multihost.model.spec import RankSpec
 
 

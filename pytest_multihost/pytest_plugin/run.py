@@ -19,8 +19,8 @@ from pytest_multihost.blame.build_diagnosis import Telling
 from pytest_multihost.blame.judge_world import judge_world
 from pytest_multihost.engine import Surroundings, run_world
 from pytest_multihost.launch.docker.launcher import ContainerLauncher
-from pytest_multihost.launch.ladder import Ladder
-from pytest_multihost.launch.throttle import place_count, places
+from pytest_multihost.launch.fallback import FallbackLauncher
+from pytest_multihost.launch.throttle import permit_count, places
 from pytest_multihost.model.diagnosis import Diagnosis
 from pytest_multihost.model.errors import SettingError
 from pytest_multihost.model.fault import Fault
@@ -104,7 +104,7 @@ class _Opened:
     """What a run has once it is known that there are multihost tests."""
 
     launching: Launching
-    ladders: dict[Need, Ladder | ContainerLauncher]
+    ladders: dict[Need, FallbackLauncher | ContainerLauncher]
     folder: RunFolder
 
 
@@ -167,7 +167,7 @@ class Run:
         for plan in self.plans.values():
             self._ladder(plan)
 
-    def _ladder(self, plan: Plan) -> Ladder | ContainerLauncher:
+    def _ladder(self, plan: Plan) -> FallbackLauncher | ContainerLauncher:
         """Return the launcher for tests with the plan's needs, started."""
         opened = self._get_opened()
         launch = self.tally.defaults.launch
@@ -283,7 +283,7 @@ class Run:
         if not hasattr(self.config, "workerinput"):
             return nullcontext()
         folder = self._get_opened().folder.path / "places"
-        return places(folder, size, count=place_count())
+        return places(folder, size, count=permit_count())
 
     def _write(
         self,

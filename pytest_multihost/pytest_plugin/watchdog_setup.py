@@ -14,13 +14,13 @@ import pytest
 
 from pytest_multihost.launch.attach.world import AttachedWorld
 from pytest_multihost.launch.docker.world import JoinedWorld
-from pytest_multihost.launch.protocol import Launcher, RunningWorld
-from pytest_multihost.launch.server.world import LaunchedWorld
+from pytest_multihost.launch.interface import Launcher, RunningWorld
+from pytest_multihost.launch.server.world import ServerWorld
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import Dump
 from pytest_multihost.nemesis.aftermath import heal_files
 from pytest_multihost.outcome.rank_facts import RankFacts
-from pytest_multihost.pytest_plugin.attach.observer import watch_far
+from pytest_multihost.pytest_plugin.attach.remote_snapshots import watch_remote_ranks
 from pytest_multihost.pytest_plugin.options import Defaults
 from pytest_multihost.pytest_plugin.results.live import write_through
 from pytest_multihost.pytest_plugin.results.tally import PytestMultihostWarning
@@ -71,16 +71,16 @@ class Watched:
     def start(self, spec: WorldSpec, *, directory: Path, scratch: Path) -> RunningWorld:
         """Start a world."""
         world = self.launcher.start(spec, directory=directory, scratch=scratch)
-        if isinstance(world, LaunchedWorld | JoinedWorld):
+        if isinstance(world, ServerWorld | JoinedWorld):
             self.watchdog.harness = replace(self.watchdog.harness, tables=world.tables)
-        if isinstance(world, LaunchedWorld):
+        if isinstance(world, ServerWorld):
             self.watchdog.harness = replace(
                 self.watchdog.harness,
                 reaper=world.server.pid,
                 beside=frozenset(filter(None, [world.forked.header.get("warden")])),
             )
         if isinstance(world, AttachedWorld):
-            watch_far(self.watchdog, world)
+            watch_remote_ranks(self.watchdog, world)
         if isinstance(world, JoinedWorld):  # servers that are no children of ours
             harness = self.watchdog.harness
             self.watchdog.harness = replace(harness, idle=harness.idle | world.servers)

@@ -22,7 +22,7 @@ from warnings import WarningMessage
 import pytest
 
 from pytest_multihost.backends.backend import Backend
-from pytest_multihost.launch.wire.frame import Channel
+from pytest_multihost.launch.wire.framing import Channel
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.nemesis.registry import by_name
 from pytest_multihost.pytest_private import runtestprotocol, set_base_temp, xfail_in_force

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_multihost.launch.wire.frame import Channel
+from pytest_multihost.launch.wire.framing import Channel
 from pytest_multihost.rank.clock import now
 
 

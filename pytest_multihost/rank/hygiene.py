@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pytest_multihost.launch.protocol import dump_signal
+from pytest_multihost.launch.interface import dump_signal
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.rank.environment import foreign_variables, rank_variables
 from pytest_multihost.rank.tasks import answer_for_tasks

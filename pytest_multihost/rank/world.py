@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from pytest_multihost.backends.backend import Backend
-from pytest_multihost.launch.exchange import split
-from pytest_multihost.launch.wire.frame import Channel, Frame
+from pytest_multihost.launch.harness_collectives import split
+from pytest_multihost.launch.wire.framing import Channel, Frame
 from pytest_multihost.model.errors import NoWorldError, WorldBrokenError
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.rank.clock import now

@@ -14,8 +14,8 @@ import pytest
 
 from pytest_multihost.launch.docker.containers import is_orphaned, outermost
 from pytest_multihost.launch.docker.world import JoinedWorld
-from pytest_multihost.launch.protocol import Ending
-from pytest_multihost.launch.wire.frame import Frame
+from pytest_multihost.launch.interface import Ending
+from pytest_multihost.launch.wire.framing import Frame
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.event import Event
 from pytest_multihost.pytest_plugin.launching.container_launcher import _CARRIED

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_multihost.engine import TERM_GRACE_S
-from pytest_multihost.launch.protocol import Ending
+from pytest_multihost.launch.interface import Ending
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.event import Event
 from pytest_multihost.outcome.rank_facts import RankFacts, fold

@@ -278,7 +278,7 @@ from functools import partial
 from pathlib import Path
 
 from pytest_multihost.launch.server.launcher import ServerLauncher
-from pytest_multihost.launch.server.start import fork_server
+from pytest_multihost.launch.server.start_server import fork_server
 from pytest_multihost.testing import make_spec
 
 def live(spec, channel):

@@ -18,44 +18,49 @@ from types import FrameType
 
 import pytest
 
-from pytest_multihost.launch.attach.files import pack, write_files
+from pytest_multihost.launch.attach.file_transfer import pack, write_files
 from pytest_multihost.launch.attach.handshake import (
-    Meeting,
+    Handshake,
     Opener,
     RefusedError,
     Sealer,
     greeting,
-    is_proven,
     new_nonce,
+    proof_is_valid,
     read_greeting,
 )
-from pytest_multihost.launch.attach.launcher_env import Place
-from pytest_multihost.launch.attach.rendezvous import find_point, given_secret, letter_path, listen
-from pytest_multihost.launch.attach.stream import Party, SealedStream, undisturbed
-from pytest_multihost.launch.attach.world import share_out
-from pytest_multihost.launch.wire.frame import Frame
+from pytest_multihost.launch.attach.launcher_env import Membership
+from pytest_multihost.launch.attach.rendezvous import (
+    find_rendezvous,
+    given_secret,
+    listen,
+    rendezvous_path,
+)
+from pytest_multihost.launch.attach.stream import AuthenticatedStream, Peer, signals_deferred
+from pytest_multihost.launch.attach.world import assign_ranks
+from pytest_multihost.launch.wire.framing import Frame
 from pytest_multihost.model.errors import LaunchError, SettingError
 
 SECRET = b"correct horse battery staple"
-MEETING = Meeting(challenge="one", answer="two", rank=1, size=2)
+MEETING = Handshake(challenge="one", answer="two", rank=1, size=2)
 KEY = MEETING.key(SECRET, "agent")
 
 
 @pytest.fixture
-def pair() -> Iterator[tuple[SealedStream, SealedStream]]:
+def pair() -> Iterator[tuple[AuthenticatedStream, AuthenticatedStream]]:
     """Both ends of a sealed connection: the controller's and the agent's."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         yield (
-            SealedStream.between(ours, MEETING, SECRET, sender="controller"),
-            SealedStream.between(theirs, MEETING, SECRET, sender="agent"),
+            AuthenticatedStream.between(ours, MEETING, SECRET, sender="controller"),
+            AuthenticatedStream.between(theirs, MEETING, SECRET, sender="agent"),
         )
 
 
 def test_who_knows_the_secret_can_prove_it() -> None:
     """Without sending it."""
     proof = MEETING.proof(SECRET)
-    assert is_proven(MEETING, SECRET, proof)
+    assert proof_is_valid(MEETING, SECRET, proof)
     assert SECRET.hex() not in proof
 
 
@@ -70,13 +75,13 @@ def test_who_knows_the_secret_can_prove_it() -> None:
 )
 def test_a_proof_is_good_for_one_meeting_alone(other) -> None:
     """One that was recorded is worth nothing for another challenge, rank or size."""
-    assert not is_proven(replace(MEETING, **other), SECRET, MEETING.proof(SECRET))
+    assert not proof_is_valid(replace(MEETING, **other), SECRET, MEETING.proof(SECRET))
 
 
 @pytest.mark.parametrize("proof", [None, "", "0" * 64, 17, "ü"])
 def test_anything_else_proves_nothing(proof) -> None:
     """Whatever type it has."""
-    assert not is_proven(MEETING, SECRET, proof)
+    assert not proof_is_valid(MEETING, SECRET, proof)
 
 
 def test_numbers_that_are_used_once_differ() -> None:
@@ -206,13 +211,13 @@ def test_a_stream_ends_at_the_first_frame_that_is_not_ours(pair) -> None:
 def test_an_answer_is_found_among_what_else_has_come(pair) -> None:
     """And that is kept in its order."""
     ours, theirs = pair
-    party = Party(1, ours, {"pid": 7, "host": "b"})
-    number = party.request({"kind": "probe"})
+    peer = Peer(1, ours, {"pid": 7, "host": "b"})
+    number = peer.request({"kind": "probe"})
     theirs.send({"kind": "event", "n": 1})
     theirs.send({"kind": "answer", "answers": number, "text": "yes"})
     theirs.send({"kind": "event", "n": 2})
-    assert party.answer(number, within_s=5).header["text"] == "yes"
-    kept = [*party.backlog, *party.stream.receive()]
+    assert peer.answer(number, within_s=5).header["text"] == "yes"
+    kept = [*peer.backlog, *peer.stream.receive()]
     assert [frame.header["n"] for frame in kept] == [1, 2]
 
 
@@ -220,11 +225,11 @@ def test_an_answer_is_found_among_what_else_has_come(pair) -> None:
 def test_who_does_not_answer_is_named(pair, closes: bool) -> None:
     """Gone, or only silent."""
     ours, theirs = pair
-    party = Party(3, ours, {"pid": 7, "host": "b"})
+    peer = Peer(3, ours, {"pid": 7, "host": "b"})
     if closes:
         theirs.close()
     with pytest.raises(LaunchError) as found:
-        party.ask({"kind": "probe"}, within_s=0.2)
+        peer.ask({"kind": "probe"}, within_s=0.2)
     assert found.value.happened == "rank 3's process (pid 7 on b) is gone"
     assert found.value.seen == (
         "it closed the connection" if closes else "it has not answered for 0.2 s"
@@ -289,7 +294,7 @@ def test_a_signal_in_the_middle_of_a_frame_sends_nothing_twice(pair) -> None:
             with contextlib.suppress(KeyboardInterrupt):
                 one.send({"kind": "n"}, bytes(500))
                 sent += 1
-            with contextlib.suppress(KeyboardInterrupt), undisturbed():
+            with contextlib.suppress(KeyboardInterrupt), signals_deferred():
                 found += len(other.receive())
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -304,45 +309,45 @@ def test_a_signal_in_the_middle_of_a_frame_sends_nothing_twice(pair) -> None:
 # The secret, and where it lies
 
 
-def place(**changes: object) -> Place:
-    """Return rank 0's place in a run on this machine."""
+def membership(**changes: object) -> Membership:
+    """Return rank 0's membership in a run on this machine."""
     about = {"rank": 0, "size": 2, "source": "test", "job": "1", "is_one_machine": True}
-    return Place(**{**about, **changes})
+    return Membership(**{**about, **changes})
 
 
 def test_rank_0_leaves_a_letter_that_only_its_user_can_read(tmp_path: Path) -> None:
     """With a new secret and where it listens; the others find both."""
-    letter = letter_path(tmp_path / "new", place())
-    stream, secret = listen(place(), None, letter)
-    point = find_point(place(rank=1), None, letter)
+    rendezvous_file = rendezvous_path(tmp_path / "new", membership())
+    stream, secret = listen(membership(), None, rendezvous_file)
+    point = find_rendezvous(membership(rank=1), None, rendezvous_file)
     assert point is not None
     assert point.secret == secret
     assert point.addresses == (stream.getsockname(),)
-    assert letter.stat().st_mode & 0o077 == 0
+    assert rendezvous_file.stat().st_mode & 0o077 == 0
     stream.close()
 
 
 def test_a_letter_that_others_could_have_written_is_refused(tmp_path: Path) -> None:
     """Or read: its secret is none."""
-    letter = letter_path(tmp_path, place())
-    listen(place(), None, letter)[0].close()
-    letter.chmod(0o644)
+    rendezvous_file = rendezvous_path(tmp_path, membership())
+    listen(membership(), None, rendezvous_file)[0].close()
+    rendezvous_file.chmod(0o644)
     with pytest.raises(SettingError, match="others than its user may read or write it"):
-        find_point(place(rank=1), None, letter)
+        find_rendezvous(membership(rank=1), None, rendezvous_file)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"secret": "zz"}', '{"addresses": []}'])
 def test_a_letter_that_makes_no_sense_is_waited_out(tmp_path: Path, text: str) -> None:
     """A run that was killed may have left it; rank 0 writes a new one."""
-    letter = letter_path(tmp_path, place())
-    letter.touch(0o600)
-    letter.write_text(text)
-    assert find_point(place(rank=1), None, letter) is None
+    rendezvous_file = rendezvous_path(tmp_path, membership())
+    rendezvous_file.touch(0o600)
+    rendezvous_file.write_text(text)
+    assert find_rendezvous(membership(rank=1), None, rendezvous_file) is None
 
 
 def test_runs_of_different_names_do_not_meet(tmp_path: Path) -> None:
-    """Each has a letter of its own."""
-    assert letter_path(tmp_path, place()) != letter_path(tmp_path, place(job="2"))
+    """Each has a rendezvous file of its own."""
+    assert rendezvous_path(tmp_path, membership()) != rendezvous_path(tmp_path, membership(job="2"))
 
 
 def test_a_secret_is_taken_from_the_environment_or_a_private_file(tmp_path: Path) -> None:
@@ -365,7 +370,7 @@ def test_a_secret_is_taken_from_the_environment_or_a_private_file(tmp_path: Path
 def test_a_secret_without_an_address_is_not_enough(tmp_path: Path) -> None:
     """Open MPI does not tell where rank 0 is."""
     with pytest.raises(SettingError, match="does not tell where rank 0 is"):
-        listen(place(), SECRET, tmp_path / "letter")
+        listen(membership(), SECRET, tmp_path / "file")
 
 
 def test_an_address_that_is_taken_is_named(tmp_path: Path) -> None:
@@ -373,7 +378,7 @@ def test_an_address_that_is_taken_is_named(tmp_path: Path) -> None:
     taken = socket.create_server(("127.0.0.1", 0))
     port = taken.getsockname()[1]
     with pytest.raises(LaunchError, match="cannot listen") as found:
-        listen(place(host="127.0.0.1", port=port), SECRET, tmp_path / "letter")
+        listen(membership(host="127.0.0.1", port=port), SECRET, tmp_path / "file")
     assert f"127.0.0.1:{port}: Address already in use" in found.value.seen
     taken.close()
 
@@ -392,7 +397,7 @@ def test_an_address_that_is_taken_is_named(tmp_path: Path) -> None:
 )
 def test_ranks_are_shared_out_in_rows(size, processes, shares) -> None:
     """Rank 0 always with the controller, which holds the world's ports."""
-    assert share_out(size, processes) == shares
+    assert assign_ranks(size, processes) == shares
 
 
 def test_files_travel_in_a_frame(tmp_path: Path) -> None:

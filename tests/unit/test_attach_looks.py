@@ -11,8 +11,13 @@ import pytest
 from pytest_multihost.model.process import NEVER, Descriptor, Look, Process, Thread
 from pytest_multihost.proof.prove import blockers
 from pytest_multihost.proof.snapshot import Snapshot
-from pytest_multihost.pytest_plugin.attach.items import first_difference
-from pytest_multihost.pytest_plugin.attach.merge import Elsewhere, from_json, join, to_json
+from pytest_multihost.pytest_plugin.attach.collected_tests import first_difference
+from pytest_multihost.pytest_plugin.attach.merge_snapshots import (
+    RemoteSnapshot,
+    from_json,
+    merge_snapshots,
+    to_json,
+)
 from pytest_multihost.watch.slots import SlotPage, read_slots, shift
 
 PID = 50
@@ -44,8 +49,8 @@ THEIRS = look(waiting(1, connection("10.0.0.2:9", "10.0.0.1:7")), at_s=1010.0)
 
 def joined(mine: Look = MINE, theirs: Look = THEIRS, **changes: object) -> Look:
     """Return both machines' looks as one."""
-    other = Elsewhere(**{"number": 1, "look": theirs, "offset_s": -1000.0, **changes})
-    return join(mine, [other], machine="here")
+    other = RemoteSnapshot(**{"number": 1, "look": theirs, "offset_s": -1000.0, **changes})
+    return merge_snapshots(mine, [other], machine="here")
 
 
 def test_a_look_travels() -> None:

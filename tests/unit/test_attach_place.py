@@ -1,10 +1,15 @@
-"""The place of a process in an attached run, from the variables of every launcher."""
+"""The membership of a process in an attached run, from the variables of every launcher."""
 
 from __future__ import annotations
 
 import pytest
 
-from pytest_multihost.launch.attach.launcher_env import Place, first_node, parse_address, read_place
+from pytest_multihost.launch.attach.launcher_env import (
+    Membership,
+    first_node,
+    parse_address,
+    read_membership,
+)
 from pytest_multihost.model.errors import SettingError
 
 TORCHRUN = {
@@ -57,9 +62,9 @@ OURS = {
 )
 def test_each_launcher_is_understood(environment, source, rank, size, host, is_one_machine) -> None:
     """Rank, size, where rank 0 is, and whether that is a machine of ours."""
-    place = read_place(environment)
-    assert (place.source, place.rank, place.size) == (source, rank, size)
-    assert (place.host, place.is_one_machine) == (host, is_one_machine)
+    membership = read_membership(environment)
+    assert (membership.source, membership.rank, membership.size) == (source, rank, size)
+    assert (membership.host, membership.is_one_machine) == (host, is_one_machine)
 
 
 @pytest.mark.parametrize(
@@ -73,14 +78,14 @@ def test_each_launcher_is_understood(environment, source, rank, size, host, is_o
 )
 def test_of_nested_launchers_the_innermost_counts(inner, outer, source) -> None:
     """What the outer one has told is about something else."""
-    assert read_place(outer | inner).source == source
+    assert read_membership(outer | inner).source == source
 
 
 def test_two_launchers_that_disagree_are_a_contradiction() -> None:
     """Nobody guesses: the message holds what each has said, and the way out."""
     plain = {"RANK": "0", "WORLD_SIZE": "2"}
     with pytest.raises(SettingError) as found:
-        read_place(plain | OPEN_MPI)
+        read_membership(plain | OPEN_MPI)
     assert "RANK=0 of WORLD_SIZE=2; OMPI_COMM_WORLD_RANK=1 of OMPI_COMM_WORLD_SIZE=2" in str(
         found.value
     )
@@ -89,7 +94,7 @@ def test_two_launchers_that_disagree_are_a_contradiction() -> None:
 
 def test_plain_variables_that_agree_with_a_launcher_are_none() -> None:
     """A script that copies its launcher's rank into RANK is common."""
-    assert read_place({"RANK": "1", "WORLD_SIZE": "2"} | OPEN_MPI).rank == 1
+    assert read_membership({"RANK": "1", "WORLD_SIZE": "2"} | OPEN_MPI).rank == 1
 
 
 @pytest.mark.parametrize(
@@ -110,22 +115,22 @@ def test_plain_variables_that_agree_with_a_launcher_are_none() -> None:
 def test_what_cannot_be_understood_is_said_by_name(environment, words) -> None:
     """The variable, and what is wrong with it."""
     with pytest.raises(SettingError) as found:
-        read_place(environment)
+        read_membership(environment)
     assert words in str(found.value)
 
 
 def test_an_address_can_be_added_to_what_a_launcher_says() -> None:
     """Open MPI does not tell where rank 0 is."""
-    place = read_place(OPEN_MPI | {"PYTEST_MULTIHOST_ADDRESS": "[fd00::2]:9000"})
-    assert place.addresses == (("fd00::2", 9000),)
-    assert place.source == "Open MPI"
+    membership = read_membership(OPEN_MPI | {"PYTEST_MULTIHOST_ADDRESS": "[fd00::2]:9000"})
+    assert membership.addresses == (("fd00::2", 9000),)
+    assert membership.source == "Open MPI"
 
 
 def test_all_processes_of_a_run_try_the_same_ports_and_no_other_run_does() -> None:
     """The launcher's own store has MASTER_PORT, so ports are drawn from the run's name."""
-    mine = read_place(TORCHRUN).addresses
-    assert mine == read_place(TORCHRUN | {"RANK": "0"}).addresses
-    assert mine != read_place(TORCHRUN | {"MASTER_PORT": "29501"}).addresses
+    mine = read_membership(TORCHRUN).addresses
+    assert mine == read_membership(TORCHRUN | {"RANK": "0"}).addresses
+    assert mine != read_membership(TORCHRUN | {"MASTER_PORT": "29501"}).addresses
     assert len({port for _, port in mine}) > 1
     assert all(20_000 <= port < 30_000 for _, port in mine)
 
@@ -147,7 +152,7 @@ def test_the_first_of_slurms_nodes_is_found(nodes, first) -> None:
 
 def test_a_run_of_one_process_is_on_one_machine() -> None:
     """Whatever else is not known."""
-    assert read_place({"RANK": "0", "WORLD_SIZE": "1"}).is_one_machine
+    assert read_membership({"RANK": "0", "WORLD_SIZE": "1"}).is_one_machine
 
 
 def test_an_address_without_a_port_is_none() -> None:
@@ -158,6 +163,6 @@ def test_an_address_without_a_port_is_none() -> None:
 
 def test_rank_0_is_the_controller() -> None:
     """And nobody else."""
-    place = Place(rank=0, size=2, source="", job="")
-    assert place.is_controller
-    assert not read_place(TORCHRUN).is_controller
+    membership = Membership(rank=0, size=2, source="", job="")
+    assert membership.is_controller
+    assert not read_membership(TORCHRUN).is_controller

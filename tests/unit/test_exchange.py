@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.launch.exchange import Answers, Exchange, split
+from pytest_multihost.launch.harness_collectives import Answers, HarnessCollectives, split
 
 
-def enter(exchange: Exchange, rank: int, name: str = "x", **header: Any) -> Answers:  # noqa: ANN401
+def enter(exchange: HarnessCollectives, rank: int, name: str = "x", **header: Any) -> Answers:  # noqa: ANN401
     """Have a rank enter a barrier, or what `header` says."""
     payload = header.pop("payload", b"")
     plain = {"operation": "barrier", "name": name, "nth": 0, "alone": True}
@@ -24,7 +24,7 @@ def errors(answers: Answers) -> dict[int, str]:
 
 def test_a_barrier_is_answered_when_the_last_rank_enters() -> None:
     """Nobody before, everybody then."""
-    exchange = Exchange(3)
+    exchange = HarnessCollectives(3)
     assert enter(exchange, 2) == {}
     assert enter(exchange, 0) == {}
     answers = enter(exchange, 1, payload=b"no barrier carries anything")
@@ -34,13 +34,13 @@ def test_a_barrier_is_answered_when_the_last_rank_enters() -> None:
 
 def test_an_answer_names_what_it_answers() -> None:
     """By this the thread that waits for it knows its own."""
-    [frame] = enter(Exchange(1), 0, nth=4).values()
+    [frame] = enter(HarnessCollectives(1), 0, nth=4).values()
     assert frame.header["key"] == ("barrier", "x", 4)
 
 
 def test_barriers_with_different_names_do_not_meet() -> None:
     """A rank with several threads may stand in several."""
-    exchange = Exchange(2)
+    exchange = HarnessCollectives(2)
     enter(exchange, 0, "a", alone=False)
     enter(exchange, 0, "b", alone=False)
     answers = enter(exchange, 1, "b", alone=False)
@@ -49,7 +49,7 @@ def test_barriers_with_different_names_do_not_meet() -> None:
 
 def test_a_barrier_in_a_loop_needs_no_other_name() -> None:
     """The second time round is another barrier: a fast rank does not lap a slow one."""
-    exchange = Exchange(2)
+    exchange = HarnessCollectives(2)
     enter(exchange, 0, nth=0)
     enter(exchange, 1, nth=0)
     assert enter(exchange, 0, nth=1) == {}
@@ -58,7 +58,7 @@ def test_a_barrier_in_a_loop_needs_no_other_name() -> None:
 
 def test_a_gather_is_answered_in_order_of_rank() -> None:
     """However late rank 0 comes."""
-    exchange = Exchange(3)
+    exchange = HarnessCollectives(3)
     for rank, payload in ((2, b"two"), (1, b""), (0, b"zero")):
         answers = enter(exchange, rank, operation="gather", payload=payload)
     assert [split(answers[rank]) for rank in range(3)] == [[b"zero", b"", b"two"]] * 3
@@ -66,7 +66,7 @@ def test_a_gather_is_answered_in_order_of_rank() -> None:
 
 def test_a_broadcast_is_answered_with_what_the_primary_passed() -> None:
     """And with nothing else."""
-    exchange = Exchange(2)
+    exchange = HarnessCollectives(2)
     enter(exchange, 1, operation="broadcast", payload=b"ignored")
     answers = enter(exchange, 0, operation="broadcast", payload=b"zero")
     assert [split(answers[rank]) for rank in range(2)] == [[b"zero"]] * 2
@@ -74,7 +74,7 @@ def test_a_broadcast_is_answered_with_what_the_primary_passed() -> None:
 
 def test_a_lost_rank_breaks_what_others_wait_in() -> None:
     """All of it, in all operations, and only for those that wait."""
-    exchange = Exchange(4)
+    exchange = HarnessCollectives(4)
     enter(exchange, 0, "a")
     enter(exchange, 1, "b")
     assert errors(exchange.lose(3, "was killed by SIGKILL")) == {
@@ -85,7 +85,7 @@ def test_a_lost_rank_breaks_what_others_wait_in() -> None:
 
 def test_what_broke_is_answered_once() -> None:
     """A second loss has nobody left to tell."""
-    exchange = Exchange(3)
+    exchange = HarnessCollectives(3)
     enter(exchange, 0)
     exchange.lose(1, "failed")
     assert exchange.lose(2, "failed") == {}
@@ -93,7 +93,7 @@ def test_what_broke_is_answered_once() -> None:
 
 def test_who_enters_after_a_loss_is_told_at_once() -> None:
     """With every reason, and of each rank the first."""
-    exchange = Exchange(3)
+    exchange = HarnessCollectives(3)
     exchange.lose(2, "raised KeyError")
     exchange.lose(1, "was killed by SIGKILL")
     exchange.lose(2, "has left the test")
@@ -103,7 +103,7 @@ def test_who_enters_after_a_loss_is_told_at_once() -> None:
 
 def test_a_rank_that_was_lost_can_take_part_in_the_teardown() -> None:
     """After a failure the ranks go on to it together; only those that live."""
-    exchange = Exchange(3)
+    exchange = HarnessCollectives(3)
     exchange.lose(1, "raised KeyError")
     exchange.lose(2, "was killed by SIGKILL")
     exchange.begin_anew([0, 1])
@@ -113,7 +113,7 @@ def test_a_rank_that_was_lost_can_take_part_in_the_teardown() -> None:
 
 def test_what_was_entered_in_the_test_does_not_count_in_the_teardown() -> None:
     """After a failure some ranks have entered a barrier more often than others."""
-    exchange = Exchange(2)
+    exchange = HarnessCollectives(2)
     enter(exchange, 0, nth=0)
     exchange.lose(1, "raised KeyError")
     exchange.begin_anew(range(2))
@@ -127,7 +127,7 @@ def test_what_was_entered_in_the_test_does_not_count_in_the_teardown() -> None:
 
 def test_what_breaks_in_the_teardown_is_answered_under_its_own_number() -> None:
     """By this the thread that waits for it knows its own, here too."""
-    exchange = Exchange(2)
+    exchange = HarnessCollectives(2)
     enter(exchange, 0, nth=0)
     enter(exchange, 1, nth=0)
     exchange.begin_anew(range(2))
@@ -138,7 +138,7 @@ def test_what_breaks_in_the_teardown_is_answered_under_its_own_number() -> None:
 
 def test_a_barrier_that_all_had_entered_is_complete_whatever_comes_later() -> None:
     """A rank may die right behind the barrier without taking it back."""
-    exchange = Exchange(2)
+    exchange = HarnessCollectives(2)
     enter(exchange, 0)
     assert set(enter(exchange, 1)) == {0, 1}
     assert exchange.lose(1, "failed") == {}
@@ -146,7 +146,7 @@ def test_a_barrier_that_all_had_entered_is_complete_whatever_comes_later() -> No
 
 def test_ranks_that_wait_for_different_things_are_all_told() -> None:
     """Each in a barrier that no other will ever enter: nothing can come of that."""
-    exchange = Exchange(2)
+    exchange = HarnessCollectives(2)
     assert enter(exchange, 0, "save") == {}
     found = errors(enter(exchange, 1, "", operation="gather"))
     why = (
@@ -161,13 +161,13 @@ def test_ranks_that_wait_for_different_things_are_all_told() -> None:
 @pytest.mark.parametrize("with_threads", [0, 1])
 def test_a_rank_with_another_thread_may_still_come(with_threads: int) -> None:
     """Then nothing is proven, and nobody is told that it was."""
-    exchange = Exchange(2)
+    exchange = HarnessCollectives(2)
     enter(exchange, 0, "a", alone=with_threads != 0)
     assert enter(exchange, 1, "b", alone=with_threads != 1) == {}
 
 
 def test_ranks_of_which_one_is_not_waiting_may_still_meet() -> None:
     """Two of three in different barriers prove nothing: the third decides."""
-    exchange = Exchange(3)
+    exchange = HarnessCollectives(3)
     enter(exchange, 0, "a")
     assert enter(exchange, 1, "b") == {}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_multihost import at, faults
-from pytest_multihost.launch.server.pauses import Pauses
+from pytest_multihost.launch.server.pause_schedule import PauseSchedule
 from pytest_multihost.model.errors import SettingError
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.fault import Fault, resolve
@@ -195,7 +195,7 @@ def test_a_paused_rank_is_stopped_and_continued_by_the_clock() -> None:
     """A turn that comes late does not put off the next."""
     import signal
 
-    pauses, stop, go = Pauses(), signal.SIGSTOP, signal.SIGCONT
+    pauses, stop, go = PauseSchedule(), signal.SIGSTOP, signal.SIGCONT
     wish = {"stopped_s": 0.75, "running_s": 0.25, "until_s": 12.0}
     assert pauses.begin(1, wish, 10.0) == [(1, stop)]
     assert (pauses.wait_s(10.0), pauses.act(10.5)) == (0.75, [])

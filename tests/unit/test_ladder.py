@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.launch.ladder import Ladder
+from pytest_multihost.launch.fallback import FallbackLauncher
 from pytest_multihost.model.errors import LaunchError, UnsoundForkError
 from pytest_multihost.testing import make_spec
 
@@ -39,9 +39,9 @@ class Rung:
         self.asked.append("close")
 
 
-def ladder(*rungs: Any) -> Ladder:  # noqa: ANN401 - stands for a launcher
+def ladder(*rungs: Any) -> FallbackLauncher:  # noqa: ANN401 - stands for a launcher
     """Return a ladder of fakes."""
-    return Ladder(list(rungs))
+    return FallbackLauncher(list(rungs))
 
 
 def unsound(seen: str) -> UnsoundForkError:
@@ -49,7 +49,7 @@ def unsound(seen: str) -> UnsoundForkError:
     return UnsoundForkError("it cannot be forked", seen=seen)
 
 
-def start(of: Ladder) -> Any:  # noqa: ANN401 - what the fake returns
+def start(of: FallbackLauncher) -> Any:  # noqa: ANN401 - what the fake returns
     """Start a world."""
     return of.start(make_spec(2), directory=NOWHERE, scratch=NOWHERE)
 

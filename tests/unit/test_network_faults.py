@@ -15,8 +15,8 @@ from pytest_multihost.blame.diagnose import Cause, find_causes
 from pytest_multihost.blame.partition_blame import as_cut, cut_words, severed
 from pytest_multihost.blame.wait_graph import Standing
 from pytest_multihost.engine import Surroundings, run_world
+from pytest_multihost.launch.interface import fault_index, fault_token
 from pytest_multihost.launch.netns.relay import MAX_QUEUE_S, Line
-from pytest_multihost.launch.protocol import fault_index, fault_token
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.network import (

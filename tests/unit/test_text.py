@@ -226,7 +226,7 @@ def test_a_rank_that_does_not_get_ready_shows_where_it_is(caller: Sequence[str])
     """There is no code of the user's on its stack, so the innermost frames tell."""
     shown = story(*STARTUP, caller)
     assert "_start → rendezvous  torch/distributed/rendezvous.py:200" in shown
-    assert "pytest_multihost/launch/wire/frame.py:140" in shown
+    assert "pytest_multihost/launch/wire/framing.py:140" in shown
     assert "pytest_collection_finish" not in shown  # of the controller that was forked
 
 

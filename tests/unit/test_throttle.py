@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.launch.throttle import place_count, places
+from pytest_multihost.launch.throttle import permit_count, places
 
 
 def test_worlds_run_together_as_long_as_there_are_places(tmp_path: Path) -> None:
@@ -51,4 +51,4 @@ def test_places_are_given_back_after_an_error(tmp_path: Path) -> None:
 
 def test_a_small_machine_still_runs_a_world_of_eight() -> None:
     """Ranks wait more than they compute."""
-    assert place_count() >= 8
+    assert permit_count() >= 8

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.launch.wire import frame as wire
-from pytest_multihost.launch.wire.frame import (
+from pytest_multihost.launch.wire import framing as wire
+from pytest_multihost.launch.wire.framing import (
     Channel,
     Decoder,
     Frame,

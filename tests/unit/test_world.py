@@ -17,8 +17,8 @@ import pytest
 import pytest_multihost
 from pytest_multihost import NoWorldError, World, WorldBrokenError
 from pytest_multihost.backends.none import NONE
-from pytest_multihost.launch.exchange import Answers, Exchange
-from pytest_multihost.launch.wire.frame import Decoder, Frame, encode
+from pytest_multihost.launch.harness_collectives import Answers, HarnessCollectives
+from pytest_multihost.launch.wire.framing import Decoder, Frame, encode
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.rank.recorder.recorder import Recorder
 from pytest_multihost.testing import make_spec
@@ -32,7 +32,7 @@ class Controller:
 
     def __init__(self, pages: Path) -> None:
         self.pages = pages
-        self._exchange = Exchange(SIZE)
+        self._exchange = HarnessCollectives(SIZE)
         self._lock = threading.Lock()
         self.inboxes: list[SimpleQueue[Frame]] = [SimpleQueue() for _ in range(SIZE)]
         self.told: list[Mapping[str, Any]] = []

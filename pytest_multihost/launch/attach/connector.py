@@ -9,16 +9,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pytest_multihost.launch.attach.handshake import (
-    Meeting,
+    Handshake,
     RefusedError,
     greeting,
     new_nonce,
     read_greeting,
 )
-from pytest_multihost.launch.attach.launcher_env import Address, Place
-from pytest_multihost.launch.attach.rendezvous import Point
-from pytest_multihost.launch.attach.stream import SealedStream
-from pytest_multihost.launch.wire.frame import Frame
+from pytest_multihost.launch.attach.launcher_env import Address, Membership
+from pytest_multihost.launch.attach.rendezvous import Rendezvous
+from pytest_multihost.launch.attach.stream import AuthenticatedStream
+from pytest_multihost.launch.wire.framing import Frame
 from pytest_multihost.model.errors import LaunchError
 
 _PAUSE_S = 0.05
@@ -30,24 +30,24 @@ _COLLECT_S = 600.0
 
 
 @dataclass(slots=True)
-class Joining:
+class Connector:
     """The way to rank 0.
 
     Attributes:
-        place: Our own place.
+        membership: Our own membership.
         find: Returns where rank 0 is, None as long as that is not known.
         where: What is said of that to the reader.
         seen: What went wrong at each address, the last time.
     """
 
-    place: Place
-    find: Callable[[], Point | None]
+    membership: Membership
+    find: Callable[[], Rendezvous | None]
     where: str
     seen: dict[Address, str] = field(default_factory=dict)
     _hopes_s: float = 0.0
     """Until when somebody who listens and says nothing is taken for a rank 0 that collects."""
 
-    def join(self, timeout_s: float) -> tuple[SealedStream, Frame]:
+    def connect(self, timeout_s: float) -> tuple[AuthenticatedStream, Frame]:
         """Return the connection to rank 0, and its greeting, which wants an answer.
 
         Raises:
@@ -64,7 +64,7 @@ class Joining:
         waited_s = time.monotonic() - started_s
         seen = "; ".join(f"{host}:{port}: {why}" for (host, port), why in self.seen.items())
         raise LaunchError(
-            f"rank {self.place.rank} has not found rank 0 for {waited_s:.0f} s",
+            f"rank {self.membership.rank} has not found rank 0 for {waited_s:.0f} s",
             seen=seen or f"Nothing was left at {self.where}.",
             remedy=(
                 "Rank 0's process must run the same command. Where the machines share no folder,"
@@ -74,7 +74,7 @@ class Joining:
 
     def _try(
         self, address: Address, secret: bytes, deadline_s: float
-    ) -> tuple[SealedStream, Frame] | None:
+    ) -> tuple[AuthenticatedStream, Frame] | None:
         until_s = min(deadline_s, time.monotonic() + _TRY_S)
         try:
             stream = socket.create_connection(address, timeout=_TRY_S)
@@ -97,12 +97,14 @@ class Joining:
                 self.seen[address] = sealed.ended or "it has not answered our greeting yet"
                 return None
             if frames[0].header["kind"] == "refused":
-                happened = f"rank 0 does not want this process, which says it is {self.place.rank}"
+                happened = (
+                    f"rank 0 does not want this process, which says it is {self.membership.rank}"
+                )
                 raise LaunchError(happened, seen=str(frames[0].header["why"]))
             undo.pop_all()
         return sealed, frames[0]
 
-    def _greet(self, stream: socket.socket, secret: bytes, until_s: float) -> SealedStream:
+    def _greet(self, stream: socket.socket, secret: bytes, until_s: float) -> AuthenticatedStream:
         """Prove that we know the secret; what is sealed afterwards proves that rank 0 does.
 
         Raises:
@@ -119,17 +121,17 @@ class Joining:
             found = read_greeting(data)
         if found[1]:
             raise RefusedError("it said more than its challenge")
-        meeting = Meeting(
+        handshake = Handshake(
             challenge=str(found[0].get("challenge")),
             answer=new_nonce(),
-            rank=self.place.rank,
-            size=self.place.size,
+            rank=self.membership.rank,
+            size=self.membership.size,
         )
         mine = {
-            "answer": meeting.answer,
-            "rank": meeting.rank,
-            "size": meeting.size,
-            "proof": meeting.proof(secret),
+            "answer": handshake.answer,
+            "rank": handshake.rank,
+            "size": handshake.size,
+            "proof": handshake.proof(secret),
         }
         stream.sendall(greeting(mine))
-        return SealedStream.between(stream, meeting, secret, sender="agent")
+        return AuthenticatedStream.between(stream, handshake, secret, sender="agent")

@@ -40,7 +40,7 @@ def new_nonce() -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Meeting:
+class Handshake:
     """What both sides of one connection have in common.
 
     Attributes:
@@ -68,9 +68,9 @@ class Meeting:
         return hmac.digest(secret, text.encode(), "sha256")
 
 
-def is_proven(meeting: Meeting, secret: bytes, proof: object) -> bool:
+def proof_is_valid(handshake: Handshake, secret: bytes, proof: object) -> bool:
     """Tell whether `proof` could only be made by who knows the secret."""
-    expected = meeting.proof(secret)
+    expected = handshake.proof(secret)
     return isinstance(proof, str) and hmac.compare_digest(expected.encode(), proof.encode())
 
 

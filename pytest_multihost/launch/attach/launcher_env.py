@@ -1,4 +1,4 @@
-"""Which place in an attached run this process has, as its launcher's variables tell.
+"""Which membership in an attached run this process has, as its launcher's variables tell.
 
 Launchers nest: torchrun runs inside of srun, mpirun inside of an allocation of Slurm. So the
 innermost one that is known to be inside wins, and of two that stand beside each other none does:
@@ -29,8 +29,8 @@ REMEDY = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """One process's place in an attached run.
+class Membership:
+    """One process's membership in an attached run.
 
     Attributes:
         rank: Its index, 0..size-1; 0 is the controller.
@@ -74,7 +74,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Launcher:
-    """The variables by which one launcher tells a process its place.
+    """The variables by which one launcher tells a process its membership.
 
     Attributes:
         name: What it is called.
@@ -137,24 +137,24 @@ _LAUNCHERS = (_TORCHRUN, _OPEN_MPI, _PMI, _JAX, _SLURM)
 _MPI = (_OPEN_MPI, _PMI)
 
 
-def read_place(environment: Mapping[str, str]) -> Place:
-    """Return the place that the variables give to this process.
+def read_membership(environment: Mapping[str, str]) -> Membership:
+    """Return the membership that the variables give to this process.
 
     Raises:
         SettingError: They give none, or contradict each other.
     """
     launcher = _launcher(environment)
-    place = _place(launcher, environment)
+    membership = _place(launcher, environment)
     address = environment.get("PYTEST_MULTIHOST_ADDRESS")
     if address:
         host, port = parse_address("PYTEST_MULTIHOST_ADDRESS", address)
-        place = replace(place, host=host, port=port)
+        membership = replace(membership, host=host, port=port)
     elif launcher is _OURS:
         happened = "PYTEST_MULTIHOST_RANK is set and PYTEST_MULTIHOST_ADDRESS is not"
         raise SettingError(happened, remedy=REMEDY)
-    if place.host is not None and _LOOPBACK.fullmatch(place.host):
-        place = replace(place, is_one_machine=True)
-    return place
+    if membership.host is not None and _LOOPBACK.fullmatch(membership.host):
+        membership = replace(membership, is_one_machine=True)
+    return membership
 
 
 def parse_address(name: str, text: str) -> Address:
@@ -186,14 +186,14 @@ def _launcher(environment: Mapping[str, str]) -> _Launcher:
     return present[0]
 
 
-def _place(launcher: _Launcher, environment: Mapping[str, str]) -> Place:
+def _place(launcher: _Launcher, environment: Mapping[str, str]) -> Membership:
     rank, size = (_number(name, environment) for name in (launcher.rank, launcher.size))
     if rank >= size:
         happened = f"{launcher.rank}={rank} is not one of {launcher.size}={size} processes"
         raise SettingError(happened, remedy="Ranks count from 0.")
     host, port = _host(launcher, environment)
     one, other = (environment.get(each, each) for each in launcher.local)
-    return Place(
+    return Membership(
         rank=rank,
         size=size,
         source=launcher.name,

@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_multihost.launch.attach.handshake import (
-    Meeting,
+    Handshake,
     RefusedError,
     greeting,
-    is_proven,
     new_nonce,
+    proof_is_valid,
     read_greeting,
 )
-from pytest_multihost.launch.attach.launcher_env import Place
-from pytest_multihost.launch.attach.stream import Party, SealedStream, forget_in_children
+from pytest_multihost.launch.attach.launcher_env import Membership
+from pytest_multihost.launch.attach.stream import AuthenticatedStream, Peer, close_in_children
 from pytest_multihost.model.errors import LaunchError
 
 KNOCK_S = 10.0
@@ -42,36 +42,36 @@ class _Knock:
 
 
 @dataclass(slots=True)
-class Gathering:
+class Listener:
     """The processes that have come, and where the others are awaited.
 
     Attributes:
-        place: Our own place.
+        membership: Our own membership.
         secret: What the others must know.
         listener: Where they come to.
-        parties: Who has come, by rank.
+        peers: Who has come, by rank.
         refused: Who was not let in, and why.
     """
 
-    place: Place
+    membership: Membership
     secret: bytes
     listener: socket.socket
-    parties: dict[int, Party] = field(default_factory=dict)
+    peers: dict[int, Peer] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)
     _knocks: dict[int, _Knock] = field(default_factory=dict)
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
 
     def __post_init__(self) -> None:
         self.listener.setblocking(False)  # noqa: FBT003 - the standard library's signature
-        forget_in_children(self.listener)
+        close_in_children(self.listener)
         self._selector.register(self.listener, selectors.EVENT_READ)
 
     @property
     def missing(self) -> list[int]:
         """Who has not come."""
-        return [rank for rank in range(1, self.place.size) if rank not in self.parties]
+        return [rank for rank in range(1, self.membership.size) if rank not in self.peers]
 
-    def gather(self, timeout_s: float) -> None:
+    def await_peers(self, timeout_s: float) -> None:
         """Wait until everybody has come and told of itself.
 
         Raises:
@@ -82,9 +82,9 @@ class Gathering:
             if time.monotonic() >= deadline_s:
                 raise self._incomplete(timeout_s)
             self._step(min(0.5, max(0.0, deadline_s - time.monotonic())))
-        for party in self.parties.values():
+        for peer in self.peers.values():
             # The greeting was the first request.
-            party.about = dict(party.answer(1, within_s=_HELLO_S).header)
+            peer.about = dict(peer.answer(1, within_s=_HELLO_S).header)
 
     def close(self) -> None:
         """Let nobody in any more."""
@@ -94,12 +94,12 @@ class Gathering:
         self.listener.close()
 
     def _incomplete(self, timeout_s: float) -> LaunchError:
-        size, missing = self.place.size, self.missing
+        size, missing = self.membership.size, self.missing
         have = "has" if len(missing) == 1 else "have"
-        here = _ranks([0, *self.parties])
-        told = [f"{here} {'is' if len(self.parties) == 0 else 'are'} here"]
+        here = _ranks([0, *self.peers])
+        told = [f"{here} {'is' if len(self.peers) == 0 else 'are'} here"]
         host, port = self.listener.getsockname()[:2]
-        told.append(f"listening at {host}:{port} as {self.place.source} says")
+        told.append(f"listening at {host}:{port} as {self.membership.source} says")
         if self.refused:
             count, first = len(self.refused), "; ".join(self.refused[:_MAX_TOLD])
             told.append(f"{count} connections were refused: {first}")
@@ -132,7 +132,7 @@ class Gathering:
                 stream, f"{address[0]}:{address[1]}", new_nonce(), time.monotonic() + KNOCK_S
             )
             stream.setblocking(False)  # noqa: FBT003 - the standard library's signature
-            forget_in_children(stream)
+            close_in_children(stream)
             if len(self._knocks) >= _MAX_KNOCKS:
                 self._drop(next(iter(self._knocks.values())))  # the oldest
             self._knocks[stream.fileno()] = knock
@@ -167,11 +167,13 @@ class Gathering:
         rank, size, answer = said.get("rank"), said.get("size"), said.get("answer")
         if not (isinstance(rank, int) and isinstance(size, int) and isinstance(answer, str)):
             raise RefusedError("it does not speak our language")
-        meeting = Meeting(challenge=knock.challenge, answer=answer, rank=rank, size=size)
-        if not is_proven(meeting, self.secret, said.get("proof")):
+        handshake = Handshake(challenge=knock.challenge, answer=answer, rank=rank, size=size)
+        if not proof_is_valid(handshake, self.secret, said.get("proof")):
             raise RefusedError("it does not know the secret")
         self._forget(knock)
-        stream = SealedStream.between(knock.stream, meeting, self.secret, sender="controller")
+        stream = AuthenticatedStream.between(
+            knock.stream, handshake, self.secret, sender="controller"
+        )
         why = "it said more than its greeting" if rest else self._why_not(rank, size)
         if why is not None:
             self.refused.append(f"{knock.who}: {why}")
@@ -179,16 +181,16 @@ class Gathering:
             stream.drain(time.monotonic() + 1.0)
             stream.close()
             return
-        party = Party(rank, stream, {"host": knock.who, "pid": None})
-        party.request({"kind": "welcome"})
-        self.parties[rank] = party
+        peer = Peer(rank, stream, {"host": knock.who, "pid": None})
+        peer.request({"kind": "welcome"})
+        self.peers[rank] = peer
 
     def _why_not(self, rank: int, size: int) -> str | None:
-        if size != self.place.size:
-            return f"it is one of {size} processes, this run has {self.place.size}"
+        if size != self.membership.size:
+            return f"it is one of {size} processes, this run has {self.membership.size}"
         if not 0 < rank < size:
-            return f"there is no place {rank} for it"
-        if rank in self.parties:
+            return f"there is no membership {rank} for it"
+        if rank in self.peers:
             return f"rank {rank} has come twice"
         return None
 

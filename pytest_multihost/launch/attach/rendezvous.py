@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from pytest_multihost.launch.attach.launcher_env import Address, Place
+from pytest_multihost.launch.attach.launcher_env import Address, Membership
 from pytest_multihost.model.errors import LaunchError, SettingError
 
 SECRET, SECRET_FILE = "PYTEST_MULTIHOST_SECRET", "PYTEST_MULTIHOST_SECRET_FILE"
@@ -31,7 +31,7 @@ _BACKLOG = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class Rendezvous:
     """Where to go, and what to prove there."""
 
     addresses: tuple[Address, ...]
@@ -70,49 +70,53 @@ def _check_private(path: Path) -> None:
         raise SettingError(happened, remedy=f"Run: chmod 600 {path}")
 
 
-def letter_path(folder: Path, place: Place) -> Path:
+def rendezvous_path(folder: Path, membership: Membership) -> Path:
     """Return where rank 0 of a run leaves its address and secret."""
-    name = hashlib.sha256(place.key.encode()).hexdigest()[:16]
+    name = hashlib.sha256(membership.key.encode()).hexdigest()[:16]
     return folder / f"attach-{name}.json"
 
 
-def find_point(place: Place, secret: bytes | None, letter: Path) -> Point | None:
+def find_rendezvous(
+    membership: Membership, secret: bytes | None, rendezvous_file: Path
+) -> Rendezvous | None:
     """Return where rank 0 is; None as long as that is not known.
 
     Raises:
-        SettingError: Others may read the letter.
+        SettingError: Others may read the rendezvous file.
     """
     if secret is not None:
-        return Point(place.addresses, secret)
+        return Rendezvous(membership.addresses, secret)
     try:
-        _check_private(letter)
-        content = json.loads(letter.read_text(encoding="utf-8"))
+        _check_private(rendezvous_file)
+        content = json.loads(rendezvous_file.read_text(encoding="utf-8"))
         addresses = tuple((str(host), int(port)) for host, port in content["addresses"])
-        return Point(addresses, bytes.fromhex(content["secret"]))
+        return Rendezvous(addresses, bytes.fromhex(content["secret"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def listen(place: Place, secret: bytes | None, letter: Path) -> tuple[socket.socket, bytes]:
+def listen(
+    membership: Membership, secret: bytes | None, rendezvous_file: Path
+) -> tuple[socket.socket, bytes]:
     """Listen for the others; return where, and the secret that they must know.
 
     Raises:
         SettingError: A secret is given, and nobody has said where rank 0 is to listen.
         LaunchError: It cannot listen there.
     """
-    if secret is not None and not place.addresses:
+    if secret is not None and not membership.addresses:
         raise SettingError(
-            f"{SECRET} is set, but {place.source} does not tell where rank 0 is",
+            f"{SECRET} is set, but {membership.source} does not tell where rank 0 is",
             remedy="Set PYTEST_MULTIHOST_ADDRESS=HOST:PORT in every process.",
         )
-    if secret is None and place.port is None:
-        host = "127.0.0.1" if place.is_one_machine else "0.0.0.0"  # noqa: S104 - sealed
+    if secret is None and membership.port is None:
+        host = "127.0.0.1" if membership.is_one_machine else "0.0.0.0"  # noqa: S104 - sealed
         stream = _listen_at([(host, 0)])
     else:
-        stream = _listen_at(place.addresses)
+        stream = _listen_at(membership.addresses)
     if secret is None:
         secret = secrets.token_bytes(32)
-        _write_letter(letter, secret, _reachable(stream))
+        _write_rendezvous_file(rendezvous_file, secret, _reachable(stream))
     return stream, secret
 
 
@@ -157,12 +161,14 @@ def _reachable(stream: socket.socket) -> list[Address]:
     return [(each, port) for each in sorted(hosts, key=lambda each: each.startswith("127."))]
 
 
-def _write_letter(letter: Path, secret: bytes, addresses: Sequence[Address]) -> None:
-    """Write the letter in one step: nobody reads half of it."""
-    letter.parent.mkdir(parents=True, exist_ok=True)
-    new = letter.with_name(f"{letter.name}.{os.getpid()}")
+def _write_rendezvous_file(
+    rendezvous_file: Path, secret: bytes, addresses: Sequence[Address]
+) -> None:
+    """Write the rendezvous file in one step: nobody reads half of it."""
+    rendezvous_file.parent.mkdir(parents=True, exist_ok=True)
+    new = rendezvous_file.with_name(f"{rendezvous_file.name}.{os.getpid()}")
     content = json.dumps({"secret": secret.hex(), "addresses": addresses})
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 - made above, private
         file.write(content)
-    new.replace(letter)
+    new.replace(rendezvous_file)

@@ -19,8 +19,14 @@ from typing import Any
 
 import psutil
 
-from pytest_multihost.launch.attach.handshake import Meeting, Opener, RefusedError, Role, Sealer
-from pytest_multihost.launch.wire.frame import Decoder, Frame, GarbledError, encode, read_available
+from pytest_multihost.launch.attach.handshake import Handshake, Opener, RefusedError, Role, Sealer
+from pytest_multihost.launch.wire.framing import (
+    Decoder,
+    Frame,
+    GarbledError,
+    encode,
+    read_available,
+)
 from pytest_multihost.model.errors import LaunchError
 
 _RAISING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGALRM})
@@ -35,7 +41,7 @@ SILENCE_S = 20
 
 
 @dataclass(slots=True, weakref_slot=True)
-class SealedStream:
+class AuthenticatedStream:
     """Sealed frames in both directions.
 
     Attributes:
@@ -54,17 +60,17 @@ class SealedStream:
 
     def __post_init__(self) -> None:
         self.stream.setblocking(False)  # noqa: FBT003 - the standard library's signature
-        notice_silence(self.stream)
-        forget_in_children(self.stream)
+        enable_keepalive(self.stream)
+        close_in_children(self.stream)
 
     @classmethod
     def between(
-        cls, stream: socket.socket, meeting: Meeting, secret: bytes, *, sender: Role
-    ) -> SealedStream:
+        cls, stream: socket.socket, handshake: Handshake, secret: bytes, *, sender: Role
+    ) -> AuthenticatedStream:
         """Return a stream whose frames are sealed for this one connection."""
         other: Role = "agent" if sender == "controller" else "controller"
-        sealer = Sealer(meeting.key(secret, sender))
-        return cls(stream, sealer, Opener(meeting.key(secret, other)))
+        sealer = Sealer(handshake.key(secret, sender))
+        return cls(stream, sealer, Opener(handshake.key(secret, other)))
 
     def fileno(self) -> int:
         """Return the descriptor, for a selector; -1 when it is closed."""
@@ -78,14 +84,14 @@ class SealedStream:
     def send(self, header: Mapping[str, Any], payload: bytes = b"") -> None:
         """Send a frame, or keep it until the other side takes it. One that is gone is no error."""
         data = encode(Frame(header, payload))
-        with undisturbed():
+        with signals_deferred():
             if self.ended is None:
                 self._outbox += self.sealer.seal(data)
         self.flush()
 
     def flush(self) -> None:
         """Send what is waiting, as far as the other side takes it."""
-        with undisturbed():
+        with signals_deferred():
             self._flush()
 
     def _flush(self) -> None:
@@ -101,7 +107,7 @@ class SealedStream:
 
     def receive(self) -> list[Frame]:
         """Return the frames that have arrived; look at `ended` when there are none."""
-        with undisturbed():
+        with signals_deferred():
             self._read()
             arrived, self._arrived = self._arrived, []
         return arrived
@@ -162,7 +168,7 @@ class SealedStream:
         self.stream.close()
 
 
-def the_kernel() -> list[str]:
+def kernel_identity() -> list[str]:
     """Return which kernel this is, and in which of its clocks and tables of processes we are.
 
     Processes with the same kernel and clock have the same monotonic time; those that share the
@@ -173,7 +179,7 @@ def the_kernel() -> list[str]:
 
 
 @contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
+def signals_deferred() -> Iterator[None]:
     """Let no signal's handler raise in the block: it comes afterwards.
 
     Ctrl-C between a piece that was sent and the note that it was would send it twice. That holds
@@ -187,7 +193,7 @@ def undisturbed() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def interface_of(address: str) -> str:
+def interface_of_address(address: str) -> str:
     """Return the network interface that has an address, "lo" where none is seen to."""
     for name, found in psutil.net_if_addrs().items():
         if any(each.address == address for each in found):
@@ -195,7 +201,7 @@ def interface_of(address: str) -> str:
     return "lo"
 
 
-def notice_silence(stream: socket.socket) -> None:
+def enable_keepalive(stream: socket.socket) -> None:
     """Have the kernel end a connection to a machine that is not there any more."""
     options = (
         (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -210,7 +216,7 @@ def notice_silence(stream: socket.socket) -> None:
             stream.setsockopt(level, name, value)
 
 
-def forget_in_children(stream: socket.socket) -> None:
+def close_in_children(stream: socket.socket) -> None:
     """Have a forked child close its copy of `stream`."""
     found = weakref.ref(stream)
 
@@ -223,11 +229,11 @@ def forget_in_children(stream: socket.socket) -> None:
 
 
 @dataclass(slots=True, eq=False)
-class Party:
+class Peer:
     """Another process of the run, as the controller sees it.
 
     Attributes:
-        rank: Its place.
+        rank: Its membership.
         stream: The connection to it.
         about: What it has told of itself.
         offset_s: What must be added to its times to make them ours.
@@ -236,7 +242,7 @@ class Party:
     """
 
     rank: int
-    stream: SealedStream
+    stream: AuthenticatedStream
     about: Mapping[str, Any]
     offset_s: float = 0.0
     uncertainty_s: float = 0.0
@@ -258,7 +264,7 @@ class Party:
     def here(self) -> tuple[str, str, str]:
         """Our own machine as it reaches it: name, address, network interface."""
         address = str(self.stream.stream.getsockname()[0])
-        return socket.gethostname(), address, interface_of(address)
+        return socket.gethostname(), address, interface_of_address(address)
 
     @property
     def there(self) -> tuple[str, str, str]:
@@ -305,7 +311,7 @@ class Party:
         Raises:
             LaunchError: It is gone.
         """
-        if self.about["kernel"][:2] == the_kernel()[:2]:
+        if self.about["kernel"][:2] == kernel_identity()[:2]:
             return
         found = []
         for _ in range(_PINGS):

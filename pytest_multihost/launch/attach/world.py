@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from pytest_multihost.launch.attach.files import write_files
-from pytest_multihost.launch.attach.stream import Party
-from pytest_multihost.launch.protocol import DumpKind, Ending, Share
+from pytest_multihost.launch.attach.file_transfer import write_files
+from pytest_multihost.launch.attach.stream import Peer
+from pytest_multihost.launch.interface import DumpKind, Ending, Share
 from pytest_multihost.launch.server.connection import ANSWER_S
-from pytest_multihost.launch.server.world import LaunchedWorld
-from pytest_multihost.launch.wire.frame import Frame
+from pytest_multihost.launch.server.world import ServerWorld
+from pytest_multihost.launch.wire.framing import Frame
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.spec import Site, WorldSpec
@@ -36,11 +36,11 @@ class LocalLauncher(Protocol):
 
     def start(
         self, spec: WorldSpec, *, directory: Path, scratch: Path, share: Share | None = None
-    ) -> LaunchedWorld:
+    ) -> ServerWorld:
         """Start a share of a world."""
 
 
-def share_out(size: int, processes: int) -> dict[int, tuple[int, ...]]:
+def assign_ranks(size: int, processes: int) -> dict[int, tuple[int, ...]]:
     """Return which ranks each process starts.
 
     A smaller world uses the first processes; in a larger one each has several in a row.
@@ -54,17 +54,17 @@ def share_out(size: int, processes: int) -> dict[int, tuple[int, ...]]:
     return shares
 
 
-def sites_for(size: int, parties: Mapping[int, Party]) -> tuple[Site, ...]:
+def sites_for(size: int, peers: Mapping[int, Peer]) -> tuple[Site, ...]:
     """Return the hosts of a world of `size` ranks; none where all are on this one."""
-    shares = share_out(size, len(parties) + 1)
-    far = [parties[process] for process in shares if process and not parties[process].is_near]
+    shares = assign_ranks(size, len(peers) + 1)
+    far = [peers[process] for process in shares if process and not peers[process].is_near]
     if not far:
         return ()
     here = far[0].here
     sites: list[Site] = []
     for process, ranks in sorted(shares.items()):
-        near = process == 0 or parties[process].is_near
-        name, address, interface = here if near else parties[process].there
+        near = process == 0 or peers[process].is_near
+        name, address, interface = here if near else peers[process].there
         if sites and sites[-1][:3] == (name, address, interface):
             sites[-1] = (name, address, interface, sites[-1][3] + len(ranks))
         else:
@@ -73,16 +73,16 @@ def sites_for(size: int, parties: Mapping[int, Party]) -> tuple[Site, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class AttachedLauncher:
+class AttachLauncher:
     """Starts worlds through all processes of an attached run.
 
     Attributes:
         local: Starts our own share of a world.
-        parties: The other processes by rank.
+        peers: The other processes by rank.
     """
 
     local: LocalLauncher
-    parties: Mapping[int, Party]
+    peers: Mapping[int, Peer]
 
     @property
     def name(self) -> str:
@@ -95,26 +95,26 @@ class AttachedLauncher:
         Raises:
             LaunchError: They could not be started; none is left.
         """
-        shares = share_out(spec.size, len(self.parties) + 1)
-        for process in shares.keys() & self.parties.keys():
-            self.parties[process].measure_clock()
+        shares = assign_ranks(spec.size, len(self.peers) + 1)
+        for process in shares.keys() & self.peers.keys():
+            self.peers[process].measure_clock()
         mine = self.local.start(
             spec, directory=directory, scratch=scratch, share=Share(ranks=shares.pop(0))
         )
-        parties = {process: self.parties[process] for process in shares}
+        peers = {process: self.peers[process] for process in shares}
         whose = {rank: process for process, ranks in shares.items() for rank in ranks}
-        world = AttachedWorld(mine, parties, whose, directory, scratch)
+        world = AttachedWorld(mine, peers, whose, directory, scratch)
         order = {"kind": "start", "spec": spec.to_json(), "ports": mine.forked.header["ports"]}
         places = {"directory": str(directory), "scratch": str(scratch)}
         try:
             asked = {
-                process: party.request(
-                    {**order, "ranks": shares[process], **(places if party.is_near else {})}
+                process: peer.request(
+                    {**order, "ranks": shares[process], **(places if peer.is_near else {})}
                 )
-                for process, party in parties.items()
+                for process, peer in peers.items()
             }
-            for process, party in parties.items():
-                party.answer(asked[process], within_s=ANSWER_S)
+            for process, peer in peers.items():
+                peer.answer(asked[process], within_s=ANSWER_S)
         except LaunchError:
             world.end(grace_s=0.0)
             raise
@@ -127,14 +127,14 @@ class AttachedWorld:
 
     Attributes:
         mine: Those that this process has started.
-        parties: The processes that have started others.
+        peers: The processes that have started others.
         process_of: Which of them has started a rank; not there for our own.
         directory: Where logs and stacks go.
         scratch: The world's directory for everything else.
     """
 
-    mine: LaunchedWorld
-    parties: Mapping[int, Party]
+    mine: ServerWorld
+    peers: Mapping[int, Peer]
     process_of: Mapping[int, int]
     directory: Path
     scratch: Path
@@ -150,71 +150,71 @@ class AttachedWorld:
             LaunchError: A process that has started ranks is gone.
         """
         events = list(self.mine.wait(0))
-        if not events and not any(party.backlog for party in self.parties.values()):
+        if not events and not any(peer.backlog for peer in self.peers.values()):
             self._await_something(timeout_s)
             events += self.mine.wait(0)
-        for party in self.parties.values():
-            events += self._take(party)
+        for peer in self.peers.values():
+            events += self._take(peer)
         return events
 
     def _await_something(self, timeout_s: float) -> None:
-        for party in self.parties.values():
-            more = select.POLLOUT if party.stream.has_more_to_send else 0
-            self._poll.register(party.stream.fileno(), select.POLLIN | more)
+        for peer in self.peers.values():
+            more = select.POLLOUT if peer.stream.has_more_to_send else 0
+            self._poll.register(peer.stream.fileno(), select.POLLIN | more)
         self._poll.poll(timeout_s * 1000)
 
-    def _take(self, party: Party) -> list[Event]:
-        party.stream.flush()
-        frames = [*party.backlog, *party.stream.receive()]
-        party.backlog.clear()
+    def _take(self, peer: Peer) -> list[Event]:
+        peer.stream.flush()
+        frames = [*peer.backlog, *peer.stream.receive()]
+        peer.backlog.clear()
         events = []
         for frame in frames:
             if frame.header["kind"] == "event":
-                events.append(_event(party, frame))
+                events.append(_event(peer, frame))
             elif frame.header["kind"] == "broken":
-                happened = f"the ranks of {party.name} are lost"
+                happened = f"the ranks of {peer.name} are lost"
                 raise LaunchError(happened, seen=str(frame.header["error"]))
-        if not events and party.stream.ended is not None:
-            raise party.lost("")
+        if not events and peer.stream.ended is not None:
+            raise peer.lost("")
         return events
 
     def send(self, rank: int, frame: Frame) -> None:
         """Send a frame to a rank; a rank that is gone is no error here."""
-        party = self._party(rank)
-        if party is None:
+        peer = self._party(rank)
+        if peer is None:
             self.mine.send(rank, frame)
         else:
-            party.stream.send({"kind": "send", "rank": rank, "frame": frame.header}, frame.payload)
+            peer.stream.send({"kind": "send", "rank": rank, "frame": frame.header}, frame.payload)
 
     def request_dumps(self, ranks: Sequence[int], kind: DumpKind) -> None:
         """Have every rank of `ranks` write what is asked for to its file."""
         asked: dict[int, int] = {}
         self.mine.request_dumps([rank for rank in ranks if self._party(rank) is None], kind)
-        for process, party in self.parties.items():
+        for process, peer in self.peers.items():
             theirs = [rank for rank in ranks if self.process_of.get(rank) == process]
-            if theirs and party.is_near:
-                party.stream.send({"kind": "dump", "ranks": theirs, "what": kind})
+            if theirs and peer.is_near:
+                peer.stream.send({"kind": "dump", "ranks": theirs, "what": kind})
             elif theirs:
-                asked[process] = party.request({"kind": "dump", "ranks": theirs, "what": kind})
+                asked[process] = peer.request({"kind": "dump", "ranks": theirs, "what": kind})
         for process, number in asked.items():
-            answer = self.parties[process].answer(number, within_s=_DUMP_S)
+            answer = self.peers[process].answer(number, within_s=_DUMP_S)
             write_files(answer, self.directory)
 
     def pause(self, rank: int, wish: Mapping[str, Any]) -> None:
         """Have a rank stopped, once or in turns, and continued by the clock."""
-        party = self._party(rank)
-        if party is None:
+        peer = self._party(rank)
+        if peer is None:
             self.mine.pause(rank, wish)
         else:
-            party.stream.send({"kind": "pause", "rank": rank, "pause": dict(wish)})
+            peer.stream.send({"kind": "pause", "rank": rank, "pause": dict(wish)})
 
     def resume(self, rank: int) -> None:
         """End what `pause` began."""
-        party = self._party(rank)
-        if party is None:
+        peer = self._party(rank)
+        if peer is None:
             self.mine.resume(rank)
         else:
-            party.stream.send({"kind": "resume", "rank": rank})
+            peer.stream.send({"kind": "resume", "rank": rank})
 
     def disturb(self, rank: int, index: int) -> None:
         """Refuse: these hosts are not made from namespaces, which is known as tests are planned."""
@@ -229,8 +229,8 @@ class AttachedWorld:
         A process that is gone has taken its ranks with it.
         """
         asked = {
-            process: party.request({"kind": "end", "grace_s": grace_s})
-            for process, party in self.parties.items()
+            process: peer.request({"kind": "end", "grace_s": grace_s})
+            for process, peer in self.peers.items()
         }
         events: list[Event] = []
         leftovers: list[str] = []
@@ -239,29 +239,29 @@ class AttachedWorld:
             events += ending.events
             leftovers += ending.leftovers
         finally:
-            for process, party in self.parties.items():
+            for process, peer in self.peers.items():
                 with contextlib.suppress(LaunchError):
-                    answer = party.answer(asked[process], within_s=_END_S)
-                    events += [_event(party, each) for each in party.backlog if _is_event(each)]
+                    answer = peer.answer(asked[process], within_s=_END_S)
+                    events += [_event(peer, each) for each in peer.backlog if _is_event(each)]
                     told = [Frame(each) for each in answer.header["events"]]
-                    events += [_event(party, each) for each in told]
+                    events += [_event(peer, each) for each in told]
                     write_files(answer, self.directory)
                     leftovers += answer.header["leftovers"]
-                party.backlog.clear()
+                peer.backlog.clear()
         return Ending(tuple(events), tuple(leftovers))
 
     @property
-    def far(self) -> dict[Party, tuple[int, ...]]:
+    def far(self) -> dict[Peer, tuple[int, ...]]:
         """The processes whose ranks cannot be seen from here, with these ranks."""
         return {
-            party: tuple(rank for rank, whose in self.process_of.items() if whose == process)
-            for process, party in self.parties.items()
-            if not party.is_near
+            peer: tuple(rank for rank, whose in self.process_of.items() if whose == process)
+            for process, peer in self.peers.items()
+            if not peer.is_near
         }
 
-    def _party(self, rank: int) -> Party | None:
+    def _party(self, rank: int) -> Peer | None:
         process = self.process_of.get(rank)
-        return None if process is None else self.parties[process]
+        return None if process is None else self.peers[process]
 
 
 def _is_event(frame: Frame) -> bool:
@@ -279,8 +279,8 @@ def event_header(event: Event) -> dict[str, Any]:
     }
 
 
-def _event(party: Party, frame: Frame) -> Event:
+def _event(peer: Peer, frame: Frame) -> Event:
     """Return an event with its time on our clock."""
     header = frame.header
-    at_s = min(header["at_s"] + party.offset_s, time.monotonic())
+    at_s = min(header["at_s"] + peer.offset_s, time.monotonic())
     return Event(at_s, header["rank"], header["what"], header["detail"], frame.payload)

@@ -7,7 +7,7 @@ import socket
 import sys
 from typing import NoReturn
 
-from pytest_multihost.launch.protocol import receive_packet
+from pytest_multihost.launch.interface import receive_packet
 
 ORDER = "PYTEST_MULTIHOST_ORDER"
 """As in `launch.starting`, which imports the server, which imports this."""

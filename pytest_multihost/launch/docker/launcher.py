@@ -23,12 +23,12 @@ from pytest_multihost.launch.docker.containers import (
 )
 from pytest_multihost.launch.docker.entry import CODE, CONTROL, SOCKET
 from pytest_multihost.launch.docker.world import JoinedWorld
-from pytest_multihost.launch.ladder import Ladder
-from pytest_multihost.launch.protocol import Share, send_packet
-from pytest_multihost.launch.server.connection import ANSWER_S, ServerConnection, await_end
+from pytest_multihost.launch.fallback import FallbackLauncher
+from pytest_multihost.launch.interface import Share, send_packet
+from pytest_multihost.launch.server.connection import ANSWER_S, ServerConnection, wait_for_exit
 from pytest_multihost.launch.server.launcher import ServerLauncher
-from pytest_multihost.launch.server.start import Program, write_order
-from pytest_multihost.launch.server.world import LaunchedWorld
+from pytest_multihost.launch.server.start_server import Program, write_job_spec
+from pytest_multihost.launch.server.world import ServerWorld
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.hosts import Host, all_hosts
 from pytest_multihost.model.spec import WorldSpec
@@ -54,7 +54,7 @@ class ContainerLauncher:
     programs: Mapping[str, Callable[[str], Program]]
     _engine: Engine | None = None
     _why: tuple[LaunchError | None] | None = None
-    _ladders: dict[int, Ladder] = field(default_factory=dict)
+    _ladders: dict[int, FallbackLauncher] = field(default_factory=dict)
     _begun: dict[str, ServerConnection] = field(default_factory=dict)
 
     @property
@@ -107,9 +107,9 @@ class ContainerLauncher:
             ladder.open()
             self._ladders[host.index] = ladder
 
-    def _ladder(self, host: str) -> Ladder:
+    def _ladder(self, host: str) -> FallbackLauncher:
         starts = {way: partial(self._start, host, make) for way, make in self.programs.items()}
-        return Ladder([ServerLauncher(way, start) for way, start in starts.items()])
+        return FallbackLauncher([ServerLauncher(way, start) for way, start in starts.items()])
 
     def start(self, spec: WorldSpec, *, directory: Path, scratch: Path) -> JoinedWorld:
         """Start the ranks of a world, with new containers for those that are gone.
@@ -119,7 +119,7 @@ class ContainerLauncher:
         """
         hosts = all_hosts(spec.hosts, spec.size)
         self.provide(hosts)
-        shares: list[LaunchedWorld] = []
+        shares: list[ServerWorld] = []
         try:
             for host in hosts:
                 ports = shares[0].forked.header["ports"] if shares else None
@@ -158,7 +158,7 @@ class ContainerLauncher:
         pid = _peer(control)
         server = ServerConnection(control, pid, program.log, partial(_bury, container))
         order = {**program.order, "control": CONTROL, "controller": os.getpid()}
-        letter = write_order(order)
+        letter = write_job_spec(order)
         try:
             send_packet(control, {"code": program.code}, [letter])
         finally:
@@ -247,5 +247,5 @@ def _peer(control: socket.socket) -> int:
 def _bury(container: Any, server: int) -> None:  # noqa: ANN401 - docker has no types
     """Wait for the end of a server, and remove its container with whatever is left in it."""
     with contextlib.suppress(ProcessLookupError):
-        await_end(server)
+        wait_for_exit(server)
     remove_container(container)

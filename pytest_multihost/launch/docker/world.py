@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from pytest_multihost.launch.protocol import DumpKind, Ending
-from pytest_multihost.launch.server.world import LaunchedWorld
-from pytest_multihost.launch.wire.frame import Frame
+from pytest_multihost.launch.interface import DumpKind, Ending
+from pytest_multihost.launch.server.world import ServerWorld
+from pytest_multihost.launch.wire.framing import Frame
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.event import Event
 
@@ -31,7 +31,7 @@ class JoinedWorld:
         shares: Each holds other ranks, and all ranks together.
     """
 
-    shares: Sequence[LaunchedWorld]
+    shares: Sequence[ServerWorld]
     _announced: bool = field(default=False, init=False)
     _exited: set[int] = field(default_factory=set, init=False)
     _lost: set[int] = field(default_factory=set, init=False)
@@ -63,7 +63,7 @@ class JoinedWorld:
         self._exited |= {event.rank for event in events if event.kind == "exited"}
         return sorted(events, key=lambda event: event.at_s)
 
-    def _ready(self, timeout_s: float) -> list[LaunchedWorld]:
+    def _ready(self, timeout_s: float) -> list[ServerWorld]:
         poll = select.poll()
         by_descriptor = {share.fileno(): share for share in self._living()}
         for descriptor in by_descriptor:
@@ -71,7 +71,7 @@ class JoinedWorld:
         ready = poll.poll(max(0.0, timeout_s) * 1000)
         return [by_descriptor[descriptor] for descriptor, _ in ready]
 
-    def _living(self, ranks: Iterable[int] | None = None) -> list[LaunchedWorld]:
+    def _living(self, ranks: Iterable[int] | None = None) -> list[ServerWorld]:
         """Return the hosts that are there, only those of `ranks` if some are named."""
         wanted = set().union(*(share.streams for share in self.shares)) if ranks is None else ranks
         return [
@@ -80,7 +80,7 @@ class JoinedWorld:
             if index not in self._lost and not share.streams.keys().isdisjoint(wanted)
         ]
 
-    def _ask(self, share: LaunchedWorld, request: Callable[[], T]) -> T | None:
+    def _ask(self, share: ServerWorld, request: Callable[[], T]) -> T | None:
         """Return the answer to a request; None from a host that turns out to be gone."""
         try:
             return request()

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_multihost.launch.interface import send_packet
 from pytest_multihost.launch.netns import namespaces as kernel
 from pytest_multihost.launch.netns.files import enter_own_files
 from pytest_multihost.launch.netns.rtnetlink import ETHERNET, LOOPBACK, Links
-from pytest_multihost.launch.protocol import send_packet
 from pytest_multihost.model.hosts import BRIDGE_ADDRESS, NETWORK, Host
 
 BRIDGE = "lan"

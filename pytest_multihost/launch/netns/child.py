@@ -9,8 +9,8 @@ import socket
 from collections.abc import Callable
 from os import _exit as leave
 
-from pytest_multihost.launch.protocol import Packet, receive_packet, send_packet
-from pytest_multihost.launch.server.guard import die_with_parent
+from pytest_multihost.launch.interface import Packet, receive_packet, send_packet
+from pytest_multihost.launch.server.reaper import die_with_parent
 
 Work = Callable[[socket.socket], None]
 """What a child does; it tells of it with packets."""

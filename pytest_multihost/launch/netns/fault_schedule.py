@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
+from pytest_multihost.launch.interface import receive_packet, send_packet
 from pytest_multihost.launch.netns.child import start_child
 from pytest_multihost.launch.netns.files import let_names_be_known
 from pytest_multihost.launch.netns.netfault_daemon import be_warden, wish
 from pytest_multihost.launch.netns.network import HostNetwork
-from pytest_multihost.launch.protocol import receive_packet, send_packet
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.fault import disturbs_network
 from pytest_multihost.model.network import Disturbance, disturbance_of, merged

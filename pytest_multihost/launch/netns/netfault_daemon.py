@@ -20,14 +20,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from pytest_multihost.launch.interface import receive_packet, send_packet
 from pytest_multihost.launch.netns import namespaces as kernel
 from pytest_multihost.launch.netns.build import BRIDGE
 from pytest_multihost.launch.netns.network import HostNetwork
 from pytest_multihost.launch.netns.relay import Frames, Line
 from pytest_multihost.launch.netns.rtnetlink import ETHERNET, Links
 from pytest_multihost.launch.netns.sock_destroy import reset_connections
-from pytest_multihost.launch.protocol import receive_packet, send_packet
-from pytest_multihost.launch.server.guard import die_with_parent
+from pytest_multihost.launch.server.reaper import die_with_parent
 from pytest_multihost.model.hosts import Host
 from pytest_multihost.model.network import Disturbance, Shape, carried, segments
 

@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from pytest_multihost.launch.interface import Packet
 from pytest_multihost.launch.netns import namespaces as kernel
 from pytest_multihost.launch.netns.build import build
 from pytest_multihost.launch.netns.child import in_child
 from pytest_multihost.launch.netns.files import enter_own_files, write_files
 from pytest_multihost.launch.netns.refusal import refusal
-from pytest_multihost.launch.protocol import Packet
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.hosts import Host
 

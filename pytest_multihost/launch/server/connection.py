@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_multihost.launch.protocol import Packet, receive_packet, send_packet
-from pytest_multihost.launch.server.guard import end_strays, wait_until_dead
+from pytest_multihost.launch.interface import Packet, receive_packet, send_packet
+from pytest_multihost.launch.server.reaper import kill_strays, wait_until_dead
 from pytest_multihost.model.errors import LaunchError, UnsoundForkError
 
 ANSWER_S = 60.0
@@ -27,13 +27,13 @@ PREPARE_S = 600.0
 _LOG_TAIL = 4_000
 
 
-def bury_child(server: int) -> None:
+def reap_child(server: int) -> None:
     """Wait for the end of the server and reap it, at the latest after having killed it."""
-    await_end(server)
+    wait_for_exit(server)
     os.waitpid(server, 0)
 
 
-def await_end(server: int) -> None:
+def wait_for_exit(server: int) -> None:
     """Wait for the end of a server, and kill it if that does not come.
 
     Raises:
@@ -61,7 +61,7 @@ class ServerConnection:
     control: socket.socket
     pid: int
     log: Path | None = None
-    bury: Callable[[int], None] = bury_child
+    bury: Callable[[int], None] = reap_child
     is_closed: bool = False
     _ranks: frozenset[int] = frozenset()
 
@@ -131,7 +131,7 @@ class ServerConnection:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         self.close()
-        end_strays(self.pid, self._ranks)
+        kill_strays(self.pid, self._ranks)
         return LaunchError(
             "the server that starts the ranks is gone", seen=seen + self._last_words()
         )

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 # By name: a test may replace it in its module, and the rank must end all the same.
 from os import _exit as leave
 
-from pytest_multihost.launch.protocol import RunRank
-from pytest_multihost.launch.server.guard import SERVER_VARIABLE, die_with_parent
-from pytest_multihost.launch.wire.frame import Channel
+from pytest_multihost.launch.interface import RunRank
+from pytest_multihost.launch.server.reaper import SERVER_VARIABLE, die_with_parent
+from pytest_multihost.launch.wire.framing import Channel
 from pytest_multihost.model.event import BROKEN
 from pytest_multihost.model.spec import RankSpec
 

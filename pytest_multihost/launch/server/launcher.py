@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_multihost.launch.protocol import MAX_DESCRIPTORS, Packet, Share
+from pytest_multihost.launch.interface import MAX_DESCRIPTORS, Packet, Share
 from pytest_multihost.launch.server.connection import ServerConnection
-from pytest_multihost.launch.server.world import LaunchedWorld
+from pytest_multihost.launch.server.world import ServerWorld
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.spec import WorldSpec
 
@@ -50,7 +50,7 @@ class ServerLauncher:
 
     def start(
         self, spec: WorldSpec, *, directory: Path, scratch: Path, share: Share | None = None
-    ) -> LaunchedWorld:
+    ) -> ServerWorld:
         """Start the ranks of a world, or a share of them, with a new server if the last is gone.
 
         Raises:
@@ -70,7 +70,7 @@ class ServerLauncher:
             for _, theirs in pairs:
                 theirs.close()
         channels = {rank: ours for rank, (ours, _) in zip(ranks, pairs, strict=True)}
-        return LaunchedWorld(server, channels, packet, _tables(server, packet))
+        return ServerWorld(server, channels, packet, _tables(server, packet))
 
     def why_no_hosts(self, scratch: Path) -> LaunchError | None:
         """Return why this machine does not let hosts be made from namespaces; None if it does.

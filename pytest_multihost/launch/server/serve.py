@@ -24,9 +24,7 @@ from typing import Any, NoReturn
 import psutil
 
 from pytest_multihost.launch.docker.entry import own_space, own_table
-from pytest_multihost.launch.netns.fault_schedule import Traffic, direct
-from pytest_multihost.launch.netns.network import FOLDER, HostNetwork, make_network
-from pytest_multihost.launch.protocol import (
+from pytest_multihost.launch.interface import (
     CALM,
     MAX_DESCRIPTORS,
     Packet,
@@ -35,15 +33,17 @@ from pytest_multihost.launch.protocol import (
     receive_packet,
     send_packet,
 )
+from pytest_multihost.launch.netns.fault_schedule import Traffic, direct
+from pytest_multihost.launch.netns.network import FOLDER, HostNetwork, make_network
 from pytest_multihost.launch.server.fork_rank import fork_rank, reserve_port
-from pytest_multihost.launch.server.guard import (
+from pytest_multihost.launch.server.pause_schedule import PauseSchedule
+from pytest_multihost.launch.server.reaper import (
     adopt_orphans,
     end_groups,
-    end_orphans,
+    kill_orphans,
     signal_group,
     wait_until_dead,
 )
-from pytest_multihost.launch.server.pauses import Pauses
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.hosts import DOCKER, NETNS, all_hosts, kind_of
 from pytest_multihost.model.spec import RankSpec, WorldSpec
@@ -68,7 +68,7 @@ class _Server:
     network: HostNetwork | None = None
     traffic: Traffic | None = None
     own_children: frozenset[int] = frozenset()
-    pauses: Pauses = field(default_factory=Pauses)
+    pauses: PauseSchedule = field(default_factory=PauseSchedule)
 
 
 def serve(control: socket.socket, run_rank: RunRank, *, controller: int) -> NoReturn:
@@ -353,7 +353,7 @@ def _end(server: _Server, *, grace_s: float) -> tuple[list[dict[str, Any]], list
     end_groups(leaders, grace_s=grace_s)
     exits = [_reap(server, descriptor) for descriptor in wait_until_dead(leaders, KILL_S)]
     leftovers = [_give_up(server, descriptor) for descriptor in list(server.alive)]
-    leftovers += end_orphans(spare=server.own_children)
+    leftovers += kill_orphans(spare=server.own_children)
     for port in server.ports:
         port.close()
     server.ports = []

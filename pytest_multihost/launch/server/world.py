@@ -9,15 +9,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_multihost.launch.protocol import DumpKind, Ending, Packet, dump_signal
+from pytest_multihost.launch.interface import DumpKind, Ending, Packet, dump_signal
 from pytest_multihost.launch.server.connection import ServerConnection
-from pytest_multihost.launch.wire.frame import Decoder, Frame, GarbledError, encode, read_available
+from pytest_multihost.launch.wire.framing import (
+    Decoder,
+    Frame,
+    GarbledError,
+    encode,
+    read_available,
+)
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.event import TOLD_BY_RANKS, Event, ExitStatus
 
 
 @dataclass(slots=True)
-class LaunchedWorld:
+class ServerWorld:
     """The ranks of one world that a server has started: streams to them, requests to it.
 
     Attributes:

@@ -23,18 +23,22 @@ from typing import Any, NoReturn
 
 import pytest
 
-from pytest_multihost.launch.attach.connector import Joining
-from pytest_multihost.launch.attach.rendezvous import find_point
-from pytest_multihost.launch.attach.stream import SealedStream, interface_of, the_kernel
+from pytest_multihost.launch.attach.connector import Connector
+from pytest_multihost.launch.attach.rendezvous import find_rendezvous
+from pytest_multihost.launch.attach.stream import (
+    AuthenticatedStream,
+    interface_of_address,
+    kernel_identity,
+)
 from pytest_multihost.launch.attach.world import event_header
-from pytest_multihost.launch.ladder import Ladder
-from pytest_multihost.launch.protocol import Share
-from pytest_multihost.launch.server.world import LaunchedWorld
-from pytest_multihost.launch.wire.frame import Frame
+from pytest_multihost.launch.fallback import FallbackLauncher
+from pytest_multihost.launch.interface import Share
+from pytest_multihost.launch.server.world import ServerWorld
+from pytest_multihost.launch.wire.framing import Frame
 from pytest_multihost.model.errors import LaunchError, MultihostError
 from pytest_multihost.model.spec import WorldSpec
-from pytest_multihost.pytest_plugin.attach.items import listed
-from pytest_multihost.pytest_plugin.attach.share import Answer, Shared
+from pytest_multihost.pytest_plugin.attach.collected_tests import listed
+from pytest_multihost.pytest_plugin.attach.local_share import Answer, Shared
 from pytest_multihost.pytest_plugin.attach.state import ATTACHED, Attached
 from pytest_multihost.pytest_plugin.launching.launcher_factory import Launching
 from pytest_multihost.pytest_plugin.launching.requirements import Need, need_of
@@ -103,7 +107,7 @@ def _serve(attached: Attached, ladders: _Ladders, home: Path) -> int:
         MultihostError: Rank 0 was not found, or is gone.
     """
     trouble = [*_problems, *ladders.open()]
-    stream, greeting = _joining(attached).join(attached.timeout_s)
+    stream, greeting = _connector(attached).connect(attached.timeout_s)
     about = _about(listed(ladders.run.plans), trouble, stream)
     stream.send({**about, "answers": greeting.header["asked"]})
     status = _Agent(stream, ladders.launcher, home).serve()
@@ -118,28 +122,28 @@ def _leave(number: int, _: object) -> NoReturn:
     sys.exit(128 + number)
 
 
-def _joining(attached: Attached) -> Joining:
-    find = partial(find_point, attached.place, attached.secret, attached.letter)
-    return Joining(attached.place, find, str(attached.letter))
+def _connector(attached: Attached) -> Connector:
+    find = partial(find_rendezvous, attached.membership, attached.secret, attached.rendezvous_file)
+    return Connector(attached.membership, find, str(attached.rendezvous_file))
 
 
 def _about(
-    items: Sequence[Sequence[Any]], problems: Sequence[str], stream: SealedStream
+    items: Sequence[Sequence[Any]], problems: Sequence[str], stream: AuthenticatedStream
 ) -> dict[str, Any]:
     address = stream.stream.getsockname()[0]
     return {
         "kind": "hello",
         "pid": os.getpid(),
         "host": socket.gethostname(),
-        "kernel": the_kernel(),
+        "kernel": kernel_identity(),
         "items": items,
         "problems": list(problems),
         "address": address,
-        "interface": interface_of(address),
+        "interface": interface_of_address(address),
     }
 
 
-def _await_end(stream: SealedStream) -> None:
+def _await_end(stream: AuthenticatedStream) -> None:
     """Wait until rank 0's process has ended.
 
     A launcher that sees one process end badly ends the others, and rank 0 may still be printing.
@@ -158,7 +162,7 @@ class _Ladders:
     items: Sequence[pytest.Item]
     home: Path
     run: Run = field(init=False)
-    _opened: dict[Need, Ladder] = field(default_factory=dict)
+    _opened: dict[Need, FallbackLauncher] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.run = Run(self.config, self.config.stash[TALLY])
@@ -173,12 +177,12 @@ class _Ladders:
             return [str(error)]
         return []
 
-    def launcher(self, nodeid: str) -> Ladder:
+    def launcher(self, nodeid: str) -> FallbackLauncher:
         """Return what starts the ranks of a test."""
         plans = {plan.nodeid: plan for plan in self.run.plans.values()}
         return self._ladder(plans[nodeid])
 
-    def _ladder(self, plan: Plan) -> Ladder:
+    def _ladder(self, plan: Plan) -> FallbackLauncher:
         launch = self.config.stash[TALLY].defaults.launch
         need = need_of(plan.env, plan.faults, launch)
         if need not in self._opened:
@@ -207,8 +211,8 @@ class _Agent:
         share: Our share of the world that is running.
     """
 
-    stream: SealedStream
-    launcher: Callable[[str], Ladder]
+    stream: AuthenticatedStream
+    launcher: Callable[[str], FallbackLauncher]
     home: Path
     share: Shared | None = None
     _status: int | None = None
@@ -309,7 +313,7 @@ class _Agent:
         return {**told, **files}, payload
 
 
-def _steer(world: LaunchedWorld, frame: Frame) -> None:
+def _steer(world: ServerWorld, frame: Frame) -> None:
     header = frame.header
     if header["kind"] == "send":
         world.send(header["rank"], Frame(header["frame"], frame.payload))

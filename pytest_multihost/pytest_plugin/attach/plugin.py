@@ -20,13 +20,13 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.launch.attach.launcher_env import Place, read_place
-from pytest_multihost.launch.attach.listener import Gathering
-from pytest_multihost.launch.attach.rendezvous import given_secret, letter_path, listen
-from pytest_multihost.launch.attach.stream import PING_S, the_kernel
+from pytest_multihost.launch.attach.launcher_env import Membership, read_membership
+from pytest_multihost.launch.attach.listener import Listener
+from pytest_multihost.launch.attach.rendezvous import given_secret, listen, rendezvous_path
+from pytest_multihost.launch.attach.stream import PING_S, kernel_identity
 from pytest_multihost.model.errors import LaunchError, MultihostError
 from pytest_multihost.model.hosts import ONE
-from pytest_multihost.pytest_plugin.attach.items import first_difference, listed
+from pytest_multihost.pytest_plugin.attach.collected_tests import first_difference, listed
 from pytest_multihost.pytest_plugin.attach.options import ATTACHED_PLUGIN
 from pytest_multihost.pytest_plugin.attach.state import ATTACHED, Attached
 from pytest_multihost.pytest_plugin.fixtures import asks_for_store
@@ -53,23 +53,23 @@ _OURS = ("ATTACH", "RANK", "SIZE", "ADDRESS", "SECRET", "SECRET_FILE")
 _FAREWELL_S = 5.0
 
 
-PLACE = pytest.StashKey[Place]()
+MEMBERSHIP = pytest.StashKey[Membership]()
 
 
-def take_place(config: pytest.Config) -> None:
+def read_role(config: pytest.Config) -> None:
     """Find out which process this is, and calm it down if it is not the controller.
 
     Raises:
         pytest.UsageError: Nobody has said which it is, or it cannot be attached.
     """
     try:
-        place = config.stash[PLACE] = read_place(os.environ)
+        membership = config.stash[MEMBERSHIP] = read_membership(os.environ)
     except MultihostError as error:
         raise pytest.UsageError(str(error)) from error
     if getattr(config.option, "numprocesses", None) or hasattr(config, "workerinput"):
         message = "--multihost-attach and pytest-xdist's -n both make processes: leave out one"
         raise pytest.UsageError(message)
-    if not place.is_controller:
+    if not membership.is_controller:
         for name, value in _QUIET.items():
             if hasattr(config.option, name):
                 setattr(config.option, name, value)
@@ -81,21 +81,23 @@ def attach(config: pytest.Config) -> None:
     Raises:
         pytest.UsageError: The secret cannot be used, or rank 0 cannot listen.
     """
-    place, tally = config.stash[PLACE], config.stash[TALLY]
+    membership, tally = config.stash[MEMBERSHIP], config.stash[TALLY]
     defaults = tally.defaults
-    tally.defaults = replace(defaults, ranks=defaults.ranks or (place.size,))
-    letter = letter_path(defaults.artifacts, place)
+    tally.defaults = replace(defaults, ranks=defaults.ranks or (membership.size,))
+    rendezvous_file = rendezvous_path(defaults.artifacts, membership)
     try:
-        attached = Attached(place, given_secret(os.environ), letter, defaults.startup_timeout_s)
-        if place.is_controller:
-            stream, secret = listen(place, attached.secret, letter)
-            attached.gathering = Gathering(place, secret, stream)
+        attached = Attached(
+            membership, given_secret(os.environ), rendezvous_file, defaults.startup_timeout_s
+        )
+        if membership.is_controller:
+            stream, secret = listen(membership, attached.secret, rendezvous_file)
+            attached.listener = Listener(membership, secret, stream)
     except (MultihostError, OSError) as error:
         raise pytest.UsageError(str(error)) from error
     for name in _OURS:  # a rank must not know the secret, nor a run inside of it attach itself
         os.environ.pop(f"PYTEST_MULTIHOST_{name}", None)
     config.stash[ATTACHED] = attached
-    if place.is_controller:
+    if membership.is_controller:
         plugin = sys.modules[__name__]
     else:
         from pytest_multihost.pytest_plugin.attach import agent as plugin
@@ -111,29 +113,29 @@ def take_part(session: pytest.Session, chosen: Sequence[pytest.Item]) -> None:
     """
     config = session.config
     attached = config.stash[ATTACHED]
-    gathering = attached.gathering
-    if gathering is None:
+    listener = attached.listener
+    if listener is None:
         return
     signal.signal(signal.SIGTERM, _on_term(attached))
     atexit.register(_hang_up, attached)  # the others take the end of a connection for ours
     try:
-        gathering.gather(attached.timeout_s)
-        gathering.listener.close()
+        listener.await_peers(attached.timeout_s)
+        listener.listener.close()
         _compare(config, chosen, attached)
         _look_around(config, attached)
     except LaunchError as error:
         raise pytest.UsageError(str(error)) from error
     finally:
-        gathering.close()
-        attached.letter.unlink(missing_ok=True)
+        listener.close()
+        attached.rendezvous_file.unlink(missing_ok=True)
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None and reporter.verbosity >= 0:
         reporter.write_line(_describe(attached))
 
 
 def _hang_up(attached: Attached) -> None:
-    for party in attached.parties.values():
-        party.stream.close()
+    for peer in attached.peers.values():
+        peer.stream.close()
 
 
 def _compare(config: pytest.Config, chosen: Sequence[pytest.Item], attached: Attached) -> None:
@@ -141,14 +143,14 @@ def _compare(config: pytest.Config, chosen: Sequence[pytest.Item], attached: Att
     run.plan(chosen)
     _refuse(run, chosen)
     ours = listed(run.plans)
-    for party in attached.parties.values():
-        problems = party.about["problems"]
+    for peer in attached.peers.values():
+        problems = peer.about["problems"]
         if problems:
-            raise LaunchError(f"{party.name} cannot take part", seen="\n".join(problems))
-        difference = first_difference(ours, party.about["items"])
+            raise LaunchError(f"{peer.name} cannot take part", seen="\n".join(problems))
+        difference = first_difference(ours, peer.about["items"])
         if difference is not None:
             raise LaunchError(
-                f"{party.name} has collected other tests than rank 0's",
+                f"{peer.name} has collected other tests than rank 0's",
                 seen=difference,
                 remedy=(
                     "Give all the same command, code and configuration; and make collection"
@@ -180,20 +182,20 @@ def _look_around(config: pytest.Config, attached: Attached) -> None:
     probe = base_temp(config) / f"attach-{token}"
     probe.write_text(token)
     try:
-        for party in attached.parties.values():
+        for peer in attached.peers.values():
             question = {"kind": "probe", "path": str(probe)}
-            answer = party.ask(question, within_s=PING_S).header["text"]
-            party.is_near = party.about["kernel"] == the_kernel() and answer == token
+            answer = peer.ask(question, within_s=PING_S).header["text"]
+            peer.is_near = peer.about["kernel"] == kernel_identity() and answer == token
     finally:
         probe.unlink()
 
 
 def _describe(attached: Attached) -> str:
-    hosts = dict.fromkeys([socket.gethostname(), *(p.host for p in attached.parties.values())])
+    hosts = dict.fromkeys([socket.gethostname(), *(p.host for p in attached.peers.values())])
     where = f"{len(hosts)} machines" if len(hosts) > 1 else "one machine"
     return (
-        f"multihost: attached to {attached.place.size} processes on {where},"
-        f" as {attached.place.source} has started them"
+        f"multihost: attached to {attached.membership.size} processes on {where},"
+        f" as {attached.membership.source} has started them"
     )
 
 
@@ -227,9 +229,9 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
     try:
         return (yield)
     finally:
-        for party in session.config.stash[ATTACHED].parties.values():
-            party.stream.send({"kind": "quit", "status": int(session.exitstatus)})
-            party.stream.drain(time.monotonic() + _FAREWELL_S)
+        for peer in session.config.stash[ATTACHED].peers.values():
+            peer.stream.send({"kind": "quit", "status": int(session.exitstatus)})
+            peer.stream.drain(time.monotonic() + _FAREWELL_S)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

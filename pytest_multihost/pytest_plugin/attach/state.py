@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.launch.attach.launcher_env import Place
-from pytest_multihost.launch.attach.listener import Gathering
-from pytest_multihost.launch.attach.stream import Party
-from pytest_multihost.launch.attach.world import AttachedLauncher, sites_for
+from pytest_multihost.launch.attach.launcher_env import Membership
+from pytest_multihost.launch.attach.listener import Listener
+from pytest_multihost.launch.attach.stream import Peer
+from pytest_multihost.launch.attach.world import AttachLauncher, sites_for
 from pytest_multihost.launch.docker.launcher import ContainerLauncher
-from pytest_multihost.launch.ladder import Ladder
+from pytest_multihost.launch.fallback import FallbackLauncher
 from pytest_multihost.model.spec import Site
 
 
@@ -22,32 +22,32 @@ class Attached:
     """This process's part in an attached run.
 
     Attributes:
-        place: Its place.
+        membership: Its membership.
         secret: What the user has given; None where one is made.
-        letter: Where rank 0 leaves its address and the secret that it has made.
+        rendezvous_file: Where rank 0 leaves its address and the secret that it has made.
         timeout_s: How long to wait for the others.
-        gathering: In the controller, the others.
+        listener: In the controller, the others.
         lost: In the controller, which of them are gone, in words.
     """
 
-    place: Place
+    membership: Membership
     secret: bytes | None
-    letter: Path
+    rendezvous_file: Path
     timeout_s: float
-    gathering: Gathering | None = None
+    listener: Listener | None = None
     lost: list[str] = field(default_factory=list)
 
     @property
-    def parties(self) -> Mapping[int, Party]:
+    def peers(self) -> Mapping[int, Peer]:
         """The other processes; none in an agent."""
-        return self.gathering.parties if self.gathering is not None else {}
+        return self.listener.peers if self.listener is not None else {}
 
     def note_losses(self) -> list[str]:
         """Look who is gone; return all that are, in words."""
-        for party in self.parties.values():
-            party.backlog += party.stream.receive()
-            if party.stream.ended is not None:
-                words = f"{party.name} is gone: {party.stream.ended}"
+        for peer in self.peers.values():
+            peer.backlog += peer.stream.receive()
+            if peer.stream.ended is not None:
+                words = f"{peer.name} is gone: {peer.stream.ended}"
                 self.lost += [words] if words not in self.lost else []
         return self.lost
 
@@ -56,19 +56,19 @@ ATTACHED = pytest.StashKey[Attached]()
 
 
 def launcher_of(
-    config: pytest.Config, ladder: Ladder | ContainerLauncher
-) -> Ladder | ContainerLauncher | AttachedLauncher:
+    config: pytest.Config, ladder: FallbackLauncher | ContainerLauncher
+) -> FallbackLauncher | ContainerLauncher | AttachLauncher:
     """Return what starts a world: this process alone, or all that are attached."""
     attached = config.stash.get(ATTACHED, None)
     if attached is None or isinstance(ladder, ContainerLauncher):  # which needs nobody's help
         return ladder
-    return AttachedLauncher(ladder, attached.parties)
+    return AttachLauncher(ladder, attached.peers)
 
 
 def sites_of(config: pytest.Config, size: int) -> tuple[Site, ...]:
     """Return the hosts of a world of `size` ranks, where processes on several are attached."""
     attached = config.stash.get(ATTACHED, None)
-    return sites_for(size, attached.parties) if attached is not None else ()
+    return sites_for(size, attached.peers) if attached is not None else ()
 
 
 def ranks_here(config: pytest.Config, size: int) -> int:
@@ -80,5 +80,5 @@ def ranks_here(config: pytest.Config, size: int) -> int:
 def others_of(config: pytest.Config) -> frozenset[int]:
     """Return the other processes that we can see and that start ranks as this one does."""
     attached = config.stash.get(ATTACHED, None)
-    parties = attached.parties.values() if attached is not None else ()
-    return frozenset(int(party.about["pid"]) for party in parties if party.is_near)
+    peers = attached.peers.values() if attached is not None else ()
+    return frozenset(int(peer.about["pid"]) for peer in peers if peer.is_near)

@@ -13,8 +13,8 @@ import pytest
 
 from pytest_multihost.launch.docker.containers import Dwelling
 from pytest_multihost.launch.docker.launcher import ContainerLauncher
-from pytest_multihost.launch.ladder import Ladder
-from pytest_multihost.launch.server.start import Program
+from pytest_multihost.launch.fallback import FallbackLauncher
+from pytest_multihost.launch.server.start_server import Program
 from pytest_multihost.model.errors import LaunchError, UnsoundForkError
 from pytest_multihost.pytest_plugin.launching.launcher_factory import (
     SERVER_MODES,
@@ -42,13 +42,13 @@ _CARRIED = re.compile(
 
 def open_ladder(
     launching: Launching, mode: str, need: Need, defaults: Defaults
-) -> Ladder | ContainerLauncher:
+) -> FallbackLauncher | ContainerLauncher:
     """Return the ways of launching to try for tests with a need, started.
 
     Raises:
         pytest.UsageError: The chosen way is not sound, or a server cannot start.
     """
-    ladder: Ladder | ContainerLauncher
+    ladder: FallbackLauncher | ContainerLauncher
     if need.is_housed:
         ladder = container_launcher(launching, mode, need.variables, defaults)
     else:

@@ -17,10 +17,10 @@ from typing import Any, NoReturn
 import pytest
 
 from pytest_multihost.backends.registry import find
-from pytest_multihost.launch.protocol import RunRank
-from pytest_multihost.launch.server.fresh_ranks import spec_of
-from pytest_multihost.launch.server.start import control_of, serve_prepared, take_order
-from pytest_multihost.launch.wire.frame import Channel
+from pytest_multihost.launch.interface import RunRank
+from pytest_multihost.launch.server.spawn_server import spec_of
+from pytest_multihost.launch.server.start_server import control_of, prepare_and_serve, take_job_spec
+from pytest_multihost.launch.wire.framing import Channel
 from pytest_multihost.model.errors import CollectedDifferentlyError
 from pytest_multihost.pytest_plugin.launching.server_process import (
     find_item_in,
@@ -60,7 +60,7 @@ _REPLACED = {"rerunfailures": "flaky(...): see pytest-rerunfailures"}
 
 def main() -> NoReturn:
     """Run pytest as the controller was run, for an errand."""
-    order = take_order()
+    order = take_job_spec()
     os.chdir(order["cwd"])
     if order["path"] is not None:
         sys.path[:] = order["path"]
@@ -139,7 +139,7 @@ def _serve(task: Errand, session: pytest.Session) -> NoReturn:
         list(backends.values()),
         forks=task.order["forks"],
     )
-    serve_prepared(control_of(task.order), run, prepare, controller=task.order["controller"])
+    prepare_and_serve(control_of(task.order), run, prepare, controller=task.order["controller"])
 
 
 def give_up(task: Errand) -> None:

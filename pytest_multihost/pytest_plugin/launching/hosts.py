@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_multihost.launch.docker.launcher import ContainerLauncher
-from pytest_multihost.launch.ladder import Ladder
+from pytest_multihost.launch.fallback import FallbackLauncher
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.hosts import ONE, kind_of
 from pytest_multihost.pytest_private import base_temp
@@ -17,7 +17,9 @@ from pytest_multihost.pytest_private import base_temp
 _REFUSED = pytest.StashKey[dict[str, str]]()
 
 
-def why_no_hosts(config: pytest.Config, hosts: str, ladder: Ladder | ContainerLauncher) -> str:
+def why_no_hosts(
+    config: pytest.Config, hosts: str, ladder: FallbackLauncher | ContainerLauncher
+) -> str:
     """Return why hosts cannot be made as asked for here, and what helps; empty if they can.
 
     Args:

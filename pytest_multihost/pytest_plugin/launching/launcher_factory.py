@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from pytest_multihost.backends.backend import Backend
-from pytest_multihost.launch.ladder import Ladder
-from pytest_multihost.launch.server import fresh_ranks as spawner
+from pytest_multihost.launch.fallback import FallbackLauncher
+from pytest_multihost.launch.server import spawn_server as spawner
 from pytest_multihost.launch.server.connection import ServerConnection
 from pytest_multihost.launch.server.launcher import ServerLauncher
-from pytest_multihost.launch.server.start import Program, exec_server, fork_server
+from pytest_multihost.launch.server.start_server import Program, exec_server, fork_server
 from pytest_multihost.model.errors import UnsoundForkError
 from pytest_multihost.pytest_plugin.launching import fresh_interpreter as remote
 from pytest_multihost.pytest_plugin.launching.server_process import find_item_in, prepare_server
@@ -45,7 +45,7 @@ class Launching:
     logs: Path
     forks: int
 
-    def ladder(self, mode: str, env: Mapping[str, str]) -> Ladder:
+    def ladder(self, mode: str, env: Mapping[str, str]) -> FallbackLauncher:
         """Return the ways of launching to try, the cheapest first.
 
         Args:
@@ -61,7 +61,7 @@ class Launching:
         names = [mode] if mode != "auto" else list(starts)
         if env and "fork" in names:
             names.remove("fork")
-        return Ladder([ServerLauncher(name, starts[name]) for name in names])
+        return FallbackLauncher([ServerLauncher(name, starts[name]) for name in names])
 
     def _fork(self) -> ServerConnection:
         run = partial(run_rank, find_item=find_item_in(self.items), backends=self.backends)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_multihost.blame.merge_dumps import parse_faulthandler
-from pytest_multihost.launch.protocol import DumpKind, RunningWorld
+from pytest_multihost.launch.interface import DumpKind, RunningWorld
 from pytest_multihost.model.stack import Dump
 
 BUDGET_S = 2.0

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pytest_multihost.launch.protocol import RunRank, send_packet
+from pytest_multihost.launch.interface import RunRank, send_packet
 from pytest_multihost.launch.server.connection import ANSWER_S, ServerConnection
 from pytest_multihost.launch.server.fork_soundness import fork_problems
 from pytest_multihost.launch.server.serve import serve
@@ -41,12 +41,12 @@ def fork_server(run_rank: RunRank, prepare: Callable[[], None]) -> ServerConnect
     pid = os.fork()
     if pid == 0:
         ours.close()
-        serve_prepared(theirs, run_rank, prepare, controller=controller)
+        prepare_and_serve(theirs, run_rank, prepare, controller=controller)
     theirs.close()
     return ServerConnection(ours, pid)
 
 
-def serve_prepared(
+def prepare_and_serve(
     control: socket.socket, run_rank: RunRank, prepare: Callable[[], None], *, controller: int
 ) -> NoReturn:
     """Prepare, then serve; never returns. What goes wrong is told to the controller."""
@@ -89,7 +89,7 @@ def exec_server(program: Program) -> ServerConnection:
     ours, theirs = _control_pair()
     theirs.set_inheritable(True)
     order = {**program.order, "control": theirs.fileno(), "controller": os.getpid()}
-    letter = write_order(order)
+    letter = write_job_spec(order)
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     pid = os.posix_spawn(
         sys.executable,
@@ -106,7 +106,7 @@ def exec_server(program: Program) -> ServerConnection:
     return ServerConnection(ours, pid, program.log)
 
 
-def write_order(order: Mapping[str, Any]) -> int:
+def write_job_spec(order: Mapping[str, Any]) -> int:
     """Return an inheritable descriptor of a memory file that holds `order`.
 
     A variable of the environment holds at most 128 KiB; many files have longer names together.
@@ -118,7 +118,7 @@ def write_order(order: Mapping[str, Any]) -> int:
     return descriptor
 
 
-def take_order() -> dict[str, Any]:
+def take_job_spec() -> dict[str, Any]:
     """Return what this interpreter was started for."""
     with open(int(os.environ.pop(ORDER)), encoding="utf-8") as file:  # noqa: PTH123
         order: dict[str, Any] = json.load(file)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_multihost.launch.wire.frame import Frame
+from pytest_multihost.launch.wire.framing import Frame
 
 Key = tuple[str, str, int]
 """Operation, its name, and how often the rank had entered it before, in this part of the test."""
@@ -33,7 +33,7 @@ class _Entry:
 
 
 @dataclass(slots=True)
-class Exchange:
+class HarnessCollectives:
     """Who has entered what, in one world.
 
     Attributes:

@@ -14,32 +14,35 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, NoReturn
 
-from pytest_multihost.launch.protocol import RunRank
+from pytest_multihost.launch.interface import RunRank
 from pytest_multihost.launch.server.serve import serve
-from pytest_multihost.launch.server.start import ORDER, control_of, take_order, write_order
-from pytest_multihost.launch.wire.frame import Channel
+from pytest_multihost.launch.server.start_server import (
+    ORDER,
+    control_of,
+    take_job_spec,
+    write_job_spec,
+)
+from pytest_multihost.launch.wire.framing import Channel
 from pytest_multihost.model.fault import hash_seed_of
 from pytest_multihost.model.spec import RankSpec, WorldSpec
 
-CODE = "from pytest_multihost.launch.server.fresh_ranks import main; main()"
+CODE = "from pytest_multihost.launch.server.spawn_server import main; main()"
 
 
 def main() -> NoReturn:
     """Serve until the controller goes."""
-    order = take_order()
-    run: RunRank = partial(run_interpreter, code=order["code"], order=order["rank"])
+    order = take_job_spec()
+    run: RunRank = partial(exec_rank, code=order["code"], order=order["rank"])
     serve(control_of(order), run, controller=order["controller"])
 
 
-def run_interpreter(
-    spec: RankSpec, channel: Channel, *, code: str, order: Mapping[str, Any]
-) -> NoReturn:
+def exec_rank(spec: RankSpec, channel: Channel, *, code: str, order: Mapping[str, Any]) -> NoReturn:
     """Become a fresh interpreter that runs `code` for `spec`."""
     seed = hash_seed_of(spec.world.faults, spec.rank, spec.world.seed)
     own = {} if seed is None else {"PYTHONHASHSEED": str(seed)}
     channel.stream.set_inheritable(True)
     errand = {**order, "spec": dataclasses.asdict(spec), "channel": channel.stream.fileno()}
-    environment = {**os.environ, **own, ORDER: str(write_order(errand))}
+    environment = {**os.environ, **own, ORDER: str(write_job_spec(errand))}
     os.execve(sys.executable, [sys.executable, "-c", code], environment)
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_multihost.launch.protocol import Share
+from pytest_multihost.launch.interface import Share
 from pytest_multihost.launch.server.launcher import ServerLauncher
-from pytest_multihost.launch.server.world import LaunchedWorld
+from pytest_multihost.launch.server.world import ServerWorld
 from pytest_multihost.model.errors import LaunchError, UnsoundForkError
 from pytest_multihost.model.spec import WorldSpec
 
 
 @dataclass(slots=True)
-class Ladder:
+class FallbackLauncher:
     """A launcher that steps up whenever its rung turns out to be unsound.
 
     Attributes:
@@ -44,7 +44,7 @@ class Ladder:
 
     def start(
         self, spec: WorldSpec, *, directory: Path, scratch: Path, share: Share | None = None
-    ) -> LaunchedWorld:
+    ) -> ServerWorld:
         """Start a world, or a share of it; a rung may have become unsound meanwhile.
 
         Raises:

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_multihost.launch.attach.files import pack
-from pytest_multihost.launch.protocol import DumpKind, Ending
-from pytest_multihost.launch.server.world import LaunchedWorld
+from pytest_multihost.launch.attach.file_transfer import pack
+from pytest_multihost.launch.interface import DumpKind, Ending
+from pytest_multihost.launch.server.world import ServerWorld
 from pytest_multihost.model.event import Event
 from pytest_multihost.nemesis.aftermath import heal_files, untold
-from pytest_multihost.pytest_plugin.attach.merge import to_json
+from pytest_multihost.pytest_plugin.attach.merge_snapshots import to_json
 from pytest_multihost.pytest_plugin.watchdog_setup import harness_on
 from pytest_multihost.watch.kernel.proc import ProcReader
 from pytest_multihost.watch.probes.dump import BUDGET_S, TASKS_S, answer_path, ask
@@ -35,7 +35,7 @@ class Shared:
         faults: What has been told of faults.
     """
 
-    world: LaunchedWorld
+    world: ServerWorld
     directory: Path
     scratch: Path
     own: Path | None = None

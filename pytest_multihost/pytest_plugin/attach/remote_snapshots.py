@@ -10,13 +10,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_multihost.launch.attach.files import unpack
-from pytest_multihost.launch.attach.stream import Party, the_kernel
+from pytest_multihost.launch.attach.file_transfer import unpack
+from pytest_multihost.launch.attach.stream import Peer, kernel_identity
 from pytest_multihost.launch.attach.world import AttachedWorld
-from pytest_multihost.launch.wire.frame import Frame
+from pytest_multihost.launch.wire.framing import Frame
 from pytest_multihost.model.process import Look
 from pytest_multihost.model.rank_set import rank_set
-from pytest_multihost.pytest_plugin.attach.merge import Elsewhere, from_json, join
+from pytest_multihost.pytest_plugin.attach.merge_snapshots import (
+    RemoteSnapshot,
+    from_json,
+    merge_snapshots,
+)
 from pytest_multihost.watch.kernel.descriptors import HarnessProcesses
 from pytest_multihost.watch.kernel.proc import ProcReader
 from pytest_multihost.watch.slots import shift
@@ -26,37 +30,37 @@ _SEE_S = 10.0
 """How long a process may take to look. One that is stopped never answers."""
 
 
-def watch_far(watchdog: Watchdog, world: AttachedWorld) -> None:
+def watch_remote_ranks(watchdog: Watchdog, world: AttachedWorld) -> None:
     """Let a watchdog see the ranks of a world that are on other machines."""
     far = world.far
     if not far:
         return
-    eyes = Eyes(far, world.scratch)
+    eyes = RemoteObserver(far, world.scratch)
     watchdog.refresh = eyes.refresh
     watchdog.see = eyes.proc
     watchdog.unreachable = frozenset(rank for ranks in far.values() for rank in ranks)
     watchdog.notes = notes_on(far)
 
 
-def notes_on(far: Mapping[Party, tuple[int, ...]]) -> tuple[str, ...]:
+def notes_on(far: Mapping[Peer, tuple[int, ...]]) -> tuple[str, ...]:
     """Return what must be known of ranks on other machines: who saw them, and by which clock."""
-    hosts: dict[str, list[Party]] = {}
-    for party in far:
-        hosts.setdefault(party.host, []).append(party)
+    hosts: dict[str, list[Peer]] = {}
+    for peer in far:
+        hosts.setdefault(peer.host, []).append(peer)
     return tuple(
-        _note(host, [rank for party in parties for rank in far[party]], parties)
-        for host, parties in hosts.items()
+        _note(host, [rank for peer in peers for rank in far[peer]], peers)
+        for host, peers in hosts.items()
     )
 
 
-def _note(host: str, ranks: list[int], parties: list[Party]) -> str:
-    error_s = max(party.uncertainty_s for party in parties)
+def _note(host: str, ranks: list[int], peers: list[Peer]) -> str:
+    error_s = max(peer.uncertainty_s for peer in peers)
     clock = f"on a clock known to {error_s * 1e3:.2g} ms" if error_s else "on our clock"
     return f"{rank_set(ranks)} on {host}: seen by pytest there, {clock}, without native frames"
 
 
 @dataclass(slots=True)
-class Eyes:
+class RemoteObserver:
     """What processes on other machines see.
 
     Attributes:
@@ -64,9 +68,9 @@ class Eyes:
         scratch: Where copies of slot pages go.
     """
 
-    far: Mapping[Party, tuple[int, ...]]
+    far: Mapping[Peer, tuple[int, ...]]
     scratch: Path
-    _last: list[Elsewhere] = field(default_factory=list)
+    _last: list[RemoteSnapshot] = field(default_factory=list)
 
     def refresh(self) -> None:
         """Have everybody glance at its ranks.
@@ -76,29 +80,29 @@ class Eyes:
         """
         self._last = self.look({"deep": False})
 
-    def glances(self) -> list[Elsewhere]:
+    def glances(self) -> list[RemoteSnapshot]:
         """Return what the last glance has shown."""
         return self._last
 
-    def look(self, how: Mapping[str, Any]) -> list[Elsewhere]:
+    def look(self, how: Mapping[str, Any]) -> list[RemoteSnapshot]:
         """Return what everybody sees now, and copy the slot pages.
 
         Raises:
             LaunchError: A process is gone, or does not answer.
         """
-        asked = {party: party.request({"kind": "see", **how}) for party in self.far}
+        asked = {peer: peer.request({"kind": "see", **how}) for peer in self.far}
         found = []
-        for number, (party, request) in enumerate(asked.items(), 1):
-            answer = party.answer(request, within_s=_SEE_S)
-            self._copy_pages(party, answer)
+        for number, (peer, request) in enumerate(asked.items(), 1):
+            answer = peer.answer(request, within_s=_SEE_S)
+            self._copy_pages(peer, answer)
             look = from_json(answer.header["look"])
-            machine = party.about["kernel"][0]
-            found.append(Elsewhere(number, look, party.offset_s, party.uncertainty_s, machine))
+            machine = peer.about["kernel"][0]
+            found.append(RemoteSnapshot(number, look, peer.offset_s, peer.uncertainty_s, machine))
         return found
 
-    def _copy_pages(self, party: Party, answer: Frame) -> None:
+    def _copy_pages(self, peer: Peer, answer: Frame) -> None:
         for name, data in unpack(answer).items():
-            (self.scratch / name).write_bytes(shift(data, round(party.offset_s * 1e9)))
+            (self.scratch / name).write_bytes(shift(data, round(peer.offset_s * 1e9)))
 
     def proc(self, pids: Mapping[int, int], harness: HarnessProcesses) -> _Joined:
         """Return what looks at all ranks."""
@@ -112,13 +116,15 @@ class _Joined:
     """Sees all processes of a world, here and elsewhere."""
 
     mine: ProcReader
-    eyes: Eyes
+    eyes: RemoteObserver
 
     def shallow_snapshot(self) -> Look:
         """See the main threads of all ranks."""
-        return join(self.mine.shallow_snapshot(), self.eyes.glances(), machine=the_kernel()[0])
+        return merge_snapshots(
+            self.mine.shallow_snapshot(), self.eyes.glances(), machine=kernel_identity()[0]
+        )
 
     def deep_snapshot(self) -> Look:
         """See all threads and descriptors."""
         others = self.eyes.look({"deep": True})
-        return join(self.mine.deep_snapshot(), others, machine=the_kernel()[0])
+        return merge_snapshots(self.mine.deep_snapshot(), others, machine=kernel_identity()[0])

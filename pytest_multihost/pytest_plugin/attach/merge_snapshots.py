@@ -23,7 +23,7 @@ _SPACE = "net:["
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
+class RemoteSnapshot:
     """A look that was taken by another process.
 
     Attributes:
@@ -72,7 +72,7 @@ def _tuples(data: Mapping[str, Any]) -> dict[str, Any]:
     return {key: tuple(each) if isinstance(each, list) else each for key, each in data.items()}
 
 
-def join(mine: Look, others: Sequence[Elsewhere], *, machine: str = "") -> Look:
+def merge_snapshots(mine: Look, others: Sequence[RemoteSnapshot], *, machine: str = "") -> Look:
     """Return one look at all processes of the world; `machine` is ours."""
     ours = [_named(process, machine) for process in mine.processes]
     found = [_moved(process, each) for each in others for process in each.look.processes]
@@ -84,7 +84,7 @@ def join(mine: Look, others: Sequence[Elsewhere], *, machine: str = "") -> Look:
     return Look(at_s=mine.at_s, processes=_connected(ordered), is_deep=is_deep)
 
 
-def _moved(process: Process, where: Elsewhere) -> Process:
+def _moved(process: Process, where: RemoteSnapshot) -> Process:
     """Return a process of another machine with ids of its own and our times."""
     base = where.number * _FOREIGN
     threads = tuple(
@@ -120,7 +120,7 @@ def _named(process: Process, machine: str) -> Process:
     return replace(process, descriptors=descriptors)
 
 
-def _earliest(ends_s: float | None, where: Elsewhere) -> float | None:
+def _earliest(ends_s: float | None, where: RemoteSnapshot) -> float | None:
     """Return the earliest time on our clock at which something ends there."""
     if ends_s is None or math.isinf(ends_s):
         return ends_s

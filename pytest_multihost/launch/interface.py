@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Protocol, get_args
 
-from pytest_multihost.launch.wire.frame import Channel, Frame
+from pytest_multihost.launch.wire.framing import Channel, Frame
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.spec import RankSpec, WorldSpec
 

@@ -98,7 +98,7 @@ def wait_until_dead(pidfds: Iterable[int], timeout_s: float) -> list[int]:
     return dead
 
 
-def end_orphans(*, spare: Collection[int]) -> list[str]:
+def kill_orphans(*, spare: Collection[int]) -> list[str]:
     """Kill and reap every descendant of this process except those in `spare`.
 
     Returns:
@@ -116,7 +116,7 @@ def end_orphans(*, spare: Collection[int]) -> list[str]:
     return ended
 
 
-def end_strays(server: int, ranks: Collection[int]) -> None:
+def kill_strays(server: int, ranks: Collection[int]) -> None:
     """Kill what the ranks of a server that has been killed leave behind: nobody adopts it.
 
     Args:

@@ -33,7 +33,7 @@ class _Pause:
 
 
 @dataclass(slots=True)
-class Pauses:
+class PauseSchedule:
     """The ranks of one world that are stopped and continued."""
 
     _planned: dict[int, _Pause] = field(default_factory=dict)

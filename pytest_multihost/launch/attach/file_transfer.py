@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_multihost.launch.wire.frame import Frame
+from pytest_multihost.launch.wire.framing import Frame
 
 MAX_FILE = 64 << 20
 """Bytes of a file that travel; of a longer one, the end."""
