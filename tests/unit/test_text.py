@@ -172,7 +172,7 @@ STARTUP = (
         *well_behaved(3, stays_in="startup"),
     ],
     {
-        **dict.fromkeys((0, 1, 2), (f"{OURS}/launch/wire/frame.py:140 receive",)),
+        **dict.fromkeys((0, 1, 2), (f"{OURS}/launch/wire/framing.py:140 receive",)),
         3: (CONNECTS, f"{OURS}/backends/gloo.py:30 _start"),
     },
 )
@@ -232,7 +232,7 @@ def test_a_rank_that_does_not_get_ready_shows_where_it_is(caller: Sequence[str])
 
 def test_a_rank_in_our_own_barrier_shows_who_called_it() -> None:
     """Our frames are a library's: the user's line names the operation."""
-    waits = (f"{OURS}/launch/wire/frame.py:140 receive", f"{OURS}/rank/world.py:83 barrier")
+    waits = (f"{OURS}/launch/wire/framing.py:140 receive", f"{OURS}/rank/world.py:83 barrier")
     shown = story(HANG[0], dict.fromkeys(range(4), (*waits, *TEST)))
     assert "all 4  test_restore  test_ckpt.py:31  » restore(5)" in shown
     assert "world.py" not in shown
