@@ -33,7 +33,7 @@ from pytest_multihost.pytest_plugin.marks import (
     parametrize,
 )
 from pytest_multihost.pytest_plugin.name_conflict import check_package
-from pytest_multihost.pytest_plugin.options import add_options, read_defaults
+from pytest_multihost.pytest_plugin.options import add_options, read_settings
 from pytest_multihost.pytest_plugin.process_role import errand
 from pytest_multihost.pytest_plugin.results.tally import TALLY, Tally, require_worlds, summarize
 
@@ -85,7 +85,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", SIGNATURE)
     config.addinivalue_line("markers", NO_SIGNATURE)
     config.addinivalue_line("markers", EXPECT_SIGNATURE)
-    config.stash[TALLY] = Tally(read_defaults(config))
+    config.stash[TALLY] = Tally(read_settings(config))
     if is_attached(config):
         from pytest_multihost.pytest_plugin.attach.plugin import attach
 
@@ -95,7 +95,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Add the axes with several values behind the test's own parameters."""
-    parametrize(metafunc, metafunc.config.stash[TALLY].defaults)
+    parametrize(metafunc, metafunc.config.stash[TALLY].settings)
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
@@ -112,8 +112,8 @@ def pytest_collection_finish(session: pytest.Session) -> Generator[None]:
         from pytest_multihost.pytest_plugin.launching.fresh_interpreter import serve_or_live
 
         serve_or_live(task, session)
-    defaults = session.config.stash[TALLY].defaults
-    chosen = [item for item in session.items if is_multihost(item, defaults)]
+    settings = session.config.stash[TALLY].settings
+    chosen = [item for item in session.items if is_multihost(item, settings)]
     if (attached := session.config.pluginmanager.get_plugin(ATTACHED_PLUGIN)) is not None:
         attached.take_part(session, chosen)  # returns in rank 0's process alone
     if any(map(asks_for_store, session.items)):

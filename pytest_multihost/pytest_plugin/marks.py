@@ -14,7 +14,7 @@ import pytest
 
 from pytest_multihost.model.errors import SettingError
 from pytest_multihost.model.hosts import ONE, parse_hosts
-from pytest_multihost.pytest_plugin.options import DEFAULT_RANKS, Defaults
+from pytest_multihost.pytest_plugin.options import DEFAULT_RANKS, Settings
 from pytest_multihost.pytest_private import is_doctest
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ BACKEND_PARAM = "_multihost_backend"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What one test's markers and the defaults ask for; several sizes or backends parametrize."""
+class MarkerSettings:
+    """What one test's markers and the settings ask for; several sizes or backends parametrize."""
 
     ranks: tuple[int, ...]
     backends: tuple[str, ...]
@@ -51,21 +51,23 @@ class Wanted:
     hosts: str = ONE
 
 
-def is_multihost(item: pytest.Item, defaults: Defaults) -> bool:
+def is_multihost(item: pytest.Item, settings: Settings) -> bool:
     """Return whether `item` is to run as a world."""
     if item.get_closest_marker("no_multihost") is not None:
         return False
     if item.get_closest_marker("multihost") is not None:
         return True
-    return defaults.is_auto and isinstance(item, pytest.Function) and not is_doctest(item)
+    return settings.is_auto and isinstance(item, pytest.Function) and not is_doctest(item)
 
 
-def wanted(marks: Iterable[pytest.Mark], defaults: Defaults) -> tuple[Wanted, list[str]]:
+def read_markers(
+    marks: Iterable[pytest.Mark], settings: Settings
+) -> tuple[MarkerSettings, list[str]]:
     """Return what `marks` ask for, and every problem with them.
 
     Args:
         marks: The test's multihost marks, innermost first as pytest yields them.
-        defaults: What holds where they say nothing.
+        settings: What holds where they say nothing.
     """
     values, problems = _merge(marks)
     for key, value in values.items():
@@ -73,17 +75,17 @@ def wanted(marks: Iterable[pytest.Mark], defaults: Defaults) -> tuple[Wanted, li
             problems += [f"{key} {problem}" for problem in _CHECKS[key](value)]
     if problems:
         values = {}
-    ranks = _as_tuple(values.get("ranks")) or defaults.ranks or (DEFAULT_RANKS,)
-    return Wanted(
+    ranks = _as_tuple(values.get("ranks")) or settings.ranks or (DEFAULT_RANKS,)
+    return MarkerSettings(
         ranks=ranks,
-        backends=_as_tuple(values.get("backend")) or defaults.backends,
-        timeout_s=float(values.get("timeout") or defaults.timeout_s),
+        backends=_as_tuple(values.get("backend")) or settings.backends,
+        timeout_s=float(values.get("timeout") or settings.timeout_s),
         has_own_timeout=values.get("timeout") is not None,
-        startup_timeout_s=float(values.get("startup_timeout") or defaults.startup_timeout_s),
+        startup_timeout_s=float(values.get("startup_timeout") or settings.startup_timeout_s),
         local_devices=int(values.get("local_devices") or 1),
         env=dict(values.get("env") or {}),
         faults=_as_faults(values.get("faults")),
-        hosts=parse_hosts(values["hosts"]) if values.get("hosts") is not None else defaults.hosts,
+        hosts=parse_hosts(values["hosts"]) if values.get("hosts") is not None else settings.hosts,
     ), problems
 
 
@@ -182,15 +184,15 @@ _CHECKS: Mapping[str, Callable[[object], list[str]]] = {
 }
 
 
-def parametrize(metafunc: pytest.Metafunc, defaults: Defaults) -> None:
+def parametrize(metafunc: pytest.Metafunc, settings: Settings) -> None:
     """Give a test one id part per axis that has several values, after all its own.
 
-    Problems are left for `wanted` at the end of the collection, which names the test.
+    Problems are left for `read_markers` at the end of the collection, which names the test.
     """
     item = metafunc.definition
-    if not is_multihost(item, defaults):
+    if not is_multihost(item, settings):
         return
-    want, problems = wanted(item.iter_markers("multihost"), defaults)
+    want, problems = read_markers(item.iter_markers("multihost"), settings)
     if problems:
         return
     _add_axis(metafunc, RANKS_PARAM, want.ranks)
@@ -203,7 +205,7 @@ def _add_axis(metafunc: pytest.Metafunc, name: str, values: Sequence[object]) ->
         metafunc.parametrize(name, values, ids=[str(value) for value in values])
 
 
-def scalars(item: pytest.Item, want: Wanted) -> tuple[int, str, list[str]]:
+def world_axes(item: pytest.Item, want: MarkerSettings) -> tuple[int, str, list[str]]:
     """Return the one size and backend of an item, and what is wrong if there are several.
 
     Several are left only where pytest could not parametrize: TestCase methods, and markers added

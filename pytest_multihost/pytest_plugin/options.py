@@ -101,7 +101,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Defaults:
+class Settings:
     """What holds for tests whose marker says nothing.
 
     Attributes:
@@ -118,7 +118,7 @@ class Defaults:
         artifacts: Absolute path of the artifacts directory.
         is_required: Whether a run without multihost tests fails.
         is_gpu_required: Whether a test for which there are not enough GPUs fails.
-        asked: Whether `--ranks` was on the command line.
+        has_ranks_option: Whether `--ranks` was on the command line.
     """
 
     ranks: tuple[int, ...] | None
@@ -134,10 +134,10 @@ class Defaults:
     artifacts: Path
     is_required: bool
     is_gpu_required: bool
-    asked: bool
+    has_ranks_option: bool
 
 
-def read_defaults(config: pytest.Config) -> Defaults:
+def read_settings(config: pytest.Config) -> Settings:
     """Read the settings.
 
     Raises:
@@ -146,7 +146,7 @@ def read_defaults(config: pytest.Config) -> Defaults:
     problems: list[str] = []
     read = partial(_read, config, problems)
     artifacts = read("artifacts", str) or DEFAULT_ARTIFACTS
-    defaults = Defaults(
+    settings = Settings(
         ranks=read("ranks", parse_ranks),
         backends=read("backend", parse_names) or (DEFAULT_BACKEND,),
         timeout_s=read("timeout", parse_seconds) or DEFAULT_TIMEOUT_S,
@@ -160,11 +160,11 @@ def read_defaults(config: pytest.Config) -> Defaults:
         artifacts=config.rootpath / artifacts,
         is_required=bool(config.getini("multihost_require")),
         is_gpu_required=bool(config.getini("multihost_require_gpu")),
-        asked=config.getoption("multihost_ranks") is not None,
+        has_ranks_option=config.getoption("multihost_ranks") is not None,
     )
     if problems:
         raise pytest.UsageError("\n".join(problems))
-    return defaults
+    return settings
 
 
 def _read(

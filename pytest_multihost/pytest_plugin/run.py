@@ -39,8 +39,8 @@ from pytest_multihost.pytest_plugin.launching.hosts import why_no_hosts
 from pytest_multihost.pytest_plugin.launching.launcher_factory import Launching
 from pytest_multihost.pytest_plugin.launching.requirements import Need, launch_problems, need_of
 from pytest_multihost.pytest_plugin.launching.server_process import offered_backends, plain_nodeid
-from pytest_multihost.pytest_plugin.marks import scalars, wanted
-from pytest_multihost.pytest_plugin.options import Defaults
+from pytest_multihost.pytest_plugin.marks import read_markers, world_axes
+from pytest_multihost.pytest_plugin.options import Settings
 from pytest_multihost.pytest_plugin.results.live import LiveLine, LiveOutput, write_through
 from pytest_multihost.pytest_plugin.results.pages import report_on
 from pytest_multihost.pytest_plugin.results.tally import Tally
@@ -135,13 +135,13 @@ class Run:
         disturbing = read_disturbing(self.config)
         problems: list[str] = []
         for item in items:
-            plan, wrong = _plan(item, self.tally.defaults, offered)
+            plan, wrong = _plan(item, self.tally.settings, offered)
             problems += [f"{item.nodeid}: @pytest.mark.multihost {each}" for each in wrong]
             if plan is not None:
                 faults, wrong = disturbing.faults_of(
                     plan.nodeid, plan.size, plan.faults, hosts=plan.hosts
                 )
-                wrong += launch_problems(plan.env, faults, self.tally.defaults.launch)
+                wrong += launch_problems(plan.env, faults, self.tally.settings.launch)
                 problems += [f"{item.nodeid}: @pytest.mark.multihost {each}" for each in wrong]
                 seed = disturbing.seed_of(plan.nodeid)
                 self.plans[item.nodeid] = replace(plan, faults=faults, seed=seed)
@@ -159,7 +159,7 @@ class Run:
         """
         workerinput: Mapping[str, str] = getattr(self.config, "workerinput", {})
         run_id = self.tally.run_id = workerinput.get("multihost_run_id") or new_run_id()
-        folder = _open_folder(self.tally.defaults.artifacts, run_id)
+        folder = _open_folder(self.tally.settings.artifacts, run_id)
         backends = {plan.backend.name: plan.backend for plan in self.plans.values()}
         forks = sum(plan.size for plan in self.plans.values())
         launching = Launching(self.config, items, backends, folder.path, forks)
@@ -170,11 +170,11 @@ class Run:
     def _ladder(self, plan: Plan) -> FallbackLauncher | ContainerLauncher:
         """Return the launcher for tests with the plan's needs, started."""
         opened = self._get_opened()
-        launch = self.tally.defaults.launch
+        launch = self.tally.settings.launch
         need = need_of(plan.env, plan.faults, launch, plan.hosts)
         if need not in opened.ladders:
             mode = "spawn" if need.is_fresh else launch
-            opened.ladders[need] = open_ladder(opened.launching, mode, need, self.tally.defaults)
+            opened.ladders[need] = open_ladder(opened.launching, mode, need, self.tally.settings)
         return opened.ladders[need]
 
     def describe_launch(self) -> str:
@@ -206,7 +206,7 @@ class Run:
         if why := why_no_hosts(self.config, plan.hosts, self._ladder(plan)):
             pytest.skip(why)
         if reason is not None:
-            end = pytest.fail if self.tally.defaults.is_gpu_required else pytest.skip
+            end = pytest.fail if self.tally.settings.is_gpu_required else pytest.skip
             end(reason)
 
     def attempt(self, item: pytest.Item) -> Attempted:
@@ -227,7 +227,7 @@ class Run:
         scratch = make_scratch(self.config, spec)
         directory = self._make_directory(spec, scratch)
         self.tally.ran += 1
-        watchdog = watch_on(spec, self.tally.defaults, directory, scratch, others_of(self.config))
+        watchdog = watch_on(spec, self.tally.settings, directory, scratch, others_of(self.config))
         with self._places(spec.size), self._live(directory, spec.size, watchdog) as live:
             around = Surroundings(
                 launcher=Watched(launcher_of(self.config, self._ladder(plan)), watchdog),
@@ -325,10 +325,10 @@ DEADLINE = pytest.StashKey[float]()
 
 
 def _plan(
-    item: pytest.Item, defaults: Defaults, offered: Sequence[Backend]
+    item: pytest.Item, settings: Settings, offered: Sequence[Backend]
 ) -> tuple[Plan | None, list[str]]:
-    want, problems = wanted(item.iter_markers("multihost"), defaults)
-    size, name, more = scalars(item, want)
+    want, problems = read_markers(item.iter_markers("multihost"), settings)
+    size, name, more = world_axes(item, want)
     problems += more
     expected, more = expectation(item)
     problems += [f"(multihost_expect) {each}" for each in more]

@@ -21,7 +21,7 @@ from pytest_multihost.model.stack import Dump
 from pytest_multihost.nemesis.aftermath import heal_files
 from pytest_multihost.outcome.rank_facts import RankFacts
 from pytest_multihost.pytest_plugin.attach.remote_snapshots import watch_remote_ranks
-from pytest_multihost.pytest_plugin.options import Defaults
+from pytest_multihost.pytest_plugin.options import Settings
 from pytest_multihost.pytest_plugin.results.live import write_through
 from pytest_multihost.pytest_plugin.results.tally import PytestMultihostWarning
 from pytest_multihost.watch.kernel.descriptors import HarnessProcesses
@@ -35,13 +35,13 @@ _WITHOUT_JAX = ("gloo", "nccl")
 
 
 def watch_on(
-    spec: WorldSpec, defaults: Defaults, directory: Path, scratch: Path, others: frozenset[int]
+    spec: WorldSpec, settings: Settings, directory: Path, scratch: Path, others: frozenset[int]
 ) -> Watchdog:
     """Return a watch on a world.
 
     Args:
         spec: The world.
-        defaults: The settings.
+        settings: The settings.
         directory: Where its logs go.
         scratch: Its own directory for everything else.
         others: Other processes that start ranks as we do.
@@ -51,7 +51,7 @@ def watch_on(
         spec.size,
         harness_on(directory, scratch, others),
         may_run_jax=spec.backend not in _WITHOUT_JAX,
-        early=defaults.early,
+        early=settings.early,
         spec=spec,
     )
 

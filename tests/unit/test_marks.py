@@ -12,17 +12,17 @@ import pytest
 from pytest_multihost.pytest_plugin.marks import (
     BACKEND_PARAM,
     RANKS_PARAM,
-    Wanted,
-    scalars,
-    wanted,
+    MarkerSettings,
+    read_markers,
+    world_axes,
 )
-from pytest_multihost.pytest_plugin.options import read_defaults
+from pytest_multihost.pytest_plugin.options import read_settings
 
 _NOTHING_SET: Any = SimpleNamespace(
     getoption=lambda _: None, getini=lambda _: "", rootpath=Path("/project")
 )
 DEFAULTS = replace(
-    read_defaults(_NOTHING_SET),  # less what the run of these tests was itself given
+    read_settings(_NOTHING_SET),  # less what the run of these tests was itself given
     ranks=None,
     backends=("none",),
     timeout_s=120.0,
@@ -30,16 +30,16 @@ DEFAULTS = replace(
 )
 
 
-def want(*marks: pytest.MarkDecorator, **defaults: Any) -> Wanted:  # noqa: ANN401
+def want(*marks: pytest.MarkDecorator, **settings: Any) -> MarkerSettings:  # noqa: ANN401
     """Return what marks ask for, innermost first; there must be no problem."""
-    found, problems = wanted([each.mark for each in marks], replace(DEFAULTS, **defaults))
+    found, problems = read_markers([each.mark for each in marks], replace(DEFAULTS, **settings))
     assert problems == []
     return found
 
 
 def problems(*marks: pytest.MarkDecorator) -> list[str]:
     """Return what is wrong with marks."""
-    return wanted([each.mark for each in marks], DEFAULTS)[1]
+    return read_markers([each.mark for each in marks], DEFAULTS)[1]
 
 
 multihost = pytest.mark.multihost
@@ -148,28 +148,28 @@ def test_ranks_are_given_once() -> None:
 
 
 def item(**params: object) -> Any:  # noqa: ANN401 - a pytest.Item
-    """Return what `scalars` looks at."""
+    """Return what `world_axes` looks at."""
     return SimpleNamespace(callspec=SimpleNamespace(params=params)) if params else SimpleNamespace()
 
 
-SEVERAL = wanted([multihost(ranks=[2, 4], backend=["gloo", "jax"]).mark], DEFAULTS)[0]
+SEVERAL = read_markers([multihost(ranks=[2, 4], backend=["gloo", "jax"]).mark], DEFAULTS)[0]
 
 
 def test_a_parametrized_item_has_its_own_values() -> None:
     """Those that its id names."""
     of_item = item(**{RANKS_PARAM: 4, BACKEND_PARAM: "jax"})
-    assert scalars(of_item, SEVERAL) == (4, "jax", [])
+    assert world_axes(of_item, SEVERAL) == (4, "jax", [])
 
 
 def test_an_item_of_one_value_needs_no_parameters() -> None:
     """The usual case."""
-    one = wanted([multihost(3, backend="gloo").mark], DEFAULTS)[0]
-    assert scalars(item(), one) == (3, "gloo", [])
+    one = read_markers([multihost(3, backend="gloo").mark], DEFAULTS)[0]
+    assert world_axes(item(), one) == (3, "gloo", [])
 
 
 def test_what_pytest_could_not_parametrize_is_a_problem_for_each_axis() -> None:
     """A TestCase method takes one value; the wrong one must not be chosen in silence."""
-    _, _, found = scalars(item(), SEVERAL)
+    _, _, found = world_axes(item(), SEVERAL)
     assert [problem.split(":")[0] for problem in found] == [
         "cannot run with several ranks (2, 4)",
         "cannot run with several backends (gloo, jax)",
@@ -178,6 +178,6 @@ def test_what_pytest_could_not_parametrize_is_a_problem_for_each_axis() -> None:
 
 def test_an_axis_that_is_parametrized_is_no_problem() -> None:
     """Only the other one is."""
-    _, _, found = scalars(item(**{RANKS_PARAM: 2}), SEVERAL)
+    _, _, found = world_axes(item(**{RANKS_PARAM: 2}), SEVERAL)
     assert len(found) == 1
     assert "backends" in found[0]

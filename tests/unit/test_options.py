@@ -9,16 +9,16 @@ import pytest
 
 from pytest_multihost.model.errors import SettingError
 from pytest_multihost.pytest_plugin.options import (
-    Defaults,
+    Settings,
     parse_names,
     parse_ranks,
     parse_seconds,
-    read_defaults,
+    read_settings,
 )
 
 
-class _Settings:
-    """What `read_defaults` asks of pytest's configuration."""
+class _Configuration:
+    """What `read_settings` asks of pytest's configuration."""
 
     rootpath = Path("/project")
 
@@ -42,9 +42,9 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
 
 
-def read(options: dict[str, str] | None = None, **ini: Any) -> Defaults:  # noqa: ANN401
+def read(options: dict[str, str] | None = None, **ini: Any) -> Settings:  # noqa: ANN401
     """Read settings from a command line and an ini file."""
-    return read_defaults(_Settings(options or {}, ini))  # type: ignore[arg-type]
+    return read_settings(_Configuration(options or {}, ini))  # type: ignore[arg-type]
 
 
 def test_nothing_set_gives_the_documented_defaults() -> None:
@@ -52,7 +52,7 @@ def test_nothing_set_gives_the_documented_defaults() -> None:
     found = read()
     assert (found.ranks, found.backends, found.timeout_s) == (None, ("none",), 120.0)
     assert (found.startup_timeout_s, found.is_auto, found.is_required) == (60.0, False, False)
-    assert (found.launch, found.asked) == ("auto", False)
+    assert (found.launch, found.has_ranks_option) == ("auto", False)
     assert found.artifacts == Path("/project/.pytest_multihost")
 
 
@@ -75,8 +75,8 @@ def test_an_empty_variable_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None
 def test_only_the_command_line_asks_for_worlds(monkeypatch: pytest.MonkeyPatch) -> None:
     """An ini value stands there for every run, also for those without a multihost test."""
     monkeypatch.setenv("PYTEST_MULTIHOST_RANKS", "4")
-    assert not read(ranks="4").asked
-    assert read({"ranks": "4"}).asked
+    assert not read(ranks="4").has_ranks_option
+    assert read({"ranks": "4"}).has_ranks_option
 
 
 def test_every_setting_is_read() -> None:

@@ -183,7 +183,7 @@ class _Ladders:
         return self._ladder(plans[nodeid])
 
     def _ladder(self, plan: Plan) -> FallbackLauncher:
-        launch = self.config.stash[TALLY].defaults.launch
+        launch = self.config.stash[TALLY].settings.launch
         need = need_of(plan.env, plan.faults, launch)
         if need not in self._opened:
             backends = {each.backend.name: each.backend for each in self.run.plans.values()}

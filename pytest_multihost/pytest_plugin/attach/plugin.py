@@ -82,12 +82,12 @@ def attach(config: pytest.Config) -> None:
         pytest.UsageError: The secret cannot be used, or rank 0 cannot listen.
     """
     membership, tally = config.stash[MEMBERSHIP], config.stash[TALLY]
-    defaults = tally.defaults
-    tally.defaults = replace(defaults, ranks=defaults.ranks or (membership.size,))
-    rendezvous_file = rendezvous_path(defaults.artifacts, membership)
+    settings = tally.settings
+    tally.settings = replace(settings, ranks=settings.ranks or (membership.size,))
+    rendezvous_file = rendezvous_path(settings.artifacts, membership)
     try:
         attached = Attached(
-            membership, given_secret(os.environ), rendezvous_file, defaults.startup_timeout_s
+            membership, given_secret(os.environ), rendezvous_file, settings.startup_timeout_s
         )
         if membership.is_controller:
             stream, secret = listen(membership, attached.secret, rendezvous_file)

@@ -22,7 +22,7 @@ from pytest_multihost.pytest_plugin.launching.launcher_factory import (
     unsound,
 )
 from pytest_multihost.pytest_plugin.launching.requirements import Need
-from pytest_multihost.pytest_plugin.options import Defaults
+from pytest_multihost.pytest_plugin.options import Settings
 from pytest_multihost.pytest_private import base_temp
 from pytest_multihost.rank.environment import foreign_variables, thread_variables
 
@@ -41,7 +41,7 @@ _CARRIED = re.compile(
 
 
 def open_ladder(
-    launching: Launching, mode: str, need: Need, defaults: Defaults
+    launching: Launching, mode: str, need: Need, settings: Settings
 ) -> FallbackLauncher | ContainerLauncher:
     """Return the ways of launching to try for tests with a need, started.
 
@@ -50,7 +50,7 @@ def open_ladder(
     """
     ladder: FallbackLauncher | ContainerLauncher
     if need.is_housed:
-        ladder = container_launcher(launching, mode, need.variables, defaults)
+        ladder = container_launcher(launching, mode, need.variables, settings)
     else:
         ladder = launching.ladder(mode, need.variables)
     try:
@@ -63,7 +63,7 @@ def open_ladder(
 
 
 def container_launcher(
-    launching: Launching, mode: str, env: Mapping[str, str], defaults: Defaults
+    launching: Launching, mode: str, env: Mapping[str, str], settings: Settings
 ) -> ContainerLauncher:
     """Return what starts worlds in containers.
 
@@ -71,13 +71,13 @@ def container_launcher(
         launching: What every way of launching is made from.
         mode: "auto", or the one way to use.
         env: Variables that must be in place before the ranks' interpreter starts.
-        defaults: The settings.
+        settings: The settings.
     """
     config = launching.config
-    shared, python = _shared(config, defaults.artifacts), defaults.docker_python
+    shared, python = _shared(config, settings.artifacts), settings.docker_python
     is_lent = python == HOST_PYTHON
     dwelling = Dwelling(
-        image=defaults.docker_image,
+        image=settings.docker_image,
         python=sys.executable if is_lent else python,
         shared=shared,
         lent=(*_preloaded(env), *(_interpreter() if is_lent else ())),

@@ -41,7 +41,7 @@ def _read(tally: Tally) -> list[dict[str, Any]]:
     if tally.run_id is None:
         return []
     try:
-        file = tally.defaults.artifacts / tally.run_id / "verdicts.jsonl"
+        file = tally.settings.artifacts / tally.run_id / "verdicts.jsonl"
         lines = file.read_text(encoding="utf-8").splitlines()
     except OSError:
         return []

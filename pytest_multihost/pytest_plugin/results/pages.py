@@ -59,7 +59,7 @@ def report_on_run(config: pytest.Config, tally: Tally) -> None:
     """Write the page of a run with worlds, where this process is the one that ends it."""
     if not tally.ran or tally.run_id is None or hasattr(config, "workerinput"):
         return
-    run = tally.defaults.artifacts / tally.run_id
+    run = tally.settings.artifacts / tally.run_id
     if problem := _problem_of(lambda: write_index(run)):
         tally.unwritten.append(f"{NAME} of the run: {problem}")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.pytest_plugin.options import Defaults
+from pytest_multihost.pytest_plugin.options import Settings
 
 
 class PytestMultihostWarning(pytest.PytestWarning):
@@ -19,7 +19,7 @@ class Tally:
     """What one run of pytest amounts to.
 
     Attributes:
-        defaults: What holds where markers say nothing.
+        settings: What holds where markers say nothing.
         run_id: Name of the run; the same in all processes of pytest-xdist.
         selected: How many multihost items were selected, xdist's workers included.
         ran: How many worlds were started, xdist's workers included.
@@ -28,7 +28,7 @@ class Tally:
         points: What is to be shown of the points that ranks have passed.
     """
 
-    defaults: Defaults
+    settings: Settings
     run_id: str | None = None
     selected: int = 0
     ran: int = 0
@@ -50,7 +50,7 @@ def require_worlds(tally: Tally, session: pytest.Session) -> None:
     message = _missing(tally)
     if message is None or config.option.collectonly or session.shouldstop:
         return
-    if tally.defaults.is_required:
+    if tally.settings.is_required:
         tally.fatal = message
     else:
         try:
@@ -70,9 +70,9 @@ def _missing(tally: Tally) -> str | None:
         return None
     if tally.selected:
         return f"{tally.selected} multihost tests were selected and none ran"
-    if tally.defaults.asked:
+    if tally.settings.has_ranks_option:
         return "--ranks was given, but no selected test is marked with @pytest.mark.multihost"
-    if tally.defaults.is_required:
+    if tally.settings.is_required:
         return "multihost_require is set, but no selected test is multihost"
     return None
 
