@@ -161,8 +161,7 @@ class Run:
         run_id = self.tally.run_id = workerinput.get("multihost_run_id") or new_run_id()
         folder = _open_folder(self.tally.settings.artifacts, run_id)
         backends = {plan.backend.name: plan.backend for plan in self.plans.values()}
-        forks = sum(plan.size for plan in self.plans.values())
-        launching = Launching(self.config, items, backends, folder.path, forks)
+        launching = Launching(self.config, items, backends, folder.path)
         self._opened = _Opened(launching, {}, folder)
         for plan in self.plans.values():
             self._ladder(plan)

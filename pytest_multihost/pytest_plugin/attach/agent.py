@@ -187,8 +187,7 @@ class _Ladders:
         need = need_of(plan.env, plan.faults, launch)
         if need not in self._opened:
             backends = {each.backend.name: each.backend for each in self.run.plans.values()}
-            forks = len(self.run.plans)  # at least one rank each
-            launching = Launching(self.config, self.items, backends, self.home, forks)
+            launching = Launching(self.config, self.items, backends, self.home)
             ladder = launching.ladder("spawn" if need.is_fresh else launch, need.variables)
             ladder.open()
             self._opened[need] = ladder

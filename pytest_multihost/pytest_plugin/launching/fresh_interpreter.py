@@ -137,7 +137,6 @@ def _serve(task: Errand, session: pytest.Session) -> NoReturn:
         session.config,
         session.items,
         list(backends.values()),
-        forks=task.order["forks"],
     )
     prepare_and_serve(control_of(task.order), run, prepare, controller=task.order["controller"])
 

@@ -36,14 +36,12 @@ class Launching:
         items: The multihost items.
         backends: The backends they use, by name.
         logs: Folder for the output of servers.
-        forks: How many ranks the items have.
     """
 
     config: pytest.Config
     items: Sequence[pytest.Item]
     backends: Mapping[str, Backend]
     logs: Path
-    forks: int
 
     def ladder(self, mode: str, env: Mapping[str, str]) -> FallbackLauncher:
         """Return the ways of launching to try, the cheapest first.
@@ -66,7 +64,7 @@ class Launching:
     def _fork(self) -> ServerConnection:
         run = partial(run_rank, find_item=find_item_in(self.items), backends=self.backends)
         backends = list(self.backends.values())
-        prepare = partial(prepare_server, self.config, self.items, backends, forks=self.forks)
+        prepare = partial(prepare_server, self.config, self.items, backends)
         return fork_server(run, prepare)
 
     def _exec(self, env: Mapping[str, str]) -> ServerConnection:
@@ -88,7 +86,7 @@ class Launching:
         """
         order = {**self._order(), "path": path}
         if mode == "server":
-            order = {**order, "backends": list(self.backends), "forks": self.forks}
+            order = {**order, "backends": list(self.backends)}
             return Program(remote.CODE, order, environment, self.logs / log)
         order = {"code": remote.CODE, "rank": order}
         return Program(spawner.CODE, order, environment, self.logs / log)

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from pytest_multihost.backends.backend import Backend
-from pytest_multihost.launch.server.large_pages import WORTH_IT, use_large_pages
 from pytest_multihost.model.errors import CollectedDifferentlyError
 from pytest_multihost.rank.agent import FindItem, prepare_pytest
 from pytest_multihost.rank.environment import thread_variables
@@ -87,8 +86,6 @@ def prepare_server(
     config: pytest.Config,
     items: Iterable[pytest.Item],
     backends: Iterable[Backend],
-    *,
-    forks: int,
 ) -> None:
     """Load and do what every rank needs, with one thread, in the server that all are forked from.
 
@@ -99,7 +96,6 @@ def prepare_server(
         config: pytest's configuration.
         items: What was collected.
         backends: Those of the tests to come.
-        forks: How many ranks these tests have.
     """
     variables = thread_variables(os.environ)
     os.environ.update(variables)
@@ -113,5 +109,3 @@ def prepare_server(
         _ = item.location  # computed once
     if variables:  # the user has not said otherwise
         limit_threads(1)
-    if forks >= WORTH_IT:
-        use_large_pages()
