@@ -18,13 +18,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pytest_multihost.blame.build_diagnosis import Telling
 from pytest_multihost.blame.judge_world import judge_world
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.snapshot import Activity, RankSnapshot, WorldSnapshot
 from pytest_multihost.model.stack import Dump, Frame
+from pytest_multihost.model.user_code import SourceContext
 from pytest_multihost.outcome.judge import Symptoms
 from pytest_multihost.report.artifacts import write_attempt, write_facts
 from pytest_multihost.report.facts_file import facts_of
@@ -125,8 +125,8 @@ def write_folder(directory: Path, result: WorldResult) -> Path:
     """Write everything that a run leaves of a world, but its page; return the attempt's folder."""
     attempt = directory / "test_ckpt.py-test_restore-1"
     attempt.mkdir(parents=True)
-    telling = Telling(ROOT, _source_of)
-    judged = judge_world(result, Symptoms(), telling)
+    context = SourceContext(ROOT, _source_of)
+    judged = judge_world(result, Symptoms(), context)
     about = Attempt(directory.name, attempt.name, None, {"python": "3.11.7", "torch": "2.13.0"})
     told = verdict(judged.result, judged.finding, judged.diagnosis, about).to_json()
     write_facts(attempt, facts_of(result, Symptoms(), about, root=ROOT))
@@ -144,15 +144,15 @@ def _source_of(file: str, line: int) -> str:
 
 def story_of(attempt: Path, result: WorldResult) -> Story:
     """Return what the page of a folder is made from."""
-    telling = Telling(ROOT, _source_of)
-    judged = judge_world(result, Symptoms(), telling)
+    context = SourceContext(ROOT, _source_of)
+    judged = judge_world(result, Symptoms(), context)
     told = json.loads((attempt / "verdict.json").read_text(encoding="utf-8"))
     return Story(
         result=judged.result,
         finding=judged.finding,
         diagnosis=judged.diagnosis,
         verdict=told,
-        telling=telling,
+        context=context,
     )
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 
 from pytest_multihost.blame.diagnose import Cause, find_causes
 from pytest_multihost.blame.merge_dumps import group_by_main_stack
 from pytest_multihost.blame.partition_blame import as_cut, network_evidence
 from pytest_multihost.blame.rank_states import standings_of
-from pytest_multihost.blame.summary import operation_words, planned_freeze, summary
+from pytest_multihost.blame.summary import planned_freeze, summary
 from pytest_multihost.blame.wait_graph import Standing, Wait, left_alone
 from pytest_multihost.model.diagnosis import (
     DetectedBy,
@@ -27,17 +27,14 @@ from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.snapshot import RankSnapshot
 from pytest_multihost.model.stack import Frame
 from pytest_multihost.model.user_code import (
+    SourceContext,
     innermost_user_frame,
     inside_the_test,
     is_library,
-    short_path,
 )
 from pytest_multihost.outcome.fault_firings import fault_notes, unfired
 from pytest_multihost.outcome.judge import Finding, RankFinding
 from pytest_multihost.outcome.rank_facts import describe_exit
-
-SourceOf = Callable[[str, int], str]
-"""Returns the text of a line of a file, empty where it cannot be read."""
 
 _DETECTED_BY: Mapping[str, DetectedBy] = {
     "proof": "proof",
@@ -54,20 +51,7 @@ _NEEDS_WAITERS = frozenset({"failed", "error"})
 """Outcomes whose cause is told by the exception, unless others waited for the rank."""
 
 
-@dataclass(frozen=True, slots=True)
-class Telling:
-    """What the words need besides the facts.
-
-    Attributes:
-        root: pytest's rootdir; files below it are named relative to it.
-        source_of: Reads a line of a file.
-    """
-
-    root: str
-    source_of: SourceOf
-
-
-def diagnose(result: WorldResult, finding: Finding, telling: Telling) -> Diagnosis | None:
+def diagnose(result: WorldResult, finding: Finding, context: SourceContext) -> Diagnosis | None:
     """Return why the world hung or broke; None where there is nothing to tell.
 
     A world that failed is diagnosed when others were waiting for the rank that did.
@@ -86,7 +70,7 @@ def diagnose(result: WorldResult, finding: Finding, telling: Telling) -> Diagnos
         return None
     if not causes or _is_too_much(causes[0], result):
         causes = (Cause(kind="unknown", confidence="unknown"), *causes[1:])
-    return _diagnosis(causes, by_rank, result, finding, telling)
+    return _diagnosis(causes, by_rank, result, finding, context)
 
 
 _MOMENTARY = frozenset({"straggler", "livelock", "gil_held", "stopped", "transport"})
@@ -159,7 +143,7 @@ def _diagnosis(
     standings: Mapping[int, Standing],
     result: WorldResult,
     finding: Finding,
-    telling: Telling,
+    context: SourceContext,
 ) -> Diagnosis:
     cause = causes[0]
     findings = {each.facts.rank: each for each in finding.ranks}
@@ -174,13 +158,13 @@ def _diagnosis(
         cycle=cause.cycle,
         waits_for=tuple(_waits_for(wait) for wait in _telling_waits(cause)),
         operation=_name(cause.operation) if cause.operation else None,
-        where=_where(cause, findings, standings, result, telling),
+        where=_where(cause, findings, standings, result, context),
         silent_s=_rounded(max(0.0, told_s - progress_s)),
         detected_after_s=_rounded(max(0.0, told_s - progress_s)),
         detected_by=_detected_by(result, cause.kind),
         summary=summary(cause, findings, result),
         evidence=tuple(_evidence(cause, standings, findings, result)),
-        groups=tuple(_groups(result, telling)),
+        groups=tuple(_groups(result, context)),
         notes=tuple(_notes(causes, findings, result)),
     )
 
@@ -237,7 +221,7 @@ def _where(
     findings: Mapping[int, RankFinding],
     standings: Mapping[int, Standing],
     result: WorldResult,
-    telling: Telling,
+    context: SourceContext,
 ) -> Mapping[str, object] | None:
     """Return the first culprit's innermost frame in the user's own code.
 
@@ -249,8 +233,8 @@ def _where(
     if cause.kind == "transport" and cause.operation is not None:
         left = left_alone(cause.operation, standings[rank])
         frame = left.frame if left is not None else None
-        return {"rank": rank, **asdict(place(frame, telling))} if frame is not None else None
-    found = _place_of(rank, findings[rank], standings[rank], result, telling)
+        return {"rank": rank, **asdict(context.place(frame))} if frame is not None else None
+    found = _place_of(rank, findings[rank], standings[rank], result, context)
     return {"rank": rank, **asdict(found)} if found is not None else None
 
 
@@ -259,12 +243,11 @@ def _place_of(
     finding: RankFinding,
     standing: Standing,
     result: WorldResult,
-    telling: Telling,
+    context: SourceContext,
 ) -> Place | None:
     error = finding.error
     if standing.state == "raised" and error is not None and error.file and error.line:
-        source = telling.source_of(_absolute(error.file, telling.root), error.line)
-        return Place(error.file, error.line, error.function or "", source)
+        return context.place(Frame(error.file, error.line, error.function or ""))
     if standing.state == "finished":
         return None
     dump = next((each for each in result.dumps if each.rank == rank and each.main), None)
@@ -272,26 +255,16 @@ def _place_of(
     frame = innermost_user_frame(frames) or next(
         (each.frame for each in standing.pending if each.frame is not None), None
     )
-    return place(frame, telling) if frame is not None else None
+    return context.place(frame) if frame is not None else None
 
 
-def place(frame: Frame, telling: Telling) -> Place:
-    """Return a frame as the reader knows it, with the text of its line."""
-    source = telling.source_of(frame.file, frame.line)
-    return Place(short_path(telling.root, frame.file), frame.line, frame.function, source)
-
-
-def _absolute(file: str, root: str) -> str:
-    return file if file.startswith("/") else f"{root}/{file}"
-
-
-def _groups(result: WorldResult, telling: Telling) -> Iterator[PlaceGroup]:
+def _groups(result: WorldResult, context: SourceContext) -> Iterator[PlaceGroup]:
     """Return where the ranks' main threads were: the user's frames, and what they called."""
     for group in group_by_main_stack(result.dumps):
         inside = inside_the_test(group.frames)
         last_user = next((i for i, f in enumerate(inside) if not is_library(f.file)), 0)
         shown = inside[max(0, last_user - 1) :]
-        yield PlaceGroup(group.ranks, tuple(place(frame, telling) for frame in shown))
+        yield PlaceGroup(group.ranks, tuple(context.place(frame) for frame in shown))
 
 
 def _evidence(
@@ -303,7 +276,7 @@ def _evidence(
     for wait in _telling_waits(cause):
         if wait.operation is not None and wait.rank not in cause.culprits:
             operation, since_s = wait.operation, wait.operation.since_s - result.started_s
-            fact = f"entered {operation_words(operation, result)}"
+            fact = f"entered {operation.describe(result.spec.size)}"
             yield Evidence(wait.rank, fact, operation.source, at_s=_rounded(since_s))
     for rank in cause.culprits:
         yield from _against(standings[rank], findings[rank], cause, result)
@@ -340,7 +313,7 @@ def _last_words(standing: Standing, operation: Operation, result: WorldResult) -
     if last is None:
         return "entered no operation of this group"
     left = f", which it left by {last.error}" if last.error else ""
-    return f"its last operation in this group was {operation_words(last, result)}{left}"
+    return f"its last operation in this group was {last.describe(result.spec.size)}{left}"
 
 
 def _notes(

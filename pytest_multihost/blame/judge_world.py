@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_multihost.blame.build_diagnosis import Telling, diagnose, informed
+from pytest_multihost.blame.build_diagnosis import diagnose, informed
 from pytest_multihost.blame.masked_timeouts import judge_with_excuses
 from pytest_multihost.model.diagnosis import Diagnosis
 from pytest_multihost.model.result import WorldResult
+from pytest_multihost.model.user_code import SourceContext
 from pytest_multihost.outcome.judge import Finding
 from pytest_multihost.outcome.symptoms import Symptoms
 
@@ -21,8 +22,8 @@ class Judged:
     diagnosis: Diagnosis | None
 
 
-def judge_world(result: WorldResult, symptoms: Symptoms, telling: Telling) -> Judged:
+def judge_world(result: WorldResult, symptoms: Symptoms, context: SourceContext) -> Judged:
     """Judge a world: what happened, and who made the others wait."""
     finding = judge_with_excuses(result, symptoms)
-    diagnosis = diagnose(result, finding, telling)
+    diagnosis = diagnose(result, finding, context)
     return Judged(result, informed(finding, diagnosis), diagnosis)

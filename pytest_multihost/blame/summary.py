@@ -37,33 +37,13 @@ _OF_FROZEN = frozenset({"stopped", "straggler", "stuck"})
 _Say = Callable[[Cause, Mapping[int, RankFinding], WorldResult], str]
 
 
-def operation_words(operation: Operation, result: WorldResult) -> str:
-    """Say which operation, as in "all_reduce #3 (world group)"."""
-    words = operation.name
-    if operation.scope == "harness":
-        return f"{words} {operation.detail!r}" if operation.detail else words
-    if operation.kind == "wait":
-        return f"{words} {operation.detail}".rstrip()
-    if operation.sequence:
-        words += f" #{operation.sequence}"
-    if operation.kind == "transfer" or operation.is_own:
-        return words
-    if operation.scope:
-        return f"{operation.name} {operation.detail}".rstrip()
-    everybody = operation.group == tuple(range(result.spec.size))
-    if everybody and operation.ordinal == 0:
-        return f"{words} (world group)"
-    members = ",".join(map(str, operation.group))
-    return f"{words} (group {members})"
-
-
 def _wait_words(cause: Cause, result: WorldResult) -> str:
     """Say who waits in what, as in "ranks 1-3 wait for it in all_reduce #3 (world group)"."""
     if not cause.waiting:
         return ""
     them = "it" if len(cause.culprits) == 1 else "them"
     verb = "waits" if len(cause.waiting) == 1 else "wait"
-    where = f" in {operation_words(cause.operation, result)}" if cause.operation else ""
+    where = f" in {cause.operation.describe(result.spec.size)}" if cause.operation else ""
     return f"; {rank_set(cause.waiting)} {verb} for {them}{where}"
 
 
@@ -72,7 +52,7 @@ def _straggler(cause: Cause, findings: Mapping[int, RankFinding], result: WorldR
     who, operation = rank_set(cause.culprits), cause.operation
     if operation is None:
         return f"{rank_set(cause.waiting)} wait for a lock that {who} holds"
-    words = operation_words(operation, result)
+    words = operation.describe(result.spec.size)
     if operation.kind == "collective":
         return f"{who} never reached {words}"
     waiter = next((w.rank for w in cause.waits if w.operation is operation), cause.waiting[0])
@@ -126,7 +106,7 @@ def _mismatch(cause: Cause, findings: Mapping[int, RankFinding], result: WorldRe
 
 
 def _operation_and_root(operation: Operation, result: WorldResult) -> str:
-    words = operation_words(operation, result)
+    words = operation.describe(result.spec.size)
     return words if operation.root is None else f"{words} from rank {operation.root}"
 
 
@@ -137,7 +117,7 @@ def _deadlock(cause: Cause, findings: Mapping[int, RankFinding], result: WorldRe
         ahead = cause.cycle[(cause.cycle.index(rank) + 1) % len(cause.cycle)]
         wait = next((w for w in cause.waits if w.rank == rank and ahead in w.missing), None)
         operation = wait.operation if wait is not None else None
-        words = operation_words(operation, result) if operation else "the lock of a file"
+        words = operation.describe(result.spec.size) if operation else "the lock of a file"
         parts.append(f"rank {rank} waits in {words} for rank {ahead}")
     who = rank_set(cause.cycle or cause.waiting)
     return f"{who} wait for each other: {', '.join(parts)}"
@@ -146,7 +126,7 @@ def _deadlock(cause: Cause, findings: Mapping[int, RankFinding], result: WorldRe
 def _transport(cause: Cause, findings: Mapping[int, RankFinding], result: WorldResult) -> str:
     del findings
     operation = cause.operation
-    words = operation_words(operation, result) if operation else "an operation"
+    words = operation.describe(result.spec.size) if operation else "an operation"
     if cause.culprits:
         error = f"{rank_set(cause.culprits)} left {words} by {cause.error}"
         return f"{error}{_wait_words(replace(cause, operation=None), result)}"
@@ -163,7 +143,7 @@ def _stuck(cause: Cause, findings: Mapping[int, RankFinding], result: WorldResul
     verb = "is" if len(cause.culprits) == 1 else "are"
     phase = findings[cause.culprits[0]].facts.phase
     own = [w.operation for w in cause.waits if w.rank in cause.culprits and w.operation]
-    where = f" in {operation_words(own[0], result)}" if own else ""
+    where = f" in {own[0].describe(result.spec.size)}" if own else ""
     them = "it" if len(cause.culprits) == 1 else "them"
     who = rank_set(cause.culprits)
     return f"{who} {verb} stuck in {phase}{where}, and nobody waits for {them}"

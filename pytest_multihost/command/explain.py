@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_multihost.blame.build_diagnosis import SourceOf
+from pytest_multihost.model.user_code import SourceOf
 from pytest_multihost.report.facts_file import judge_again
 from pytest_multihost.report.text.failure import sections
 from pytest_multihost.report.verdict_record import verdict
@@ -24,10 +24,10 @@ def explain(directory: Path, source_of: SourceOf) -> Iterator[str]:
         MultihostError: The folder does not hold what is needed.
     """
     again = judge_again(directory, source_of)
-    judged, telling = again.judged, again.telling
+    judged, context = again.judged, again.context
     yield f"{judged.finding.outcome.upper()}  {judged.finding.reason}"
     for part in sections(
-        judged.result, judged.finding, judged.diagnosis, telling=telling, files=str(directory)
+        judged.result, judged.finding, judged.diagnosis, context=context, files=str(directory)
     ):
         yield from (f"--- {part.title}", part.text)
     data = verdict(judged.result, judged.finding, judged.diagnosis, again.attempt)

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_multihost.blame.build_diagnosis import SourceOf, Telling
 from pytest_multihost.model.errors import MultihostError
+from pytest_multihost.model.user_code import SourceContext, SourceOf
 from pytest_multihost.report.facts_file import judge_again
 from pytest_multihost.report.html.story import Story
 from pytest_multihost.report.html.write import NAME, write_index, write_page
@@ -54,27 +54,27 @@ def _again(directory: Path, source_of: SourceOf) -> Path:
             remedy="They were written by another version: use that one.",
         ) from error
     judged = again.judged
-    telling = Telling(again.telling.root, _as_written(again.written, again.telling))
-    write_trace(directory, trace_of(judged.result, judged.diagnosis, root=telling.root))
+    context = SourceContext(again.context.root, _as_written(again.written, again.context))
+    write_trace(directory, trace_of(judged.result, judged.diagnosis, root=context.root))
     story = Story(
         result=judged.result,
         finding=judged.finding,
         diagnosis=judged.diagnosis,
         verdict=again.written,
-        telling=telling,
+        context=context,
     )
     return write_page(directory, story)
 
 
-def _as_written(written: Mapping[str, Any], telling: Telling) -> SourceOf:
+def _as_written(written: Mapping[str, Any], context: SourceContext) -> SourceOf:
     """Return what reads a line as it was when the verdict was written, if that tells it."""
     groups = (written.get("diagnosis") or {}).get("groups", ())
     known = {
-        (f"{telling.root}/{frame['file']}", frame["line"]): frame["source"]
+        (f"{context.root}/{frame['file']}", frame["line"]): frame["source"]
         for group in groups
         for frame in group["frames"]
     }
-    return lambda file, line: known.get((file, line)) or telling.source_of(file, line)
+    return lambda file, line: known.get((file, line)) or context.source_of(file, line)
 
 
 def _attempts(directory: Path) -> list[Path]:

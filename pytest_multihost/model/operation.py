@@ -107,6 +107,26 @@ class Operation:
         """When it gives up by itself, on the monotonic clock."""
         return math.inf if self.limit_s is None else self.since_s + self.limit_s
 
+    def describe(self, world_size: int, *, names_world: bool = True) -> str:
+        """Return it as the reader knows it: ``all_reduce #3 (world group)``.
+
+        Args:
+            world_size: Ranks of the world; a group of all of them has no members to list.
+            names_world: Whether to say so where the group is the world's.
+        """
+        if self.scope == "harness":
+            return f"{self.name} {self.detail!r}" if self.detail else self.name
+        if self.kind == "wait":
+            return f"{self.name} {self.detail}".rstrip()
+        words = f"{self.name} #{self.sequence}" if self.sequence else self.name
+        if self.kind == "transfer" or self.is_own:
+            return words
+        if self.scope:
+            return f"{self.name} {self.detail}".rstrip()
+        if self.group == tuple(range(world_size)) and self.ordinal == 0:
+            return f"{words} (world group)" if names_world else words
+        return f"{words} (group {','.join(map(str, self.group))})"
+
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object that `from_json` turns back into an equal value."""
         return asdict(self)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sysconfig
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path, PurePath
 
+from pytest_multihost.model.diagnosis import Place
 from pytest_multihost.model.stack import Frame
 
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
@@ -19,6 +21,10 @@ _FILES = 4096
 """Files that are remembered: stacks name the same few thousands of times."""
 
 _OUR_PARENT = Path(__file__).parent.parent.parent
+
+
+SourceOf = Callable[[str, int], str]
+"""Returns the text of a line of a file, empty where it cannot be read."""
 
 
 @lru_cache(maxsize=_FILES)
@@ -63,3 +69,25 @@ def short_path(root: str, file: str) -> str:
         if path.is_relative_to(base):
             return path.relative_to(base).as_posix()
     return path.name
+
+
+@dataclass(frozen=True, slots=True)
+class SourceContext:
+    """What turns a frame into a place that the reader can look up.
+
+    Attributes:
+        root: pytest's rootdir; files below it are named relative to it.
+        source_of: Reads a line of a file.
+    """
+
+    root: str
+    source_of: SourceOf
+
+    def place(self, frame: Frame) -> Place:
+        """Return a frame as the reader knows it, with the text of its line.
+
+        The frame's file may be absolute, or relative to the root.
+        """
+        path = frame.file if frame.file.startswith(("/", "<")) else f"{self.root}/{frame.file}"
+        source = self.source_of(path, frame.line)
+        return Place(short_path(self.root, frame.file), frame.line, frame.function, source)

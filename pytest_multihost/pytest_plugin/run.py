@@ -15,7 +15,6 @@ import pytest
 
 from pytest_multihost.backends.backend import Backend
 from pytest_multihost.backends.registry import find
-from pytest_multihost.blame.build_diagnosis import Telling
 from pytest_multihost.blame.judge_world import judge_world
 from pytest_multihost.engine import Surroundings, run_world
 from pytest_multihost.launch.docker.launcher import ContainerLauncher
@@ -26,6 +25,7 @@ from pytest_multihost.model.errors import SettingError
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.spec import WorldSpec
+from pytest_multihost.model.user_code import SourceContext
 from pytest_multihost.nemesis.aftermath import settle
 from pytest_multihost.outcome.fault_firings import demand_fired
 from pytest_multihost.outcome.fault_points import points_lines
@@ -242,8 +242,8 @@ class Run:
             )
             result = settle(run_world(spec, around), scratch)
         warn_of(item, watchdog)
-        telling = Telling(str(self.config.rootpath), source_line)
-        judged = judge_world(result, plan.symptoms, telling)
+        context = SourceContext(str(self.config.rootpath), source_line)
+        judged = judge_world(result, plan.symptoms, context)
         finding, diagnosis = judged.finding, judged.diagnosis
         if plan.expected is not None:
             finding = apply(finding, plan.expected, diagnosis)
@@ -254,7 +254,7 @@ class Run:
         if finding.status == "passed":
             tidy(scratch, self.config)
         if result.ending == "interrupted":
-            lines = ["", "where the ranks were:", *tree_lines(result, telling), ""]
+            lines = ["", "where the ranks were:", *tree_lines(result, context), ""]
             write_through(self.config, "\n".join(lines))
             raise KeyboardInterrupt
         return Attempted(result, finding, diagnosis, directory)
@@ -302,14 +302,14 @@ class Run:
         data = verdict(result, finding, diagnosis, where).to_json()
         if plan.expected is not None:
             data["expected"] = finding.status == "passed"
-        telling = Telling(str(self.config.rootpath), source_line)
+        context = SourceContext(str(self.config.rootpath), source_line)
         try:
             if finding.outcome not in ("passed", "skipped"):
-                write_facts(directory, facts_of(result, plan.symptoms, where, root=telling.root))
+                write_facts(directory, facts_of(result, plan.symptoms, where, root=context.root))
             write_attempt(directory, data, result.history, origin_s=result.started_s)
             folder.append_verdict(data)
             told = report_on(
-                result, finding, diagnosis, verdict=data, telling=telling, directory=directory
+                result, finding, diagnosis, verdict=data, context=context, directory=directory
             )
             self.tally.unwritten += told
         except OSError as error:  # reports need no artifacts

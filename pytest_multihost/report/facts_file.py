@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_multihost.blame.build_diagnosis import SourceOf, Telling
 from pytest_multihost.blame.judge_world import Judged, judge_world
 from pytest_multihost.model.errors import MultihostError
 from pytest_multihost.model.result import WorldResult
+from pytest_multihost.model.user_code import SourceContext, SourceOf
 from pytest_multihost.outcome.symptoms import Symptoms
 from pytest_multihost.report.verdict_record import Attempt
 
@@ -35,13 +35,13 @@ class Again:
     Attributes:
         judged: What comes out.
         attempt: Where it belongs.
-        telling: Root directory and source lines.
+        context: Root directory and source lines.
         written: The verdict that was written at the time.
     """
 
     judged: Judged
     attempt: Attempt
-    telling: Telling
+    context: SourceContext
     written: Mapping[str, Any]
 
 
@@ -57,10 +57,10 @@ def judge_again(directory: Path, source_of: SourceOf) -> Again:
     """
     facts = _read(directory / "facts.json")
     written = _read(directory / "verdict.json")
-    telling = Telling(facts["root"], source_of)
+    context = SourceContext(facts["root"], source_of)
     symptoms = Symptoms(**{name: tuple(each) for name, each in facts["symptoms"].items()})
-    judged = judge_world(WorldResult.from_json(facts["result"]), symptoms, telling)
-    return Again(judged, Attempt(**facts["attempt"]), telling, written)
+    judged = judge_world(WorldResult.from_json(facts["result"]), symptoms, context)
+    return Again(judged, Attempt(**facts["attempt"]), context, written)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pytest_multihost.blame.summary import operation_words
 from pytest_multihost.model.diagnosis import Diagnosis
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.rank_set import rank_set
@@ -117,7 +116,7 @@ def _operation_slice(operation: Operation, facts: RankFacts, told: Told) -> Slic
     is_open = operation.ended_s is None
     end_us = _over_us(facts, told) if operation.ended_s is None else told.us(operation.ended_s)
     return Slice(
-        name=operation_words(operation, told.result),
+        name=operation.describe(told.result.spec.size),
         category="open operation" if is_open else "operation",
         start_us=start_us,
         end_us=max(start_us, end_us),

@@ -7,12 +7,13 @@ from typing import Any, Literal
 
 import pytest
 
-from pytest_multihost.blame.build_diagnosis import Telling, diagnose
+from pytest_multihost.blame.build_diagnosis import diagnose
 from pytest_multihost.blame.masked_timeouts import judge_with_excuses
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.snapshot import RankSnapshot, WorldSnapshot
+from pytest_multihost.model.user_code import SourceContext
 from pytest_multihost.outcome.symptoms import Symptoms
 from pytest_multihost.testing import exited, make_spec, raised, report, well_behaved
 
@@ -66,7 +67,7 @@ def told(
         ),
     )
     finding = judge_with_excuses(result, Symptoms(()))
-    diagnosis = diagnose(result, finding, Telling("/", lambda *_: ""))
+    diagnosis = diagnose(result, finding, SourceContext("/", lambda *_: ""))
     return diagnosis and (diagnosis.kind, diagnosis.culprits, diagnosis.waiting)
 
 

@@ -14,7 +14,6 @@ from typing import Any, get_args
 
 import pytest
 
-from pytest_multihost.blame.build_diagnosis import Telling
 from pytest_multihost.blame.judge_world import judge_world
 from pytest_multihost.model.diagnosis import DetectedBy, Kind
 from pytest_multihost.model.event import Event
@@ -23,6 +22,7 @@ from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.snapshot import Activity, RankSnapshot, WorldSnapshot
 from pytest_multihost.model.stack import Frame, NativeThread, ThreadStack
+from pytest_multihost.model.user_code import SourceContext
 from pytest_multihost.model.verdict import Outcome
 from pytest_multihost.outcome.symptoms import Symptoms
 from pytest_multihost.report.html import timeline as timelines
@@ -132,8 +132,8 @@ def world(word: str = "word", *, error: Mapping[str, Any] | None = None) -> Worl
 
 def story(result: WorldResult, word: str = "word", **changes: Any) -> Story:  # noqa: ANN401
     """Return what the page of a world is made from."""
-    telling = Telling(ROOT, lambda file, line: f"{word} # {line}" if file else "")
-    judged = judge_world(result, Symptoms(), telling)
+    context = SourceContext(ROOT, lambda file, line: f"{word} # {line}" if file else "")
+    judged = judge_world(result, Symptoms(), context)
     attempt = Attempt("run", "folder", word, {"python": word, "jax": None})
     data = verdict(judged.result, judged.finding, judged.diagnosis, attempt).to_json()
     plain_story = Story(
@@ -141,7 +141,7 @@ def story(result: WorldResult, word: str = "word", **changes: Any) -> Story:  # 
         finding=judged.finding,
         diagnosis=judged.diagnosis,
         verdict=json.loads(json.dumps(data)),
-        telling=telling,
+        context=context,
     )
     return replace(plain_story, **changes)
 
@@ -401,8 +401,8 @@ def folder(path: Path, told: Story) -> Story:
         "function": "read",
         "source": "time.sleep(600)",
     }
-    telling = Telling(str(path), told.telling.source_of)
-    return replace(told, diagnosis=replace(told.diagnosis, where=where), telling=telling)
+    context = SourceContext(str(path), told.context.source_of)
+    return replace(told, diagnosis=replace(told.diagnosis, where=where), context=context)
 
 
 def test_the_excerpt_ends_with_its_function(tmp_path: Path) -> None:

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 import pytest_multihost
-from pytest_multihost.blame.build_diagnosis import Telling, diagnose, informed
+from pytest_multihost.blame.build_diagnosis import diagnose, informed
 from pytest_multihost.engine import Surroundings, run_world
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.snapshot import Activity, RankSnapshot, WorldSnapshot
 from pytest_multihost.model.stack import Dump
+from pytest_multihost.model.user_code import SourceContext
 from pytest_multihost.outcome.judge import judge
 from pytest_multihost.outcome.symptoms import Symptoms
 from pytest_multihost.report.text.failure import sections
@@ -98,11 +99,13 @@ def story(
         look = WorldSnapshot(at_s=result.ended_s, why="end", ranks=tuple(map(_seen, operations)))
         result = replace(result, operations=tuple(operations), snapshots=(look,))
     finding = judge(result, Symptoms((r"transport/tcp/\S+ Connection closed by peer",)))
-    telling = Telling(ROOT, lambda file, line: SOURCES.get((file.rpartition("/")[2], line), ""))
-    diagnosis = diagnose(result, finding, telling)
+    context = SourceContext(
+        ROOT, lambda file, line: SOURCES.get((file.rpartition("/")[2], line), "")
+    )
+    diagnosis = diagnose(result, finding, context)
     finding = informed(finding, diagnosis)
     parts = [f"{finding.outcome}: {finding.reason}"]
-    for part in sections(result, finding, diagnosis, telling=telling, files=FILES, width=width):
+    for part in sections(result, finding, diagnosis, context=context, files=FILES, width=width):
         parts += [f"--- {part.title} ---", part.text]
     return "\n".join(parts) + "\n"
 

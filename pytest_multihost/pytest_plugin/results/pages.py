@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.blame.build_diagnosis import Telling
 from pytest_multihost.model.diagnosis import Diagnosis
 from pytest_multihost.model.result import WorldResult
+from pytest_multihost.model.user_code import SourceContext
 from pytest_multihost.outcome.judge import Finding
 from pytest_multihost.pytest_plugin.results.tally import Tally
 from pytest_multihost.report.html.story import Story
@@ -24,18 +24,18 @@ def report_on(
     diagnosis: Diagnosis | None,
     *,
     verdict: Mapping[str, Any],
-    telling: Telling,
+    context: SourceContext,
     directory: Path,
 ) -> list[str]:
     """Write page and trace of a world that did not go well; return what went wrong with that."""
     if finding.outcome in ("passed", "skipped"):
         return []
     story = Story(
-        result=result, finding=finding, diagnosis=diagnosis, verdict=verdict, telling=telling
+        result=result, finding=finding, diagnosis=diagnosis, verdict=verdict, context=context
     )
     writers: Mapping[str, Callable[[], object]] = {
         "trace.json": lambda: write_trace(
-            directory, trace_of(result, diagnosis, root=telling.root)
+            directory, trace_of(result, diagnosis, root=context.root)
         ),
         NAME: lambda: write_page(directory, story),  # last: it lists the others
     }

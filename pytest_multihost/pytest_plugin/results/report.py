@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.blame.build_diagnosis import Telling
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.rank_set import rank_set
+from pytest_multihost.model.user_code import SourceContext
 from pytest_multihost.outcome.judge import RankFinding
 from pytest_multihost.pytest_plugin.results.live import terminal_writer
 from pytest_multihost.pytest_plugin.results.pages import named_files
@@ -54,12 +54,12 @@ def longrepr(item: pytest.Item, attempted: Attempted) -> TerminalRepr | str:
     shown = _headline(item, attempted)
     files = attempted.directory
     where = str(files.relative_to(root) if files.is_relative_to(root) else files)
-    telling = Telling(str(root), source_line)
+    context = SourceContext(str(root), source_line)
     for part in sections(
         attempted.result,
         finding,
         attempted.diagnosis,
-        telling=telling,
+        context=context,
         files=named_files(where, files),
         width=_width(item.config),
     ):

@@ -125,9 +125,9 @@ def _raised_at(row: Row, story: Story) -> Place | None:
     error = row.error
     if error is None or not error.file or not error.line:
         return None
-    path = error.file if error.file.startswith("/") else f"{story.telling.root}/{error.file}"
+    path = error.file if error.file.startswith("/") else f"{story.context.root}/{error.file}"
     return Place(
-        error.file, error.line, error.function or "", story.telling.source_of(path, error.line)
+        error.file, error.line, error.function or "", story.context.source_of(path, error.line)
     )
 
 

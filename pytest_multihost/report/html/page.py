@@ -50,7 +50,7 @@ def attempt_page(story: Story, assets: Assets) -> str:
         story.result,
         story.finding,
         story.diagnosis,
-        root=story.telling.root,
+        root=story.context.root,
         words=lane_words(story),
     )
     parts = {

@@ -6,7 +6,6 @@ import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pytest_multihost.blame.summary import operation_words
 from pytest_multihost.model.diagnosis import Evidence
 from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.model.snapshot import Activity, WorldSnapshot
@@ -114,7 +113,7 @@ def _rank_row(told: Mapping[str, Any], story: Story) -> Markup:
         element("td", told["outcome"].replace("_", " ")),
         element("td", told["phase"]),
         element("td", _seen_as(told, seen.activity if seen else None)),
-        element("td", ", ".join(operation_words(each, story.result) for each in waited[:2])),
+        element("td", ", ".join(each.describe(story.result.spec.size) for each in waited[:2])),
         element("td", f"{told['cpu_s']:.1f} s", class_="number"),
         element("td", f"{told['peak_rss_bytes'] / _MIB:.0f} MiB", class_="number"),
         element("td", _exit(told)),

@@ -153,7 +153,7 @@ def _thread(frames: Sequence[Frame], story: Story) -> Markup:
 
 
 def _folded(frames: Sequence[Frame], story: Story, what: str) -> Markup:
-    lines = [f"{short_path(story.telling.root, f.file)}:{f.line}  {f.function}" for f in frames]
+    lines = [f"{short_path(story.context.root, f.file)}:{f.line}  {f.function}" for f in frames]
     count = f"{len(frames)} frame{'s' if len(frames) > 1 else ''} of {what}"
     return element(
         "details", element("summary", count), _listing("\n".join(lines), count), class_="fold"

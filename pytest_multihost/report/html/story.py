@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from typing import Any
 
-from pytest_multihost.blame.build_diagnosis import Telling, place
 from pytest_multihost.model.diagnosis import Diagnosis, Place
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.snapshot import RankSnapshot
 from pytest_multihost.model.stack import Frame
+from pytest_multihost.model.user_code import SourceContext
 from pytest_multihost.model.verdict import RankError
 from pytest_multihost.outcome.judge import Finding, RankFinding
 from pytest_multihost.report.html.clean import Log
@@ -29,7 +29,7 @@ class Story:
         finding: What was found.
         diagnosis: Why it hung or broke, where that is known.
         verdict: The same for programs: `verdict.json`.
-        telling: Root directory and source lines.
+        context: Root directory and source lines.
         logs: What the ranks have printed, cut to a size that can be read.
         excerpt: Lines around the place where the culprit is, with their numbers.
         files: Names of the files beside the page.
@@ -39,7 +39,7 @@ class Story:
     finding: Finding
     diagnosis: Diagnosis | None
     verdict: Mapping[str, Any]
-    telling: Telling
+    context: SourceContext
     logs: Sequence[Log] = ()
     excerpt: Sequence[tuple[int, str]] = ()
     files: Sequence[str] = ()
@@ -47,7 +47,7 @@ class Story:
     @cached_property
     def place(self) -> Callable[[Frame], Place]:
         """What returns a frame as the reader knows it; a world has the same few over and over."""
-        return cache(partial(place, telling=self.telling))
+        return cache(self.context.place)
 
     @cached_property
     def places(self) -> Mapping[int, Place]:

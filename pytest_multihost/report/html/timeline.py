@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from pytest_multihost.blame.summary import operation_words
 from pytest_multihost.model.diagnosis import Diagnosis
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.operation import Operation
@@ -165,7 +164,7 @@ def _kind(key: tuple[Any, ...], result: WorldResult) -> dict[str, Any]:
     sample = Operation(
         name=name, kind=kind, group=group, sequence=0, since_s=0.0, ordinal=ordinal, scope=scope
     )
-    words = operation_words(sample, result)
+    words = sample.describe(result.spec.size)
     return {
         "name": plain(name),
         "kind": kind,

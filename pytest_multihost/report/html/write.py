@@ -107,7 +107,7 @@ def _excerpt(story: Story) -> Sequence[tuple[int, str]]:
     where = story.diagnosis.where if story.diagnosis else None
     if where is None:
         return ()
-    lines = linecache.getlines(str(Path(story.telling.root, where["file"])))
+    lines = linecache.getlines(str(Path(story.context.root, where["file"])))
     at = where["line"]
     if not 0 < at <= len(lines) or lines[at - 1].strip() != where["source"]:
         return ()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_multihost.blame.build_diagnosis import Telling
 from pytest_multihost.model.diagnosis import Diagnosis
 from pytest_multihost.model.hosts import host_count
 from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.model.replay import token
 from pytest_multihost.model.result import WorldResult
+from pytest_multihost.model.user_code import SourceContext
 from pytest_multihost.outcome.fault_firings import fault_lines, fault_notes
 from pytest_multihost.outcome.judge import Finding, RankFinding, identity
 from pytest_multihost.report.text.page import clipped, facts_lines, world_lines
@@ -31,7 +31,7 @@ def sections(
     finding: Finding,
     diagnosis: Diagnosis | None,
     *,
-    telling: Telling,
+    context: SourceContext,
     files: str,
     width: int = WIDTH,
 ) -> list[Section]:
@@ -41,11 +41,11 @@ def sections(
         result: What was observed.
         finding: What was found.
         diagnosis: Why it hung or broke, where that is to be told.
-        telling: What the words need besides.
+        context: Names files, and reads lines of them.
         files: Where the artifacts are.
         width: Columns there are.
     """
-    lines = [*world_lines(result, finding, diagnosis, telling, width=width - 2)]
+    lines = [*world_lines(result, finding, diagnosis, context, width=width - 2)]
     lines += [f"left behind and ended: {command}" for command in result.leftovers]
     shown = [clipped(f"  {line}", width) for line in lines]
     if result.spec.faults:

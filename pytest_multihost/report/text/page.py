@@ -6,13 +6,12 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_multihost.blame.build_diagnosis import Telling, place
-from pytest_multihost.blame.summary import operation_words
 from pytest_multihost.model.diagnosis import Diagnosis, Place
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.snapshot import RankSnapshot
+from pytest_multihost.model.user_code import SourceContext
 from pytest_multihost.outcome.judge import Finding, RankFinding
 from pytest_multihost.report.text.tree import Node, merge_stacks, walk
 
@@ -38,7 +37,7 @@ def world_lines(
     result: WorldResult,
     finding: Finding,
     diagnosis: Diagnosis | None,
-    telling: Telling,
+    context: SourceContext,
     *,
     width: int,
 ) -> Iterator[str]:
@@ -48,15 +47,15 @@ def world_lines(
         result: What was observed.
         finding: What was found.
         diagnosis: Why it hung or broke, where that is to be told.
-        telling: What the words need besides.
+        context: Names files, and reads lines of them.
         width: Columns there are; a place in the code is never cut.
     """
     for ground in _grounds(result, finding, diagnosis):
         yield from textwrap.wrap(ground, width, subsequent_indent="  ")
     left = {each.facts.rank for each in finding.ranks if each.facts.waits_at_gate}
     inside = replace(result, dumps=tuple(d for d in result.dumps if d.rank not in left))
-    yield from _laid_out(_rows(inside, finding, diagnosis, telling), width)
-    yield from tree_lines(inside, telling)
+    yield from _laid_out(_rows(inside, finding, diagnosis, context), width)
+    yield from tree_lines(inside, context)
     if diagnosis is not None:
         yield from facts_lines("evidence", _evidence(diagnosis), width)
         yield from facts_lines("note", diagnosis.notes, width)
@@ -115,12 +114,12 @@ class _Row:
 
 
 def _rows(
-    result: WorldResult, finding: Finding, diagnosis: Diagnosis | None, telling: Telling
+    result: WorldResult, finding: Finding, diagnosis: Diagnosis | None, context: SourceContext
 ) -> list[_Row]:
     seen = last_look(result)
     places = {
         rank: f"{at.file}:{at.line} {at.function}"
-        for rank, at in innermost_places(result, telling).items()
+        for rank, at in innermost_places(result, context).items()
     }
     culprits = frozenset(diagnosis.culprits if diagnosis is not None else ())
     marked: frozenset[int | None] = culprits or frozenset({finding.headline})
@@ -213,22 +212,22 @@ def doing(outcome: str, seen: RankSnapshot | None, result: WorldResult) -> tuple
     waited = [each for each in seen.operations if each.waited_s is not None]
     operation = _telling_one(waited)
     if operation is not None:
-        return "waiting", f"in {operation_words(operation, result)}".removesuffix(" (world group)")
+        return "waiting", f"in {operation.describe(result.spec.size, names_world=False)}"
     if outcome == "collateral":
         return outcome, ""
     return (seen.label or "hung").lower(), str(seen.activity or "")
 
 
 def _telling_one(operations: Sequence[Operation]) -> Operation | None:
-    telling = [each for each in operations if each.kind != "wait"] or list(operations)
-    return telling[0] if telling else None
+    specific = [each for each in operations if each.kind != "wait"] or list(operations)
+    return specific[0] if specific else None
 
 
-def innermost_places(result: WorldResult, telling: Telling) -> dict[int, Place]:
+def innermost_places(result: WorldResult, context: SourceContext) -> dict[int, Place]:
     """Return where the main thread of each rank was: the innermost frame that is of interest."""
     found: dict[int, Place] = {}
     for _, node in walk(merge_stacks(result.dumps)):
-        at = place(node.frames[-1], telling)
+        at = context.place(node.frames[-1])
         found.update(dict.fromkeys(node.ranks, at))  # children come later: the innermost stays
     return found
 
@@ -236,7 +235,7 @@ def innermost_places(result: WorldResult, telling: Telling) -> dict[int, Place]:
 # The tree of stacks
 
 
-def tree_lines(result: WorldResult, telling: Telling) -> Iterator[str]:
+def tree_lines(result: WorldResult, context: SourceContext) -> Iterator[str]:
     """Yield the merged stacks; what all ranks share first, then where they part."""
     nodes = merge_stacks(result.dumps)
     drawn = list(walk(nodes)) if len(nodes) > 1 else _under_the_root(nodes)
@@ -245,7 +244,7 @@ def tree_lines(result: WorldResult, telling: Telling) -> Iterator[str]:
     heads = [f"{lead}{_name(node, result):<{names}}  {_chain(node)}" for lead, node in shown]
     width = min(48, max(map(len, heads), default=0))
     for head, (_, node) in zip(heads, shown, strict=True):
-        at = place(node.frames[-1], telling)
+        at = context.place(node.frames[-1])
         source = f"  » {at.source}" if at.source else ""
         yield f"{head:<{width}}  {at.file}:{at.line}{source}"
     if len(drawn) > _MAX_BRANCHES:
