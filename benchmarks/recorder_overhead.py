@@ -25,7 +25,7 @@ import torch.distributed as dist
 
 from pytest_multihost.rank.recorder.recorder import Recorder
 from pytest_multihost.rank.recorder.torch import install
-from pytest_multihost.watch.slots import SlotPage, slots_path
+from pytest_multihost.slots import SlotPage, slots_path
 
 CALLS = 100
 LIMIT = timedelta(seconds=60)

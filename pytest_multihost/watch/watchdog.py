@@ -33,6 +33,7 @@ from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.outcome.rank_facts import RankFacts
 from pytest_multihost.proof.labels import lock_holders, main_labels
 from pytest_multihost.proof.snapshot import Snapshot
+from pytest_multihost.slots import read_open_operations, read_slots, slots_path
 from pytest_multihost.watch.kernel.descriptors import HarnessProcesses
 from pytest_multihost.watch.kernel.proc import ProcReader
 from pytest_multihost.watch.probes.deep_probe import (
@@ -46,7 +47,6 @@ from pytest_multihost.watch.probes.deep_probe import (
 from pytest_multihost.watch.probes.native import native_threads
 from pytest_multihost.watch.proof_search import Proc, ProofSearch, has_left_wait, still
 from pytest_multihost.watch.protocol import Ground, Observations
-from pytest_multihost.watch.slots import read_open_operations, read_slots, slots_path
 
 LOOK_S = 0.25
 """How often the world is looked at."""

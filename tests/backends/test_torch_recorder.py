@@ -29,8 +29,8 @@ from pytest_multihost.model.operation import FLIGHT_SCOPE, Operation, Operations
 from pytest_multihost.rank.recorder.recorder import Recorder
 from pytest_multihost.rank.recorder.torch import install
 from pytest_multihost.rank.recorder.torch_flight import THREAD_NAME
-from pytest_multihost.watch.probes.flight_recorder import ask, flight_path, read_flight
-from pytest_multihost.watch.slots import RECORDS, SlotPage, read_slots, slots_path
+from pytest_multihost.slots import FlightMailbox, SlotPage, read_slots, slots_path
+from pytest_multihost.slots.layout import RECORDS
 
 pytestmark = [
     pytest.mark.multihost(ranks=2, backend="none", timeout=60),
@@ -81,10 +81,11 @@ class Recorded:
 
         def unseen() -> Operations | None:
             asked_s = time.monotonic()
-            ask(self.scratch, rank)
+            mailbox = FlightMailbox(self.scratch, rank)
+            mailbox.ask()
             time.sleep(0.05)
-            found = read_flight(flight_path(self.scratch, rank), rank=rank, since_s=asked_s)
-            return found if found.open else None
+            found = mailbox.read(since_s=asked_s)
+            return found if found and found.open else None
 
         return until(unseen)
 
@@ -295,7 +296,7 @@ def test_work_found_complete_is_not_open(started: Recorded) -> None:
     second = dist.all_reduce(one(), async_op=True)
 
     def is_swept() -> bool | None:
-        ask(started.scratch, started.world.rank)
+        FlightMailbox(started.scratch, started.world.rank).ask()
         return True if not started.of(started.world.rank).open else None
 
     until(is_swept)
@@ -617,8 +618,9 @@ def test_the_flight_recorder_tells_of_what_no_python_sees(started: Recorded) -> 
         assert (operation.scope, operation.sequence) == (FLIGHT_SCOPE, 1)
         assert operation.frame is not None
         assert operation.frame.file == __file__
-        ask(started.scratch, 1)
-        mine = until(lambda: read_flight(flight_path(started.scratch, 1), rank=1).entered or None)
+        mailbox = FlightMailbox(started.scratch, 1)
+        mailbox.ask()
+        mine = until(mailbox.read).entered
         assert mine == {((0, 1), 0, FLIGHT_SCOPE): 0}
         functional.all_reduce(one(), "sum", dist.group.WORLD).tolist()
 
@@ -642,18 +644,19 @@ def test_the_flight_recorder_does_not_repeat_what_is_recorded(started: Recorded)
     else:
         started.await_waiting(0, "reduce_scatter")
         asked_s = time.monotonic()
-        ask(started.scratch, 0)
-        path = flight_path(started.scratch, 0)
-        until(lambda: read_flight(path, rank=0, since_s=asked_s).entered or None)
-        assert read_flight(path, rank=0).open == ()
+        mailbox = FlightMailbox(started.scratch, 0)
+        mailbox.ask()
+        answer = until(lambda: mailbox.read(since_s=asked_s))
+        assert answer.entered
+        assert answer.open == ()
         dist.reduce_scatter(one(), two())
 
 
 def test_asking_waits_for_nobody(started: Recorded) -> None:
     """Not for a rank without torch, and not for one that does not read."""
-    ask(started.scratch / "nowhere", 0)
+    FlightMailbox(started.scratch / "nowhere", 0).ask()
     for _ in range(100_000):
-        ask(started.scratch, started.world.rank)
+        FlightMailbox(started.scratch, started.world.rank).ask()
     assert THREAD_NAME in [each.name for each in threading.enumerate()]
 
 
@@ -664,7 +667,7 @@ import sys
 from pathlib import Path
 from pytest_multihost.rank.recorder.recorder import Recorder
 from pytest_multihost.rank.recorder.torch import install
-from pytest_multihost.watch.slots import SlotPage, read_slots
+from pytest_multihost.slots import SlotPage, read_slots
 page = SlotPage.create(Path({str(tmp_path)!r}, "rank-0.slots"))
 install(Recorder(page, 0, 1))
 assert "torch" not in sys.modules

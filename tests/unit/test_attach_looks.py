@@ -18,7 +18,7 @@ from pytest_multihost.pytest_plugin.attach.merge_snapshots import (
     merge_snapshots,
     to_json,
 )
-from pytest_multihost.watch.slots import SlotPage, read_slots, shift
+from pytest_multihost.slots import SlotPage, read_slots, shift_times
 
 PID = 50
 """Both machines have given their rank this process id."""
@@ -177,16 +177,16 @@ def test_a_slot_page_is_moved_to_our_clock(tmp_path: Path) -> None:
     """Its times are, and nothing else of it; an operation that is open stays open."""
     page = SlotPage.create(tmp_path / "rank-1.slots")
     call = page.call("all_reduce", "collective", page.group((0, 1)))
-    begun = page.begin(call, now_ns=5_000_000_000, waited_ns=0, thread=7, where=(0, 0, 0))
+    begun = page.begin(call, now_ns=5_000_000_000, waited_ns=0, thread=7, source=(0, 0, 0))
     page.end(begun, 6_000_000_000)
-    page.begin(call, now_ns=7_000_000_000, waited_ns=7_500_000_000, thread=7, where=(0, 0, 0))
+    page.begin(call, now_ns=7_000_000_000, waited_ns=7_500_000_000, thread=7, source=(0, 0, 0))
     data = page.path.read_bytes()
     moved = tmp_path / "moved"
-    moved.write_bytes(shift(data, -4_000_000_000))
+    moved.write_bytes(shift_times(data, -4_000_000_000))
     was, now = (read_slots(path, rank=1) for path in (page.path, moved))
     assert [(each.since_s, each.ended_s) for each in now.recent] == [(1.0, 2.0), (3.0, None)]
     assert now.recent[1].waited_s == 3.5
     assert now.entered == was.entered
     assert [each.name for each in now.recent] == [each.name for each in was.recent]
-    assert shift(data, 0) == data
-    assert shift(b"no page", 1) == b"no page"
+    assert shift_times(data, 0) == data
+    assert shift_times(b"no page", 1) == b"no page"

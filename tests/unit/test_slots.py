@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from pytest_multihost.rank.recorder.recorder import Recorder
-from pytest_multihost.watch.slots import (
-    RECORDS,
+from pytest_multihost.slots import (
     SlotPage,
     read_open_operations,
     read_slots,
     slots_path,
 )
+from pytest_multihost.slots.layout import RECORDS
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_an_exception_is_noted_in_one_line(page: SlotPage, recorder: Recorder) -
 def test_a_limit_of_the_callers_is_noted(page: SlotPage, recorder: Recorder) -> None:
     """It does not look like a failure."""
     for seconds in (2.5, 0.0, -1.0, 1e12):
-        page.limit(recorder.begin("store.wait", "wait", (0, 1), detail="a text"), seconds)
+        page.set_timeout(recorder.begin("store.wait", "wait", (0, 1), detail="a text"), seconds)
     found = read_slots(page.path, rank=0).open
     assert [each.limit_s for each in found[:3]] == [2.5, 0.0, 0.0]
     assert found[3].limit_s is not None

@@ -21,8 +21,8 @@ from pytest_multihost.launch.harness_collectives import Answers, HarnessCollecti
 from pytest_multihost.launch.wire.framing import Decoder, Frame, encode
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.rank.recorder.recorder import Recorder
+from pytest_multihost.slots import SlotPage
 from pytest_multihost.testing import make_spec
-from pytest_multihost.watch.slots import SlotPage
 
 SIZE = 3
 

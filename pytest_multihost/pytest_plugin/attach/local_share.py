@@ -15,9 +15,9 @@ from pytest_multihost.model.event import Event
 from pytest_multihost.nemesis.aftermath import heal_files, untold
 from pytest_multihost.pytest_plugin.attach.merge_snapshots import to_json
 from pytest_multihost.pytest_plugin.watchdog_setup import harness_on
+from pytest_multihost.slots import slots_path
 from pytest_multihost.watch.kernel.proc import ProcReader
 from pytest_multihost.watch.probes.dump import BUDGET_S, TASKS_S, answer_path, ask
-from pytest_multihost.watch.slots import slots_path
 
 Answer = tuple[dict[str, Any], bytes]
 """What to add to a frame's header, and its payload."""

@@ -21,9 +21,9 @@ from pytest_multihost.pytest_plugin.attach.merge_snapshots import (
     from_json,
     merge_snapshots,
 )
+from pytest_multihost.slots import shift_times
 from pytest_multihost.watch.kernel.descriptors import HarnessProcesses
 from pytest_multihost.watch.kernel.proc import ProcReader
-from pytest_multihost.watch.slots import shift
 from pytest_multihost.watch.watchdog import Watchdog
 
 _SEE_S = 10.0
@@ -102,7 +102,7 @@ class RemoteObserver:
 
     def _copy_pages(self, peer: Peer, answer: Frame) -> None:
         for name, data in unpack(answer).items():
-            (self.scratch / name).write_bytes(shift(data, round(peer.offset_s * 1e9)))
+            (self.scratch / name).write_bytes(shift_times(data, round(peer.offset_s * 1e9)))
 
     def proc(self, pids: Mapping[int, int], harness: HarnessProcesses) -> _Joined:
         """Return what looks at all ranks."""

@@ -180,7 +180,7 @@ class _Noting:
     def _begin_limited(self, begin: Begin, timeout_in_ms: Any) -> int:  # noqa: ANN401 - jax's
         at = begin()
         with contextlib.suppress(TypeError):  # what jax will refuse
-            self.recorder.page.limit(at, timeout_in_ms / 1000)
+            self.recorder.page.set_timeout(at, timeout_in_ms / 1000)
         return at
 
     def _get_live_nodes(self, client: object, process_ids: Iterable[int]) -> Begin | None:

@@ -18,12 +18,15 @@ from types import CodeType, FrameType
 from pytest_multihost.model.operation import OperationKind
 from pytest_multihost.model.user_code import is_library
 from pytest_multihost.rank.clock import now_ns
-from pytest_multihost.watch.slots import NO_RECORD, Call, SlotPage, Where
+from pytest_multihost.slots import NO_RECORD, Call, SlotPage
 
 Ranks = tuple[int, ...]
 OnBegin = Callable[[str, OperationKind], None]
 
-_NOWHERE: Where = (0, 0, 0)
+SourceRef = tuple[int, int, int]
+"""A line of the source: number of its file in the slot page, line, number of its function."""
+
+_NOWHERE: SourceRef = (0, 0, 0)
 _AGENT = str(Path(__file__).parents[1] / "agent.py")
 """Where a rank's life begins, and its stack as far as the user is concerned."""
 
@@ -55,7 +58,7 @@ class Recorder:
     on_begin: list[OnBegin] = field(default_factory=list)
     _codes: list[CodeType] = field(default_factory=list)
     _library: set[int] = field(default_factory=set)
-    _places: dict[tuple[int, int], Where] = field(default_factory=dict)
+    _places: dict[tuple[int, int], SourceRef] = field(default_factory=dict)
     _files: dict[int, str] = field(default_factory=dict)
     _thread: _Thread = field(default_factory=_Thread)
 
@@ -167,7 +170,7 @@ class Recorder:
         file, line, _ = self._where(2)
         return self._files[file] if file else "", line
 
-    def _where(self, depth: int) -> Where:
+    def _where(self, depth: int) -> SourceRef:
         """Return the line that the user's innermost frame is at, `depth` frames up or further.
 
         Code is known by its address, because its hash takes up to a microsecond, and a line by its
@@ -185,7 +188,7 @@ class Recorder:
             frame = frame.f_back
         return _NOWHERE
 
-    def _find(self, frame: FrameType) -> Where | None:
+    def _find(self, frame: FrameType) -> SourceRef | None:
         """Return where the user is, None if the frame is not the user's."""
         code = frame.f_code
         self._codes.append(code)  # alive, so that no other gets its address

@@ -10,7 +10,7 @@ from pytest_multihost.model.operation import OWN_SCOPE
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.rank.recorder import jax, torch
 from pytest_multihost.rank.recorder.recorder import Recorder
-from pytest_multihost.watch.slots import SlotPage, slots_path
+from pytest_multihost.slots import SlotPage, slots_path
 
 _prepared: list[Recorder] = []
 _recorders: list[Recorder] = []

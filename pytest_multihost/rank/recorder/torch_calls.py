@@ -11,7 +11,7 @@ from typing import Any
 from pytest_multihost.rank.recorder.recorder import Recorder
 from pytest_multihost.rank.recorder.torch_groups import Function, Groups, pose_as
 from pytest_multihost.rank.recorder.torch_works import Works
-from pytest_multihost.watch.slots import NO_RECORD
+from pytest_multihost.slots import NO_RECORD
 
 COLLECTIVES: Mapping[str, tuple[str, int]] = {
     "allreduce": ("all_reduce", 0),

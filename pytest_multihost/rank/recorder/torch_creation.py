@@ -17,7 +17,7 @@ from pytest_multihost.rank.recorder.recorder import Recorder
 from pytest_multihost.rank.recorder.torch_calls import Details
 from pytest_multihost.rank.recorder.torch_flight import Flight
 from pytest_multihost.rank.recorder.torch_groups import Function, Groups, pose_as
-from pytest_multihost.watch.slots import NO_RECORD
+from pytest_multihost.slots import NO_RECORD
 
 CREATION_SCOPE = "creation"
 """The scope of the making of groups by their members alone: there is no group yet to count in."""
@@ -172,7 +172,7 @@ class Creation:
         __tracebackhide__ = True
         at = begin()
         if isinstance(limit, timedelta):
-            self.recorder.page.limit(at, limit.total_seconds())
+            self.recorder.page.set_timeout(at, limit.total_seconds())
         self._depth.count += 1
         try:
             result = original(*args, **kwargs)

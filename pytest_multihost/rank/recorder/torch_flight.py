@@ -10,7 +10,6 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from time import CLOCK_REALTIME, clock_gettime_ns
 from types import FrameType
 from typing import Any
@@ -22,8 +21,7 @@ from pytest_multihost.rank.clock import now, now_ns
 from pytest_multihost.rank.recorder.recorder import Recorder
 from pytest_multihost.rank.recorder.torch_groups import Group, Groups
 from pytest_multihost.rank.recorder.torch_works import Works
-from pytest_multihost.watch.probes.flight_recorder import ask_path, flight_path, write_flight
-from pytest_multihost.watch.slots import read_slots
+from pytest_multihost.slots import FlightMailbox, read_slots
 
 THREAD_NAME = "multihost-flight-recorder"
 
@@ -55,23 +53,22 @@ class Flight:
         if self._is_started or not hasattr(_bindings(), "_dump_fr_trace_json"):
             return
         self._is_started = True
-        path = ask_path(self.recorder.page.path.parent, self.recorder.rank)
-        os.mkfifo(path, 0o600)
+        mailbox = FlightMailbox(self.recorder.page.path.parent, self.recorder.rank)
+        os.mkfifo(mailbox.fifo, 0o600)
         # For writing too: the thread neither waits for who asks nor sees the end when he has left.
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        arguments = (descriptor,)
+        descriptor = os.open(mailbox.fifo, os.O_RDWR | os.O_CLOEXEC)
+        arguments = (descriptor, mailbox)
         threading.Thread(target=self._serve, args=arguments, name=THREAD_NAME, daemon=True).start()
 
-    def _serve(self, descriptor: int) -> None:
-        path = flight_path(self.recorder.page.path.parent, self.recorder.rank)
+    def _serve(self, descriptor: int, mailbox: FlightMailbox) -> None:
         while os.read(descriptor, _ASKED_BYTES):
             with contextlib.suppress(Exception):  # another version of torch; a full disk
-                self._answer(path)
+                self._answer(mailbox)
 
-    def _answer(self, path: Path) -> None:
+    def _answer(self, mailbox: FlightMailbox) -> None:
         self.works.sweep()
         at_s = now()
-        write_flight(path, at_s, self._operations())
+        mailbox.write(at_s, self._operations())
 
     def _operations(self) -> Operations:
         trace = json.loads(_bindings()._dump_fr_trace_json())  # noqa: SLF001 - no public way

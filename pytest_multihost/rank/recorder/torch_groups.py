@@ -13,7 +13,7 @@ from typing import Any
 
 from pytest_multihost.model.operation import GroupKey, OperationKind
 from pytest_multihost.rank.recorder.recorder import Ranks, Recorder
-from pytest_multihost.watch.slots import Call
+from pytest_multihost.slots import Call
 
 Function = Callable[..., Any]
 Prepared = tuple[Call, Iterator[int]]

@@ -19,11 +19,11 @@ from typing import Any
 
 from pytest_multihost.blame.native_operations import operation_of
 from pytest_multihost.blame.socket_waits import waits_at_sockets
-from pytest_multihost.model.operation import Operation
+from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.process import Look
 from pytest_multihost.model.snapshot import RankSnapshot, WorldSnapshot
 from pytest_multihost.model.stack import NativeThread
-from pytest_multihost.watch.probes.flight_recorder import answer_of, ask, flight_path
+from pytest_multihost.slots import FlightMailbox
 from pytest_multihost.watch.probes.native import NativeStacks
 from pytest_multihost.watch.probes.pyspy import py_spy
 
@@ -53,16 +53,15 @@ def with_flight(
 ) -> tuple[RankSnapshot, ...]:
     """Add what torch's flight recorders know of `asked` ranks and our own records do not."""
     since_s = time.monotonic()
-    waiting = {rank for rank in asked if ask(scratch, rank)}
+    mailboxes = [FlightMailbox(scratch, rank) for rank in asked]
+    waiting = [each for each in mailboxes if each.ask()]
     deadline_s = since_s + FLIGHT_S
-    found = {}
+    found: dict[int, Operations] = {}
     while waiting and time.monotonic() < deadline_s:
         time.sleep(_POLL_S)
-        for rank in tuple(waiting):
-            told = answer_of(flight_path(scratch, rank), rank=rank, since_s=since_s)
-            if told is not None:
-                found[rank] = told
-                waiting.discard(rank)
+        answers = {each.rank: each.read(since_s=since_s) for each in waiting}
+        found |= {rank: answer for rank, answer in answers.items() if answer is not None}
+        waiting = [each for each in waiting if each.rank not in found]
     return tuple(
         replace(
             seen,

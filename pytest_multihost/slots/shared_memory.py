@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 
-def nowhere(size: int) -> mmap.mmap:
-    """Return memory of `size` bytes that no file stands behind."""
+def anonymous_map(size: int) -> mmap.mmap:
+    """Return memory of `size` bytes without a file."""
     return mmap.mmap(-1, size)
 
 
