@@ -51,7 +51,9 @@ def world(size: int, operations: int, *, late: int = 0) -> WorldResult:
     each = operations // size
     pages = tuple(_page(rank, size, each, is_late=rank == late) for rank in range(size))
     ended_s = STARTED_S + 0.5 + each * STEP_S + 2.2
-    look = WorldSnapshot(at_s=ended_s, why="end", ranks=tuple(_seen(page, late) for page in pages))
+    look = WorldSnapshot(
+        at_s=ended_s, reason="end", ranks=tuple(_seen(page, late) for page in pages)
+    )
     return WorldResult(
         spec=make_spec(size),
         launch="fork",

@@ -29,27 +29,30 @@ from pytest_multihost.outcome.rank_facts import RankFacts, advance, describe_exi
 from pytest_multihost.watch.clock import Clock
 from pytest_multihost.watch.protocol import NoWatch, Observations, Watch
 
-AFTER_DEATH_S = 0.75
-"""How long ranks may go on after one has died, to tell what they saw of it."""
+GRACE_AFTER_DEATH_S = 0.75
+"""How long ranks may go on after one has died, so that they report what they saw of it."""
 
-AFTER_RAISE_S = 5.0
+GRACE_AFTER_RAISE_S = 5.0
 """How long ranks may go on after one has raised: the test has failed whatever they do."""
 
-BREATH_S = 0.02
-"""How long nobody must have told anything before the ranks are looked at: who tells gets on."""
+QUIET_PERIOD_S = 0.02
+"""How long no event must have come before a snapshot is taken.
 
-LATE_S = 0.5
-"""How long a look is put off at most."""
+A rank that sends an event is making progress, so a snapshot would only cost it time.
+"""
 
-TERM_GRACE_S = 0.5
-"""How long a rank that is ended may take over its own SIGTERM handler."""
+MAX_SNAPSHOT_DELAY_S = 0.5
+"""How long a snapshot is put off at most, however many events come."""
 
-_SEEN: Mapping[Ending, str] = {
+SIGTERM_GRACE_S = 0.5
+"""How long a rank may take over its own SIGTERM handler before it is killed."""
+
+_ENDING_REASONS: Mapping[Ending, str] = {
     "proof": "nothing can move before the deadline",
     "mismatch": "ranks are in operations that can never match",
     "stopped": "a rank is stopped",
 }
-"""Endings by what the watch has seen, in words."""
+"""Endings that the watch has found, in words."""
 
 Dumper = Callable[[RunningWorld, Sequence[int], Path, Collection[int]], tuple[Dump, ...]]
 """Takes stacks: of which ranks, where they answer, and which of them compute in the interpreter."""
@@ -87,44 +90,44 @@ class Surroundings:
     on_hang: Callable[[Sequence[RankFacts]], None] | None = None
 
 
-def run_world(spec: WorldSpec, around: Surroundings) -> WorldResult:
+def run_world(spec: WorldSpec, surroundings: Surroundings) -> WorldResult:
     """Run a world to its end, whatever that is, and return what was observed.
 
     On an exception, Ctrl-C among them, the ranks are ended before it goes on its way.
     """
-    course = _Course(spec, around, started_s=around.clock.now())
+    world_run = _WorldRun(spec, surroundings, started_s=surroundings.clock.now())
     started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     try:
-        ending, reason = course.run()
+        ending, reason = world_run.run()
     except LaunchError as error:
         ending, reason = "lost", str(error)
     except KeyboardInterrupt:  # while the ranks were being started; the server ends them
         ending, reason = "interrupted", "interrupted by Ctrl-C"
     return WorldResult(
         spec=spec,
-        launch=around.launcher.name,
+        launch=surroundings.launcher.name,
         started_at=started_at.replace("+00:00", "Z"),
-        started_s=course.started_s,
-        ended_s=around.clock.now(),
-        history=tuple(course.history),
+        started_s=world_run.started_s,
+        ended_s=surroundings.clock.now(),
+        history=tuple(world_run.history),
         ending=ending,
         reason=reason,
-        dumps=course.dumps,
-        leftovers=course.leftovers,
-        last_words=_last_words(course.facts, around.directory),
-        snapshots=with_stacks(course.observed.snapshots, course.dumps),
-        operations=course.observed.operations,
-        progress_s=course.observed.progress_s,
-        detected_s=course.detected_s,
+        dumps=world_run.dumps,
+        leftovers=world_run.leftovers,
+        last_words=_last_words(world_run.facts, surroundings.directory),
+        snapshots=with_stacks(world_run.observed.snapshots, world_run.dumps),
+        operations=world_run.observed.operations,
+        progress_s=world_run.observed.progress_s,
+        detected_s=world_run.detected_s,
     )
 
 
 @dataclass(slots=True)
-class _Course:
+class _WorldRun:
     """One world on its way."""
 
     spec: WorldSpec
-    around: Surroundings
+    surroundings: Surroundings
     started_s: float
     history: list[Event] = field(default_factory=list)
     facts: list[RankFacts] = field(default_factory=list)
@@ -134,15 +137,15 @@ class _Course:
     observed: Observations = field(default_factory=Observations)
     decided_s: float | None = None
     detected_s: float | None = None
-    is_calming: bool = False
-    looked_s: float = 0.0
+    is_restoring_network: bool = False
+    snapshot_s: float = 0.0
 
     def run(self) -> tuple[Ending, str | None]:
         """Start the ranks, follow them to the end, and return why it ended."""
         self.facts = [RankFacts(rank) for rank in range(self.spec.size)]
         exchange = HarnessCollectives(self.spec.size)
-        world = self.around.launcher.start(
-            self.spec, directory=self.around.directory, scratch=self.around.scratch
+        world = self.surroundings.launcher.start(
+            self.spec, directory=self.surroundings.directory, scratch=self.surroundings.scratch
         )
         try:
             ending = self._follow(world, exchange)
@@ -162,87 +165,91 @@ class _Course:
     def _follow(
         self, world: RunningWorld, exchange: HarnessCollectives
     ) -> tuple[Ending, str | None]:
-        told: Sequence[Event] = ()
+        events: Sequence[Event] = ()
         while True:
-            now = self.around.clock.now()
+            now = self._now()
             if all(each.is_gone for each in self.facts):
                 if any(_trouble_s(each) is not None for each in self.facts):
-                    self.observed = self.around.watch.close(now, self.facts)
+                    self.observed = self.surroundings.watch.close(now, self.facts)
                 return "self", None
-            limit_s, ending = self._limit()
-            is_talk = bool(told) and now < self.looked_s + LATE_S
-            ground = None if is_talk else self._look(now)
-            if ground is not None or now >= limit_s:
+            deadline_s, ending = self._next_deadline()
+            is_busy = bool(events) and now < self.snapshot_s + MAX_SNAPSHOT_DELAY_S
+            ending_found = None if is_busy else self._take_snapshot(now)
+            if ending_found is not None or now >= deadline_s:
                 self._dump(world)
-                if self.around.on_hang is not None:
-                    self.around.on_hang(self.facts)
-                return ground or ending, self._why(ground or ending)
-            tick_s = min(self.around.tick_s, self.around.watch.interval_s)
-            told = world.wait(max(0.0, min(limit_s - now, BREATH_S if is_talk else tick_s)))
-            for event in told:
+                if self.surroundings.on_hang is not None:
+                    self.surroundings.on_hang(self.facts)
+                return ending_found or ending, self._why(ending_found or ending)
+            tick_s = min(self.surroundings.tick_s, self.surroundings.watch.interval_s)
+            wait_s = min(deadline_s - now, QUIET_PERIOD_S if is_busy else tick_s)
+            events = world.wait(max(0.0, wait_s))
+            for event in events:
                 self._take(event)
                 _perform(world, event)
                 _send(world, _answers(exchange, event, self.facts[event.rank]))
             self._open_gates(world, exchange)
-            if self.around.on_tick is not None:
-                self.around.on_tick(self.around.clock.now() - self.started_s, self.facts)
+            if self.surroundings.on_tick is not None:
+                self.surroundings.on_tick(self._now() - self.started_s, self.facts)
 
-    def _look(self, now: float) -> Ending | None:
+    def _now(self) -> float:
+        return self.surroundings.clock.now()
+
+    def _take_snapshot(self, now: float) -> Ending | None:
         """Return what shows that the world hangs or only waits for a rank that has failed."""
-        self.looked_s = now
+        self.snapshot_s = now
         if "go" not in self.opened:
             return None
         deadline_s, _ = self._deadline()
         if any(_trouble_s(each) is not None for each in self.facts):
-            return "settled" if self.around.watch.has_settled(now, self.facts) else None
+            return "settled" if self.surroundings.watch.has_settled(now, self.facts) else None
         events = [event for each in self.facts for event in each.going_on]
         if pending_actions(self.spec.faults, events, now):
             return None
-        ground = self.around.watch.check(now, self.facts, deadline_s=deadline_s)
-        is_ours = ground == "stopped" and continued_by_plan(self.spec.faults, events)
-        return None if is_ours else ground
+        ending_found = self.surroundings.watch.check(now, self.facts, deadline_s=deadline_s)
+        is_ours = ending_found == "stopped" and continued_by_plan(self.spec.faults, events)
+        return None if is_ours else ending_found
 
     def _dump(self, world: RunningWorld) -> None:
-        self.decided_s = self.around.clock.now()
-        self.observed = self.around.watch.close(self.decided_s, self.facts)
+        self.decided_s = self._now()
+        self.observed = self.surroundings.watch.close(self.decided_s, self.facts)
         self._take_stacks(world)
-        self.detected_s = self.around.clock.now()
+        self.detected_s = self._now()
 
     def _take_stacks(self, world: RunningWorld) -> None:
         alive = [each.rank for each in self.facts if each.can_dump and not each.is_gone]
         last = self.observed.snapshots[-1].ranks if self.observed.snapshots else ()
         computing = {seen.rank for seen in last if seen.label == "RUNNING" and seen.holds_gil}
-        self.dumps = self.around.dumper(world, alive, self.around.directory, computing)
+        self.dumps = self.surroundings.dumper(world, alive, self.surroundings.directory, computing)
 
     def _take(self, event: Event) -> None:
         self.history.append(event)
         before = _trouble_s(self.facts[event.rank])
         self.facts[event.rank] = advance(self.facts[event.rank], event)
         if before is None and _trouble_s(self.facts[event.rank]) is not None:
-            self.around.watch.note_failure(self.around.clock.now(), self.facts)
+            self.surroundings.watch.note_failure(self._now(), self.facts)
 
     def _open_gates(self, world: RunningWorld, exchange: HarnessCollectives) -> None:
         """Open each gate when all ranks stand before it."""
-        now = self.around.clock.now()
+        now = self._now()
         if all(each.ready_s is not None for each in self.facts):
             self._open("go", world, self.facts, now)
         if all(each.is_past_body for each in self.facts):
             if "teardown" not in self.opened:
                 exchange.begin_anew(each.rank for each in self.facts if not each.is_finished)
-            if self._is_calm(world):
+            if self._is_network_restored(world):
                 self._open("teardown", world, self.facts, now)
         if all(each.is_finished for each in self.facts):
             others = [each for each in self.facts if each.rank != 0]
             self._open("exit", world, others, now)
-            if not self.around.primary_leaves_last or all(each.is_gone for each in others):
+            if not self.surroundings.primary_leaves_last or all(each.is_gone for each in others):
                 self._open("exit", world, self.facts[:1], now)
 
-    def _is_calm(self, world: RunningWorld) -> bool:
+    def _is_network_restored(self, world: RunningWorld) -> bool:
         """Whether the network is as it was; fixtures are torn down on one that is whole."""
         if "teardown" in self.opened or not disturbs_network(self.spec.faults):
             return True
-        if not self.is_calming:
-            self.is_calming = True
+        if not self.is_restoring_network:
+            self.is_restoring_network = True
             world.calm()
         return any(e.kind == "network" and e.detail["token"] == CALM for e in self.history)
 
@@ -253,38 +260,38 @@ class _Course:
                 self._take(Event(now, each.rank, "released", {"gate": gate}))
                 self.opened[gate] = now
 
-    def _limit(self) -> tuple[float, Ending]:
+    def _next_deadline(self) -> tuple[float, Ending]:
         """Return when to end the world at the latest, and what that end is called."""
-        limits = [self._deadline()]
-        limits += [self._settle_limit(each) for each in self.facts if _trouble_s(each) is not None]
-        return min(limits)
+        failed = [each for each in self.facts if _trouble_s(each) is not None]
+        return min([self._deadline(), *(self._grace_deadline(each) for each in failed)])
 
     def _deadline(self) -> tuple[float, Ending]:
         if "go" in self.opened:
             return self.opened["go"] + self.spec.timeout_s, "overrun"
         return self.started_s + self.spec.startup_timeout_s, "startup-overrun"
 
-    def _settle_limit(self, facts: RankFacts) -> tuple[float, Ending]:
+    def _grace_deadline(self, facts: RankFacts) -> tuple[float, Ending]:
         """After a death or raise the others get a grace, anew at each gate that opens."""
-        grace_s = AFTER_DEATH_S if facts.has_died else AFTER_RAISE_S
+        grace_s = GRACE_AFTER_DEATH_S if facts.has_died else GRACE_AFTER_RAISE_S
         last_gate_s = max(self.opened.values(), default=0.0)
         return max(_trouble_or_zero(facts), last_gate_s) + grace_s, "settled"
 
     def _why(self, ending: Ending) -> str:
         """Say why the harness ends the world now."""
         if ending == "startup-overrun":
-            return f"start-up took longer than {self.spec.startup_timeout_s:g} s: {self._late()}"
-        if ending in _SEEN:
-            return f"{_SEEN[ending]}: {self._late()}"
+            timeout_s = self.spec.startup_timeout_s
+            return f"start-up took longer than {timeout_s:g} s: {self._unfinished()}"
+        if ending in _ENDING_REASONS:
+            return f"{_ENDING_REASONS[ending]}: {self._unfinished()}"
         if ending == "overrun":
-            return f"took longer than {self.spec.timeout_s:g} s: {self._late()}"
+            return f"took longer than {self.spec.timeout_s:g} s: {self._unfinished()}"
         dead = [each.rank for each in self.facts if each.has_died]
         if dead:
-            return f"{rank_set(dead)} died, then {self._late()}: ended after a grace"
+            return f"{rank_set(dead)} died, then {self._unfinished()}: ended after a grace"
         # Who raised first may only have lost another: whose doing it was is judged later.
         return "a rank had failed: the others were ended after a grace"
 
-    def _late(self) -> str:
+    def _unfinished(self) -> str:
         """Say which ranks have not reached the gate that the others stand before."""
         if "go" not in self.opened:
             return f"{rank_set(e.rank for e in self.facts if e.ready_s is None)} not ready"
@@ -298,8 +305,8 @@ class _Course:
 
         Asking a stopped rank for its stacks, for one, lets it go on.
         """
-        told_s = self.decided_s or self.around.clock.now()
-        ending = world.end(grace_s=TERM_GRACE_S)
+        told_s = self.decided_s or self._now()
+        ending = world.end(grace_s=SIGTERM_GRACE_S)
         self.leftovers = ending.leftovers
         for event in ending.events:
             if event.kind == "exited":
@@ -345,8 +352,8 @@ def _perform(world: RunningWorld, event: Event) -> None:
     elif event.kind == "fault" and event.detail.get("network") is True:
         world.disturb(event.rank, event.detail["index"])
     elif event.kind == "network" and (index := fault_index(event.detail["token"])) is not None:
-        told = {"kind": "performed", "index": index, "error": event.detail["error"]}
-        world.send(event.rank, Frame(told))
+        events = {"kind": "performed", "index": index, "error": event.detail["error"]}
+        world.send(event.rank, Frame(events))
 
 
 def _send(world: RunningWorld, answers: Answers) -> None:

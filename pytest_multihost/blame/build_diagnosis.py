@@ -327,6 +327,6 @@ def _notes(
     if result.ending == "overrun" and last is not None and last.blockers:
         yield f"not proven before the deadline because {'; '.join(last.blockers[:3])}"
     if last is not None and causes[0].kind in _VAGUE:
-        yield from last.lacking
+        yield from last.unobserved
     if last is not None:
         yield from last.notes

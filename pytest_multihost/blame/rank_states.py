@@ -60,7 +60,7 @@ def standings_of(result: WorldResult, finding: Finding) -> tuple[Standing, ...]:
     moment = _judged_moment(result, finding)
     seen = {each.rank: each for each in moment.ranks} if moment is not None else {}
     last = {each.rank: each for each in result.operations}
-    is_end = moment is None or moment.why != "trouble"
+    is_end = moment is None or moment.reason != "trouble"
     found = tuple(
         _standing(
             each,
@@ -77,7 +77,7 @@ def standings_of(result: WorldResult, finding: Finding) -> tuple[Standing, ...]:
 
 def _judged_moment(result: WorldResult, finding: Finding) -> WorldSnapshot | None:
     """Return the first trouble's snapshot if it was a symptom, else the last one."""
-    trouble = next((each for each in result.snapshots if each.why == "trouble"), None)
+    trouble = next((each for each in result.snapshots if each.reason == "trouble"), None)
     if trouble is not None and _is_symptom_first(finding):
         return trouble
     return result.snapshots[-1] if result.snapshots else None
@@ -106,12 +106,12 @@ def is_restless(seen: RankSnapshot) -> bool:
     One that had work to do and then began a long wait has moved, too, but not at the last looks. A
     wait that is short, and before which it had moved, stood still and moved, is one of many.
     """
-    last = seen.moves[-_LOOKS:]
+    last = seen.recent_runs[-_LOOKS:]
     if sum(last) >= min(_MOVES, len(last)) and any(last[-_LATE_LOOKS:]):
         return True
     ends_in_s = seen.activity.ends_in_s if seen.activity is not None else None
     is_short = ends_in_s is not None and ends_in_s <= _SHORT_S
-    starts = [now for was, now in pairwise((False, *seen.moves)) if now and not was]
+    starts = [now for was, now in pairwise((False, *seen.recent_runs)) if now and not was]
     return is_short and len(starts) >= _MOVES
 
 
@@ -139,7 +139,7 @@ def _standing(
         label=seen.label,
         activity=seen.activity,
         is_restless=facts.rank in restless,
-        locks=seen.locks,
+        locks=seen.lock_holders,
         is_lost=finding.outcome == "collateral" and finding.at_s is not None,
         broke=tuple(broken_by(last, symptoms)),
         retries=_retried(last, symptoms),

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from pytest_multihost.model.operation import SOCKET_SCOPE, Operation, OperationKind
-from pytest_multihost.model.process import Descriptor, Look, Process
+from pytest_multihost.model.process import Descriptor, KernelSnapshot, Process
 
 SOURCE = "proc"
 
 _Ends = tuple[str, str]
 
 
-def waits_at_sockets(look: Look) -> dict[int, Operation]:
+def waits_at_sockets(look: KernelSnapshot) -> dict[int, Operation]:
     """Return what the main threads of ranks wait in at sockets, by rank.
 
     Args:
@@ -38,7 +38,7 @@ def waits_at_sockets(look: Look) -> dict[int, Operation]:
 
 
 def _operation(
-    process: Process, look: Look, kind: OperationKind, group: Collection[int]
+    process: Process, look: KernelSnapshot, kind: OperationKind, group: Collection[int]
 ) -> Operation:
     main, others = process.threads[0], set(group) - {process.rank}
     return Operation(
@@ -65,7 +65,7 @@ def _awaited(process: Process) -> list[Descriptor]:
     return sockets if len(sockets) == len(found) else []
 
 
-def _holders(look: Look) -> Mapping[_Ends, int]:
+def _holders(look: KernelSnapshot) -> Mapping[_Ends, int]:
     """Return the ranks whose main threads alone attend to an end of a connection."""
     found: dict[_Ends, int] = {}
     shared: set[_Ends] = set()

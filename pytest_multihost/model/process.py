@@ -1,4 +1,4 @@
-"""What the kernel tells of a world's processes: threads, their waits, and who can end these."""
+"""Kernel state of a world's processes: threads, what they wait for, and who can end these waits."""
 
 from __future__ import annotations
 
@@ -154,9 +154,9 @@ class Process:
         rank: Whose it is; None for an orphan of which that is not known.
         is_rank: Whether it is the rank itself.
         name: Its program.
-        threads: Main thread first; after a glance only that one; none when it has ended.
-        descriptors: By number: all of them after a look, those of the main thread's call after a
-            glance.
+        threads: Main thread first; only that one in a shallow snapshot; none when it has ended.
+        descriptors: By number: all of them in a deep snapshot, those of the main thread's system
+            call in a shallow one.
         caught: Signals with a handler, a bit each, bit 0 for signal 1.
         pending: Signals that are about to be delivered.
         timers: POSIX timers that it has made; None if unknown.
@@ -188,13 +188,13 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class KernelSnapshot:
     """A world's processes at one instant.
 
     Attributes:
         at_s: When the reading began, on the monotonic clock.
-        processes: Ranks in order, then, after a look, their descendants.
-        is_deep: Whether everything was looked at, not only the main threads of the ranks.
+        processes: Ranks in order, then, in a deep snapshot, their descendants.
+        is_deep: Whether everything was read, not only the main threads of the ranks.
     """
 
     at_s: float

@@ -1,4 +1,7 @@
-"""What was seen of a world's processes from outside at one instant, without touching them."""
+"""Snapshots of a world: what its ranks were doing at one instant, seen from outside.
+
+A snapshot is taken from the slot pages and from /proc, without touching the ranks.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ Label = Literal[
 """What a rank's main thread is doing."""
 
 SnapshotReason = Literal["tick", "trouble", "end"]
-"""Why the world was looked at: time had passed; a rank had raised or died; it is to be ended."""
+"""Why it was taken: time had passed, a rank had raised or died, the world is being ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +68,17 @@ class RankSnapshot:
     """One rank at one instant.
 
     Attributes:
-        rank: Which.
-        label: What its main thread is doing, None where nothing could be read.
+        rank: Its index.
+        label: What its main thread is doing; None where nothing could be read.
         activity: The same in detail, None where nothing could be read.
         operations: Its open operations.
-        entered: Each of its groups with the sequence of the last collective that it entered there.
-        locks: Ranks that hold a file lock which it waits for.
-        has_moved: Whether its main thread has run since the last look, if only to wait again.
-        moves: At the end: the same at each of the last looks, the oldest first, four a second.
-        holds_gil: Whether native code on its main thread is seen to hold the interpreter.
-        native: Where native frames were read: those of the main thread, and of the one that tells
-            of an operation.
+        entered: Each of its groups with the sequence of the last collective it entered there.
+        lock_holders: Ranks that hold a file lock which it waits for.
+        has_run: Whether its main thread has run since the previous snapshot, if only to wait again.
+        recent_runs: `has_run` of the last snapshots, oldest first, four a second; only at the end.
+        holds_gil: Whether native code on its main thread holds the GIL.
+        native: Native frames of the main thread, and of a thread that is in an operation, where
+            they were read.
     """
 
     rank: int
@@ -83,9 +86,9 @@ class RankSnapshot:
     activity: Activity | None = None
     operations: tuple[Operation, ...] = ()
     entered: tuple[tuple[GroupKey, int], ...] = ()
-    locks: tuple[int, ...] = ()
-    has_moved: bool = False
-    moves: tuple[bool, ...] = ()
+    lock_holders: tuple[int, ...] = ()
+    has_run: bool = False
+    recent_runs: tuple[bool, ...] = ()
     holds_gil: bool = False
     native: tuple[NativeThread, ...] = ()
 
@@ -95,20 +98,20 @@ class WorldSnapshot:
     """A world at one instant.
 
     Attributes:
-        at_s: When, on the monotonic clock.
-        why: What it was looked at for.
+        at_s: When it was taken, on the monotonic clock.
+        reason: Why it was taken.
         ranks: All of them, in order.
-        blockers: What may end a wait before the deadline, as far as can be seen, so that nothing
-            is proven: one sentence each. Empty when nothing can.
-        lacking: What could not be seen, why, and what would help: one sentence each.
-        notes: What must be known of how it was seen, and when: one sentence each.
+        blockers: What prevents a proof that the world hangs because it may end a wait before the
+            deadline: one sentence each.
+        unobserved: What could not be read, why, and what would help: one sentence each.
+        notes: What a reader must know about how and when it was taken: one sentence each.
     """
 
     at_s: float
-    why: SnapshotReason
+    reason: SnapshotReason
     ranks: tuple[RankSnapshot, ...]
     blockers: tuple[str, ...] = ()
-    lacking: tuple[str, ...] = ()
+    unobserved: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -119,7 +122,7 @@ class WorldSnapshot:
     def from_json(cls, data: Mapping[str, Any]) -> WorldSnapshot:
         """Rebuild the value that `to_json` wrote."""
         ranks = tuple(_rank(each) for each in data["ranks"])
-        texts = {name: tuple(data.get(name, ())) for name in ("blockers", "lacking", "notes")}
+        texts = {name: tuple(data.get(name, ())) for name in ("blockers", "unobserved", "notes")}
         return cls(**{**data, "ranks": ranks, **texts})
 
 
@@ -138,4 +141,4 @@ def _rank(data: Mapping[str, Any]) -> RankSnapshot:
         "native": native,
         "activity": activity,
     }
-    return RankSnapshot(**{**data, **changed, "locks": tuple(data["locks"])})
+    return RankSnapshot(**{**data, **changed, "lock_holders": tuple(data["lock_holders"])})

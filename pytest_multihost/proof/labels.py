@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_multihost.model.process import NEVER, Look, Thread
+from pytest_multihost.model.process import NEVER, KernelSnapshot, Thread
 from pytest_multihost.model.snapshot import Activity, Label
 from pytest_multihost.proof import system_calls as calls
 
@@ -74,7 +74,9 @@ def activity_of(thread: Thread, at_s: float) -> Activity:
     )
 
 
-def main_labels(before: Look | None, now: Look) -> dict[int, tuple[Label, Activity]]:
+def main_labels(
+    before: KernelSnapshot | None, now: KernelSnapshot
+) -> dict[int, tuple[Label, Activity]]:
     """Return what the main thread of each rank does."""
     earlier = before.ranks if before is not None else {}
     elapsed_s = now.at_s - before.at_s if before is not None else 0.0
@@ -85,7 +87,7 @@ def main_labels(before: Look | None, now: Look) -> dict[int, tuple[Label, Activi
     return found
 
 
-def lock_holders(now: Look) -> dict[int, tuple[int, ...]]:
+def lock_holders(now: KernelSnapshot) -> dict[int, tuple[int, ...]]:
     """Return, for each rank, which ranks hold a file lock that one of its threads waits for."""
     owners = {process.pid: process.rank for process in now.processes}
     found: dict[int, set[int]] = {rank: set() for rank in now.ranks}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pytest_multihost.model.process import Look, Process
+from pytest_multihost.model.process import KernelSnapshot, Process
 from pytest_multihost.proof.snapshot import Snapshot
 from pytest_multihost.proof.wait_ends import Window
 
@@ -98,7 +98,7 @@ def blockers(
     return tuple(dict.fromkeys(found))
 
 
-def _is_gone(process: Process, look: Look) -> bool:
+def _is_gone(process: Process, look: KernelSnapshot) -> bool:
     found = look.process(process.pid)
     return found is None or found.is_dead
 

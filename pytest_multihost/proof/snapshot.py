@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pytest_multihost.model.operation import Operation, Operations
-from pytest_multihost.model.process import Look
+from pytest_multihost.model.process import KernelSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Snapshot:
             acknowledged may be lost, and come again after any time.
     """
 
-    kernel: Look
+    kernel: KernelSnapshot
     operations: tuple[Operations, ...] = ()
     severed: frozenset[tuple[str, str]] = frozenset()
     is_disturbed: bool = False

@@ -228,7 +228,7 @@ class Run:
         self.tally.ran += 1
         watchdog = watch_on(spec, self.tally.settings, directory, scratch, others_of(self.config))
         with self._places(spec.size), self._live(directory, spec.size, watchdog) as live:
-            around = Surroundings(
+            surroundings = Surroundings(
                 launcher=Watched(launcher_of(self.config, self._ladder(plan)), watchdog),
                 dumper=partial(dump_healed, scratch),
                 clock=MonotonicClock(),
@@ -240,7 +240,7 @@ class Run:
                 watch=watchdog,
                 on_hang=partial(keep_alive, self.config) if self._keeps() else None,
             )
-            result = settle(run_world(spec, around), scratch)
+            result = settle(run_world(spec, surroundings), scratch)
         warn_of(item, watchdog)
         context = SourceContext(str(self.config.rootpath), source_line)
         judged = judge_world(result, plan.symptoms, context)

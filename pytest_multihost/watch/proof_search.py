@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from pytest_multihost.model.process import Look
+from pytest_multihost.model.process import KernelSnapshot
 from pytest_multihost.proof.prove import WINDOW_S, ProofState, is_still
 from pytest_multihost.proof.snapshot import Snapshot
 
@@ -20,10 +20,10 @@ _SLACK_S = 0.02
 class Proc(Protocol):
     """Sees the processes of one world."""
 
-    def shallow_snapshot(self) -> Look:
+    def shallow_snapshot(self) -> KernelSnapshot:
         """See the main threads of all ranks."""
 
-    def deep_snapshot(self) -> Look:
+    def deep_snapshot(self) -> KernelSnapshot:
         """See all threads and descriptors of the ranks and of their descendants."""
 
 
@@ -39,7 +39,7 @@ class ProofSearch:
 
     proc: Proc
     search: ProofState = field(default_factory=ProofState)
-    looked: Look | None = None
+    looked: KernelSnapshot | None = None
     _eager_s: float = 0.0
 
     @property
@@ -87,7 +87,7 @@ class ProofSearch:
         return not any(has_left_wait(rank, before, now) for rank in now.kernel.ranks)
 
 
-def still(before: Look, now: Look) -> frozenset[int]:
+def still(before: KernelSnapshot, now: KernelSnapshot) -> frozenset[int]:
     """Return the ranks whose main threads have been in one and the same wait all the while."""
     earlier = {rank: process.main for rank, process in before.ranks.items()}
     return frozenset(

@@ -21,7 +21,7 @@ from pytest_multihost.blame.partition_blame import severed
 from pytest_multihost.blame.rank_states import quick_standings
 from pytest_multihost.model.fault import disturbs_network
 from pytest_multihost.model.operation import Operation, Operations
-from pytest_multihost.model.process import Look
+from pytest_multihost.model.process import KernelSnapshot
 from pytest_multihost.model.snapshot import (
     Activity,
     Label,
@@ -218,16 +218,20 @@ class Watchdog:
         else:
             self._moves.append(moved)
         blockers = self._seeker.search.blockers if self._seeker is not None else ()
-        snapshot = WorldSnapshot(at_s=now, why=why, ranks=ranks, blockers=blockers)
+        snapshot = WorldSnapshot(at_s=now, reason=why, ranks=ranks, blockers=blockers)
         self._looks.append(snapshot)
         return self._note_progress(before, self._last, [last_s for _, last_s in pages], facts)
 
     def _with_moves(self, seen: RankSnapshot) -> RankSnapshot:
         """Add what tells a rank that wakes up again and again from one in a long wait."""
-        return replace(seen, moves=tuple(seen.rank in each for each in self._moves))
+        return replace(seen, recent_runs=tuple(seen.rank in each for each in self._moves))
 
     def _moment(
-        self, now: float, look: Look, pages: tuple[Operations, ...], facts: Sequence[RankFacts]
+        self,
+        now: float,
+        look: KernelSnapshot,
+        pages: tuple[Operations, ...],
+        facts: Sequence[RankFacts],
     ) -> Snapshot:
         """Return what is seen, with what our own faults of the network have to do with it."""
         if self.spec is None or not disturbs_network(self.spec.faults):
@@ -277,15 +281,15 @@ class Watchdog:
             self._note_locks(seeker.looked)
         return is_proven
 
-    def _note_locks(self, look: Look) -> None:
+    def _note_locks(self, look: KernelSnapshot) -> None:
         """Add to the last snapshot what only a close look tells."""
         holders = lock_holders(look)
         last = self._looks.pop()
-        ranks = tuple(replace(each, locks=holders.get(each.rank, ())) for each in last.ranks)
+        ranks = tuple(replace(each, lock_holders=holders.get(each.rank, ())) for each in last.ranks)
         blockers = self._seeker.search.blockers if self._seeker is not None else ()
         self._looks.append(replace(last, ranks=ranks, blockers=blockers))
 
-    def _look_closely(self, now: float, facts: Sequence[RankFacts], look: Look) -> None:
+    def _look_closely(self, now: float, facts: Sequence[RankFacts], look: KernelSnapshot) -> None:
         """Ask more of the ranks whose records do not say for whom they wait."""
         last = self._looks.pop()
         alive = {
@@ -310,7 +314,7 @@ class Watchdog:
                 ranks = with_native(ranks, telling, reading.result(), now)
                 lacking = reading.result().lacking
             ranks = with_sockets(ranks, look)
-        self._looks.append(replace(last, ranks=ranks, lacking=lacking, notes=self.notes))
+        self._looks.append(replace(last, ranks=ranks, unobserved=lacking, notes=self.notes))
 
     def _asks(self, seen: RankSnapshot) -> bool:
         """Whether a rank's native frames may tell of an operation."""
@@ -347,11 +351,11 @@ def _seen(
         activity=activity,
         operations=operations.open,
         entered=tuple(operations.entered.items()),
-        has_moved=operations.rank in moved,
+        has_run=operations.rank in moved,
     )
 
 
-def _moved(before: Look | None, now: Look) -> frozenset[int]:
+def _moved(before: KernelSnapshot | None, now: KernelSnapshot) -> frozenset[int]:
     """Return the ranks whose main threads have run since the last look."""
     earlier = before.ranks if before is not None else {}
     return frozenset(

@@ -81,7 +81,7 @@ def run(tmp_path: Path) -> Callable[..., Ran]:
             return tuple(make_dump(rank, "test_it.py:1 test_it") for rank in ranks)
 
         spec = make_spec(size, timeout_s=timeout_s, startup_timeout_s=startup_timeout_s)
-        around = Surroundings(
+        surroundings = Surroundings(
             launcher=launcher,
             dumper=dumper,
             clock=clock,
@@ -89,6 +89,6 @@ def run(tmp_path: Path) -> Callable[..., Ran]:
             scratch=tmp_path,
             **surroundings,
         )
-        return Ran(run_world(spec, around), launcher)
+        return Ran(run_world(spec, surroundings), launcher)
 
     return run

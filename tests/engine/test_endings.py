@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.engine import TERM_GRACE_S
+from pytest_multihost.engine import SIGTERM_GRACE_S
 from pytest_multihost.launch.interface import Ending
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.event import Event
@@ -59,7 +59,7 @@ def test_a_world_is_ended_once_whatever_happens(run: Run, ending: str) -> None:
     """Nothing of it may be left, and nothing is ended twice."""
     ran = run(**CASES[ending])
     assert ran.result.ending == ending
-    assert ran.launcher.ended == [TERM_GRACE_S]
+    assert ran.launcher.ended == [SIGTERM_GRACE_S]
 
 
 def test_a_lost_server_is_the_reason(run: Run) -> None:
@@ -115,7 +115,7 @@ def test_a_defect_of_ours_leaves_no_rank_behind(run: Run) -> None:
 
     with pytest.raises(RuntimeError, match="a defect"):
         run(HANGS, launched_by=Noted, on_tick=on_tick)
-    assert [launcher.ended for launcher in launchers] == [[TERM_GRACE_S]]
+    assert [launcher.ended for launcher in launchers] == [[SIGTERM_GRACE_S]]
 
 
 def test_exits_found_at_the_end_are_no_deaths(run: Run) -> None:

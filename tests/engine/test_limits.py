@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.engine import AFTER_DEATH_S, AFTER_RAISE_S
+from pytest_multihost.engine import GRACE_AFTER_DEATH_S, GRACE_AFTER_RAISE_S
 from pytest_multihost.testing import Step, exited, raised, report, well_behaved
 
 Run = Callable[..., Any]
@@ -87,14 +87,14 @@ def test_after_a_death_the_others_get_a_short_grace(run: Run) -> None:
     death = Step(1, "exited", exited(signal=9), after_s=2.0, on="go")
     script = [*well_behaved(0, stays_in="call"), *well_behaved(1, stays_in="call"), death]
     ran = run(script)
-    assert (ran.result.ending, ran.seconds) == ("settled", 2.0 + AFTER_DEATH_S)
+    assert (ran.result.ending, ran.seconds) == ("settled", 2.0 + GRACE_AFTER_DEATH_S)
     assert ran.result.reason == "rank 1 died, then rank 0 still in call: ended after a grace"
 
 
 def test_after_a_raise_the_others_get_a_grace(run: Run) -> None:
     """The test has failed, but the others may still tell what they saw."""
     ran = run([*fails(0, after_s=2.0), *well_behaved(1, stays_in="call")])
-    assert (ran.result.ending, ran.seconds) == ("settled", 2.0 + AFTER_RAISE_S)
+    assert (ran.result.ending, ran.seconds) == ("settled", 2.0 + GRACE_AFTER_RAISE_S)
     assert ran.launcher.dumped == [(0, 1)]
 
 
@@ -103,7 +103,7 @@ def test_an_expected_raise_starts_the_grace_too(run: Run) -> None:
     xfailed = report("call", "skipped", wasxfail="bug", error=BOOM)
     raiser = [*well_behaved(0, stays_in="call"), Step(0, "report", xfailed, on="go")]
     ran = run([*raiser, *well_behaved(1, stays_in="call")])
-    assert (ran.result.ending, ran.seconds) == ("settled", AFTER_RAISE_S)
+    assert (ran.result.ending, ran.seconds) == ("settled", GRACE_AFTER_RAISE_S)
 
 
 def test_a_skip_starts_no_grace(run: Run) -> None:
@@ -123,7 +123,7 @@ def test_the_earliest_trouble_decides(run: Run) -> None:
     ran = run(
         [*fails(0, after_s=1), *fails(1, after_s=3), *well_behaved(2, stays_in="call")], size=3
     )
-    assert ran.seconds == 1 + AFTER_RAISE_S
+    assert ran.seconds == 1 + GRACE_AFTER_RAISE_S
     assert ran.result.reason == "a rank had failed: the others were ended after a grace"
 
 
@@ -137,4 +137,4 @@ def test_each_gate_gives_the_grace_anew(run: Run) -> None:
     ]
     ran = run([*raiser, *waiter])
     assert ran.gates(rank=1)[-1] == (4.0, "teardown")
-    assert (ran.result.ending, ran.seconds) == ("settled", 4 + AFTER_RAISE_S)
+    assert (ran.result.ending, ran.seconds) == ("settled", 4 + GRACE_AFTER_RAISE_S)

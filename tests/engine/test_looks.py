@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.engine import BREATH_S, LATE_S
+from pytest_multihost.engine import MAX_SNAPSHOT_DELAY_S, QUIET_PERIOD_S
 from pytest_multihost.outcome.rank_facts import RankFacts
 from pytest_multihost.testing import Step, well_behaved
 from pytest_multihost.watch.protocol import Ground, Observations
@@ -58,15 +58,16 @@ def seconds_to_look(run: Run, script: Sequence[Step]) -> float:
 
 def test_ranks_are_not_looked_at_while_they_tell_something(run: Run) -> None:
     """A close look at large worlds takes a tenth of a second, for which every rank would wait."""
-    told_s = LATE_S / 2
-    assert told_s < seconds_to_look(run, [*HANGS, *chatter(told_s)]) <= told_s + 2 * BREATH_S
+    told_s = MAX_SNAPSHOT_DELAY_S / 2
+    assert told_s < seconds_to_look(run, [*HANGS, *chatter(told_s)]) <= told_s + 2 * QUIET_PERIOD_S
 
 
 def test_a_rank_that_never_stops_talking_does_not_hide_what_the_others_do(run: Run) -> None:
     """The look is put off, not left out."""
-    assert seconds_to_look(run, [*HANGS, *chatter(3 * LATE_S)]) == pytest.approx(LATE_S, abs=0.05)
+    seconds = seconds_to_look(run, [*HANGS, *chatter(3 * MAX_SNAPSHOT_DELAY_S)])
+    assert seconds == pytest.approx(MAX_SNAPSHOT_DELAY_S, abs=0.05)
 
 
 def test_silent_ranks_are_looked_at_at_once(run: Run) -> None:
     """What puts off a look is told by them, not by us."""
-    assert seconds_to_look(run, HANGS) <= BREATH_S
+    assert seconds_to_look(run, HANGS) <= QUIET_PERIOD_S

@@ -22,7 +22,7 @@ import psutil
 import pytest
 
 from pytest_multihost.model.operation import Operation, Operations
-from pytest_multihost.model.process import Look
+from pytest_multihost.model.process import KernelSnapshot
 from pytest_multihost.proof.labels import lock_holders, main_labels
 from pytest_multihost.proof.prove import ProofState
 from pytest_multihost.proof.snapshot import Snapshot
@@ -691,8 +691,8 @@ class Outcome:
 
     is_proven: bool
     blockers: str
-    look: Look
-    glance: Look
+    look: KernelSnapshot
+    glance: KernelSnapshot
 
 
 @pytest.fixture(scope="module")

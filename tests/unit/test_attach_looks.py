@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.model.process import NEVER, Descriptor, Look, Process, Thread
+from pytest_multihost.model.process import NEVER, Descriptor, KernelSnapshot, Process, Thread
 from pytest_multihost.proof.prove import blockers
 from pytest_multihost.proof.snapshot import Snapshot
 from pytest_multihost.pytest_plugin.attach.collected_tests import first_difference
@@ -38,16 +38,18 @@ def waiting(rank: int, found: Descriptor, **changes: object) -> Process:
     )
 
 
-def look(*processes: Process, at_s: float = 10.0) -> Look:
+def look(*processes: Process, at_s: float = 10.0) -> KernelSnapshot:
     """Return a close look."""
-    return Look(at_s=at_s, processes=processes, is_deep=True)
+    return KernelSnapshot(at_s=at_s, processes=processes, is_deep=True)
 
 
 MINE = look(waiting(0, connection("10.0.0.1:7", "10.0.0.2:9")))
 THEIRS = look(waiting(1, connection("10.0.0.2:9", "10.0.0.1:7")), at_s=1010.0)
 
 
-def joined(mine: Look = MINE, theirs: Look = THEIRS, **changes: object) -> Look:
+def joined(
+    mine: KernelSnapshot = MINE, theirs: KernelSnapshot = THEIRS, **changes: object
+) -> KernelSnapshot:
     """Return both machines' looks as one."""
     other = RemoteSnapshot(**{"number": 1, "look": theirs, "offset_s": -1000.0, **changes})
     return merge_snapshots(mine, [other], machine="here")
@@ -90,7 +92,9 @@ def test_two_ranks_that_wait_for_each_other_across_machines_are_proven_to_hang()
         (replace(THEIRS, is_deep=False), "only main threads were looked at"),
     ],
 )
-def test_what_the_other_machine_does_not_show_proves_nothing(theirs: Look, word: str) -> None:
+def test_what_the_other_machine_does_not_show_proves_nothing(
+    theirs: KernelSnapshot, word: str
+) -> None:
     """It may end the wait."""
     before, now = joined(theirs=theirs), replace(joined(theirs=theirs), at_s=11.0)
     assert word in " ".join(blockers(Snapshot(before), Snapshot(now), deadline_s=100.0))

@@ -60,7 +60,7 @@ def told(
         ended_s=4.0,
         history=tuple(_history(event)),
         ending="settled",
-        snapshots=(WorldSnapshot(at_s=4.0, why="end", ranks=seen),),
+        snapshots=(WorldSnapshot(at_s=4.0, reason="end", ranks=seen),),
         operations=tuple(
             Operations(rank, held, {each.group_key: each.sequence for each in held})
             for rank, held in pages.items()

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_multihost.blame.mismatches import clashing, give_up
 from pytest_multihost.model.operation import Operation, Operations
-from pytest_multihost.model.process import Look, Process, Thread
+from pytest_multihost.model.process import KernelSnapshot, Process, Thread
 from pytest_multihost.proof.snapshot import Snapshot
 
 DEADLINE_S = 60.0
@@ -38,7 +38,7 @@ def moment(*pages: Operations, beside: Thread | None = None) -> Snapshot:
     """Return a close look at two ranks; the first has a thread beside its main one."""
     threads = (beside,) if beside is not None else ()
     ranks = Process(pid=10, rank=0, threads=threads), Process(pid=11, rank=1, threads=())
-    return Snapshot(Look(at_s=2.0, processes=ranks, is_deep=True), pages)
+    return Snapshot(KernelSnapshot(at_s=2.0, processes=ranks, is_deep=True), pages)
 
 
 CLASH = page(0, "all_reduce"), page(1, "barrier")

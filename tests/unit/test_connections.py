@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_multihost.blame.socket_waits import waits_at_sockets
-from pytest_multihost.model.process import Descriptor, Look, Process, Thread
+from pytest_multihost.model.process import Descriptor, KernelSnapshot, Process, Thread
 
 HERE, THERE = "127.0.0.1:5000", "127.0.0.1:6000"
 ELSEWHERE = "127.0.0.1:7000"
@@ -33,7 +33,7 @@ SENDER = process(0, end(6, THERE, HERE))
 
 def peers(*processes: Process) -> dict[int, tuple[int | None, tuple[int, ...]]]:
     """Return whom each rank waits for, and between whom that is."""
-    found = waits_at_sockets(Look(at_s=1.0, processes=processes, is_deep=True))
+    found = waits_at_sockets(KernelSnapshot(at_s=1.0, processes=processes, is_deep=True))
     assert all(each.kind == "transfer" for each in found.values())
     return {rank: (each.peer, each.group) for rank, each in found.items()}
 
@@ -62,7 +62,9 @@ def test_one_that_waits_for_a_connection_waits_for_somebody() -> None:
     listening = end(4, "", "", kind="listen", where="unknown")
     for fds in [(4,), (4, 6)]:
         server = process(0, listening, end(6, THERE, HERE), fds=fds)
-        look = Look(at_s=1.0, processes=(server, process(1, end(5, HERE, THERE))), is_deep=True)
+        look = KernelSnapshot(
+            at_s=1.0, processes=(server, process(1, end(5, HERE, THERE))), is_deep=True
+        )
         (found,) = waits_at_sockets(look).values()
         assert (found.kind, found.group, found.peer) == ("wait", (0, 1), None)
 

@@ -70,7 +70,7 @@ def outcomes(
         ended_s=9.0,
         history=tuple(history),
         ending="settled",
-        snapshots=(WorldSnapshot(at_s=3.2, why="trouble", ranks=(first, second)),),
+        snapshots=(WorldSnapshot(at_s=3.2, reason="trouble", ranks=(first, second)),),
         operations=(Operations(0, (left,), {KEY: 2}), Operations(1, pending, dict(entered))),
     )
     return [each.outcome for each in judge_with_excuses(result, SYMPTOMS).ranks]

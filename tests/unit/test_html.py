@@ -107,10 +107,10 @@ def world(word: str = "word", *, error: Mapping[str, Any] | None = None) -> Worl
     stacks = {rank: f"{ROOT}/storage.py:17 read" if rank == 1 else waits for rank in range(3)}
     look = WorldSnapshot(
         at_s=STARTED_S + 2.6,
-        why="end",
+        reason="end",
         ranks=tuple(seen(page, Activity("read", word)) for page in pages),
         blockers=(word,),
-        lacking=(word,),
+        unobserved=(word,),
     )
     return WorldResult(
         spec=spec,

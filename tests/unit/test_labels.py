@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from pytest_multihost.model.process import Look, Process, Thread
+from pytest_multihost.model.process import KernelSnapshot, Process, Thread
 from pytest_multihost.model.snapshot import Activity
 from pytest_multihost.proof.labels import label, lock_holders, main_labels
 from pytest_multihost.proof.system_calls import CALLS, timeout_of
@@ -72,7 +72,7 @@ def test_main_threads_are_labelled_by_rank() -> None:
     """Threads beside them, and children, do not count."""
     child = Process(pid=9, rank=1, is_rank=False, threads=(thread(state="R"),))
     ranks = [Process(pid=rank, rank=rank, threads=(thread(),)) for rank in (0, 1)]
-    found = main_labels(None, Look(at_s=0, processes=(*ranks, child)))
+    found = main_labels(None, KernelSnapshot(at_s=0, processes=(*ranks, child)))
     assert found == dict.fromkeys((0, 1), ("BLOCKED", Activity("futex")))
 
 
@@ -81,7 +81,7 @@ def test_holders_of_file_locks_are_named_by_rank() -> None:
     waiting = Process(pid=1, rank=0, threads=(thread("flock", holders=(9, 77)),))
     child = Process(pid=9, rank=1, is_rank=False, threads=(thread(),))
     other = Process(pid=2, rank=1, threads=(thread(),))
-    look = Look(at_s=0, processes=(waiting, other, child))
+    look = KernelSnapshot(at_s=0, processes=(waiting, other, child))
     assert lock_holders(look) == {0: (1,), 1: ()}
 
 

@@ -28,7 +28,7 @@ from pytest_multihost.model.network import (
     segments,
 )
 from pytest_multihost.model.operation import Operation
-from pytest_multihost.model.process import Descriptor, Look, Process, Thread
+from pytest_multihost.model.process import Descriptor, KernelSnapshot, Process, Thread
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.snapshot import Activity
 from pytest_multihost.model.spec import WorldSpec
@@ -241,14 +241,14 @@ def test_the_server_is_asked_when_the_point_is_passed_and_the_rank_told_when_it_
     ]
     launcher = ScriptedLauncher(clock := ManualClock(100.0), script)
     spec = replace(make_spec(2), faults=(faults.partition(groups=[[0], [1]]),))
-    around = Surroundings(
+    surroundings = Surroundings(
         launcher=launcher,
         dumper=lambda *_: (),
         clock=clock,
         directory=Path("/nowhere"),
         scratch=Path("/nowhere"),
     )
-    run_world(spec, around)
+    run_world(spec, surroundings)
     assert launcher.disturbed == [(0, 0), None]
     told = [(rank, dict(each.header)) for _, rank, each in launcher.sent]
     performed = (0, {"kind": "performed", "index": 0, "error": ""})
@@ -281,7 +281,7 @@ def talking(where: str = "inside", queues: tuple[int, int] = (0, 0), **changes: 
 def found_in(before: Process, after: Process, **more: object) -> str:
     """Return what may end a wait."""
     first, second = (
-        Snapshot(Look(at_s=at_s, processes=(each,), is_deep=True), **more)
+        Snapshot(KernelSnapshot(at_s=at_s, processes=(each,), is_deep=True), **more)
         for at_s, each in ((100.0, before), (101.0, after))
     )
     return "; ".join(blockers(first, second, deadline_s=DEADLINE_S))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_multihost.model.operation import OWN_SCOPE, Operation, Operations
-from pytest_multihost.model.process import Descriptor, Look, Process, Thread
+from pytest_multihost.model.process import Descriptor, KernelSnapshot, Process, Thread
 from pytest_multihost.proof.prove import ProofState, blockers, is_still
 from pytest_multihost.proof.snapshot import Snapshot
 from pytest_multihost.proof.thread_owners import is_idle, is_own, is_python, read_stack
@@ -59,7 +59,7 @@ def moment(
 ) -> Snapshot:
     """Return a look at these processes, with open operations of rank 0."""
     told = (Operations(0, operations),) if operations else ()
-    return Snapshot(Look(at_s=at_s, processes=processes, is_deep=True), told)
+    return Snapshot(KernelSnapshot(at_s=at_s, processes=processes, is_deep=True), told)
 
 
 def later(before: Snapshot, *processes: Process, **changes: object) -> Snapshot:

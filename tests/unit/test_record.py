@@ -27,14 +27,14 @@ from pytest_multihost.testing import (
 def recorded(script: list[Step], **spec: Any) -> dict[str, Any]:  # noqa: ANN401 - fields of the spec
     """Return the verdict on a scripted world of two ranks, as it is written."""
     clock = ManualClock(1000.0)
-    around = Surroundings(
+    surroundings = Surroundings(
         launcher=ScriptedLauncher(clock, script),
         dumper=lambda *_: (),
         clock=clock,
         directory=Path("/nonexistent"),
         scratch=Path("/nonexistent"),
     )
-    result = run_world(make_spec(2, **spec), around)
+    result = run_world(make_spec(2, **spec), surroundings)
     attempt = Attempt("2026-11-21T00-00-00Z-1", "t.py-t-1f3a-1", None, {"python": "3.11.7"})
     return verdict(result, judge(result, Symptoms()), None, attempt).to_json()
 

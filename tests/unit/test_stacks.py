@@ -19,12 +19,12 @@ def test_a_rank_that_computes_is_in_native_code_if_it_is_deaf(
     """It holds the interpreter in Python, too; one that sleeps with it is in native code."""
     seen = RankSnapshot(rank=0, label=label, holds_gil=True)
     dumps = [Dump(0, "faulthandler", (), is_deaf=is_deaf)]
-    (told,) = with_stacks([WorldSnapshot(at_s=1.0, why="end", ranks=(seen,))], dumps)
+    (told,) = with_stacks([WorldSnapshot(at_s=1.0, reason="end", ranks=(seen,))], dumps)
     assert told.ranks[0].holds_gil == holds
 
 
 def test_a_rank_that_computes_and_gave_no_stack_is_not_said_to_be_in_native_code() -> None:
     """Nobody knows."""
     seen = RankSnapshot(rank=0, label="RUNNING", holds_gil=True)
-    (told,) = with_stacks([WorldSnapshot(at_s=1.0, why="end", ranks=(seen,))], [])
+    (told,) = with_stacks([WorldSnapshot(at_s=1.0, reason="end", ranks=(seen,))], [])
     assert not told.ranks[0].holds_gil

@@ -12,7 +12,7 @@ from pytest_multihost.blame.rank_states import counted_alike, standings_of
 from pytest_multihost.blame.wait_graph import Standing
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.operation import FLIGHT_SCOPE, GroupKey, Operation, Operations
-from pytest_multihost.model.process import Look, Process, Thread
+from pytest_multihost.model.process import KernelSnapshot, Process, Thread
 from pytest_multihost.model.result import Ending, WorldResult
 from pytest_multihost.model.snapshot import Activity, RankSnapshot, WorldSnapshot
 from pytest_multihost.outcome.judge import judge
@@ -25,7 +25,7 @@ from pytest_multihost.watch.proof_search import still
 def ended(ending: Ending, *moves: bool, ends_in_s: float | None = None) -> bool:
     """Return whether a rank is restless that had moved, or not, at the last looks."""
     history = [Event(0.0, 0, step.kind, step.detail) for step in well_behaved(0, stays_in="call")]
-    seen = RankSnapshot(rank=0, moves=moves, activity=Activity("read", ends_in_s=ends_in_s))
+    seen = RankSnapshot(rank=0, recent_runs=moves, activity=Activity("read", ends_in_s=ends_in_s))
     result = WorldResult(
         spec=make_spec(1),
         launch="scripted",
@@ -34,7 +34,7 @@ def ended(ending: Ending, *moves: bool, ends_in_s: float | None = None) -> bool:
         ended_s=float(len(moves)),
         history=tuple(history),
         ending=ending,
-        snapshots=(WorldSnapshot(at_s=float(len(moves)), why="end", ranks=(seen,)),),
+        snapshots=(WorldSnapshot(at_s=float(len(moves)), reason="end", ranks=(seen,)),),
     )
     [standing] = standings_of(result, judge(result, Symptoms()))
     return standing.is_restless
@@ -91,10 +91,10 @@ def test_a_closer_look_tells_of_the_trouble_where_a_rank_has_not_run_since() -> 
     """One that has run may have entered its operation only then."""
     ranks = tuple(RankSnapshot(rank=rank) for rank in range(2))
     told = tuple(replace(each, operations=(native("all_reduce"),)) for each in ranks)
-    trouble = WorldSnapshot(at_s=1.0, why="trouble", ranks=ranks)
-    seen = with_deep(trouble, WorldSnapshot(at_s=2.0, why="end", ranks=told), frozenset({1}))
+    trouble = WorldSnapshot(at_s=1.0, reason="trouble", ranks=ranks)
+    seen = with_deep(trouble, WorldSnapshot(at_s=2.0, reason="end", ranks=told), frozenset({1}))
     assert [len(each.operations) for each in seen.ranks] == [0, 1]
-    assert (seen.at_s, seen.why) == (1.0, "trouble")
+    assert (seen.at_s, seen.reason) == (1.0, "trouble")
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,9 @@ def test_a_rank_stands_still_in_one_and_the_same_wait(
     """A thread that runs, or has run, or is another one does not."""
     main = Thread(tid=7, call="futex", runs=5)
     was, now = (
-        Look(at_s=at_s, processes=(Process(pid=7, rank=0, is_rank=True, threads=(each,)),))
+        KernelSnapshot(
+            at_s=at_s, processes=(Process(pid=7, rank=0, is_rank=True, threads=(each,)),)
+        )
         for at_s, each in ((1.0, main), (2.0, replace(main, **becomes)))
     )
     assert still(was, now) == expected
@@ -117,10 +119,10 @@ def test_a_closer_look_tells_of_the_trouble_what_a_still_rank_had_entered() -> N
     """It has not run since: the flight recorder counted the same then."""
     counted = (((0, 1), 0, FLIGHT_SCOPE), 3)
     trouble = WorldSnapshot(
-        at_s=1.0, why="trouble", ranks=(RankSnapshot(rank=0), RankSnapshot(rank=1))
+        at_s=1.0, reason="trouble", ranks=(RankSnapshot(rank=0), RankSnapshot(rank=1))
     )
     ranks = tuple(replace(each, entered=(counted,)) for each in trouble.ranks)
-    seen = with_deep(trouble, WorldSnapshot(at_s=2.0, why="end", ranks=ranks), frozenset({1}))
+    seen = with_deep(trouble, WorldSnapshot(at_s=2.0, reason="end", ranks=ranks), frozenset({1}))
     assert [each.entered for each in seen.ranks] == [(), (counted,)]
 
 
@@ -153,7 +155,7 @@ def at_end(seen: RankSnapshot, last: Operations, symptoms: Symptoms = Symptoms()
         ended_s=9.0,
         history=tuple(history),
         ending="overrun",
-        snapshots=(WorldSnapshot(at_s=9.0, why="end", ranks=(seen,)),),
+        snapshots=(WorldSnapshot(at_s=9.0, reason="end", ranks=(seen,)),),
         operations=(last,),
     )
     [standing] = standings_of(result, judge(result, symptoms))

@@ -87,16 +87,16 @@ def story(
         silent = [Dump(rank, "scripted", ()) for rank in ranks if rank not in stacks]
         return (*taken, *silent)
 
-    around = Surroundings(
+    surroundings = Surroundings(
         launcher=ScriptedLauncher(clock, script),
         dumper=dumper,
         clock=clock,
         directory=Path("/nonexistent"),
         scratch=Path("/nonexistent"),
     )
-    result = replace(run_world(make_spec(size), around), leftovers=leftovers)
+    result = replace(run_world(make_spec(size), surroundings), leftovers=leftovers)
     if operations:
-        look = WorldSnapshot(at_s=result.ended_s, why="end", ranks=tuple(map(_seen, operations)))
+        look = WorldSnapshot(at_s=result.ended_s, reason="end", ranks=tuple(map(_seen, operations)))
         result = replace(result, operations=tuple(operations), snapshots=(look,))
     finding = judge(result, Symptoms((r"transport/tcp/\S+ Connection closed by peer",)))
     context = SourceContext(

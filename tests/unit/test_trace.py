@@ -289,7 +289,7 @@ def test_what_was_seen_of_a_rank_at_last_is_told_where_it_was() -> None:
         RankSnapshot(rank=0, label="SLEEPING", activity=Activity("sleep", ends_in_s=600.0)),
         RankSnapshot(rank=1, label="BLOCKED", activity=Activity("futex")),
     )
-    snapshot = WorldSnapshot(at_s=START + 3.9, why="tick", ranks=looks)
+    snapshot = WorldSnapshot(at_s=START + 3.9, reason="tick", ranks=looks)
     seen = world(LATE, snapshots=(snapshot,))
     trace = trace_of(seen, straggler(1, 2, operation=ALL_REDUCE), root=ROOT)
     told = {each["args"].get("seen"): each["cat"] for each in events(trace, "X")}
@@ -325,7 +325,7 @@ def test_an_operation_that_only_stacks_tell_of_is_shown_once() -> None:
     (known,) = LATE[1]
     native = operation("psum", 0.9, None, source="native-frames", sequence=0)
     look = RankSnapshot(rank=1, operations=(known, native))
-    snapshot = WorldSnapshot(at_s=START + 3.9, why="end", ranks=(look,))
+    snapshot = WorldSnapshot(at_s=START + 3.9, reason="end", ranks=(look,))
     trace = trace_of(world(LATE, snapshots=(snapshot,)), None, root=ROOT)
     mine = [each for each in events(trace, "X", cat="open operation") if each["tid"] // 1000 == 2]
     assert [each["args"]["source"] for each in mine] == ["recorder", "native-frames"]

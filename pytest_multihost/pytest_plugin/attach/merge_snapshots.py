@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from pytest_multihost.model.process import Descriptor, Look, Process, Thread
+from pytest_multihost.model.process import Descriptor, KernelSnapshot, Process, Thread
 
 _FOREIGN = 1 << 32
 """Added once for each other machine to its process ids; Linux gives none that are larger."""
@@ -35,20 +35,20 @@ class RemoteSnapshot:
     """
 
     number: int
-    look: Look
+    look: KernelSnapshot
     offset_s: float = 0.0
     slack_s: float = 0.0
     machine: str = ""
 
 
-def to_json(look: Look) -> dict[str, Any]:
+def to_json(look: KernelSnapshot) -> dict[str, Any]:
     """Return a JSON object that `from_json` turns back into an equal value."""
     return asdict(look)
 
 
-def from_json(data: Mapping[str, Any]) -> Look:
+def from_json(data: Mapping[str, Any]) -> KernelSnapshot:
     """Rebuild the value that `to_json` wrote."""
-    return Look(
+    return KernelSnapshot(
         at_s=data["at_s"],
         processes=tuple(_process(each) for each in data["processes"]),
         is_deep=data["is_deep"],
@@ -72,7 +72,9 @@ def _tuples(data: Mapping[str, Any]) -> dict[str, Any]:
     return {key: tuple(each) if isinstance(each, list) else each for key, each in data.items()}
 
 
-def merge_snapshots(mine: Look, others: Sequence[RemoteSnapshot], *, machine: str = "") -> Look:
+def merge_snapshots(
+    mine: KernelSnapshot, others: Sequence[RemoteSnapshot], *, machine: str = ""
+) -> KernelSnapshot:
     """Return one look at all processes of the world; `machine` is ours."""
     ours = [_named(process, machine) for process in mine.processes]
     found = [_moved(process, each) for each in others for process in each.look.processes]
@@ -81,7 +83,7 @@ def merge_snapshots(mine: Look, others: Sequence[RemoteSnapshot], *, machine: st
     children = [each for each in processes if not each.is_rank]
     ordered = [*sorted(ranks, key=lambda each: each.rank or 0), *children]
     is_deep = mine.is_deep and all(each.look.is_deep for each in others)
-    return Look(at_s=mine.at_s, processes=_connected(ordered), is_deep=is_deep)
+    return KernelSnapshot(at_s=mine.at_s, processes=_connected(ordered), is_deep=is_deep)
 
 
 def _moved(process: Process, where: RemoteSnapshot) -> Process:

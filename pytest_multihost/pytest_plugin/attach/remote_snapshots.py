@@ -14,7 +14,7 @@ from pytest_multihost.launch.attach.file_transfer import unpack
 from pytest_multihost.launch.attach.stream import Peer, kernel_identity
 from pytest_multihost.launch.attach.world import AttachedWorld
 from pytest_multihost.launch.wire.framing import Frame
-from pytest_multihost.model.process import Look
+from pytest_multihost.model.process import KernelSnapshot
 from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.pytest_plugin.attach.merge_snapshots import (
     RemoteSnapshot,
@@ -118,13 +118,13 @@ class _Joined:
     mine: ProcReader
     eyes: RemoteObserver
 
-    def shallow_snapshot(self) -> Look:
+    def shallow_snapshot(self) -> KernelSnapshot:
         """See the main threads of all ranks."""
         return merge_snapshots(
             self.mine.shallow_snapshot(), self.eyes.glances(), machine=kernel_identity()[0]
         )
 
-    def deep_snapshot(self) -> Look:
+    def deep_snapshot(self) -> KernelSnapshot:
         """See all threads and descriptors."""
         others = self.eyes.look({"deep": True})
         return merge_snapshots(self.mine.deep_snapshot(), others, machine=kernel_identity()[0])

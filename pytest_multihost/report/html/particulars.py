@@ -36,7 +36,7 @@ def evidence(story: Story) -> Markup | None:
         _sentences(
             "Could have ended a wait, so nothing was proven before", last.blockers if last else ()
         ),
-        _sentences("Could not be seen", last.lacking if last else ()),
+        _sentences("Could not be seen", last.unobserved if last else ()),
     )
 
 
@@ -144,7 +144,7 @@ def _looks(story: Story) -> Markup | None:
         return None
     started_s = story.result.started_s
     heads = [
-        f"+{look.at_s - started_s:.2f} s" + (" trouble" if look.why == "trouble" else "")
+        f"+{look.at_s - started_s:.2f} s" + (" trouble" if look.reason == "trouble" else "")
         for look in looks
     ]
     groups: dict[tuple[str, ...], list[int]] = {}
@@ -177,8 +177,8 @@ def _label_in(look: WorldSnapshot, rank: int) -> str:
     seen = next((each for each in look.ranks if each.rank == rank), None)
     if seen is None or seen.label is None:
         return "?"
-    more = [" moved" if seen.has_moved else "", " holds the interpreter" if seen.holds_gil else ""]
-    locks = f" lock of {rank_set(seen.locks)}" if seen.locks else ""
+    more = [" moved" if seen.has_run else "", " holds the interpreter" if seen.holds_gil else ""]
+    locks = f" lock of {rank_set(seen.lock_holders)}" if seen.lock_holders else ""
     return f"{seen.label.lower()}{''.join(more)}{locks}"
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from pytest_multihost.model.process import NEVER, Look, Process, Thread
+from pytest_multihost.model.process import NEVER, KernelSnapshot, Process, Thread
 from pytest_multihost.proof import system_calls as calls
 from pytest_multihost.proof.thread_owners import read_stack
 from pytest_multihost.watch.kernel import tasks
@@ -59,13 +59,13 @@ class ProcReader:
         found = {pid: tasks.read_stat(f"/proc/{pid}") for pid in self.ranks.values()}
         self._born = {pid: stat.started_s if stat else -1.0 for pid, stat in found.items()}
 
-    def shallow_snapshot(self) -> Look:
+    def shallow_snapshot(self) -> KernelSnapshot:
         """See the main threads of all ranks."""
         at_s = time.monotonic()
         processes = [self._glance_at(rank, pid, at_s) for rank, pid in sorted(self.ranks.items())]
-        return Look(at_s=at_s, processes=tuple(processes))
+        return KernelSnapshot(at_s=at_s, processes=tuple(processes))
 
-    def deep_snapshot(self) -> Look:
+    def deep_snapshot(self) -> KernelSnapshot:
         """See all threads and descriptors of the ranks and of their descendants."""
         at_s = time.monotonic()
         stats = _all_stats()
@@ -87,7 +87,7 @@ class ProcReader:
             missing = found.unread if links[pid] is not None else (*found.unread, "descriptors")
             processes.append(replace(found, unread=missing))
         self._forget(processes)
-        return Look(at_s=at_s, processes=tuple(processes), is_deep=True)
+        return KernelSnapshot(at_s=at_s, processes=tuple(processes), is_deep=True)
 
     def _glance_at(self, rank: int, pid: int, at_s: float) -> Process:
         name = ""

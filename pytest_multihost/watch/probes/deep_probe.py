@@ -20,7 +20,7 @@ from typing import Any
 from pytest_multihost.blame.native_operations import operation_of
 from pytest_multihost.blame.socket_waits import waits_at_sockets
 from pytest_multihost.model.operation import Operation, Operations
-from pytest_multihost.model.process import Look
+from pytest_multihost.model.process import KernelSnapshot
 from pytest_multihost.model.snapshot import RankSnapshot, WorldSnapshot
 from pytest_multihost.model.stack import NativeThread
 from pytest_multihost.slots import FlightMailbox
@@ -92,7 +92,7 @@ def with_native(
     )
 
 
-def with_sockets(ranks: Sequence[RankSnapshot], look: Look) -> tuple[RankSnapshot, ...]:
+def with_sockets(ranks: Sequence[RankSnapshot], look: KernelSnapshot) -> tuple[RankSnapshot, ...]:
     """Add what ranks wait in at sockets of their own, of which nothing else tells."""
     found = waits_at_sockets(look)
     return tuple(
