@@ -11,18 +11,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pytest_multihost.blame.native_operations import OF_PROGRAMS
-from pytest_multihost.model.operation import PROGRAM_SCOPE, Operation
+from pytest_multihost.model.operation import PROGRAM_SCOPE, Operation, program_scope
 from pytest_multihost.model.snapshot import RankSnapshot
 from pytest_multihost.model.stack import Frame
 from pytest_multihost.model.user_code import innermost_user_frame
 
 _STARTS = ("jax/_src/interpreters/pxla.py", "__call__")
 """File and function in which jax starts a program from Python."""
-
-
-def program_scope(file: str, line: int) -> str:
-    """Return the scope by which a rank notes programs that the user's line has started."""
-    return f"{PROGRAM_SCOPE}{file}:{line}"
 
 
 def with_members(seen: RankSnapshot, frames: Sequence[Frame]) -> RankSnapshot:

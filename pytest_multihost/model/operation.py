@@ -174,3 +174,8 @@ class Operations:
     def open(self) -> tuple[Operation, ...]:
         """The operations that have not ended."""
         return tuple(each for each in self.recent if each.is_open)
+
+
+def program_scope(file: str, line: int) -> str:
+    """Return the scope by which a rank notes programs that the user's line has started."""
+    return f"{PROGRAM_SCOPE}{file}:{line}"

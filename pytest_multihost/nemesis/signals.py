@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from time import sleep  # by name: the test may replace it in its module
 from typing import Any
 
-from pytest_multihost.nemesis.clock import now
+from pytest_multihost.model.clock import now
 from pytest_multihost.nemesis.kind import FaultKind, Strike, is_number, seconds
 
 PERIOD_S = 0.1

@@ -14,8 +14,8 @@ from pathlib import Path
 from time import sleep  # by name: the test may replace it in its module
 from typing import Any
 
+from pytest_multihost.model.clock import now
 from pytest_multihost.model.spec import RankSpec
-from pytest_multihost.nemesis.clock import now
 from pytest_multihost.nemesis.files import FILES, Access, Watcher, matcher
 from pytest_multihost.nemesis.io_shim import shim
 from pytest_multihost.nemesis.kind import FaultKind, Strike, positive, seconds, text, truth

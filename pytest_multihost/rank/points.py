@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from pytest_multihost.model.clock import now
 from pytest_multihost.model.fault import Fault, Point, PointKind
 from pytest_multihost.model.operation import OperationKind
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.nemesis.files import Access, Watcher, matcher, watching
 from pytest_multihost.nemesis.kind import FaultKind, Strike
-from pytest_multihost.rank.clock import now
 
 Tell = Callable[..., None]
 

@@ -13,9 +13,9 @@ from typing import TypeVar
 from pytest_multihost.backends.backend import Backend
 from pytest_multihost.launch.harness_collectives import split
 from pytest_multihost.launch.wire.framing import Channel, Frame
+from pytest_multihost.model.clock import now
 from pytest_multihost.model.errors import NoWorldError, WorldBrokenError
 from pytest_multihost.model.spec import RankSpec
-from pytest_multihost.rank.clock import now
 from pytest_multihost.rank.points import pass_point
 from pytest_multihost.rank.recorder.recorder import Recorder
 

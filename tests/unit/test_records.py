@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_multihost.rank.records import error_record
+from pytest_multihost.rank.agent.exceptions import error_record
 
 
 def causes(error: BaseException) -> list[str]:

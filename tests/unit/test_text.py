@@ -46,11 +46,11 @@ RUNNING = (  # what runs the test in every rank, innermost first
     f"{SITE}/_pytest/python.py:187 pytest_pyfunc_call",
     f"{SITE}/pluggy/_callers.py:121 _multicall",
     f"{SITE}/_pytest/runner.py:130 runtestprotocol",
-    f"{OURS}/rank/agent.py:150 pytest_runtest_protocol",
+    f"{OURS}/rank/agent/lifecycle.py:150 pytest_runtest_protocol",
     f"{SITE}/pluggy/_callers.py:121 _multicall",
 )
 FORKED = (  # how the rank came into being: the stack of the controller it was forked from
-    f"{OURS}/rank/agent.py:80 run_rank",
+    f"{OURS}/rank/agent/lifecycle.py:80 run_rank",
     f"{OURS}/launch/server/serve.py:70 serve",
     f"{OURS}/pytest_plugin/entry.py:60 pytest_collection_finish",
     f"{SITE}/pluggy/_callers.py:121 _multicall",

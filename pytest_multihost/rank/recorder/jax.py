@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from types import FunctionType, ModuleType
 from typing import Any
 
-from pytest_multihost.blame.jit_groups import program_scope
-from pytest_multihost.rank.recorder.imports import after_import
+from pytest_multihost.model.operation import program_scope
+from pytest_multihost.rank.recorder.after_import import after_import
 from pytest_multihost.rank.recorder.recorder import Ranks, Recorder
 
 BARRIER_SCOPE = "barrier "

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType
 
+from pytest_multihost.model.clock import now_ns
 from pytest_multihost.model.operation import OperationKind
 from pytest_multihost.model.user_code import is_library
-from pytest_multihost.rank.clock import now_ns
 from pytest_multihost.slots import NO_RECORD, Call, SlotPage
 
 Ranks = tuple[int, ...]
@@ -27,7 +27,7 @@ SourceRef = tuple[int, int, int]
 """A line of the source: number of its file in the slot page, line, number of its function."""
 
 _NOWHERE: SourceRef = (0, 0, 0)
-_AGENT = str(Path(__file__).parents[1] / "agent.py")
+_AGENT = str(Path(__file__).parents[1] / "agent" / "lifecycle.py")
 """Where a rank's life begins, and its stack as far as the user is concerned."""
 
 _MAX_ERROR = 200

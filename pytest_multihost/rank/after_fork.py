@@ -19,8 +19,8 @@ from typing import Any
 
 from pytest_multihost.launch.interface import dump_signal
 from pytest_multihost.model.spec import RankSpec
+from pytest_multihost.rank.asyncio_tasks import answer_for_tasks
 from pytest_multihost.rank.environment import foreign_variables, rank_variables
-from pytest_multihost.rank.tasks import answer_for_tasks
 
 
 def put_in_order(spec: RankSpec) -> None:

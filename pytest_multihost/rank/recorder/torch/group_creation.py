@@ -14,9 +14,9 @@ from types import ModuleType
 from typing import Any
 
 from pytest_multihost.rank.recorder.recorder import Recorder
-from pytest_multihost.rank.recorder.torch_calls import Details
-from pytest_multihost.rank.recorder.torch_flight import Flight
-from pytest_multihost.rank.recorder.torch_groups import Function, Groups, pose_as
+from pytest_multihost.rank.recorder.torch.flight_recorder import Flight
+from pytest_multihost.rank.recorder.torch.groups import Function, Groups, pose_as
+from pytest_multihost.rank.recorder.torch.process_groups import Details
 from pytest_multihost.slots import NO_RECORD
 
 CREATION_SCOPE = "creation"

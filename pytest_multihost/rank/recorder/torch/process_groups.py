@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_multihost.rank.recorder.recorder import Recorder
-from pytest_multihost.rank.recorder.torch_groups import Function, Groups, pose_as
-from pytest_multihost.rank.recorder.torch_works import Works
+from pytest_multihost.rank.recorder.torch.groups import Function, Groups, pose_as
+from pytest_multihost.rank.recorder.torch.works import Works
 from pytest_multihost.slots import NO_RECORD
 
 COLLECTIVES: Mapping[str, tuple[str, int]] = {

@@ -7,15 +7,15 @@ from functools import partial
 from time import sleep  # by name: the test may replace it in its module
 from typing import Any
 
+from pytest_multihost.model.clock import now
 from pytest_multihost.model.fault import NETWORK_KINDS, Fault
 from pytest_multihost.model.spec import RankSpec
-from pytest_multihost.nemesis.clock import now
 from pytest_multihost.nemesis.kind import FaultKind
 from pytest_multihost.nemesis.startup import skew_s
 from pytest_multihost.nemesis.targets import load
-from pytest_multihost.rank.calls import watch_calls
 from pytest_multihost.rank.points import Binding, Points, Tell, enter_points, watch_files
 from pytest_multihost.rank.recorder.recorder import Recorder
+from pytest_multihost.rank.wrap_calls import watch_calls
 
 _BEFORE_THE_TEST = ("start_skew", "hash_seed")
 

@@ -14,19 +14,19 @@ from time import CLOCK_REALTIME, clock_gettime_ns
 from types import FrameType
 from typing import Any
 
+from pytest_multihost.model.clock import now, now_ns
 from pytest_multihost.model.operation import FLIGHT_SCOPE, GroupKey, Operation, Operations
 from pytest_multihost.model.stack import Frame
 from pytest_multihost.model.user_code import is_library
-from pytest_multihost.rank.clock import now, now_ns
 from pytest_multihost.rank.recorder.recorder import Recorder
-from pytest_multihost.rank.recorder.torch_groups import Group, Groups
-from pytest_multihost.rank.recorder.torch_works import Works
+from pytest_multihost.rank.recorder.torch.groups import Group, Groups
+from pytest_multihost.rank.recorder.torch.works import Works
 from pytest_multihost.slots import FlightMailbox, read_slots
 
 THREAD_NAME = "multihost-flight-recorder"
 
 _ASKED_BYTES = 4096
-_wall_ns = partial(clock_gettime_ns, CLOCK_REALTIME)  # bound, as in rank.clock
+_wall_ns = partial(clock_gettime_ns, CLOCK_REALTIME)  # bound, as in model.clock
 
 Entry = Mapping[str, Any]
 Span = tuple[GroupKey, int, float]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pytest_multihost.launch.wire.framing import Channel
-from pytest_multihost.rank.clock import now
+from pytest_multihost.model.clock import now
 
 
 @dataclass(slots=True)

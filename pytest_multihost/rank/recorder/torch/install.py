@@ -11,13 +11,13 @@ from __future__ import annotations
 import contextlib
 from types import ModuleType
 
-from pytest_multihost.rank.recorder.imports import after_import
+from pytest_multihost.rank.recorder.after_import import after_import
 from pytest_multihost.rank.recorder.recorder import Recorder
-from pytest_multihost.rank.recorder.torch_calls import Calls
-from pytest_multihost.rank.recorder.torch_creation import Creation
-from pytest_multihost.rank.recorder.torch_flight import Flight
-from pytest_multihost.rank.recorder.torch_groups import Groups
-from pytest_multihost.rank.recorder.torch_works import Works
+from pytest_multihost.rank.recorder.torch.flight_recorder import Flight
+from pytest_multihost.rank.recorder.torch.group_creation import Creation
+from pytest_multihost.rank.recorder.torch.groups import Groups
+from pytest_multihost.rank.recorder.torch.process_groups import Calls
+from pytest_multihost.rank.recorder.torch.works import Works
 
 
 def install(recorder: Recorder) -> None:

@@ -8,9 +8,9 @@ import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_multihost.rank.clock import now_ns
+from pytest_multihost.model.clock import now_ns
 from pytest_multihost.rank.recorder.recorder import Recorder
-from pytest_multihost.rank.recorder.torch_groups import Function, Group, pose_as
+from pytest_multihost.rank.recorder.torch.groups import Function, Group, pose_as
 
 WAITS = ("wait", "synchronize")
 

@@ -23,26 +23,26 @@ import pytest
 
 from pytest_multihost.backends.backend import Backend
 from pytest_multihost.launch.wire.framing import Channel
+from pytest_multihost.model.clock import now
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.nemesis.registry import by_name
 from pytest_multihost.pytest_private import runtestprotocol, set_base_temp, xfail_in_force
-from pytest_multihost.rank.arming import arm, come_late
-from pytest_multihost.rank.arming import start as start_faults
-from pytest_multihost.rank.clock import now
-from pytest_multihost.rank.controller import Teller
-from pytest_multihost.rank.coverage import save_coverage
-from pytest_multihost.rank.detach_pytest import forget_setup, tie, untie
-from pytest_multihost.rank.examples import agree_on_examples
-from pytest_multihost.rank.hygiene import put_in_order
-from pytest_multihost.rank.points import Points
-from pytest_multihost.rank.recorder.recording import start_recording, the_recorder
-from pytest_multihost.rank.records import (
+from pytest_multihost.rank.after_fork import put_in_order
+from pytest_multihost.rank.agent.coverage_data import save_coverage
+from pytest_multihost.rank.agent.detach_pytest import forget_setup, tie, untie
+from pytest_multihost.rank.agent.exceptions import (
     error_record,
     format_exception,
     let_go,
     shortened,
     warning_record,
 )
+from pytest_multihost.rank.agent.hypothesis_examples import agree_on_examples
+from pytest_multihost.rank.bind_faults import arm, come_late
+from pytest_multihost.rank.bind_faults import start as start_faults
+from pytest_multihost.rank.controller_link import Teller
+from pytest_multihost.rank.points import Points
+from pytest_multihost.rank.recorder.process_recorder import start_recording, the_recorder
 from pytest_multihost.rank.world import World, enter_world
 
 FindItem = Callable[[str], pytest.Item]
