@@ -16,7 +16,7 @@ import projects
 from figures import FailedError, Section, Turns, spread_text
 
 from pytest_multihost.report.facts_file import judge_again
-from pytest_multihost.report.text.tree import merge_stacks
+from pytest_multihost.report.stack_tree import merge_stacks
 
 WORLDS: Sequence[tuple[str, int]] = (
     ("none", 4),

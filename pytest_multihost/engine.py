@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_multihost.blame.add_stacks import with_stacks
+from pytest_multihost.blame.inferred.stacks import with_stacks
 from pytest_multihost.launch.harness_collectives import Answers, HarnessCollectives
 from pytest_multihost.launch.interface import CALM, Launcher, RunningWorld, fault_index
 from pytest_multihost.launch.wire.framing import Frame
@@ -24,7 +24,7 @@ from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.model.result import Ending, WorldResult
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import Dump
-from pytest_multihost.outcome.pending_faults import continued_by_plan, pending_actions
+from pytest_multihost.outcome.faults.ongoing import continued_by_plan, pending_actions
 from pytest_multihost.outcome.rank_facts import RankFacts, advance, describe_exit
 from pytest_multihost.watch.clock import Clock
 from pytest_multihost.watch.protocol import NoWatch, Observations, Watch

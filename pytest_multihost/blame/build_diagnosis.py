@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 
-from pytest_multihost.blame.diagnose import Cause, find_causes
-from pytest_multihost.blame.merge_dumps import group_by_main_stack
+from pytest_multihost.blame.causes import Cause, find_causes
 from pytest_multihost.blame.partition_blame import as_cut, network_evidence
-from pytest_multihost.blame.rank_states import standings_of
+from pytest_multihost.blame.rank_states import rank_states_of
 from pytest_multihost.blame.summary import planned_freeze, summary
-from pytest_multihost.blame.wait_graph import Standing, Wait, left_alone
+from pytest_multihost.blame.wait_graph import RankState, Wait, left_alone
 from pytest_multihost.model.diagnosis import (
     DetectedBy,
     Diagnosis,
@@ -25,14 +24,14 @@ from pytest_multihost.model.event import TOLD_BY_RANKS
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.snapshot import RankSnapshot
-from pytest_multihost.model.stack import Frame
+from pytest_multihost.model.stack import Frame, group_by_main_stack
 from pytest_multihost.model.user_code import (
     SourceContext,
     innermost_user_frame,
     inside_the_test,
     is_library,
 )
-from pytest_multihost.outcome.fault_firings import fault_notes, unfired
+from pytest_multihost.outcome.faults.firings import fault_notes, unfired
 from pytest_multihost.outcome.judge import Finding, RankFinding
 from pytest_multihost.outcome.rank_facts import describe_exit
 
@@ -60,9 +59,9 @@ def diagnose(result: WorldResult, finding: Finding, context: SourceContext) -> D
         return None
     if result.ending in ("lost", "interrupted"):
         return None
-    standings = standings_of(result, finding)
-    by_rank = {each.rank: each for each in standings}
-    found = (_as_planned(each, result) for each in find_causes(standings))
+    states = rank_states_of(result, finding)
+    by_rank = {each.rank: each for each in states}
+    found = (_as_planned(each, result) for each in find_causes(states))
     causes = tuple(as_cut(each, by_rank, result) for each in found)
     if _is_ended_by_event(result, finding):
         causes = tuple(sorted(causes, key=_is_momentary))
@@ -140,7 +139,7 @@ def informed(finding: Finding, diagnosis: Diagnosis | None) -> Finding:
 
 def _diagnosis(
     causes: Sequence[Cause],
-    standings: Mapping[int, Standing],
+    states: Mapping[int, RankState],
     result: WorldResult,
     finding: Finding,
     context: SourceContext,
@@ -158,12 +157,12 @@ def _diagnosis(
         cycle=cause.cycle,
         waits_for=tuple(_waits_for(wait) for wait in _telling_waits(cause)),
         operation=_name(cause.operation) if cause.operation else None,
-        where=_where(cause, findings, standings, result, context),
+        where=_where(cause, findings, states, result, context),
         silent_s=_rounded(max(0.0, told_s - progress_s)),
         detected_after_s=_rounded(max(0.0, told_s - progress_s)),
         detected_by=_detected_by(result, cause.kind),
         summary=summary(cause, findings, result),
-        evidence=tuple(_evidence(cause, standings, findings, result)),
+        evidence=tuple(_evidence(cause, states, findings, result)),
         groups=tuple(_groups(result, context)),
         notes=tuple(_notes(causes, findings, result)),
     )
@@ -219,7 +218,7 @@ def _rounded(seconds: float) -> float:
 def _where(
     cause: Cause,
     findings: Mapping[int, RankFinding],
-    standings: Mapping[int, Standing],
+    states: Mapping[int, RankState],
     result: WorldResult,
     context: SourceContext,
 ) -> Mapping[str, object] | None:
@@ -231,29 +230,29 @@ def _where(
         return None
     rank = cause.culprits[0]
     if cause.kind == "transport" and cause.operation is not None:
-        left = left_alone(cause.operation, standings[rank])
+        left = left_alone(cause.operation, states[rank])
         frame = left.frame if left is not None else None
         return {"rank": rank, **asdict(context.place(frame))} if frame is not None else None
-    found = _place_of(rank, findings[rank], standings[rank], result, context)
+    found = _place_of(rank, findings[rank], states[rank], result, context)
     return {"rank": rank, **asdict(found)} if found is not None else None
 
 
 def _place_of(
     rank: int,
     finding: RankFinding,
-    standing: Standing,
+    state: RankState,
     result: WorldResult,
     context: SourceContext,
 ) -> Place | None:
     error = finding.error
-    if standing.state == "raised" and error is not None and error.file and error.line:
+    if state.condition == "raised" and error is not None and error.file and error.line:
         return context.place(Frame(error.file, error.line, error.function or ""))
-    if standing.state == "finished":
+    if state.condition == "finished":
         return None
     dump = next((each for each in result.dumps if each.rank == rank and each.main), None)
     frames = inside_the_test(dump.main.frames) if dump is not None and dump.main else []
     frame = innermost_user_frame(frames) or next(
-        (each.frame for each in standing.pending if each.frame is not None), None
+        (each.frame for each in state.pending if each.frame is not None), None
     )
     return context.place(frame) if frame is not None else None
 
@@ -269,7 +268,7 @@ def _groups(result: WorldResult, context: SourceContext) -> Iterator[PlaceGroup]
 
 def _evidence(
     cause: Cause,
-    standings: Mapping[int, Standing],
+    states: Mapping[int, RankState],
     findings: Mapping[int, RankFinding],
     result: WorldResult,
 ) -> Iterator[Evidence]:
@@ -279,34 +278,34 @@ def _evidence(
             fact = f"entered {operation.describe(result.spec.size)}"
             yield Evidence(wait.rank, fact, operation.source, at_s=_rounded(since_s))
     for rank in cause.culprits:
-        yield from _against(standings[rank], findings[rank], cause, result)
+        yield from _against(states[rank], findings[rank], cause, result)
     yield from network_evidence(result)
 
 
 def _against(
-    standing: Standing, finding: RankFinding, cause: Cause, result: WorldResult
+    state: RankState, finding: RankFinding, cause: Cause, result: WorldResult
 ) -> Iterator[Evidence]:
     facts = finding.facts
-    if standing.state == "died" and facts.exit is not None:
-        yield Evidence(standing.rank, describe_exit(facts.exit), "pidfd")
-    if standing.state == "raised" and finding.at_s is not None:
+    if state.condition == "died" and facts.exit is not None:
+        yield Evidence(state.rank, describe_exit(facts.exit), "pidfd")
+    if state.condition == "raised" and finding.at_s is not None:
         at_s = _rounded(finding.at_s - result.started_s)
-        yield Evidence(standing.rank, f"raised {finding.summary}", "pytest", at_s=at_s)
-    if standing.state == "finished" and facts.parked_s is not None:
+        yield Evidence(state.rank, f"raised {finding.summary}", "pytest", at_s=at_s)
+    if state.condition == "finished" and facts.parked_s is not None:
         at_s = _rounded(facts.parked_s - result.started_s)
-        yield Evidence(standing.rank, "left the test", "pytest", at_s=at_s)
+        yield Evidence(state.rank, "left the test", "pytest", at_s=at_s)
     if cause.operation is not None and cause.operation.kind == "collective":
-        yield Evidence(standing.rank, _last_words(standing, cause.operation, result), "recorder")
-    if standing.label is not None and standing.state == "alive":
-        fact = f"main thread {standing.label}: {standing.activity or ''}"
-        yield Evidence(standing.rank, fact, "proc")
+        yield Evidence(state.rank, _last_words(state, cause.operation, result), "recorder")
+    if state.label is not None and state.condition == "alive":
+        fact = f"main thread {state.label}: {state.activity or ''}"
+        yield Evidence(state.rank, fact, "proc")
 
 
-def _last_words(standing: Standing, operation: Operation, result: WorldResult) -> str:
+def _last_words(state: RankState, operation: Operation, result: WorldResult) -> str:
     """Say how far a rank had come in a group."""
     theirs = [
         each
-        for each in standing.known
+        for each in state.known
         if each.kind == "collective" and each.group_key == operation.group_key
     ]
     last = max(theirs, key=lambda each: each.sequence, default=None)

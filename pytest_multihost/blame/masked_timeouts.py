@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_multihost.blame.diagnose import find_causes
-from pytest_multihost.blame.rank_states import last_given_up, standings_of
+from pytest_multihost.blame.causes import find_causes
+from pytest_multihost.blame.rank_states import last_given_up, rank_states_of
 from pytest_multihost.model.operation import Operations
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.outcome.judge import Finding, RankFinding, judge
@@ -51,7 +51,7 @@ def _exits_after_symptom(
 
 def _excusable(result: WorldResult, finding: Finding) -> frozenset[int]:
     """Return who waited, for certain, for a rank that is to blame."""
-    causes = find_causes(standings_of(result, finding))
+    causes = find_causes(rank_states_of(result, finding))
     if not causes or causes[0].confidence != "certain" or not causes[0].culprits:
         return frozenset()
     return frozenset(causes[0].waiting)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from pytest_multihost.blame.diagnose import Cause
-from pytest_multihost.blame.wait_graph import Standing, Wait
+from pytest_multihost.blame.causes import Cause
+from pytest_multihost.blame.wait_graph import RankState, Wait
 from pytest_multihost.model.diagnosis import Evidence
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.fault import NETWORK_KINDS, Fault
@@ -56,11 +56,11 @@ def severed(spec: WorldSpec, events: Iterable[Event], at_s: float) -> frozenset[
     )
 
 
-def as_cut(cause: Cause, standings: Mapping[int, Standing], result: WorldResult) -> Cause:
+def as_cut(cause: Cause, states: Mapping[int, RankState], result: WorldResult) -> Cause:
     """Return the cause as one of transport, where ranks wait in what a cut keeps from ending."""
     concerned = {*cause.waiting, *cause.culprits}
     waits = [wait for wait in cause.waits if wait.rank in concerned]
-    late = [standings[rank] for rank in cause.culprits]
+    late = [states[rank] for rank in cause.culprits]
     for _, fault in _found(result):
         pairs = cuts_of(fault, result.spec) if fault.kind == "partition" else frozenset()
         across = [wait for wait in waits if _spans(wait, pairs, result.spec)]
@@ -69,19 +69,19 @@ def as_cut(cause: Cause, standings: Mapping[int, Standing], result: WorldResult)
     return cause
 
 
-def _is_on_its_way(cause: Cause, across: Iterable[Wait], late: Sequence[Standing]) -> bool:
+def _is_on_its_way(cause: Cause, across: Iterable[Wait], late: Sequence[RankState]) -> bool:
     """Whether what ranks wait for may have been given and not arrived, or cannot get there."""
     is_answer = all(wait.operation is not None and wait.operation.kind == "wait" for wait in across)
     is_on_its_way = is_answer or all(map(_connects, late))
     return cause.kind in ("straggler", "livelock", "finished") and is_on_its_way
 
 
-def _connects(standing: Standing) -> bool:
-    activity = standing.activity
-    return standing.label == "BLOCKED" and activity is not None and activity.name == "connect"
+def _connects(state: RankState) -> bool:
+    activity = state.activity
+    return state.label == "BLOCKED" and activity is not None and activity.name == "connect"
 
 
-def _cut(cause: Cause, fault: Fault, across: Sequence[Wait], late: Sequence[Standing]) -> Cause:
+def _cut(cause: Cause, fault: Fault, across: Sequence[Wait], late: Sequence[RankState]) -> Cause:
     is_sure = cause.kind == "transport" and not cause.culprits
     waiting = {*cause.waiting, *(wait.rank for wait in across)}
     return replace(

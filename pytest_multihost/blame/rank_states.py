@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from pytest_multihost.blame.wait_graph import Standing, State
+from pytest_multihost.blame.wait_graph import Condition, RankState
 from pytest_multihost.model.operation import FLIGHT_SCOPE, GroupKey, Operation, Operations
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.snapshot import RankSnapshot, WorldSnapshot
@@ -42,10 +42,10 @@ _SAME_MOMENT_S = 0.5
 """How long before its exception a rank may have left the operation that raised it."""
 
 
-def quick_standings(operations: Sequence[Operations]) -> tuple[Standing, ...]:
+def states_from_slots(operations: Sequence[Operations]) -> tuple[RankState, ...]:
     """Return where ranks stand by their slot pages alone."""
     return tuple(
-        Standing(
+        RankState(
             rank=each.rank,
             pending=_informative([one for one in each.open if one.waited_s is not None]),
             known=each.recent,
@@ -55,7 +55,7 @@ def quick_standings(operations: Sequence[Operations]) -> tuple[Standing, ...]:
     )
 
 
-def standings_of(result: WorldResult, finding: Finding) -> tuple[Standing, ...]:
+def rank_states_of(result: WorldResult, finding: Finding) -> tuple[RankState, ...]:
     """Return where the ranks stood."""
     moment = _judged_moment(result, finding)
     seen = {each.rank: each for each in moment.ranks} if moment is not None else {}
@@ -72,7 +72,7 @@ def standings_of(result: WorldResult, finding: Finding) -> tuple[Standing, ...]:
         )
         for each in finding.ranks
     )
-    return counted_alike(found)
+    return count_alike(found)
 
 
 def _judged_moment(result: WorldResult, finding: Finding) -> WorldSnapshot | None:
@@ -123,16 +123,16 @@ def _standing(
     is_end: bool,
     restless: frozenset[int],
     symptoms: Symptoms,
-) -> Standing:
+) -> RankState:
     facts = finding.facts
-    state = _state(finding, seen)
+    condition = _condition(finding, seen)
     entered: Mapping[GroupKey, int] = dict(seen.entered)
     if is_end:  # the slot pages do not have what the flight recorder has counted
         entered = {**entered, **last.entered}
-    return Standing(
+    return RankState(
         rank=facts.rank,
-        state=state,
-        since_s=_since_s(finding, state),
+        condition=condition,
+        since_s=_since_s(finding, condition),
         pending=_pending(finding, seen, last, symptoms),
         known=(*last.recent, *(each for each in seen.operations if each not in last.recent)),
         entered=entered,
@@ -141,57 +141,55 @@ def _standing(
         is_restless=facts.rank in restless,
         locks=seen.lock_holders,
         is_lost=finding.outcome == "collateral" and finding.at_s is not None,
-        broke=tuple(broken_by(last, symptoms)),
+        broke=tuple(left_by_own_error(last, symptoms)),
         retries=_retried(last, symptoms),
     )
 
 
-def counted_alike(standings: Sequence[Standing]) -> tuple[Standing, ...]:
-    """Return the standings with one count for all that the ranks of a group wait in.
+def count_alike(states: Sequence[RankState]) -> tuple[RankState, ...]:
+    """Return the states with one count for all that the ranks of a group wait in.
 
     Where a rank is in something that only the flight recorder has seen, the others' own records
     leave that out. The flight recorder has counted what they wait in, too.
     """
     groups = {
         each.group_key
-        for standing in standings
-        for each in standing.pending
+        for state in states
+        for each in state.pending
         if each.kind == "collective" and each.scope == FLIGHT_SCOPE
     }
-    return tuple(_recounted(each, groups) for each in standings) if groups else tuple(standings)
+    return tuple(_recounted(each, groups) for each in states) if groups else tuple(states)
 
 
-def _recounted(standing: Standing, groups: Collection[GroupKey]) -> Standing:
-    pending = tuple(_as_counted(each, standing, groups) for each in standing.pending)
-    found = tuple(each for each in pending if each not in standing.pending)
-    return replace(standing, pending=pending, known=(*standing.known, *found))
+def _recounted(state: RankState, groups: Collection[GroupKey]) -> RankState:
+    pending = tuple(_as_counted(each, state, groups) for each in state.pending)
+    found = tuple(each for each in pending if each not in state.pending)
+    return replace(state, pending=pending, known=(*state.known, *found))
 
 
-def _as_counted(
-    operation: Operation, standing: Standing, groups: Collection[GroupKey]
-) -> Operation:
+def _as_counted(operation: Operation, state: RankState, groups: Collection[GroupKey]) -> Operation:
     """Return a recorded collective at its place in the flight recorder's count, where that is sure.
 
     It is the last that was counted if it is the last that was recorded, and nothing unseen is.
     """
     key = (operation.group, operation.ordinal, FLIGHT_SCOPE)
-    place = standing.entered.get(key, 0)
-    is_last = standing.entered.get(operation.group_key) == operation.sequence
+    place = state.entered.get(key, 0)
+    is_last = state.entered.get(operation.group_key) == operation.sequence
     is_counted = operation.kind == "collective" and operation.name not in _UNCOUNTED
-    is_unseen = any(each.group_key == key and each.sequence == place for each in standing.known)
+    is_unseen = any(each.group_key == key and each.sequence == place for each in state.known)
     if operation.scope or key not in groups or not (place and is_last and is_counted) or is_unseen:
         return operation
     return replace(operation, scope=FLIGHT_SCOPE, sequence=place)
 
 
-def broken_by(last: Operations, symptoms: Symptoms) -> Iterator[Operation]:
+def left_by_own_error(last: Operations, symptoms: Symptoms) -> Iterator[Operation]:
     """Yield what a rank left by an exception of its own: none that tells of another rank."""
     for each in last.recent:
         if each.failed and each.error and not matches(symptoms.raised, each.error):
             yield each
 
 
-def _state(finding: RankFinding, seen: RankSnapshot) -> State:
+def _condition(finding: RankFinding, seen: RankSnapshot) -> Condition:
     facts = finding.facts
     if finding.outcome == "crashed":
         return "died"
@@ -212,10 +210,10 @@ def _has_left(facts: RankFacts) -> bool:
     return facts.is_gone and facts.done_s is not None and not facts.was_ended
 
 
-def _since_s(finding: RankFinding, state: State) -> float | None:
-    if state in ("died", "raised"):
+def _since_s(finding: RankFinding, condition: Condition) -> float | None:
+    if condition in ("died", "raised"):
         return finding.at_s
-    return finding.facts.parked_s if state == "finished" else None
+    return finding.facts.parked_s if condition == "finished" else None
 
 
 def last_given_up(last: Operations, symptoms: Symptoms) -> Operation | None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from pytest_multihost.blame.diagnose import Cause
+from pytest_multihost.blame.causes import Cause
 from pytest_multihost.blame.partition_blame import cut_words
 from pytest_multihost.model.diagnosis import Kind
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.model.result import WorldResult
+from pytest_multihost.outcome.faults.ongoing import frozen_for_good
 from pytest_multihost.outcome.judge import RankFinding
-from pytest_multihost.outcome.pending_faults import frozen_for_good
 
 
 def summary(cause: Cause, findings: Mapping[int, RankFinding], result: WorldResult) -> str:
@@ -98,7 +98,7 @@ def _mismatch(cause: Cause, findings: Mapping[int, RankFinding], result: WorldRe
     del findings
     sorts: dict[str, list[int]] = {}
     for wait in cause.waits:
-        if wait.clashes and wait.operation is not None:
+        if wait.is_mismatch and wait.operation is not None:
             sorts.setdefault(_operation_and_root(wait.operation, result), []).append(wait.rank)
     ordered = sorted(sorts.items(), key=lambda each: (len(each[1]), each[1]))
     parts = [f"{rank_set(ranks)} in {words}" for words, ranks in ordered]

@@ -15,7 +15,7 @@ from typing import Literal
 from pytest_multihost.model.operation import FLIGHT_SCOPE, SOCKET_SCOPE, GroupKey, Operation
 from pytest_multihost.model.snapshot import Activity, Label
 
-State = Literal[
+Condition = Literal[
     "alive",  # in its test, or on its way to it or out of it
     "finished",  # it has left the test by itself
     "raised",  # by an exception of its own
@@ -40,12 +40,12 @@ _FAMILIES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class RankState:
     """Where one rank stood.
 
     Attributes:
         rank: Which.
-        state: What has become of it.
+        condition: What has become of it.
         since_s: When it came to that, on the monotonic clock; None for a rank that is alive.
         pending: Operations that it waits in.
         known: All of its operations that are remembered, the pending ones among them.
@@ -60,7 +60,7 @@ class Standing:
     """
 
     rank: int
-    state: State = "alive"
+    condition: Condition = "alive"
     since_s: float | None = None
     pending: tuple[Operation, ...] = ()
     known: tuple[Operation, ...] = ()
@@ -83,75 +83,75 @@ class Wait:
         operation: In which operation; None for the lock of a file, or where it is not known.
         missing: For whom; empty where all who belong to it are there, or nobody knows who it is.
         is_sure: Whether that is known, or only likely.
-        clashes: Whether the others are in operations at its place that can never match its own.
+        is_mismatch: Whether the others are in operations at its place that can never match its own.
     """
 
     rank: int
     operation: Operation | None
     missing: frozenset[int]
     is_sure: bool = True
-    clashes: bool = False
+    is_mismatch: bool = False
 
 
-def find_waits(standings: Sequence[Standing]) -> tuple[Wait, ...]:
+def find_waits(states: Sequence[RankState]) -> tuple[Wait, ...]:
     """Return what every rank waits in, and for whom."""
-    by_rank = {each.rank: each for each in standings}
-    return tuple(wait for each in standings for wait in _waits_of(each, by_rank))
+    by_rank = {each.rank: each for each in states}
+    return tuple(wait for each in states for wait in _waits_of(each, by_rank))
 
 
-def _waits_of(standing: Standing, others: Mapping[int, Standing]) -> Iterator[Wait]:
-    if standing.is_lost and not standing.pending:
-        yield Wait(standing.rank, None, _lost_to(standing.rank, others), is_sure=False)
-    if standing.locks:
-        yield Wait(standing.rank, None, frozenset(standing.locks) - {standing.rank})
-    if standing.state in ("alive", "stopped"):
-        for operation in standing.pending:
-            yield _wait(standing.rank, operation, others)
+def _waits_of(state: RankState, others: Mapping[int, RankState]) -> Iterator[Wait]:
+    if state.is_lost and not state.pending:
+        yield Wait(state.rank, None, _lost_to(state.rank, others), is_sure=False)
+    if state.locks:
+        yield Wait(state.rank, None, frozenset(state.locks) - {state.rank})
+    if state.condition in ("alive", "stopped"):
+        for operation in state.pending:
+            yield _wait(state.rank, operation, others)
 
 
-def launched_work(standings: Sequence[Standing]) -> tuple[Wait, ...]:
+def launched_work(states: Sequence[RankState]) -> tuple[Wait, ...]:
     """Return the waits that there are if ranks ask for the end of what they have launched."""
-    by_rank = {each.rank: each for each in standings}
+    by_rank = {each.rank: each for each in states}
     found = [
         _wait(each.rank, operation, by_rank)
-        for each in standings
-        if each.state == "alive"
+        for each in states
+        if each.condition == "alive"
         for operation in each.known
         if operation.is_open and operation.waited_s is None and operation.kind != "wait"
     ]
     return tuple(replace(wait, is_sure=False) for wait in found if wait.missing)
 
 
-def retried_work(standings: Sequence[Standing]) -> tuple[Wait, ...]:
+def retried_work(states: Sequence[RankState]) -> tuple[Wait, ...]:
     """Return the waits that there are if ranks go on trying what they have given up."""
-    by_rank = {each.rank: each for each in standings}
+    by_rank = {each.rank: each for each in states}
     found = [
         _wait(each.rank, each.retries, by_rank)
-        for each in standings
-        if each.state == "alive" and each.is_restless and not each.pending
+        for each in states
+        if each.condition == "alive" and each.is_restless and not each.pending
         if each.retries is not None
     ]
     return tuple(replace(wait, is_sure=False) for wait in found if wait.missing)
 
 
-def _lost_to(rank: int, others: Mapping[int, Standing]) -> frozenset[int]:
+def _lost_to(rank: int, others: Mapping[int, RankState]) -> frozenset[int]:
     """Return whom a rank has lost whose exception says no more than that it lost somebody."""
-    gone = [each for each in others.values() if each.state in ("died", "raised", "stopped")]
+    gone = [each for each in others.values() if each.condition in ("died", "raised", "stopped")]
     first = min(gone, key=lambda each: each.since_s or 0.0, default=None)
     return frozenset({first.rank} - {rank}) if first is not None else frozenset()
 
 
-def _wait(rank: int, operation: Operation, others: Mapping[int, Standing]) -> Wait:
+def _wait(rank: int, operation: Operation, others: Mapping[int, RankState]) -> Wait:
     if operation.kind == "transfer":
         return _wait_for_peer(rank, operation, others)
     if operation.kind == "wait":
         return _wait_for_anybody(rank, operation, others)
     members = frozenset(operation.group) & others.keys()
     clashing = frozenset(
-        each for each in members if each != rank and clashes(operation, others[each])
+        each for each in members if each != rank and is_mismatch(operation, others[each])
     )
     if clashing and operation.sequence:
-        return Wait(rank, operation, clashing, clashes=True)
+        return Wait(rank, operation, clashing, is_mismatch=True)
     absent = frozenset(
         each
         for each in members
@@ -159,13 +159,13 @@ def _wait(rank: int, operation: Operation, others: Mapping[int, Standing]) -> Wa
         or has_broken_off(operation, others[each])
     )
     if not operation.has_members:  # likely none of those who have left takes part, if others may
-        absent = frozenset(e for e in absent if others[e].state != "finished") or absent
+        absent = frozenset(e for e in absent if others[e].condition != "finished") or absent
     if clashing and not absent - {rank}:  # all are in something, but not in the same
-        return Wait(rank, operation, clashing, is_sure=False, clashes=True)
+        return Wait(rank, operation, clashing, is_sure=False, is_mismatch=True)
     return Wait(rank, operation, absent - {rank}, is_sure=operation.sequence > 0)
 
 
-def has_entered(operation: Operation, other: Standing, mine: Standing) -> bool:
+def has_entered(operation: Operation, other: RankState, mine: RankState) -> bool:
     """Whether another member has entered this collective; it may have left it again.
 
     Of one whose place is not known, any that the other waits in may be it, but none that is known
@@ -186,23 +186,23 @@ def _may_share_members(one: Operation, two: Operation) -> bool:
     return one.group == two.group or not (one.has_members and two.has_members)
 
 
-def has_broken_off(operation: Operation, other: Standing) -> bool:
+def has_broken_off(operation: Operation, other: RankState) -> bool:
     """Whether another member entered this collective, and nothing more will come from it.
 
     The flight recorder does not tell how its operations were left; the last one before a rank
     raised, which the others are still in, it has left by that.
     """
-    if other.state in ("alive", "finished"):
+    if other.condition in ("alive", "finished"):
         return False
     theirs = [each for each in other.known if _is_same_collective(operation, each)]
-    if other.state == "raised":
+    if other.condition == "raised":
         is_last = other.entered.get(operation.group_key) == operation.sequence
         is_untold = operation.scope == FLIGHT_SCOPE and is_last
         return is_untold or any(each.failed for each in theirs)
     return any(each.is_open for each in theirs) or operation.sequence == 0
 
 
-def left_alone(operation: Operation, other: Standing) -> Operation | None:
+def left_alone(operation: Operation, other: RankState) -> Operation | None:
     """Return this collective as another member has left it by an exception of its own, if so."""
     return next((each for each in other.broke if _is_same_collective(operation, each)), None)
 
@@ -213,7 +213,7 @@ def _is_same_collective(one: Operation, two: Operation) -> bool:
     )
 
 
-def clashes(operation: Operation, other: Standing) -> bool:
+def is_mismatch(operation: Operation, other: RankState) -> bool:
     """Whether another member is, at this place of the group's sequence, in something else."""
     return any(
         _is_same_collective(operation, each) and not can_match(operation, each)
@@ -237,7 +237,7 @@ def family(name: str) -> str:
     return _FAMILIES.get(name, name)
 
 
-def _wait_for_peer(rank: int, operation: Operation, others: Mapping[int, Standing]) -> Wait:
+def _wait_for_peer(rank: int, operation: Operation, others: Mapping[int, RankState]) -> Wait:
     if operation.peer is None:  # a receive from anybody
         providers = frozenset(operation.group) - {rank}
         free = frozenset(each for each in providers & others.keys() if not others[each].pending)
@@ -248,7 +248,7 @@ def _wait_for_peer(rank: int, operation: Operation, others: Mapping[int, Standin
     return Wait(rank, operation, frozenset({operation.peer}))
 
 
-def _has_done_its_part(operation: Operation, rank: int, peer: Standing) -> bool:
+def _has_done_its_part(operation: Operation, rank: int, peer: RankState) -> bool:
     """Whether the peer's transfers with `rank` the other way reach up to this one.
 
     Each group counts its own.
@@ -269,7 +269,7 @@ def _is_send(operation: Operation) -> bool:
     return "send" in operation.name
 
 
-def _wait_for_anybody(rank: int, operation: Operation, others: Mapping[int, Standing]) -> Wait:
+def _wait_for_anybody(rank: int, operation: Operation, others: Mapping[int, RankState]) -> Wait:
     """Who will provide it is not known: likely one of those that do not wait for it themselves."""
     fellows = {
         each.rank

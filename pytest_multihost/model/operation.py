@@ -26,6 +26,7 @@ PROGRAM_SCOPE = "program "
 """How the scope begins by which a rank notes what programs of jax run on; the user's line that
 started them follows. Nothing is entered there: the count says which was started last."""
 
+
 GroupKey = tuple[tuple[int, ...], int, str]
 """Members, ordinal and scope of a group."""
 

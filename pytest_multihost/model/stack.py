@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,3 +81,24 @@ class NativeThread:
 
     thread: int
     symbols: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StackGroup:
+    """Ranks whose main threads have the same stack. Frames are innermost first."""
+
+    ranks: tuple[int, ...]
+    frames: tuple[Frame, ...]
+
+
+def group_by_main_stack(dumps: Iterable[Dump]) -> tuple[StackGroup, ...]:
+    """Return groups of ranks with equal main-thread stacks, the smallest group first.
+
+    The odd one out is what the reader looks for. A rank that gave no answer has no frames.
+    """
+    groups: dict[tuple[Frame, ...], list[int]] = {}
+    for dump in dumps:
+        frames = dump.main.frames if dump.main else ()
+        groups.setdefault(frames, []).append(dump.rank)
+    found = [StackGroup(tuple(sorted(ranks)), frames) for frames, ranks in groups.items()]
+    return tuple(sorted(found, key=lambda group: (len(group.ranks), group.ranks)))

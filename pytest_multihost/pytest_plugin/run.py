@@ -27,8 +27,7 @@ from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.user_code import SourceContext
 from pytest_multihost.nemesis.aftermath import settle
-from pytest_multihost.outcome.fault_firings import demand_fired
-from pytest_multihost.outcome.fault_points import points_lines
+from pytest_multihost.outcome.faults.firings import demand_fired
 from pytest_multihost.outcome.judge import Finding
 from pytest_multihost.outcome.symptoms import Symptoms
 from pytest_multihost.pytest_plugin.attach.state import launcher_of, others_of, ranks_here, sites_of
@@ -61,6 +60,7 @@ from pytest_multihost.report.artifacts import (
 )
 from pytest_multihost.report.facts_file import facts_of
 from pytest_multihost.report.text.page import tree_lines
+from pytest_multihost.report.text.points import points_lines
 from pytest_multihost.report.verdict_record import Attempt, verdict
 from pytest_multihost.watch.clock import MonotonicClock
 from pytest_multihost.watch.watchdog import Watchdog
@@ -270,7 +270,7 @@ class Run:
     def _live(self, directory: Path, size: int, watchdog: Watchdog) -> LiveLine | LiveOutput:
         """With -s, what ranks print is shown as it comes; else a line on terminals."""
         if self.config.getoption("capture", None) != "no":
-            return LiveLine(self.config, watchdog.awaited)
+            return LiveLine(self.config, watchdog.blocking_ranks)
         return LiveOutput(directory, size, partial(write_through, self.config))
 
     def _keeps(self) -> bool:

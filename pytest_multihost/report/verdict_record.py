@@ -11,7 +11,7 @@ from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.replay import token
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.verdict import RankResult, Verdict
-from pytest_multihost.outcome.fault_firings import fault_records
+from pytest_multihost.outcome.faults.firings import fault_records
 from pytest_multihost.outcome.judge import Finding, RankFinding
 
 

@@ -15,10 +15,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from pytest_multihost.blame.awaited import Awaited, find_awaited
-from pytest_multihost.blame.mismatches import clashing, give_up
 from pytest_multihost.blame.partition_blame import severed
-from pytest_multihost.blame.rank_states import quick_standings
+from pytest_multihost.blame.running import (
+    BlockingRanks,
+    find_blocking_ranks,
+    has_timeout_before,
+    mismatched_ranks,
+    waiting_ranks,
+)
 from pytest_multihost.model.fault import disturbs_network
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.process import KernelSnapshot
@@ -167,18 +171,18 @@ class Watchdog:
         self._see(now, facts, "tick")
         rest = [each.rank for each in facts if not each.is_past_body]
         rest = rest or [each.rank for each in facts if not each.is_finished]
-        waits = {each.rank for each in quick_standings(self._last.operations) if each.pending}
+        waits = waiting_ranks(self._last.operations)
         quiet_s = now - self._progress_s
         return bool(rest) and quiet_s >= (QUIET_S if waits.issuperset(rest) else STILL_S)
 
-    def awaited(self, facts: Sequence[RankFacts]) -> Awaited | None:
+    def blocking_ranks(self, facts: Sequence[RankFacts]) -> BlockingRanks | None:
         """Return whom the others wait for, as of the last look: for the reader, no judgement."""
         if self._last is None or not self._looks:
             return None
         activities = {each.rank: each.activity for each in self._looks[-1].ranks}
         reachable = [each for each in facts if each.rank not in self.unreachable]
         pids = {each.rank: each.pid for each in reachable if each.pid is not None}
-        return find_awaited(_with(self._last, _gates(facts)).operations, activities, pids)
+        return find_blocking_ranks(_with(self._last, _gates(facts)).operations, activities, pids)
 
     def close(self, now: float, facts: Sequence[RankFacts]) -> Observations:
         """Look a last time, before the ranks are ended, and return everything."""
@@ -332,11 +336,11 @@ class Watchdog:
 
     def _clashes(self, snapshot: Snapshot, facts: Sequence[RankFacts], deadline_s: float) -> bool:
         """Whether ranks are in operations that can never match, and stay there."""
-        ranks = clashing(snapshot.operations)
+        ranks = mismatched_ranks(snapshot.operations)
         if not ranks:
             return False
         look = self._seeker_of(facts).proc.deep_snapshot()
-        return not give_up(ranks, replace(snapshot, kernel=look), deadline_s=deadline_s)
+        return not has_timeout_before(ranks, replace(snapshot, kernel=look), deadline_s=deadline_s)
 
 
 def _seen(

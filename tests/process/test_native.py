@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pytest_multihost.blame.native_operations import operation_of, plain
+from pytest_multihost.blame.inferred.native_frames import operation_of, plain
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.watch.probes import native, native_reader
 from pytest_multihost.watch.probes.native import native_threads

@@ -18,8 +18,8 @@ from pytest_multihost.nemesis.files import matcher
 from pytest_multihost.nemesis.io_shim import shim
 from pytest_multihost.nemesis.io_shim.page import IoPage, IoRule
 from pytest_multihost.nemesis.slow_files import NOBODYS, io_rules, page_path, spared
-from pytest_multihost.outcome.fault_firings import firings
-from pytest_multihost.outcome.pending_faults import frozen_for_good
+from pytest_multihost.outcome.faults.firings import firings
+from pytest_multihost.outcome.faults.ongoing import frozen_for_good
 from pytest_multihost.pytest_plugin.launching.requirements import launch_problems, need_of
 from pytest_multihost.testing import make_spec
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from pytest_multihost.blame.mismatches import clashing, give_up
+from pytest_multihost.blame.running import has_timeout_before, mismatched_ranks
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.process import KernelSnapshot, Process, Thread
 from pytest_multihost.proof.snapshot import Snapshot
@@ -46,15 +46,15 @@ CLASH = page(0, "all_reduce"), page(1, "barrier")
 
 def test_who_is_in_operations_that_cannot_match_clashes() -> None:
     """Both of them; nobody where they match."""
-    assert clashing(CLASH) == {0, 1}
-    assert clashing([page(0, "all_reduce"), page(1, "all_reduce")]) == frozenset()
+    assert mismatched_ranks(CLASH) == {0, 1}
+    assert mismatched_ranks([page(0, "all_reduce"), page(1, "all_reduce")]) == frozenset()
 
 
 @pytest.mark.parametrize(("limit_s", "gives_up"), [(3.0, True), (100.0, False), (None, False)])
 def test_a_limit_that_is_noted_ends_a_clash(limit_s: float | None, *, gives_up: bool) -> None:
     """If it strikes before the deadline does."""
     pages = page(0, "all_reduce", limit_s), page(1, "barrier")
-    assert give_up({0, 1}, moment(*pages), deadline_s=DEADLINE_S) is gives_up
+    assert has_timeout_before({0, 1}, moment(*pages), deadline_s=DEADLINE_S) is gives_up
 
 
 @pytest.mark.parametrize(
@@ -70,4 +70,6 @@ def test_a_limit_that_is_noted_ends_a_clash(limit_s: float | None, *, gives_up: 
 )
 def test_a_limit_of_gloos_own_thread_ends_a_clash(beside: Thread, *, gives_up: bool) -> None:
     """No other wait with a limit does: those are a runtime's habits."""
-    assert give_up({0, 1}, moment(*CLASH, beside=beside), deadline_s=DEADLINE_S) is gives_up
+    assert (
+        has_timeout_before({0, 1}, moment(*CLASH, beside=beside), deadline_s=DEADLINE_S) is gives_up
+    )

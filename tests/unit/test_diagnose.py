@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.blame.diagnose import Cause, find_causes
-from pytest_multihost.blame.wait_graph import Standing, graph_of
+from pytest_multihost.blame.causes import Cause, find_causes
+from pytest_multihost.blame.wait_graph import RankState, graph_of
 from pytest_multihost.model.operation import Operation
 
 ALL = (0, 1, 2, 3)
@@ -59,21 +59,21 @@ def done(operation: Operation) -> Operation:
     return replace(operation, ended_s=operation.since_s + 0.1, waited_s=None)
 
 
-def stands(rank: int, *known: Operation, **more: object) -> Standing:
+def stands(rank: int, *known: Operation, **more: object) -> RankState:
     """Return where a rank stood that had begun these operations, and waits in the open ones."""
     entered: dict[Any, int] = {}
     for each in known:
         if each.kind == "collective":
             entered[each.group_key] = max(each.sequence, entered.get(each.group_key, 0))
     pending = tuple(each for each in known if each.is_open and each.waited_s is not None)
-    return Standing(rank=rank, **{"known": known, "pending": pending, "entered": entered, **more})
+    return RankState(rank=rank, **{"known": known, "pending": pending, "entered": entered, **more})
 
 
 @dataclass(frozen=True)
 class Case:
     """Where the ranks stood, and what follows."""
 
-    standings: Iterable[Standing]
+    states: Iterable[RankState]
     kind: str
     culprits: tuple[int, ...] = ()
     waiting: tuple[int, ...] = ()
@@ -113,26 +113,26 @@ CASES = {
         (1, 2, 3),
     ),
     "finished": Case(
-        [stands(0, done(FIRST), state="finished", since_s=2.0), stands(1, done(FIRST), SECOND)],
+        [stands(0, done(FIRST), condition="finished", since_s=2.0), stands(1, done(FIRST), SECOND)],
         "finished",
         (0,),
         (1,),
     ),
     "finished, and nobody waits for it: the other is stuck": Case(
-        [stands(0, state="finished", since_s=2.0), stands(1, label="BLOCKED")],
+        [stands(0, condition="finished", since_s=2.0), stands(1, label="BLOCKED")],
         "stuck",
         (1,),
         confidence="likely",
     ),
     "raised": Case(
-        [stands(0, state="raised", since_s=1.5), stands(1, FIRST), stands(2, FIRST)],
+        [stands(0, condition="raised", since_s=1.5), stands(1, FIRST), stands(2, FIRST)],
         "raised",
         (0,),
         (1, 2),
     ),
     "raised inside the operation": Case(
         [
-            stands(0, replace(done(FIRST), failed=True), state="raised", since_s=1.5),
+            stands(0, replace(done(FIRST), failed=True), condition="raised", since_s=1.5),
             stands(1, FIRST),
         ],
         "raised",
@@ -140,40 +140,44 @@ CASES = {
         (1,),
     ),
     "raised after the operation: not for that": Case(
-        [stands(0, done(FIRST), state="raised", since_s=9.0), stands(1, FIRST)],
+        [stands(0, done(FIRST), condition="raised", since_s=9.0), stands(1, FIRST)],
         "transport",
         (),
         (1,),
         confidence="likely",
     ),
     "died": Case(
-        [stands(0, FIRST), stands(1, state="died", since_s=3.0), stands(2, FIRST)],
+        [stands(0, FIRST), stands(1, condition="died", since_s=3.0), stands(2, FIRST)],
         "died",
         (1,),
         (0, 2),
     ),
     "died inside the operation": Case(
-        [stands(0, FIRST), stands(1, FIRST, state="died", since_s=3.0)], "died", (1,), (0,)
+        [stands(0, FIRST), stands(1, FIRST, condition="died", since_s=3.0)], "died", (1,), (0,)
     ),
     "died, and nobody waited": Case(
-        [stands(0, label="RUNNING"), stands(1, state="died", since_s=3.0)], "died", (1,)
+        [stands(0, label="RUNNING"), stands(1, condition="died", since_s=3.0)], "died", (1,)
     ),
     "the first of two that died": Case(
-        [stands(0, state="died", since_s=3.0), stands(1, state="died", since_s=2.0), stands(2)],
+        [
+            stands(0, condition="died", since_s=3.0),
+            stands(1, condition="died", since_s=2.0),
+            stands(2),
+        ],
         "died",
         (1,),
     ),
     "stopped inside the operation": Case(
-        [stands(0, FIRST), stands(1, FIRST, state="stopped"), stands(2, FIRST)],
+        [stands(0, FIRST), stands(1, FIRST, condition="stopped"), stands(2, FIRST)],
         "stopped",
         (1,),
         (0, 2),
     ),
     "stopped before the operation": Case(
-        [stands(0, FIRST), stands(1, state="stopped")], "stopped", (1,), (0,)
+        [stands(0, FIRST), stands(1, condition="stopped")], "stopped", (1,), (0,)
     ),
     "native code holds the interpreter": Case(
-        [stands(0, FIRST), stands(1, state="gil_held")], "gil_held", (1,), (0,)
+        [stands(0, FIRST), stands(1, condition="gil_held")], "gil_held", (1,), (0,)
     ),
     "a chain over two groups": Case(
         [stands(0, PAIR), stands(1, OTHER_PAIR), stands(2, label="SLEEPING")],
@@ -298,7 +302,7 @@ CASES = {
         confidence="likely",
     ),
     "a key that a finished rank has not set": Case(
-        [stands(0, state="finished", since_s=1.0), stands(1, key("ready"))],
+        [stands(0, condition="finished", since_s=1.0), stands(1, key("ready"))],
         "finished",
         (0,),
         (1,),
@@ -311,13 +315,13 @@ CASES = {
         [stands(0, label="SLEEPING"), stands(1, locks=(0,))], "straggler", (0,), (1,)
     ),
     "blocked alone": Case(
-        [stands(0, label="BLOCKED"), stands(1, state="finished", since_s=1.0)],
+        [stands(0, label="BLOCKED"), stands(1, condition="finished", since_s=1.0)],
         "stuck",
         (0,),
         confidence="likely",
     ),
     "busy alone": Case(
-        [stands(0, label="RUNNING"), stands(1, state="finished", since_s=1.0)],
+        [stands(0, label="RUNNING"), stands(1, condition="finished", since_s=1.0)],
         "stuck",
         (0,),
         confidence="likely",
@@ -416,7 +420,7 @@ CASES = {
     ),
     "members not known: who has left the test is blamed where nobody else is late": Case(
         [
-            stands(0, state="finished", since_s=1.0),
+            stands(0, condition="finished", since_s=1.0),
             stands(1, collective(0, group=(0, 1), has_members=False, since_s=2.0)),
         ],
         "finished",
@@ -426,7 +430,7 @@ CASES = {
     ),
     "members not known: who has left the test may have had no part in it": Case(
         [
-            stands(0, state="finished", since_s=1.0),
+            stands(0, condition="finished", since_s=1.0),
             stands(1, label="SLEEPING"),
             stands(2, collective(0, group=(0, 1, 2), has_members=False, since_s=2.0)),
         ],
@@ -474,7 +478,7 @@ CASES = {
 def test_the_cause_is_exactly_this(name: str) -> None:
     """Kind, culprits, who waits, and how sure that is: no name more than the evidence carries."""
     case = CASES[name]
-    found = find_causes(tuple(case.standings))[0]
+    found = find_causes(tuple(case.states))[0]
     assert (found.kind, found.culprits, found.waiting, found.confidence) == (
         case.kind,
         case.culprits,
@@ -487,8 +491,8 @@ def test_the_cause_is_exactly_this(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_the_order_of_the_ranks_does_not_matter(name: str) -> None:
     """What ranks told first is chance."""
-    standings = tuple(CASES[name].standings)
-    assert _told(find_causes(standings[::-1])) == _told(find_causes(standings))
+    states = tuple(CASES[name].states)
+    assert _told(find_causes(states[::-1])) == _told(find_causes(states))
 
 
 def _told(causes: Iterable[Cause]) -> list[tuple[Any, ...]]:
@@ -497,18 +501,18 @@ def _told(causes: Iterable[Cause]) -> list[tuple[Any, ...]]:
 
 def test_of_two_causes_the_earlier_is_told() -> None:
     """The other one is there for the notes."""
-    standings = (
+    states = (
         stands(0, collective(5, group=(0, 1))),
         stands(1, done(collective(4, group=(0, 1))), label="SLEEPING"),
         stands(2, collective(1, group=(2, 3))),
         stands(3, label="SLEEPING"),
     )
-    assert [each.culprits for each in find_causes(standings)] == [(3,), (1,)]
+    assert [each.culprits for each in find_causes(states)] == [(3,), (1,)]
 
 
 def test_all_passed_have_no_cause() -> None:
     """Ranks that are done and waited for by nobody have done nothing."""
-    assert find_causes([stands(r, state="finished", since_s=1.0) for r in ALL]) == ()
+    assert find_causes([stands(r, condition="finished", since_s=1.0) for r in ALL]) == ()
 
 
 def test_a_world_of_one_rank_can_only_be_stuck() -> None:
@@ -518,11 +522,11 @@ def test_a_world_of_one_rank_can_only_be_stuck() -> None:
 
 def test_a_graph_of_64_ranks_in_a_chain_ends_in_one_sink() -> None:
     """Whatever the length, it is the last one."""
-    standings = [
+    states = [
         *(stands(r, collective(1, group=(r, r + 1)), known=(), entered={}) for r in range(63)),
         stands(63),
     ]
-    [cause] = find_causes(standings)
+    [cause] = find_causes(states)
     assert (cause.culprits, len(cause.waiting)) == ((63,), 63)
 
 

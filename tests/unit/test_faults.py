@@ -21,7 +21,7 @@ from pytest_multihost.nemesis.files import matcher
 from pytest_multihost.nemesis.problems import conflicts, fault_problems
 from pytest_multihost.nemesis.registry import BUILT_IN, by_name
 from pytest_multihost.nemesis.targets import find_problem, load
-from pytest_multihost.outcome.pending_faults import continued_by_plan, pending_actions
+from pytest_multihost.outcome.faults.ongoing import continued_by_plan, pending_actions
 from pytest_multihost.rank.wrap_calls import watch_calls
 from pytest_multihost.testing import make_spec
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_multihost.blame.merge_dumps import StackGroup, group_by_main_stack, parse_faulthandler
-from pytest_multihost.model.stack import Dump, Frame, ThreadStack
+from pytest_multihost.model.stack import Dump, Frame, StackGroup, ThreadStack, group_by_main_stack
 from pytest_multihost.testing import make_dump
+from pytest_multihost.watch.probes.faulthandler_dump import parse_faulthandler
 
 PY311 = """\
 Thread 0x00007f4c6ffff6c0 (most recent call first):

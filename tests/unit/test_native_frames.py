@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.blame.native_operations import operation_of, plain
+from pytest_multihost.blame.inferred.native_frames import operation_of, plain
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.stack import NativeThread
 

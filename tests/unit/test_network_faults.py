@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from pytest_multihost import at, faults
-from pytest_multihost.blame.diagnose import Cause, find_causes
+from pytest_multihost.blame.causes import Cause, find_causes
 from pytest_multihost.blame.partition_blame import as_cut, cut_words, severed
-from pytest_multihost.blame.wait_graph import Standing
+from pytest_multihost.blame.wait_graph import RankState
 from pytest_multihost.engine import Surroundings, run_world
 from pytest_multihost.launch.interface import fault_index, fault_token
 from pytest_multihost.launch.netns.relay import MAX_QUEUE_S, Line
@@ -334,13 +334,13 @@ def collective(sequence: int = 1, **more: object) -> Operation:
     return Operation(sequence=sequence, since_s=1.0, waited_s=1.0, **given)
 
 
-def stands(rank: int, *pending: Operation, **more: object) -> Standing:
+def stands(rank: int, *pending: Operation, **more: object) -> RankState:
     """Return where a rank stood."""
     entered = {each.group_key: each.sequence for each in pending if each.kind == "collective"}
-    return Standing(rank=rank, pending=pending, known=pending, entered=entered, **more)
+    return RankState(rank=rank, pending=pending, known=pending, entered=entered, **more)
 
 
-def judged(*standings: Standing, fault: Fault = CUT) -> Cause:
+def judged(*states: RankState, fault: Fault = CUT) -> Cause:
     """Return the first cause in a world whose network is cut."""
     begun = {"index": 0, "fault": fault.kind, "phase": "begun"}
     spec = world(fault)
@@ -354,7 +354,7 @@ def judged(*standings: Standing, fault: Fault = CUT) -> Cause:
         ending="proof",
         detected_s=20.0,
     )
-    return as_cut(find_causes(standings)[0], {each.rank: each for each in standings}, result)
+    return as_cut(find_causes(states)[0], {each.rank: each for each in states}, result)
 
 
 KEY = Operation(
@@ -402,13 +402,13 @@ def test_a_rank_that_cannot_connect_is_not_late() -> None:
     ("third", "kind"),
     [
         (stands(3, **SLEEPS), "straggler"),
-        (stands(3, state="died", since_s=1.0), "died"),
-        (stands(3, state="finished", since_s=1.0), "finished"),
-        (stands(3, state="stopped"), "stopped"),
+        (stands(3, condition="died", since_s=1.0), "died"),
+        (stands(3, condition="finished", since_s=1.0), "finished"),
+        (stands(3, condition="stopped"), "stopped"),
     ],
     ids=["late", "dead", "gone", "stopped"],
 )
-def test_a_rank_that_is_late_or_dead_is_so_with_a_cut_as_well(third: Standing, kind: str) -> None:
+def test_a_rank_that_is_late_or_dead_is_so_with_a_cut_as_well(third: RankState, kind: str) -> None:
     """It would have hung on a whole network too."""
     cause = judged(*(stands(rank, collective()) for rank in range(3)), third)
     assert (cause.kind, cause.culprits, cause.cut) == (kind, (3,), None)

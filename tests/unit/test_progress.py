@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_multihost.blame.awaited import Awaited, find_awaited
+from pytest_multihost.blame.running import BlockingRanks, find_blocking_ranks
 from pytest_multihost.model.event import ExitStatus
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.snapshot import Activity
 from pytest_multihost.model.stack import Frame
 from pytest_multihost.outcome.rank_facts import RankFacts
-from pytest_multihost.report.text.progress import awaited_text, erase, overlay, progress_text
+from pytest_multihost.report.text.progress import blocking_text, erase, overlay, progress_text
 
 SLEEPS = Activity("sleep", ends_in_s=600.0)
 GONE = ExitStatus(code=0, signal=None, cpu_s=0.1, peak_rss_bytes=1)
@@ -35,15 +35,15 @@ def test_a_rank_is_told_by_its_phase(phase: str) -> None:
 
 def test_who_is_waited_for_is_told_with_what_it_does() -> None:
     """Enough to look it up: the rank, its wait, the line and for how long."""
-    awaited = Awaited((0,), Activity("read", "/data/ckpt", ends_in_s=2.0))
+    blocking = BlockingRanks((0,), Activity("read", "/data/ckpt", ends_in_s=2.0))
     where = Frame("/home/me/storage.py", 17, "read_shard")
-    text = awaited_text(14.2, awaited, for_s=12.1, where=where)
+    text = blocking_text(14.2, blocking, for_s=12.1, where=where)
     assert text == "14 s: waiting for rank 0: read(/data/ckpt) at storage.py:17 for 12 s"
 
 
 def test_what_is_not_known_of_it_is_left_out() -> None:
     """The ranks alone are news enough."""
-    text = awaited_text(5.0, Awaited((0, 3)), for_s=2.0, where=None)
+    text = blocking_text(5.0, BlockingRanks((0, 3)), for_s=2.0, where=None)
     assert text == "5 s: waiting for ranks 0,3 for 2 s"
 
 
@@ -63,15 +63,15 @@ def entered(rank: int, *, size: int = 3) -> Operations:
 
 def test_those_who_are_waited_for_are_found() -> None:
     """They are in nothing themselves."""
-    found = find_awaited([Operations(0), entered(1), entered(2)], {0: SLEEPS}, {0: 47})
-    assert found == Awaited((0,), SLEEPS, 47)
+    found = find_blocking_ranks([Operations(0), entered(1), entered(2)], {0: SLEEPS}, {0: 47})
+    assert found == BlockingRanks((0,), SLEEPS, 47)
 
 
 @pytest.mark.parametrize("ranks", [[], [0, 1, 2]], ids=["nobody", "everybody"])
 def test_where_nobody_is_waited_for_nobody_is_told(ranks: list[int]) -> None:
     """Not while all are at work, nor when all are in the same operation, which is then at work."""
     operations = [entered(each) if each in ranks else Operations(each) for each in range(3)]
-    assert find_awaited(operations, {}, {}) is None
+    assert find_blocking_ranks(operations, {}, {}) is None
 
 
 def test_the_line_leaves_the_cursor_where_it_was() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.blame.diagnose import find_causes
-from pytest_multihost.blame.rank_states import counted_alike, standings_of
-from pytest_multihost.blame.wait_graph import Standing
+from pytest_multihost.blame.causes import find_causes
+from pytest_multihost.blame.rank_states import count_alike, rank_states_of
+from pytest_multihost.blame.wait_graph import RankState
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.operation import FLIGHT_SCOPE, GroupKey, Operation, Operations
 from pytest_multihost.model.process import KernelSnapshot, Process, Thread
@@ -36,8 +36,8 @@ def ended(ending: Ending, *moves: bool, ends_in_s: float | None = None) -> bool:
         ending=ending,
         snapshots=(WorldSnapshot(at_s=float(len(moves)), reason="end", ranks=(seen,)),),
     )
-    [standing] = standings_of(result, judge(result, Symptoms()))
-    return standing.is_restless
+    [state] = rank_states_of(result, judge(result, Symptoms()))
+    return state.is_restless
 
 
 RAN, STOOD = True, False
@@ -144,7 +144,7 @@ def waited(name: str, sequence: int, scope: str = "", **more: Any) -> Operation:
     )
 
 
-def at_end(seen: RankSnapshot, last: Operations, symptoms: Symptoms = Symptoms()) -> Standing:  # noqa: B008 - frozen
+def at_end(seen: RankSnapshot, last: Operations, symptoms: Symptoms = Symptoms()) -> RankState:  # noqa: B008 - frozen
     """Return where a rank stood at the deadline that was seen so, and whose slot page says that."""
     history = [Event(0.0, 0, step.kind, step.detail) for step in well_behaved(0, stays_in="call")]
     result = WorldResult(
@@ -158,8 +158,8 @@ def at_end(seen: RankSnapshot, last: Operations, symptoms: Symptoms = Symptoms()
         snapshots=(WorldSnapshot(at_s=9.0, reason="end", ranks=(seen,)),),
         operations=(last,),
     )
-    [standing] = standings_of(result, judge(result, symptoms))
-    return standing
+    [state] = rank_states_of(result, judge(result, symptoms))
+    return state
 
 
 def test_what_only_the_flight_recorder_has_counted_is_not_forgotten_at_the_end() -> None:
@@ -168,39 +168,39 @@ def test_what_only_the_flight_recorder_has_counted_is_not_forgotten_at_the_end()
     assert at_end(seen, Operations(0, (), {OURS: 2})).entered == {OURS: 2, COUNTED: 4}
 
 
-def unseen(rank: int, name: str = "all_reduce", place: int = 5) -> Standing:
+def unseen(rank: int, name: str = "all_reduce", place: int = 5) -> RankState:
     """Return where a rank stood that is in what only the flight recorder has seen."""
     operation = waited(name, place, FLIGHT_SCOPE)
     entered = {OURS: 1, COUNTED: place}
-    return Standing(rank=rank, pending=(operation,), known=(operation,), entered=entered)
+    return RankState(rank=rank, pending=(operation,), known=(operation,), entered=entered)
 
 
 def recorded(
     rank: int, name: str = "barrier", place: int = 5, *, later: tuple[Operation, ...] = ()
-) -> Standing:
+) -> RankState:
     """Return where a rank stood that is in its second collective of those that we recorded."""
     operation = waited(name, 2)
     last = max([2, *(each.sequence for each in later if not each.scope)])
     entered = {OURS: last, COUNTED: place}
     known = (operation, *later)
-    return Standing(rank=rank, pending=(operation,), known=known, entered=entered)
+    return RankState(rank=rank, pending=(operation,), known=known, entered=entered)
 
 
 @pytest.mark.parametrize(
-    ("standings", "expected"),
+    ("states", "expected"),
     [
         ([unseen(0), recorded(1), recorded(2)], ("mismatch", (0,), (1, 2))),
         ([unseen(0), unseen(1), recorded(2)], ("mismatch", (2,), (0, 1))),
         ([unseen(0), unseen(1), unseen(2)], ("transport", (), (0, 1, 2))),
         ([unseen(0), recorded(1, "all_reduce"), unseen(2)], ("transport", (), (0, 1, 2))),
         (
-            [unseen(0), Standing(rank=1, entered={COUNTED: 4}), recorded(2, "all_reduce")],
+            [unseen(0), RankState(rank=1, entered={COUNTED: 4}), recorded(2, "all_reduce")],
             ("straggler", (1,), (0, 2)),
         ),
         (
             [
                 unseen(0),
-                Standing(rank=1, state="raised", since_s=2.0, entered={COUNTED: 5}),
+                RankState(rank=1, condition="raised", since_s=2.0, entered={COUNTED: 5}),
                 unseen(2),
             ],
             ("raised", (1,), (0, 2)),
@@ -209,15 +209,15 @@ def recorded(
     ids=["one unseen", "one recorded", "all there", "can meet", "late", "raised in it"],
 )
 def test_what_the_flight_recorder_saw_and_what_we_did_are_at_one_place_by_its_count(
-    standings: list[Standing], expected: tuple[str, tuple[int, ...], tuple[int, ...]]
+    states: list[RankState], expected: tuple[str, tuple[int, ...], tuple[int, ...]]
 ) -> None:
     """Our own count of the group leaves out what C++ calls in C++."""
-    cause = find_causes(counted_alike(standings))[0]
+    cause = find_causes(count_alike(states))[0]
     assert (cause.kind, cause.culprits, cause.waiting) == expected
 
 
 @pytest.mark.parametrize(
-    "standing",
+    "state",
     [
         recorded(1, "monitored_barrier"),
         recorded(1, place=0),
@@ -226,15 +226,15 @@ def test_what_the_flight_recorder_saw_and_what_we_did_are_at_one_place_by_its_co
     ],
     ids=["never counted", "no answer", "not the last", "the last is unseen"],
 )
-def test_a_place_in_the_flight_recorders_count_is_not_guessed(standing: Standing) -> None:
+def test_a_place_in_the_flight_recorders_count_is_not_guessed(state: RankState) -> None:
     """What cannot be told to be the last that it counted clashes with nothing."""
-    assert counted_alike([unseen(0), standing])[1] == standing
+    assert count_alike([unseen(0), state])[1] == state
 
 
 def test_a_group_in_which_all_is_recorded_keeps_our_count() -> None:
     """It is the number that the reader knows."""
-    standings = (recorded(0), recorded(1))
-    assert counted_alike(standings) == standings
+    states = (recorded(0), recorded(1))
+    assert count_alike(states) == states
 
 
 LOST = Symptoms((r"^RuntimeError: peer is gone",))

@@ -12,7 +12,7 @@ from pytest_multihost.backends.backend import Backend
 from pytest_multihost.backends.gloo import GLOO
 from pytest_multihost.backends.jax import JAX
 from pytest_multihost.backends.none import NONE
-from pytest_multihost.blame.rank_states import broken_by
+from pytest_multihost.blame.rank_states import left_by_own_error
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.result import WorldResult
@@ -156,7 +156,7 @@ def test_gloo_only_who_left_an_operation_by_an_error_of_its_own_is_held_to_have_
         )
         for sequence, error in enumerate(errors, start=1)
     )
-    broken = broken_by(Operations(0, left), Symptoms(GLOO.symptoms))
+    broken = left_by_own_error(Operations(0, left), Symptoms(GLOO.symptoms))
     assert [each.error for each in broken] == [own]
 
 

@@ -12,11 +12,11 @@ from typing import Any, Self
 
 import pytest
 
-from pytest_multihost.blame.awaited import Awaited
+from pytest_multihost.blame.running import BlockingRanks
 from pytest_multihost.outcome.rank_facts import RankFacts
 from pytest_multihost.report.text.progress import (
     INTERVAL_S,
-    awaited_text,
+    blocking_text,
     erase,
     overlay,
     progress_text,
@@ -33,11 +33,11 @@ class LiveLine:
 
     Attributes:
         config: The run's.
-        awaited: Tells whom the others wait for.
+        blocking_ranks: Returns for whom the others wait.
     """
 
     config: pytest.Config
-    awaited: Callable[[Sequence[RankFacts]], Awaited | None]
+    blocking_ranks: Callable[[Sequence[RankFacts]], BlockingRanks | None]
     _shown_s: float = 0.0
     _places: Places = field(default_factory=Places)
     _since: tuple[tuple[int, ...], float] = ((), 0.0)
@@ -68,13 +68,13 @@ class LiveLine:
             self._write(writer, overlay(self._text(seconds, facts), width))
 
     def _text(self, seconds: float, facts: Sequence[RankFacts]) -> str:
-        awaited = self.awaited(facts)
-        if awaited is None:
+        blocking = self.blocking_ranks(facts)
+        if blocking is None:
             return progress_text(seconds, facts)
-        if self._since[0] != awaited.ranks:
-            self._since = awaited.ranks, seconds
-        where = self._places.place(awaited.pid) if awaited.pid is not None else None
-        return awaited_text(seconds, awaited, for_s=seconds - self._since[1], where=where)
+        if self._since[0] != blocking.ranks:
+            self._since = blocking.ranks, seconds
+        where = self._places.place(blocking.pid) if blocking.pid is not None else None
+        return blocking_text(seconds, blocking, for_s=seconds - self._since[1], where=where)
 
     def _write(self, writer: Any, text: str) -> None:  # noqa: ANN401 - private to pytest
         """Write to the terminal itself.

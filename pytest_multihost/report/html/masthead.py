@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from pytest_multihost.model.diagnosis import Diagnosis, Place
 from pytest_multihost.model.rank_set import rank_set
-from pytest_multihost.outcome.pending_faults import frozen_for_good
+from pytest_multihost.outcome.faults.ongoing import frozen_for_good
 from pytest_multihost.report.html.markup import Content, Markup, element
 from pytest_multihost.report.html.story import Row, Story, rows
 from pytest_multihost.report.html.words import GROUNDS, MEANINGS, NEXT, OUTCOMES, PLANNED

@@ -9,7 +9,7 @@ from typing import Any
 from pytest_multihost.model.diagnosis import Evidence
 from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.model.snapshot import Activity, WorldSnapshot
-from pytest_multihost.outcome.fault_firings import firings
+from pytest_multihost.outcome.faults.firings import firings
 from pytest_multihost.report.html.markup import Content, Markup, element
 from pytest_multihost.report.html.story import Story
 from pytest_multihost.report.html.timeline import role

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from pytest_multihost.blame.merge_dumps import StackGroup, group_by_main_stack
 from pytest_multihost.model.rank_set import rank_set
-from pytest_multihost.model.stack import Dump, Frame, ThreadStack
+from pytest_multihost.model.stack import Dump, Frame, StackGroup, ThreadStack, group_by_main_stack
 from pytest_multihost.model.user_code import inside_the_test, is_library, short_path
 from pytest_multihost.report.html.markup import Content, Markup, element
 from pytest_multihost.report.html.story import Story
 from pytest_multihost.report.html.timeline import role
-from pytest_multihost.report.text.tree import Node, merge_stacks
+from pytest_multihost.report.stack_tree import Node, merge_stacks
 
 _MAX_CLASSES = 16
 _MAX_THREADS = 24

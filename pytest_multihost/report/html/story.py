@@ -16,8 +16,8 @@ from pytest_multihost.model.verdict import RankError
 from pytest_multihost.outcome.judge import Finding, RankFinding
 from pytest_multihost.report.html.clean import Log
 from pytest_multihost.report.html.timeline import role
+from pytest_multihost.report.stack_tree import merge_stacks, walk
 from pytest_multihost.report.text.page import doing, last_look
-from pytest_multihost.report.text.tree import merge_stacks, walk
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: cached_property needs a dictionary

@@ -10,7 +10,7 @@ from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.model.replay import token
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.user_code import SourceContext
-from pytest_multihost.outcome.fault_firings import fault_lines, fault_notes
+from pytest_multihost.outcome.faults.firings import fault_lines, fault_notes
 from pytest_multihost.outcome.judge import Finding, RankFinding, identity
 from pytest_multihost.report.text.page import clipped, facts_lines, world_lines
 

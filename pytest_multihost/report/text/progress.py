@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import PurePath
 
-from pytest_multihost.blame.awaited import Awaited
+from pytest_multihost.blame.running import BlockingRanks
 from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.model.stack import Frame
 from pytest_multihost.outcome.rank_facts import RankFacts
@@ -15,19 +15,21 @@ _MIN_WIDTH = 12
 _ERASE_RIGHT = "\x1b[K"
 
 
-def awaited_text(seconds: float, awaited: Awaited, *, for_s: float, where: Frame | None) -> str:
+def blocking_text(
+    seconds: float, blocking: BlockingRanks, *, for_s: float, where: Frame | None
+) -> str:
     """Say who is waited for: "14 s: waiting for rank 0: read(/data/x) at storage.py:17 for 12 s".
 
     Args:
         seconds: How long the world has been running.
-        awaited: For whom, and what it does.
+        blocking: For whom, and what it does.
         for_s: How long they have been waited for.
         where: The line in which the first one is, where that is known.
     """
     # Without its timeout: the line is short.
-    doing = f": {awaited.activity.call}" if awaited.activity is not None else ""
+    doing = f": {blocking.activity.call}" if blocking.activity is not None else ""
     place = f" at {PurePath(where.file).name}:{where.line}" if where is not None else ""
-    who = rank_set(awaited.ranks)
+    who = rank_set(blocking.ranks)
     return f"{seconds:.0f} s: waiting for {who}{doing}{place} for {for_s:.0f} s"
 
 

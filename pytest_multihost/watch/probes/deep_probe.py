@@ -17,8 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_multihost.blame.native_operations import operation_of
-from pytest_multihost.blame.socket_waits import waits_at_sockets
+from pytest_multihost.blame.inferred.native_frames import operation_of
+from pytest_multihost.blame.inferred.sockets import waits_at_sockets
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.process import KernelSnapshot
 from pytest_multihost.model.snapshot import RankSnapshot, WorldSnapshot

@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_multihost.blame.merge_dumps import parse_faulthandler
 from pytest_multihost.launch.interface import DumpKind, RunningWorld
 from pytest_multihost.model.stack import Dump
+from pytest_multihost.watch.probes.faulthandler_dump import parse_faulthandler
 
 BUDGET_S = 2.0
 """How long to wait for the answers. Four idle ranks take 3 ms; a busy machine takes longer."""

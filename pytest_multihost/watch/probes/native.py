@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from pytest_multihost.blame.native_operations import plain
+from pytest_multihost.blame.inferred.native_frames import plain
 from pytest_multihost.model.stack import NativeThread
 from pytest_multihost.watch.probes.pyspy import py_spy
 

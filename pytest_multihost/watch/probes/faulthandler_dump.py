@@ -1,10 +1,9 @@
-"""Read dumps, and put ranks with equal stacks together."""
+"""Read what faulthandler writes."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 from pytest_multihost.model.stack import Dump, Frame, ThreadStack
 
@@ -72,24 +71,3 @@ def _frame(found: re.Match[str]) -> Frame:
 def _unescaped(name: str) -> str:
     """Undo how faulthandler writes what is not ASCII; it may not allocate memory."""
     return _ESCAPE.sub(lambda found: chr(int(found[1][1:], 16)), name)
-
-
-@dataclass(frozen=True, slots=True)
-class StackGroup:
-    """Ranks whose main threads have the same stack. Frames are innermost first."""
-
-    ranks: tuple[int, ...]
-    frames: tuple[Frame, ...]
-
-
-def group_by_main_stack(dumps: Iterable[Dump]) -> tuple[StackGroup, ...]:
-    """Return groups of ranks with equal main-thread stacks, the smallest group first.
-
-    The odd one out is what the reader looks for. A rank that gave no answer has no frames.
-    """
-    groups: dict[tuple[Frame, ...], list[int]] = {}
-    for dump in dumps:
-        frames = dump.main.frames if dump.main else ()
-        groups.setdefault(frames, []).append(dump.rank)
-    found = [StackGroup(tuple(sorted(ranks)), frames) for frames, ranks in groups.items()]
-    return tuple(sorted(found, key=lambda group: (len(group.ranks), group.ranks)))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from pytest_multihost.blame.wait_graph import (
     Graph,
-    Standing,
+    RankState,
     Wait,
     family,
     find_waits,
@@ -82,25 +82,23 @@ _BY_STATE: Mapping[str, Kind] = {
 }
 
 
-def find_causes(standings: Sequence[Standing]) -> tuple[Cause, ...]:
+def find_causes(states: Sequence[RankState]) -> tuple[Cause, ...]:
     """Return every cause that can be told, the diagnosis first.
 
     Work that a rank has launched and does not wait for makes it wait for nobody; but where nobody
     is seen to wait at all, somebody may be asking it again and again whether it is done, or trying
     again and again what fails at once.
     """
-    waits = find_waits(standings)
-    causes = _causes(standings, waits)
+    waits = find_waits(states)
+    causes = _causes(states, waits)
     if any(cause.waiting for cause in causes):
         return causes
-    return (
-        _causes(standings, (*waits, *launched_work(standings), *retried_work(standings))) or causes
-    )
+    return _causes(states, (*waits, *launched_work(states), *retried_work(states))) or causes
 
 
-def _causes(standings: Sequence[Standing], waits: Sequence[Wait]) -> tuple[Cause, ...]:
-    graph = graph_of(waits, [each.rank for each in standings])
-    by_rank = {each.rank: each for each in standings}
+def _causes(states: Sequence[RankState], waits: Sequence[Wait]) -> tuple[Cause, ...]:
+    graph = graph_of(waits, [each.rank for each in states])
+    by_rank = {each.rank: each for each in states}
     found = [_cause(sink, graph, waits, by_rank) for sink in graph.sinks()]
     causes = _merged([cause for cause in found if cause is not None])
     if any(cause.kind not in ("stuck", "unknown") for cause in causes):
@@ -118,22 +116,22 @@ def _cause(
     sink: frozenset[int],
     graph: Graph,
     waits: Sequence[Wait],
-    standings: Mapping[int, Standing],
+    states: Mapping[int, RankState],
 ) -> Cause | None:
     waiters = graph.waiters(sink)
     if len(sink) > 1:
-        return _cause_of_circle(sink, graph, waits, standings)
+        return _cause_of_circle(sink, graph, waits, states)
     (rank,) = sink
-    standing = standings[rank]
-    kind = _kind_of_rank(standing, waiters, waits)
+    state = states[rank]
+    kind = _kind_of_rank(state, waiters, waits)
     if kind is None:
         return None
     into = [wait for wait in waits if rank in wait.missing]
     if kind == "transport":
-        return _transport(standing, waiters, waits, standings)
+        return _transport(state, waiters, waits, states)
     if kind == "unknown":
         return Cause(kind="unknown", confidence="unknown", waits=tuple(waits))
-    left = [wait for wait in into if wait.operation and left_alone(wait.operation, standing)]
+    left = [wait for wait in into if wait.operation and left_alone(wait.operation, state)]
     return Cause(
         kind=kind,
         confidence=_confidence(kind, into),
@@ -141,26 +139,24 @@ def _cause(
         waiting=tuple(sorted(waiters)),
         operation=_first_operation(left or into),
         waits=tuple(waits),
-        at_s=standing.since_s if standing.since_s is not None else _since_s(into),
+        at_s=state.since_s if state.since_s is not None else _since_s(into),
     )
 
 
-def _kind_of_rank(
-    standing: Standing, waiters: frozenset[int], waits: Sequence[Wait]
-) -> Kind | None:
+def _kind_of_rank(state: RankState, waiters: frozenset[int], waits: Sequence[Wait]) -> Kind | None:
     """Return what a rank that waits for nobody has done to the others, if anything."""
-    if standing.state in ("died", "stopped", "gil_held"):
-        return _BY_STATE[standing.state]
-    if standing.state != "alive":
-        return _BY_STATE[standing.state] if waiters else None
-    own = [wait for wait in waits if wait.rank == standing.rank and wait.operation is not None]
+    if state.condition in ("died", "stopped", "gil_held"):
+        return _BY_STATE[state.condition]
+    if state.condition != "alive":
+        return _BY_STATE[state.condition] if waiters else None
+    own = [wait for wait in waits if wait.rank == state.rank and wait.operation is not None]
     if any(wait.operation is not None and wait.operation.kind != "wait" for wait in own):
         return "transport"
     if own and not waiters and len(own) < len(waits):
         return "unknown"  # everybody waits for something that one of them should provide
     if waiters:
-        return "livelock" if standing.is_restless and not own else "straggler"
-    if standing.label is None and not own:
+        return "livelock" if state.is_restless and not own else "straggler"
+    if state.label is None and not own:
         return None  # nothing was seen of it
     return "stuck"
 
@@ -172,17 +168,17 @@ def _confidence(kind: Kind, into: Sequence[Wait]) -> Confidence:
 
 
 def _transport(
-    standing: Standing,
+    state: RankState,
     waiters: frozenset[int],
     waits: Sequence[Wait],
-    standings: Mapping[int, Standing],
+    states: Mapping[int, RankState],
 ) -> Cause:
     """All who belong to the operation have entered it, and nothing moves.
 
     Where one of them has left it again by an exception of its own, it is to blame, whatever it has
     done since.
     """
-    own = [wait for wait in waits if wait.rank == standing.rank and wait.operation is not None]
+    own = [wait for wait in waits if wait.rank == state.rank and wait.operation is not None]
     operation = _first_operation(own)
     fellows = {
         wait.rank
@@ -194,7 +190,7 @@ def _transport(
     }
     errors = {
         rank: left.error
-        for rank, each in standings.items()
+        for rank, each in states.items()
         if operation is not None and (left := left_alone(operation, each)) is not None
     }
     return Cause(
@@ -202,7 +198,7 @@ def _transport(
         confidence="likely",
         culprits=tuple(sorted(errors)),
         error=next(iter(errors.values()), ""),
-        waiting=tuple(sorted((waiters | fellows | {standing.rank}) - set(errors))),
+        waiting=tuple(sorted((waiters | fellows | {state.rank}) - set(errors))),
         operation=operation,
         waits=tuple(waits),
         at_s=_since_s(own),
@@ -210,16 +206,16 @@ def _transport(
 
 
 def _cause_of_circle(
-    ranks: frozenset[int], graph: Graph, waits: Sequence[Wait], standings: Mapping[int, Standing]
+    ranks: frozenset[int], graph: Graph, waits: Sequence[Wait], states: Mapping[int, RankState]
 ) -> Cause:
     inside = [wait for wait in waits if wait.rank in ranks and wait.missing & ranks]
     waiters = graph.waiters(ranks)
-    clash = next((wait for wait in inside if wait.clashes), None)
-    stopped = sorted(rank for rank in ranks if standings[rank].state in ("stopped", "gil_held"))
+    clash = next((wait for wait in inside if wait.is_mismatch), None)
+    stopped = sorted(rank for rank in ranks if states[rank].condition in ("stopped", "gil_held"))
     if stopped:
-        return _cause_of_held(stopped, ranks, waiters, waits, standings)
+        return _cause_of_held(stopped, ranks, waiters, waits, states)
     if clash is not None and clash.operation is not None:
-        culprits = _minority(clash.operation, ranks, standings)
+        culprits = _minority(clash.operation, ranks, states)
         return Cause(
             kind="mismatch",
             confidence="certain" if clash.is_sure else "likely",
@@ -245,13 +241,13 @@ def _cause_of_held(
     ranks: frozenset[int],
     waiters: frozenset[int],
     waits: Sequence[Wait],
-    standings: Mapping[int, Standing],
+    states: Mapping[int, RankState],
 ) -> Cause:
     """A rank that is held may itself be in an operation: the circle is not of its making."""
-    first = standings[held[0]]
+    first = states[held[0]]
     into = [wait for wait in waits if wait.missing & set(held) and wait.rank not in held]
     return Cause(
-        kind=_BY_STATE[first.state],
+        kind=_BY_STATE[first.condition],
         confidence="certain",
         culprits=tuple(held),
         waiting=tuple(sorted((ranks | waiters) - set(held))),
@@ -262,12 +258,12 @@ def _cause_of_held(
 
 
 def _minority(
-    operation: Operation, ranks: frozenset[int], standings: Mapping[int, Standing]
+    operation: Operation, ranks: frozenset[int], states: Mapping[int, RankState]
 ) -> tuple[int, ...]:
     """Return the ranks that are in something else than most at this place; nobody on a tie."""
     sorts: dict[tuple[object, ...], list[int]] = {}
     for rank in sorted(ranks):
-        for each in standings[rank].known:
+        for each in states[rank].known:
             if each.group_key == operation.group_key and each.sequence == operation.sequence:
                 sorts.setdefault(_sort_of(each), []).append(rank)
                 break

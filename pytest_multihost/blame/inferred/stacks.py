@@ -1,23 +1,48 @@
-"""Who takes part in a collective that only native frames have told of: a jitted function's.
+"""What the stacks of ranks, dumped at the end, add to what was seen of them from outside.
 
-The frames do not tell. But a rank notes on which processes the programs run that it starts from
-Python, and from which line of the user's: the first call of each goes that way (jax 0.10.2, where
-later ones stay in C++, and those of functions with side effects never do).
+Native frames do not say who takes part in a jitted function's collective. But a rank notes on which
+processes the programs run that it starts from Python, and from which line of the user's: the first
+call of each goes that way (jax 0.10.2, where later ones stay in C++, and those of functions with
+side effects never do). The stack says which of these lines the rank is in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from pytest_multihost.blame.native_operations import OF_PROGRAMS
+from pytest_multihost.blame.inferred.native_frames import OF_PROGRAMS
 from pytest_multihost.model.operation import PROGRAM_SCOPE, Operation, program_scope
-from pytest_multihost.model.snapshot import RankSnapshot
-from pytest_multihost.model.stack import Frame
+from pytest_multihost.model.snapshot import RankSnapshot, WorldSnapshot
+from pytest_multihost.model.stack import Dump, Frame
 from pytest_multihost.model.user_code import innermost_user_frame
 
 _STARTS = ("jax/_src/interpreters/pxla.py", "__call__")
 """File and function in which jax starts a program from Python."""
+
+
+def with_stacks(
+    snapshots: Sequence[WorldSnapshot], dumps: Sequence[Dump]
+) -> tuple[WorldSnapshot, ...]:
+    """Return the snapshots with who takes part in jitted collectives, and who is in native code.
+
+    Args:
+        snapshots: Of the world.
+        dumps: Stacks of its ranks at the end.
+    """
+    by_rank = {each.rank: each for each in dumps}
+    return tuple(
+        replace(snapshot, ranks=tuple(_with_stack(each, by_rank) for each in snapshot.ranks))
+        for snapshot in snapshots
+    )
+
+
+def _with_stack(seen: RankSnapshot, dumps: Mapping[int, Dump]) -> RankSnapshot:
+    dump = dumps.get(seen.rank)
+    frames = dump.main.frames if dump is not None and dump.main is not None else ()
+    # A main thread that computes holds the interpreter in Python as well, from line to line.
+    is_native = seen.label != "RUNNING" or (dump is not None and dump.is_deaf)
+    return with_members(replace(seen, holds_gil=seen.holds_gil and is_native), frames)
 
 
 def with_members(seen: RankSnapshot, frames: Sequence[Frame]) -> RankSnapshot:

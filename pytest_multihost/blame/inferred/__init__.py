@@ -1,0 +1,1 @@
+"""What ranks wait in where no recorder tells: inferred from native frames, sockets and stacks."""

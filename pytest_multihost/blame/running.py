@@ -1,0 +1,87 @@
+"""What slot pages alone say of a world that is still running."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_multihost.blame.rank_states import states_from_slots
+from pytest_multihost.blame.wait_graph import find_waits, graph_of
+from pytest_multihost.model.operation import Operations
+from pytest_multihost.model.snapshot import Activity
+from pytest_multihost.proof.snapshot import Snapshot
+from pytest_multihost.proof.thread_owners import has_gloo_timeout
+
+
+def waiting_ranks(operations: Sequence[Operations]) -> frozenset[int]:
+    """Return the ranks with a thread that waits for the end of an operation."""
+    return frozenset(each.rank for each in states_from_slots(operations) if each.pending)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockingRanks:
+    """The ranks that others wait for, and that themselves wait for nobody.
+
+    Shown while the world runs. It is no judgement: they may be about to go on.
+
+    Attributes:
+        ranks: Which, in order.
+        activity: What the main thread of the first one does, where that is known.
+        pid: The process of the first one.
+    """
+
+    ranks: tuple[int, ...]
+    activity: Activity | None = None
+    pid: int | None = None
+
+
+def find_blocking_ranks(
+    operations: Sequence[Operations],
+    activities: Mapping[int, Activity | None],
+    pids: Mapping[int, int],
+) -> BlockingRanks | None:
+    """Return for whom the world waits; None where nobody waits, or all wait for one another.
+
+    Args:
+        operations: What each rank is in.
+        activities: What each main thread does.
+        pids: The process of each rank.
+    """
+    ranks = [each.rank for each in operations]
+    graph = graph_of(find_waits(states_from_slots(operations)), ranks)
+    free = [sink for sink in graph.sinks() if len(sink) == 1 and graph.waiters(sink)]
+    if not free:
+        return None
+    found = tuple(sorted(frozenset[int]().union(*free)))
+    return BlockingRanks(found, activities.get(found[0]), pids.get(found[0]))
+
+
+def mismatched_ranks(operations: Sequence[Operations]) -> frozenset[int]:
+    """Return the ranks that are in operations which can never match those of others among them."""
+    waits = [each for each in find_waits(states_from_slots(operations)) if each.is_mismatch]
+    ranks = frozenset(wait.rank for wait in waits)
+    return ranks if any(wait.missing & ranks for wait in waits) else frozenset()
+
+
+def has_timeout_before(ranks: Collection[int], snapshot: Snapshot, *, deadline_s: float) -> bool:
+    """Return whether a timeout ends the wait of one of `ranks` before the deadline.
+
+    Its test may expect that timeout, so a mismatch that ends by one is no hang yet.
+
+    Args:
+        ranks: Those whose operations do not match.
+        snapshot: A deep snapshot of the world.
+        deadline_s: When the world is ended in any case.
+    """
+    noted = any(
+        operation.gives_up_s <= deadline_s
+        for each in snapshot.operations
+        if each.rank in ranks
+        for operation in each.open
+    )
+    return noted or any(
+        has_gloo_timeout(thread) and thread.ends_by(deadline_s)
+        for rank, process in snapshot.kernel.ranks.items()
+        if rank in ranks
+        for thread in process.threads
+    )
