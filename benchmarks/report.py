@@ -28,7 +28,7 @@ from pytest_multihost.model.user_code import SourceContext
 from pytest_multihost.outcome.judge import Symptoms
 from pytest_multihost.report.artifacts import write_attempt, write_facts
 from pytest_multihost.report.facts_file import facts_of
-from pytest_multihost.report.html.story import Story
+from pytest_multihost.report.html.page_model import PageModel
 from pytest_multihost.report.html.write import write_index, write_page
 from pytest_multihost.report.verdict_record import Attempt, verdict
 from pytest_multihost.testing import make_dump, make_spec
@@ -129,7 +129,7 @@ def write_folder(directory: Path, result: WorldResult) -> Path:
     attempt.mkdir(parents=True)
     context = SourceContext(ROOT, _source_of)
     judged = judge_world(result, Symptoms(), context)
-    about = Attempt(directory.name, attempt.name, None, {"python": "3.11.7", "torch": "2.13.0"})
+    about = _about(attempt)
     told = verdict(judged.result, judged.finding, judged.diagnosis, about).to_json()
     write_facts(attempt, facts_of(result, Symptoms(), about, root=ROOT))
     write_attempt(attempt, told, result.history, origin_s=result.started_s)
@@ -140,20 +140,24 @@ def write_folder(directory: Path, result: WorldResult) -> Path:
     return attempt
 
 
+def _about(attempt: Path) -> Attempt:
+    versions = {"python": "3.11.7", "torch": "2.13.0"}
+    return Attempt(attempt.parent.name, attempt.name, None, versions)
+
+
 def _source_of(file: str, line: int) -> str:
     return SOURCES.get(line, "") if file.startswith(ROOT) else ""
 
 
-def story_of(attempt: Path, result: WorldResult) -> Story:
+def page_model_of(attempt: Path, result: WorldResult) -> PageModel:
     """Return what the page of a folder is made from."""
     context = SourceContext(ROOT, _source_of)
     judged = judge_world(result, Symptoms(), context)
-    told = json.loads((attempt / "verdict.json").read_text(encoding="utf-8"))
-    return Story(
+    return PageModel(
         result=judged.result,
         finding=judged.finding,
         diagnosis=judged.diagnosis,
-        verdict=told,
+        verdict=verdict(judged.result, judged.finding, judged.diagnosis, _about(attempt)),
         context=context,
     )
 
@@ -197,11 +201,11 @@ def main(size: int = 64, operations: int = 10_000) -> None:
     with tempfile.TemporaryDirectory() as folder:
         result = world(size, operations)
         attempt = write_folder(Path(folder, "run"), result)
-        story = story_of(attempt, result)
+        model = page_model_of(attempt, result)
         times = []
         for _ in range(RUNS):
             begin = time.process_time()
-            page = write_page(attempt, story)
+            page = write_page(attempt, model)
             times.append(time.process_time() - begin)
         begin = time.process_time()
         write_index(attempt.parent)

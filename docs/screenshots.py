@@ -78,7 +78,7 @@ def big(folder: Path) -> Path:
     scenes = runpy.run_path(str(BENCHMARK))
     result = scenes["world"](64, 10_000, late=37)
     attempt = scenes["write_folder"](folder, result)
-    return write_page(attempt, scenes["story_of"](attempt, result))
+    return write_page(attempt, scenes["page_model_of"](attempt, result))
 
 
 def take(

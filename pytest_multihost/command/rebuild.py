@@ -9,9 +9,10 @@ from typing import Any
 from pytest_multihost.model.errors import MultihostError
 from pytest_multihost.model.user_code import SourceContext, SourceOf
 from pytest_multihost.report.facts_file import judge_again
-from pytest_multihost.report.html.story import Story
+from pytest_multihost.report.html.page_model import PageModel
 from pytest_multihost.report.html.write import NAME, write_index, write_page
 from pytest_multihost.report.trace import trace_of, write_trace
+from pytest_multihost.report.verdict_record import verdict
 
 _REMEDY = "Name the artifacts directory, by default .pytest_multihost, or a folder in it."
 
@@ -56,14 +57,14 @@ def _again(directory: Path, source_of: SourceOf) -> Path:
     judged = again.judged
     context = SourceContext(again.context.root, _as_written(again.written, again.context))
     write_trace(directory, trace_of(judged.result, judged.diagnosis, root=context.root))
-    story = Story(
+    page = PageModel(
         result=judged.result,
         finding=judged.finding,
         diagnosis=judged.diagnosis,
-        verdict=again.written,
+        verdict=verdict(judged.result, judged.finding, judged.diagnosis, again.attempt),
         context=context,
     )
-    return write_page(directory, story)
+    return write_page(directory, page)
 
 
 def _as_written(written: Mapping[str, Any], context: SourceContext) -> SourceOf:

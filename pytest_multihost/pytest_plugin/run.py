@@ -299,7 +299,8 @@ class Run:
             worker=os.environ.get("PYTEST_XDIST_WORKER"),
             environment=environment(),
         )
-        data = verdict(result, finding, diagnosis, where).to_json()
+        record = verdict(result, finding, diagnosis, where)
+        data = record.to_json()
         if plan.expected is not None:
             data["expected"] = finding.status == "passed"
         context = SourceContext(str(self.config.rootpath), source_line)
@@ -309,7 +310,7 @@ class Run:
             write_attempt(directory, data, result.history, origin_s=result.started_s)
             folder.append_verdict(data)
             told = report_on(
-                result, finding, diagnosis, verdict=data, context=context, directory=directory
+                result, finding, diagnosis, verdict=record, context=context, directory=directory
             )
             self.tally.unwritten += told
         except OSError as error:  # reports need no artifacts

@@ -111,7 +111,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             result = clashing(result)
         attempt = scenes.write_folder(run, result)
         (attempt / "rank-0.log").write_text(HOSTILE if name == "hostile" else "step 1\n")
-        found[name] = write_page(attempt, scenes.story_of(attempt, result))
+        found[name] = write_page(attempt, scenes.page_model_of(attempt, result))
         found[f"{name} run"] = write_index(run)
     return found
 

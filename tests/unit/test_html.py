@@ -15,7 +15,8 @@ from typing import Any, get_args
 import pytest
 
 from pytest_multihost.blame.judge_world import judge_world
-from pytest_multihost.model.diagnosis import DetectedBy, Kind
+from pytest_multihost.model.diagnosis import DetectedBy as DetectedByName
+from pytest_multihost.model.diagnosis import Kind
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.operation import Operation, Operations
@@ -26,14 +27,12 @@ from pytest_multihost.model.user_code import SourceContext
 from pytest_multihost.model.verdict import Outcome
 from pytest_multihost.outcome.symptoms import Symptoms
 from pytest_multihost.report.html import timeline as timelines
-from pytest_multihost.report.html.axis import Stretch, stretches
-from pytest_multihost.report.html.clean import Log, as_shown
-from pytest_multihost.report.html.index import run_page
-from pytest_multihost.report.html.markup import data_block, element, plain
-from pytest_multihost.report.html.page import Assets, attempt_page
-from pytest_multihost.report.html.story import Story, rows
-from pytest_multihost.report.html.words import GROUNDS, MEANINGS, NEXT, OUTCOMES
-from pytest_multihost.report.html.write import write_index, write_page
+from pytest_multihost.report.html.explanations import DETECTED_BY, MEANINGS, NEXT_STEPS, OUTCOMES
+from pytest_multihost.report.html.page_model import LogExcerpt, PageModel, rank_groups
+from pytest_multihost.report.html.pages import attempt_page, run_page
+from pytest_multihost.report.html.render import Assets, display_text, script_json
+from pytest_multihost.report.html.timeline import AxisSpan, axis
+from pytest_multihost.report.html.write import as_shown, write_index, write_page
 from pytest_multihost.report.verdict_record import Attempt, verdict
 from pytest_multihost.testing import make_dump, make_spec, raised, report
 
@@ -130,20 +129,19 @@ def world(word: str = "word", *, error: Mapping[str, Any] | None = None) -> Worl
     )
 
 
-def story(result: WorldResult, word: str = "word", **changes: Any) -> Story:  # noqa: ANN401
+def story(result: WorldResult, word: str = "word", **changes: Any) -> PageModel:  # noqa: ANN401
     """Return what the page of a world is made from."""
     context = SourceContext(ROOT, lambda file, line: f"{word} # {line}" if file else "")
     judged = judge_world(result, Symptoms(), context)
     attempt = Attempt("run", "folder", word, {"python": word, "jax": None})
-    data = verdict(judged.result, judged.finding, judged.diagnosis, attempt).to_json()
-    plain_story = Story(
+    plain_page = PageModel(
         result=judged.result,
         finding=judged.finding,
         diagnosis=judged.diagnosis,
-        verdict=json.loads(json.dumps(data)),
+        verdict=verdict(judged.result, judged.finding, judged.diagnosis, attempt),
         context=context,
     )
-    return replace(plain_story, **changes)
+    return replace(plain_page, **changes)
 
 
 def shown(result: WorldResult, word: str = "word", **changes: Any) -> str:  # noqa: ANN401
@@ -198,7 +196,7 @@ def test_the_summary_is_the_first_heading() -> None:
 
 def test_the_culprit_comes_first_then_who_waits() -> None:
     """Ranks that did the same stand together."""
-    found = [(row.ranks, row.role, row.state) for row in rows(story(world()))]
+    found = [(row.ranks, row.role, row.state) for row in rank_groups(story(world()))]
     assert found == [((1,), "culprit", "sleeping"), ((0, 2), "waiting", "waiting")]
 
 
@@ -212,7 +210,7 @@ def test_the_culprits_come_first_also_where_they_are_many() -> None:
     dumps = (*result.dumps[:2], replace(result.dumps[1], rank=2))
     look = replace(look, ranks=ranks)
     told = story(replace(result, snapshots=(look,), operations=pages, dumps=dumps))
-    found = [(row.ranks, row.role) for row in rows(told)]
+    found = [(row.ranks, row.role) for row in rank_groups(told)]
     assert found == [((1, 2), "culprit"), ((0,), "waiting")]
 
 
@@ -222,8 +220,8 @@ def test_a_failure_without_a_diagnosis_marks_the_rank_that_failed() -> None:
     ended = tuple(history(raised("ValueError: no step 5")))
     told = story(replace(alone, history=ended, ending="settled"))
     assert told.diagnosis is None
-    assert rows(told)[0].ranks == (2,)
-    assert rows(told)[0].role == "culprit"
+    assert rank_groups(told)[0].ranks == (2,)
+    assert rank_groups(told)[0].role == "culprit"
 
 
 def test_an_exception_is_shown_whole_and_equal_ones_once() -> None:
@@ -260,22 +258,19 @@ def test_threads_with_equal_stacks_stand_once() -> None:
 
 def test_the_line_that_runs_it_again_can_be_pasted_into_a_shell() -> None:
     """Whatever the test's id holds."""
-    page = shown(world("it's; rm -rf *"))
-    assert (
-        "pytest &#x27;test_it.py::test[it&#x27;&quot;&#x27;&quot;&#x27;s; rm -rf *]&#x27;" in page
-    )
-    assert "--multihost-replay" in page
+    page = Elements(shown(world("it's; rm -rf *"))).words
+    assert """pytest 'test_it.py::test[it'"'"'s; rm -rf *]' --multihost-replay""" in page
 
 
 def test_the_source_around_the_culprit_marks_its_line() -> None:
     """One line of them."""
-    page = shown(world(), excerpt=[(16, "def read():"), (17, "    time.sleep(600)")])
+    page = shown(world(), source_lines=[(16, "def read():"), (17, "    time.sleep(600)")])
     assert re.findall(r'<span class="here"><i>(\d+)</i>', page) == ["17"]
 
 
 @pytest.mark.parametrize(
     ("words", "keys"),
-    [(MEANINGS, Kind), (NEXT, Kind), (GROUNDS, DetectedBy), (OUTCOMES, Outcome)],
+    [(MEANINGS, Kind), (NEXT_STEPS, Kind), (DETECTED_BY, DetectedByName), (OUTCOMES, Outcome)],
 )
 def test_there_are_words_for_everything_that_can_be_found(words, keys) -> None:
     """A page never fails for want of a word."""
@@ -302,9 +297,11 @@ def test_no_word_of_a_test_becomes_an_element(word: str) -> None:
 
     def page(word: str) -> Elements:
         error = raised(f"ValueError: {word}", file=f"{word}.py", line=3)
-        logs = tuple(Log(rank, f"rank-{rank}.log", f"{word} {rank}") for rank in range(3))
+        logs = tuple(LogExcerpt(rank, f"rank-{rank}.log", f"{word} {rank}") for rank in range(3))
         told = world(word, error=error)
-        return Elements(shown(told, word, logs=logs, excerpt=[(17, word)], files=[f"{word}.log"]))
+        return Elements(
+            shown(told, word, logs=logs, source_lines=[(17, word)], files=[f"{word}.log"])
+        )
 
     assert page(word).elements == page("harmless").elements
 
@@ -312,7 +309,7 @@ def test_no_word_of_a_test_becomes_an_element(word: str) -> None:
 @pytest.mark.parametrize("word", HOSTILE)
 def test_no_word_of_a_test_ends_the_data(word: str) -> None:
     """The script reads what was meant."""
-    page = data_block("data", [word]).text
+    page = f'<script type="application/json" id="data">{script_json([word])}</script>'
     assert page.count("<") == 2
     assert json.loads(Elements(page).scripts["application/json"]) == [word]
 
@@ -320,19 +317,19 @@ def test_no_word_of_a_test_ends_the_data(word: str) -> None:
 def test_escape_sequences_are_gone_and_control_characters_are_seen() -> None:
     """No terminal reads the page, and no letter changes the order of the others."""
     assert (
-        plain("\x1b[1;32mgreen\x1b[0m \x1b]8;;http://x\x1b\\link\x1b]8;;\x07 \x1bM.")
+        display_text("\x1b[1;32mgreen\x1b[0m \x1b]8;;http://x\x1b\\link\x1b]8;;\x07 \x1bM.")
         == "green link ."
     )
-    assert plain("bell\x07 turn\u202e") == "bell\u2407 turn\\u202e"
-    assert plain("tab\tline\nend") == "tab\tline\nend"
+    assert display_text("bell\x07 turn\u202e") == "bell\u2407 turn\\u202e"
+    assert display_text("tab\tline\nend") == "tab\tline\nend"
 
 
 def test_what_is_escaped_once_is_not_escaped_again() -> None:
-    """Elements in elements."""
-    assert (
-        element("p", element("b", "a & b", title='"')).text
-        == '<p><b title="&quot;">a &amp; b</b></p>'
-    )
+    """Text passes through macros and blocks on its way."""
+    page = shown(world('a & "b"'))
+    assert "a &amp; &#34;b&#34;" in page
+    assert "&amp;amp;" not in page
+    assert "&amp;#34;" not in page
 
 
 def test_a_page_loads_nothing_and_runs_its_own_script_alone() -> None:
@@ -387,7 +384,7 @@ def test_a_log_that_is_no_text_is_shown(tmp_path: Path) -> None:
 # The source around the culprit
 
 
-def folder(path: Path, told: Story) -> Story:
+def folder(path: Path, told: PageModel) -> PageModel:
     """Make a file of the culprit's, and return the story of a world that lives beside it."""
     source = (
         "import time\n\n\ndef other():\n    pass\n\n\ndef read():\n    time.sleep(600)\n\n\nx = 1\n"
@@ -454,16 +451,16 @@ def test_of_too_many_operations_the_last_are_drawn(monkeypatch: pytest.MonkeyPat
     assert "2 earlier operations are not drawn" in page
 
 
-def covers(found: tuple[Stretch, ...], end_s: float) -> bool:
+def covers(found: list[AxisSpan], end: float) -> bool:
     """Whether stretches cover all of the time and all of the width, in order."""
-    ends = [(0.0, 0.0), *((each.end_s, each.right) for each in found)]
-    begins = [*((each.begin_s, each.left) for each in found), (end_s, 1.0)]
+    ends = [(0.0, 0.0), *((each.end, each.right) for each in found)]
+    begins = [*((each.begin, each.left) for each in found), (end, 1.0)]
     return all(one == pytest.approx(other) for one, other in zip(ends, begins, strict=True))
 
 
 def test_a_long_silence_is_short_on_the_axis() -> None:
     """A second of work before a minute of silence has most of the width."""
-    found = stretches([each / 10 for each in range(11)], end_s=60.0)
+    found = axis([each / 10 for each in range(11)], end=60.0)
     assert [each.is_silence for each in found] == [False, True]
     assert found[0].right > 0.5
     assert covers(found, 60.0)
@@ -472,7 +469,7 @@ def test_a_long_silence_is_short_on_the_axis() -> None:
 @pytest.mark.parametrize("moments", [[], [0.5, 1.0, 1.5], [0.1 * each for each in range(12)]])
 def test_where_things_happen_all_along_the_axis_is_to_scale(moments: list[float]) -> None:
     """Nothing is shortened that can be read as it is; nothing at all where nothing happened."""
-    found = stretches(moments, end_s=2.0)
+    found = axis(moments, end=2.0)
     assert [each.is_silence for each in found] == [False]
     assert covers(found, 2.0)
 
@@ -480,14 +477,14 @@ def test_where_things_happen_all_along_the_axis_is_to_scale(moments: list[float]
 def test_silences_between_are_shortened_too() -> None:
     """Start-up, a slow step, the hang."""
     moments = [*(10 + each / 10 for each in range(10)), *(30 + each / 10 for each in range(10))]
-    found = stretches(moments, end_s=90.0)
+    found = axis(moments, end=90.0)
     assert sum(each.is_silence for each in found) == 3
     assert covers(found, 90.0)
 
 
 def test_a_world_of_no_length_has_an_axis() -> None:
     """It ended as it began."""
-    assert stretches([], end_s=0.0) == ()
+    assert axis([], end=0.0) == []
 
 
 # The page of a run

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pytest_multihost.model.diagnosis import Diagnosis
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.user_code import SourceContext
+from pytest_multihost.model.verdict import Verdict
 from pytest_multihost.outcome.judge import Finding
 from pytest_multihost.pytest_plugin.results.tally import Tally
-from pytest_multihost.report.html.story import Story
+from pytest_multihost.report.html.page_model import PageModel
 from pytest_multihost.report.html.write import NAME, write_index, write_page
 from pytest_multihost.report.trace import trace_of, write_trace
 
@@ -23,21 +23,21 @@ def report_on(
     finding: Finding,
     diagnosis: Diagnosis | None,
     *,
-    verdict: Mapping[str, Any],
+    verdict: Verdict,
     context: SourceContext,
     directory: Path,
 ) -> list[str]:
     """Write page and trace of a world that did not go well; return what went wrong with that."""
     if finding.outcome in ("passed", "skipped"):
         return []
-    story = Story(
+    page = PageModel(
         result=result, finding=finding, diagnosis=diagnosis, verdict=verdict, context=context
     )
     writers: Mapping[str, Callable[[], object]] = {
         "trace.json": lambda: write_trace(
             directory, trace_of(result, diagnosis, root=context.root)
         ),
-        NAME: lambda: write_page(directory, story),  # last: it lists the others
+        NAME: lambda: write_page(directory, page),  # last: it lists the others
     }
     return [
         f"{result.spec.nodeid}: {name}: {problem}"

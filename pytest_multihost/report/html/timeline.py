@@ -1,287 +1,333 @@
 """What is drawn on the lanes of a world's ranks, as data for the script that draws it.
 
 Times are whole microseconds from the world's start; what repeats stands in tables and is referred
-to by its place there, so that ten thousand operations are a few hundred kilobytes.
+to by its index there, so that ten thousand operations are a few hundred kilobytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import chain
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, pairwise
+from typing import NamedTuple
 
-from pytest_multihost.model.diagnosis import Diagnosis
-from pytest_multihost.model.event import Event
-from pytest_multihost.model.operation import Operation
+from pytest_multihost.model.operation import Operation, OperationKind
 from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.model.result import WorldResult
+from pytest_multihost.model.stack import Frame
 from pytest_multihost.model.user_code import short_path
-from pytest_multihost.outcome.judge import Finding, RankFinding
+from pytest_multihost.outcome.judge import RankFinding
 from pytest_multihost.outcome.rank_facts import describe_exit
-from pytest_multihost.report.html.axis import stretches
-from pytest_multihost.report.html.markup import plain
+from pytest_multihost.report.html.page_model import PageModel, rank_groups
+from pytest_multihost.report.html.render import display_text
+
+Json = dict[str, object]
 
 MAX_OPERATIONS = 20_000
 """Operations that are drawn, of all ranks together; of more, the last ones of each rank."""
 
-_MAX_WORDS = 120
-"""Characters of what is said of a moment; the page has the rest elsewhere."""
+_MAX_TEXT = 120
+"""Characters of a text on a lane; the page has the rest elsewhere."""
 
 OPEN = -1
 """Stands for the length of an operation that has not ended, and the wait of one not waited for."""
 
 
-@dataclass(slots=True)
-class _Table:
-    """Values in the order in which they were first met."""
-
-    places: dict[Any, int] = field(default_factory=dict)
-
-    def place(self, value: Any) -> int:  # noqa: ANN401 - any hashable
-        """Return where a value stands."""
-        return self.places.setdefault(value, len(self.places))
-
-
-@dataclass(frozen=True, slots=True)
-class _Clock:
-    """Counts microseconds from the world's start."""
-
-    started_s: float
-
-    def us(self, at_s: float) -> int:
-        """Return a moment of the monotonic clock as microseconds."""
-        return round((at_s - self.started_s) * 1e6)
-
-
-def timeline(
-    result: WorldResult,
-    finding: Finding,
-    diagnosis: Diagnosis | None,
-    *,
-    root: str,
-    words: Mapping[int, tuple[str, str]],
-) -> dict[str, Any]:
-    """Return everything that the lanes show.
-
-    Args:
-        result: What was observed.
-        finding: What was found.
-        diagnosis: Why it hung or broke, where that is known.
-        root: pytest's rootdir.
-        words: The state of each rank, and what it does there.
-    """
-    clock = _Clock(result.started_s)
-    end_us = clock.us(result.detected_s or result.ended_s)
+def timeline_data(page: PageModel) -> Json:
+    """Return everything that the script draws, as JSON; `lanes.js` reads it."""
+    result = page.result
+    us = _clock(result.started_s)
+    end_us = us(result.detected_s or result.ended_s)
     by_rank = {rank: _operations(result, rank) for rank in range(result.spec.size)}
     kept = max(1, MAX_OPERATIONS // result.spec.size)
-    kinds, places, details = _Table(), _Table(), _Table()
+    tables = _Tables({}, {}, {})
     operations = [
-        list(chain.from_iterable(_numbers(by_rank[rank][-kept:], clock, (kinds, places, details))))
-        for rank in by_rank
+        [number for each in found[-kept:] for number in _numbers(each, us, tables)]
+        for found in by_rank.values()
     ]
-    marks = sorted(_marks(result, finding, clock))
-    faults = list(_faults(result, clock))
-    moments = chain(
-        _begins_and_ends(by_rank.values(), result.started_s),
-        (mark[0] / 1e6 for mark in marks),
-        (at / 1e6 for fault in faults for at in fault[1:3] if at != OPEN),
+    marks = sorted(_marks(page, us))
+    faults = list(_faults(result, us))
+    instants = chain(
+        _begins_and_ends(chain.from_iterable(by_rank.values()), us),
+        (mark.at_us for mark in marks),
+        (at_us for each in faults for at_us in (each.begin_us, each.end_us) if at_us != OPEN),
     )
     return {
         "end": end_us,
-        "axis": [
-            [round(s.begin_s * 1e6), round(s.end_s * 1e6), s.left, s.right, int(s.is_silence)]
-            for s in stretches(moments, end_s=end_us / 1e6)
-        ],
-        "go": _go(result, clock),
-        "progress": clock.us(result.progress_s) if result.progress_s else None,
-        "told": clock.us(result.detected_s) if result.detected_s else None,
-        "ranks": [_lane(each, diagnosis, end_us, clock, words) for each in finding.ranks],
-        "kinds": [_kind(each, result) for each in kinds.places],
-        "places": [_place(each, root) for each in places.places],
-        "details": [plain(each) for each in details.places],
+        "axis": axis(instants, end_us),
+        "go": _go(result, us),
+        "progress": us(result.progress_s) if result.progress_s else None,
+        "told": us(result.detected_s) if result.detected_s else None,
+        "ranks": list(_lanes(page, end_us, us)),
+        "kinds": [_kind(each, result) for each in tables.kinds],
+        "places": [_place(each, page.context.root) for each in tables.frames],
+        "details": [display_text(each) for each in tables.details],
         "operations": operations,
         "marks": marks,
         "faults": faults,
-        "waits": _waits(diagnosis),
-        "chosen": _chosen(diagnosis),
+        "waits": _waits(page),
+        "chosen": _chosen(page),
         "left_out": sum(max(0, len(each) - kept) for each in by_rank.values()),
     }
 
 
+_Clock = Callable[[float], int]
+"""Converts times of the monotonic clock to microseconds from the world's start."""
+
+
+def _clock(started_s: float) -> _Clock:
+    return lambda at_s: round((at_s - started_s) * 1e6)
+
+
 # Operations
+
+
+class _Kind(NamedTuple):
+    """What all operations at the same point of a program have in common."""
+
+    name: str
+    kind: OperationKind
+    group: tuple[int, ...]
+    ordinal: int
+    scope: str
+    peer: int | None
+
+
+class _Tables(NamedTuple):
+    """Values in the order in which they were first met, each with its index."""
+
+    kinds: dict[_Kind, int]
+    frames: dict[Frame | None, int]
+    details: dict[str, int]
 
 
 def _operations(result: WorldResult, rank: int) -> list[Operation]:
     """Return what is known of a rank's operations, in the order in which they began."""
     noted = [each for page in result.operations if page.rank == rank for each in page.recent]
     last = result.snapshots[-1].ranks if result.snapshots else ()
-    seen = [each for sight in last if sight.rank == rank for each in sight.operations]
+    seen = [each for one in last if one.rank == rank for each in one.operations]
     more = [each for each in seen if each.source != "recorder" and each.scope != "harness"]
     return sorted([*noted, *more], key=lambda each: each.since_s)
 
 
-def _begins_and_ends(
-    operations: Iterable[Sequence[Operation]], started_s: float
-) -> Iterator[float]:
-    for each in chain.from_iterable(operations):
-        yield each.since_s - started_s
-        if each.ended_s is not None:
-            yield each.ended_s - started_s
-
-
-def _numbers(
-    operations: Iterable[Operation], clock: _Clock, tables: tuple[_Table, _Table, _Table]
-) -> Iterator[tuple[int, ...]]:
-    """Yield each operation as the eight numbers that `operationsOf` in lanes.js reads."""
-    kinds, places, details = tables
+def _begins_and_ends(operations: Iterable[Operation], us: _Clock) -> Iterator[int]:
     for each in operations:
-        kind = (
-            each.name,
-            each.kind,
-            each.group,
-            each.ordinal,
-            each.scope,
-            each.peer,
-            each.root,
-            each.source,
-        )
-        begin = clock.us(each.since_s)
-        yield (
-            kinds.place(kind),
-            each.sequence,
-            begin,
-            OPEN if each.ended_s is None else clock.us(each.ended_s) - begin,
-            OPEN if each.waited_s is None else clock.us(each.waited_s) - begin,
-            places.place(each.frame),
-            details.place(each.detail),
-            int(each.failed),
-        )
+        yield us(each.since_s)
+        if each.ended_s is not None:
+            yield us(each.ended_s)
 
 
-def _kind(key: tuple[Any, ...], result: WorldResult) -> dict[str, Any]:
-    name, kind, group, ordinal, scope, peer, root, source = key
+def _numbers(each: Operation, us: _Clock, tables: _Tables) -> tuple[int, ...]:
+    """Return an operation as the eight numbers that `operationsOf` in lanes.js reads."""
+    kind = _Kind(each.name, each.kind, each.group, each.ordinal, each.scope, each.peer)
+    begin_us = us(each.since_s)
+    return (
+        tables.kinds.setdefault(kind, len(tables.kinds)),
+        each.sequence,
+        begin_us,
+        OPEN if each.ended_s is None else us(each.ended_s) - begin_us,
+        OPEN if each.waited_s is None else us(each.waited_s) - begin_us,
+        tables.frames.setdefault(each.frame, len(tables.frames)),
+        tables.details.setdefault(each.detail, len(tables.details)),
+        int(each.failed),
+    )
+
+
+def _kind(each: _Kind, result: WorldResult) -> Json:
     sample = Operation(
-        name=name, kind=kind, group=group, sequence=0, since_s=0.0, ordinal=ordinal, scope=scope
+        name=each.name,
+        kind=each.kind,
+        group=each.group,
+        sequence=0,
+        since_s=0.0,
+        ordinal=each.ordinal,
+        scope=each.scope,
     )
     words = sample.describe(result.spec.size)
     return {
-        "name": plain(name),
-        "kind": kind,
-        "group": list(group),
-        "meets": f"{group}/{ordinal}/{scope}",
-        "of": plain(words[len(name) :].strip()) if words.startswith(name) else "",
-        "peer": peer,
-        "root": root,
-        "source": source,
+        "name": display_text(each.name),
+        "kind": each.kind,
+        "group": each.group,
+        # Operations with the same key and sequence number meet each other.
+        "meets": f"{each.group}/{each.ordinal}/{each.scope}",
+        "of": display_text(words.removeprefix(each.name).strip()),
+        "peer": each.peer,
     }
 
 
-def _place(frame: Any, root: str) -> str:  # noqa: ANN401 - a frame or None
-    return plain(f"{short_path(root, frame.file)}:{frame.line}") if frame is not None else ""
+def _place(frame: Frame | None, root: str) -> str:
+    return display_text(f"{short_path(root, frame.file)}:{frame.line}") if frame else ""
 
 
 # Ranks, and what happened to them
 
 
-def _lane(
-    finding: RankFinding,
-    diagnosis: Diagnosis | None,
-    end_us: int,
-    clock: _Clock,
-    words: Mapping[int, tuple[str, str]],
-) -> dict[str, Any]:
-    facts = finding.facts
-    state, told = words.get(facts.rank, ("", ""))
-    ended = [at for at in (facts.parked_s, facts.exited_s) if at is not None]
-    return {
-        "rank": facts.rank,
-        "role": role(facts.rank, diagnosis),
-        "state": plain(state),
-        "words": plain(_cut(told)),
-        "ready": clock.us(facts.ready_s) if facts.ready_s is not None else None,
-        "end": min([end_us, *(clock.us(at) for at in ended)]),
-    }
+def _lanes(page: PageModel, end_us: int, us: _Clock) -> Iterator[Json]:
+    groups = {rank: group for group in rank_groups(page) for rank in group.ranks}
+    for each in page.finding.ranks:
+        facts, group = each.facts, groups[each.facts.rank]
+        at = group.place
+        where = (at.source or at.function, f"{at.file}:{at.line}") if at else (group.doing,)
+        ended = (at_s for at_s in (facts.parked_s, facts.exited_s) if at_s is not None)
+        yield {
+            "rank": facts.rank,
+            "role": page.role(facts.rank),
+            "state": display_text(group.state),
+            "words": _text(" · ".join(part for part in (group.state, *where) if part)),
+            "ready": us(facts.ready_s) if facts.ready_s is not None else None,
+            "end": min([end_us, *map(us, ended)]),
+        }
 
 
-def role(rank: int, diagnosis: Diagnosis | None) -> str:
-    """Return what a rank is in a diagnosis: ``culprit``, ``waiting`` or nothing."""
-    if diagnosis is None:
-        return ""
-    if rank in diagnosis.culprits or rank in diagnosis.cycle:
-        return "culprit"
-    return "waiting" if rank in diagnosis.waiting else ""
+def _text(text: str) -> str:
+    return display_text(text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…")
 
 
-def _go(result: WorldResult, clock: _Clock) -> int | None:
+def _go(result: WorldResult, us: _Clock) -> int | None:
+    """Return when all ranks were ready and the test began."""
     for event in result.history:
         if event.kind == "released" and event.detail["gate"] == "go":
-            return clock.us(event.at_s)
+            return us(event.at_s)
     return None
 
 
-def _marks(result: WorldResult, finding: Finding, clock: _Clock) -> Iterator[list[Any]]:
-    """Yield moments of ranks: when, whose, of what sort, in words."""
-    for event in result.history:
-        if (mark := _mark(event)) is not None:
-            yield [clock.us(event.at_s), event.rank, *mark]
-    for each in finding.ranks:
+class _Mark(NamedTuple):
+    """An instant at which something happened to a rank; `sort` chooses how it is drawn."""
+
+    at_us: int
+    rank: int
+    sort: str
+    text: str
+
+
+def _marks(page: PageModel, us: _Clock) -> Iterator[_Mark]:
+    for event in page.result.history:
+        if event.kind == "sync_point":
+            text = display_text(f"sync point {event.detail.get('name', '')}")
+            yield _Mark(us(event.at_s), event.rank, "point", text)
+        elif event.kind == "parked":
+            yield _Mark(us(event.at_s), event.rank, "returned", "left the test")
+    for each in page.finding.ranks:
         facts = each.facts
         if each.at_s is not None and not facts.has_died:
-            yield [clock.us(each.at_s), facts.rank, "raised", plain(_cut(each.summary))]
+            yield _Mark(us(each.at_s), facts.rank, "raised", _text(each.summary))
         if facts.exit is not None and facts.exited_s is not None and not facts.was_ended:
-            words = describe_exit(facts.exit)
-            yield [clock.us(facts.exited_s), facts.rank, _way_out(each), words]
+            yield _Mark(us(facts.exited_s), facts.rank, _exit_sort(each), describe_exit(facts.exit))
 
 
-def _way_out(finding: RankFinding) -> str:
+def _exit_sort(finding: RankFinding) -> str:
     if finding.outcome == "killed_as_planned":
         return "killed"
     return "died" if finding.facts.has_died else "left"
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _MAX_WORDS else f"{text[:_MAX_WORDS]}…"
+class _Fault(NamedTuple):
+    """A fault that has fired in a rank."""
+
+    rank: int
+    begin_us: int
+    end_us: int
+    kind: str
+    text: str
 
 
-def _mark(event: Event) -> tuple[str, str] | None:
-    if event.kind == "sync_point":
-        return "point", plain(f"sync point {event.detail.get('name', '')}")
-    if event.kind == "parked":
-        return "returned", "left the test"
-    return None
-
-
-def _faults(result: WorldResult, clock: _Clock) -> Iterator[list[Any]]:
-    """Yield faults that have happened: to whom, from when, until when, in words."""
-    open_: dict[tuple[int, int], list[Any]] = {}
+def _faults(result: WorldResult, us: _Clock) -> Iterator[_Fault]:
+    active: dict[tuple[int, int], _Fault] = {}
     for event in result.history:
         if event.kind != "fault" or event.detail["phase"] not in ("begun", "ended"):
             continue
-        key = (event.detail["index"], event.rank)
+        index = event.detail["index"]
+        before = active.pop((index, event.rank), None)
         if event.detail["phase"] == "begun":
-            if key in open_:
-                yield open_[key]
-            fault = result.spec.faults[event.detail["index"]]
-            open_[key] = [event.rank, clock.us(event.at_s), OPEN, fault.kind, plain(repr(fault))]
-        elif key in open_:
-            yield [*open_[key][:2], clock.us(event.at_s), *open_.pop(key)[3:]]
-    yield from open_.values()
+            if before is not None:
+                yield before
+            fault = result.spec.faults[index]
+            text = display_text(repr(fault))
+            active[index, event.rank] = _Fault(event.rank, us(event.at_s), OPEN, fault.kind, text)
+        elif before is not None:
+            yield before._replace(end_us=us(event.at_s))
+    yield from active.values()
 
 
 # The diagnosis
 
 
-def _waits(diagnosis: Diagnosis | None) -> list[list[Any]]:
-    waits = diagnosis.waits_for if diagnosis is not None else ()
-    return [
-        [wait.rank, list(wait.for_), rank_set(wait.for_) if wait.for_ else ""] for wait in waits
-    ]
+def _waits(page: PageModel) -> list[tuple[int, tuple[int, ...], str]]:
+    """Return for each waiting rank whom it waits for, in numbers and in words."""
+    waits = page.diagnosis.waits_for if page.diagnosis is not None else ()
+    return [(wait.rank, wait.for_, rank_set(wait.for_) if wait.for_ else "") for wait in waits]
 
 
-def _chosen(diagnosis: Diagnosis | None) -> Mapping[str, Any] | None:
-    """Return the operation that it is about, for the script to choose at first."""
-    operation = diagnosis.operation if diagnosis is not None else None
+def _chosen(page: PageModel) -> Json | None:
+    """Return the operation that the diagnosis is about, for the script to choose at first."""
+    operation = page.diagnosis.operation if page.diagnosis is not None else None
     if operation is None:
         return None
-    return {"name": operation.name, "sequence": operation.sequence, "group": list(operation.group)}
+    return {"name": operation.name, "sequence": operation.sequence, "group": operation.group}
+
+
+# The axis. A world may work for half a second and hang for a minute: drawn to scale, everything
+# that happened would be a line at the left edge. So a span of time in which nothing happened, and
+# which is long beside the rest, is given a small share of the width, and is marked as such.
+
+
+_LONG = 0.3
+"""A silence is long if it is this share of all time that is not in longer ones."""
+
+_MIN_SILENCE = 0.1
+"""Share of all time that a silence must have to be worth a break in the axis."""
+
+_READABLE = 0.3
+"""Where what happened has this share of all time, nothing need be shortened."""
+
+_MAX_SILENCES = 4
+_SHARE = 0.1
+_LAST_SHARE = 0.3
+"""Share of the width that a long silence gets; the last one is the hang itself."""
+
+
+class AxisSpan(NamedTuple):
+    """A span of time and the part of the width, from 0 to 1, that it is drawn on."""
+
+    begin: float
+    end: float
+    left: float
+    right: float
+    is_silence: bool = False
+
+
+def axis(instants: Iterable[float], end: float) -> list[AxisSpan]:
+    """Return the time from 0 to the end as spans of even scale.
+
+    Args:
+        instants: When something happened.
+        end: Where the axis ends, in the same unit.
+    """
+    times = sorted({0, end, *(at for at in instants if 0 < at < end)})
+    silences = _long_silences(times, end)
+    shares = [_LAST_SHARE if until == end else _SHARE for _, until in silences]
+    busy = end - sum(until - begin for begin, until in silences)
+    per_unit = (1 - sum(shares)) / busy if busy > 0 else 0.0
+    spans: list[AxisSpan] = []
+    at, left = 0.0, 0.0  # how far the spans reach
+    for (begin, until), share in [*zip(silences, shares, strict=True), ((end, end), 0.0)]:
+        if begin > at:
+            right = left + (begin - at) * per_unit
+            spans.append(AxisSpan(at, begin, left, right))
+            left = right
+        if until > begin:
+            spans.append(AxisSpan(begin, until, left, left + share, is_silence=True))
+        at, left = until, left + share
+    return spans
+
+
+def _long_silences(times: Sequence[float], end: float) -> list[tuple[float, float]]:
+    """Return the spans that are long beside the rest, in order."""
+    gaps = sorted(pairwise(times), key=lambda gap: gap[0] - gap[1])
+    rest, found = end, list[tuple[float, float]]()
+    for begin, until in gaps[:_MAX_SILENCES]:
+        length = until - begin
+        if length < max(_LONG * rest, _MIN_SILENCE * end) or length >= rest:
+            break
+        found.append((begin, until))
+        rest -= length
+    return sorted(found) if rest < _READABLE * end else []

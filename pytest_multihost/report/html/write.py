@@ -10,10 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pytest_multihost.report.html.clean import Log, as_shown
-from pytest_multihost.report.html.index import run_page
-from pytest_multihost.report.html.page import Assets, attempt_page
-from pytest_multihost.report.html.story import Story
+from pytest_multihost.report.html.page_model import LogExcerpt, PageModel
+from pytest_multihost.report.html.pages import attempt_page, run_page
+from pytest_multihost.report.html.render import Assets, display_text
 
 NAME = "report.html"
 
@@ -25,17 +24,17 @@ _ALL_LOGS_BYTES = 500_000
 """Of all logs together, so that a page stays one that opens at once."""
 
 
-def write_page(directory: Path, story: Story) -> Path:
+def write_page(directory: Path, page: PageModel) -> Path:
     """Write the page of an attempt into its folder, and return where it is.
 
     Args:
         directory: The attempt's folder, with everything else already in it.
-        story: What is to be told; logs, excerpt and files are read here.
+        page: What is to be told; logs, excerpt and files are read here.
     """
     read = replace(
-        story,
-        logs=tuple(_logs(directory, story.result.spec.size)),
-        excerpt=tuple(_excerpt(story)),
+        page,
+        logs=tuple(_logs(directory, page.result.spec.size)),
+        source_lines=tuple(_source_lines(page)),
         files=sorted(path.name for path in directory.iterdir() if path.is_file()),
     )
     return _write(directory / NAME, attempt_page(read, _assets(*_SCRIPTS)))
@@ -78,36 +77,44 @@ def _asset(name: str) -> str:
     return (_ASSETS / name).read_text(encoding="utf-8")
 
 
-def _logs(directory: Path, size: int) -> Iterator[Log]:
+def _logs(directory: Path, size: int) -> Iterator[LogExcerpt]:
     share = max(1_000, min(_HEAD_BYTES + _TAIL_BYTES, _ALL_LOGS_BYTES // size))
     for rank in range(size):
         yield _log(directory / f"rank-{rank}.log", rank, head=share // 4, tail=share - share // 4)
 
 
-def _log(path: Path, rank: int, *, head: int, tail: int) -> Log:
+def _log(path: Path, rank: int, *, head: int, tail: int) -> LogExcerpt:
     """Read both ends of a log; one that is not there is empty."""
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
             if size <= head + tail:
-                return Log(rank, path.name, _text(file.read()))
+                return LogExcerpt(rank, path.name, _text(file.read()))
             first = file.read(head)
             file.seek(size - tail)
-            return Log(rank, path.name, _text(first), _text(file.read(tail)), size - head - tail)
+            return LogExcerpt(
+                rank, path.name, _text(first), _text(file.read(tail)), size - head - tail
+            )
     except OSError:
-        return Log(rank, path.name, "")
+        return LogExcerpt(rank, path.name, "")
 
 
 def _text(content: bytes) -> str:
     return as_shown(content.decode("utf-8", "backslashreplace"))
 
 
-def _excerpt(story: Story) -> Sequence[tuple[int, str]]:
+def as_shown(text: str) -> str:
+    """Return what a terminal would show in the end: of a progress bar, its last state."""
+    lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+    return display_text("\n".join(lines))
+
+
+def _source_lines(page: PageModel) -> Sequence[tuple[int, str]]:
     """Return the lines around the culprit's place, unless the file has changed since."""
-    where = story.diagnosis.where if story.diagnosis else None
+    where = page.diagnosis.where if page.diagnosis else None
     if where is None:
         return ()
-    lines = linecache.getlines(str(Path(story.context.root, where["file"])))
+    lines = linecache.getlines(str(Path(page.context.root, where["file"])))
     at = where["line"]
     if not 0 < at <= len(lines) or lines[at - 1].strip() != where["source"]:
         return ()

@@ -1,4 +1,4 @@
-"""What the page says in its own words: what each kind of hang means, and what to do next."""
+"""What the pages say in words of their own: what each kind of hang means, and what to do next."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OUTCOMES: Mapping[str, str] = {
     "skipped": "Skipped",
 }
 
-GROUNDS: Mapping[str, str] = {
+DETECTED_BY: Mapping[str, str] = {
     "proof": "Nothing could move before the deadline",
     "mismatch": "Ranks stand in operations that can never meet",
     "stopped": "A rank is stopped",
@@ -21,7 +21,7 @@ GROUNDS: Mapping[str, str] = {
     "raise": "A rank raised",
     "deadline": "The test's time was up",
 }
-"""What showed it, by `detected_by`."""
+"""What showed that a world hangs."""
 
 MEANINGS: Mapping[str, str] = {
     "straggler": (
@@ -33,7 +33,7 @@ MEANINGS: Mapping[str, str] = {
     "raised": "Its own exception took it out of the test while others still wait for it.",
     "died": "Its process ended, and nobody had planned that.",
     "stopped": "Somebody else has stopped its process: SIGSTOP, or a debugger.",
-    "gil_held": "Native code holds the interpreter, so no Python of this rank can run.",
+    "gil_held": "Native code holds the GIL, so no Python of this rank can run.",
     "mismatch": (
         "Ranks of one group are, at the same place of its sequence, in operations that "
         "can never meet."
@@ -46,7 +46,7 @@ MEANINGS: Mapping[str, str] = {
     "unknown": "What was seen does not tell who is waited for.",
 }
 
-NEXT: Mapping[str, str] = {
+NEXT_STEPS: Mapping[str, str] = {
     "straggler": (
         "Ask why it does not get past this line; the waiting ranks are where they should be."
     ),
@@ -60,7 +60,7 @@ NEXT: Mapping[str, str] = {
     "stopped": (
         "Look for who stops it: a debugger, a job's suspension, a container that is frozen."
     ),
-    "gil_held": "Look for a native call that waits without releasing the interpreter.",
+    "gil_held": "Look for a native call that waits without releasing the GIL.",
     "mismatch": (
         "Compare the branches that led the ranks here: one calls something else, or in "
         "another order."

@@ -1,0 +1,147 @@
+"""What the page of one attempt is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from typing import Literal
+
+from pytest_multihost.model.diagnosis import Diagnosis, Place
+from pytest_multihost.model.result import WorldResult
+from pytest_multihost.model.snapshot import RankSnapshot
+from pytest_multihost.model.stack import Frame
+from pytest_multihost.model.user_code import SourceContext
+from pytest_multihost.model.verdict import RankError, Verdict
+from pytest_multihost.outcome.judge import Finding, RankFinding
+from pytest_multihost.report.text.page import doing, innermost_places, last_look
+
+Role = Literal["culprit", "waiting", ""]
+"""What a rank is in a diagnosis."""
+
+ROLE_ORDER: Mapping[Role, int] = {"culprit": 0, "waiting": 1, "": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class LogExcerpt:
+    """As much of a rank's log as a page shows.
+
+    Attributes:
+        rank: Whose log it is.
+        name: The file's name.
+        head: Its beginning.
+        tail: Its end; empty where `head` is all of it.
+        left_out: Number of bytes between the two.
+    """
+
+    rank: int
+    name: str
+    head: str
+    tail: str = ""
+    left_out: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)  # no slots: cached_property needs a dictionary
+class PageModel:
+    """One attempt of one test.
+
+    Attributes:
+        result: What was observed.
+        finding: What was found.
+        diagnosis: Why it hung or broke, where that is known.
+        verdict: The same for programs.
+        context: Root directory and source lines.
+        logs: What the ranks have printed, cut to a readable size.
+        source_lines: Numbered lines around the place where the culprit is.
+        files: Names of the files beside the page.
+    """
+
+    result: WorldResult
+    finding: Finding
+    diagnosis: Diagnosis | None
+    verdict: Verdict
+    context: SourceContext
+    logs: Sequence[LogExcerpt] = ()
+    source_lines: Sequence[tuple[int, str]] = ()
+    files: Sequence[str] = ()
+
+    @cached_property
+    def place(self) -> Callable[[Frame], Place]:
+        """Convert a frame to a place; cached, because the ranks of a world share most frames."""
+        return cache(self.context.place)
+
+    @cached_property
+    def places(self) -> Mapping[int, Place]:
+        """The innermost frame of interest in the main thread of each rank."""
+        return innermost_places(self.result, self.context)
+
+    @cached_property
+    def last_seen(self) -> Mapping[int, RankSnapshot]:
+        """The last snapshot of each rank."""
+        return last_look(self.result)
+
+    @cached_property
+    def parked(self) -> frozenset[int]:
+        """Ranks that had left the test and waited for the harness: their stacks are its own."""
+        return frozenset(e.facts.rank for e in self.finding.ranks if e.facts.waits_at_gate)
+
+    def role(self, rank: int) -> Role:
+        """Return what a rank is in the diagnosis."""
+        if self.diagnosis is None:
+            return ""
+        if rank in self.diagnosis.culprits or rank in self.diagnosis.cycle:
+            return "culprit"
+        return "waiting" if rank in self.diagnosis.waiting else ""
+
+    def common_role(self, ranks: Collection[int]) -> Role:
+        """Return the role that all of some ranks have, nothing if they differ."""
+        roles = {self.role(rank) for rank in ranks}
+        return roles.pop() if len(roles) == 1 else ""
+
+
+@dataclass(frozen=True, slots=True)
+class RankGroup:
+    """Ranks to which the same happened.
+
+    Attributes:
+        ranks: The members.
+        role: Their role; without a diagnosis, the rank that failed counts as the culprit.
+        state: One or two words, such as ``waiting`` or ``killed as planned``.
+        doing: Details of the state.
+        place: Where they are.
+        error: What was raised.
+    """
+
+    ranks: tuple[int, ...]
+    role: Role
+    state: str
+    doing: str
+    place: Place | None
+    error: RankError | None
+
+
+def rank_groups(page: PageModel) -> list[RankGroup]:
+    """Return the ranks grouped by what happened to them: culprits first, then who waits."""
+    alike: dict[RankGroup, list[int]] = {}
+    for each in page.finding.ranks:
+        alike.setdefault(_group_of_one(each, page), []).append(each.facts.rank)
+    groups = [replace(group, ranks=tuple(ranks)) for group, ranks in alike.items()]
+    return sorted(groups, key=lambda each: (ROLE_ORDER[each.role], len(each.ranks), each.ranks))
+
+
+def _group_of_one(finding: RankFinding, page: PageModel) -> RankGroup:
+    """Return what happened to a rank, with its number left out so that equal ones compare equal."""
+    rank = finding.facts.rank
+    state, details = doing(finding.outcome, page.last_seen.get(rank), page.result)
+    if not details and finding.summary != finding.outcome:
+        details = finding.summary
+    is_headline = page.diagnosis is None and rank == page.finding.headline
+    return RankGroup(
+        ranks=(),
+        role="culprit" if is_headline else page.role(rank),
+        state=state.replace("_", " "),
+        doing=details,
+        place=None if rank in page.parked or finding.error else page.places.get(rank),
+        # pytest's representation of an error differs from rank to rank, if only by addresses.
+        error=replace(finding.error, text="") if finding.error else None,
+    )
