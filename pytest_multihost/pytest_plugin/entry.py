@@ -1,28 +1,32 @@
-"""The plugin's hooks. Each says when; what is done lives in the rooms beside it.
+"""The plugin's hooks, in the order in which pytest calls them: the map of this package.
 
-Imported in every run of pytest, so it imports nothing heavy: what only worlds need is imported
-when there are some.
+Imported in every run of pytest, so nothing heavy is imported here: what only worlds need is
+imported by the hook that finds some.
+
+Three more sets of hooks are registered when they are needed: those of a run with worlds
+(`world_hooks`), those of an attached run (`attach`), and those of an interpreter that was started
+by a controller (`launching.fresh_interpreter`). Inside a rank `rank.agent` has hooks of its own.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_multihost import hookspecs
-from pytest_multihost.pytest_plugin import xdist_hooks as interop
 from pytest_multihost.pytest_plugin.attach.options import (
     ATTACHED_PLUGIN,
     add_attach_option,
     is_attached,
 )
 from pytest_multihost.pytest_plugin.fixtures import (
-    asks_for_store,
     object_store,
+    requests_object_store,
     shared_tmp_path,
+    start_object_store,
     world,
 )
 from pytest_multihost.pytest_plugin.marks import (
@@ -34,7 +38,6 @@ from pytest_multihost.pytest_plugin.marks import (
 )
 from pytest_multihost.pytest_plugin.name_conflict import check_package
 from pytest_multihost.pytest_plugin.options import add_options, read_settings
-from pytest_multihost.pytest_plugin.process_role import errand
 from pytest_multihost.pytest_plugin.results.tally import TALLY, Tally, require_worlds, summarize
 
 if TYPE_CHECKING:
@@ -43,6 +46,9 @@ if TYPE_CHECKING:
 
 # pytest finds fixtures in the plugin's namespace.
 __all__ = ["object_store", "shared_tmp_path", "world"]
+
+
+# Every run, in the order in which pytest calls them.
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -58,33 +64,18 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Start the backend of a rank that is an interpreter of its own."""
-    if (task := errand()) is not None:
-        from pytest_multihost.pytest_plugin.launching.fresh_interpreter import start_early
-
-        start_early(task, early_config)
-
-
-@pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Calm down an interpreter that works for a controller."""
-    if (task := errand()) is not None:
-        from pytest_multihost.pytest_plugin.launching.fresh_interpreter import calm_down
-
-        calm_down(task, config)
-    elif is_attached(config):
+    """Find out which process of an attached run this is, before plugins act on their options."""
+    if is_attached(config):
         from pytest_multihost.pytest_plugin.attach.plugin import read_role
 
         read_role(config)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Read the settings and declare the markers."""
-    config.pluginmanager.register(interop, "multihost_xdist")
-    config.addinivalue_line("markers", SIGNATURE)
-    config.addinivalue_line("markers", NO_SIGNATURE)
-    config.addinivalue_line("markers", EXPECT_SIGNATURE)
+    """Read the settings and declare the markers; attach to the other processes if asked to."""
+    for signature in (SIGNATURE, NO_SIGNATURE, EXPECT_SIGNATURE):
+        config.addinivalue_line("markers", signature)
     config.stash[TALLY] = Tally(read_settings(config))
     if is_attached(config):
         from pytest_multihost.pytest_plugin.attach.plugin import attach
@@ -94,51 +85,30 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Add the axes with several values behind the test's own parameters."""
+    """Parametrize over several world sizes or backends, behind the test's own parameters."""
     parametrize(metafunc, metafunc.config.stash[TALLY].settings)
-
-
-def pytest_collectreport(report: pytest.CollectReport) -> None:
-    """Remember what could not be collected, in an interpreter that works for a controller."""
-    if (task := errand()) is not None and report.failed:
-        task.problems.append(report.longreprtext)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_finish(session: pytest.Session) -> Generator[None]:
-    """Take over the multihost items when everybody else has seen the final list."""
-    yield
-    if (task := errand()) is not None:
-        from pytest_multihost.pytest_plugin.launching.fresh_interpreter import serve_or_live
+    """Make the multihost tests run as worlds.
 
-        serve_or_live(task, session)
+    Here and not in an earlier hook: only now is the list of tests final - deselected, reordered
+    and distributed - and every other plugin has seen the items as pytest collected them. Servers
+    are started for the tests that are left, and what is imported for worlds is imported only if
+    there are some.
+    """
+    yield
     settings = session.config.stash[TALLY].settings
     chosen = [item for item in session.items if is_multihost(item, settings)]
     if (attached := session.config.pluginmanager.get_plugin(ATTACHED_PLUGIN)) is not None:
         attached.take_part(session, chosen)  # returns in rank 0's process alone
-    if any(map(asks_for_store, session.items)):
-        from pytest_multihost.pytest_plugin.object_store import start_store
-
-        start_store(session.config)
+    if any(map(requests_object_store, session.items)):
+        start_object_store(session.config)
     if chosen:
         from pytest_multihost.pytest_plugin.world_hooks import start_worlds
 
-        start_worlds(session, chosen)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Say loudly when worlds were asked for and none ran."""
-    if (task := errand()) is not None:
-        from pytest_multihost.pytest_plugin.launching.fresh_interpreter import give_up
-
-        give_up(task)
-    tally = session.config.stash[TALLY]
-    require_worlds(tally, session)
-    if tally.ran:
-        from pytest_multihost.pytest_plugin.results.pages import report_on_run
-
-        report_on_run(session.config, tally)
+        start_worlds(session, chosen)  # registers the hooks of a run with worlds
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -151,14 +121,52 @@ def pytest_report_teststatus(
     return None
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Warn, or fail the run, if worlds were asked for and none ran; write the run's page."""
+    tally = session.config.stash[TALLY]
+    require_worlds(tally, session)
+    if tally.ran:
+        from pytest_multihost.pytest_plugin.results.pages import report_on_run
+
+        report_on_run(session.config, tally)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say why the run fails although no test did, and tell a workflow which of them failed."""
+    """Say why the run fails although no test did, and annotate a GitHub workflow."""
     tally = terminalreporter.config.stash[TALLY]
     summarize(terminalreporter, tally)
     if os.environ.get("GITHUB_ACTIONS") == "true":
         from pytest_multihost.pytest_plugin.results.github_actions import tell_workflow
 
         tell_workflow(terminalreporter, tally)
+
+
+# Runs with pytest-xdist, in its controller.
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:  # noqa: ANN401 - xdist's WorkerController
+    """Tell an xdist worker which run it belongs to and how pytest was called."""
+    from pytest_multihost.report.artifacts import new_run_id
+
+    tally = node.config.stash[TALLY]
+    tally.run_id = tally.run_id or new_run_id()
+    node.workerinput["multihost_run_id"] = tally.run_id
+    node.workerinput["multihost_args"] = [str(arg) for arg in node.config.invocation_params.args]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:  # noqa: ANN401, ARG001
+    """Add up what the workers have selected and run."""
+    counts = getattr(node, "workeroutput", {}).get("multihost")
+    if counts is not None:
+        tally = node.config.stash[TALLY]
+        tally.selected += counts["selected"]
+        tally.ran += counts["ran"]
+
+
+# Our own hooks: what is built in comes after what other plugins and conftests offer.
 
 
 @pytest.hookimpl(trylast=True)

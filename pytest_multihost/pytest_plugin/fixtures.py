@@ -1,7 +1,16 @@
-"""Fixtures that a test uses inside a rank."""
+"""Fixtures that a test uses inside a rank, and the object store behind one of them.
+
+One S3 store serves the run, or an xdist worker. Pytest's own process starts it when a selected
+test requests it; ranks find it by an environment variable.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import secrets
+import socket
+import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +23,9 @@ from pytest_multihost.pytest_private import fixture_definitions
 if TYPE_CHECKING:
     from pytest_multihost.nemesis.object_store.store import ObjectStore
     from pytest_multihost.rank.world import World
+
+_ENDPOINT = "PYTEST_MULTIHOST_OBJECT_STORE"
+"""Environment variable with the store's URL, for ranks and whatever they start."""
 
 
 @pytest.fixture
@@ -39,12 +51,60 @@ def object_store() -> Iterator[ObjectStore]:
 
     What one rank sets - `slow`, `throttle`, `fail` - holds for all, until the test is over.
     """
-    from pytest_multihost.pytest_plugin.object_store import the_store
+    from pytest_multihost.nemesis.object_store.store import ObjectStore, why_no_store
 
-    yield from the_store()
+    if _ENDPOINT not in os.environ:
+        pytest.fail(why_no_store() or "no object store was started for this run", pytrace=False)
+    if not _is_reachable(os.environ[_ENDPOINT]):
+        why = "its store listens on the machine's loopback, which a host of its own cannot reach"
+        pytest.skip(f"object_store: {why}; use hosts='one'")
+    store = ObjectStore(os.environ[_ENDPOINT], _broadcast(f"test-{secrets.token_hex(8)}"))
+    if _is_primary():
+        store.heal()
+        store.create_bucket()
+    _broadcast("ready")
+    yield store
+    if _is_primary():
+        store.heal()
 
 
-def asks_for_store(item: pytest.Item) -> bool:
-    """Whether a test asks for our `object_store`, and not for one of its project's own."""
+def requests_object_store(item: pytest.Item) -> bool:
+    """Whether a test requests this `object_store`, and not one of its project's own."""
     found = fixture_definitions(item, "object_store")
     return any(each.func.__module__ == __name__ for each in found[-1:])
+
+
+def start_object_store(config: pytest.Config) -> None:
+    """Start the store before the first world, unless an enclosing run of pytest has one."""
+    from pytest_multihost.nemesis.object_store.store import serving, why_no_store
+
+    if config.option.collectonly or _ENDPOINT in os.environ or why_no_store():
+        return
+    stack = contextlib.ExitStack()
+    config.add_cleanup(stack.close)
+    os.environ[_ENDPOINT] = stack.enter_context(serving())
+    stack.callback(os.environ.pop, _ENDPOINT, None)
+
+
+def _is_reachable(endpoint: str) -> bool:
+    """Whether the store accepts connections: the kernel does, however busy its process is."""
+    url = urllib.parse.urlsplit(endpoint)
+    with socket.socket() as probe:
+        return probe.connect_ex((url.hostname, url.port)) == 0
+
+
+def _is_primary() -> bool:
+    from pytest_multihost.rank.world import current_world
+
+    with contextlib.suppress(NoWorldError):
+        return current_world().is_primary
+    return True
+
+
+def _broadcast(text: str) -> str:
+    """Return the primary's text in all ranks; outside of a world, the text."""
+    from pytest_multihost.rank.world import current_world
+
+    with contextlib.suppress(NoWorldError):
+        return current_world().broadcast(text, "object_store")
+    return text

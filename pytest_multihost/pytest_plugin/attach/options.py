@@ -9,8 +9,6 @@ import os
 
 import pytest
 
-from pytest_multihost.pytest_plugin.process_role import errand
-
 _HELP = (
     "Be one of several processes that torchrun, srun, mpirun or the like has started with the same"
     " command: rank 0's runs the tests, and every process starts its rank of each world"
@@ -30,13 +28,10 @@ def add_attach_option(parser: pytest.Parser) -> None:
 
 
 def is_attached(config: pytest.Config) -> bool:
-    """Return whether this process is to be attached to others.
-
-    Never one that was started for an errand: it gets the controller's command line.
-    """
+    """Return whether this process is to be attached to others."""
     option = config.option
     runs_no_test = option.collectonly or getattr(option, "setupplan", False)
-    if errand() is not None or runs_no_test or option.help or option.version:
+    if runs_no_test or option.help or option.version:
         return False
     if config.getoption("multihost_attach") is not None:
         return bool(config.getoption("multihost_attach"))

@@ -29,7 +29,7 @@ from pytest_multihost.model.hosts import ONE
 from pytest_multihost.pytest_plugin.attach.collected_tests import first_difference, listed
 from pytest_multihost.pytest_plugin.attach.options import ATTACHED_PLUGIN
 from pytest_multihost.pytest_plugin.attach.state import ATTACHED, Attached
-from pytest_multihost.pytest_plugin.fixtures import asks_for_store
+from pytest_multihost.pytest_plugin.fixtures import requests_object_store
 from pytest_multihost.pytest_plugin.results.tally import TALLY
 from pytest_multihost.pytest_plugin.run import Run
 from pytest_multihost.pytest_private import base_temp
@@ -166,7 +166,7 @@ def _refuse(run: Run, chosen: Sequence[pytest.Item]) -> None:
         LaunchError: Some do; names them.
     """
     made = [plan.nodeid for plan in run.plans.values() if plan.hosts != ONE]
-    stores = [item.nodeid for item in chosen if asks_for_store(item)]
+    stores = [item.nodeid for item in chosen if requests_object_store(item)]
     for nodeids, why in (
         (made, "hosts are made on one machine, and an attached run has its own"),
         (stores, "object_store is an endpoint of one machine, which others do not reach"),

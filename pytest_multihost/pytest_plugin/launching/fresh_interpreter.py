@@ -1,38 +1,42 @@
-"""Other interpreters that run pytest for the controller: a server, or a rank of its own.
+"""The main program of an interpreter that runs pytest for the controller: a server, or one rank.
 
-Such an interpreter gets the controller's own command line, so it sees the same configuration, and
-collects the files of the selected items. What would disturb the controller's run - its report
-files, its base directory, more processes - is switched off here.
+Such an interpreter gets the controller's own command line, so that it has the same configuration,
+and collects only the files of the selected tests. The classes here are plugins of its pytest; a
+controller never has them. What must not happen twice - writing report files, clearing the cache,
+starting more processes - is switched off.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
+from pytest_multihost.backends.backend import Backend
 from pytest_multihost.backends.registry import find
 from pytest_multihost.launch.interface import RunRank
 from pytest_multihost.launch.server.spawn_server import spec_of
 from pytest_multihost.launch.server.start_server import control_of, prepare_and_serve, take_job_spec
 from pytest_multihost.launch.wire.framing import Channel
 from pytest_multihost.model.errors import CollectedDifferentlyError
+from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.pytest_plugin.launching.server_process import (
     find_item_in,
     offered_backends,
     prepare_server,
 )
-from pytest_multihost.pytest_plugin.process_role import Errand, take_on
 from pytest_multihost.rank.agent import arrive, live, run_rank, start_backend, tell_interrupted
 
 CODE = "from pytest_multihost.pytest_plugin.launching.fresh_interpreter import main; main()"
 
-_OFF: Mapping[str, Any] = {
+_SWITCHED_OFF: Mapping[str, Any] = {
     "basetemp": None,
     "cacheclear": False,
     "collectonly": False,
@@ -42,6 +46,7 @@ _OFF: Mapping[str, Any] = {
     "lf": False,
     "log_file": os.devnull,
     "looponfail": False,
+    "multihost_attach": False,
     "newfirst": False,
     "numprocesses": None,
     "pastebin": None,
@@ -54,100 +59,140 @@ _OFF: Mapping[str, Any] = {
 }
 """Options of pytest and its neighbours that must not act twice, with what switches them off."""
 
-_REPLACED = {"rerunfailures": "flaky(...): see pytest-rerunfailures"}
+_UNREGISTERED = {"rerunfailures": "flaky(...): see pytest-rerunfailures"}
 """Plugins that start threads, with the marker that must stay known without them."""
 
 
 def main() -> NoReturn:
-    """Run pytest as the controller was run, for an errand."""
-    order = take_job_spec()
-    os.chdir(order["cwd"])
-    if order["path"] is not None:
-        sys.path[:] = order["path"]
-    sys.argv[:] = ["pytest", *order["args"]]
-    task = Errand(order["files"], order)
-    take_on(task)
-    if "spec" in order:
-        _arrive(task)
-    sys.exit(pytest.main(order["args"]))
+    """Run pytest as the controller was run, as a server or as one rank."""
+    job = take_job_spec()
+    os.chdir(job["cwd"])
+    if job["path"] is not None:
+        sys.path[:] = job["path"]
+    sys.argv[:] = ["pytest", *job["args"]]
+    collecting = _Collecting(job["files"])
+    plugin = _rank(job, collecting) if "spec" in job else _server(job, collecting)
+    sys.exit(pytest.main(job["args"], plugins=[collecting, plugin]))
 
 
-def _arrive(task: Errand) -> None:
-    """Become a rank as far as that goes without pytest."""
-    import socket
+def _server(job: Mapping[str, Any], collecting: _Collecting) -> _Server:
+    return _Server(collecting, control_of(job), job["controller"], job["backends"])
 
-    stream = socket.socket(fileno=task.order["channel"])
+
+def _rank(job: Mapping[str, Any], collecting: _Collecting) -> _Rank:
+    stream = socket.socket(fileno=job["channel"])
     stream.set_inheritable(False)
-    task.place = spec_of(task.order), Channel(stream)
-    arrive(*task.place)
+    rank = _Rank(collecting, spec_of(job), Channel(stream))
+    # Before pytest is configured: from here on this rank answers when it is asked for its stacks.
+    arrive(rank.spec, rank.channel)
+    return rank
 
 
-def start_early(task: Errand, early_config: pytest.Config) -> None:
-    """Start a rank's backend before anything of the user's is imported.
+@dataclass(slots=True)
+class _Collecting:
+    """A plugin that has pytest collect what is needed, and do nothing else.
 
-    jax must be initialised before the first array, and a module-level `jnp.ones(3)` makes one
-    while the tests are collected. A backend that only a conftest offers is started afterwards.
+    Attributes:
+        files: What to collect, instead of what the command line says.
+        problems: The collection errors.
     """
-    if task.place is None:
-        return
-    spec, channel = task.place
-    offered = {each.name: each for each in offered_backends(early_config)}
-    if spec.world.backend in offered:
-        task.backend = offered[spec.world.backend]
-        start_backend(spec, channel, task.backend)
+
+    files: Sequence[str]
+    problems: list[str] = field(default_factory=list)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_cmdline_main(self, config: pytest.Config) -> Generator[None, object, object]:
+        """Switch off what must not act twice, before any other plugin reads its options."""
+        for name, value in _SWITCHED_OFF.items():
+            if hasattr(config.option, name):
+                setattr(config.option, name, value)
+        for name, marker in _UNREGISTERED.items():
+            if config.pluginmanager.has_plugin(name):
+                config.pluginmanager.unregister(name=name)
+                config.addinivalue_line("markers", marker)
+        config.args = list(self.files)
+        return (yield)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Keep what could not be collected, for the message about a test that is missing."""
+        if report.failed:
+            self.problems.append(report.longreprtext)
 
 
-def calm_down(task: Errand, config: pytest.Config) -> None:
-    """Switch off what must not act twice, and collect only what is needed."""
-    for name, value in _OFF.items():
-        if hasattr(config.option, name):
-            setattr(config.option, name, value)
-    for name, marker in _REPLACED.items():
-        if config.pluginmanager.has_plugin(name):
-            config.pluginmanager.unregister(name=name)
-            config.addinivalue_line("markers", marker)
-    config.args = list(task.files)
+@dataclass(slots=True)
+class _Server:
+    """A plugin that serves, forking ranks, as soon as the tests are collected.
+
+    Attributes:
+        collecting: What collects.
+        control: The control connection.
+        controller: The controller's process id.
+        backends: Names of the backends that the tests use.
+    """
+
+    collecting: _Collecting
+    control: socket.socket
+    controller: int
+    backends: Sequence[str]
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> NoReturn:
+        """Serve. Runs when every other plugin has seen the final list of tests."""
+        config, items = session.config, session.items
+        offered = offered_backends(config)
+        backends = {name: find(name, offered) for name in self.backends}
+        find_item = find_item_in(items, self.collecting.problems)
+        run: RunRank = partial(run_rank, find_item=find_item, backends=backends)
+        prepare = partial(prepare_server, config, items, list(backends.values()))
+        prepare_and_serve(self.control, run, prepare, controller=self.controller)
 
 
-def serve_or_live(task: Errand, session: pytest.Session) -> NoReturn:
-    """Do what this interpreter was started for, now that it has collected."""
-    if task.place is None:
-        _serve(task, session)
-    spec, channel = task.place
-    is_started = task.backend is not None
-    backend = task.backend or find(spec.world.backend, offered_backends(session.config))
-    live(
-        spec,
-        channel,
-        find_item=find_item_in(session.items, task.problems),
-        backend=backend,
-        is_started=is_started,
-    )
+@dataclass(slots=True)
+class _Rank:
+    """A plugin that runs the one test of this rank as soon as the tests are collected.
 
+    Attributes:
+        collecting: What collects.
+        spec: The rank, and the world that it is part of.
+        channel: Its connection to the controller.
+    """
 
-def _serve(task: Errand, session: pytest.Session) -> NoReturn:
-    names = task.order["backends"]
-    offered = offered_backends(session.config)
-    backends = {name: find(name, offered) for name in names}
-    run: RunRank = partial(
-        run_rank, find_item=find_item_in(session.items, task.problems), backends=backends
-    )
-    prepare = partial(
-        prepare_server,
-        session.config,
-        session.items,
-        list(backends.values()),
-    )
-    prepare_and_serve(control_of(task.order), run, prepare, controller=task.order["controller"])
+    collecting: _Collecting
+    spec: RankSpec
+    channel: Channel
+    _started: Backend | None = field(default=None, init=False)
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_load_initial_conftests(self, early_config: pytest.Config) -> None:
+        """Start the backend before any of the user's modules is imported.
 
-def give_up(task: Errand) -> None:
-    """Tell the controller that pytest ended before a rank could run its test."""
-    if task.place is None:
-        return
-    _, channel = task.place
-    error = CollectedDifferentlyError(
-        "the rank could not collect the test",
-        seen="pytest ended before it; the rank's log says why.",
-    )
-    tell_interrupted(channel, error, root=str(Path.cwd()))
+        jax must be initialised before the first array exists, and a module-level `jnp.ones(3)`
+        makes one during collection. A backend that a conftest offers is not known yet; it is
+        started after the collection.
+        """
+        offered = {each.name: each for each in offered_backends(early_config)}
+        self._started = offered.get(self.spec.world.backend)
+        if self._started is not None:
+            start_backend(self.spec, self.channel, self._started)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> NoReturn:
+        """Run the test, and leave. Runs when every other plugin has seen the final list."""
+        offered = offered_backends(session.config)
+        live(
+            self.spec,
+            self.channel,
+            find_item=find_item_in(session.items, self.collecting.problems),
+            backend=self._started or find(self.spec.world.backend, offered),
+            is_started=self._started is not None,
+        )
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self) -> Generator[None]:
+        """Say that pytest ended before the rank could run its test; `live` does not return."""
+        error = CollectedDifferentlyError(
+            "the rank could not collect the test",
+            seen="pytest ended before it; the rank's log says why.",
+        )
+        tell_interrupted(self.channel, error, root=str(Path.cwd()))
+        yield
