@@ -44,7 +44,7 @@ from pytest_multihost.watch.probes.deep_probe import (
     is_unclear,
     with_deep,
     with_flight,
-    with_holders,
+    with_gil_holders,
     with_native,
     with_sockets,
 )
@@ -310,7 +310,7 @@ class Watchdog:
             asked = {s.rank: unclear[s.rank] for s in ranks if s.rank in unclear and self._asks(s)}
             with ThreadPoolExecutor(1) as pool:  # two sorts of readers, which both start slowly
                 reading = pool.submit(native_threads, asked) if asked else None
-                ranks = with_holders(ranks, unclear)
+                ranks = with_gil_holders(ranks, unclear)
             if reading is not None:
                 telling = {
                     s.rank: asked[s.rank] for s in ranks if s.rank in asked and self._asks(s)

@@ -217,7 +217,7 @@ def test_where_nothing_can_read_the_page_says_what_to_install(
 ) -> None:
     """The tools are optional."""
     monkeypatch.setattr(native.importlib.util, "find_spec", lambda _: None)
-    monkeypatch.setattr(native, "py_spy", lambda: None)
+    monkeypatch.setattr(native, "find_py_spy", lambda: None)
     look = native_threads({0: sleeper.pid})
     assert look.threads == {}
     assert any("pip install pytest-multihost-hangs[stacks]" in text for text in look.lacking)
@@ -248,7 +248,7 @@ def test_where_libdw_is_of_no_use_pystack_reads(
 ) -> None:
     """A later pystack may bring another, or none."""
     monkeypatch.setattr(native_reader._Unwinder, "load", _raise_os_error)
-    (way,) = native_reader._ways()
+    (way,) = native_reader._methods()
     symbols = _stack_asleep(way, sleeper.pid)
     assert symbols.index("time_sleep") < symbols.index("Py_BytesMain")
 
@@ -265,8 +265,8 @@ def _raise_os_error() -> None:
     raise OSError
 
 
-def test_both_ways_see_the_same(sleeper: subprocess.Popen[str]) -> None:
+def test_both_methods_see_the_same(sleeper: subprocess.Popen[str]) -> None:
     """What is inlined has a name with pystack alone."""
-    quick, slow = (_stack_asleep(way, sleeper.pid) for way in native_reader._ways())
+    quick, slow = (_stack_asleep(way, sleeper.pid) for way in native_reader._methods())
     seen = [plain(symbol) for symbol in slow if "(inlined)" not in symbol]
     assert [plain(symbol) for symbol in quick][-10:-3] == seen[-10:-3]

@@ -21,7 +21,7 @@ from pytest_multihost.report.text.progress import (
     overlay,
     progress_text,
 )
-from pytest_multihost.watch.probes.pyspy_sampler import Places
+from pytest_multihost.watch.probes.pyspy import PySpySampler
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class LiveLine:
     config: pytest.Config
     blocking_ranks: Callable[[Sequence[RankFacts]], BlockingRanks | None]
     _shown_s: float = 0.0
-    _places: Places = field(default_factory=Places)
+    _sampler: PySpySampler = field(default_factory=PySpySampler)
     _since: tuple[tuple[int, ...], float] = ((), 0.0)
 
     def __enter__(self) -> Self:
@@ -53,7 +53,7 @@ class LiveLine:
         trace: TracebackType | None,
     ) -> None:
         """Take the line away."""
-        self._places.close()
+        self._sampler.close()
         if self._shown_s and (writer := self._terminal()) is not None:
             self._write(writer, erase())
 
@@ -73,7 +73,7 @@ class LiveLine:
             return progress_text(seconds, facts)
         if self._since[0] != blocking.ranks:
             self._since = blocking.ranks, seconds
-        where = self._places.place(blocking.pid) if blocking.pid is not None else None
+        where = self._sampler.user_frame(blocking.pid) if blocking.pid is not None else None
         return blocking_text(seconds, blocking, for_s=seconds - self._since[1], where=where)
 
     def _write(self, writer: Any, text: str) -> None:  # noqa: ANN401 - private to pytest

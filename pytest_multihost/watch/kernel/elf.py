@@ -1,4 +1,8 @@
-"""Names of the functions in a shared library, from its own table, if it has one."""
+"""Names of the functions in ELF files, from their symbol tables (elf(5)).
+
+Used in two processes: here, and in `probes/native_reader.py`, a program that loads this file by its
+path. So it imports nothing of ours.
+"""
 
 from __future__ import annotations
 
@@ -6,76 +10,108 @@ import bisect
 import functools
 import mmap
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import compress, repeat
+from operator import lshift, or_
 
-_ELF = b"\x7fELF\x02\x01"  # 64 bits, little-endian
-_HEADER = struct.Struct("<QQ")  # at 32: where segments and sections are described
-_COUNTS = struct.Struct("<HHHH")  # at 54: size and number of both descriptions
-_SEGMENT = struct.Struct("<IIQQQQQQ")  # type, flags, offset, address, -, size in the file, -, -
-_SECTION = struct.Struct("<IIQQQQIIQQ")  # -, type, -, -, offset, size, link, -, -, -
-_SYMBOL = struct.Struct("<IBBHQQ")  # name, kind, -, -, address, size
-_LOADED, _TABLE, _FUNCTION = 1, 2, 2
+_ELF64_LITTLE = b"\x7fELF\x02\x01"
+_OFFSETS = struct.Struct("<QQ")  # e_phoff, e_shoff
+_OFFSETS_AT = 32
+_COUNTS = struct.Struct("<HHHH")  # e_phentsize, e_phnum, e_shentsize, e_shnum
+_COUNTS_AT = 54
+_SEGMENT = struct.Struct("<IIQQQQQQ")  # type, flags, offset, vaddr, paddr, filesz, memsz, align
+_SECTION = struct.Struct("<IIQQQQIIQQ")  # name, type, flags, addr, offset, size, link, ...
+_PT_LOAD = 1
+_SYMTAB, _DYNSYM = 2, 11  # SHT_SYMTAB, SHT_DYNSYM
+_FUNCTIONS = (2, 10)  # STT_FUNC, STT_GNU_IFUNC
+_IS_FUNCTION = bytes((info & 15) in _FUNCTIONS for info in range(256))
+"""What a symbol's byte of type and binding is translated to."""
+
+# A symbol (Elf64_Sym) is three words of eight bytes: name (4), info (1), other (1), section (2);
+# address; size.
+_SYMBOL_BYTES, _SYMBOL_WORDS, _INFO_AT = 24, 3, 4
+_INDEX_BITS = 24
+_INDEX_MASK = (1 << _INDEX_BITS) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Symbols:
-    """The functions of one library, by the offset of their code in the file."""
+@dataclass(slots=True)
+class SymbolTable:
+    """The functions of one file.
 
-    starts: tuple[int, ...] = ()
-    ends: tuple[int, ...] = ()
-    names: tuple[int, ...] = ()
-    texts: bytes = b""
+    jaxlib has 740 000 symbols, so nothing here is done for each of them in Python. A key is an
+    address and, below it, the index of its symbol in the table.
+    """
 
-    def name(self, offset: int) -> str:
-        """Return the mangled name of the function whose code is at `offset`, empty if unknown."""
-        at = bisect.bisect(self.starts, offset) - 1
-        if at < 0 or offset >= self.ends[at]:
-            return ""
-        start = self.names[at]
-        return self.texts[start : self.texts.index(b"\0", start)].decode("ascii", "replace")
+    _keys: list[int] = field(default_factory=list)
+    _symbols: memoryview = field(default_factory=lambda: memoryview(b""))
+    _strings_at: int = 0
+    _data: mmap.mmap | None = None
+    _segments: tuple[tuple[int, int, int], ...] = ()
+
+    @classmethod
+    def read(cls, path: str) -> SymbolTable:
+        """Read the full table where there is one, else that of the exported functions.
+
+        Raises:
+            OSError: The file is gone.
+            ValueError, struct.error, IndexError: It is broken.
+        """
+        with open(path, "rb") as file:  # noqa: PTH123 - as for PTH115
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        if data[: len(_ELF64_LITTLE)] != _ELF64_LITTLE:
+            return cls()
+        segments_at, sections_at = _OFFSETS.unpack_from(data, _OFFSETS_AT)
+        _, segment_count, section_size, section_count = _COUNTS.unpack_from(data, _COUNTS_AT)
+        ats = (sections_at + section_size * i for i in range(section_count))
+        sections = [_SECTION.unpack_from(data, at) for at in ats]
+        by_type = {section[1]: section for section in sections}
+        section = by_type.get(_SYMTAB) or by_type.get(_DYNSYM)
+        if section is None:
+            return cls()
+        raw = data[section[4] : section[4] + section[5]]
+        symbols = memoryview(raw).cast("Q")
+        keys = map(lshift, symbols[1::_SYMBOL_WORDS].tolist(), repeat(_INDEX_BITS))
+        keys = map(or_, keys, range(len(symbols) // _SYMBOL_WORDS))
+        kinds = raw[_INFO_AT::_SYMBOL_BYTES].translate(_IS_FUNCTION)
+        ats = (segments_at + _SEGMENT.size * i for i in range(segment_count))
+        headers = [_SEGMENT.unpack_from(data, at) for at in ats]
+        segments = tuple((each[2], each[5], each[3]) for each in headers if each[0] == _PT_LOAD)
+        found = sorted(compress(keys, kinds))
+        return cls(found, symbols, sections[section[6]][4], data, segments)
+
+    def name_at(self, address: int) -> bytes:
+        """Return the mangled name of the function at `address`; empty where none is known."""
+        index = bisect.bisect_left(self._keys, address + 1 << _INDEX_BITS) - 1
+        if index < 0 or self._data is None:
+            return b""
+        start = self._keys[index] >> _INDEX_BITS
+        first = bisect.bisect_left(self._keys, start << _INDEX_BITS)
+        indices = [key & _INDEX_MASK for key in self._keys[first : index + 1]]
+        widest = max(indices, key=self._size)  # of all names that it has
+        size = self._size(widest)
+        if not start or (size and address >= start + size):
+            return b""
+        name_at = self._strings_at + (self._symbols[_SYMBOL_WORDS * widest] & 0xFFFFFFFF)
+        return self._data[name_at : self._data.find(b"\0", name_at)]
+
+    def name_at_offset(self, offset: int) -> str:
+        """Return the same for what is at `offset` in the file, as /proc/PID/maps counts."""
+        for start, size, address in self._segments:
+            if start <= offset < start + size:
+                return self.name_at(offset - start + address).decode("ascii", "replace")
+        return ""
+
+    def _size(self, index: int) -> int:
+        return self._symbols[_SYMBOL_WORDS * index + 2]
 
 
 @functools.cache
-def symbols(path: str) -> Symbols:
-    """Return the functions of a library; none where it has no table. Takes part of a second, once.
+def symbol_table(path: str) -> SymbolTable:
+    """Return the functions of a file; none where it has no table, or is gone, broken or [vdso].
 
-    Args:
-        path: Where it lies.
+    It takes part of a second, once for each file.
     """
     try:
-        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:  # noqa: PTH123 - as for PTH115
-            return _read(data) if data[: len(_ELF)] == _ELF else Symbols()
-    except (OSError, ValueError, struct.error):
-        return Symbols()
-
-
-def _read(data: mmap.mmap) -> Symbols:
-    segments_at, sections_at = _HEADER.unpack_from(data, 32)
-    _, segment_count, section_size, section_count = _COUNTS.unpack_from(data, 54)
-    sections = [
-        _SECTION.unpack_from(data, sections_at + i * section_size) for i in range(section_count)
-    ]
-    table = next((each for each in sections if each[1] == _TABLE), None)
-    if table is None:
-        return Symbols()
-    _, _, _, _, texts_at, texts_size, *_ = sections[table[6]]
-    segments = [
-        _SEGMENT.unpack_from(data, segments_at + i * _SEGMENT.size) for i in range(segment_count)
-    ]
-    moves = [
-        (each[3], each[3] + each[5], each[2] - each[3]) for each in segments if each[0] == _LOADED
-    ]
-    found = sorted(_functions(data[table[4] : table[4] + table[5]], moves))
-    starts, ends, names = zip(*found, strict=True) if found else ((), (), ())
-    return Symbols(starts, ends, names, data[texts_at : texts_at + texts_size])
-
-
-def _functions(table: bytes, moves: list[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
-    """Yield where in the file each function begins and ends, and where its name begins."""
-    for name, kind, _, _, address, size in _SYMBOL.iter_unpack(table):
-        if kind & 15 == _FUNCTION and size:
-            for start, end, move in moves:
-                if start <= address < end:
-                    yield address + move, address + move + size, name
-                    break
+        return SymbolTable.read(path)
+    except (OSError, ValueError, struct.error, IndexError):
+        return SymbolTable()

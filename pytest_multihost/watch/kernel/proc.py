@@ -21,7 +21,7 @@ from pytest_multihost.proof import system_calls as calls
 from pytest_multihost.proof.thread_owners import read_stack
 from pytest_multihost.watch.kernel import tasks
 from pytest_multihost.watch.kernel.descriptors import HarnessProcesses, Tables
-from pytest_multihost.watch.kernel.elf import symbols
+from pytest_multihost.watch.kernel.elf import symbol_table
 from pytest_multihost.watch.kernel.eventfds import with_holders
 from pytest_multihost.watch.kernel.file_locks import holders_by_waiter
 from pytest_multihost.watch.kernel.futexes import is_for_interpreter, who_wakes
@@ -340,7 +340,7 @@ class _Reading:
 
 def symbol(path: str, offset: int) -> str:
     """Return the name of the function whose code is there, empty if unknown."""
-    return symbols(path).name(offset)
+    return symbol_table(path).name_at_offset(offset)
 
 
 def _pending(status: Mapping[str, str]) -> int:

@@ -7,15 +7,10 @@ where it is not to be had.
 
 from __future__ import annotations
 
-import contextlib
-import json
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from pytest_multihost.blame.inferred.native_frames import operation_of
 from pytest_multihost.blame.inferred.sockets import waits_at_sockets
@@ -25,15 +20,14 @@ from pytest_multihost.model.snapshot import RankSnapshot, WorldSnapshot
 from pytest_multihost.model.stack import NativeThread
 from pytest_multihost.slots import FlightMailbox
 from pytest_multihost.watch.probes.native import NativeStacks
-from pytest_multihost.watch.probes.pyspy import py_spy
+from pytest_multihost.watch.probes.pyspy import gil_holders
 
 FLIGHT_S = 0.2
 """How long a rank may take to answer; it needs a few milliseconds."""
 
-_HOLDER_S = 5.0
-_MAY_HOLD = frozenset({"BLOCKED", "SLEEPING", "IO", "DISK", "CHILD", "RUNNING"})
-"""What a main thread does that should have given up the interpreter for it; or must now and then,
-which the stacks will tell."""
+_MAY_HOLD_GIL = frozenset({"BLOCKED", "SLEEPING", "IO", "DISK", "CHILD", "RUNNING"})
+"""Labels of main threads that may hold the GIL: they wait, for which it should have been released,
+or compute, for which it must be released now and then; the stacks tell which."""
 
 _POLL_S = 0.01
 
@@ -138,27 +132,14 @@ def _with(
     return replace(seen, operations=(*seen.operations, *told), native=native)
 
 
-def with_holders(
+def with_gil_holders(
     ranks: Sequence[RankSnapshot], pids: Mapping[int, int]
 ) -> tuple[RankSnapshot, ...]:
-    """Note whose main thread holds the interpreter while it waits for something else.
-
-    py-spy reads that from the process's memory, without stopping it.
-    """
-    spy = py_spy()
-    asked = [seen.rank for seen in ranks if seen.label in _MAY_HOLD and seen.rank in pids]
-    if spy is None or not asked:
-        return tuple(ranks)
-    with ThreadPoolExecutor(4) as pool:
-        answers = list(pool.map(lambda rank: _holds_gil(spy, pids[rank]), asked))
-    holders = {rank for rank, holds in zip(asked, answers, strict=True) if holds}
+    """Note whose main thread holds the GIL while it waits for something else."""
+    asked = {seen.rank: pids[seen.rank] for seen in ranks if _may_hold_gil(seen, pids)}
+    holders = gil_holders(asked)
     return tuple(replace(seen, holds_gil=True) if seen.rank in holders else seen for seen in ranks)
 
 
-def _holds_gil(spy: str, pid: int) -> bool:
-    command = [spy, "dump", "--nonblocking", "--json", "--pid", str(pid)]
-    threads: list[dict[str, Any]] = []
-    with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
-        done = subprocess.run(command, capture_output=True, check=True, timeout=_HOLDER_S)
-        threads = json.loads(done.stdout)
-    return any(each.get("owns_gil") and each.get("os_thread_id") == pid for each in threads)
+def _may_hold_gil(seen: RankSnapshot, pids: Mapping[int, int]) -> bool:
+    return seen.label in _MAY_HOLD_GIL and seen.rank in pids

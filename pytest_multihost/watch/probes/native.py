@@ -3,8 +3,8 @@
 One thread after the other is stopped for well under a millisecond, and goes on unharmed: what was
 running ends with the right result. Where only pystack's own way works, a rank stands still for one
 to two seconds. So this is for a world that is suspected, not for every second. Ranks that are
-stopped or in uninterruptible sleep are left alone: the one says enough, and the other would take
-the reader with it.
+stopped or in uninterruptible sleep are not read: for the first, that they are stopped says enough,
+and ptrace(2) on the second would block until the sleep ends.
 """
 
 from __future__ import annotations
@@ -21,17 +21,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from pytest_multihost.blame.inferred.native_frames import plain
 from pytest_multihost.model.stack import NativeThread
-from pytest_multihost.watch.probes.pyspy import py_spy
+from pytest_multihost.watch.kernel.tasks import read_stat
+from pytest_multihost.watch.probes.pyspy import NATIVE_DUMP, find_py_spy, parse_dump
 
 BUDGET_S = 5.0
 """How long one process may take to be read: far more than it takes on an idle machine."""
-
-Answer = Mapping[str, Any]
-"""What a reader says of a process: its `threads`, each an id and symbols; or the `error`."""
 
 _READER = Path(__file__).with_name("native_reader.py")
 _WHY_NOT = {
@@ -42,12 +40,22 @@ _WHY_NOT = {
     "X": "it has ended",
     "": "it has ended",
 }
-_LOOKS_AT_A_SLEEPER = 20
-_BETWEEN_LOOKS_S = 0.01
+"""By the state of a process (proc(5), /proc/PID/stat): why it is not read."""
+
+_STATE_READS = 20
+_STATE_INTERVAL_S = 0.01
 _TOO_LONG = "reading it took too long"
 _INSTALL = "install pystack (pip install pytest-multihost-hangs[stacks]) to see native frames"
 _ONLY_PYTHON = "native frames are py-spy's, which shows the threads of Python alone"
 _ALLOW = "allow ptrace (kernel.yama.ptrace_scope=0, or SYS_PTRACE in a container)"
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What a reader says of one process: its threads, or why it could not be read."""
+
+    threads: tuple[NativeThread, ...] = ()
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,40 +91,39 @@ def native_threads(pids: Mapping[int, int], *, budget_s: float = BUDGET_S) -> Na
     if not readable:
         return NativeStacks(lacking=tuple(lacking))
     answers, note = _ask(list(readable.values()), budget_s)
-    look = _look(readable, answers)
-    return NativeStacks(look.threads, (*lacking, *look.lacking, *note))
+    stacks = _stacks(readable, answers)
+    return NativeStacks(stacks.threads, (*lacking, *stacks.lacking, *note))
 
 
-def _ask(pids: list[int], budget_s: float) -> tuple[dict[int, Answer], tuple[str, ...]]:
+def _ask(pids: list[int], budget_s: float) -> tuple[dict[int, _Answer], tuple[str, ...]]:
     """Return what the best reader that works here says of each process, and what would be better.
 
     What one has refused is asked of the next. What takes too long is given up.
     """
-    answers: dict[int, Answer] = {}
-    spy, has_pystack = py_spy(), importlib.util.find_spec("pystack") is not None
+    answers: dict[int, _Answer] = {}
+    spy, has_pystack = find_py_spy(), importlib.util.find_spec("pystack") is not None
     if has_pystack:
         # -P: modules beside the reader must not stand in for those of the library
-        pystack = _Reader((sys.executable, "-P", str(_READER)), 1, _answers)
+        pystack = _Reader((sys.executable, "-P", str(_READER)), 1, _answers_of_reader)
         answers = _read(pystack, pids, budget_s)
-        pids = [pid for pid in pids if "error" in answers.get(pid, {})]
+        pids = [pid for pid in pids if pid in answers and answers[pid].error]
     if spy is None or not pids:
         return answers, () if has_pystack else (_INSTALL,)
-    reader = _Reader((spy, "dump", "--native", "--json", "--pid"), len(pids), _spied)
+    reader = _Reader((spy, *NATIVE_DUMP), len(pids), _spied)
     second = _read(reader, pids, budget_s)
-    is_partial = any("threads" in answer for answer in second.values())
+    is_partial = any(not answer.error for answer in second.values())
     return answers | second, (_ONLY_PYTHON,) if is_partial else ()
 
 
-def _look(pids: Mapping[int, int], answers: Mapping[int, Answer]) -> NativeStacks:
-    threads: dict[int, tuple[NativeThread, ...]] = {}
-    lacking = []
-    for rank, pid in pids.items():
-        answer = answers.get(pid, {"error": _TOO_LONG})
-        if "threads" in answer:
-            threads[rank] = tuple(_thread(*each) for each in answer["threads"])
-        else:
-            lacking.append(f"no native frames of rank {rank}: {_explained(answer['error'])}")
-    return NativeStacks(threads, tuple(lacking))
+def _stacks(pids: Mapping[int, int], answers: Mapping[int, _Answer]) -> NativeStacks:
+    found = {rank: answers.get(pid, _Answer(error=_TOO_LONG)) for rank, pid in pids.items()}
+    lacking = tuple(
+        f"no native frames of rank {rank}: {_explained(answer.error)}"
+        for rank, answer in found.items()
+        if answer.error
+    )
+    threads = {rank: answer.threads for rank, answer in found.items() if not answer.error}
+    return NativeStacks(threads, lacking)
 
 
 def _thread(thread: int, symbols: Sequence[str]) -> NativeThread:
@@ -129,25 +136,18 @@ def _explained(error: str) -> str:
     return f"{line}; {_ALLOW}" if is_refused else line
 
 
-def _state(pid: int) -> str:
-    """Return the letter that the kernel has for a process's state; nothing where there is none."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    return text.rpartition(")")[2].split()[0]
-
-
 def _lasting_state(pid: int) -> str:
     """Return the letter of a state, of an uninterruptible sleep only if it lasts.
 
     A page that is read from a disk takes milliseconds, and a rank at work passes many.
     """
-    for _ in range(_LOOKS_AT_A_SLEEPER):
-        state = _state(pid)
+    state = ""
+    for _ in range(_STATE_READS):
+        stat = read_stat(f"/proc/{pid}")
+        state = stat.state if stat is not None else ""
         if state != "D":
             break
-        time.sleep(_BETWEEN_LOOKS_S)
+        time.sleep(_STATE_INTERVAL_S)
     return state
 
 
@@ -163,14 +163,14 @@ class _Reader:
 
     argv: tuple[str, ...]
     count: int
-    parse: Callable[[str, Sequence[int]], Iterable[tuple[int, Answer]]]
+    parse: Callable[[str, Sequence[int]], Iterable[tuple[int, _Answer]]]
 
 
-def _read(reader: _Reader, pids: Sequence[int], budget_s: float) -> dict[int, Answer]:
+def _read(reader: _Reader, pids: Sequence[int], budget_s: float) -> dict[int, _Answer]:
     """Return what the reader says of each process; nothing of those that took too long."""
     count = min(len(pids), reader.count)
     deadline = time.monotonic() + budget_s * len(pids)
-    answers: dict[int, Answer] = {}
+    answers: dict[int, _Answer] = {}
     with ExitStack() as stack:
         runs = []
         for start in range(count):
@@ -203,7 +203,7 @@ class _Run:
         )
         return cls(reader, pids, process, out)
 
-    def finish(self, deadline: float) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    def finish(self, deadline: float) -> Iterator[tuple[int, _Answer]]:
         """Wait for it until `deadline`, and return what it says of each process."""
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(max(0, deadline - time.monotonic()))
@@ -224,22 +224,21 @@ class _Run:
                 os.kill(pid, signal.SIGCONT)
 
 
-def _answers(text: str, _: Sequence[int]) -> Iterator[tuple[int, Answer]]:
+def _answers_of_reader(text: str, _: Sequence[int]) -> Iterator[tuple[int, _Answer]]:
+    """Read what our reader has written: a line of JSON for each process."""
     for line in text.splitlines():
         with suppress(ValueError, TypeError, KeyError):  # a warning; or it was ended while it wrote
             answer = json.loads(line)
-            yield answer["pid"], answer
+            threads = tuple(_thread(*each) for each in answer.get("threads", ()))
+            yield answer["pid"], _Answer(threads, answer.get("error", ""))
 
 
-def _spied(text: str, pids: Sequence[int]) -> Iterator[tuple[int, Answer]]:
-    """Read py-spy's answer: Python's threads alone, innermost first, Python's frames among them."""
+def _spied(text: str, pids: Sequence[int]) -> Iterator[tuple[int, _Answer]]:
+    """Read py-spy's answer: Python's threads alone, with Python's frames among the native ones."""
     (pid,) = pids
     try:
-        threads = [
-            (each["os_thread_id"] or 0, [frame["name"] for frame in each["frames"]])
-            for each in json.loads(text)
-        ]
-    except (ValueError, TypeError, KeyError):
-        yield pid, {"error": text or _TOO_LONG}
+        found = parse_dump(text)
+    except ValueError:
+        yield pid, _Answer(error=text or _TOO_LONG)
     else:
-        yield pid, {"threads": threads}
+        yield pid, _Answer(tuple(_thread(t.tid, [f.function for f in t.frames]) for t in found))

@@ -1,29 +1,25 @@
 """A program: write the native frames of processes to stdout, one JSON object per line.
 
-It runs by itself because it can crash, and can hang for good on a process in uninterruptible sleep.
+It is a process of its own because it can crash, and can hang for good on a process in
+uninterruptible sleep.
 
 pystack stops a process until all its frames have names, which for jax is seconds: it looks through
-740 000 symbols for each. But it brings elfutils' libdw with it, and that can do better: stop one
-thread after the other, for well under a millisecond each, and collect mere addresses. Their names
-are looked up when all run again, in a table that is read once for all processes. Where that does
-not work, pystack does it in its own way.
+740 000 symbols for each. But it brings elfutils' libdw with it, which can do better: stop one
+thread after the other with ptrace(2), for well under a millisecond each, and collect mere
+addresses. Their names are looked up when all run again, in a table that is read once for all
+processes. Where that does not work, pystack does it in its own way.
 """
 
 from __future__ import annotations
 
-import bisect
 import ctypes
 import importlib.util
 import json
-import mmap
 import os
-import struct
 import sys
 from collections.abc import Callable, Iterator
 from ctypes import CFUNCTYPE, POINTER, byref, c_bool, c_char_p, c_int, c_uint64, c_void_p
-from dataclasses import dataclass, field
-from itertools import compress, repeat
-from operator import lshift, or_
+from dataclasses import dataclass
 from pathlib import Path
 
 Threads = list[tuple[int, list[str]]]
@@ -32,14 +28,10 @@ Threads = list[tuple[int, list[str]]]
 _DEPTH = 128  # the outermost frames of more are of no interest
 _UNKNOWN = "???"
 _OUT_OF_FRAMES = 1  # what a callback returns to end the walk
-_FUNCTIONS = (2, 10)  # STT_FUNC, STT_GNU_IFUNC
-_IS_FUNCTION = bytes((info & 15) in _FUNCTIONS for info in range(256))
-"""What a symbol's byte of type and binding is translated to."""
-_PLACE_BITS = 24
-_PLACE_MASK = (1 << _PLACE_BITS) - 1
-_SYMTAB, _DYNSYM = 2, 11  # SHT_SYMTAB, SHT_DYNSYM
-_SECTION = struct.Struct("<IIQQQQIIQQ")
-_ELF64_LITTLE = b"\x7fELF\x02\x01"
+
+_ELF = Path(__file__).parents[1] / "kernel" / "elf.py"
+"""Our reader of symbol tables, loaded by its path: importing the package that it is in would take
+longer than reading a process."""
 
 _Frame = CFUNCTYPE(c_int, c_void_p, c_void_p)
 _FindNothing = CFUNCTYPE(c_int, *[c_void_p] * 6, ctypes.c_uint32, c_void_p)
@@ -78,79 +70,11 @@ _find_no_debuginfo = _FindNothing(lambda *_: -1)
 
 
 @dataclass(slots=True)
-class _Symbols:
-    """The functions of one ELF file, by address.
-
-    jaxlib has 740 000 symbols, so nothing here is done for each of them in Python. A key is an
-    address and, below it, the place of its symbol in the table.
-    """
-
-    keys: list[int] = field(default_factory=list)
-    table: memoryview = field(default_factory=lambda: memoryview(b""))
-    strings: int = 0
-    data: mmap.mmap | None = None
-
-    @classmethod
-    def read(cls, path: str) -> _Symbols:
-        """Read the full table where there is one, else that of the exported functions."""
-        with Path(path).open("rb") as file:
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        if data[: len(_ELF64_LITTLE)] != _ELF64_LITTLE:
-            return cls()
-        (offset,) = struct.unpack_from("<Q", data, 40)
-        size, count = struct.unpack_from("<HH", data, 58)
-        sections = [_SECTION.unpack_from(data, offset + size * i) for i in range(count)]
-        by_type = {section[1]: section for section in sections}
-        section = by_type.get(_SYMTAB) or by_type.get(_DYNSYM)
-        if section is None:
-            return cls()
-        raw = data[section[4] : section[4] + section[5]]
-        table = memoryview(raw).cast("Q")
-        keys = map(lshift, table[1::3].tolist(), repeat(_PLACE_BITS))
-        keys = map(or_, keys, range(len(table) // 3))
-        found = sorted(compress(keys, raw[4::24].translate(_IS_FUNCTION)))
-        return cls(found, table, sections[section[6]][4], data)
-
-    def name_at(self, address: int) -> bytes:
-        """Return the mangled name of the function at `address`; empty where none is known."""
-        index = bisect.bisect_left(self.keys, address + 1 << _PLACE_BITS) - 1
-        if index < 0 or self.data is None:
-            return b""
-        start = self.keys[index] >> _PLACE_BITS
-        first = bisect.bisect_left(self.keys, start << _PLACE_BITS)
-        places = [key & _PLACE_MASK for key in self.keys[first : index + 1]]
-        place = max(places, key=lambda each: self.table[3 * each + 2])  # of all names the widest
-        size = self.table[3 * place + 2]
-        if not start or (size and address >= start + size):
-            return b""
-        name = self.strings + (self.table[3 * place] & 0xFFFFFFFF)
-        return self.data[name : self.data.find(b"\0", name)]
-
-
-@dataclass(slots=True)
-class _Names:
-    """Names of functions in files, which are read once."""
-
-    demangle: Callable[[bytes], str]
-    files: dict[str, _Symbols] = field(default_factory=dict)
-
-    def at(self, path: str, address: int) -> str:
-        """Return the name of the function at an address of an ELF file."""
-        if path not in self.files:
-            try:
-                self.files[path] = _Symbols.read(path)
-            except (OSError, ValueError, struct.error, IndexError):  # gone, [vdso], broken
-                self.files[path] = _Symbols()
-        name = self.files[path].name_at(address)
-        return self.demangle(name) if name else _UNKNOWN
-
-
-@dataclass(slots=True)
 class _Unwinder:
     """Reads processes with libdw."""
 
     dw: ctypes.CDLL
-    names: _Names
+    name_of: Callable[[str, int], str]
 
     @classmethod
     def load(cls) -> _Unwinder:
@@ -169,7 +93,7 @@ class _Unwinder:
         for name, (result, arguments) in _SIGNATURES.items():
             function = getattr(dw, name)
             function.restype, function.argtypes = result, arguments
-        return cls(dw, _Names(_demangler()))
+        return cls(dw, _namer())
 
     def threads(self, pid: int) -> Threads:
         """Return the threads of a process.
@@ -188,10 +112,10 @@ class _Unwinder:
             stacks = {tid: self._addresses(dwfl, tid) for tid in _threads_of(pid)}
             if not any(stacks.values()):
                 self._check(1)
-            places = {pc: self._place(dwfl, pc) for pcs in stacks.values() for pc in pcs}
+            code = {pc: self._file_and_address(dwfl, pc) for pcs in stacks.values() for pc in pcs}
         finally:
             self.dw.dwfl_end(dwfl)
-        names = {pc: self.names.at(*place) for pc, place in places.items()}
+        names = {pc: self.name_of(*each) for pc, each in code.items()}
         return [(tid, [names[pc] for pc in pcs]) for tid, pcs in stacks.items()]
 
     def _check(self, status: int) -> None:
@@ -214,8 +138,8 @@ class _Unwinder:
         self.dw.dwfl_getthread_frames(dwfl, tid, _Frame(add), None)
         return found
 
-    def _place(self, dwfl: int, pc: int) -> tuple[str, int]:
-        """Return file and address within it; nowhere for code that was made at run time."""
+    def _file_and_address(self, dwfl: int, pc: int) -> tuple[str, int]:
+        """Return the ELF file of some code and its address there; none of code made at run time."""
         module = self.dw.dwfl_addrmodule(dwfl, pc)
         if not module:
             return "", 0
@@ -227,6 +151,22 @@ class _Unwinder:
 
 def _threads_of(pid: int) -> Iterator[int]:
     return map(int, os.listdir(f"/proc/{pid}/task"))
+
+
+def _namer() -> Callable[[str, int], str]:
+    """Return what names the function at an address of an ELF file."""
+    spec = importlib.util.spec_from_file_location("elf", _ELF)
+    assert spec is not None  # noqa: S101 - for the type checker
+    assert spec.loader is not None  # noqa: S101 - for the type checker
+    elf = sys.modules["elf"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(elf)
+    demangle = _demangler()
+
+    def name_of(path: str, address: int) -> str:
+        name = elf.symbol_table(path).name_at(address)
+        return demangle(name) if name else _UNKNOWN
+
+    return name_of
 
 
 def _demangler() -> Callable[[bytes], str]:
@@ -255,26 +195,26 @@ def _threads_by_pystack(pid: int) -> Threads:
     return [(each.tid, [frame.symbol for frame in each.native_frames][::-1]) for each in threads]
 
 
-def _ways() -> list[Callable[[int], Threads]]:
-    """Return how processes can be read here, the best way first."""
+def _methods() -> list[Callable[[int], Threads]]:
+    """Return the functions that can read processes here, the best first."""
     try:
         return [_Unwinder.load().threads, _threads_by_pystack]
     except (OSError, AttributeError):
         return [_threads_by_pystack]
 
 
-def _answer(pid: int, ways: list[Callable[[int], Threads]]) -> dict[str, object]:
+def _answer(pid: int, methods: list[Callable[[int], Threads]]) -> dict[str, object]:
     error = ""
-    for way in ways:
+    for method in methods:
         try:
-            return {"pid": pid, "threads": way(pid)}
+            return {"pid": pid, "threads": method(pid)}
         except Exception as reason:  # noqa: BLE001 - whatever it is, the others can be read
             error = f"{type(reason).__name__}: {reason}"
     return {"pid": pid, "error": error}
 
 
 if __name__ == "__main__":
-    ways = _ways()
+    methods = _methods()
     for argument in sys.argv[1:]:
-        sys.stdout.write(json.dumps(_answer(int(argument), ways)) + "\n")
+        sys.stdout.write(json.dumps(_answer(int(argument), methods)) + "\n")
         sys.stdout.flush()

@@ -1,13 +1,165 @@
-"""Where py-spy is, which reads the memory of another process without stopping it."""
+"""py-spy: Python's stacks and the holder of the GIL, read from another process's memory.
+
+With ``--nonblocking`` it reads while the process goes on; what it finds may then be torn, which
+shows as an answer that cannot be parsed or as no answer. It costs a few tenths of a second of
+processor time, so it is run seldom, beside other work, and only for what is shown.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import shutil
+import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
+
+from pytest_multihost.model.stack import Frame
+from pytest_multihost.model.user_code import innermost_user_frame
+
+DUMP = ("dump", "--nonblocking", "--json", "--pid")
+"""Arguments for a dump that does not stop the process; its id follows."""
+
+NATIVE_DUMP = ("dump", "--native", "--json", "--pid")
+"""Arguments for a dump with native frames, for which each thread is stopped in turn."""
+
+SAMPLE_INTERVAL_S = 5.0
+"""How far two samples are apart."""
+
+_TIMEOUT_S = 5.0
 
 
-def py_spy() -> str | None:
+@dataclass(frozen=True, slots=True)
+class SpiedThread:
+    """One thread as py-spy sees it.
+
+    Attributes:
+        tid: Its native id; 0 where py-spy does not know it.
+        holds_gil: Whether it holds the GIL.
+        frames: Its frames, innermost first.
+    """
+
+    tid: int
+    holds_gil: bool
+    frames: tuple[Frame, ...]
+
+
+def find_py_spy() -> str | None:
     """Return the program's path: beside this Python, else on the PATH; None where it is neither."""
     beside = shutil.which("py-spy", path=str(Path(sys.executable).parent))
     return beside or shutil.which("py-spy")
+
+
+def parse_dump(text: str | bytes) -> tuple[SpiedThread, ...]:
+    """Return the threads in what ``py-spy dump --json`` has printed.
+
+    Raises:
+        ValueError: It is an error message, or cut short.
+    """
+    try:
+        return tuple(
+            SpiedThread(
+                each["os_thread_id"] or 0,
+                bool(each.get("owns_gil")),
+                tuple(Frame(f["filename"], f["line"], f["name"]) for f in each["frames"]),
+            )
+            for each in json.loads(text)
+        )
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ValueError("not the JSON that py-spy prints") from error
+
+
+def gil_holders(pids: Mapping[int, int]) -> Collection[int]:
+    """Return the ranks whose main thread holds the GIL; none without py-spy.
+
+    Args:
+        pids: Process id of each rank to ask.
+    """
+    program = find_py_spy()
+    if program is None or not pids:
+        return ()
+    with ThreadPoolExecutor(4) as pool:
+        answers = pool.map(lambda pid: _main_holds_gil(program, pid), pids.values())
+        return [rank for rank, holds in zip(pids, answers, strict=True) if holds]
+
+
+def _main_holds_gil(program: str, pid: int) -> bool:
+    threads: tuple[SpiedThread, ...] = ()
+    with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
+        done = subprocess.run(
+            [program, *DUMP, str(pid)], capture_output=True, check=True, timeout=_TIMEOUT_S
+        )
+        threads = parse_dump(done.stdout)
+    return any(each.holds_gil and each.tid == pid for each in threads)
+
+
+@dataclass(slots=True)
+class PySpySampler:
+    """Samples the user's line in a process's main thread, in the background. Close it in the end.
+
+    Attributes:
+        clock: Returns the time in seconds.
+    """
+
+    clock: Callable[[], float] = time.monotonic
+    _program: str | None = field(default_factory=find_py_spy)
+    _asked_s: float = float("-inf")
+    _asked: int | None = None
+    _process: subprocess.Popen[bytes] | None = None
+    _answer: IO[bytes] | None = None
+    _sample: tuple[int, Frame | None] | None = None
+
+    def user_frame(self, pid: int) -> Frame | None:
+        """Return the last sample of `pid`, if there is one, and begin another if it is old."""
+        self._take_answer()
+        if self._process is None and self.clock() >= self._asked_s + SAMPLE_INTERVAL_S:
+            self._ask(pid)
+        return self._sample[1] if self._sample is not None and self._sample[0] == pid else None
+
+    def _ask(self, pid: int) -> None:
+        self._asked, self._asked_s = pid, self.clock()
+        if self._program is None:
+            return
+        with contextlib.suppress(OSError):
+            # a file: nobody reads while it writes, and a pipe could be too small
+            self._answer = tempfile.TemporaryFile()  # noqa: SIM115 - closed by _forget
+            self._process = subprocess.Popen(
+                [self._program, *DUMP, str(pid)],
+                stdin=subprocess.DEVNULL,
+                stdout=self._answer,
+                stderr=subprocess.DEVNULL,
+            )
+
+    def _take_answer(self) -> None:
+        process, pid, answer = self._process, self._asked, self._answer
+        if process is None or pid is None or answer is None or process.poll() is None:
+            return
+        answer.seek(0)
+        self._sample = pid, _user_frame(answer.read(), pid)
+        self._forget()
+
+    def close(self) -> None:
+        """Stop sampling."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._forget()
+
+    def _forget(self) -> None:
+        if self._answer is not None:
+            self._answer.close()
+        self._process = self._answer = None
+
+
+def _user_frame(answer: bytes, pid: int) -> Frame | None:
+    """Return the user's innermost frame in the main thread of a dump."""
+    with contextlib.suppress(ValueError, StopIteration):
+        main = next(each for each in parse_dump(answer) if each.tid == pid)
+        return innermost_user_frame(main.frames)
+    return None
