@@ -26,11 +26,8 @@ from pytest_multihost.model.snapshot import Activity, RankSnapshot, WorldSnapsho
 from pytest_multihost.model.stack import Dump, Frame
 from pytest_multihost.model.user_code import SourceContext
 from pytest_multihost.outcome.judge import Symptoms
-from pytest_multihost.report.artifacts import write_attempt, write_facts
-from pytest_multihost.report.facts_file import facts_of
-from pytest_multihost.report.html.page_model import PageModel
-from pytest_multihost.report.html.write import write_index, write_page
-from pytest_multihost.report.verdict_record import Attempt, verdict
+from pytest_multihost.report.artifacts import Attempt, build_verdict, write_attempt, write_facts
+from pytest_multihost.report.html import PageModel, write_index, write_page
 from pytest_multihost.testing import make_dump, make_spec
 
 ROOT = "/home/u/project"
@@ -130,8 +127,8 @@ def write_folder(directory: Path, result: WorldResult) -> Path:
     context = SourceContext(ROOT, _source_of)
     judged = judge_world(result, Symptoms(), context)
     about = _about(attempt)
-    told = verdict(judged.result, judged.finding, judged.diagnosis, about).to_json()
-    write_facts(attempt, facts_of(result, Symptoms(), about, root=ROOT))
+    told = build_verdict(judged.result, judged.finding, judged.diagnosis, about).to_json()
+    write_facts(attempt, result, Symptoms(), about, root=ROOT)
     write_attempt(attempt, told, result.history, origin_s=result.started_s)
     (directory / "verdicts.jsonl").write_text(json.dumps(told) + "\n", encoding="utf-8")
     for rank in range(result.spec.size):
@@ -157,7 +154,7 @@ def page_model_of(attempt: Path, result: WorldResult) -> PageModel:
         result=judged.result,
         finding=judged.finding,
         diagnosis=judged.diagnosis,
-        verdict=verdict(judged.result, judged.finding, judged.diagnosis, _about(attempt)),
+        verdict=build_verdict(judged.result, judged.finding, judged.diagnosis, _about(attempt)),
         context=context,
     )
 

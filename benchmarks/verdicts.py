@@ -15,7 +15,7 @@ import figures
 import projects
 from figures import FailedError, Section, Turns, spread_text
 
-from pytest_multihost.report.facts_file import judge_again
+from pytest_multihost.report.artifacts import rejudge
 from pytest_multihost.report.stack_tree import merge_stacks
 
 WORLDS: Sequence[tuple[str, int]] = (
@@ -74,7 +74,7 @@ def tell(backend: str, ranks: int) -> Telling:
 def judging_s(folder: Path) -> tuple[float, float]:
     """Return the seconds to merge the stacks of an attempt, and to judge it again."""
     began = time.perf_counter()
-    again = judge_again(folder, lambda file, line: linecache.getline(file, line).strip())
+    again = rejudge(folder, lambda file, line: linecache.getline(file, line).strip())
     judge_s = time.perf_counter() - began
     began = time.perf_counter()
     merge_stacks(again.judged.result.dumps)

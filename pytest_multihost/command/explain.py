@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_multihost.model.user_code import SourceOf
-from pytest_multihost.report.facts_file import judge_again
+from pytest_multihost.report.artifacts import build_verdict, rejudge
 from pytest_multihost.report.text.failure import sections
-from pytest_multihost.report.verdict_record import verdict
 
 
 def explain(directory: Path, source_of: SourceOf) -> Iterator[str]:
@@ -23,14 +22,14 @@ def explain(directory: Path, source_of: SourceOf) -> Iterator[str]:
     Raises:
         MultihostError: The folder does not hold what is needed.
     """
-    again = judge_again(directory, source_of)
+    again = rejudge(directory, source_of)
     judged, context = again.judged, again.context
     yield f"{judged.finding.outcome.upper()}  {judged.finding.reason}"
     for part in sections(
         judged.result, judged.finding, judged.diagnosis, context=context, files=str(directory)
     ):
         yield from (f"--- {part.title}", part.text)
-    data = verdict(judged.result, judged.finding, judged.diagnosis, again.attempt)
+    data = build_verdict(judged.result, judged.finding, judged.diagnosis, again.attempt)
     yield from _agreement(json.loads(json.dumps(data.to_json())), again.written)
 
 

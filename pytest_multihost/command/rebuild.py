@@ -8,11 +8,9 @@ from typing import Any
 
 from pytest_multihost.model.errors import MultihostError
 from pytest_multihost.model.user_code import SourceContext, SourceOf
-from pytest_multihost.report.facts_file import judge_again
-from pytest_multihost.report.html.page_model import PageModel
-from pytest_multihost.report.html.write import NAME, write_index, write_page
-from pytest_multihost.report.trace import trace_of, write_trace
-from pytest_multihost.report.verdict_record import verdict
+from pytest_multihost.report import write_trace
+from pytest_multihost.report.artifacts import build_verdict, rejudge
+from pytest_multihost.report.html import PAGE_NAME, PageModel, write_index, write_page
 
 _REMEDY = "Name the artifacts directory, by default .pytest_multihost, or a folder in it."
 
@@ -47,7 +45,7 @@ def rebuild(directory: Path, source_of: SourceOf) -> Iterator[Path | MultihostEr
 
 def _again(directory: Path, source_of: SourceOf) -> Path:
     try:
-        again = judge_again(directory, source_of)
+        again = rejudge(directory, source_of)
     except (KeyError, TypeError, ValueError) as error:
         raise MultihostError(
             f"{directory}: its facts cannot be read",
@@ -56,12 +54,12 @@ def _again(directory: Path, source_of: SourceOf) -> Path:
         ) from error
     judged = again.judged
     context = SourceContext(again.context.root, _as_written(again.written, again.context))
-    write_trace(directory, trace_of(judged.result, judged.diagnosis, root=context.root))
+    write_trace(directory, judged.result, judged.diagnosis, root=context.root)
     page = PageModel(
         result=judged.result,
         finding=judged.finding,
         diagnosis=judged.diagnosis,
-        verdict=verdict(judged.result, judged.finding, judged.diagnosis, again.attempt),
+        verdict=build_verdict(judged.result, judged.finding, judged.diagnosis, again.attempt),
         context=context,
     )
     return write_page(directory, page)
@@ -102,15 +100,15 @@ def last_page(directory: Path) -> Path:
     """
     latest = directory / "latest"
     run = latest if latest.exists() else directory
-    if not (run / NAME).exists() and (run / "verdicts.jsonl").exists():
+    if not (run / PAGE_NAME).exists() and (run / "verdicts.jsonl").exists():
         write_index(run)  # the run was killed before its end
-    pages = sorted(run.glob(f"*/{NAME}"))
+    pages = sorted(run.glob(f"*/{PAGE_NAME}"))
     if len(pages) == 1:
         return pages[0]
-    if (run / NAME).exists():
-        return run / NAME
+    if (run / PAGE_NAME).exists():
+        return run / PAGE_NAME
     raise MultihostError(
         f"there is no report in {directory}",
-        seen=f"Neither {run / NAME} nor a folder with one.",
+        seen=f"Neither {run / PAGE_NAME} nor a folder with one.",
         remedy=f"Run pytest first. {_REMEDY}",
     )

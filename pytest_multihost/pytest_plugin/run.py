@@ -52,16 +52,16 @@ from pytest_multihost.pytest_plugin.watchdog_setup import (
     watch_on,
 )
 from pytest_multihost.report.artifacts import (
+    Attempt,
     RunFolder,
+    build_verdict,
     new_run_id,
     open_run,
     write_attempt,
     write_facts,
 )
-from pytest_multihost.report.facts_file import facts_of
 from pytest_multihost.report.text.page import tree_lines
 from pytest_multihost.report.text.points import points_lines
-from pytest_multihost.report.verdict_record import Attempt, verdict
 from pytest_multihost.watch.clock import MonotonicClock
 from pytest_multihost.watch.watchdog import Watchdog
 
@@ -299,14 +299,14 @@ class Run:
             worker=os.environ.get("PYTEST_XDIST_WORKER"),
             environment=environment(),
         )
-        record = verdict(result, finding, diagnosis, where)
+        record = build_verdict(result, finding, diagnosis, where)
         data = record.to_json()
         if plan.expected is not None:
             data["expected"] = finding.status == "passed"
         context = SourceContext(str(self.config.rootpath), source_line)
         try:
             if finding.outcome not in ("passed", "skipped"):
-                write_facts(directory, facts_of(result, plan.symptoms, where, root=context.root))
+                write_facts(directory, result, plan.symptoms, where, root=context.root)
             write_attempt(directory, data, result.history, origin_s=result.started_s)
             folder.append_verdict(data)
             told = report_on(

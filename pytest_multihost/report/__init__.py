@@ -1,1 +1,9 @@
-"""Render results: text for the terminal, pages for a browser, GitHub, traces, artifacts."""
+"""Render results: pages for a browser, text for the terminal, GitHub, traces, artifacts.
+
+`artifacts`, `html` and `text` have faces of their own.
+"""
+
+from pytest_multihost.report.github import Checkout, append_summary, error_commands
+from pytest_multihost.report.trace import write_trace
+
+__all__ = ["Checkout", "append_summary", "error_commands", "write_trace"]

@@ -59,8 +59,11 @@ def trace_of(result: WorldResult, diagnosis: Diagnosis | None, *, root: str) -> 
     }
 
 
-def write_trace(directory: Path, trace: Mapping[str, Any]) -> None:
+def write_trace(
+    directory: Path, result: WorldResult, diagnosis: Diagnosis | None, *, root: str
+) -> None:
     """Write an attempt's trace into its folder."""
+    trace = trace_of(result, diagnosis, root=root)
     text = json.dumps(trace, allow_nan=False, separators=(",", ":"), default=repr)
     (directory / "trace.json").write_text(text + "\n", encoding="utf-8")
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pytest_multihost.model.result import WorldResult
-from pytest_multihost.report.html.write import write_index, write_page
+from pytest_multihost.report.html import write_index, write_page
 
 BENCHMARK = Path(__file__).parent.parent.parent / "benchmarks" / "report.py"
 SMALL, BIG = (4, 80), (64, 10_000)

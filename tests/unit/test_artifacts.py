@@ -10,13 +10,9 @@ from pathlib import Path
 import pytest
 
 from pytest_multihost.model.event import Event
-from pytest_multihost.report.artifacts import (
-    RunFolder,
-    attempt_name,
-    new_run_id,
-    write_attempt,
-)
+from pytest_multihost.report.artifacts import RunFolder, new_run_id, write_attempt
 from pytest_multihost.report.artifacts import open_run as open_named_run
+from pytest_multihost.report.artifacts.folders import attempt_name
 
 NOBODY = 2**22 + 1
 """More than the kernel's largest process id, so surely not running."""

@@ -26,6 +26,7 @@ from pytest_multihost.model.stack import Frame, NativeThread, ThreadStack
 from pytest_multihost.model.user_code import SourceContext
 from pytest_multihost.model.verdict import Outcome
 from pytest_multihost.outcome.symptoms import Symptoms
+from pytest_multihost.report.artifacts import Attempt, build_verdict
 from pytest_multihost.report.html import timeline as timelines
 from pytest_multihost.report.html.explanations import DETECTED_BY, MEANINGS, NEXT_STEPS, OUTCOMES
 from pytest_multihost.report.html.page_model import LogExcerpt, PageModel, rank_groups
@@ -33,7 +34,6 @@ from pytest_multihost.report.html.pages import attempt_page, run_page
 from pytest_multihost.report.html.render import Assets, display_text, script_json
 from pytest_multihost.report.html.timeline import AxisSpan, axis
 from pytest_multihost.report.html.write import as_shown, write_index, write_page
-from pytest_multihost.report.verdict_record import Attempt, verdict
 from pytest_multihost.testing import make_dump, make_spec, raised, report
 
 ROOT = "/home/u/project"
@@ -138,7 +138,7 @@ def story(result: WorldResult, word: str = "word", **changes: Any) -> PageModel:
         result=judged.result,
         finding=judged.finding,
         diagnosis=judged.diagnosis,
-        verdict=verdict(judged.result, judged.finding, judged.diagnosis, attempt),
+        verdict=build_verdict(judged.result, judged.finding, judged.diagnosis, attempt),
         context=context,
     )
     return replace(plain_page, **changes)

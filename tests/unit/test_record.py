@@ -11,7 +11,7 @@ import pytest
 from pytest_multihost.engine import Surroundings, run_world
 from pytest_multihost.outcome.judge import judge
 from pytest_multihost.outcome.symptoms import Symptoms
-from pytest_multihost.report.verdict_record import Attempt, verdict
+from pytest_multihost.report.artifacts import Attempt, build_verdict
 from pytest_multihost.testing import (
     ManualClock,
     ScriptedLauncher,
@@ -36,7 +36,7 @@ def recorded(script: list[Step], **spec: Any) -> dict[str, Any]:  # noqa: ANN401
     )
     result = run_world(make_spec(2, **spec), surroundings)
     attempt = Attempt("2026-11-21T00-00-00Z-1", "t.py-t-1f3a-1", None, {"python": "3.11.7"})
-    return verdict(result, judge(result, Symptoms()), None, attempt).to_json()
+    return build_verdict(result, judge(result, Symptoms()), None, attempt).to_json()
 
 
 def test_a_passed_world_is_recorded() -> None:

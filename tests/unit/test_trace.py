@@ -333,9 +333,10 @@ def test_an_operation_that_only_stacks_tell_of_is_shown_once() -> None:
 
 def test_a_world_of_which_nothing_was_seen_has_a_trace(tmp_path: Path) -> None:
     """Say its server was killed."""
-    trace = trace_of(world({}, [Event(START, 0, "forked", {"pid": 1})]), None, root=ROOT)
+    result = world({}, [Event(START, 0, "forked", {"pid": 1})])
+    trace = trace_of(result, None, root=ROOT)
     assert problems(trace) == []
-    write_trace(tmp_path, trace)
+    write_trace(tmp_path, result, None, root=ROOT)
     assert json.loads((tmp_path / "trace.json").read_text()) == trace
 
 

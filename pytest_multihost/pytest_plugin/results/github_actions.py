@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_multihost.pytest_plugin.results.tally import Tally
-from pytest_multihost.report.github import Checkout, append_summary, error_commands
+from pytest_multihost.report import Checkout, append_summary, error_commands
 
 
 def tell_workflow(reporter: pytest.TerminalReporter, tally: Tally) -> None:

@@ -13,9 +13,8 @@ from pytest_multihost.model.user_code import SourceContext
 from pytest_multihost.model.verdict import Verdict
 from pytest_multihost.outcome.judge import Finding
 from pytest_multihost.pytest_plugin.results.tally import Tally
-from pytest_multihost.report.html.page_model import PageModel
-from pytest_multihost.report.html.write import NAME, write_index, write_page
-from pytest_multihost.report.trace import trace_of, write_trace
+from pytest_multihost.report import write_trace
+from pytest_multihost.report.html import PAGE_NAME, PageModel, write_index, write_page
 
 
 def report_on(
@@ -34,10 +33,8 @@ def report_on(
         result=result, finding=finding, diagnosis=diagnosis, verdict=verdict, context=context
     )
     writers: Mapping[str, Callable[[], object]] = {
-        "trace.json": lambda: write_trace(
-            directory, trace_of(result, diagnosis, root=context.root)
-        ),
-        NAME: lambda: write_page(directory, page),  # last: it lists the others
+        "trace.json": lambda: write_trace(directory, result, diagnosis, root=context.root),
+        PAGE_NAME: lambda: write_page(directory, page),  # last: it lists the others
     }
     return [
         f"{result.spec.nodeid}: {name}: {problem}"
@@ -61,7 +58,7 @@ def report_on_run(config: pytest.Config, tally: Tally) -> None:
         return
     run = tally.settings.artifacts / tally.run_id
     if problem := _problem_of(lambda: write_index(run)):
-        tally.unwritten.append(f"{NAME} of the run: {problem}")
+        tally.unwritten.append(f"{PAGE_NAME} of the run: {problem}")
 
 
 def named_files(where: str, directory: Path) -> str:
@@ -71,4 +68,4 @@ def named_files(where: str, directory: Path) -> str:
         where: The folder as the reader knows it.
         directory: The folder.
     """
-    return f"{where}/{NAME}" if (directory / NAME).is_file() else where
+    return f"{where}/{PAGE_NAME}" if (directory / PAGE_NAME).is_file() else where

@@ -1,4 +1,10 @@
 """The pages for a browser: one for each test that hung or broke, one for each run.
 
-Pure functions from facts to text; files are read and written in `write` alone.
+`page_model` holds what an attempt's page is made from, `sections` and `timeline` derive what it
+shows, the templates lay that out, and `write` alone reads and writes files.
 """
+
+from pytest_multihost.report.html.page_model import PageModel
+from pytest_multihost.report.html.write import PAGE_NAME, write_index, write_page
+
+__all__ = ["PAGE_NAME", "PageModel", "write_index", "write_page"]

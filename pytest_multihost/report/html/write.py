@@ -14,7 +14,7 @@ from pytest_multihost.report.html.page_model import LogExcerpt, PageModel
 from pytest_multihost.report.html.pages import attempt_page, run_page
 from pytest_multihost.report.html.render import Assets, display_text
 
-NAME = "report.html"
+PAGE_NAME = "report.html"
 
 _SCRIPTS = ("lanes.js", "drawing.js", "choosing.js", "page.js")
 _ASSETS = Path(__file__).with_name("assets")
@@ -37,7 +37,7 @@ def write_page(directory: Path, page: PageModel) -> Path:
         source_lines=tuple(_source_lines(page)),
         files=sorted(path.name for path in directory.iterdir() if path.is_file()),
     )
-    return _write(directory / NAME, attempt_page(read, _assets(*_SCRIPTS)))
+    return _write(directory / PAGE_NAME, attempt_page(read, _assets(*_SCRIPTS)))
 
 
 def write_index(run: Path) -> Path:
@@ -47,8 +47,8 @@ def write_index(run: Path) -> Path:
         run: The run's folder, with its verdicts.jsonl.
     """
     verdicts = list(_verdicts(run / "verdicts.jsonl"))
-    pages = frozenset(path.parent.name for path in run.glob(f"*/{NAME}"))
-    return _write(run / NAME, run_page(run.name, verdicts, pages, _assets("index.js")))
+    pages = frozenset(path.parent.name for path in run.glob(f"*/{PAGE_NAME}"))
+    return _write(run / PAGE_NAME, run_page(run.name, verdicts, pages, _assets("index.js")))
 
 
 def _write(path: Path, text: str) -> Path:

@@ -32,7 +32,7 @@ class Attempt:
     environment: Mapping[str, str | None]
 
 
-def verdict(
+def build_verdict(
     result: WorldResult, finding: Finding, diagnosis: Diagnosis | None, attempt: Attempt
 ) -> Verdict:
     """Return the verdict on a world."""

@@ -106,12 +106,6 @@ def attempt_name(nodeid: str, attempt: int) -> str:
     return f"{words}-{zlib.crc32(nodeid.encode('utf-8', 'surrogatepass')):08x}-{attempt}"
 
 
-def write_facts(directory: Path, facts: Mapping[str, Any]) -> None:
-    """Write what the verdict was derived from, so that it can be derived again."""
-    text = json.dumps(facts, default=repr)
-    (directory / "facts.json").write_text(text + "\n", encoding="utf-8")
-
-
 def write_attempt(
     directory: Path, verdict: Mapping[str, Any], history: Iterable[Event], *, origin_s: float
 ) -> None:

@@ -13,27 +13,37 @@ from pytest_multihost.model.errors import MultihostError
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.user_code import SourceContext, SourceOf
 from pytest_multihost.outcome.symptoms import Symptoms
-from pytest_multihost.report.verdict_record import Attempt
+from pytest_multihost.report.artifacts.verdict_record import Attempt
 
 
-def facts_of(
-    result: WorldResult, symptoms: Symptoms, attempt: Attempt, *, root: str
-) -> dict[str, Any]:
-    """Return everything that a verdict is derived from, as a JSON object."""
-    return {
+def write_facts(
+    directory: Path, result: WorldResult, symptoms: Symptoms, attempt: Attempt, *, root: str
+) -> None:
+    """Write what the verdict was derived from, so that it can be derived again.
+
+    Args:
+        directory: The attempt's folder.
+        result: What was observed.
+        symptoms: What the backend calls the consequences of another rank's failure.
+        attempt: Where the verdict belongs.
+        root: pytest's rootdir.
+    """
+    facts = {
         "result": result.to_json(),
         "symptoms": asdict(symptoms),
         "attempt": asdict(attempt),
         "root": root,
     }
+    text = json.dumps(facts, default=repr)
+    (directory / "facts.json").write_text(text + "\n", encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class Rejudged:
     """A world judged a second time, from its artifacts.
 
     Attributes:
-        judged: What comes out.
+        judged: The new verdict's grounds: result, finding and diagnosis.
         attempt: Where it belongs.
         context: Root directory and source lines.
         written: The verdict that was written at the time.
@@ -45,7 +55,7 @@ class Again:
     written: Mapping[str, Any]
 
 
-def judge_again(directory: Path, source_of: SourceOf) -> Again:
+def rejudge(directory: Path, source_of: SourceOf) -> Rejudged:
     """Judge a world from its artifacts alone.
 
     Args:
@@ -60,7 +70,7 @@ def judge_again(directory: Path, source_of: SourceOf) -> Again:
     context = SourceContext(facts["root"], source_of)
     symptoms = Symptoms(**{name: tuple(each) for name, each in facts["symptoms"].items()})
     judged = judge_world(WorldResult.from_json(facts["result"]), symptoms, context)
-    return Again(judged, Attempt(**facts["attempt"]), context, written)
+    return Rejudged(judged, Attempt(**facts["attempt"]), context, written)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -1,0 +1,21 @@
+"""What a run leaves on disk: a folder for each run, in it one for each attempt with its verdict."""
+
+from pytest_multihost.report.artifacts.facts_file import rejudge, write_facts
+from pytest_multihost.report.artifacts.folders import (
+    RunFolder,
+    new_run_id,
+    open_run,
+    write_attempt,
+)
+from pytest_multihost.report.artifacts.verdict_record import Attempt, build_verdict
+
+__all__ = [
+    "Attempt",
+    "RunFolder",
+    "build_verdict",
+    "new_run_id",
+    "open_run",
+    "rejudge",
+    "write_attempt",
+    "write_facts",
+]
