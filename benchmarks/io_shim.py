@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from pytest_multihost.nemesis.io_shim import shim
+from pytest_multihost.nemesis.io_shim import find_library, preload_variables, why_missing
 
 IDLE_BOUND = 0.01
 DELAY_BOUND = 0.10
@@ -46,7 +46,7 @@ print(best)
 
 PRELUDE = """
 import ctypes, json, os, pathlib, shutil, sys, time
-from pytest_multihost.nemesis.io_shim.shim import IoRule, attach
+from pytest_multihost.nemesis.io_shim import IoRule, attach
 here = pathlib.Path.cwd()
 file, SIZE = here / "target.bin", 8_000_000
 file.write_bytes(os.urandom(SIZE))
@@ -148,7 +148,7 @@ def run(program: str, *args: str, cwd: Path, environment: Mapping[str, str]) -> 
 
 def with_shim() -> dict[str, str]:
     """Return an environment in which the shim is preloaded."""
-    return {**os.environ, **shim.preloaded(os.environ)}
+    return {**os.environ, **preload_variables(os.environ)}
 
 
 CALLS = """
@@ -230,8 +230,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--size", type=int, default=1 << 30)
     options = parser.parse_args()
-    if shim.library() is None:
-        print(f"There is no shim: {shim.why_missing()}")
+    if find_library() is None:
+        print(f"There is no shim: {why_missing()}")
         return 1
     with tempfile.TemporaryDirectory(dir=options.directory) as directory:
         print("An idle shim:")

@@ -18,7 +18,7 @@ import io_shim
 import projects
 from figures import FailedError, Section, Spread, Turns
 
-from pytest_multihost.nemesis.io_shim import shim
+from pytest_multihost.nemesis.io_shim import find_library, why_missing
 
 _PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "multihost_hangs")
 _WAYS = ("empty", "recorded")
@@ -145,8 +145,8 @@ def _differences(watched: Sequence[Healthy], alone: Sequence[Healthy]) -> list[s
 def idle_shim(*, rounds: int) -> Section:
     """Measure what an idle shim adds to a call and return its table."""
     heads = ("I/O shim, idle", "")
-    if shim.library() is None:
-        return Section("The idle I/O shim", heads, [["none here", shim.why_missing() or ""]], None)
+    if find_library() is None:
+        return Section("The idle I/O shim", heads, [["none here", why_missing() or ""]], None)
     with tempfile.TemporaryDirectory() as name, contextlib.redirect_stdout(io.StringIO()):
         file = Path(name, "file")
         file.write_bytes(b"x")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_multihost.backends.backend import Backend
-    from pytest_multihost.nemesis.kind import FaultKind
+    from pytest_multihost.nemesis import FaultKind
 
 
 @pytest.hookspec

@@ -1,4 +1,4 @@
-"""What a kind of fault is to us: what it takes, what it does, what it leaves to be undone."""
+"""What a kind of fault is: its parameters, what it does to a rank, and how it is undone."""
 
 from __future__ import annotations
 
@@ -6,13 +6,45 @@ import contextlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict, TypeGuard
 
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.spec import RankSpec
 
 Check = Callable[[object], str | None]
-"""Returns what a value must be, or None when it is that."""
+"""Returns what a value must be, or None if the value is valid."""
+
+
+class Pause(TypedDict, total=False):
+    """How the server is to stop (SIGSTOP) and continue (SIGCONT) a rank.
+
+    Attributes:
+        stopped_s: How long each stop lasts; None: until the rank is resumed.
+        running_s: How long the rank runs between two stops; 0: there is only one stop.
+        until_s: When the last stop ends, in monotonic seconds.
+    """
+
+    stopped_s: float | None
+    running_s: float
+    until_s: float
+
+
+class Announcement(TypedDict, total=False):
+    """What the controller is told about a fault before it is performed.
+
+    The rank may not be able to say anything afterwards: it may be stopped, dead, or cut off.
+
+    Attributes:
+        until_s: When it will be over by itself, in monotonic seconds.
+        pause: How the server is to stop and continue the rank.
+        kills: Whether the rank dies of it.
+        network: Whether the server is to disturb the network between hosts.
+    """
+
+    until_s: float
+    pause: Pause
+    kills: bool
+    network: bool
 
 
 @dataclass(slots=True, kw_only=True)
@@ -20,21 +52,23 @@ class Strike:
     """One fault that happens to this rank now.
 
     Attributes:
-        fault: Which.
-        place: This rank's place in its world.
-        detail: What the controller was told of it, see `FaultKind.announce`.
-        begun: Tells the controller that it has happened, for a kind that tells by itself.
-        armed: For such a kind: tells the controller, in JSON values, that it waits for its moment.
-            `rules` are those of the rank's page of I/O rules whose counters say that it has
-            happened, also where no rank lives to tell; `note` is what the reader should know.
-        healing: Undone, last first, when the test's body is over.
-        performed: For a kind that is performed from outside: waits until that is done, and returns
-            what went wrong, empty if nothing did.
+        fault: The fault.
+        place: The spec of this rank and its world.
+        detail: What the controller was told, see `FaultKind.announce`.
+        begun: Tells the controller that the fault has happened; called by kinds that tell so
+            themselves.
+        armed: For such a kind: tells the controller, in JSON values, that it is waiting to happen.
+            `rules` are the numbers of rules in the rank's page of I/O rules: their counters show
+            whether it has happened even if the rank can no longer say so. `note` is a remark for
+            the verdict.
+        healing: Closed when the test's body is over; undoes what it was given, last first.
+        performed: For a kind that is performed outside of the rank: waits until that is done, and
+            returns what went wrong, empty if nothing did.
     """
 
     fault: Fault
     place: RankSpec
-    detail: Mapping[str, Any]
+    detail: Announcement
     begun: Callable[[], None]
     armed: Callable[..., None]
     healing: contextlib.ExitStack
@@ -46,11 +80,11 @@ class Strike:
         return self.place.rank
 
 
-def _nothing(params: Mapping[str, Any], now_s: float) -> dict[str, Any]:  # noqa: ARG001 - as any
+def _nothing(params: Mapping[str, Any], now_s: float) -> Announcement:  # noqa: ARG001 - as any
     return {}
 
 
-def _no_lack(fault: Fault) -> str | None:  # noqa: ARG001 - as any
+def _lacks_nothing(fault: Fault) -> str | None:  # noqa: ARG001 - as any
     return None
 
 
@@ -60,14 +94,12 @@ class FaultKind:
 
     Attributes:
         name: As in ``faults.other(name, ...)``.
-        perform: Does it, in the rank, in the thread that passes the point. What it changes it
-            gives to ``strike.healing`` to be undone.
+        perform: Performs it, in the rank, in the thread that passes the point. It registers with
+            ``strike.healing`` how to undo what it changes.
         params: What it takes: a check for each name.
         required: Names that must be given.
-        announce: From parameters and the time in monotonic seconds, what the controller is told
-            before it is performed. `until_s`: when it will be over by itself. `pause`: how the
-            rank is to be stopped and continued from outside. `kills`: whether the rank dies.
-            `network`: that the server is to disturb the network between hosts.
+        announce: From the parameters and the time in monotonic seconds, what the controller is
+            told before the fault is performed.
         lasts: Whether it goes on until it is undone; else it is over when `perform` returns.
         tells_itself: Whether `perform` sees to it that ``strike.begun()`` is called when it really
             happens, say at the first file that it slows down.
@@ -78,10 +110,10 @@ class FaultKind:
     perform: Callable[[Strike], None]
     params: Mapping[str, Check] = field(default_factory=dict)
     required: frozenset[str] = frozenset()
-    announce: Callable[[Mapping[str, Any], float], dict[str, Any]] = _nothing
+    announce: Callable[[Mapping[str, Any], float], Announcement] = _nothing
     lasts: bool = False
     tells_itself: bool = False
-    lacking: Callable[[Fault], str | None] = _no_lack
+    lacking: Callable[[Fault], str | None] = _lacks_nothing
 
     def problems(self, params: Mapping[str, Any]) -> list[str]:
         """Return what is wrong with `params`."""
@@ -93,22 +125,22 @@ class FaultKind:
         return found
 
 
-def is_number(value: object) -> bool:
-    """Whether `value` is a finite number."""
-    is_any = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_any and math.isfinite(value)  # type: ignore[arg-type]
+def is_number(value: object) -> TypeGuard[float]:
+    """Return whether `value` is a finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value)
 
 
 def seconds(value: object) -> str | None:
     """Check a duration."""
-    is_good = is_number(value) and value >= 0  # type: ignore[operator]
+    is_good = is_number(value) and value >= 0
     return None if is_good else "a number of seconds, at least 0"
 
 
 def positive(value: object) -> str | None:
     """Check a number above 0."""
-    is_good = is_number(value) and value > 0  # type: ignore[operator]
-    return None if is_good else "a number above 0"
+    return None if is_number(value) and value > 0 else "a number above 0"
 
 
 def whole(value: object) -> str | None:

@@ -1,34 +1,25 @@
-"""The kinds of faults that there are without anybody adding one."""
+"""The built-in kinds of faults, and how plugins' kinds are put beside them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pytest_multihost.nemesis.descriptors import FD_PRESSURE
 from pytest_multihost.nemesis.kind import FaultKind
-from pytest_multihost.nemesis.memory import MEMORY_PRESSURE
-from pytest_multihost.nemesis.network import NETWORK
-from pytest_multihost.nemesis.raising import RAISE_AT
-from pytest_multihost.nemesis.signals import CPU_THROTTLE, DELAY, FREEZE, KILL
-from pytest_multihost.nemesis.slow_files import SLOW_IO
-from pytest_multihost.nemesis.startup import HASH_SEED, START_SKEW
+from pytest_multihost.nemesis.network_faults import NETWORK_FAULTS
+from pytest_multihost.nemesis.process_faults import PROCESS_FAULTS
+from pytest_multihost.nemesis.resource_faults import FD_PRESSURE, MEMORY_PRESSURE
+from pytest_multihost.nemesis.slow_io import SLOW_IO
 
-BUILT_IN: tuple[FaultKind, ...] = (
-    DELAY,
-    START_SKEW,
-    FREEZE,
-    KILL,
-    RAISE_AT,
+BUILT_IN_KINDS: tuple[FaultKind, ...] = (
+    *PROCESS_FAULTS,
     SLOW_IO,
     MEMORY_PRESSURE,
     FD_PRESSURE,
-    CPU_THROTTLE,
-    HASH_SEED,
-    *NETWORK,
+    *NETWORK_FAULTS,
 )
 
 
-def by_name(groups: Iterable[Sequence[FaultKind]]) -> dict[str, FaultKind]:
+def kinds_by_name(groups: Iterable[Sequence[FaultKind]]) -> dict[str, FaultKind]:
     """Return the kinds by name; of two with one name the first counts.
 
     Args:

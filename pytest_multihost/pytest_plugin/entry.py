@@ -42,7 +42,7 @@ from pytest_multihost.pytest_plugin.results.tally import TALLY, Tally, require_w
 
 if TYPE_CHECKING:
     from pytest_multihost.backends.backend import Backend
-    from pytest_multihost.nemesis.kind import FaultKind
+    from pytest_multihost.nemesis import FaultKind
 
 # pytest finds fixtures in the plugin's namespace.
 __all__ = ["object_store", "shared_tmp_path", "world"]
@@ -180,6 +180,6 @@ def pytest_multihost_backends() -> Sequence[Backend]:
 @pytest.hookimpl(trylast=True)
 def pytest_multihost_faults() -> Sequence[FaultKind]:
     """Offer the built-in faults."""
-    from pytest_multihost.nemesis.registry import BUILT_IN
+    from pytest_multihost.nemesis import BUILT_IN_KINDS
 
-    return BUILT_IN
+    return BUILT_IN_KINDS

@@ -11,11 +11,13 @@ from pytest_multihost.model.errors import SettingError
 from pytest_multihost.model.fault import Fault, resolve
 from pytest_multihost.model.hosts import ONE
 from pytest_multihost.model.replay import Replay, checksum, read_token
-from pytest_multihost.nemesis.expression import parse_fault
-from pytest_multihost.nemesis.kind import FaultKind
-from pytest_multihost.nemesis.network import network_problems
-from pytest_multihost.nemesis.problems import conflicts, fault_problems
-from pytest_multihost.nemesis.registry import by_name
+from pytest_multihost.nemesis import (
+    FaultKind,
+    fault_problems,
+    kinds_by_name,
+    parse_fault,
+    resolved_problems,
+)
 
 MAX_SEED = 1_000_000
 
@@ -63,7 +65,7 @@ class Disturbing:
         if problems := fault_problems(wanted, size=size, kinds=self.kinds):
             return (), [f"faults: {each}" for each in problems]
         faults = resolve(wanted, size=size, seed=self.seed_of(nodeid))
-        problems = [*conflicts(faults), *network_problems(faults, hosts=hosts, size=size)]
+        problems = resolved_problems(faults, hosts=hosts, size=size)
         return faults, [f"faults: {each}" for each in problems]
 
     def lacking(self, faults: Iterable[Fault]) -> str | None:
@@ -110,5 +112,5 @@ def read_disturbing(config: pytest.Config) -> Disturbing:
             problems.append(f"--multihost-replay: {error}")
     if problems:
         raise pytest.UsageError("\n".join(problems))
-    kinds = by_name(config.hook.pytest_multihost_faults())
+    kinds = kinds_by_name(config.hook.pytest_multihost_faults())
     return Disturbing(kinds, tuple(everywhere), config.getoption("multihost_seed"), replay)

@@ -26,7 +26,7 @@ from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.user_code import SourceContext
-from pytest_multihost.nemesis.aftermath import settle
+from pytest_multihost.nemesis.cleanup import clean_up_faults
 from pytest_multihost.outcome.faults.firings import demand_fired
 from pytest_multihost.outcome.judge import Finding
 from pytest_multihost.outcome.symptoms import Symptoms
@@ -240,7 +240,7 @@ class Run:
                 watch=watchdog,
                 on_hang=partial(keep_alive, self.config) if self._keeps() else None,
             )
-            result = settle(run_world(spec, surroundings), scratch)
+            result = clean_up_faults(run_world(spec, surroundings), scratch)
         warn_of(item, watchdog)
         context = SourceContext(str(self.config.rootpath), source_line)
         judged = judge_world(result, plan.symptoms, context)

@@ -10,9 +10,8 @@ from typing import Any
 from pytest_multihost.model.clock import now
 from pytest_multihost.model.fault import NETWORK_KINDS, Fault
 from pytest_multihost.model.spec import RankSpec
-from pytest_multihost.nemesis.kind import FaultKind
-from pytest_multihost.nemesis.startup import skew_s
-from pytest_multihost.nemesis.targets import load
+from pytest_multihost.nemesis import FaultKind
+from pytest_multihost.nemesis.interpose import load_target
 from pytest_multihost.rank.points import Binding, Points, Tell, enter_points, watch_files
 from pytest_multihost.rank.recorder.recorder import Recorder
 from pytest_multihost.rank.wrap_calls import watch_calls
@@ -30,8 +29,14 @@ def come_late(spec: RankSpec, tell: Tell) -> None:
         if _is_before_the_test(fault) and spec.rank in fault.ranks:
             at = fault.at.to_json()
             tell("fault", index=index, fault=fault.kind, at=at, phase="begun", **_detail(fault))
-    if seconds := skew_s(spec.world.faults, spec.rank):
+    if seconds := _start_skew_s(spec.world.faults, spec.rank):
         sleep(seconds)
+
+
+def _start_skew_s(faults: Iterable[Fault], rank: int) -> float:
+    """Return how many seconds late a rank is to come to the rendezvous."""
+    skews = (each for each in faults if each.kind == "start_skew" and rank in each.ranks)
+    return float(sum(each.params["seconds"] for each in skews))
 
 
 def _detail(fault: Fault) -> dict[str, Any]:
@@ -76,7 +81,7 @@ def start(points: Points, beside: Iterable[Any] = ()) -> None:
     faults = [each.fault for each in points.bindings]
     for target in _named(faults, "call"):
         on_call = partial(points.pass_point, "call", target)
-        watch_calls(load(target), on_call, points.healing, beside=beside)
+        watch_calls(load_target(target), on_call, points.healing, beside=beside)
     if patterns := ["*"] if points.tells_all else _named(faults, "io"):
         watch_files(points, patterns)
     if points.bindings:

@@ -18,8 +18,8 @@ from pytest_multihost.model.clock import now
 from pytest_multihost.model.fault import Fault, Point, PointKind
 from pytest_multihost.model.operation import OperationKind
 from pytest_multihost.model.spec import RankSpec
-from pytest_multihost.nemesis.files import Access, Watcher, matcher, watching
-from pytest_multihost.nemesis.kind import FaultKind, Strike
+from pytest_multihost.nemesis import FaultKind, Strike
+from pytest_multihost.nemesis.interpose import FileAccess, FileObserver, matcher, observing_files
 
 Tell = Callable[..., None]
 
@@ -182,14 +182,14 @@ def watch_files(points: Points, patterns: list[str]) -> None:
     """Have opens, reads and writes of matching files be points."""
     matches = [matcher(pattern) for pattern in patterns]
 
-    def before(access: Access) -> None:
+    def before(access: FileAccess) -> None:
         points.pass_point("io", access.path)
 
-    def after(access: Access) -> None:
+    def after(access: FileAccess) -> None:
         """Let it be over."""
 
-    watcher = Watcher(lambda path: any(each(path) for each in matches), before, after)
-    points.healing.enter_context(watching(watcher))
+    observer = FileObserver(lambda path: any(each(path) for each in matches), before, after)
+    points.healing.enter_context(observing_files(observer))
 
 
 _current: list[Points] = []

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from pytest_multihost.model.errors import SettingError
-from pytest_multihost.nemesis.targets import Target
+from pytest_multihost.nemesis.interpose import CallTarget
 
 OnCall = Callable[[str], None]
 """Gets "before" and "after"."""
@@ -19,7 +19,7 @@ _OURS = "pytest_multihost"
 
 
 def watch_calls(
-    target: Target, on_call: OnCall, undoing: ExitStack, *, beside: Iterable[Any] = ()
+    target: CallTarget, on_call: OnCall, undoing: ExitStack, *, beside: Iterable[Any] = ()
 ) -> None:
     """Have `on_call` called before and after each call of a function.
 

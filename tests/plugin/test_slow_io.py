@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.nemesis.io_shim import shim
-from pytest_multihost.nemesis.io_shim.build import SOURCE
+from pytest_multihost.nemesis.io_shim import find_library, why_missing
+from pytest_multihost.nemesis.io_shim.library import SOURCE
 
 HEAD = """
 import ctypes, os, time
@@ -42,7 +42,7 @@ def file(tmp_path):
     return tmp_path / "ckpt" / "a"
 """
 
-with_shim = pytest.mark.skipif(shim.library() is None, reason=shim.why_missing())
+with_shim = pytest.mark.skipif(find_library() is None, reason=why_missing())
 
 
 def faults_of(worlds: Any, test: str) -> dict[str, Any]:  # noqa: ANN401 - of the conftest file

@@ -11,19 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.nemesis.io_shim import shim
-from pytest_multihost.nemesis.io_shim.build import build
-from pytest_multihost.nemesis.io_shim.page import IoPage, IoRule
+from pytest_multihost.nemesis import io_shim
+from pytest_multihost.nemesis.io_shim import IoPage, IoRule, library
 
-pytestmark = pytest.mark.skipif(shim.library() is None, reason=shim.why_missing())
+pytestmark = pytest.mark.skipif(io_shim.find_library() is None, reason=io_shim.why_missing())
 
 Shimmed = Callable[..., str]
 
 PRELUDE = """
 import contextlib, ctypes, errno, fnmatch, itertools, json, os, pathlib, shutil, signal
 import subprocess, sys, threading, time
-from pytest_multihost.nemesis.io_shim.shim import IoRule, attach, detach, is_loaded
-from pytest_multihost.nemesis.io_shim.page import IoPage
+from pytest_multihost.nemesis.io_shim import IoPage, IoRule, attach, detach, is_loaded
 
 SIZE = 2_000_000
 DATA = bytes(range(250)) * (SIZE // 250)
@@ -83,7 +81,7 @@ def shimmed(tmp_path: Path) -> Shimmed:
     """Run a program with the shim preloaded, in a directory of its own; returns what it prints."""
 
     def run(body: str, *, prelude: str = PRELUDE, **variables: str) -> str:
-        environment = {**os.environ, **shim.preloaded(os.environ), **variables}
+        environment = {**os.environ, **io_shim.preload_variables(os.environ), **variables}
         environment["PYTHONPATH"] = os.pathsep.join(sys.path)
         done = subprocess.run(
             [sys.executable, "-W", "ignore::ResourceWarning", "-c", prelude + body],
@@ -544,7 +542,7 @@ if not (child := os.fork()):
 while not count().struck: time.sleep(0.01)
 healer = '''
 import pathlib
-from pytest_multihost.nemesis.io_shim.page import IoPage
+from pytest_multihost.nemesis.io_shim import IoPage
 IoPage.open(pathlib.Path("page")).clear()
 '''
 subprocess.run([sys.executable, "-c", healer], check=True)
@@ -600,7 +598,7 @@ print(hashlib.sha256(file.read_bytes()).hexdigest())
 """
     attached = """
 import pathlib
-from pytest_multihost.nemesis.io_shim.shim import attach
+from pytest_multihost.nemesis.io_shim import attach
 attach(pathlib.Path("page"))
 """
     plain = subprocess.check_output([sys.executable, "-c", program], cwd=tmp_path, text=True)
@@ -609,25 +607,25 @@ attach(pathlib.Path("page"))
 
 def test_a_process_without_the_shim_is_told_so(tmp_path) -> None:
     """A rule that cannot strike must not look as if it had."""
-    assert not shim.is_loaded()
+    assert not io_shim.is_loaded()
     with pytest.raises(RuntimeError, match="preloaded"):
-        shim.attach(tmp_path / "page")
+        io_shim.attach(tmp_path / "page")
     assert not (tmp_path / "page").exists()
 
 
 def test_what_is_preloaded_already_stays() -> None:
     """Behind ours, and ours is there once."""
-    library = str(shim.library())
-    again = shim.preloaded(shim.preloaded({"LD_PRELOAD": "/a.so /b.so"}))
-    assert again == {"LD_PRELOAD": f"{library}:/a.so:/b.so"}
+    ours = str(io_shim.find_library())
+    again = io_shim.preload_variables(io_shim.preload_variables({"LD_PRELOAD": "/a.so /b.so"}))
+    assert again == {"LD_PRELOAD": f"{ours}:/a.so:/b.so"}
 
 
 def test_the_shim_is_built_on_first_use(tmp_path, monkeypatch) -> None:
     """Into the user's cache, where it is found the next time; without a compiler, the reason is."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(shim, "file_name", lambda: "_shim-of-another-version.so")
+    monkeypatch.setattr(library, "file_name", lambda: "_shim-of-another-version.so")
     monkeypatch.setenv("CC", "/nonexistent/cc")
-    found = shim._found.__wrapped__
+    found = library._find_once.__wrapped__
     assert found() == (None, "there is no C compiler (cc, or what CC names)")
     monkeypatch.setenv("CC", "cc")
     place = tmp_path / "pytest-multihost-hangs" / "_shim-of-another-version.so"
@@ -640,7 +638,7 @@ def test_the_shim_is_built_on_first_use(tmp_path, monkeypatch) -> None:
 def test_a_compiler_that_fails_is_quoted(tmp_path, monkeypatch) -> None:
     """And leaves nothing half done."""
     monkeypatch.setenv("CC", "cc --no-such-option")
-    assert "no-such-option" in build(tmp_path / "x.so")
+    assert "no-such-option" in library.build(tmp_path / "x.so")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -674,10 +672,10 @@ def test_a_rule_that_makes_no_sense_is_refused(tmp_path, rule, problem) -> None:
 
 def test_each_rank_of_a_world_has_its_own_files_slow(run_worlds) -> None:
     """Forked from one server that was exec'd with the shim: one rank is slow, the other is not."""
-    variables = shim.preloaded({})
+    variables = io_shim.preload_variables({})
     worlds = run_worlds(f"""
         import pathlib, pytest, time
-        from pytest_multihost.nemesis.io_shim.shim import IoRule, attach
+        from pytest_multihost.nemesis.io_shim import IoRule, attach
 
         @pytest.mark.multihost(ranks=2, env={variables!r})
         def test_it(world, tmp_path, shared_tmp_path):

@@ -15,17 +15,17 @@ from pytest_multihost.model.errors import SettingError
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.fault import Fault, resolve
 from pytest_multihost.model.replay import read_token, token
-from pytest_multihost.nemesis.descriptors import limit_for
-from pytest_multihost.nemesis.expression import parse_fault
-from pytest_multihost.nemesis.files import matcher
-from pytest_multihost.nemesis.problems import conflicts, fault_problems
-from pytest_multihost.nemesis.registry import BUILT_IN, by_name
-from pytest_multihost.nemesis.targets import find_problem, load
+from pytest_multihost.nemesis.interpose import matcher
+from pytest_multihost.nemesis.interpose.call_targets import load_target, target_problem
+from pytest_multihost.nemesis.parse import parse_fault
+from pytest_multihost.nemesis.registry import BUILT_IN_KINDS, kinds_by_name
+from pytest_multihost.nemesis.resource_faults import descriptor_limit
+from pytest_multihost.nemesis.validation import fault_problems, resolved_problems
 from pytest_multihost.outcome.faults.ongoing import continued_by_plan, pending_actions
 from pytest_multihost.rank.wrap_calls import watch_calls
 from pytest_multihost.testing import make_spec
 
-KINDS = by_name([BUILT_IN])
+KINDS = kinds_by_name([BUILT_IN_KINDS])
 
 EXAMPLES = [
     faults.delay(rank=0, seconds=2.5, at=at.call("json:JSONDecoder.decode", nth=2, when="after")),
@@ -103,7 +103,7 @@ def test_all_problems_are_told_at_once() -> None:
 )
 def test_two_that_exclude_each_other_are_named(first: Fault, second: Fault, exclude: bool) -> None:
     """Only on a rank that both are for."""
-    found = conflicts([first, second])
+    found = resolved_problems([first, second], hosts="one", size=3)
     assert bool(found) is exclude
     assert all(repr(first) in each and repr(second) in each for each in found)
 
@@ -157,7 +157,7 @@ def test_a_watched_function_is_watched_wherever_it_was_imported() -> None:
     module.loads = defined_in.loads  # type: ignore[attr-defined]
     original, seen = defined_in.loads, []
     with ExitStack() as undoing:
-        watch_calls(load("json:loads"), seen.append, undoing, beside=[module, later])
+        watch_calls(load_target("json:loads"), seen.append, undoing, beside=[module, later])
         later.loads = defined_in.loads  # type: ignore[attr-defined]
         assert module.loads("1") + later.loads("2") == 3  # type: ignore[attr-defined]
         assert seen == ["before", "after"] * 2
@@ -166,8 +166,8 @@ def test_a_watched_function_is_watched_wherever_it_was_imported() -> None:
 
 def test_a_function_is_not_sought_where_it_cannot_be() -> None:
     """A class is refused with what to write instead."""
-    assert "name a method" in str(find_problem("json:JSONDecoder"))
-    assert find_problem("json:JSONDecoder.decode") is None
+    assert "name a method" in str(target_problem("json:JSONDecoder"))
+    assert target_problem("json:JSONDecoder.decode") is None
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_a_glob_matches_absolute_paths(pattern: str, path: str, is_match: bool) 
 
 def test_the_descriptor_limit_leaves_as_many_free_as_was_said() -> None:
     """Numbers are handed out from below."""
-    assert [limit_for({0, 1, 2, 5}, headroom) for headroom in (0, 1, 2, 3)] == [3, 4, 6, 7]
+    assert [descriptor_limit({0, 1, 2, 5}, headroom) for headroom in (0, 1, 2, 3)] == [3, 4, 6, 7]
 
 
 def test_a_paused_rank_is_stopped_and_continued_by_the_clock() -> None:

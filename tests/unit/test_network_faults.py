@@ -32,15 +32,15 @@ from pytest_multihost.model.process import Descriptor, KernelSnapshot, Process, 
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.snapshot import Activity
 from pytest_multihost.model.spec import WorldSpec
-from pytest_multihost.nemesis.expression import parse_fault
-from pytest_multihost.nemesis.network import network_problems
-from pytest_multihost.nemesis.problems import fault_problems
-from pytest_multihost.nemesis.registry import BUILT_IN, by_name
+from pytest_multihost.nemesis.network_faults import network_problems
+from pytest_multihost.nemesis.parse import parse_fault
+from pytest_multihost.nemesis.registry import BUILT_IN_KINDS, kinds_by_name
+from pytest_multihost.nemesis.validation import fault_problems
 from pytest_multihost.proof.prove import blockers
 from pytest_multihost.proof.snapshot import Snapshot
 from pytest_multihost.testing import ManualClock, ScriptedLauncher, Step, make_spec, well_behaved
 
-KINDS = by_name([BUILT_IN])
+KINDS = kinds_by_name([BUILT_IN_KINDS])
 CUT = faults.partition(groups=[[0], [1, 2, 3]])
 
 EXAMPLES = [

@@ -12,7 +12,7 @@ from pytest_multihost.launch.attach.file_transfer import pack
 from pytest_multihost.launch.interface import DumpKind, Ending
 from pytest_multihost.launch.server.world import ServerWorld
 from pytest_multihost.model.event import Event
-from pytest_multihost.nemesis.aftermath import heal_files, untold
+from pytest_multihost.nemesis.cleanup import heal_files, unreported_faults
 from pytest_multihost.pytest_plugin.attach.merge_snapshots import to_json
 from pytest_multihost.pytest_plugin.watchdog_setup import harness_on
 from pytest_multihost.slots import slots_path
@@ -68,7 +68,7 @@ class Shared:
             LaunchError: The server is gone.
         """
         ending = self.world.end(grace_s=grace_s)
-        found = untold(self.faults, self.scratch) if self.own is not None else ()
+        found = unreported_faults(self.faults, self.scratch) if self.own is not None else ()
         return Ending((*found, *ending.events), ending.leftovers)
 
     def dump(self, header: Mapping[str, Any]) -> Answer:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.hosts import DOCKER, ONE, kind_of
-from pytest_multihost.nemesis.io_shim import shim
+from pytest_multihost.nemesis.io_shim import find_library, preload_variables
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Need:
     def variables(self) -> dict[str, str]:
         """The environment's part of it."""
         own = dict(self.env)
-        return {**own, **(shim.preloaded({**os.environ, **own}) if self.is_preloaded else {})}
+        return {**own, **(preload_variables({**os.environ, **own}) if self.is_preloaded else {})}
 
     @property
     def reasons(self) -> list[str]:
@@ -51,7 +51,7 @@ def need_of(env: Mapping[str, str], faults: Sequence[Fault], launch: str, hosts:
         hosts: What hosts are made from.
     """
     kinds = {each.kind for each in faults}
-    is_preloaded = "slow_io" in kinds and launch != "fork" and shim.library() is not None
+    is_preloaded = "slow_io" in kinds and launch != "fork" and find_library() is not None
     is_housed = kind_of(hosts) == DOCKER
     return Need(tuple(sorted(env.items())), "hash_seed" in kinds, is_preloaded, is_housed)
 

@@ -25,7 +25,7 @@ from pytest_multihost.backends.backend import Backend
 from pytest_multihost.launch.wire.framing import Channel
 from pytest_multihost.model.clock import now
 from pytest_multihost.model.spec import RankSpec
-from pytest_multihost.nemesis.registry import by_name
+from pytest_multihost.nemesis import kinds_by_name
 from pytest_multihost.pytest_private import runtestprotocol, set_base_temp, xfail_in_force
 from pytest_multihost.rank.after_fork import put_in_order
 from pytest_multihost.rank.agent.coverage_data import save_coverage
@@ -149,7 +149,7 @@ def _prepare_examples(item: pytest.Item, spec: RankSpec, channel: Channel) -> No
 def _armed(item: pytest.Item, spec: RankSpec, teller: Teller) -> Points:
     """Return the points of this rank, with its faults bound to them."""
     has_faults = bool(spec.world.faults)
-    kinds = by_name(item.config.hook.pytest_multihost_faults()) if has_faults else {}
+    kinds = kinds_by_name(item.config.hook.pytest_multihost_faults()) if has_faults else {}
     points = arm(spec, kinds, the_recorder(), teller.tell)
     points.performed = teller.await_performed
     return points

@@ -1,4 +1,4 @@
-"""What is wrong with the faults of one test, all at once. Nothing is imported or changed."""
+"""Validate the faults of one test; all problems are reported at once. Nothing is imported."""
 
 from __future__ import annotations
 
@@ -7,20 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
 from pytest_multihost.model.fault import NETWORK_KINDS, Fault, Point, size_problems
+from pytest_multihost.nemesis.interpose.call_targets import target_problem
 from pytest_multihost.nemesis.kind import FaultKind
-from pytest_multihost.nemesis.targets import find_problem
+from pytest_multihost.nemesis.network_faults import network_problems
 
-_ENDS = frozenset({"freeze", "kill", "raise_at"})
-"""At one point, only one of these can happen to a rank."""
-
-_BY_SIGNALS = frozenset({"cpu_throttle", "freeze"})
-"""Each would continue what the other has stopped."""
-
-_ONCE = frozenset({"cpu_throttle", "hash_seed"})
-"""A rank has one of these at a time."""
-
-_LIMITS = frozenset({"fd_pressure", "memory_pressure", "start_skew"})
-"""Two at one point are one."""
+_EXCLUSIVE_AT_POINT = frozenset({"freeze", "kill", "raise_at"})
+_STOPPING = frozenset({"cpu_throttle", "freeze"})
+_ONE_PER_RANK = frozenset({"cpu_throttle", "hash_seed"})
+_ONE_PER_POINT = frozenset({"fd_pressure", "memory_pressure", "start_skew"})
 
 
 def fault_problems(
@@ -31,7 +25,7 @@ def fault_problems(
     Args:
         faults: As the test has them.
         size: Ranks of the world.
-        kinds: What kinds there are, by name.
+        kinds: The kinds that exist, by name.
     """
     return [
         f"{fault!r}: {problem}"
@@ -58,7 +52,7 @@ def _kind_problems(fault: Fault, kinds: Mapping[str, FaultKind]) -> list[str]:
 def _target_problems(fault: Fault) -> list[str]:
     if not isinstance(fault.at, Point) or fault.at.point != "call" or fault.at.problems():
         return []
-    problem = find_problem(fault.at.name)
+    problem = target_problem(fault.at.name)
     return [f"{fault.at!r}: {problem}"] if problem else []
 
 
@@ -69,34 +63,41 @@ def _point_problems(fault: Fault) -> list[str]:
     return ["at.rendezvous() is for faults of the network alone; start_skew makes a rank late"]
 
 
-def conflicts(faults: Iterable[Fault]) -> list[str]:
-    """Return which of `faults` exclude each other on a rank.
+def resolved_problems(faults: Sequence[Fault], *, hosts: str, size: int) -> list[str]:
+    """Return which of `faults` exclude each other, and which the test's hosts cannot have.
 
     Args:
-        faults: Without other problems; ranks are numbers.
+        faults: Without problems of their own; ranks are numbers.
+        hosts: What the test's hosts are made from, as the marker has it.
+        size: Ranks of its world.
     """
+    return [*_conflicts(faults), *network_problems(faults, hosts=hosts, size=size)]
+
+
+def _conflicts(faults: Iterable[Fault]) -> list[str]:
     return [
         f"{first!r} and {second!r} exclude each other on rank {shared[0]}: {why}"
         for first, second in combinations(faults, 2)
-        if (shared := _shared(first, second)) and (why := _why_not(first, second))
+        if (shared := _shared_ranks(first, second)) and (why := _exclusion(first, second))
     ]
 
 
-def _shared(first: Fault, second: Fault) -> list[int]:
+def _shared_ranks(first: Fault, second: Fault) -> list[int]:
     return [rank for rank in first.ranks if isinstance(rank, int) and rank in second.ranks]
 
 
-def _why_not(first: Fault, second: Fault) -> str:
+def _exclusion(first: Fault, second: Fault) -> str:
+    """Return why a rank cannot have both faults, empty if it can."""
     kinds = {first.kind, second.kind}
-    if kinds <= _ENDS and first.at == second.at:
+    if kinds <= _EXCLUSIVE_AT_POINT and first.at == second.at:
         return "only one of them can happen at one point"
-    if kinds == _BY_SIGNALS:
+    if kinds == _STOPPING:
         return "each would continue what the other has stopped"
     if first.kind != second.kind:
         return ""
-    if first.kind in _ONCE:
+    if first.kind in _ONE_PER_RANK:
         return "a rank has one of them"
-    if first.kind in _LIMITS and first.at == second.at:
+    if first.kind in _ONE_PER_POINT and first.at == second.at:
         return "two of them at one point are one"
     if first.kind == "slow_io" and first.params.get("path") == second.params.get("path"):
         return "both are about the same files"

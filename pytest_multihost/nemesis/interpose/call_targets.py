@@ -1,4 +1,4 @@
-"""Find the function that ``at.call("module:function")`` names, or what is near to that name."""
+"""Find the function that ``at.call("module:function")`` names, or the names nearest to it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from pytest_multihost.model.errors import SettingError
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """A function and where it is kept.
+class CallTarget:
+    """A function, and the namespace that holds it.
 
     Attributes:
         owner: The module or class.
         name: Its name there.
-        function: What is there: for a method its descriptor, as the class has it.
+        function: What the namespace holds; of a method it is the descriptor, not what reading the
+            attribute makes of it, so that it can be put back unchanged.
     """
 
     owner: Any
@@ -29,8 +30,8 @@ class Target:
     function: Any
 
 
-def find_problem(target: str) -> str | None:
-    """Return why `target` cannot be found, as far as that can be told without importing anything.
+def target_problem(target: str) -> str | None:
+    """Return why `target` cannot be found, as far as is known without importing anything.
 
     Args:
         target: ``module:function`` or ``module:Class.method``.
@@ -38,7 +39,7 @@ def find_problem(target: str) -> str | None:
     module, _, path = target.partition(":")
     if module in sys.modules:
         try:
-            find(sys.modules[module], path)
+            _find(sys.modules[module], path)
         except SettingError as error:
             return str(error)
         return None
@@ -62,23 +63,23 @@ def _no_module(name: str, part: str, search: Any) -> str:  # noqa: ANN401 - a li
     return f"there is no module {name!r}{_nearest(part, siblings, prefix)}"
 
 
-def load(target: str) -> Target:
+def load_target(target: str) -> CallTarget:
     """Import the module of `target` and return its function.
 
     Raises:
         SettingError: There is none; names the nearest.
     """
     module, _, path = target.partition(":")
-    if problem := find_problem(target):
+    if problem := target_problem(target):
         raise SettingError(problem)
     try:
         found = importlib.import_module(module)
     except Exception as error:
         raise SettingError(f"the module {module!r} cannot be imported", seen=repr(error)) from error
-    return find(found, path)
+    return _find(found, path)
 
 
-def find(module: Any, path: str) -> Target:  # noqa: ANN401 - a module, or what poses as one
+def _find(module: Any, path: str) -> CallTarget:  # noqa: ANN401 - a module, or an object in its place
     """Return the function at `path` in `module`.
 
     Raises:
@@ -89,31 +90,30 @@ def find(module: Any, path: str) -> Target:  # noqa: ANN401 - a module, or what 
     for index, part in enumerate(parts):
         where = ".".join(parts[:index])
         if not hasattr(owner, part):
-            place = f"{_name_of(module)}{f':{where}' if where else ''}"
+            namespace = f"{_name_of(module)}{f':{where}' if where else ''}"
             prefix = f"{where}." if where else ""
             nearest = _nearest(part, dir(owner), prefix)
-            raise SettingError(f"there is no {part!r} in {place}{nearest}")
+            raise SettingError(f"there is no {part!r} in {namespace}{nearest}")
         if index < len(parts) - 1:
             owner = getattr(owner, part)
-    function = _kept(owner, parts[-1])
-    reached = getattr(owner, parts[-1])
-    if isinstance(reached, type):
+    found = getattr(owner, parts[-1])
+    if isinstance(found, type):
         happened = f"{path!r} is a class: name a method of it, as {path + '.__init__'!r}"
         raise SettingError(happened)
-    if not callable(reached):
-        raise SettingError(f"{path!r} cannot be called: it is {type(reached).__name__}")
-    return Target(owner, parts[-1], function)
+    if not callable(found):
+        raise SettingError(f"{path!r} cannot be called: it is {type(found).__name__}")
+    return CallTarget(owner, parts[-1], _raw_attribute(owner, parts[-1]))
 
 
-def _kept(owner: Any, name: str) -> Any:  # noqa: ANN401 - whatever is there
-    """Return what is kept under `name`, and not what asking for it makes of it."""
+def _raw_attribute(owner: Any, name: str) -> Any:  # noqa: ANN401 - of any type
+    """Return what a namespace holds under `name`, without binding it as getattr() does."""
     for each in getattr(owner, "__mro__", (owner,)):
         if name in vars(each):
             return vars(each)[name]
     return getattr(owner, name)  # of a module with __getattr__
 
 
-def _name_of(module: Any) -> str:  # noqa: ANN401 - a module, or what poses as one
+def _name_of(module: Any) -> str:  # noqa: ANN401 - a module, or an object in its place
     return str(getattr(module, "__name__", module))
 
 

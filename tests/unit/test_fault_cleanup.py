@@ -13,11 +13,10 @@ from pytest_multihost.model.event import Event
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.spec import RankSpec
-from pytest_multihost.nemesis.aftermath import heal_files, settle
-from pytest_multihost.nemesis.files import matcher
-from pytest_multihost.nemesis.io_shim import shim
-from pytest_multihost.nemesis.io_shim.page import IoPage, IoRule
-from pytest_multihost.nemesis.slow_files import NOBODYS, io_rules, page_path, spared
+from pytest_multihost.nemesis.cleanup import clean_up_faults, heal_files
+from pytest_multihost.nemesis.interpose import SYSTEM_FILES, matcher
+from pytest_multihost.nemesis.io_shim import IoPage, IoRule, find_library, why_missing
+from pytest_multihost.nemesis.slow_io import io_rules, page_path, spared
 from pytest_multihost.outcome.faults.firings import firings
 from pytest_multihost.outcome.faults.ongoing import frozen_for_good
 from pytest_multihost.pytest_plugin.launching.requirements import launch_problems, need_of
@@ -59,7 +58,7 @@ def test_what_only_a_page_has_seen_is_told(tmp_path) -> None:
     """The earlier of its rules counts, and stands between what the rank has told."""
     page_with(tmp_path, 0, 12_500_000_000, 11_500_000_000)
     parked = Event(13.0, 1, "parked")
-    settled = settle(result(fault_event("armed", rules=[0, 1, 2]), parked), tmp_path)
+    settled = clean_up_faults(result(fault_event("armed", rules=[0, 1, 2]), parked), tmp_path)
     assert firings(settled.history, 0, 1) == [11.5]
     assert settled.history[-1] is parked
 
@@ -68,22 +67,23 @@ def test_what_only_a_page_has_seen_is_told(tmp_path) -> None:
 def test_a_fault_that_did_not_happen_is_not_told(tmp_path, rules: list[int]) -> None:
     """Another fault's rule in the same page has struck."""
     page_with(tmp_path, 0, 12_000_000_000)
-    assert firings(settle(result(fault_event("armed", rules=rules)), tmp_path).history, 0, 1) == []
+    armed = fault_event("armed", rules=rules)
+    assert firings(clean_up_faults(result(armed), tmp_path).history, 0, 1) == []
 
 
 def test_what_the_rank_has_told_is_not_told_twice(tmp_path) -> None:
     """Python's files tell each time, and count as well."""
     page_with(tmp_path, 12_000_000_000)
     told = result(fault_event("armed", rules=[0]), fault_event("begun", 12.1))
-    assert firings(settle(told, tmp_path).history, 0, 1) == [12.1]
+    assert firings(clean_up_faults(told, tmp_path).history, 0, 1) == [12.1]
 
 
 def test_a_page_that_is_gone_or_damaged_tells_nothing(tmp_path) -> None:
     """The test may have removed it."""
     armed = fault_event("armed", rules=[0])
-    assert settle(result(armed), tmp_path).history == (armed,)
+    assert clean_up_faults(result(armed), tmp_path).history == (armed,)
     page_path(tmp_path, 1).write_text("something else")
-    assert settle(result(armed), tmp_path).history == (armed,)
+    assert clean_up_faults(result(armed), tmp_path).history == (armed,)
     heal_files(tmp_path, [0, 1])
 
 
@@ -124,7 +124,7 @@ def test_the_shim_spares_what_python_level_spares() -> None:
     users = ["/t[1]/rank-1/test_it0/ckpt", "/t[1]/shared/my-store", "/home/me/lib/data"]
     assert [is_spared(each) for each in (*ours, *pythons, *users)] == [True] * 7 + [False] * 3
     assert [matcher("*")(each) for each in (*pythons, *users)] == [False] * 4 + [True] * 3
-    assert not set(NOBODYS) & set(spared("*/ckpt/*", place))
+    assert not set(SYSTEM_FILES) & set(spared("*/ckpt/*", place))
 
 
 def test_tests_share_a_launcher_by_what_they_need() -> None:
@@ -136,11 +136,11 @@ def test_tests_share_a_launcher_by_what_they_need() -> None:
     assert need_of({"A": "b"}, [], "auto").variables == {"A": "b"}
 
 
-@pytest.mark.skipif(shim.library() is None, reason=shim.why_missing())
+@pytest.mark.skipif(find_library() is None, reason=why_missing())
 def test_what_a_test_preloads_stays_behind_the_shim() -> None:
     """Its own environment counts, not pytest's."""
     need = need_of({"LD_PRELOAD": "/mine.so"}, [SLOW], "auto")
-    assert need.variables["LD_PRELOAD"].split(":") == [str(shim.library()), "/mine.so"]
+    assert need.variables["LD_PRELOAD"].split(":") == [str(find_library()), "/mine.so"]
     assert need.reasons[-1] == "slow_io"
 
 

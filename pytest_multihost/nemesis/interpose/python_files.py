@@ -1,8 +1,8 @@
-"""Every open, read and write of Python's passes here while somebody watches files.
+"""Intercept Python's opens, reads and writes of files while there are observers.
 
-`open` returns a file of ours over the same descriptor for a path that is watched, and the calls of
-`os` that take a descriptor look up what it is. What C and C++ code opens, maps or reads is not
-seen: that takes the preloaded library. Nothing is replaced while nobody watches.
+For an observed path, `open` returns a file object that reports its calls, and the functions of `os`
+that take a descriptor look up its path (/proc/self/fd). Files that C and C++ code opens, maps or
+reads are not seen: that takes the preloaded shim. Nothing is replaced while there is no observer.
 """
 
 from __future__ import annotations
@@ -20,15 +20,23 @@ from typing import Any, Literal
 
 Call = Literal["open", "read", "write"]
 
+SYSTEM_FILES = (
+    *("/dev/*", "/proc/*", "/sys/*", "/etc/*", "/usr/lib*", "/usr/share/*", "*/lib/python3*"),
+    *("*/????-packages/*", "*.py", "*.pyc", "*/.pytest_multihost/*", "*/.pytest_cache/*"),
+)
+"""Globs of what ``*`` alone leaves out: files of the kernel, Python and installed packages."""
+
+_SYSTEM_FILE = re.compile("|".join(map(fnmatch.translate, SYSTEM_FILES)))
+
 
 @dataclass(frozen=True, slots=True)
-class Access:
-    """One call on a watched file, about to happen or over.
+class FileAccess:
+    """One call on an observed file, before or after it is made.
 
     Attributes:
-        call: What is done.
+        call: Which call.
         path: Absolute path of the file.
-        size: Bytes asked for, or moved once it is over; 0 of an open.
+        size: Bytes asked for; afterwards, bytes moved; 0 for an open.
     """
 
     call: Call
@@ -37,79 +45,73 @@ class Access:
 
 
 @dataclass(frozen=True, slots=True)
-class Watcher:
-    """Somebody who watches files.
+class FileObserver:
+    """Callbacks for calls on files.
 
     Attributes:
-        matches: Whether a path is watched.
+        matches: Whether a path is observed.
         before: Called before each call; may wait, raise, or return how many bytes to move at most.
-        after: Called when it is over.
+        after: Called after it.
     """
 
     matches: Callable[[str], bool]
-    before: Callable[[Access], int | None]
-    after: Callable[[Access], None]
+    before: Callable[[FileAccess], int | None]
+    after: Callable[[FileAccess], None]
 
 
 def matcher(pattern: str) -> Callable[[str], bool]:
-    """Return whether a path matches a glob, where ``*`` also stands for slashes.
+    """Return a function that says whether a path matches a glob; ``*`` matches slashes, too.
 
     A pattern that begins with neither ``/`` nor ``*`` matches in any directory. ``*`` alone leaves
-    out what belongs to Python, to installed packages and to the kernel.
+    out `SYSTEM_FILES`.
     """
     rooted = pattern if pattern.startswith(("/", "*")) else f"*/{pattern}"
     fits = re.compile(fnmatch.translate(rooted)).match
     if pattern != "*":
         return lambda path: fits(path) is not None
-    return lambda path: not _NOBODYS.search(path)
-
-
-_NOBODYS = re.compile(
-    r"^/(proc|sys|dev|usr/lib|usr/share|etc)/|/(site|dist)-packages/|/lib/python3|\.pyc?$"
-    r"|/\.pytest_(multihost|cache)/"
-)
+    return lambda path: not _SYSTEM_FILE.match(path)
 
 
 @dataclass(slots=True)
-class Files:
-    """Who watches, and what was replaced for it."""
+class InterceptedFiles:
+    """The observers, and the functions that were replaced for them."""
 
-    watchers: list[Watcher] = field(default_factory=list)
+    observers: list[FileObserver] = field(default_factory=list)
     _originals: list[tuple[Any, str, Any]] = field(default_factory=list)
 
-    def watch(self, watcher: Watcher) -> None:
-        """Have `watcher` see what is opened, read and written from now on."""
-        if not self.watchers:
+    def add(self, observer: FileObserver) -> None:
+        """Report to `observer` what is opened, read and written from now on."""
+        if not self.observers:
             self._replace()
-        self.watchers.append(watcher)
+        self.observers.append(observer)
 
-    def unwatch(self, watcher: Watcher) -> None:
-        """End what `watch` began; the last to leave puts everything back."""
-        self.watchers.remove(watcher)
-        if not self.watchers:
+    def remove(self, observer: FileObserver) -> None:
+        """Undo `add`; the functions are put back with the last observer."""
+        self.observers.remove(observer)
+        if not self.observers:
             self._put_back()
 
-    def is_watched(self, path: str) -> bool:
-        """Whether anybody watches `path`."""
-        return any(each.matches(path) for each in self.watchers)
+    def is_observed(self, path: str) -> bool:
+        """Return whether any observer is interested in `path`."""
+        return any(each.matches(path) for each in self.observers)
 
     def before(self, call: Call, path: str, size: int = 0) -> int:
-        """Let who watches `path` act; return how many bytes to move at most."""
-        access = Access(call, path, size)
-        for each in tuple(self.watchers):
+        """Run the observers of `path`; return how many bytes to move at most."""
+        access = FileAccess(call, path, size)
+        for each in tuple(self.observers):
             if each.matches(path) and (limit := each.before(access)) is not None:
                 size = min(size, limit) if size >= 0 else limit
         return size
 
     def after(self, call: Call, path: str, size: int = 0) -> None:
-        """Let who watches `path` see what has been moved."""
-        access = Access(call, path, size)
-        for each in tuple(self.watchers):
+        """Report to the observers of `path` how many bytes were moved."""
+        access = FileAccess(call, path, size)
+        for each in tuple(self.observers):
             if each.matches(path):
                 each.after(access)
 
     def _replace(self) -> None:
-        opened = _opening(self, io.open)
+        opened = _make_open(self, io.open)
         self._put(builtins, "open", opened)
         self._put(io, "open", opened)
         self._put(os, "open", _os_open(self, os.open))
@@ -129,22 +131,29 @@ class Files:
             setattr(module, name, original)
 
 
-FILES = Files()
-"""A process has one `open`."""
+FILES = InterceptedFiles()
+"""One for the process, which has one `open`."""
 
 
 @contextlib.contextmanager
-def watching(watcher: Watcher) -> Iterator[None]:
-    """Have `watcher` see what is opened, read and written within the block."""
-    FILES.watch(watcher)
+def observing_files(observer: FileObserver) -> Iterator[None]:
+    """Report to `observer` what is opened, read and written within the block."""
+    FILES.add(observer)
     try:
         yield
     finally:
-        FILES.unwatch(watcher)
+        FILES.remove(observer)
 
 
-class _Raw(io.FileIO):
-    """A file whose reads and writes are seen. It inherits as `io`'s buffers take nothing else."""
+_TextOptions = tuple[str | None, str | None, str | None]
+"""Encoding, errors and newline, as `open` takes them."""
+
+
+class _ObservedFile(io.FileIO):
+    """A raw file that reports its reads and writes.
+
+    A subclass, because `io`'s buffered classes accept only real raw files.
+    """
 
     _path = ""
 
@@ -178,7 +187,7 @@ class _Raw(io.FileIO):
 
 
 def _path_of(file: object) -> str | None:
-    """Return the absolute path of what is named by a path or a descriptor, if it is a file."""
+    """Return the absolute path behind a path or a descriptor; None if it is no file."""
     try:
         if isinstance(file, int):
             path = os.readlink(f"/proc/self/fd/{file}")
@@ -188,8 +197,8 @@ def _path_of(file: object) -> str | None:
         return None
 
 
-def _opening(files: Files, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an `open` whose files are seen where they are watched."""
+def _make_open(files: InterceptedFiles, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an `open` whose files report their calls where they are observed."""
 
     @wraps(original)
     def open(  # noqa: A001 - it is open
@@ -206,10 +215,10 @@ def _opening(files: Files, original: Callable[..., Any]) -> Callable[..., Any]:
         for_text = (encoding, errors, newline)
         is_binary = "b" in mode
         is_refused = any(each is not None for each in for_text) if is_binary else buffering == 0
-        if path is None or is_refused or not files.is_watched(path):
+        if path is None or is_refused or not files.is_observed(path):
             return original(file, mode, buffering, *for_text, closefd, opener)
         files.before("open", path)
-        raw = _Raw(file, mode.replace("b", "").replace("t", ""), closefd, opener)
+        raw = _ObservedFile(file, mode.replace("b", "").replace("t", ""), closefd, opener)
         raw._path = path  # noqa: SLF001 - ours
         return _buffered(raw, mode, buffering, for_text)
 
@@ -217,7 +226,10 @@ def _opening(files: Files, original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _buffered(
-    raw: _Raw, mode: str, buffering: int, for_text: tuple[str | None, str | None, str | None]
+    raw: _ObservedFile,
+    mode: str,
+    buffering: int,
+    for_text: tuple[str | None, str | None, str | None],
 ) -> Any:  # noqa: ANN401 - what open returns
     """Return what `open` returns for `mode`, over `raw`."""
     if buffering == 0:
@@ -232,22 +244,22 @@ def _buffered(
     return text
 
 
-def _os_open(files: Files, original: Callable[..., int]) -> Callable[..., int]:
+def _os_open(files: InterceptedFiles, original: Callable[..., int]) -> Callable[..., int]:
     @wraps(original)
     def opened(path: Any, *args: Any, **kwargs: Any) -> int:  # noqa: ANN401 - as the original
         name = _path_of(path) if kwargs.get("dir_fd") is None else None
-        if name is not None and files.is_watched(name):
+        if name is not None and files.is_observed(name):
             files.before("open", name)
         return original(path, *args, **kwargs)
 
     return opened
 
 
-def _os_read(files: Files, original: Callable[..., bytes]) -> Callable[..., bytes]:
+def _os_read(files: InterceptedFiles, original: Callable[..., bytes]) -> Callable[..., bytes]:
     @wraps(original)
     def read(descriptor: int, size: int, *args: int) -> bytes:
         path = _path_of(descriptor)
-        if path is None or not files.is_watched(path):
+        if path is None or not files.is_observed(path):
             return original(descriptor, size, *args)
         data = original(descriptor, files.before("read", path, size), *args)
         files.after("read", path, len(data))
@@ -256,11 +268,11 @@ def _os_read(files: Files, original: Callable[..., bytes]) -> Callable[..., byte
     return read
 
 
-def _os_write(files: Files, original: Callable[..., int]) -> Callable[..., int]:
+def _os_write(files: InterceptedFiles, original: Callable[..., int]) -> Callable[..., int]:
     @wraps(original)
     def write(descriptor: int, data: Any, *args: int) -> int:  # noqa: ANN401 - any buffer
         path = _path_of(descriptor)
-        if path is None or not files.is_watched(path):
+        if path is None or not files.is_observed(path):
             return original(descriptor, data, *args)
         view = memoryview(data).cast("B")
         count = original(descriptor, view[: files.before("write", path, len(view))], *args)
@@ -270,12 +282,12 @@ def _os_write(files: Files, original: Callable[..., int]) -> Callable[..., int]:
     return write
 
 
-def _os_sync(files: Files, original: Callable[..., None]) -> Callable[..., None]:
+def _os_sync(files: InterceptedFiles, original: Callable[..., None]) -> Callable[..., None]:
     @wraps(original)
     def sync(file: Any) -> None:  # noqa: ANN401 - a descriptor, or what has one
         descriptor = file if isinstance(file, int) else file.fileno()
         path = _path_of(descriptor)
-        if path is not None and files.is_watched(path):
+        if path is not None and files.is_observed(path):
             files.before("write", path)
         original(file)
 

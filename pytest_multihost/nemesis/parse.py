@@ -1,4 +1,4 @@
-"""Read faults and points from text, as on the command line. Nothing is evaluated."""
+"""Parse faults from text, as on the command line; the text is never evaluated."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ T = TypeVar("T", Fault, Point)
 
 
 def parse_fault(text: str) -> Fault:
-    """Read a fault, as ``kill(rank=1, at=at.sync_point("before-commit"))``.
+    """Parse a fault, as ``kill(rank=1, at=at.sync_point("before-commit"))``.
 
     Raises:
-        SettingError: It is none; names the nearest constructor or argument.
+        SettingError: It is no fault; the message has the nearest constructor or argument.
     """
     return _call(_tree(text), faults, "faults", Fault)
 

@@ -1,6 +1,8 @@
-"""Slow, broken and short reads and writes: by the preloaded shim, else as far as Python does them.
+"""The fault `slow_io`: slow, failing and short reads and writes of files.
 
-Either way the rank's page of I/O rules says what has happened; whoever has the file can read it.
+The preloaded shim performs it for every caller of the C library. In a process without the shim only
+Python's own file objects are slowed down. Either way the counters in the rank's page of I/O rules,
+a file in shared memory, show what has happened, also when the rank cannot say so any more.
 """
 
 from __future__ import annotations
@@ -16,31 +18,31 @@ from typing import Any
 
 from pytest_multihost.model.clock import now
 from pytest_multihost.model.spec import RankSpec
-from pytest_multihost.nemesis.files import FILES, Access, Watcher, matcher
-from pytest_multihost.nemesis.io_shim import shim
+from pytest_multihost.nemesis.interpose import (
+    SYSTEM_FILES,
+    FileAccess,
+    FileObserver,
+    matcher,
+    observing_files,
+)
+from pytest_multihost.nemesis.io_shim import IoPage, IoRule, attach, detach, is_loaded, why_missing
 from pytest_multihost.nemesis.kind import FaultKind, Strike, positive, seconds, text, truth
 
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
-"""Errors of those who write."""
+"""Errors that only a write can end in."""
 
-_LONGEST_GLOB = 512
-
-NOBODYS = (
-    *("/dev/*", "/proc/*", "/sys/*", "/etc/*", "/usr/lib*", "/usr/share/*", "*/lib/python3*"),
-    *("*/????-packages/*", "*.py", "*.pyc", "*/.pytest_multihost/*", "*/.pytest_cache/*"),
-)
-"""What ``*`` alone leaves out: what belongs to Python, to installed packages and to the kernel."""
+_MAX_GLOB_BYTES = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Disturbance:
+class _SlowCall:
     """What happens to a call on a file.
 
     Attributes:
-        seconds: What it takes in addition.
-        bytes_per_s: How fast data moves at most.
+        seconds: Additional delay.
+        bytes_per_s: Upper bound of the data rate.
         error: The error that it ends in.
-        short_reads: Whether a read gets half.
+        short_reads: Whether a read gets half of what it asked for.
     """
 
     seconds: float = 0.0
@@ -48,8 +50,8 @@ class Disturbance:
     error: int | None = None
     short_reads: bool = False
 
-    def before(self, access: Access) -> int | None:
-        """Wait, fail, or return how many bytes to move at most."""
+    def before(self, access: FileAccess) -> int | None:
+        """Wait, raise, or return how many bytes to move at most."""
         if self.seconds:
             sleep(self.seconds)
         if self.error is not None and (self.error not in _NO_ROOM or access.call == "write"):
@@ -58,15 +60,15 @@ class Disturbance:
             return access.size // 2
         return None
 
-    def after(self, access: Access) -> None:
-        """Let what was moved take its time."""
+    def after(self, access: FileAccess) -> None:
+        """Wait until the data rate is met."""
         if self.bytes_per_s and access.size > 0:
             sleep(access.size / self.bytes_per_s)
 
 
-def disturbance(params: Mapping[str, Any]) -> Disturbance:
+def _slow_call(params: Mapping[str, Any]) -> _SlowCall:
     """Return what the parameters of a `slow_io` ask for."""
-    return Disturbance(
+    return _SlowCall(
         seconds=params.get("seconds", 0.0),
         bytes_per_s=params.get("bytes_per_s"),
         error=error_number(params["error"]) if "error" in params else None,
@@ -81,18 +83,18 @@ def error_number(name: object) -> int | None:
 
 
 def _slow_down(strike: Strike) -> None:
-    """Slow files down from now on: all that this process reads, or what Python does."""
+    """Slow files down from now on, through the shim where it is loaded."""
     rules = io_rules(strike.fault.params, spared(strike.fault.params["path"], strike.place))
-    if shim.is_loaded():
-        page = shim.attach(page_path(strike.place.scratch, strike.rank))
-        strike.healing.callback(shim.detach)
-        _enter(page, rules, strike)
+    if is_loaded():
+        page = attach(page_path(strike.place.scratch, strike.rank))
+        strike.healing.callback(detach)
+        _apply(page, rules, strike)
     else:
         _slow_down_python(strike, rules)
 
 
-def _enter(page: shim.IoPage, rules: Sequence[shim.IoRule], strike: Strike, note: str = "") -> int:
-    """Put rules into force and tell which they are; return the number of the first."""
+def _apply(page: IoPage, rules: Sequence[IoRule], strike: Strike, note: str = "") -> int:
+    """Put rules into force, report their numbers, and return the first."""
     numbers = [page.add(rule) for rule in rules]
     for number in numbers:
         strike.healing.callback(page.remove, number)
@@ -100,69 +102,68 @@ def _enter(page: shim.IoPage, rules: Sequence[shim.IoRule], strike: Strike, note
     return numbers[0]
 
 
-def _slow_down_python(strike: Strike, rules: Sequence[shim.IoRule]) -> None:
-    """Do it without the shim. The page then only counts, for children that are forked as well."""
-    chosen = disturbance(strike.fault.params)
+def _slow_down_python(strike: Strike, rules: Sequence[IoRule]) -> None:
+    """Slow down Python's files alone. The page only counts calls then, also those of children."""
+    chosen = _slow_call(strike.fault.params)
     path = page_path(strike.place.scratch, strike.rank)
-    page = shim.IoPage.open(path) if path.exists() else shim.IoPage.create(path)
-    number = _enter(page, rules, strike, python_only())
+    page = IoPage.open(path) if path.exists() else IoPage.create(path)
+    number = _apply(page, rules, strike, _python_only())
 
-    def before(access: Access) -> int | None:
+    def before(access: FileAccess) -> int | None:
         strike.begun()
         page.note(number, round(now() * 1e9))
         return chosen.before(access)
 
-    watcher = Watcher(matcher(strike.fault.params["path"]), before, chosen.after)
-    FILES.watch(watcher)
-    strike.healing.callback(FILES.unwatch, watcher)
+    observer = FileObserver(matcher(strike.fault.params["path"]), before, chosen.after)
+    strike.healing.enter_context(observing_files(observer))
 
 
-def python_only() -> str:
-    """Say that, and why, only Python's own files can be slowed down in this process."""
-    why = shim.why_missing() or "its process was started without the I/O shim"
+def _python_only() -> str:
+    """Return why only Python's own files can be slowed down in this process."""
+    why = why_missing() or "its process was started without the I/O shim"
     return f"slow_io works at Python level only: {why}"
 
 
 def page_path(scratch: str | Path, rank: int) -> Path:
-    """Return the page of I/O rules of a rank."""
+    """Return where the page of I/O rules of a rank is."""
     return Path(scratch, f"rank-{rank}.io")
 
 
-def io_rules(params: Mapping[str, Any], spare: Sequence[str]) -> tuple[shim.IoRule, ...]:
+def io_rules(params: Mapping[str, Any], spare: Sequence[str]) -> tuple[IoRule, ...]:
     """Return what the parameters of a `slow_io` ask for, as rules of the shim.
 
-    A delay is one sleep: seen from outside, a rank that sleeps for longer than the test may take
-    hangs, and one that wakes up again and again does not.
+    A delay is one uninterrupted sleep (`is_whole`): the watchdog then sees one wait that lasts
+    longer than the test may take. A thread that woke up again and again would look alive.
     """
-    chosen = disturbance(params)
-    is_of_room = chosen.error in _NO_ROOM
-    rule = shim.IoRule(
+    chosen = _slow_call(params)
+    is_write_error = chosen.error in _NO_ROOM
+    rule = IoRule(
         path=params["path"],
         seconds=chosen.seconds,
         bytes_per_s=max(1.0, chosen.bytes_per_s) if chosen.bytes_per_s else None,
-        error=0 if is_of_room else chosen.error or 0,
+        error=0 if is_write_error else chosen.error or 0,
         short="half" if chosen.short_reads else None,
         spare=spare,
         is_whole=True,
     )
-    if not is_of_room or chosen.error is None:
+    if not is_write_error or chosen.error is None:
         return (rule,)
-    full = shim.IoRule(
+    failing = IoRule(
         path=params["path"], operations=("write", "sync"), error=chosen.error, spare=spare
     )
-    only_room = not (chosen.seconds or chosen.bytes_per_s or chosen.short_reads)
-    return (full,) if only_room else (rule, full)
+    has_error_only = not (chosen.seconds or chosen.bytes_per_s or chosen.short_reads)
+    return (failing,) if has_error_only else (rule, failing)
 
 
 def spared(path: str, place: RankSpec) -> tuple[str, ...]:
-    """Return globs of what is never slowed down for a pattern: our own files, and `NOBODYS`."""
+    """Return globs of what is never slowed down: the harness's files; with ``*``, system files."""
     scratch, directory = (glob.escape(each) for each in (place.scratch, place.directory))
-    ours = (f"{directory}/*", f"{scratch}/rank-{place.rank}.*", f"{scratch}/????-store")
-    fitting = tuple(each for each in ours if len(each.encode()) < _LONGEST_GLOB)
-    return (*fitting, *NOBODYS) if path == "*" else fitting
+    own = (f"{directory}/*", f"{scratch}/rank-{place.rank}.*", f"{scratch}/????-store")
+    fitting = tuple(each for each in own if len(each.encode()) < _MAX_GLOB_BYTES)
+    return (*fitting, *SYSTEM_FILES) if path == "*" else fitting
 
 
-def _error(value: object) -> str | None:
+def _error_name(value: object) -> str | None:
     return None if error_number(value) is not None else "the name of an error, as 'EIO'"
 
 
@@ -172,7 +173,7 @@ SLOW_IO = FaultKind(
     params={
         "seconds": seconds,
         "bytes_per_s": positive,
-        "error": _error,
+        "error": _error_name,
         "short_reads": truth,
         "path": text,
     },

@@ -1,7 +1,8 @@
-"""The network between hosts, cut and slowed: what such faults take, and what is wrong with them.
+"""Faults of the network between hosts: their parameters, and what is wrong with those.
 
-Nothing is performed here. The server that holds the hosts' namespaces does it when the controller
-tells it that a rank has passed the point; the rank waits there until it has been done.
+Nothing is performed here. The server that holds the hosts' network namespaces performs them (see
+`launch.netns`), as soon as the controller tells it that a rank has passed the point; the rank waits
+at the point until that is done.
 """
 
 from __future__ import annotations
@@ -13,35 +14,42 @@ from typing import Any
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.fault import NETWORK_KINDS, Fault
 from pytest_multihost.model.hosts import NETNS, host_of, kind_of
-from pytest_multihost.nemesis.kind import FaultKind, Strike, is_number, positive, seconds, truth
+from pytest_multihost.nemesis.kind import (
+    Announcement,
+    FaultKind,
+    Strike,
+    is_number,
+    positive,
+    seconds,
+    truth,
+)
 
 _FULL = 100
 _TWO = 2
 
 
-def _announce(params: Mapping[str, Any], now_s: float) -> dict[str, Any]:
-    """Ask for it to be performed; it is over for all when the server says so, or by the clock."""
-    until = {"until_s": now_s + params["heals_after"]} if "heals_after" in params else {}
-    return {"network": True, **until}
+def _announce(params: Mapping[str, Any], now_s: float) -> Announcement:
+    """Ask the server to perform it."""
+    if "heals_after" in params:
+        return {"network": True, "until_s": now_s + params["heals_after"]}
+    return {"network": True}
 
 
-def _wait(strike: Strike) -> None:
+def _await_server(strike: Strike) -> None:
     """Keep this thread at the point until the network is disturbed."""
     if error := strike.performed():
-        happened = f"{strike.fault!r} could not be performed"
-        raise LaunchError(happened, seen=error)
+        raise LaunchError(f"{strike.fault!r} could not be performed", seen=error)
 
 
 def _percent(value: object) -> str | None:
-    is_good = is_number(value) and 0 < value <= _FULL  # type: ignore[operator]
+    is_good = is_number(value) and 0 < value <= _FULL
     return None if is_good else "a number above 0, at most 100"
 
 
 def _groups(value: object) -> str | None:
-    is_good = isinstance(value, list) and len(value) >= _TWO and all(map(_is_group, value))
-    if not is_good:
+    if not (isinstance(value, list) and len(value) >= _TWO and all(map(_is_group, value))):
         return "a list of at least two lists of ranks"
-    ranks = [rank for group in value for rank in group]  # type: ignore[attr-defined]
+    ranks = [rank for group in value for rank in group]
     return None if len(set(ranks)) == len(ranks) else "lists that share no rank"
 
 
@@ -57,12 +65,12 @@ def network_problems(faults: Sequence[Fault], *, hosts: str, size: int) -> list[
         hosts: What its hosts are made from, as the marker has it.
         size: Ranks of its world.
     """
-    mine = [each for each in faults if each.kind in NETWORK_KINDS]
-    if mine and kind_of(hosts) != NETNS:
+    of_network = [each for each in faults if each.kind in NETWORK_KINDS]
+    if of_network and kind_of(hosts) != NETNS:
         needs = 'disturbs the network between hosts, which needs hosts="netns"'
-        return [f"{each!r} {needs}; the test has hosts={hosts!r}" for each in mine]
-    found = [problem for each in mine for problem in _partition_problems(each, hosts, size)]
-    return [*found, *_twice(mine, hosts, size)]
+        return [f"{each!r} {needs}; the test has hosts={hosts!r}" for each in of_network]
+    found = [problem for each in of_network for problem in _partition_problems(each, hosts, size)]
+    return [*found, *_exclusions(of_network, hosts, size)]
 
 
 def _partition_problems(fault: Fault, hosts: str, size: int) -> Iterator[str]:
@@ -80,26 +88,26 @@ def _partition_problems(fault: Fault, hosts: str, size: int) -> Iterator[str]:
             yield f"{fault!r}: host-{min(shared)} is in two groups; hosts are cut off as a whole"
 
 
-def _twice(faults: Sequence[Fault], hosts: str, size: int) -> Iterator[str]:
-    """Yield pairs of which a host can have only one."""
+def _exclusions(faults: Sequence[Fault], hosts: str, size: int) -> Iterator[str]:
+    """Yield the pairs of faults of which a host can have only one."""
     for one, two in combinations(faults, 2):
         if one.kind != two.kind or one.kind in ("partition", "reset"):
             continue
-        if shared := _hosts(one.ranks, hosts, size) & _hosts(two.ranks, hosts, size):
+        if shared := _host_indices(one.ranks, hosts, size) & _host_indices(two.ranks, hosts, size):
             yield (
                 f"{one!r} and {two!r} exclude each other on host-{min(shared)}:"
                 " a host has one of them"
             )
 
 
-def _hosts(ranks: Iterable[int | str], hosts: str, size: int) -> set[int]:
+def _host_indices(ranks: Iterable[int | str], hosts: str, size: int) -> set[int]:
     return {host_of(hosts, size, rank).index for rank in ranks if isinstance(rank, int)}
 
 
 def _kind(name: str, *required: str, **params: Any) -> FaultKind:  # noqa: ANN401 - checks by name
     return FaultKind(
         name=name,
-        perform=_wait,
+        perform=_await_server,
         params=params,
         required=frozenset(required),
         announce=_announce,
@@ -107,7 +115,7 @@ def _kind(name: str, *required: str, **params: Any) -> FaultKind:  # noqa: ANN40
     )
 
 
-NETWORK = (
+NETWORK_FAULTS = (
     _kind("partition", "groups", groups=_groups, one_way=truth, heals_after=seconds),
     _kind("net_delay", "seconds", seconds=seconds, heals_after=seconds),
     _kind("net_loss", "percent", percent=_percent, heals_after=seconds),

@@ -1,0 +1,85 @@
+"""Clean up after faults, and report those that happened unseen.
+
+The controller does this, before it takes stacks and when a world has ended: a rank that hangs or
+was killed can neither report anything nor remove what it has made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_multihost.model.event import Event
+from pytest_multihost.model.result import WorldResult
+from pytest_multihost.nemesis.io_shim import IoPage
+from pytest_multihost.nemesis.resource_faults import remove_cgroup
+from pytest_multihost.nemesis.slow_io import page_path
+
+
+def heal_files(scratch: Path, ranks: Iterable[int]) -> None:
+    """Remove all I/O rules of ranks: stacks are to be taken from them, or they are to be ended.
+
+    The shim reads the rules from shared memory, so this works whatever state the rank is in; a
+    thread that it has put to sleep wakes soon, and shows its own stack instead of the shim's.
+    """
+    for rank in ranks:
+        with contextlib.suppress(OSError, ValueError):
+            page = IoPage.open(page_path(scratch, rank))
+            page.clear()
+            page.close()
+
+
+def clean_up_faults(result: WorldResult, scratch: Path) -> WorldResult:
+    """Remove what ranks have left, and return the result with the faults nobody has reported.
+
+    Args:
+        result: Of a world that has ended.
+        scratch: The world's directory, which holds the pages of I/O rules.
+    """
+    if any(fault.params.get("oom_kill") for fault in result.spec.faults):
+        for event in result.history:
+            if event.kind == "forked":
+                remove_cgroup(event.detail["pid"])
+    history = result.history
+    for event in unreported_faults(history, scratch):
+        history = _inserted(history, event)
+    return replace(result, history=history)
+
+
+def unreported_faults(history: Sequence[Event], scratch: Path) -> Iterator[Event]:
+    """Yield the beginnings of faults that only the counters of their I/O rules show.
+
+    A fault like `slow_io` is armed at its point and happens at the first matching call, perhaps in
+    a forked child or in a rank that could not report it any more.
+    """
+    phases = {
+        (event.rank, event.detail["index"], event.detail["phase"]): event
+        for event in history
+        if event.kind == "fault"
+    }
+    for (rank, index, phase), armed in phases.items():
+        if phase == "armed" and (rank, index, "begun") not in phases:
+            rules = armed.detail.get("rules", ())
+            if first_s := _first_strike_s(page_path(scratch, rank), rules):
+                about = {name: armed.detail[name] for name in ("index", "fault", "at")}
+                yield Event(first_s, rank, "fault", {**about, "phase": "begun"})
+
+
+def _first_strike_s(path: Path, rules: Iterable[int]) -> float | None:
+    """Return when one of a page's rules was first applied, in monotonic seconds; None if never."""
+    with contextlib.suppress(OSError, ValueError):
+        page = IoPage.open(path)
+        counts = page.fired()
+        page.close()
+        times_ns = [counts[number].first_ns for number in rules if counts[number].first_ns]
+        return min(times_ns) / 1e9 if times_ns else None
+    return None
+
+
+def _inserted(history: Sequence[Event], new: Event) -> tuple[Event, ...]:
+    """Return a history with a new event in order of time among those of its rank."""
+    later = (i for i, e in enumerate(history) if e.rank == new.rank and e.at_s > new.at_s)
+    index = next(later, len(history))
+    return (*history[:index], new, *history[index:])

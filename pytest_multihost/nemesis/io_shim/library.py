@@ -1,0 +1,149 @@
+"""The shim's library: compiled on first use, and kept in the user's cache.
+
+The wheel holds its source, so that one wheel fits every system; a library that lies beside the
+source is taken as it is. Without a C compiler there is no shim, `why_missing` says so, and
+everything else works.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import IO
+
+SOURCE = Path(__file__).with_name("shim.c")
+
+COMPILER_S = 120.0
+"""How long a compiler may take."""
+
+OTHERS_S = 20.0
+"""How long to wait for another process that is compiling the same library."""
+
+# Fortified headers define read() and others as inline wrappers; the shim defines them itself.
+_FLAGS = ("-O2", "-fPIC", "-shared", "-std=gnu11", "-U_FORTIFY_SOURCE", "-pthread")
+_LIBRARIES = ("-ldl",)
+_POLL_S = 0.05
+_FAILED = "it could not be compiled"
+
+
+def find_library() -> Path | None:
+    """Return the shim's library, compiled now if it must be; None if there is no way."""
+    return _find_once()[0]
+
+
+def why_missing() -> str:
+    """Return why there is no library; empty if there is one."""
+    return _find_once()[1]
+
+
+@functools.cache
+def _find_once() -> tuple[Path | None, str]:
+    """Look for the library once per process; the server does it for all ranks that it forks."""
+    if not sys.platform.startswith("linux") or platform.libc_ver()[0] != "glibc":
+        return None, "it is for Linux with the GNU C library"
+    try:
+        return find(file_name())
+    except OSError as error:
+        return None, str(error)
+
+
+def file_name() -> str:
+    """Return the library's name; the digest of its source keeps versions apart in the cache."""
+    made_from = "\n".join((platform.machine(), *_FLAGS, *_LIBRARIES)).encode()
+    return f"_shim-{hashlib.sha256(made_from + SOURCE.read_bytes()).hexdigest()[:16]}.so"
+
+
+def find(name: str) -> tuple[Path | None, str]:
+    """Return the path of the library, or None and why it is not available.
+
+    A failed compilation leaves a note, so that not every run tries it again.
+
+    Args:
+        name: Its file name.
+
+    Raises:
+        OSError: The cache cannot be read or written.
+    """
+    if (beside := SOURCE.with_name(name)).exists():
+        return beside, ""
+    target = _cache_directory() / name
+    if not target.is_absolute():  # no home: never load code from the current directory
+        return None, f"there is no directory to keep it in: {target.parent} is not an absolute path"
+    if target.exists():
+        return target, ""
+    failed = target.with_suffix(".failed")
+    if failed.exists():
+        return None, f"{failed.read_text(errors='replace')} (remove {failed} to try again)"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.with_suffix(".lock").open("w") as lock:
+        if not _acquire(lock):
+            return None, "another process has been compiling it for too long"
+        problem = "" if target.exists() else build(target)
+        target.with_suffix(".lock").unlink(missing_ok=True)
+    if problem.startswith(_FAILED):
+        failed.write_text(problem)
+    return (None, problem) if problem else (target, "")
+
+
+def _cache_directory() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 - Path.expanduser raises where there is no home
+    return Path(base, "pytest-multihost-hangs")
+
+
+def _acquire(lock: IO[str]) -> bool:
+    """Lock a file, waiting for another process that compiles; return whether it is locked."""
+    deadline_s = time.monotonic() + OTHERS_S
+    while time.monotonic() < deadline_s:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        time.sleep(_POLL_S)
+    return False
+
+
+def build(target: Path) -> str:
+    """Compile the shim to `target`, which appears complete or not at all.
+
+    Returns:
+        Why it could not be done; empty if it could.
+    """
+    compiler = _compiler()
+    if not compiler or not shutil.which(compiler[0]):
+        return "there is no C compiler (cc, or what CC names)"
+    try:
+        with tempfile.TemporaryDirectory(dir=target.parent) as directory:
+            made = Path(directory, target.name)
+            command = [*compiler, *_FLAGS, "-o", str(made), str(SOURCE), *_LIBRARIES]
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=COMPILER_S,
+                check=False,
+            )
+            if done.returncode:
+                return f"{_FAILED}: {done.stderr.strip()[:2000]}"
+            made.replace(target)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"compiling it was given up: {error}"
+    return ""
+
+
+def _compiler() -> list[str]:
+    """Return the compiler's command; empty if CC cannot be split, say for an open quote."""
+    try:
+        return shlex.split(os.environ.get("CC") or "cc")
+    except ValueError:
+        return []

@@ -1,0 +1,172 @@
+"""Faults of a rank's process: it starts late, waits, is stopped, raises an exception, or dies.
+
+A stopped process cannot continue itself, so `freeze` and `cpu_throttle` are performed by the
+server, the parent of the ranks, from what the rank announces here. All times are absolute, on the
+machine's monotonic clock: a rank continues when it was meant to, however late a message arrives.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import os
+import re
+import signal
+import threading
+from collections.abc import Mapping
+from time import sleep  # by name: the test may replace it in its module
+from typing import Any, NoReturn
+
+from pytest_multihost.model.clock import now
+from pytest_multihost.model.errors import SettingError
+from pytest_multihost.model.fault import MAX_HASH_SEED
+from pytest_multihost.nemesis.kind import (
+    Announcement,
+    FaultKind,
+    Pause,
+    Strike,
+    is_number,
+    seconds,
+    text,
+    whole,
+)
+
+PERIOD_S = 0.1
+"""A throttled rank runs for a part of each period and is stopped for the rest."""
+
+_FULL = 100
+_HARMLESS = ("SIGCHLD", "SIGCONT", "SIGURG", "SIGWINCH", "SIGSTOP", "SIGTSTP", "SIGTTIN")
+_EXCEPTION_NAME = re.compile(r"(\w+(\.\w+)*:)?\w+(\.\w+)*")
+
+
+def _nothing(strike: Strike) -> None:
+    """Do nothing: the server performs it, or it was performed before the test."""
+
+
+def _until(params: Mapping[str, Any], now_s: float) -> Announcement:
+    return {"until_s": now_s + params["seconds"]} if "seconds" in params else {}
+
+
+def _pause(until: Announcement, stopped_s: float | None, running_s: float) -> Announcement:
+    pause: Pause = {"stopped_s": stopped_s, "running_s": running_s}
+    if "until_s" in until:
+        pause["until_s"] = until["until_s"]
+    return {**until, "pause": pause}
+
+
+def _announce_freeze(params: Mapping[str, Any], now_s: float) -> Announcement:
+    """Ask for one stop. The thread at the point waits as well, until the signal has arrived."""
+    return _pause(_until(params, now_s), params.get("seconds"), 0.0)
+
+
+def _announce_throttle(params: Mapping[str, Any], now_s: float) -> Announcement:
+    running_s = PERIOD_S * params["percent"] / _FULL
+    return _pause(_until(params, now_s), PERIOD_S - running_s, running_s)
+
+
+def _wait(strike: Strike) -> None:
+    """Keep this thread at the point until the fault is over."""
+    if "until_s" not in strike.detail:
+        threading.Event().wait()
+        return
+    while (left_s := strike.detail["until_s"] - now()) > 0:
+        sleep(left_s)
+
+
+def _percent(value: object) -> str | None:
+    is_good = is_number(value) and 0 < value < _FULL
+    return None if is_good else "a number above 0 and below 100"
+
+
+def _signal_number(name: str) -> int:
+    return int(getattr(signal.Signals, name, 0)) if name.startswith("SIG") else 0
+
+
+def _kill(strike: Strike) -> None:
+    """End this process; a handler that the test has installed must not prevent it."""
+    number = _signal_number(strike.fault.params.get("signal", "SIGKILL"))
+    if number != signal.SIGKILL and threading.current_thread() is threading.main_thread():
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    while True:  # another thread may receive the signal, a moment later: do not pass the point
+        sleep(1)
+
+
+def _deadly(value: object) -> str | None:
+    is_good = isinstance(value, str) and _signal_number(value) > 0 and value not in _HARMLESS
+    return None if is_good else "the name of a signal that ends a process, as 'SIGKILL'"
+
+
+def _raise(strike: Strike) -> NoReturn:
+    __tracebackhide__ = True  # the traceback ends at the line of the user's that raises
+    name = strike.fault.params.get("error", "RuntimeError")
+    message = strike.fault.params.get("message", f"planned by {strike.fault!r}")
+    raise exception_class(name)(message)
+
+
+def exception_class(name: str) -> type[BaseException]:
+    """Return the exception class called `name`: a built-in one, or ``module:Class``.
+
+    Raises:
+        SettingError: There is no such class, or it is no exception.
+    """
+    module, _, path = name.rpartition(":")
+    try:
+        found: object = importlib.import_module(module) if module else builtins
+        for part in path.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise SettingError(f"there is no exception {name!r}", seen=str(error)) from error
+    if not (isinstance(found, type) and issubclass(found, BaseException)):
+        raise SettingError(f"{name!r} is no class of exceptions", seen=repr(found))
+    return found
+
+
+def _exception_name(value: object) -> str | None:
+    if isinstance(value, str) and _EXCEPTION_NAME.fullmatch(value):
+        if ":" in value:  # imported only in the rank
+            return None
+        found = getattr(builtins, value, None)
+        if isinstance(found, type) and issubclass(found, BaseException):
+            return None
+    return "the name of a built-in exception, or 'module:Class' of another"
+
+
+def _hash_seed(value: object) -> str | None:
+    if isinstance(value, int) and whole(value) is None and value <= MAX_HASH_SEED:
+        return None
+    return f"a whole number from 0 to {MAX_HASH_SEED}"
+
+
+PROCESS_FAULTS = (
+    FaultKind(
+        name="delay",
+        perform=_wait,
+        params={"seconds": seconds},
+        required=frozenset({"seconds"}),
+        announce=_until,
+    ),
+    FaultKind(
+        name="start_skew",
+        perform=_nothing,
+        params={"seconds": seconds},
+        required=frozenset({"seconds"}),
+    ),
+    FaultKind(name="freeze", perform=_wait, params={"seconds": seconds}, announce=_announce_freeze),
+    FaultKind(
+        name="kill",
+        perform=_kill,
+        params={"signal": _deadly},
+        announce=lambda _params, _now_s: {"kills": True},
+    ),
+    FaultKind(name="raise_at", perform=_raise, params={"error": _exception_name, "message": text}),
+    FaultKind(
+        name="cpu_throttle",
+        perform=_nothing,
+        params={"percent": _percent, "seconds": seconds},
+        required=frozenset({"percent"}),
+        announce=_announce_throttle,
+        lasts=True,
+    ),
+    FaultKind(name="hash_seed", perform=_nothing, params={"seed": _hash_seed}),
+)
