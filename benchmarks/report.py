@@ -25,7 +25,7 @@ from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.snapshot import Activity, RankSnapshot, WorldSnapshot
 from pytest_multihost.model.stack import Dump, Frame
 from pytest_multihost.model.user_code import SourceContext
-from pytest_multihost.outcome.judge import Symptoms
+from pytest_multihost.outcome import Symptoms
 from pytest_multihost.report.artifacts import Attempt, build_verdict, write_attempt, write_facts
 from pytest_multihost.report.html import PageModel, write_index, write_page
 from pytest_multihost.testing import make_dump, make_spec

@@ -24,8 +24,8 @@ from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.model.result import Ending, WorldResult
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import Dump
-from pytest_multihost.outcome.faults.ongoing import continued_by_plan, pending_actions
-from pytest_multihost.outcome.rank_facts import RankFacts, advance, describe_exit
+from pytest_multihost.outcome import RankFacts, advance, describe_exit
+from pytest_multihost.outcome.faults import continued_by_plan, pending_actions
 from pytest_multihost.watch.clock import Clock
 from pytest_multihost.watch.protocol import NoWatch, Observations, Watch
 
@@ -202,7 +202,7 @@ class _WorldRun:
         deadline_s, _ = self._deadline()
         if any(_trouble_s(each) is not None for each in self.facts):
             return "settled" if self.surroundings.watch.has_settled(now, self.facts) else None
-        events = [event for each in self.facts for event in each.going_on]
+        events = [event for each in self.facts for event in each.active_faults]
         if pending_actions(self.spec.faults, events, now):
             return None
         ending_found = self.surroundings.watch.check(now, self.facts, deadline_s=deadline_s)

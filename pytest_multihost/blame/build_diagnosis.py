@@ -31,9 +31,8 @@ from pytest_multihost.model.user_code import (
     inside_the_test,
     is_library,
 )
-from pytest_multihost.outcome.faults.firings import fault_notes, unfired
-from pytest_multihost.outcome.judge import Finding, RankFinding
-from pytest_multihost.outcome.rank_facts import describe_exit
+from pytest_multihost.outcome import Finding, RankFinding, describe_exit
+from pytest_multihost.outcome.faults import fault_notes, unfired_faults
 
 _DETECTED_BY: Mapping[str, DetectedBy] = {
     "proof": "proof",
@@ -320,7 +319,7 @@ def _notes(
 ) -> Iterator[str]:
     for cause in causes[1:]:
         yield f"also {cause.kind}: {summary(cause, findings, result)}"
-    yield from unfired(result)
+    yield from unfired_faults(result)
     yield from fault_notes(result)
     last = result.snapshots[-1] if result.snapshots else None
     if result.ending == "overrun" and last is not None and last.blockers:

@@ -9,8 +9,7 @@ from pytest_multihost.blame.masked_timeouts import judge_with_excuses
 from pytest_multihost.model.diagnosis import Diagnosis
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.user_code import SourceContext
-from pytest_multihost.outcome.judge import Finding
-from pytest_multihost.outcome.symptoms import Symptoms
+from pytest_multihost.outcome import Finding, Symptoms
 
 
 @dataclass(frozen=True, slots=True)

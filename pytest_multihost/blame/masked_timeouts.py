@@ -15,8 +15,7 @@ from pytest_multihost.blame.causes import find_causes
 from pytest_multihost.blame.rank_states import last_given_up, rank_states_of
 from pytest_multihost.model.operation import Operations
 from pytest_multihost.model.result import WorldResult
-from pytest_multihost.outcome.judge import Finding, RankFinding, judge
-from pytest_multihost.outcome.symptoms import Symptoms, is_raised_from_symptom
+from pytest_multihost.outcome import Finding, RankFinding, Symptoms, judge
 
 
 def judge_with_excuses(result: WorldResult, symptoms: Symptoms) -> Finding:
@@ -37,7 +36,7 @@ def _hides_symptom(finding: RankFinding, last: Operations | None, symptoms: Symp
     data = failure.detail["error"] if failure is not None else None
     if data is None or finding.outcome not in ("failed", "error"):
         return False
-    return is_raised_from_symptom(data, symptoms) or _exits_after_symptom(data, last, symptoms)
+    return symptoms.is_raised_from_symptom(data) or _exits_after_symptom(data, last, symptoms)
 
 
 def _exits_after_symptom(

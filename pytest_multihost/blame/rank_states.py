@@ -14,9 +14,7 @@ from pytest_multihost.blame.wait_graph import Condition, RankState
 from pytest_multihost.model.operation import FLIGHT_SCOPE, GroupKey, Operation, Operations
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.snapshot import RankSnapshot, WorldSnapshot
-from pytest_multihost.outcome.judge import Finding, RankFinding
-from pytest_multihost.outcome.rank_facts import RankFacts
-from pytest_multihost.outcome.symptoms import Symptoms, matches
+from pytest_multihost.outcome import Finding, RankFacts, RankFinding, Symptoms
 
 _FREE = frozenset({"SLEEPING", "IO", "RUNNING", "CHILD", "DISK"})
 """What the main thread does of its own while another thread waits in an operation."""
@@ -185,7 +183,7 @@ def _as_counted(operation: Operation, state: RankState, groups: Collection[Group
 def left_by_own_error(last: Operations, symptoms: Symptoms) -> Iterator[Operation]:
     """Yield what a rank left by an exception of its own: none that tells of another rank."""
     for each in last.recent:
-        if each.failed and each.error and not matches(symptoms.raised, each.error):
+        if each.failed and each.error and not symptoms.is_in_error(each.error):
             yield each
 
 
@@ -238,7 +236,7 @@ def _collectives(last: Operations) -> list[Operation]:
 
 
 def _is_given_up(operation: Operation, symptoms: Symptoms) -> bool:
-    return operation.failed and matches(symptoms.raised, operation.error)
+    return operation.failed and symptoms.is_in_error(operation.error)
 
 
 def _pending(

@@ -12,8 +12,8 @@ from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.model.result import WorldResult
-from pytest_multihost.outcome.faults.ongoing import frozen_for_good
-from pytest_multihost.outcome.judge import RankFinding
+from pytest_multihost.outcome import RankFinding
+from pytest_multihost.outcome.faults import frozen_for_good
 
 
 def summary(cause: Cause, findings: Mapping[int, RankFinding], result: WorldResult) -> str:

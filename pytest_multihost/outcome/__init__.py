@@ -1,1 +1,16 @@
-"""What happened to a world, cause first: pure functions over its history."""
+"""What happened to a world and to each of its ranks, cause first: pure functions of its history."""
+
+from pytest_multihost.outcome.finding import Finding, RankFinding, judge
+from pytest_multihost.outcome.rank_facts import RankFacts, advance, describe_exit, fold_history
+from pytest_multihost.outcome.symptoms import Symptoms
+
+__all__ = [
+    "Finding",
+    "RankFacts",
+    "RankFinding",
+    "Symptoms",
+    "advance",
+    "describe_exit",
+    "fold_history",
+    "judge",
+]

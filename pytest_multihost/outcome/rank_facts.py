@@ -1,4 +1,4 @@
-"""What is known of one rank, folded from the world's history."""
+"""What is known of one rank: a fold over the world's history, event by event."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ class RankFacts:
         done_s: When its teardown was over.
         exited_s: When its process ended.
         exit: How its process ended.
-        was_ended: Whether the harness ended it.
+        was_ended: Whether the harness ended its process.
         failed_subtests: Events of the user's subtests that failed.
         reports: Events of pytest's reports: setup, call, teardown.
         interrupted: What left the test without a report, or the backend's failure to start.
         released: Gates that were opened for it.
-        kill: The fault that was to end it, once that has begun.
-        going_on: Beginnings of the faults that are not over.
-        heard_s: When it last told of something.
+        kill: The beginning of the fault that was to end it, once that has begun.
+        active_faults: Beginnings of the faults that are not over.
+        last_event_s: When the rank itself last sent an event.
+        can_dump: Whether it runs our code and can be asked for its stacks.
     """
 
     rank: int
@@ -49,8 +50,8 @@ class RankFacts:
     interrupted: Event | None = None
     released: frozenset[str] = frozenset()
     kill: Event | None = None
-    going_on: tuple[Event, ...] = ()
-    heard_s: float = 0.0
+    active_faults: tuple[Event, ...] = ()
+    last_event_s: float = 0.0
 
     @property
     def is_gone(self) -> bool:
@@ -69,24 +70,24 @@ class RankFacts:
 
     @property
     def waits_at_gate(self) -> bool:
-        """Whether it has done its part and only waits for us to open the next gate."""
+        """Whether it has done its part and only waits for the controller to open the next gate."""
         if self.done_s is not None:
             return "exit" not in self.released
         return self.parked_s is not None and "teardown" not in self.released
 
     @property
     def is_killed_as_planned(self) -> bool:
-        """Whether a fault of ours has ended its process."""
+        """Whether a `kill` fault has ended its process."""
         by_signal = self.exit is not None and self.exit.signal is not None
         return by_signal and self.kill is not None and not self.was_ended
 
     @property
     def has_died(self) -> bool:
-        """Whether its process ended other than by leaving when told to, or by our hand."""
+        """Whether its process ended other than by leaving when released, or by the harness."""
         if self.exit is None or self.was_ended or self.is_killed_as_planned:
             return False
-        told = "exit" in self.released and (self.done_s is not None or self.interrupted is not None)
-        return not (told and self.exit.code == 0)
+        is_over = self.done_s is not None or self.interrupted is not None
+        return not ("exit" in self.released and is_over and self.exit.code == 0)
 
     @property
     def failure(self) -> Event | None:
@@ -106,7 +107,7 @@ class RankFacts:
 
     @property
     def xfail(self) -> Mapping[str, Any] | None:
-        """The xfail mark in force, where the rank lived to tell."""
+        """The xfail mark in force, where the rank has reported one."""
         marks = [event.detail["xfail"] for event in self.reports]
         return next((mark for mark in marks if mark is not None), None)
 
@@ -125,9 +126,9 @@ def _exited(facts: RankFacts, event: Event) -> RankFacts:
 
 def _fault(facts: RankFacts, event: Event) -> RankFacts:
     index, has_begun = event.detail["index"], event.detail["phase"] == "begun"
-    others = tuple(each for each in facts.going_on if each.detail["index"] != index)
+    others = tuple(each for each in facts.active_faults if each.detail["index"] != index)
     kill = event if event.detail.get("kills") and has_begun else facts.kill
-    return replace(facts, kill=kill, going_on=(*others, event) if has_begun else others)
+    return replace(facts, kill=kill, active_faults=(*others, event) if has_begun else others)
 
 
 _CHANGES: Mapping[str, Callable[[RankFacts, Event], RankFacts]] = {
@@ -152,11 +153,11 @@ def advance(facts: RankFacts, event: Event) -> RankFacts:
     """Return `facts` after `event` of the same rank."""
     change = _CHANGES.get(event.kind)
     if event.kind in TOLD_BY_RANKS:
-        facts = replace(facts, heard_s=event.at_s)
+        facts = replace(facts, last_event_s=event.at_s)
     return facts if change is None else change(facts, event)
 
 
-def fold(history: Iterable[Event], size: int) -> tuple[RankFacts, ...]:
+def fold_history(history: Iterable[Event], size: int) -> tuple[RankFacts, ...]:
     """Return what is known of each rank after `history`."""
     facts = [RankFacts(rank) for rank in range(size)]
     for event in history:

@@ -1,4 +1,4 @@
-"""What tells that a rank's failure only follows from another's."""
+"""How it shows that a rank's failure only follows from another's."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-_SAID_BY_TESTS = frozenset({"AssertionError", "Failed", "_pytest.outcomes.Failed"})
-"""Types of exceptions that only a test raises: its words are its own, whatever they quote."""
+_RAISED_BY_TESTS = frozenset({"AssertionError", "Failed", "_pytest.outcomes.Failed"})
+"""Types of exceptions that only a test raises: no runtime asserts that a peer is gone, so whatever
+text they quote, they are no symptom."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,21 +24,31 @@ class Symptoms:
     raised: tuple[str, ...] = ()
     fatal: tuple[str, ...] = ()
 
+    def is_in_error(self, text: str) -> bool:
+        """Return whether the text of an exception is a symptom's."""
+        return _matches(self.raised, text)
 
-def is_symptom(data: Mapping[str, Any], text: str, symptoms: Symptoms) -> bool:
-    """Whether an exception follows from another rank; no runtime asserts that a peer is gone."""
-    if data["type"] in _SAID_BY_TESTS:
-        return False
-    return bool(data["is_harness_symptom"]) or matches(symptoms.raised, text)
+    def is_in_log(self, text: str) -> bool:
+        """Return whether the end of a rank's log is a symptom's."""
+        return _matches(self.fatal, text)
+
+    def is_symptom(self, error: Mapping[str, Any], text: str) -> bool:
+        """Return whether an exception follows from another rank.
+
+        Args:
+            error: The exception as its rank has described it.
+            text: Its type and message.
+        """
+        if error["type"] in _RAISED_BY_TESTS:
+            return False
+        return bool(error["is_harness_symptom"]) or self.is_in_error(text)
+
+    def is_raised_from_symptom(self, error: Mapping[str, Any]) -> bool:
+        """Return whether an exception was raised from a symptom, or while one was handled."""
+        if error["type"] in _RAISED_BY_TESTS:
+            return False
+        return any(self.is_in_error(each) for each in error.get("causes", ()))
 
 
-def is_raised_from_symptom(data: Mapping[str, Any], symptoms: Symptoms) -> bool:
-    """Whether an exception was raised from such a one, or while it was handled."""
-    if data["type"] in _SAID_BY_TESTS:
-        return False
-    return any(matches(symptoms.raised, each) for each in data.get("causes", ()))
-
-
-def matches(patterns: Iterable[str], text: str) -> bool:
-    """Tell whether a text contains what any of the regular expressions says."""
+def _matches(patterns: Iterable[str], text: str) -> bool:
     return any(re.search(pattern, text, re.DOTALL) for pattern in patterns)

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_multihost.model.diagnosis import Diagnosis, Kind
 from pytest_multihost.model.rank_set import rank_set
-from pytest_multihost.outcome.judge import Finding
+from pytest_multihost.outcome import Finding
 
 
 @dataclass(frozen=True, slots=True)

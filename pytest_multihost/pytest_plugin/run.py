@@ -27,9 +27,8 @@ from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.user_code import SourceContext
 from pytest_multihost.nemesis.cleanup import clean_up_faults
-from pytest_multihost.outcome.faults.firings import demand_fired
-from pytest_multihost.outcome.judge import Finding
-from pytest_multihost.outcome.symptoms import Symptoms
+from pytest_multihost.outcome import Finding, Symptoms
+from pytest_multihost.outcome.faults import require_fired
 from pytest_multihost.pytest_plugin.attach.state import launcher_of, others_of, ranks_here, sites_of
 from pytest_multihost.pytest_plugin.expect import Expectation, apply, expectation
 from pytest_multihost.pytest_plugin.fault_options import Disturbing, read_disturbing
@@ -247,7 +246,7 @@ class Run:
         finding, diagnosis = judged.finding, judged.diagnosis
         if plan.expected is not None:
             finding = apply(finding, plan.expected, diagnosis)
-        finding = demand_fired(finding, result)
+        finding = require_fired(finding, result)
         if spec.tells_points:
             self.tally.points += points_lines(result)
         self._write(plan, result, finding, diagnosis, directory)

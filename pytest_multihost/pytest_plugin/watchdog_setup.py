@@ -19,7 +19,7 @@ from pytest_multihost.launch.server.world import ServerWorld
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import Dump
 from pytest_multihost.nemesis.cleanup import heal_files
-from pytest_multihost.outcome.rank_facts import RankFacts
+from pytest_multihost.outcome import RankFacts
 from pytest_multihost.pytest_plugin.attach.remote_snapshots import watch_remote_ranks
 from pytest_multihost.pytest_plugin.options import Settings
 from pytest_multihost.pytest_plugin.results.live import write_through

@@ -12,7 +12,7 @@ from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.user_code import relative_to
-from pytest_multihost.outcome.rank_facts import RankFacts, describe_exit, fold
+from pytest_multihost.outcome import RankFacts, describe_exit, fold_history
 
 Json = dict[str, Any]
 
@@ -59,7 +59,7 @@ _relative = functools.lru_cache(relative_to)
 
 def lasted(told: Told) -> dict[int, list[Slice]]:
     """Return what lasted of each rank."""
-    facts = fold(told.result.history, told.result.spec.size)
+    facts = fold_history(told.result.history, told.result.spec.size)
     return {each.rank: _slices(each, told) for each in facts}
 
 

@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 
 from pytest_multihost.model.operation import Operations
 from pytest_multihost.model.snapshot import WorldSnapshot
-from pytest_multihost.outcome.rank_facts import RankFacts
+from pytest_multihost.outcome import RankFacts
 
 Ground = Literal["proof", "mismatch", "stopped"]
 """What shows, before the deadline, that a world hangs."""

@@ -34,7 +34,7 @@ from pytest_multihost.model.snapshot import (
     WorldSnapshot,
 )
 from pytest_multihost.model.spec import WorldSpec
-from pytest_multihost.outcome.rank_facts import RankFacts
+from pytest_multihost.outcome import RankFacts
 from pytest_multihost.proof.labels import lock_holders, main_labels
 from pytest_multihost.proof.snapshot import Snapshot
 from pytest_multihost.slots import read_open_operations, read_slots, slots_path
@@ -240,7 +240,7 @@ class Watchdog:
         """Return what is seen, with what our own faults of the network have to do with it."""
         if self.spec is None or not disturbs_network(self.spec.faults):
             return Snapshot(look, pages)
-        events = [event for each in facts for event in each.going_on]
+        events = [event for each in facts for event in each.active_faults]
         has_begun = any("network" in event.detail for event in events)
         return Snapshot(look, pages, severed(self.spec, events, now), has_begun)
 
@@ -403,4 +403,4 @@ def _with(snapshot: Snapshot, gates: Mapping[int, Operation]) -> Snapshot:
 
 def _last_word_s(facts: RankFacts) -> float:
     """Return when a rank last told of something, or died."""
-    return facts.heard_s if facts.exited_s is None or facts.was_ended else facts.exited_s
+    return facts.last_event_s if facts.exited_s is None or facts.was_ended else facts.exited_s

@@ -13,7 +13,7 @@ from pytest_multihost.engine import SIGTERM_GRACE_S
 from pytest_multihost.launch.interface import Ending
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.event import Event
-from pytest_multihost.outcome.rank_facts import RankFacts, fold
+from pytest_multihost.outcome import RankFacts, fold_history
 from pytest_multihost.testing import (
     ScriptedLauncher,
     Step,
@@ -124,7 +124,7 @@ def test_exits_found_at_the_end_are_no_deaths(run: Run) -> None:
     found = [event for event in ran.result.history if event.kind == "exited"]
     assert [event.detail["by_harness"] for event in found] == [True, True]
     assert all(event.detail["signal"] == 15 for event in found)
-    assert [facts.has_died for facts in fold(ran.result.history, 2)] == [False, False]
+    assert [facts.has_died for facts in fold_history(ran.result.history, 2)] == [False, False]
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a defect"), LaunchError("the first")], ids=repr)

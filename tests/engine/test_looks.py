@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_multihost.engine import MAX_SNAPSHOT_DELAY_S, QUIET_PERIOD_S
-from pytest_multihost.outcome.rank_facts import RankFacts
+from pytest_multihost.outcome import RankFacts
 from pytest_multihost.testing import Step, well_behaved
 from pytest_multihost.watch.protocol import Ground, Observations
 

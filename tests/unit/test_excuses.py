@@ -11,7 +11,7 @@ from pytest_multihost.model.event import Event
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.snapshot import RankSnapshot, WorldSnapshot
-from pytest_multihost.outcome.symptoms import Symptoms
+from pytest_multihost.outcome import Symptoms
 from pytest_multihost.testing import exited, make_spec, raised, report, well_behaved
 
 LIMIT = "RuntimeError: timed out"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_multihost.model.event import Event, ExitStatus
-from pytest_multihost.outcome.rank_facts import RankFacts, describe_exit, fold
+from pytest_multihost.outcome import RankFacts, describe_exit, fold_history
 from pytest_multihost.testing import exited, raised, report
 
 BOOM = raised("ValueError: boom")
@@ -14,12 +14,12 @@ BOOM = raised("ValueError: boom")
 def facts(*events: tuple[str, dict[str, object]]) -> RankFacts:
     """Return what is known of rank 1 after its events, one a second."""
     history = [Event(at_s, 1, kind, detail) for at_s, (kind, detail) in enumerate(events)]  # type: ignore[arg-type]
-    return fold(history, 2)[1]
+    return fold_history(history, 2)[1]
 
 
 def test_nothing_is_known_before_anything_happened() -> None:
     """Every rank is there, in start-up, neither gone nor finished."""
-    first, second = fold([], 2)
+    first, second = fold_history([], 2)
     assert (first.rank, second.rank) == (0, 1)
     assert (first.phase, first.is_gone, first.is_past_body, first.is_finished) == (
         "startup",
@@ -31,7 +31,7 @@ def test_nothing_is_known_before_anything_happened() -> None:
 
 def test_events_of_one_rank_say_nothing_of_another() -> None:
     """Each is folded for itself."""
-    assert fold([Event(1.0, 1, "ready")], 2)[0].ready_s is None
+    assert fold_history([Event(1.0, 1, "ready")], 2)[0].ready_s is None
 
 
 def test_a_rank_comes_on_step_by_step() -> None:

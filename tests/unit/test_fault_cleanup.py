@@ -17,8 +17,7 @@ from pytest_multihost.nemesis.cleanup import clean_up_faults, heal_files
 from pytest_multihost.nemesis.interpose import SYSTEM_FILES, matcher
 from pytest_multihost.nemesis.io_shim import IoPage, IoRule, find_library, why_missing
 from pytest_multihost.nemesis.slow_io import io_rules, page_path, spared
-from pytest_multihost.outcome.faults.firings import firings
-from pytest_multihost.outcome.faults.ongoing import frozen_for_good
+from pytest_multihost.outcome.faults import firings, frozen_for_good
 from pytest_multihost.pytest_plugin.launching.requirements import launch_problems, need_of
 from pytest_multihost.testing import make_spec
 
@@ -59,7 +58,7 @@ def test_what_only_a_page_has_seen_is_told(tmp_path) -> None:
     page_with(tmp_path, 0, 12_500_000_000, 11_500_000_000)
     parked = Event(13.0, 1, "parked")
     settled = clean_up_faults(result(fault_event("armed", rules=[0, 1, 2]), parked), tmp_path)
-    assert firings(settled.history, 0, 1) == [11.5]
+    assert firings(settled, 0) == {1: [11.5]}
     assert settled.history[-1] is parked
 
 
@@ -68,14 +67,14 @@ def test_a_fault_that_did_not_happen_is_not_told(tmp_path, rules: list[int]) -> 
     """Another fault's rule in the same page has struck."""
     page_with(tmp_path, 0, 12_000_000_000)
     armed = fault_event("armed", rules=rules)
-    assert firings(clean_up_faults(result(armed), tmp_path).history, 0, 1) == []
+    assert firings(clean_up_faults(result(armed), tmp_path), 0) == {}
 
 
 def test_what_the_rank_has_told_is_not_told_twice(tmp_path) -> None:
     """Python's files tell each time, and count as well."""
     page_with(tmp_path, 12_000_000_000)
     told = result(fault_event("armed", rules=[0]), fault_event("begun", 12.1))
-    assert firings(clean_up_faults(told, tmp_path).history, 0, 1) == [12.1]
+    assert firings(clean_up_faults(told, tmp_path), 0) == {1: [12.1]}
 
 
 def test_a_page_that_is_gone_or_damaged_tells_nothing(tmp_path) -> None:

@@ -25,7 +25,7 @@ from pytest_multihost.model.snapshot import Activity, RankSnapshot, WorldSnapsho
 from pytest_multihost.model.stack import Frame, NativeThread, ThreadStack
 from pytest_multihost.model.user_code import SourceContext
 from pytest_multihost.model.verdict import Outcome
-from pytest_multihost.outcome.symptoms import Symptoms
+from pytest_multihost.outcome import Symptoms
 from pytest_multihost.report.artifacts import Attempt, build_verdict
 from pytest_multihost.report.html import timeline as timelines
 from pytest_multihost.report.html.explanations import DETECTED_BY, MEANINGS, NEXT_STEPS, OUTCOMES

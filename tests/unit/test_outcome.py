@@ -11,8 +11,7 @@ import pytest
 from pytest_multihost.model.event import BROKEN, Event, EventKind
 from pytest_multihost.model.result import Ending, WorldResult
 from pytest_multihost.model.verdict import Phase
-from pytest_multihost.outcome.judge import Finding, judge
-from pytest_multihost.outcome.symptoms import Symptoms
+from pytest_multihost.outcome import Finding, Symptoms, judge
 from pytest_multihost.testing import exited, make_spec, raised, report, well_behaved
 
 SYMPTOMS = Symptoms(raised=("peer is gone",), fatal=("service is gone",))

@@ -11,7 +11,7 @@ from pytest_multihost.model.event import ExitStatus
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.snapshot import Activity
 from pytest_multihost.model.stack import Frame
-from pytest_multihost.outcome.rank_facts import RankFacts
+from pytest_multihost.outcome import RankFacts
 from pytest_multihost.report.text.progress import blocking_text, erase, overlay, progress_text
 
 SLEEPS = Activity("sleep", ends_in_s=600.0)

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_multihost.engine import Surroundings, run_world
-from pytest_multihost.outcome.judge import judge
-from pytest_multihost.outcome.symptoms import Symptoms
+from pytest_multihost.outcome import Symptoms, judge
 from pytest_multihost.report.artifacts import Attempt, build_verdict
 from pytest_multihost.testing import (
     ManualClock,

@@ -15,8 +15,7 @@ from pytest_multihost.model.operation import FLIGHT_SCOPE, GroupKey, Operation, 
 from pytest_multihost.model.process import KernelSnapshot, Process, Thread
 from pytest_multihost.model.result import Ending, WorldResult
 from pytest_multihost.model.snapshot import Activity, RankSnapshot, WorldSnapshot
-from pytest_multihost.outcome.judge import judge
-from pytest_multihost.outcome.symptoms import Symptoms
+from pytest_multihost.outcome import Symptoms, judge
 from pytest_multihost.testing import make_spec, well_behaved
 from pytest_multihost.watch.probes.deep_probe import with_deep
 from pytest_multihost.watch.proof_search import still

@@ -17,8 +17,7 @@ from pytest_multihost.model.event import Event
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.verdict import RankOutcome
-from pytest_multihost.outcome.judge import judge
-from pytest_multihost.outcome.symptoms import Symptoms
+from pytest_multihost.outcome import Symptoms, judge
 from pytest_multihost.testing import exited, make_spec, raised, report, well_behaved
 
 

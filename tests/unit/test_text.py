@@ -19,8 +19,7 @@ from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.snapshot import Activity, RankSnapshot, WorldSnapshot
 from pytest_multihost.model.stack import Dump
 from pytest_multihost.model.user_code import SourceContext
-from pytest_multihost.outcome.judge import judge
-from pytest_multihost.outcome.symptoms import Symptoms
+from pytest_multihost.outcome import Symptoms, judge
 from pytest_multihost.report.text.failure import sections
 from pytest_multihost.testing import (
     ManualClock,

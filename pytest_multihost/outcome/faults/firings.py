@@ -1,101 +1,76 @@
-"""What became of a world's faults: where and when they happened, and which did not."""
+"""Where and when a world's faults have happened, and which have not."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.model.result import WorldResult
-from pytest_multihost.outcome.judge import Finding
+from pytest_multihost.outcome.finding import Finding
 
 _MAX_NAMED = 8
-"""Points that are named for somebody whose fault has missed its own."""
+"""Passed points that are named for somebody whose fault has missed its own."""
 
 
-def firings(history: Iterable[Event], index: int, rank: int) -> list[float]:
-    """Return when a fault has happened to a rank, in monotonic seconds.
+def firings(result: WorldResult, index: int) -> dict[int, list[float]]:
+    """Return when a fault has happened, in monotonic seconds, by rank; only ranks it happened to.
 
     Args:
-        history: Of the world.
+        result: The world.
         index: The fault's place among the world's.
-        rank: Whom.
     """
-    return [
-        event.at_s
-        for event in history
-        if event.kind == "fault"
-        and (event.rank, event.detail["index"], event.detail["phase"]) == (rank, index, "begun")
-    ]
+    begun = [e for e in _events(result.history, index) if e.detail["phase"] == "begun"]
+    ranks = [rank for rank in result.spec.faults[index].ranks if isinstance(rank, int)]
+    times = {rank: [each.at_s for each in begun if each.rank == rank] for rank in ranks}
+    return {rank: found for rank, found in times.items() if found}
 
 
-def fault_records(result: WorldResult) -> tuple[dict[str, Any], ...]:
-    """Return the verdict's `faults`."""
-    records = []
-    for index, fault in enumerate(result.spec.faults):
-        fired = {
-            str(rank): [round(at_s - result.started_s, 4) for at_s in found]
-            for rank in fault.ranks
-            if isinstance(rank, int) and (found := firings(result.history, index, rank))
-        }
-        note = _note(result.history, index)
-        told = {"note": note} if note else {}
-        records.append({**fault.to_json(), "fired": fired, **told})
-    return tuple(records)
+def _events(history: Iterable[Event], index: int) -> Iterator[Event]:
+    return (each for each in history if each.kind == "fault" and each.detail["index"] == index)
 
 
-def unfired(result: WorldResult) -> list[str]:
-    """Return, of each fault that did not happen to all of its ranks, what is to be told of it."""
+def unfired_faults(result: WorldResult) -> list[str]:
+    """Return a sentence for each fault that must happen, and has not happened to all its ranks."""
     found = []
     for index, fault in enumerate(result.spec.faults):
-        missed = [
-            rank
-            for rank in fault.ranks
-            if isinstance(rank, int) and not firings(result.history, index, rank)
-        ]
+        fired = firings(result, index)
+        missed = [rank for rank in fault.ranks if isinstance(rank, int) and rank not in fired]
         if fault.must_fire and missed:
-            found.append(_told(index, fault, missed, result.history))
+            found.append(_describe_missed(index, fault, missed, result.history))
     return found
 
 
 def fault_notes(result: WorldResult) -> list[str]:
     """Return what the reader of a verdict should know of its faults, each thing once."""
-    found = (_note(result.history, index) for index in range(len(result.spec.faults)))
+    found = (fault_note(result.history, index) for index in range(len(result.spec.faults)))
     return list(dict.fromkeys(note for note in found if note))
 
 
-def _note(history: Iterable[Event], index: int) -> str:
-    for event in history:
-        if event.kind == "fault" and event.detail["index"] == index and "note" in event.detail:
-            return str(event.detail["note"])
-    return ""
+def fault_note(history: Iterable[Event], index: int) -> str:
+    """Return what the reader of a verdict should know of a fault; empty where there is nothing."""
+    notes = (str(e.detail["note"]) for e in _events(history, index) if "note" in e.detail)
+    return next(notes, "")
 
 
-def _told(index: int, fault: Fault, missed: Sequence[int], history: Sequence[Event]) -> str:
+def _describe_missed(
+    index: int, fault: Fault, missed: Sequence[int], history: Sequence[Event]
+) -> str:
     names = rank_set(missed)
-    passed = _passed(history, missed[0], fault)
-    if _is_armed(index, missed[0], history):
+    rank = missed[0]
+    # Armed: the rank has passed the point, and only what was to happen from there on has not.
+    if any(e.rank == rank and e.detail["phase"] == "armed" for e in _events(history, index)):
         path = fault.params.get("path", "")
-        note = _note(history, index)
+        note = fault_note(history, index)
         more = f" ({note})" if note else ""
         return f"{fault!r} never fired on {names}: it used no file that matches {path!r}{more}"
-    seen = f"rank {missed[0]} passed {passed}" if passed else f"rank {missed[0]} passed none such"
-    return f"{fault!r} never fired on {names}: {seen}"
+    passed = _passed_points(history, rank, fault)
+    return f"{fault!r} never fired on {names}: rank {rank} passed {passed or 'none such'}"
 
 
-def _is_armed(index: int, rank: int, history: Iterable[Event]) -> bool:
-    """Whether a rank has passed the point, and only what was to happen from there on did not."""
-    return any(
-        event.kind == "fault"
-        and (event.rank, event.detail["index"], event.detail["phase"]) == (rank, index, "armed")
-        for event in history
-    )
-
-
-def _passed(history: Iterable[Event], rank: int, fault: Fault) -> str:
+def _passed_points(history: Iterable[Event], rank: int, fault: Fault) -> str:
     """Return which points of the kind that a fault waited for a rank has passed, with counts."""
     for event in history:
         if event.kind == "points" and event.rank == rank:
@@ -105,27 +80,12 @@ def _passed(history: Iterable[Event], rank: int, fault: Fault) -> str:
     return ""
 
 
-def demand_fired(finding: Finding, result: WorldResult) -> Finding:
-    """Return `finding`, or that the test failed because a fault did not happen.
+def require_fired(finding: Finding, result: WorldResult) -> Finding:
+    """Return `finding`, or that a test which passed has failed because a fault did not happen.
 
-    What went wrong by itself stays what it is.
+    A test that did not pass has a cause of its own, which stays the one that is told.
     """
-    if finding.status != "passed":
-        return finding
-    missing = unfired(result)
+    missing = unfired_faults(result) if finding.status == "passed" else []
     if not missing:
         return finding
     return replace(finding, outcome="failed", status="failed", reason="; ".join(missing))
-
-
-def fault_lines(result: WorldResult) -> list[str]:
-    """Return what to tell of a world's faults under its report."""
-    lines = []
-    for index, fault in enumerate(result.spec.faults):
-        times = [
-            f"rank {rank} at +{found[0] - result.started_s:.2f} s"
-            for rank in fault.ranks
-            if isinstance(rank, int) and (found := firings(result.history, index, rank))
-        ]
-        lines.append(f"{fault!r}: {', '.join(times) if times else 'never fired'}")
-    return lines

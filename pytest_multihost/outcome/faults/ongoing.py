@@ -1,4 +1,4 @@
-"""What our own faults will still do to a world: while that is so, nothing is proven to hang."""
+"""Which faults go on: while one of them will still do something, nothing is proven to hang."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pytest_multihost.model.event import Event
 from pytest_multihost.model.fault import Fault
 
 LATE_S = 0.5
-"""How much later than planned an action may come, on a machine that has much to do."""
+"""How much later than planned the end of a fault may come on a busy machine."""
 
-_WHAT = {"freeze": "will be thawed", "delay": "will go on"}
+_ENDS = {"freeze": "will be thawed", "delay": "will go on"}
 
 
 def pending_actions(
     faults: Sequence[Fault], events: Iterable[Event], now: float
 ) -> tuple[str, ...]:
-    """Return what will still happen by itself, one sentence each.
+    """Return what faults will still do by themselves, one sentence each.
 
     Args:
         faults: Of the world.
@@ -26,41 +26,47 @@ def pending_actions(
     if not faults:
         return ()
     return tuple(
-        f"rank {event.rank} {_WHAT.get(event.detail['fault'], 'has a fault that ends')}"
+        f"rank {event.rank} {_ENDS.get(event.detail['fault'], 'has a fault that ends')}"
         f" in {max(0.0, event.detail['until_s'] - now):.1f} s"
-        for event in _going_on(events)
+        for event in _ongoing(events)
         if event.detail.get("until_s", 0.0) + LATE_S > now
     )
 
 
 def continued_by_plan(faults: Sequence[Fault], events: Iterable[Event]) -> frozenset[int]:
-    """Return the ranks that faults of ours stop now and continue later, once or in turns.
+    """Return the ranks that faults stop now and continue later, once or in turns.
 
-    One that is frozen for good is not among them: nobody will continue it.
+    One that is frozen for good is not among them: nothing will continue it.
     """
     if not faults:
         return frozenset()
     return frozenset(
         event.rank
-        for event in _going_on(events)
+        for event in _ongoing(events)
         if (pause := event.detail.get("pause")) and ("until_s" in pause or pause["running_s"])
     )
 
 
 def frozen_for_good(faults: Sequence[Fault], events: Iterable[Event]) -> dict[int, Fault]:
-    """Return the ranks that faults of ours stop and nothing continues, with the fault of each."""
+    """Return the ranks that faults stop and nothing continues, with the fault of each.
+
+    The harness ends frozen ranks, too: what it has ended was frozen until then.
+    """
     if not any(each.kind == "freeze" for each in faults):
         return {}
     until_ended = (event for event in events if not event.detail.get("by_harness"))
     return {
         event.rank: faults[event.detail["index"]]
-        for event in _going_on(until_ended)
+        for event in _ongoing(until_ended)
         if event.detail["fault"] == "freeze" and "until_s" not in event.detail
     }
 
 
-def _going_on(events: Iterable[Event]) -> list[Event]:
-    """Return the beginnings of faults that are not over, the last of each."""
+def _ongoing(events: Iterable[Event]) -> list[Event]:
+    """Return the beginnings of faults that are not over, the last of each.
+
+    A fault of a rank is over when it says so, or with the rank's process.
+    """
     open_: dict[tuple[int, int], Event] = {}
     for event in events:
         if event.kind == "fault":

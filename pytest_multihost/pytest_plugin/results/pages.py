@@ -11,7 +11,7 @@ from pytest_multihost.model.diagnosis import Diagnosis
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.user_code import SourceContext
 from pytest_multihost.model.verdict import Verdict
-from pytest_multihost.outcome.judge import Finding
+from pytest_multihost.outcome import Finding
 from pytest_multihost.pytest_plugin.results.tally import Tally
 from pytest_multihost.report import write_trace
 from pytest_multihost.report.html import PAGE_NAME, PageModel, write_index, write_page

@@ -14,7 +14,7 @@ import pytest
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.model.user_code import SourceContext
-from pytest_multihost.outcome.judge import RankFinding
+from pytest_multihost.outcome import RankFinding
 from pytest_multihost.pytest_plugin.results.live import terminal_writer
 from pytest_multihost.pytest_plugin.results.pages import named_files
 from pytest_multihost.pytest_plugin.run import Attempted, source_line

@@ -11,8 +11,8 @@ from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.replay import token
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.verdict import RankResult, Verdict
-from pytest_multihost.outcome.faults.firings import fault_records
-from pytest_multihost.outcome.judge import Finding, RankFinding
+from pytest_multihost.outcome import Finding, RankFinding
+from pytest_multihost.outcome.faults import fault_note, firings
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def build_verdict(
         startup_s=_startup_s(result),
         duration_s=_rounded(result.ended_s - result.started_s),
         environment=attempt.environment,
-        faults=fault_records(result),
+        faults=_fault_records(result),
         rank_results=tuple(_rank_result(each, result) for each in finding.ranks),
         diagnosis=diagnosis.to_json() if diagnosis is not None else None,
     )
@@ -69,6 +69,19 @@ def _startup_s(result: WorldResult) -> float | None:
         if event.kind == "released" and event.detail["gate"] == "go":
             return _rounded(event.at_s - result.started_s)
     return None
+
+
+def _fault_records(result: WorldResult) -> tuple[dict[str, Any], ...]:
+    """Return each fault with when it has happened to which rank."""
+    records = []
+    for index, fault in enumerate(result.spec.faults):
+        fired = {
+            str(rank): [_rounded(at_s - result.started_s) for at_s in times]
+            for rank, times in firings(result, index).items()
+        }
+        note = fault_note(result.history, index)
+        records.append({**fault.to_json(), "fired": fired, **({"note": note} if note else {})})
+    return tuple(records)
 
 
 def _rank_result(finding: RankFinding, result: WorldResult) -> RankResult:

@@ -13,7 +13,7 @@ from pytest_multihost.model.snapshot import RankSnapshot
 from pytest_multihost.model.stack import Frame
 from pytest_multihost.model.user_code import SourceContext
 from pytest_multihost.model.verdict import RankError, Verdict
-from pytest_multihost.outcome.judge import Finding, RankFinding
+from pytest_multihost.outcome import Finding, RankFinding
 from pytest_multihost.report.text.page import doing, innermost_places, last_look
 
 Role = Literal["culprit", "waiting", ""]

@@ -15,8 +15,7 @@ from pytest_multihost.model.snapshot import WorldSnapshot
 from pytest_multihost.model.stack import Dump, Frame, NativeThread, ThreadStack, group_by_main_stack
 from pytest_multihost.model.user_code import inside_the_test, is_library
 from pytest_multihost.model.verdict import RankResult
-from pytest_multihost.outcome.faults.firings import firings
-from pytest_multihost.outcome.faults.ongoing import frozen_for_good
+from pytest_multihost.outcome.faults import firings, frozen_for_good
 from pytest_multihost.report.html.explanations import DETECTED_BY
 from pytest_multihost.report.html.page_model import ROLE_ORDER, LogExcerpt, PageModel, RankGroup
 
@@ -336,15 +335,13 @@ def log_size(log: LogExcerpt) -> str:
 def fault_firings(page: PageModel) -> Iterator[tuple[str, str]]:
     """Yield each fault of the test, and when it fired in which rank."""
     for index, fault in enumerate(page.result.spec.faults):
-        ranks = [rank for rank in fault.ranks if isinstance(rank, int)]
-        yield repr(fault), ", ".join(_fired(page, index, ranks)) or "never fired"
+        yield repr(fault), ", ".join(_fired(page, index)) or "never fired"
 
 
-def _fired(page: PageModel, index: int, ranks: Iterable[int]) -> Iterator[str]:
-    for rank in ranks:
-        if found := firings(page.result.history, index, rank):
-            again = f" and {len(found) - 1} times more" if len(found) > 1 else ""
-            yield f"rank {rank} at +{found[0] - page.result.started_s:.2f} s{again}"
+def _fired(page: PageModel, index: int) -> Iterator[str]:
+    for rank, found in firings(page.result, index).items():
+        again = f" and {len(found) - 1} times more" if len(found) > 1 else ""
+        yield f"rank {rank} at +{found[0] - page.result.started_s:.2f} s{again}"
 
 
 def environment(page: PageModel) -> dict[str, object]:

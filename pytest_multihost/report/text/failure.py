@@ -10,8 +10,8 @@ from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.model.replay import token
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.user_code import SourceContext
-from pytest_multihost.outcome.faults.firings import fault_lines, fault_notes
-from pytest_multihost.outcome.judge import Finding, RankFinding, identity
+from pytest_multihost.outcome import Finding, RankFinding
+from pytest_multihost.outcome.faults import fault_notes, firings
 from pytest_multihost.report.text.page import clipped, facts_lines, world_lines
 
 WIDTH = 160
@@ -50,12 +50,24 @@ def sections(
     shown = [clipped(f"  {line}", width) for line in lines]
     if result.spec.faults:
         notes = fault_notes(result) if diagnosis is None else ()  # it tells them itself
-        told = [*facts_lines("fault", fault_lines(result), width - 2)]
+        told = [*facts_lines("fault", _fault_lines(result), width - 2)]
         shown += [f"  {line}" for line in (*told, *facts_lines("note", notes, width - 2))]
         replay = f"pytest '{result.spec.nodeid}' --multihost-replay {token(result.spec)}"
         shown.append(f"  replay    {replay}")  # to be copied
     shown.append(f"  files     {files}")
     return [Section(_title(result), "\n".join(shown)), *_other_failures(finding)]
+
+
+def _fault_lines(result: WorldResult) -> list[str]:
+    """Return each fault with when it first happened to which rank."""
+    lines = []
+    for index, fault in enumerate(result.spec.faults):
+        times = [
+            f"rank {rank} at +{found[0] - result.started_s:.2f} s"
+            for rank, found in firings(result, index).items()
+        ]
+        lines.append(f"{fault!r}: {', '.join(times) if times else 'never fired'}")
+    return lines
 
 
 def _title(result: WorldResult) -> str:
@@ -70,7 +82,7 @@ def _other_failures(finding: Finding) -> list[Section]:
     parts = []
     groups: dict[tuple[object, ...], list[RankFinding]] = {}
     for each in finding.ranks:
-        groups.setdefault(identity(each), []).append(each)
+        groups.setdefault(each.identity, []).append(each)
     for group in sorted(groups.values(), key=lambda group: (len(group), group[0].facts.rank)):
         first = group[0]
         ranks = {each.facts.rank for each in group}

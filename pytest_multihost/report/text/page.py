@@ -12,7 +12,7 @@ from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.snapshot import RankSnapshot
 from pytest_multihost.model.user_code import SourceContext
-from pytest_multihost.outcome.judge import Finding, RankFinding
+from pytest_multihost.outcome import Finding, RankFinding
 from pytest_multihost.report.stack_tree import Node, merge_stacks, walk
 
 # With these a page has at most 30 lines, however many ranks there are.

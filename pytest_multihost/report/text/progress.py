@@ -8,7 +8,7 @@ from pathlib import PurePath
 from pytest_multihost.blame.running import BlockingRanks
 from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.model.stack import Frame
-from pytest_multihost.outcome.rank_facts import RankFacts
+from pytest_multihost.outcome import RankFacts
 
 INTERVAL_S = 1.0
 _MIN_WIDTH = 12

@@ -1,29 +1,37 @@
 """What happened to a world, cause first.
 
-The rule: the first unplanned event decides. A death makes the world `crashed`, a raise `failed`
-(in setup or teardown `error`), nothing of the kind but no end either `hung`. An event that only
-follows from another rank's - a lost connection, a barrier that broke, a runtime's own timeout - is
-a symptom: it never decides, and its rank is `collateral`.
+The rule: the first unplanned event decides. A death makes the world `crashed`, a raise `failed` (in
+setup or teardown `error`); a world in which nothing of the kind happened but that did not end is
+`hung`. An event that only follows from another rank's - a lost connection, a broken barrier, a
+runtime's own timeout - is a symptom: it never decides, and its rank is `collateral`. Example: rank
+2 is killed, and 0.1 s later rank 0 raises "Connection closed by peer". Rank 2 crashed, rank 0 is
+collateral, the world `crashed`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from pytest_multihost.model.event import BROKEN, Event, ExitStatus
 from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.verdict import Outcome, RankError, RankOutcome, Status
-from pytest_multihost.outcome.rank_facts import RankFacts, describe_exit, fold
-from pytest_multihost.outcome.symptoms import Symptoms, is_symptom, matches
+from pytest_multihost.outcome.rank_facts import RankFacts, describe_exit, fold_history
+from pytest_multihost.outcome.symptoms import Symptoms
 
 DEATH_SEEN_LATE_S = 0.05
-"""How much earlier than it was seen a death counts, when it is compared with a raise."""
+"""How much earlier than it was seen a death counts, when it is compared with a raise: the kernel
+closes the sockets of a dying process first and lets its end be seen last, so the exception of a
+rank that has lost its connection can bear an earlier time than the death that caused it."""
 
 _CAUSES: Mapping[str, Outcome] = {"crashed": "crashed", "failed": "failed", "error": "error"}
+
+_ADDRESS = re.compile(r"0x[0-9a-f]+|127\.0\.0\.1\]?:\d+")
+
+_ERROR_FIELDS = tuple(each.name for each in fields(RankError))
 
 _HANGS = ("overrun", "startup-overrun", "proof", "mismatch", "stopped")
 
@@ -48,6 +56,15 @@ class RankFinding:
     error: RankError | None = None
     report: Mapping[str, Any] | None = None
 
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """What makes two findings the same for the reader: outcome, line and message.
+
+        Addresses and ports differ between processes, so they do not count.
+        """
+        line = (self.error.file, self.error.line) if self.error else None
+        return (self.outcome, line, _ADDRESS.sub("…", self.summary))
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -60,7 +77,7 @@ class Finding:
         headline: The rank that decided, if one did.
         when: The phase that pytest is to report it in.
         ranks: One finding each.
-        symptoms: How the backend tells of another rank's failure.
+        symptoms: How the backend's failures look when they follow from another rank's.
     """
 
     outcome: Outcome
@@ -73,17 +90,17 @@ class Finding:
 
 
 def judge(
-    result: WorldResult, symptoms: Symptoms, excused: Collection[int] = frozenset()
+    result: WorldResult, symptoms: Symptoms, masked: Collection[int] = frozenset()
 ) -> Finding:
     """Return what happened to a world.
 
     Args:
-        result: What is known of it.
-        symptoms: How the backend tells of another rank's failure.
-        excused: Ranks whose exception is a symptom, whatever its own words are.
+        result: What was observed of it.
+        symptoms: How the backend's failures look when they follow from another rank's.
+        masked: Ranks whose exception masks a symptom, so that it counts as one whatever its text.
     """
-    facts = fold(result.history, result.spec.size)
-    ranks = tuple(_judge_rank(each, result, symptoms, excused) for each in facts)
+    facts = fold_history(result.history, result.spec.size)
+    ranks = tuple(_judge_rank(each, result, symptoms, masked) for each in facts)
     if result.ending not in _HANGS and any(e.outcome == "killed_as_planned" for e in ranks):
         ranks = tuple(_as_survivor(each) for each in ranks)
     first = _first(ranks, _CAUSES)
@@ -104,12 +121,12 @@ def judge(
 
 
 def _judge_rank(
-    facts: RankFacts, result: WorldResult, symptoms: Symptoms, excused: Collection[int]
+    facts: RankFacts, result: WorldResult, symptoms: Symptoms, masked: Collection[int]
 ) -> RankFinding:
     failure = facts.failure
     if failure is not None:
         found = _raised(facts, failure, symptoms)
-        return replace(found, outcome="collateral") if facts.rank in excused else found
+        return replace(found, outcome="collateral") if facts.rank in masked else found
     if facts.is_killed_as_planned:
         return RankFinding(facts, "killed_as_planned", None, "killed as planned")
     if facts.exit is not None and facts.has_died:
@@ -124,31 +141,34 @@ def _judge_rank(
 
 
 def _as_survivor(finding: RankFinding) -> RankFinding:
-    """Where a rank was killed as planned, how the others take it is what is tested."""
+    """Return the finding where a rank was killed as planned: what the test asks is how others fare.
+
+    So their failures decide, though they only follow from the planned death.
+    """
     if finding.outcome != "collateral" or finding.at_s is None:
         return finding
     return replace(finding, outcome="crashed" if finding.facts.has_died else "failed")
 
 
 def _as_collateral(finding: RankFinding) -> RankFinding:
-    """Where a cause is known, a rank that did not end was ended only because of it."""
+    """Return the finding where a cause is known: who did not end was ended because of that."""
     return replace(finding, outcome="collateral") if finding.outcome == "hung" else finding
 
 
 def _raised(facts: RankFacts, event: Event, symptoms: Symptoms) -> RankFinding:
     data = event.detail["error"]
-    error = _error(data) if data else None
+    error = RankError(**{name: data.get(name) for name in _ERROR_FIELDS}) if data else None
     text = f"{error.type.rpartition('.')[2]}: {error.message}" if error else ""
-    is_seen = is_symptom(data, text, symptoms) if data else False
+    is_follow_up = symptoms.is_symptom(data, text) if data else False
     outcome: RankOutcome = "failed"
-    is_ours = bool(data and data.get("is_harness_error"))
-    if event.kind == "interrupted" and (facts.ready_s is None or is_ours):
+    is_harness_error = bool(data and data.get("is_harness_error"))
+    if event.kind == "interrupted" and (facts.ready_s is None or is_harness_error):
         outcome = "error"
     if event.kind == "report" and event.detail["when"] != "call":
         outcome = "error"
     return RankFinding(
         facts=facts,
-        outcome="collateral" if is_seen else outcome,
+        outcome="collateral" if is_follow_up else outcome,
         at_s=event.at_s,
         summary=_first_line(text) or _report_line(event),
         error=error,
@@ -168,12 +188,15 @@ def _died(facts: RankFacts, status: ExitStatus, last_words: str, symptoms: Sympt
         summary += ", before it had reported"
     if status.code == BROKEN:
         summary = f"lost its connection to pytest in {facts.phase}, exit code {BROKEN}"
-    is_seen = matches(symptoms.fatal, last_words)
-    return RankFinding(facts, "collateral" if is_seen else "crashed", facts.exited_s, summary)
+    is_follow_up = symptoms.is_in_log(last_words)
+    return RankFinding(facts, "collateral" if is_follow_up else "crashed", facts.exited_s, summary)
 
 
 def _unfinished(facts: RankFacts, result: WorldResult) -> RankFinding:
-    """A rank that the harness ended: hung if time ran out on it, else only because of another."""
+    """Return what happened to a rank that the harness ended, or that never ran.
+
+    It is hung if time ran out on it, else it was ended only because of another.
+    """
     if facts.waits_at_gate:
         summary = "had left the test"
         outcome: RankOutcome = "skipped" if facts.is_skipped else "passed"
@@ -189,17 +212,13 @@ def _unfinished(facts: RankFacts, result: WorldResult) -> RankFinding:
 def _first(ranks: Iterable[RankFinding], outcomes: Collection[str]) -> RankFinding | None:
     """Return the earliest finding with one of `outcomes`."""
     found = [each for each in ranks if each.outcome in outcomes and each.at_s is not None]
-    return min(found, key=_moment_s, default=None)
+    return min(found, key=_happened_s, default=None)
 
 
-def _moment_s(finding: RankFinding) -> float:
-    """Return when something happened to a rank, as far as that can be told.
-
-    The kernel closes a dead process's sockets first and lets its end be seen last, so the exception
-    of a rank that has lost it can bear an earlier time than the death.
-    """
-    head_start_s = DEATH_SEEN_LATE_S if finding.outcome == "crashed" else 0.0
-    return (finding.at_s or 0.0) - head_start_s
+def _happened_s(finding: RankFinding) -> float:
+    """Return when something happened to a rank, for comparisons with what happened to others."""
+    seen_late_s = DEATH_SEEN_LATE_S if finding.outcome == "crashed" else 0.0
+    return (finding.at_s or 0.0) - seen_late_s
 
 
 def _outcome(
@@ -220,9 +239,9 @@ def _outcome(
 def _decisive(
     status: Status, outcome: Outcome, ranks: Iterable[RankFinding], first: RankFinding | None
 ) -> RankFinding | None:
-    """Return whose text to show: the cause's, or where none is known a symptom's or lone skip's.
+    """Return whose text to show: the cause's; where none is known a symptom's, or a lone skip's.
 
-    What xfail expects is not the reason why a test failed.
+    A failure that xfail expects is not the reason why a test failed.
     """
     if outcome == "hung":
         return _first(ranks, {"collateral"})
@@ -241,12 +260,12 @@ def _status(outcome: Outcome, ranks: Iterable[RankFinding]) -> Status:
         return "xfailed" if _is_plain_xfail(ranks) else "failed"
     if outcome == "error" and not any(each.outcome == "error" for each in ranks):
         return "error"  # the harness's own
-    statuses = {_rank_status(each) for each in ranks if each.outcome not in _NOBODYS}
+    statuses = {_rank_status(each) for each in ranks if each.outcome not in _NEUTRAL}
     return next(status for status, applies in _WORST_FIRST if applies(statuses))
 
 
-_NOBODYS = ("collateral", "killed_as_planned")
-"""What happens to ranks without their test being better or worse for it."""
+_NEUTRAL = ("collateral", "killed_as_planned")
+"""Outcomes of ranks that say nothing of whether the test passed."""
 
 _WORST_FIRST: tuple[tuple[Status, Callable[[set[str]], bool]], ...] = (
     ("failed", lambda found: "crashed" in found),
@@ -276,13 +295,13 @@ def _rank_status(finding: RankFinding) -> str:
 
 
 def _is_plain_xfail(ranks: Iterable[RankFinding]) -> bool:
-    """Whether every rank that lived to tell has an xfail mark that expects anything."""
+    """Return whether every rank that has reported has an xfail mark that expects any failure."""
     marks = [each.facts.xfail for each in ranks if each.facts.reports]
     return bool(marks) and all(mark is not None and mark["is_plain"] for mark in marks)
 
 
 def _when(status: Status, ranks: Iterable[RankFinding]) -> Literal["setup", "call", "teardown"]:
-    """A failure of teardown alone is pytest's error at teardown; one of setup, its error there."""
+    """Return the phase of pytest's report: a failure of teardown alone is an error at teardown."""
     if status != "error":
         return "call"
     ranks = list(ranks)
@@ -336,31 +355,9 @@ def _symptom_reason(ranks: tuple[RankFinding, ...]) -> str:
 
 def _name_all(ranks: Iterable[RankFinding], finding: RankFinding) -> str:
     """Name every rank to which the same happened."""
-    same = (identity(finding), _rank_status(finding))
+    same = (finding.identity, _rank_status(finding))
     return rank_set(
-        each.facts.rank for each in ranks if (identity(each), _rank_status(each)) == same
-    )
-
-
-def identity(finding: RankFinding) -> tuple[object, ...]:
-    """Return what makes two findings the same for the reader: kind, place and words.
-
-    Addresses and ports differ between processes, so they do not count.
-    """
-    error = finding.error
-    place = (error.file, error.line) if error else None
-    words = re.sub(r"0x[0-9a-f]+|127\.0\.0\.1\]?:\d+", "…", finding.summary)
-    return (finding.outcome, place, words)
-
-
-def _error(data: Mapping[str, Any]) -> RankError:
-    return RankError(
-        type=data["type"],
-        message=data["message"],
-        file=data["file"],
-        line=data["line"],
-        text=data["text"],
-        function=data.get("function"),
+        each.facts.rank for each in ranks if (each.identity, _rank_status(each)) == same
     )
 
 
