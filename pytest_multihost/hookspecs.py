@@ -12,7 +12,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_multihost.backends.backend import Backend
+    from pytest_multihost.backends import Backend
     from pytest_multihost.nemesis import FaultKind
 
 

@@ -1,4 +1,4 @@
-"""What a backend is. Third parties offer theirs through `pytest_multihost_backends`."""
+"""What a backend is. Third parties offer theirs through the hook `pytest_multihost_backends`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def _nothing() -> None:
     """Do nothing."""
 
 
-def _lacks_nothing(_: int) -> str | None:
+def _lacks_nothing(_size: int) -> str | None:
     return None
 
 
@@ -24,21 +24,28 @@ def _no_devices() -> Sequence[object]:
 class Backend:
     """How the ranks of a world form a process group.
 
+    In order: `lacking` is called in pytest's process when the test is planned, `preload` once in
+    the server, `start` and then `devices` in each rank. The symptoms are used when the world has
+    ended, to tell the rank that failed from those that only noticed it.
+
     Attributes:
         name: What users write: ``backend="gloo"``.
-        start: Runs in each rank and returns when the group is up. Everything heavy is imported
-            in it.
+        start: Returns when the process group is up. Imports the runtime; sets timeouts of its own
+            that the test's deadline precedes, so that a hang is seen by the watchdog and not ended
+            by the runtime.
         package: Import name of the package it needs, or None.
         extra: The extra of this distribution that installs the package.
-        preload: Runs once in the server, before any rank is forked: imports what every rank
-            needs. Must leave the process with a single thread.
-        devices: Returns the rank's own devices once it has started.
+        preload: Imports what every rank needs, before any rank is forked. Must leave the process
+            with a single thread: a fork copies only the thread that calls it, and locks that other
+            threads hold stay locked in the child.
+        devices: Returns the rank's own devices.
         lacking: Returns why a world of that many ranks cannot run on this machine, or None.
-        symptoms: Regular expressions, found in an exception's text, that say: this rank only
-            lost, or waited in vain for, another. They must not match an error of its own making.
-        fatal_symptoms: The same for a rank's log, where the runtime ends the process itself.
-        primary_leaves_last: Whether rank 0 hosts a service whose end would end the others.
-        offered_by: Who offers it; shown when an unknown backend is asked for.
+        symptoms: Regular expressions, searched in an exception's text, which show that a rank has
+            only lost its connection to another rank or waited for it in vain. They must not match
+            an error that a rank makes itself.
+        fatal_symptoms: The same for a rank's log, for runtimes that end the process themselves.
+        primary_leaves_last: Whether rank 0 hosts a service whose end would end the other ranks.
+        offered_by: The distribution that offers it; shown when an unknown backend is asked for.
     """
 
     name: str

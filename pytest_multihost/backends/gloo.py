@@ -11,7 +11,7 @@ from pytest_multihost.backends.backend import Backend
 from pytest_multihost.model.spec import RankSpec, WorldSpec
 
 _TORCH_DEFAULT_S = 1800.0
-"""torch's own limit for gloo groups (torch.distributed.constants.default_pg_timeout)."""
+"""torch's own timeout of gloo groups (torch.distributed.constants.default_pg_timeout)."""
 
 _MARGIN_S = 60.0
 
@@ -22,47 +22,49 @@ def group_timeout_s(world: WorldSpec) -> float:
 
 
 def _start(spec: RankSpec) -> None:
-    torch = _import_torch()
-    distributed = torch.distributed
-    limit = timedelta(seconds=group_timeout_s(spec.world))
-    if limit.total_seconds() > _TORCH_DEFAULT_S:
-        # new_group() does not inherit init_process_group's timeout; it takes this one.
-        distributed.distributed_c10d.default_pg_timeout = limit
+    distributed = import_torch().distributed
+    timeout = timedelta(seconds=group_timeout_s(spec.world))
+    if timeout.total_seconds() > _TORCH_DEFAULT_S:
+        # new_group() does not inherit the timeout of init_process_group(); it takes this one.
+        distributed.distributed_c10d.default_pg_timeout = timeout
     store = new_store(distributed, spec)
-    store.set_timeout(limit)  # its own is 300 s
+    store.set_timeout(timeout)  # its default is 300 s
     distributed.init_process_group(
-        "gloo", store=store, rank=spec.rank, world_size=spec.world.size, timeout=limit
+        "gloo", store=store, rank=spec.rank, world_size=spec.world.size, timeout=timeout
     )
 
 
 def new_store(distributed: Any, spec: RankSpec) -> Any:  # noqa: ANN401 - not seen by mypy
-    """Return where the ranks meet.
+    """Return the store of the rendezvous.
 
     A FileStore, not TCP: no port to lose, no connect back-off, no reverse DNS look-ups (64 ranks:
-    1.3 s instead of 11 s). But hosts that were there before us may share no files.
+    1.3 s instead of 11 s). Ranks on several real machines (attach) may share no file system,
+    though; these get a TCPStore.
     """
     if not spec.world.sites:
         return distributed.FileStore(str(Path(spec.scratch, "gloo-store")), spec.world.size)
     address, port = spec.world.host_of(0).address, spec.ports[1]
-    # libuv would set up io_uring, through which anything may happen unseen: nothing is proven then.
+    # libuv would use io_uring, whose waits cannot be seen from outside: no hang could be proven.
     return distributed.TCPStore(
         address, port, spec.world.size, is_master=spec.is_primary, use_libuv=False
     )
 
 
-def _import_torch() -> Any:  # noqa: ANN401 - torch is not seen by the type checker
+def import_torch() -> Any:  # noqa: ANN401 - torch is not seen by the type checker
+    """Import torch with its distributed package, and return it."""
     import torch
     import torch.distributed
 
     return torch
 
 
-def _preload() -> None:
-    _import_torch()
+def preload() -> None:
+    """Import torch; that starts no thread."""
+    import_torch()
 
 
 def _devices() -> Sequence[object]:
-    return (_import_torch().device("cpu"),)
+    return (import_torch().device("cpu"),)
 
 
 GLOO = Backend(
@@ -70,7 +72,7 @@ GLOO = Backend(
     package="torch",
     extra="torch",
     start=_start,
-    preload=_preload,
+    preload=preload,
     devices=_devices,
     symptoms=(
         r"transport/tcp/\S+ (Connection closed by peer|.*reset by peer|Connect timeout)",
@@ -82,7 +84,7 @@ GLOO = Backend(
         r"[Ff]ailed to recv, got 0 bytes|sendBytes failed",
         r"DistNetworkError: .*(Connection reset by peer|Broken pipe|Connection was likely closed)",
         r"^RuntimeError: Operation timed out!$",
-        # What gloo says of every operation of a group after the one in which its limit struck.
+        # gloo fails every operation of a group so, after the one that has timed out.
         r"^RuntimeError: Application timeout caused pair closure$",
     ),
 )

@@ -1,7 +1,7 @@
 """Backend ``jax``: `jax.distributed` on CPU, with gloo collectives.
 
-One limit has no knob: gloo's 30 s for the first collective between a set of devices, counted from
-the first rank that enters it (XLA never sets it). A rank later than that fails the others.
+One timeout cannot be set: gloo's 30 s for the first collective between a set of devices, counted
+from the first rank that enters it (XLA never sets it). A rank that is later fails the others.
 """
 
 from __future__ import annotations
@@ -23,72 +23,72 @@ _MARGIN_S = 60.0
 _POLL_S = 0.002
 _DEVICE_COUNT = re.compile(r"--xla_force_host_platform_device_count=\S*")
 _IMPORTED_LATE = ("jaxlib.mlir.dialects.builtin", "jaxlib.mlir.dialects.mhlo")
-_LIMIT_FLAGS = (
+_TIMEOUT_FLAGS = (
     "--xla_cpu_collective_timeout_seconds",
     "--xla_cpu_collective_call_terminate_timeout_seconds",
 )
 
 
-def runtime_limit_s(world: WorldSpec) -> int:
-    """Return a limit for jax's own timeouts, in seconds, that the test's deadline precedes."""
+def runtime_timeout_s(world: WorldSpec) -> int:
+    """Return jax's own timeouts, in seconds, all longer than the test's deadline."""
     return int(world.startup_timeout_s + world.timeout_s + _MARGIN_S)
 
 
-def xla_flags(inherited: str, limit_s: int) -> str:
+def xla_flags(inherited: str, timeout_s: int) -> str:
     """Return XLA_FLAGS for a rank.
 
     Args:
-        inherited: What the user has set. Their limits stay; their device count goes, because the
-            marker's `local_devices` decides it and XLA refuses to be told twice.
-        limit_s: Seconds a collective may take before XLA gives up.
+        inherited: What the user has set. Their timeouts stay; their device count is removed, as
+            the marker's `local_devices` decides it and XLA refuses a second one.
+        timeout_s: Seconds a collective may take before XLA gives up.
     """
     kept = _DEVICE_COUNT.sub("", inherited).split()
-    ours = [f"{flag}={limit_s}" for flag in _LIMIT_FLAGS if flag not in inherited]
+    ours = [f"{flag}={timeout_s}" for flag in _TIMEOUT_FLAGS if flag not in inherited]
     return " ".join(kept + ours)
 
 
 def _start(spec: RankSpec) -> None:
-    limit_s = runtime_limit_s(spec.world)
-    os.environ["XLA_FLAGS"] = xla_flags(os.environ.get("XLA_FLAGS", ""), limit_s)
+    timeout_s = runtime_timeout_s(spec.world)
+    os.environ["XLA_FLAGS"] = xla_flags(os.environ.get("XLA_FLAGS", ""), timeout_s)
     jax = _import_jax()
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", spec.world.local_devices)
-    place = (spec.world.host_of(0).address, spec.ports[1])
-    address = "{}:{}".format(*place)
+    host, port = spec.world.host_of(0).address, spec.ports[1]
+    address = f"{host}:{port}"
     if not spec.is_primary:
-        _wait_until_accepting(place)
+        _wait_until_accepting((host, port))
     if spec.world.sites:
-        _reach_by(spec.host.address)
+        _advertise_to_gloo(spec.host.address)
     jax.distributed.initialize(
         address,
         spec.world.size,
         spec.rank,
         coordinator_bind_address=address,
         cluster_detection_method="deactivate",
-        initialization_timeout=limit_s,
-        heartbeat_timeout_seconds=limit_s,
-        shutdown_timeout_seconds=limit_s,
+        initialization_timeout=timeout_s,
+        heartbeat_timeout_seconds=timeout_s,
+        shutdown_timeout_seconds=timeout_s,
     )
     jax.devices()
 
 
-def _wait_until_accepting(place: tuple[str, int]) -> None:
+def _wait_until_accepting(address: tuple[str, int]) -> None:
     """Wait until the primary's service listens: a client that comes earlier backs off for 1 s.
 
-    Has no limit of its own; the world's startup clock runs.
+    Without a timeout of its own; the world's startup timeout applies.
     """
     while True:
         with socket.socket() as probe:
-            if probe.connect_ex(place) == 0:
+            if probe.connect_ex(address) == 0:
                 return
         time.sleep(_POLL_S)
 
 
-def _reach_by(address: str) -> None:
-    """Have gloo's collectives tell the others our address.
+def _advertise_to_gloo(address: str) -> None:
+    """Have gloo's collectives advertise this address to the other ranks.
 
-    Left alone they tell what this host's name resolves to, which is a loopback address on Debian
-    and nothing at all in many containers. jax has no setting for it.
+    By default they advertise what the host's name resolves to, which is a loopback address on
+    Debian and nothing at all in many containers. jax has no setting for it.
     """
     from jax._src import xla_bridge
 
@@ -106,9 +106,9 @@ def _import_jax() -> Any:  # noqa: ANN401 - jax is not seen by the type checker
 
 
 def _preload() -> None:
-    """Import jax, and what it imports only when it compiles for the first time.
+    """Import jax, and what it would import only when it compiles for the first time.
 
-    None of it starts a thread or a backend; done in every rank it would cost each 30 ms of CPU.
+    None of it starts a thread or a backend; every rank would spend 30 ms of CPU on it.
     """
     _import_jax()
     for name in _IMPORTED_LATE:

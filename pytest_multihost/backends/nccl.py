@@ -6,10 +6,9 @@ import os
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 from pytest_multihost.backends.backend import Backend
-from pytest_multihost.backends.gloo import GLOO, group_timeout_s, new_store
+from pytest_multihost.backends.gloo import GLOO, group_timeout_s, import_torch, new_store, preload
 from pytest_multihost.model.spec import RankSpec
 
 _DRIVER = Path("/proc/driver/nvidia/gpus")
@@ -18,8 +17,8 @@ _DRIVER = Path("/proc/driver/nvidia/gpus")
 def gpu_count() -> int:
     """Return the number of GPUs a rank may use, without opening the driver.
 
-    A process that has opened it cannot be forked any more, so nothing of CUDA is asked: the
-    driver's own listing is read, and CUDA_VISIBLE_DEVICES.
+    A process that has initialized CUDA cannot be forked any more: its children cannot use the GPU.
+    So the driver's listing in /proc is read instead, and CUDA_VISIBLE_DEVICES.
     """
     present = len(list(_DRIVER.iterdir())) if _DRIVER.is_dir() else 0
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -37,7 +36,7 @@ def _lacking(size: int) -> str | None:
 
 
 def _start(spec: RankSpec) -> None:
-    torch = _import_torch()
+    torch = import_torch()
     device = spec.rank - spec.host.ranks.start
     torch.cuda.set_device(device)
     store = new_store(torch.distributed, spec)
@@ -51,19 +50,8 @@ def _start(spec: RankSpec) -> None:
     )
 
 
-def _import_torch() -> Any:  # noqa: ANN401 - torch is not seen by the type checker
-    import torch
-    import torch.distributed
-
-    return torch
-
-
-def _preload() -> None:
-    _import_torch()
-
-
 def _devices() -> Sequence[object]:
-    torch = _import_torch()
+    torch = import_torch()
     return (torch.device("cuda", torch.cuda.current_device()),)
 
 
@@ -72,7 +60,7 @@ NCCL = Backend(
     package="torch",
     extra="torch",
     start=_start,
-    preload=_preload,
+    preload=preload,
     devices=_devices,
     lacking=_lacking,
     symptoms=(

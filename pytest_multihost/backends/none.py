@@ -14,7 +14,7 @@ from pytest_multihost.model.spec import RankSpec
 
 
 def _start(_: RankSpec) -> None:
-    """Start nothing."""
+    """Do nothing: the test initialises its runtime itself."""
 
 
 NONE = Backend(

@@ -1,4 +1,4 @@
-"""The built-in backends, and how one is found by its name."""
+"""The built-in backends, and how a backend is found by its name."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pytest_multihost.backends.nccl import NCCL
 from pytest_multihost.backends.none import NONE
 from pytest_multihost.model.errors import SettingError
 
-BUILT_IN = (NONE, GLOO, JAX, NCCL)
+BUILT_IN_BACKENDS = (NONE, GLOO, JAX, NCCL)
 
 
-def find(name: str, offered: Iterable[Backend]) -> Backend:
-    """Return the backend called `name`; the first one offered wins.
+def find_backend(name: str, offered: Iterable[Backend]) -> Backend:
+    """Return the backend called `name`; of several the first one offered is taken.
 
     Raises:
-        SettingError: Nobody offers it, or the package it needs is not installed.
+        SettingError: No plugin offers it, or the package it needs is not installed.
     """
     offered = list(offered)
     for backend in offered:

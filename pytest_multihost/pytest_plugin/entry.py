@@ -41,7 +41,7 @@ from pytest_multihost.pytest_plugin.options import add_options, read_settings
 from pytest_multihost.pytest_plugin.results.tally import TALLY, Tally, require_worlds, summarize
 
 if TYPE_CHECKING:
-    from pytest_multihost.backends.backend import Backend
+    from pytest_multihost.backends import Backend
     from pytest_multihost.nemesis import FaultKind
 
 # pytest finds fixtures in the plugin's namespace.
@@ -172,9 +172,9 @@ def pytest_testnodedown(node: Any, error: object) -> None:  # noqa: ANN401, ARG0
 @pytest.hookimpl(trylast=True)
 def pytest_multihost_backends() -> Sequence[Backend]:
     """Offer the built-in backends."""
-    from pytest_multihost.backends.registry import BUILT_IN
+    from pytest_multihost.backends import BUILT_IN_BACKENDS
 
-    return BUILT_IN
+    return BUILT_IN_BACKENDS
 
 
 @pytest.hookimpl(trylast=True)

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.backends.backend import Backend
-from pytest_multihost.backends.registry import find
+from pytest_multihost.backends import Backend, find_backend
 from pytest_multihost.blame.judge_world import judge_world
 from pytest_multihost.engine import Surroundings, run_world
 from pytest_multihost.launch.docker.launcher import ContainerLauncher
@@ -337,7 +336,7 @@ def _plan(
             " do not travel to the ranks. Give the parameter a shorter id."
         )
     try:
-        backend = find(name, offered)
+        backend = find_backend(name, offered)
     except SettingError as error:
         return None, [*problems, f"cannot run: {'. '.join(str(error).splitlines())}"]
     return Plan(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from pytest_multihost.backends.backend import Backend
+from pytest_multihost.backends import Backend
 from pytest_multihost.launch.harness_collectives import split
 from pytest_multihost.launch.wire.framing import Channel, Frame
 from pytest_multihost.model.clock import now

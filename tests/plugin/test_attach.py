@@ -582,7 +582,7 @@ def machines() -> Iterator[tuple[str, str]]:
 
 
 ROOM_FOR_TWO = """
-from pytest_multihost.backends.backend import Backend
+from pytest_multihost.backends import Backend
 
 def pytest_multihost_backends():
     def lacking(size):

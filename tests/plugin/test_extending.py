@@ -6,7 +6,7 @@ import pytest
 
 CONFTEST = """
 import os
-from pytest_multihost.backends.backend import Backend
+from pytest_multihost.backends import Backend
 from pytest_multihost.nemesis.kind import FaultKind, seconds
 
 def start(spec):

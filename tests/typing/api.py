@@ -16,7 +16,7 @@ from pytest_multihost import (
     WorldBrokenError,
     current_world,
 )
-from pytest_multihost.backends.backend import Backend
+from pytest_multihost.backends import Backend
 from pytest_multihost.launch.interface import Launcher, RunningWorld
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.spec import RankSpec

@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.backends import nccl
-from pytest_multihost.backends.backend import Backend
+from pytest_multihost.backends import BUILT_IN_BACKENDS, Backend, find_backend, nccl
 from pytest_multihost.backends.gloo import group_timeout_s
-from pytest_multihost.backends.jax import runtime_limit_s, xla_flags
-from pytest_multihost.backends.registry import BUILT_IN, find
+from pytest_multihost.backends.jax import runtime_timeout_s, xla_flags
 from pytest_multihost.model.errors import SettingError
 from pytest_multihost.testing import make_spec
 
@@ -27,7 +25,7 @@ def test_our_deadline_comes_before_that_of_the_runtime(seconds: float) -> None:
     """Else a hang would be told as the timeout of whoever happened to wait longest."""
     spec = make_spec(2, timeout_s=seconds, startup_timeout_s=seconds)
     assert group_timeout_s(spec) > 2 * seconds
-    assert runtime_limit_s(spec) > 2 * seconds
+    assert runtime_timeout_s(spec) > 2 * seconds
 
 
 def test_a_short_test_keeps_the_timeout_of_torch() -> None:
@@ -54,27 +52,27 @@ def test_jax_keeps_a_limit_of_the_users() -> None:
 
 def test_every_built_in_backend_has_a_name_of_its_own() -> None:
     """The names that the documentation promises."""
-    assert sorted(each.name for each in BUILT_IN) == ["gloo", "jax", "nccl", "none"]
+    assert sorted(each.name for each in BUILT_IN_BACKENDS) == ["gloo", "jax", "nccl", "none"]
 
 
 def test_a_backend_is_found_by_its_name() -> None:
     """Of two with one name the first that is offered: a project can replace ours."""
     theirs, ours = backend("gloo", offered_by="project"), backend("gloo")
-    assert find("gloo", [backend("jax"), theirs, ours]) is theirs
+    assert find_backend("gloo", [backend("jax"), theirs, ours]) is theirs
 
 
 def test_an_unknown_backend_is_answered_with_the_known_ones() -> None:
     """And with who offers them."""
     with pytest.raises(SettingError) as refused:
-        find("mpi", [backend("gloo", offered_by="us"), backend("ring", offered_by="them")])
+        find_backend("mpi", [backend("gloo", offered_by="us"), backend("ring", offered_by="them")])
     assert str(refused.value) == "unknown backend 'mpi'\nThere are: gloo (us), ring (them)."
 
 
 def test_a_backend_whose_package_is_missing_says_how_to_get_it() -> None:
     """As a command."""
     with pytest.raises(SettingError, match=r"pip install 'somebody\[all\]'"):
-        find("x", [backend("x", package="no_such_package")])
-    assert find("y", [backend("y", package="json")]).name == "y"
+        find_backend("x", [backend("x", package="no_such_package")])
+    assert find_backend("y", [backend("y", package="json")]).name == "y"
 
 
 @pytest.mark.parametrize(

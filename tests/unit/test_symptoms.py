@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_multihost.backends.backend import Backend
+from pytest_multihost.backends import Backend
 from pytest_multihost.backends.gloo import GLOO
 from pytest_multihost.backends.jax import JAX
 from pytest_multihost.backends.none import NONE

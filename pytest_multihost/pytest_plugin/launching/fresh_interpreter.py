@@ -19,8 +19,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from pytest_multihost.backends.backend import Backend
-from pytest_multihost.backends.registry import find
+from pytest_multihost.backends import Backend, find_backend
 from pytest_multihost.launch.interface import RunRank
 from pytest_multihost.launch.server.spawn_server import spec_of
 from pytest_multihost.launch.server.start_server import control_of, prepare_and_serve, take_job_spec
@@ -140,7 +139,7 @@ class _Server:
         """Serve. Runs when every other plugin has seen the final list of tests."""
         config, items = session.config, session.items
         offered = offered_backends(config)
-        backends = {name: find(name, offered) for name in self.backends}
+        backends = {name: find_backend(name, offered) for name in self.backends}
         find_item = find_item_in(items, self.collecting.problems)
         run: RunRank = partial(run_rank, find_item=find_item, backends=backends)
         prepare = partial(prepare_server, config, items, list(backends.values()))
@@ -183,7 +182,7 @@ class _Rank:
             self.spec,
             self.channel,
             find_item=find_item_in(session.items, self.collecting.problems),
-            backend=self._started or find(self.spec.world.backend, offered),
+            backend=self._started or find_backend(self.spec.world.backend, offered),
             is_started=self._started is not None,
         )
 

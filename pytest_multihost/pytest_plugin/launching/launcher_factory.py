@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.backends.backend import Backend
+from pytest_multihost.backends import Backend
 from pytest_multihost.launch.fallback import FallbackLauncher
 from pytest_multihost.launch.server import spawn_server as spawner
 from pytest_multihost.launch.server.connection import ServerConnection

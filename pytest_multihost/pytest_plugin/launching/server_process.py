@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.backends.backend import Backend
+from pytest_multihost.backends import Backend
 from pytest_multihost.model.errors import CollectedDifferentlyError
 from pytest_multihost.rank.agent import FindItem, prepare_pytest
 from pytest_multihost.rank.environment import thread_variables

@@ -21,7 +21,7 @@ from warnings import WarningMessage
 
 import pytest
 
-from pytest_multihost.backends.backend import Backend
+from pytest_multihost.backends import Backend
 from pytest_multihost.launch.wire.framing import Channel
 from pytest_multihost.model.clock import now
 from pytest_multihost.model.spec import RankSpec
