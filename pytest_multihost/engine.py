@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_multihost.blame.inferred.stacks import with_stacks
+from pytest_multihost.blame.inferred import with_stacks
 from pytest_multihost.launch.harness_collectives import Answers, HarnessCollectives
 from pytest_multihost.launch.interface import CALM, Launcher, RunningWorld, fault_index
 from pytest_multihost.launch.wire.framing import Frame

@@ -1,1 +1,22 @@
 """Who makes a world hang: pure functions from snapshots and events to a diagnosis."""
+
+from pytest_multihost.blame.judge_world import Judgement, judge_world
+from pytest_multihost.blame.partition_blame import severed
+from pytest_multihost.blame.running import (
+    BlockingRanks,
+    find_blocking_ranks,
+    has_timeout_before,
+    mismatched_ranks,
+    waiting_ranks,
+)
+
+__all__ = [
+    "BlockingRanks",
+    "Judgement",
+    "find_blocking_ranks",
+    "has_timeout_before",
+    "judge_world",
+    "mismatched_ranks",
+    "severed",
+    "waiting_ranks",
+]

@@ -13,7 +13,7 @@ from pytest_multihost.outcome import Finding, Symptoms
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class Judgement:
     """A world, what was found, and why."""
 
     result: WorldResult
@@ -21,8 +21,8 @@ class Judged:
     diagnosis: Diagnosis | None
 
 
-def judge_world(result: WorldResult, symptoms: Symptoms, context: SourceContext) -> Judged:
+def judge_world(result: WorldResult, symptoms: Symptoms, context: SourceContext) -> Judgement:
     """Judge a world: what happened, and who made the others wait."""
     finding = judge_with_excuses(result, symptoms)
     diagnosis = diagnose(result, finding, context)
-    return Judged(result, informed(finding, diagnosis), diagnosis)
+    return Judgement(result, informed(finding, diagnosis), diagnosis)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pytest_multihost.backends import Backend, find_backend
-from pytest_multihost.blame.judge_world import judge_world
+from pytest_multihost.blame import judge_world
 from pytest_multihost.engine import Surroundings, run_world
 from pytest_multihost.launch.docker.launcher import ContainerLauncher
 from pytest_multihost.launch.fallback import FallbackLauncher

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from pytest_multihost.blame.partition_blame import severed
-from pytest_multihost.blame.running import (
+from pytest_multihost.blame import (
     BlockingRanks,
     find_blocking_ranks,
     has_timeout_before,
     mismatched_ranks,
+    severed,
     waiting_ranks,
 )
 from pytest_multihost.model.fault import disturbs_network

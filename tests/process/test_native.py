@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pytest_multihost.blame.inferred.native_frames import operation_of, plain
+from pytest_multihost.blame.inferred import operation_of, plain_name
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.watch.probes import native, native_reader
 from pytest_multihost.watch.probes.native import native_threads
@@ -268,5 +268,5 @@ def _raise_os_error() -> None:
 def test_both_methods_see_the_same(sleeper: subprocess.Popen[str]) -> None:
     """What is inlined has a name with pystack alone."""
     quick, slow = (_stack_asleep(way, sleeper.pid) for way in native_reader._methods())
-    seen = [plain(symbol) for symbol in slow if "(inlined)" not in symbol]
-    assert [plain(symbol) for symbol in quick][-10:-3] == seen[-10:-3]
+    seen = [plain_name(symbol) for symbol in slow if "(inlined)" not in symbol]
+    assert [plain_name(symbol) for symbol in quick][-10:-3] == seen[-10:-3]

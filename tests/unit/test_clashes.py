@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from pytest_multihost.blame.running import has_timeout_before, mismatched_ranks
+from pytest_multihost.blame import has_timeout_before, mismatched_ranks
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.process import KernelSnapshot, Process, Thread
 from pytest_multihost.proof.snapshot import Snapshot

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_multihost.blame.inferred.sockets import waits_at_sockets
+from pytest_multihost.blame.inferred import waits_at_sockets
 from pytest_multihost.model.process import Descriptor, KernelSnapshot, Process, Thread
 
 HERE, THERE = "127.0.0.1:5000", "127.0.0.1:6000"

@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 import pytest
 
-from pytest_multihost.blame.judge_world import judge_world
+from pytest_multihost.blame import judge_world
 from pytest_multihost.model.diagnosis import DetectedBy as DetectedByName
 from pytest_multihost.model.diagnosis import Kind
 from pytest_multihost.model.event import Event

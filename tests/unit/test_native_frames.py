@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.blame.inferred.native_frames import operation_of, plain
+from pytest_multihost.blame.inferred import operation_of, plain_name
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.stack import NativeThread
 
@@ -161,4 +161,4 @@ def test_without_frames_there_is_no_operation() -> None:
 )
 def test_names_are_plain(symbol: str, name: str) -> None:
     """A reader knows a function by its name; its arguments fill the screen."""
-    assert plain(symbol) == name
+    assert plain_name(symbol) == name

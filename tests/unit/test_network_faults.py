@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from pytest_multihost import at, faults
+from pytest_multihost.blame import severed
 from pytest_multihost.blame.causes import Cause, find_causes
-from pytest_multihost.blame.partition_blame import as_cut, cut_words, severed
+from pytest_multihost.blame.partition_blame import as_cut, cut_words
 from pytest_multihost.blame.wait_graph import RankState
 from pytest_multihost.engine import Surroundings, run_world
 from pytest_multihost.launch.interface import fault_index, fault_token

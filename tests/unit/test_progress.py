@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_multihost.blame.running import BlockingRanks, find_blocking_ranks
+from pytest_multihost.blame import BlockingRanks, find_blocking_ranks
 from pytest_multihost.model.event import ExitStatus
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.snapshot import Activity

@@ -189,7 +189,7 @@ _OPENING, _CLOSING = "<(", ">)"
 _KEPT = {"(anonymous namespace)": "{anonymous}", "operator()": "{call}", "operator<": "{less}"}
 
 
-def plain(symbol: str) -> str:
+def plain_name(symbol: str) -> str:
     """Return a function's name without its arguments, templates and versions.
 
     ``gloo::allreduce(gloo::AllreduceOptions const&)`` is ``gloo::allreduce``.

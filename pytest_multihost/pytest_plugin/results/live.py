@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import pytest
 
-from pytest_multihost.blame.running import BlockingRanks
+from pytest_multihost.blame import BlockingRanks
 from pytest_multihost.outcome import RankFacts
 from pytest_multihost.report.text.progress import (
     INTERVAL_S,

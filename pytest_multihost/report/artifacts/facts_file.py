@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_multihost.blame.judge_world import Judged, judge_world
+from pytest_multihost.blame import Judgement, judge_world
 from pytest_multihost.model.errors import MultihostError
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.user_code import SourceContext, SourceOf
@@ -49,7 +49,7 @@ class Rejudged:
         written: The verdict that was written at the time.
     """
 
-    judged: Judged
+    judged: Judgement
     attempt: Attempt
     context: SourceContext
     written: Mapping[str, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import PurePath
 
-from pytest_multihost.blame.running import BlockingRanks
+from pytest_multihost.blame import BlockingRanks
 from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.model.stack import Frame
 from pytest_multihost.outcome import RankFacts

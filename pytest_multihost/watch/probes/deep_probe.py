@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_multihost.blame.inferred.native_frames import operation_of
-from pytest_multihost.blame.inferred.sockets import waits_at_sockets
+from pytest_multihost.blame.inferred import operation_of, waits_at_sockets
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.process import KernelSnapshot
 from pytest_multihost.model.snapshot import RankSnapshot, WorldSnapshot

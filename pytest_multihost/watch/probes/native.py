@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from pytest_multihost.blame.inferred.native_frames import plain
+from pytest_multihost.blame.inferred import plain_name
 from pytest_multihost.model.stack import NativeThread
 from pytest_multihost.watch.kernel.tasks import read_stat
 from pytest_multihost.watch.probes.pyspy import NATIVE_DUMP, find_py_spy, parse_dump
@@ -127,7 +127,7 @@ def _stacks(pids: Mapping[int, int], answers: Mapping[int, _Answer]) -> NativeSt
 
 
 def _thread(thread: int, symbols: Sequence[str]) -> NativeThread:
-    return NativeThread(thread, tuple(plain(symbol) for symbol in symbols))
+    return NativeThread(thread, tuple(plain_name(symbol) for symbol in symbols))
 
 
 def _explained(error: str) -> str:
