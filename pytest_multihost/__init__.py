@@ -13,7 +13,7 @@ from pytest_multihost.model.errors import NoWorldError as NoWorldError
 from pytest_multihost.model.errors import WorldBrokenError as WorldBrokenError
 
 if TYPE_CHECKING:
-    from pytest_multihost.rank.recorder.process_recorder import operation as operation
+    from pytest_multihost.rank.recorder import operation as operation
     from pytest_multihost.rank.world import World as World
     from pytest_multihost.rank.world import current_world as current_world
 
@@ -34,7 +34,7 @@ def __getattr__(name: str) -> object:
 
         return getattr(world, name)
     if name == "operation":
-        from pytest_multihost.rank.recorder.process_recorder import operation
+        from pytest_multihost.rank.recorder import operation
 
         return operation
     message = f"module {__name__!r} has no attribute {name!r}"

@@ -13,7 +13,7 @@ from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.nemesis import FaultKind
 from pytest_multihost.nemesis.interpose import load_target
 from pytest_multihost.rank.points import Binding, Points, Tell, enter_points, watch_files
-from pytest_multihost.rank.recorder.recorder import Recorder
+from pytest_multihost.rank.recorder import Recorder
 from pytest_multihost.rank.wrap_calls import watch_calls
 
 _BEFORE_THE_TEST = ("start_skew", "hash_seed")

@@ -17,7 +17,7 @@ from pytest_multihost.model.clock import now
 from pytest_multihost.model.errors import NoWorldError, WorldBrokenError
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.rank.points import pass_point
-from pytest_multihost.rank.recorder.recorder import Recorder
+from pytest_multihost.rank.recorder import Recorder
 
 T = TypeVar("T")
 
@@ -125,9 +125,9 @@ class World:
             "alone": threading.active_count() == 1,
             "at_s": now(),
         }
-        everybody = self._recorder.everybody
+        all_ranks = self._recorder.all_ranks
         at = self._recorder.begin(
-            f"world.{operation}", "collective", everybody, scope="harness", detail=name
+            f"world.{operation}", "collective", all_ranks, scope="harness", detail=name
         )
         with self._recorder.during(at):
             self._channel.send(header, payload)

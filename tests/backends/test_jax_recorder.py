@@ -28,8 +28,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pytest_multihost import World
 from pytest_multihost.model.operation import PROGRAM_SCOPE, Operation
+from pytest_multihost.rank.recorder import Recorder
 from pytest_multihost.rank.recorder.jax import install
-from pytest_multihost.rank.recorder.recorder import Recorder
 from pytest_multihost.slots import SlotPage, read_slots, slots_path
 
 pytestmark = pytest.mark.multihost(ranks=2, backend="jax", local_devices=2, timeout=60)

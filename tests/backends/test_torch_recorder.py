@@ -26,7 +26,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from pytest_multihost import World
 from pytest_multihost.model.operation import FLIGHT_SCOPE, Operation, Operations
-from pytest_multihost.rank.recorder.recorder import Recorder
+from pytest_multihost.rank.recorder import Recorder
 from pytest_multihost.rank.recorder.torch import install
 from pytest_multihost.rank.recorder.torch.flight_recorder import THREAD_NAME
 from pytest_multihost.slots import FlightMailbox, SlotPage, read_slots, slots_path
@@ -466,7 +466,7 @@ def test_an_error_in_recording_is_no_error_of_the_test(
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("recording is broken")
 
-    for method in ("note", "wait"):
+    for method in ("begin_call", "wait"):
         monkeypatch.setattr(Recorder, method, broken)
     total = one()
     dist.all_reduce(total)
@@ -665,7 +665,7 @@ def test_a_world_that_imports_torch_late_is_recorded(tmp_path: Path) -> None:
     program = f"""
 import sys
 from pathlib import Path
-from pytest_multihost.rank.recorder.recorder import Recorder
+from pytest_multihost.rank.recorder import Recorder
 from pytest_multihost.rank.recorder.torch import install
 from pytest_multihost.slots import SlotPage, read_slots
 page = SlotPage.create(Path({str(tmp_path)!r}, "rank-0.slots"))

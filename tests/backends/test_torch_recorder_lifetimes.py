@@ -20,7 +20,7 @@ from torch.distributed import distributed_c10d
 
 from pytest_multihost import World
 from pytest_multihost.model.operation import Operation
-from pytest_multihost.rank.recorder.recorder import Recorder
+from pytest_multihost.rank.recorder import Recorder
 from pytest_multihost.rank.recorder.torch import install
 from pytest_multihost.slots import SlotPage, read_slots, slots_path
 from pytest_multihost.slots.layout import RECORDS
@@ -84,7 +84,7 @@ def test_a_page_that_is_left_is_not_written(recorder: Recorder) -> None:
 def test_a_page_can_be_opened_after_calls_are_wrapped(recorder: Recorder, tmp_path: Path) -> None:
     """As a rank does that was forked from a server; what it knows, it knows."""
     dist.all_reduce(torch.ones(3))
-    recorder.enter(tmp_path / "opened", 0, 1)
+    recorder.open(tmp_path / "opened", 0, 1)
     dist.all_reduce(torch.ones(3))
     (only,) = records(recorder)
     assert (only.name, only.sequence, only.detail, only.group) == ("all_reduce", 2, "f32[3]", (0,))
@@ -179,7 +179,7 @@ def test_an_interruption_is_the_users(recorder: Recorder, monkeypatch: pytest.Mo
 
     work = dist.group.WORLD.allreduce([torch.ones(3)])
     with monkeypatch.context() as patched:
-        patched.setattr(Recorder, "_find", interrupted)
+        patched.setattr(Recorder, "_add_source", interrupted)
         with pytest.raises(KeyboardInterrupt):
             work.wait()
         with pytest.raises(KeyboardInterrupt):

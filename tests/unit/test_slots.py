@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.rank.recorder.recorder import Recorder
+from pytest_multihost.rank.recorder import Recorder
 from pytest_multihost.slots import (
     SlotPage,
     read_open_operations,
@@ -89,7 +89,7 @@ def test_a_wait_is_noted_and_left(page: SlotPage, recorder: Recorder) -> None:
     assert waited.frame is not None
     assert waited.frame.line == begun.frame.line + 2
     assert waited.waited_s is not None
-    recorder.leave(at)
+    page.leave(at)
     (left,) = read_slots(page.path, rank=0).open
     assert left.waited_s is None
 
@@ -123,13 +123,13 @@ def test_what_is_prepared_before_there_is_a_rank_is_noted_on_its_page(tmp_path: 
     page = SlotPage()
     recorder = Recorder(page, rank=-1, size=0)
     call = page.call("all_reduce", "collective", page.group((0, 1)))
-    recorder.end(recorder.note(call))
-    recorder.enter(slots_path(tmp_path, 1), rank=1, size=2)
-    recorder.note(call)
+    recorder.end(recorder.begin_call(call))
+    recorder.open(slots_path(tmp_path, 1), rank=1, size=2)
+    recorder.begin_call(call)
     operations = read_slots(slots_path(tmp_path, 1), rank=1)
     assert [(each.name, each.group) for each in operations.recent] == [("all_reduce", (0, 1))]
     assert [each.thread for each in operations.open] == [threading.get_native_id()]
-    assert recorder.everybody == (0, 1)
+    assert recorder.all_ranks == (0, 1)
 
 
 def test_a_text_that_is_not_there_yet_is_empty(page: SlotPage, recorder: Recorder) -> None:

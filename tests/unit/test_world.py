@@ -20,7 +20,7 @@ from pytest_multihost.backends.none import NONE
 from pytest_multihost.launch.harness_collectives import Answers, HarnessCollectives
 from pytest_multihost.launch.wire.framing import Decoder, Frame, encode
 from pytest_multihost.model.spec import RankSpec
-from pytest_multihost.rank.recorder.recorder import Recorder
+from pytest_multihost.rank.recorder import Recorder
 from pytest_multihost.slots import SlotPage
 from pytest_multihost.testing import make_spec
 

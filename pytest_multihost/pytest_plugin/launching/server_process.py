@@ -13,7 +13,7 @@ from pytest_multihost.backends import Backend
 from pytest_multihost.model.errors import CollectedDifferentlyError
 from pytest_multihost.rank.agent import FindItem, prepare_pytest
 from pytest_multihost.rank.environment import thread_variables
-from pytest_multihost.rank.recorder.process_recorder import prepare_recording
+from pytest_multihost.rank.recorder import prepare_recording
 from pytest_multihost.rank.threads import limit_threads
 
 TMP_PATH_PATTERN = r"[\W]"

@@ -42,7 +42,7 @@ from pytest_multihost.rank.bind_faults import arm, come_late
 from pytest_multihost.rank.bind_faults import start as start_faults
 from pytest_multihost.rank.controller_link import Teller
 from pytest_multihost.rank.points import Points
-from pytest_multihost.rank.recorder.process_recorder import start_recording, the_recorder
+from pytest_multihost.rank.recorder import current_recorder, start_recording
 from pytest_multihost.rank.world import World, enter_world
 
 FindItem = Callable[[str], pytest.Item]
@@ -104,7 +104,7 @@ def live(
     with _told(channel, root=str(item.config.rootpath)):
         # jax registers its shutdown barrier; a rank leaves without it, see `_leave`.
         atexit._clear()  # noqa: SLF001 - as in hygiene
-        enter_world(World(spec, backend, channel, the_recorder()))
+        enter_world(World(spec, backend, channel, current_recorder()))
         _put_pytest_in_order(item.config, spec)
         forget_setup(item.session)
         _prepare_examples(item, spec, channel)
@@ -150,7 +150,7 @@ def _armed(item: pytest.Item, spec: RankSpec, teller: Teller) -> Points:
     """Return the points of this rank, with its faults bound to them."""
     has_faults = bool(spec.world.faults)
     kinds = kinds_by_name(item.config.hook.pytest_multihost_faults()) if has_faults else {}
-    points = arm(spec, kinds, the_recorder(), teller.tell)
+    points = arm(spec, kinds, current_recorder(), teller.tell)
     points.performed = teller.await_performed
     return points
 

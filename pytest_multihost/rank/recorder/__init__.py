@@ -1,1 +1,21 @@
-"""Record which operations a rank is in: torch's, jax's, the harness's own."""
+"""Record which operations a rank is in: torch's, jax's, the harness's own.
+
+An operation is what other ranks must take part in. Its record in the slot page says since when and
+from which line of the user's, and stays readable when the rank is stopped or dead.
+"""
+
+from pytest_multihost.rank.recorder.process_recorder import (
+    current_recorder,
+    operation,
+    prepare_recording,
+    start_recording,
+)
+from pytest_multihost.rank.recorder.recorder import Recorder
+
+__all__ = [
+    "Recorder",
+    "current_recorder",
+    "operation",
+    "prepare_recording",
+    "start_recording",
+]

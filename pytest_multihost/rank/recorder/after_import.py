@@ -1,4 +1,4 @@
-"""Act on a module once it has been imported, be it now, later or never."""
+"""Call back when a module has been imported: at once, later or never."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def after_import(name: str, callback: Callback) -> None:
 
 @dataclass(slots=True, eq=False)
 class _Finder:
-    """Finds nothing itself: has the loader that others found tell when it has run.
+    """Finds nothing itself: it makes the loader that another finder returns call back.
 
-    The loader stays the one that it is, of its own class, because resources and source texts are
-    asked of it; only this one object's `exec_module` is another until it is called.
+    The loader is not wrapped, because `importlib.resources` and `inspect` ask it for more than
+    `exec_module`; only this one object's `exec_module` is replaced, until it is called.
     """
 
     awaited: dict[str, list[Callback]] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class _Finder:
             spec: ModuleSpec | None = find(name, path, target) if find is not None else None
             if spec is not None:
                 with contextlib.suppress(Exception):  # a loader that takes no attributes
-                    _tell_when_run(spec.loader, lambda module: self._imported(name, module))
+                    _call_when_run(spec.loader, lambda module: self._imported(name, module))
                 return spec
         return None
 
@@ -66,9 +66,9 @@ class _Finder:
 _FINDER = _Finder()
 
 
-def _tell_when_run(loader: Loader | None, tell: Callable[[ModuleType], None]) -> None:
-    """Call `tell` with the module when `loader` has run it without an exception."""
-    if loader is None or isinstance(loader, type):  # shared with modules that are none of ours
+def _call_when_run(loader: Loader | None, callback: Callable[[ModuleType], None]) -> None:
+    """Call `callback` with the module when `loader` has run it without an exception."""
+    if loader is None or isinstance(loader, type):  # a class, shared by many modules
         return
     run = loader.exec_module
 
@@ -76,7 +76,7 @@ def _tell_when_run(loader: Loader | None, tell: Callable[[ModuleType], None]) ->
         with contextlib.suppress(AttributeError):
             del loader.exec_module
         run(module)
-        tell(module)
+        callback(module)
 
     loader.exec_module = exec_module  # type: ignore[method-assign]
 

@@ -1,15 +1,15 @@
-"""What a rank does with other ranks through jax.
+"""Record what a rank does with other ranks through jax.
 
-jax offers little to hold on to. What it calls from Python is wrapped here: the coordination
-service's barriers and key waits, `multihost_utils`, `jax.distributed` itself. What a jitted
-function does is not to be seen: it is C++ from the call to the collective. With several local
-devices the call returns, and the rank waits where it needs the result; that wait is noted, as one
-for its own devices. With one local device the collective runs inside the call, and nothing is
-noted; so it is when `numpy.asarray` reads an array of one device, through the buffer protocol.
-Then the native frames tell.
+Wrapped is what jax calls from Python: the coordination service's barriers and key waits,
+`multihost_utils`, `jax.distributed` itself. A jitted function's collective cannot be recorded: it
+is C++ from the call on. With several local devices the call returns, and the rank waits where it
+needs the result; that wait is recorded, as one for its own devices. With one local device the
+collective runs inside the call, and `numpy.asarray` reads an array of one device through the
+buffer protocol: nothing is recorded, and only native frames show the wait.
 
-Only the outermost of nested operations is noted: `sync_global_devices` is an `assert_equal` is a
-`process_allgather`, and a rank counts as one what another has called by another name.
+Only the outermost of nested operations is recorded: `sync_global_devices` calls `assert_equal`,
+which calls `process_allgather`. Otherwise ranks that enter the same collective by different names
+would count differently.
 """
 
 from __future__ import annotations
@@ -37,48 +37,48 @@ RUNTIME_SCOPE = "jax.distributed"
 DEVICE_WAIT = "block_until_ready"
 """Name of the operation that waits for what this rank's own devices compute.
 
-Its group is this rank alone. What the devices wait for, only native frames tell.
+Its group is this rank alone. What the devices wait for, only native frames show.
 """
 
-_DETAIL_CHARS = 120  # texts are kept for the rank's life, in little room
+_DETAIL_CHARS = 120  # the slot page keeps texts for the rank's life and has little room
 _LEAVES = 3
 
 Call = Callable[..., Any]
 Begin = Callable[[], int]
 Describe = Callable[..., Begin | None]
-"""Gets the arguments of a call; returns what notes its begin, None where nothing is to be noted."""
+"""Gets the arguments of a call; returns what records its begin, None if nothing is recorded."""
 
 
 def install(recorder: Recorder) -> None:
-    """Note what this rank does through jax from now on; jax may be imported later, or never.
+    """Record what this rank does through jax from now on; jax may be imported later, or never.
 
     What is wrapped takes, returns and raises what it did before.
     """
-    noting = _Noting(recorder)
-    after_import("jaxlib._jax", noting.watch_coordination)
-    after_import("jaxlib.xla_client", noting.watch_batches)
-    after_import("jax._src.array", noting.watch_arrays)
-    after_import("jax._src.distributed", noting.watch_runtime)
-    after_import("jax._src.interpreters.pxla", noting.watch_programs)
-    after_import("jax.experimental.multihost_utils", noting.watch_multihost_utils)
+    wrappers = _JaxRecorder(recorder)
+    after_import("jaxlib._jax", wrappers.wrap_coordination)
+    after_import("jaxlib.xla_client", wrappers.wrap_batches)
+    after_import("jax._src.array", wrappers.wrap_arrays)
+    after_import("jax._src.distributed", wrappers.wrap_runtime)
+    after_import("jax._src.interpreters.pxla", wrappers.wrap_programs)
+    after_import("jax.experimental.multihost_utils", wrappers.wrap_multihost_utils)
 
 
-class _Depth(threading.local):
-    """Whether this thread is in an operation that is noted."""
+class _Thread(threading.local):
+    """Whether this thread is inside a recorded operation."""
 
     is_inside = False
 
 
 @dataclass(slots=True)
-class _Noting:
-    """What is wrapped, and how its calls are noted."""
+class _JaxRecorder:
+    """What is wrapped, and how its calls are recorded."""
 
     recorder: Recorder
-    depth: _Depth = field(default_factory=_Depth)
+    thread: _Thread = field(default_factory=_Thread)
     waits: Iterator[int] = field(default_factory=functools.partial(itertools.count, 1))
     starts: Iterator[int] = field(default_factory=functools.partial(itertools.count, 1))
 
-    def watch_coordination(self, module: ModuleType) -> None:
+    def wrap_coordination(self, module: ModuleType) -> None:
         """Wrap the client of the coordination service."""
         client = module.DistributedRuntimeClient
         for name in ("wait_at_barrier", "get_live_nodes"):
@@ -86,85 +86,85 @@ class _Noting:
         for name in ("blocking_key_value_get", "blocking_key_value_get_bytes"):
             self._wrap(client, name, functools.partial(self._key_wait, name))
 
-    def watch_runtime(self, module: ModuleType) -> None:
-        """Wrap what `jax.distributed` is made of; its functions are imported by name."""
+    def wrap_runtime(self, module: ModuleType) -> None:
+        """Wrap the class behind `jax.distributed`, whose functions are imported by name."""
         self._wrap(module.State, "initialize", self._initialize)
         self._wrap(module.State, "shutdown", self._shutdown)
 
-    def watch_multihost_utils(self, module: ModuleType) -> None:
-        """Wrap the functions in place: test modules have long imported them by name."""
+    def wrap_multihost_utils(self, module: ModuleType) -> None:
+        """Wrap the functions in place: test modules have already imported them by name."""
         for name, detail in _DETAILS.items():
             wrap = functools.partial(
-                self._noted, describe=functools.partial(self._joint, name, detail)
+                self._wrapped, describe=functools.partial(self._multihost_util, name, detail)
             )
             with contextlib.suppress(Exception):  # another version of jax
                 _replace_code(getattr(module, name), wrap)
 
-    def watch_arrays(self, module: ModuleType) -> None:
+    def wrap_arrays(self, module: ModuleType) -> None:
         """Wrap where Python code waits for an array."""
         arrays = module.ArrayImpl
         for name in (DEVICE_WAIT, "item"):
             self._wrap(arrays, name, self._device_wait)
         with contextlib.suppress(Exception):
-            wait = self._noted(vars(arrays)["_value"].fget, describe=self._device_wait)
+            wait = self._wrapped(vars(arrays)["_value"].fget, describe=self._device_wait)
             arrays._value = property(wait)  # noqa: SLF001 - float(), tolist(), __array__ and print
 
-    def watch_batches(self, module: ModuleType) -> None:
+    def wrap_batches(self, module: ModuleType) -> None:
         """Wrap what `jax.block_until_ready` calls with several arrays."""
         self._wrap(module, "batched_block_until_ready", self._batch_wait)
 
-    def watch_programs(self, module: ModuleType) -> None:
+    def wrap_programs(self, module: ModuleType) -> None:
         """Wrap where Python starts a program: at its first call, and later ones with effects."""
         with contextlib.suppress(Exception):  # another version of jax
             start = module.ExecuteReplicated.__call__
-            module.ExecuteReplicated.__call__ = self._noting_program(start)
+            module.ExecuteReplicated.__call__ = self._wrapped_start(start)
 
-    def _noting_program(self, start: Call) -> Call:
+    def _wrapped_start(self, start: Call) -> Call:
         @functools.wraps(start)
-        def noted(program: Any, *args: Any) -> Any:  # noqa: ANN401 - whatever jax's does
+        def recorded(program: Any, *args: Any) -> Any:  # noqa: ANN401 - whatever jax's does
             __tracebackhide__ = True
             with contextlib.suppress(Exception):  # an error in recording is no error of the test
-                self._note_program(program)
+                self._record_program(program)
             return start(program, *args)
 
-        return noted
+        return recorded
 
-    def _note_program(self, program: Any) -> None:  # noqa: ANN401 - jax's
-        """Note on which processes a program runs; what is noted itself has its members."""
+    def _record_program(self, program: Any) -> None:  # noqa: ANN401 - jax's
+        """Record on which processes a program runs; a recorded operation has its own members."""
         shardings = (*program.out_handler.out_shardings, *program.in_handler.in_shardings)
         processes = {device.process_index for device in next(iter(shardings)).device_set}
         client = sys.modules["jax._src.distributed"].global_state.client
-        if self.depth.is_inside or len(processes) == 1 or not self._is_of_this_world(client):
+        if self.thread.is_inside or len(processes) == 1 or not self._is_of_this_world(client):
             return
-        page, scope = self.recorder.page, program_scope(*self.recorder.users_line())
+        page, scope = self.recorder.page, program_scope(*self.recorder.user_line())
         page.reach(page.group(tuple(sorted(processes)), 0, scope), next(self.starts))
 
     def _wrap(self, owner: Any, name: str, describe: Describe) -> None:  # noqa: ANN401 - jax's
         with contextlib.suppress(Exception):  # another version of jax
-            setattr(owner, name, self._noted(getattr(owner, name), describe=describe))
+            setattr(owner, name, self._wrapped(getattr(owner, name), describe=describe))
 
-    def _noted(self, call: Call, *, describe: Describe) -> Call:
-        depth, recorder = self.depth, self.recorder
+    def _wrapped(self, call: Call, *, describe: Describe) -> Call:
+        thread, recorder = self.thread, self.recorder
 
-        def noted(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever jax's does
+        def recorded(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever jax's does
             __tracebackhide__ = True
-            begin = None if depth.is_inside else _described(describe, args, kwargs)
+            begin = None if thread.is_inside else _describe(describe, args, kwargs)
             if begin is None:
                 return call(*args, **kwargs)
-            at = begin()
-            depth.is_inside = True
+            record = begin()
+            thread.is_inside = True
             try:
                 result = call(*args, **kwargs)
             except BaseException as error:
-                recorder.fail(at, error)
+                recorder.fail(record, error)
                 raise
             finally:
-                depth.is_inside = False
-            recorder.end(at)
+                thread.is_inside = False
+            recorder.end(record)
             return result
 
-        _look_like(noted, call)
-        return noted
+        _copy_metadata(recorded, call)
+        return recorded
 
     def _wait_at_barrier(
         self,
@@ -174,24 +174,24 @@ class _Noting:
         process_ids: Iterable[int] | None = None,
     ) -> Begin | None:
         scope = f"{BARRIER_SCOPE}{barrier_id}"
-        begin = self._meeting(client, "wait_at_barrier", scope, process_ids, barrier_id)
-        return begin and functools.partial(self._begin_limited, begin, timeout_in_ms)
+        begin = self._barrier(client, "wait_at_barrier", scope, process_ids, barrier_id)
+        return begin and functools.partial(self._begin_with_timeout, begin, timeout_in_ms)
 
-    def _begin_limited(self, begin: Begin, timeout_in_ms: Any) -> int:  # noqa: ANN401 - jax's
-        at = begin()
+    def _begin_with_timeout(self, begin: Begin, timeout_in_ms: Any) -> int:  # noqa: ANN401 - jax's
+        record = begin()
         with contextlib.suppress(TypeError):  # what jax will refuse
-            self.recorder.page.set_timeout(at, timeout_in_ms / 1000)
-        return at
+            self.recorder.page.set_timeout(record, timeout_in_ms / 1000)
+        return record
 
     def _get_live_nodes(self, client: object, process_ids: Iterable[int]) -> Begin | None:
-        return self._meeting(client, "get_live_nodes", "live nodes", process_ids, "")
+        return self._barrier(client, "get_live_nodes", "live nodes", process_ids, "")
 
-    def _meeting(
+    def _barrier(
         self, client: object, name: str, scope: str, process_ids: Iterable[int] | None, detail: str
     ) -> Begin | None:
         if not self._is_of_this_world(client):
             return None
-        group = tuple(sorted({*process_ids})) if process_ids else self.recorder.everybody
+        group = tuple(sorted({*process_ids})) if process_ids else self.recorder.all_ranks
         return self._begin(name, group, scope=scope, detail=detail)
 
     def _key_wait(self, name: str, _: object, /, key: str, *__: object, **___: object) -> Begin:
@@ -199,7 +199,7 @@ class _Noting:
             self.recorder.begin,
             name,
             "wait",
-            self.recorder.everybody,
+            self.recorder.all_ranks,
             sequence=next(self.waits),
             detail=_shortened(key),
         )
@@ -208,24 +208,24 @@ class _Noting:
         count = args[1] if len(args) > 1 else kwargs.get("num_processes")
         if count not in {None, self.recorder.size}:
             return None
-        everybody = self.recorder.everybody
-        return self._begin("jax.distributed.initialize", everybody, scope=RUNTIME_SCOPE)
+        all_ranks = self.recorder.all_ranks
+        return self._begin("jax.distributed.initialize", all_ranks, scope=RUNTIME_SCOPE)
 
     def _shutdown(self, state: Any) -> Begin | None:  # noqa: ANN401 - jax's
         if not self._is_of_this_world(state.client):
             return None
-        everybody = self.recorder.everybody
-        return self._begin("jax.distributed.shutdown", everybody, scope=RUNTIME_SCOPE)
+        all_ranks = self.recorder.all_ranks
+        return self._begin("jax.distributed.shutdown", all_ranks, scope=RUNTIME_SCOPE)
 
-    def _joint(
+    def _multihost_util(
         self, name: str, detail: Callable[..., str], /, *args: object, **kwargs: object
     ) -> Begin | None:
         """Describe a call that all processes make; alone, each has nothing to wait for."""
         client = sys.modules["jax._src.distributed"].global_state.client
         if not self._is_of_this_world(client):
             return None
-        everybody = self.recorder.everybody
-        return self._begin(name, everybody, detail=_shortened(detail(*args, **kwargs)))
+        all_ranks = self.recorder.all_ranks
+        return self._begin(name, all_ranks, detail=_shortened(detail(*args, **kwargs)))
 
     def _begin(self, name: str, group: Ranks, *, scope: str = "", detail: str = "") -> Begin:
         return functools.partial(
@@ -253,20 +253,17 @@ class _Noting:
         return next((begin for begin in described if begin is not None), None)
 
     def _is_of_this_world(self, client: object) -> bool:
-        """Return whether the client's processes are this world's ranks, by the same numbers.
+        """Whether the client's processes are this world's ranks, by the same numbers.
 
         A test may start other worlds: a part of the ranks, or with clients of its own.
         """
         state = sys.modules["jax._src.distributed"].global_state
-        who = (state.process_id, state.num_processes)
-        return client is not None and client is state.client and who == self._who
-
-    @property
-    def _who(self) -> tuple[int, int]:
-        return self.recorder.rank, self.recorder.size
+        process = (state.process_id, state.num_processes)
+        own = (self.recorder.rank, self.recorder.size)
+        return client is not None and client is state.client and process == own
 
 
-def _look_like(wrapper: Any, call: Call) -> None:  # noqa: ANN401 - a function gets attributes
+def _copy_metadata(wrapper: Any, call: Call) -> None:  # noqa: ANN401 - a function gets attributes
     """Do what `functools.wraps` does, also for methods from C++ that lack a name or a module."""
     for attribute in functools.WRAPPER_ASSIGNMENTS:
         with contextlib.suppress(AttributeError, TypeError):
@@ -275,10 +272,10 @@ def _look_like(wrapper: Any, call: Call) -> None:  # noqa: ANN401 - a function g
     wrapper.__wrapped__ = call
 
 
-def _described(describe: Describe, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Begin | None:
-    """Return what notes the call; None where it cannot be told: wrong arguments, a deleted array.
+def _describe(describe: Describe, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Begin | None:
+    """Return what records the call's begin; None for wrong arguments or a deleted array.
 
-    What the call itself then raises is its own.
+    The call itself raises for these.
     """
     try:
         return describe(*args, **kwargs)
@@ -287,7 +284,7 @@ def _described(describe: Describe, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def _shapes(tree: object) -> str:
-    """Return type and shape of the first arrays of `tree`; values are not touched."""
+    """Return type and shape of the first arrays of `tree`; their values are not read."""
     leaves = sys.modules["jax"].tree_util.tree_leaves(tree)
     shown = [_shape(leaf) for leaf in leaves[:_LEAVES]]
     return ", ".join(shown + ["…"] * (len(leaves) > _LEAVES))
@@ -320,20 +317,24 @@ _DETAILS: dict[str, Callable[..., str]] = {
     "broadcast_one_to_all": _tree,
     "assert_equal": _message,
 }
-"""The functions of `multihost_utils` that all processes must call, and what tells calls apart."""
+"""Functions of `multihost_utils` that all processes must call, and the details of their calls."""
 
 
-def _stand_in(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever jax's does
+def _trampoline(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever jax's does
     __tracebackhide__ = True
-    return _recorded(*args, **kwargs)  # the name is replaced with the code's
+    return _target(*args, **kwargs)  # this name is replaced, see _replace_code
 
 
-def _recorded(*_: object, **__: object) -> None:
-    """Stand for what `_stand_in` calls."""
+def _target(*_: object, **__: object) -> None:
+    """Stand for what `_trampoline` calls."""
 
 
 def _replace_code(function: FunctionType, wrap: Callable[[Call], Call]) -> None:
-    """Have `function` run a wrapper of itself, and stay the object that others have imported."""
+    """Have `function` run a wrapper of itself, and stay the object that others have imported.
+
+    Its code is replaced by a trampoline's that calls the wrapper by a name of its own in the
+    module's globals; the wrapper calls a copy of the function with the original code.
+    """
     key = f"_recorded_{function.__name__}"
     names = function.__globals__
     if key in names:
@@ -351,6 +352,6 @@ def _replace_code(function: FunctionType, wrap: Callable[[Call], Call]) -> None:
     del vars(original)["__wrapped__"]
     names[key] = wrap(original)
     vars(function)["__wrapped__"] = original  # for inspect.signature
-    function.__code__ = _stand_in.__code__.replace(
+    function.__code__ = _trampoline.__code__.replace(
         co_names=(key,), co_name=function.__name__, co_qualname=function.__qualname__
     )

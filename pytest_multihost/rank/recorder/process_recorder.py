@@ -1,4 +1,4 @@
-"""Start recording in a rank, or get ready for it in the server that ranks are forked from."""
+"""The recorder of this process: prepared in the server, opened in the rank forked from it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _transfers: dict[tuple[str, int], itertools.count[int]] = {}
 def prepare_recording() -> None:
     """Wrap what is to be recorded, once for all ranks that this process will fork.
 
-    Until a rank starts recording, what is noted goes nowhere. Done in each rank it would make each
-    copy hundreds of pages of memory.
+    Until a rank opens its page, records are written to memory that nobody reads. Wrapping in each
+    rank would copy hundreds of pages of memory in each.
     """
     recorder = Recorder(SlotPage(), rank=-1, size=0)
     jax.install(recorder)
@@ -34,29 +34,29 @@ def start_recording(spec: RankSpec) -> None:
     if not _prepared:
         prepare_recording()
     recorder = _prepared.pop()
-    recorder.enter(slots_path(spec.scratch, spec.rank), spec.rank, spec.world.size)
+    recorder.open(slots_path(spec.scratch, spec.rank), spec.rank, spec.world.size)
     _recorders[:] = [recorder]
 
 
-def the_recorder() -> Recorder:
+def current_recorder() -> Recorder:
     """Return the recorder of this rank."""
     return _recorders[0]
 
 
 @contextlib.contextmanager
 def operation(name: str, peers: Iterable[int] | None = None) -> Iterator[None]:
-    """Tell that this thread waits for other ranks while it is in the block.
+    """Record that this thread waits for other ranks while it is in the block.
 
-    For a transport of your own, so that a hang in it can name whom it waits for. Outside of a rank
-    nothing happens.
+    For a transport of your own, so that a hang in it can name the ranks it waits for. Outside of
+    a rank nothing happens.
 
         with pytest_multihost.operation("halo exchange", peers=[left, right]):
             ...
 
     Args:
-        name: What it is called where it is told of. Ranks that wait for each other under one name
-            meet: the first of one with the first of the other, and so on.
-        peers: Whom it waits for; all other ranks if not given.
+        name: What it is called in verdicts. Ranks that wait for each other under one name are
+            matched: the first wait of one with the first of the other, and so on.
+        peers: The ranks it waits for; all other ranks if not given.
     """
     if not _recorders:
         yield
@@ -67,12 +67,12 @@ def operation(name: str, peers: Iterable[int] | None = None) -> Iterator[None]:
 
 
 def _begin(recorder: Recorder, name: str, peers: Iterable[int] | None) -> int:
-    others = sorted(set(recorder.everybody if peers is None else peers) - {recorder.rank})
+    others = sorted(set(recorder.all_ranks if peers is None else peers) - {recorder.rank})
     scope = f"{OWN_SCOPE}{name}"
     if len(others) == 1:
         number = next(_transfers.setdefault((name, others[0]), itertools.count(1)))
         return recorder.begin(
-            name, "transfer", recorder.everybody, scope=scope, sequence=number, peer=others[0]
+            name, "transfer", recorder.all_ranks, scope=scope, sequence=number, peer=others[0]
         )
     members = tuple(sorted({*others, recorder.rank}))
     return recorder.begin(name, "collective", members, scope=scope)

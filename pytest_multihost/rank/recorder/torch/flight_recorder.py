@@ -1,4 +1,10 @@
-"""Answer who asks for what torch's flight recorder knows and our own records do not."""
+"""Answer questions for what torch's flight recorder knows and the slot page does not.
+
+Its numbers of groups are those of one rank: they are never compared between ranks. It has no
+transfers and no waits for stores. `retired` is not success: torch retires an entry when its
+watchdog is done with it, also after a failure. So an entry that is not retired means that a
+collective is open, and one that is retired means nothing.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +26,7 @@ from pytest_multihost.model.stack import Frame
 from pytest_multihost.model.user_code import is_library
 from pytest_multihost.rank.recorder.recorder import Recorder
 from pytest_multihost.rank.recorder.torch.groups import Group, Groups
-from pytest_multihost.rank.recorder.torch.works import Works
+from pytest_multihost.rank.recorder.torch.works import OpenWorks
 from pytest_multihost.slots import FlightMailbox, read_slots
 
 THREAD_NAME = "multihost-flight-recorder"
@@ -30,22 +36,22 @@ _wall_ns = partial(clock_gettime_ns, CLOCK_REALTIME)  # bound, as in model.clock
 
 Entry = Mapping[str, Any]
 Span = tuple[GroupKey, int, float]
-"""A group, and from when to when - monotonic nanoseconds - what is launched there is recorded."""
+"""A group, and from when to when (monotonic ns) what is launched there is in the slot page."""
 
 
 @dataclass(slots=True, eq=False)
-class Flight:
+class FlightRecorderThread:
     """The thread that answers.
 
     Attributes:
-        recorder: Whose slot page has our own records.
+        recorder: Its slot page has what the wrappers recorded.
         groups: The process groups.
         works: What has been launched.
     """
 
     recorder: Recorder
     groups: Groups
-    works: Works
+    works: OpenWorks
     _is_started: bool = False
 
     def start(self) -> None:
@@ -55,7 +61,8 @@ class Flight:
         self._is_started = True
         mailbox = FlightMailbox(self.recorder.page.path.parent, self.recorder.rank)
         os.mkfifo(mailbox.fifo, 0o600)
-        # For writing too: the thread neither waits for who asks nor sees the end when he has left.
+        # For writing too: then open() does not wait for a writer, and read() returns no end of file
+        # when the last writer has closed.
         descriptor = os.open(mailbox.fifo, os.O_RDWR | os.O_CLOEXEC)
         arguments = (descriptor, mailbox)
         threading.Thread(target=self._serve, args=arguments, name=THREAD_NAME, daemon=True).start()
@@ -66,7 +73,7 @@ class Flight:
                 self._answer(mailbox)
 
     def _answer(self, mailbox: FlightMailbox) -> None:
-        self.works.sweep()
+        self.works.end_completed()
         at_s = now()
         mailbox.write(at_s, self._operations())
 
@@ -83,14 +90,14 @@ class Flight:
         return Operations(self.recorder.rank, tuple(unseen), _entered(trace, entries, groups))
 
     def _recorded(self) -> Iterator[Span]:
-        """Yield when and where open operations of our own have been launched."""
+        """Yield when and in which groups the open operations of the slot page were launched."""
         page = self.recorder.page
         begun = set()
-        for held in list(self.works.held.values()):
-            for at in held.at:
+        for pending in list(self.works.pending.values()):
+            for at in pending.records:
                 begun.add(page.began_ns(at))
-                if held.group is not None:
-                    yield held.group.key, page.began_ns(at), held.launched_ns
+                if pending.group is not None:
+                    yield pending.group.key, page.began_ns(at), pending.launched_ns
         for operation in read_slots(page.path, rank=self.recorder.rank).open:
             began_ns = round(operation.since_s * 1e9)
             if operation.kind == "collective" and began_ns not in begun:
@@ -102,8 +109,8 @@ class Flight:
         is_waited, frame = _main_thread()
         return Operation(
             name=_name(entry),
-            kind="collective" if group.is_ours else "wait",
-            group=ranks if group.is_ours else self.recorder.everybody,
+            kind="collective" if group.is_of_world else "wait",
+            group=ranks if group.is_of_world else self.recorder.all_ranks,
             ordinal=ordinal,
             scope=FLIGHT_SCOPE,
             sequence=entry["collective_seq_id"],
@@ -129,13 +136,13 @@ def _shape(dtype: str, sizes: Sequence[int]) -> str:
 
 
 def _created_ns(entry: Entry) -> int:
-    """Return when an entry was made, on the monotonic clock. It is told on the wall's."""
+    """Return when an entry was made, on the monotonic clock; torch gives the wall clock's time."""
     created: int = entry["time_created_ns"]
     return now_ns() - (_wall_ns() - created)
 
 
 def _is_recorded(entry: Entry, groups: Mapping[str, Group], spans: Sequence[Span]) -> bool:
-    """Whether an open operation of our own is what launched it, or its group is not known."""
+    """Whether an open operation of the slot page launched it, or its group is not known."""
     group = groups.get(entry["process_group"][0])
     if group is None:
         return True
@@ -148,8 +155,8 @@ def _entered(
 ) -> dict[GroupKey, int]:
     """Return the last collective of each group.
 
-    A group's status bears a number that only the entries tie to its name. Where a status is left
-    over because its entries have been overwritten, nothing is said of groups without entries.
+    A status has a group's number (`pg_id`), which only the entries tie to its name. Where a status
+    is left over because its entries have been overwritten, groups without entries are left out.
     """
     names = {str(each["pg_id"]): each["process_group"][0] for each in entries}
     status = trace.get("pg_status", {})
@@ -157,15 +164,15 @@ def _entered(
     for each in entries:
         name = each["process_group"][0]
         last[name] = max(last.get(name, 0), each["collective_seq_id"])
-    for number, told in status.items():
+    for number, each in status.items():
         if number in names:
             last[names[number]] = max(
-                last[names[number]], int(told.get("last_enqueued_collective", 0))
+                last[names[number]], int(each.get("last_enqueued_collective", 0))
             )
     return {
         (*groups[name].key[:2], FLIGHT_SCOPE): count
         for name, count in last.items()
-        if name in groups and groups[name].is_ours
+        if name in groups and groups[name].is_of_world
     }
 
 

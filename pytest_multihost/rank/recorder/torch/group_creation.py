@@ -1,4 +1,4 @@
-"""Note how torch's process groups are made, and waits for its stores."""
+"""Record how torch's process groups are made, and waits for its stores."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from types import ModuleType
 from typing import Any
 
 from pytest_multihost.rank.recorder.recorder import Recorder
-from pytest_multihost.rank.recorder.torch.flight_recorder import Flight
-from pytest_multihost.rank.recorder.torch.groups import Function, Groups, pose_as
+from pytest_multihost.rank.recorder.torch.flight_recorder import FlightRecorderThread
+from pytest_multihost.rank.recorder.torch.groups import Function, Groups, copy_identity
 from pytest_multihost.rank.recorder.torch.process_groups import Details
 from pytest_multihost.slots import NO_RECORD
 
@@ -24,8 +24,8 @@ CREATION_SCOPE = "creation"
 
 _STORE_WAITS = ("get", "wait", "multi_get", "queue_pop", "barrier")
 _MAX_KEYS = 120
-_SIZE_AT, _RANK_AT, _INIT_LIMIT_AT = 3, 4, 2  # arguments of init_process_group
-_NEW_LIMIT_AT = 1  # of new_group
+_SIZE_AT, _RANK_AT, _INIT_TIMEOUT_AT = 3, 4, 2  # arguments of init_process_group
+_NEW_TIMEOUT_AT = 1  # of new_group
 
 
 class _Depth(threading.local):
@@ -35,39 +35,39 @@ class _Depth(threading.local):
 
 
 @dataclass(slots=True, eq=False)
-class Creation:
-    """Notes what makes groups, and who waits for a key.
+class GroupCreationRecorder:
+    """Records what makes groups, and waits for keys.
 
     Attributes:
-        recorder: What writes it down.
+        recorder: Writes the records.
         groups: The process groups.
-        details: What the reader is told.
-        flight: Is started with the first group.
+        details: Texts for the reader.
+        flight: Started with the first group.
     """
 
     recorder: Recorder
     groups: Groups
     details: Details
-    flight: Flight
+    flight: FlightRecorderThread
     _depth: _Depth = field(default_factory=_Depth)
     _waits: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
-    def watch(self, module: ModuleType) -> None:
+    def wrap(self, module: ModuleType) -> None:
         """Wrap the functions of `torch.distributed.distributed_c10d`, and its `Store`."""
-        _replace(module, "init_process_group", self._noted_init)
-        _replace(module, "_new_group_with_tag", self._noted_new_group)
-        _replace(module, "split_group", self._noted_split)
+        _replace(module, "init_process_group", self._wrap_init)
+        _replace(module, "_new_group_with_tag", self._wrap_new_group)
+        _replace(module, "split_group", self._wrap_split)
         methods = vars(module.Store)
         for name in _STORE_WAITS:
             if name in methods:
-                setattr(module.Store, name, self._noted_store_wait(methods[name], name))
+                setattr(module.Store, name, self._wrap_store_wait(methods[name], name))
 
-    def _noted_init(self, original: Function) -> Function:
+    def _wrap_init(self, original: Function) -> Function:
         def init_process_group(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's
             __tracebackhide__ = True
             begin = lambda: self._begin_init(args, kwargs)  # noqa: E731 - as the others have it
-            limit = _argument(args, kwargs, _INIT_LIMIT_AT, "timeout")
-            result = self._during(begin, original, args, kwargs, limit)
+            timeout = _argument(args, kwargs, _INIT_TIMEOUT_AT, "timeout")
+            result = self._during(begin, original, args, kwargs, timeout)
             with contextlib.suppress(Exception):
                 self.groups.register(self.groups.default)
                 self.flight.start()
@@ -76,29 +76,29 @@ class Creation:
         return init_process_group
 
     def _begin_init(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-        is_ours = True
+        is_of_world = True
         with contextlib.suppress(Exception):  # arguments that torch will refuse
             size = _declared(_argument(args, kwargs, _SIZE_AT, "world_size"), "WORLD_SIZE")
             rank = _declared(_argument(args, kwargs, _RANK_AT, "rank"), "RANK")
-            is_ours = size in (None, self.recorder.size) and rank in (None, self.recorder.rank)
-        return self._begin("init_process_group", CREATION_SCOPE if is_ours else None)
+            is_of_world = size in (None, self.recorder.size) and rank in (None, self.recorder.rank)
+        return self._begin("init_process_group", CREATION_SCOPE if is_of_world else None)
 
     def _begin(self, name: str, scope: str | None, detail: str = "") -> int:
-        """Note an operation of all ranks; without a scope, one of nobody knows whom."""
-        everybody = self.recorder.everybody
+        """Record an operation of all ranks; without a scope, a wait for nobody knows whom."""
+        all_ranks = self.recorder.all_ranks
         if scope is None:
             sequence = next(self._waits)
-            return self.recorder.begin(name, "wait", everybody, sequence=sequence, detail=detail)
-        return self.recorder.begin(name, "collective", everybody, scope=scope, detail=detail)
+            return self.recorder.begin(name, "wait", all_ranks, sequence=sequence, detail=detail)
+        return self.recorder.begin(name, "collective", all_ranks, scope=scope, detail=detail)
 
-    def _noted_new_group(self, original: Function) -> Function:
+    def _wrap_new_group(self, original: Function) -> Function:
         def _new_group_with_tag(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's
             __tracebackhide__ = True
-            ordinal, begin = None, _nothing
+            ordinal, begin = None, _begin_nothing
             with contextlib.suppress(Exception):
                 ordinal, begin = self._prepare_new_group(args, kwargs)
-            limit = _argument(args, kwargs, _NEW_LIMIT_AT, "timeout")
-            pg = self._during(begin, original, args, kwargs, limit)
+            timeout = _argument(args, kwargs, _NEW_TIMEOUT_AT, "timeout")
+            pg = self._during(begin, original, args, kwargs, timeout)
             with contextlib.suppress(Exception):  # no member
                 self.groups.register(pg, ordinal)
             return pg
@@ -109,30 +109,30 @@ class Creation:
     def _prepare_new_group(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[int | None, Callable[[], int]]:
-        """Return the new group's ordinal, and what notes that it is made."""
-        default = self.groups.of(self.groups.default)
+        """Return the new group's ordinal, and what records that it is being made."""
+        default = self.groups.get(self.groups.default)
         ranks = args[0] if args else kwargs.get("ranks")
         members = tuple(sorted(ranks)) if ranks is not None else tuple(sorted(default.members))
         detail = str(list(members))[:_MAX_KEYS]
         is_member = self.recorder.rank in members
-        # Everybody calls it, so that everybody counts alike; but only members wait for each other.
+        # Every rank calls it, so all count alike; but only members wait for each other.
         is_counted = is_member or not kwargs.get("use_local_synchronization")
-        ordinal = self.groups.count(members) if is_counted else None
-        if not is_member or not default.is_ours:
-            return ordinal, _nothing
+        ordinal = self.groups.next_ordinal(members) if is_counted else None
+        if not is_member or not default.is_of_world:
+            return ordinal, _begin_nothing
         return ordinal, lambda: self.recorder.begin(
             "new_group", "collective", members, scope="new_group", detail=detail
         )
 
     def _begin_in(self, pg: Any, name: str, detail: str) -> int:  # noqa: ANN401 - torch's
-        """Note the next collective of an existing group."""
-        self.recorder.announce(name, "collective")
+        """Record the next collective of an existing group."""
+        self.recorder.notify(name, "collective")
         with contextlib.suppress(Exception):  # torch will complain of the group
-            call, sequence = self.groups.of(pg).collective(name)
-            return self.recorder.note(call, next(sequence), self.details.text(detail))
+            call, sequence = self.groups.get(pg).collective(name)
+            return self.recorder.begin_call(call, next(sequence), self.details.text(detail))
         return NO_RECORD
 
-    def _noted_split(self, original: Function) -> Function:
+    def _wrap_split(self, original: Function) -> Function:
         def split_group(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's
             __tracebackhide__ = True
             parent = args[0] if args else kwargs.get("parent_pg")
@@ -145,8 +145,8 @@ class Creation:
 
         return split_group
 
-    def _noted_store_wait(self, original: Function, name: str) -> Function:
-        def noted(store: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's
+    def _wrap_store_wait(self, original: Function, name: str) -> Function:
+        def recorded(store: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's
             __tracebackhide__ = True
             if self._depth.count or _is_private(store):
                 return original(store, *args, **kwargs)
@@ -154,11 +154,11 @@ class Creation:
             with contextlib.suppress(Exception):  # arguments that torch will refuse
                 keys = _keys(args, kwargs)
             given = [each for each in (*args, *kwargs.values()) if isinstance(each, timedelta)]
-            limit = given[0] if given else getattr(store, "timeout", None)
+            timeout = given[0] if given else getattr(store, "timeout", None)
             begin = lambda: self._begin(f"store.{name}", None, keys)  # noqa: E731 - as the others
-            return self._during(begin, original, (store, *args), kwargs, limit)
+            return self._during(begin, original, (store, *args), kwargs, timeout)
 
-        return pose_as(original, noted, name)
+        return copy_identity(original, recorded, name)
 
     def _during(
         self,
@@ -166,26 +166,26 @@ class Creation:
         original: Function,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
-        limit: object = None,
+        timeout: object = None,
     ) -> Any:  # noqa: ANN401 - torch's
-        """Call `original` while an operation is noted, and note none of the store's within."""
+        """Call `original` within an operation; the store's operations inside are not recorded."""
         __tracebackhide__ = True
-        at = begin()
-        if isinstance(limit, timedelta):
-            self.recorder.page.set_timeout(at, limit.total_seconds())
+        record = begin()
+        if isinstance(timeout, timedelta):
+            self.recorder.page.set_timeout(record, timeout.total_seconds())
         self._depth.count += 1
         try:
             result = original(*args, **kwargs)
         except BaseException as error:
-            self.recorder.fail(at, error)
+            self.recorder.fail(record, error)
             raise
         finally:
             self._depth.count -= 1
-        self.recorder.end(at)
+        self.recorder.end(record)
         return result
 
 
-def _nothing() -> int:
+def _begin_nothing() -> int:
     return NO_RECORD
 
 
@@ -194,17 +194,17 @@ def _argument(args: Sequence[Any], kwargs: Mapping[str, Any], at: int, name: str
 
 
 def _declared(value: int | None, variable: str) -> int | None:
-    """Return what the caller or the environment says of torch's world, None if nothing."""
+    """Return a size or rank from the caller or the environment; None if neither gives it."""
     if value is not None and value >= 0:
         return value
-    said = os.environ.get(variable, "")
-    return int(said) if said.isdecimal() else None
+    text = os.environ.get(variable, "")
+    return int(text) if text.isdecimal() else None
 
 
 def _is_private(store: Any) -> bool:  # noqa: ANN401 - torch's
-    """Tell whether a store, below any prefixes, lies in this process: no other rank sets its keys.
+    """Whether a store, below any prefixes, lies in this process.
 
-    Nor would anybody else end a wait for it, which is a wait for another thread of this process.
+    No other rank sets its keys or ends a wait for one: that is a wait for another thread.
     """
     with contextlib.suppress(Exception):  # another version of torch
         store = getattr(store, "_underlying_non_prefix_store", store)
@@ -218,10 +218,10 @@ def _keys(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
 
 
 def _replace(module: ModuleType, name: str, wrap: Callable[[Function], Function]) -> None:
-    """Wrap a function of torch's, also for those who have imported it by name.
+    """Wrap a function of torch's, also where it has been imported by name.
 
-    torch's decorators keep the function that they decorate in a cell. What is put there is called
-    by whoever holds the decorated one, and that stays as it is.
+    torch's decorators keep the decorated function in a closure cell. Whoever imported the
+    decorated one by name calls through that cell, so the cell's content is replaced.
     """
     function = getattr(module, name, None)
     if function is None:

@@ -1,4 +1,4 @@
-"""Which ranks a process group of torch consists of, and what it is called on all of them."""
+"""Which ranks a process group of torch consists of, and what identifies it on all of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_multihost.slots import Call
 
 Function = Callable[..., Any]
 Prepared = tuple[Call, Iterator[int]]
-"""What notes an operation, and what tells its sequence."""
+"""What every record of an operation holds, and what yields the operation's sequence."""
 
 
 @dataclass(slots=True, eq=False)
@@ -25,11 +25,12 @@ class Group:
     """A process group.
 
     Attributes:
-        recorder: What prepares its calls.
-        members: In this world's numbers, by their number in the group.
+        recorder: Its page prepares the calls.
+        members: Ranks of this world, by their number in the group.
         ordinal: Which of the groups with these members.
-        is_ours: Whether its ranks are this world's. Where they are not - a test made a smaller
-            torch world of its own - nobody knows who they are, and an operation is a mere wait.
+        is_of_world: Whether torch's ranks are this world's. Where they are not - a test made a
+            smaller torch world of its own - nobody knows which ranks they are, and an operation is
+            recorded as a mere wait.
         pg: torch's object.
         collectives: Prepared, by name and root.
         transfers: Prepared, by name, peer and tag.
@@ -38,25 +39,29 @@ class Group:
     recorder: Recorder
     members: Ranks
     ordinal: int
-    is_ours: bool
+    is_of_world: bool
     pg: weakref.ref[Any]
     collectives: dict[tuple[str, int], Prepared] = field(default_factory=dict)
     transfers: dict[tuple[str, int, int], Prepared] = field(default_factory=dict)
 
     @property
     def key(self) -> GroupKey:
-        """What it is called on all ranks."""
+        """What identifies it on all ranks.
+
+        Never torch's `pg_id`, which counts the groups that one rank has made: two ranks that are
+        members of different groups give the same group different numbers.
+        """
         return tuple(sorted(self.members)), self.ordinal, ""
 
     def collective(self, name: str, root: int = -1) -> Prepared:
-        """Return what notes a collective; `root` is the root's number in the group."""
+        """Return the prepared collective; `root` is the root's number in the group."""
         found = self.collectives.get((name, root))
         if found is None:
             found = self._prepare(name, "collective", root=root)
         return self.collectives.setdefault((name, root), found)
 
     def transfer(self, name: str, peer: int, tag: int) -> Prepared:
-        """Return what notes a transfer; `peer` is the other's number in the group, or -1."""
+        """Return the prepared transfer; `peer` is the other's number in the group, or -1."""
         found = self.transfers.get((name, peer, tag))
         if found is None:
             found = self._prepare(name, "transfer", peer=peer)
@@ -66,13 +71,13 @@ class Group:
         self, name: str, kind: OperationKind, *, peer: int = -1, root: int = -1
     ) -> Prepared:
         page = self.recorder.page
-        if not self.is_ours:
-            everybody = page.group(self.recorder.everybody)
-            return page.call(name, "wait", everybody), itertools.count(1)
+        if not self.is_of_world:
+            all_ranks = page.group(self.recorder.all_ranks)
+            return page.call(name, "wait", all_ranks), itertools.count(1)
         peer, root = (each if each < 0 else self.members[each] for each in (peer, root))
         call = page.call(name, kind, page.group(*self.key), peer=peer, root=root)
-        counts_itself = kind == "collective"
-        return call, itertools.repeat(0) if counts_itself else itertools.count(1)
+        is_counted_by_page = kind == "collective"
+        return call, itertools.repeat(0) if is_counted_by_page else itertools.count(1)
 
 
 @dataclass(slots=True, eq=False)
@@ -80,38 +85,41 @@ class Groups:
     """The process groups of this rank.
 
     Attributes:
-        recorder: What prepares their calls.
+        recorder: Its page prepares the calls.
         module: `torch.distributed.distributed_c10d`.
+        known: The groups, by the address of torch's object; gone with it.
     """
 
     recorder: Recorder
     module: ModuleType
-    _known: dict[int, Group] = field(default_factory=dict)
+    known: dict[int, Group] = field(default_factory=dict)
     _ordinals: Counter[Ranks] = field(default_factory=Counter)
 
-    def of(self, pg: Any) -> Group:  # noqa: ANN401 - torch is not seen by the type checker
+    def get(self, pg: Any) -> Group:  # noqa: ANN401 - torch is not seen by the type checker
         """Return what is known of a process group."""
-        return self._known.get(id(pg)) or self.register(pg)
+        return self.known.get(id(pg)) or self.register(pg)
 
     def register(self, pg: Any, ordinal: int | None = None) -> Group:  # noqa: ANN401 - as above
-        """Get to know a process group; `ordinal` where it was counted before it was made."""
-        known = self._known.get(id(pg))
+        """Add a process group; `ordinal` where it was counted before it was made."""
+        known = self.known.get(id(pg))
         if known is not None:
             return known
-        places = self.module.get_process_group_ranks(pg)
-        members = tuple(places)
+        members = tuple(self.module.get_process_group_ranks(pg))
         if ordinal is None:
-            ordinal = self.count(members)
+            ordinal = self.next_ordinal(members)
         address = id(pg)
 
         def forget(_: object) -> None:
-            self._known.pop(address, None)
+            self.known.pop(address, None)
 
-        group = Group(self.recorder, members, ordinal, self.is_ours, weakref.ref(pg, forget))
-        return self._known.setdefault(address, group)
+        group = Group(self.recorder, members, ordinal, self.is_of_world, weakref.ref(pg, forget))
+        return self.known.setdefault(address, group)
 
-    def count(self, members: Sequence[int]) -> int:
-        """Count one more group with these members, and return which it is."""
+    def next_ordinal(self, members: Sequence[int]) -> int:
+        """Count one more group with these members, and return which it is.
+
+        All members make their groups in one order, so they count alike.
+        """
         key = tuple(sorted(members))
         ordinal = self._ordinals[key]
         self._ordinals[key] += 1
@@ -123,25 +131,26 @@ class Groups:
         return self.module._world.default_pg  # noqa: SLF001 - no public way
 
     @property
-    def is_ours(self) -> bool:
+    def is_of_world(self) -> bool:
         """Whether torch's ranks are this world's."""
         default = self.default
         if default is None:
             return True
-        places: tuple[int, int] = default.rank(), default.size()
-        return places == (self.recorder.rank, self.recorder.size)
+        rank_and_size: tuple[int, int] = default.rank(), default.size()
+        return rank_and_size == (self.recorder.rank, self.recorder.size)
 
     def by_name(self) -> dict[str, Group]:
         """Return all groups that exist, by the name that torch has for them."""
         names = self.module._world.pg_names  # noqa: SLF001 - no public way
-        return {str(name): self.of(pg) for pg, name in list(names.items())}
+        return {str(name): self.get(pg) for pg, name in list(names.items())}
 
 
-def pose_as(original: Function, wrapper: Function, name: str) -> Function:
-    """Make `wrapper` look like the bound method that it stands for.
+def copy_identity(original: Function, wrapper: Function, name: str) -> Function:
+    """Make `wrapper` look like the bound method that it replaces.
 
-    A Python subclass of a bound class is asked from C++ for its own method of that name. pybind11
-    then finds ours; that it was called from there it tells by the name of the calling code.
+    For a Python subclass of a bound class, pybind11 looks from C++ for a method that overrides the
+    C++ one, and finds the wrapper. It knows that the call came from an override, and must not go
+    to it again, by the name of the calling code.
     """
     wrapper.__code__ = wrapper.__code__.replace(co_name=name)
     update_wrapper(wrapper, original, assigned=("__doc__", "__name__", "__qualname__"), updated=())

@@ -1,4 +1,4 @@
-"""Note the collectives and transfers of torch's process groups."""
+"""Record the collectives and transfers of torch's process groups."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_multihost.rank.recorder.recorder import Recorder
-from pytest_multihost.rank.recorder.torch.groups import Function, Groups, pose_as
-from pytest_multihost.rank.recorder.torch.works import Works
+from pytest_multihost.rank.recorder.torch.groups import Function, Groups, copy_identity
+from pytest_multihost.rank.recorder.torch.works import OpenWorks
 from pytest_multihost.slots import NO_RECORD
 
-COLLECTIVES: Mapping[str, tuple[str, int]] = {
+COLLECTIVES: Mapping[str, tuple[str, int | None]] = {
     "allreduce": ("all_reduce", 0),
     "allreduce_coalesced": ("all_reduce_coalesced", 0),
     "broadcast": ("broadcast", 0),
@@ -34,10 +34,10 @@ COLLECTIVES: Mapping[str, tuple[str, int]] = {
     "alltoall": ("all_to_all", 1),
     "alltoall_base": ("all_to_all_single", 1),
     "all_to_all_single": ("all_to_all_single", 1),
-    "barrier": ("barrier", 0),
-    "monitored_barrier": ("monitored_barrier", 0),
+    "barrier": ("barrier", None),
+    "monitored_barrier": ("monitored_barrier", None),
 }
-"""Methods of `ProcessGroup`: what users call it, and which argument tells what is sent.
+"""Methods of `ProcessGroup`: what users call it, and which argument is sent.
 
 Not every version of torch has all of them.
 """
@@ -53,21 +53,18 @@ _NESTED = 2
 
 @dataclass(slots=True, eq=False)
 class Details:
-    """What the reader is told of the tensors of a call: ``f32[3]``, ``f32[3] +1``."""
+    """Texts for the reader about the tensors of a call: ``f32[3]``, ``f32[3] +1``."""
 
     recorder: Recorder
     _numbers: dict[object, int] = field(default_factory=dict)
 
     def of(self, sent: Any, prefix: str = "") -> int:  # noqa: ANN401 - torch's
         """Return the number of the text for a tensor, a list of tensors, or a list of lists."""
-        more = 0
-        for _ in range(_NESTED):  # one that holds itself has no end
-            if type(sent) is not list and type(sent) is not tuple:
-                break
+        more = depth = 0
+        while (type(sent) is list or type(sent) is tuple) and depth < _NESTED:
             if not sent:
                 return self.text(prefix)
-            more = len(sent) - 1
-            sent = sent[0]
+            more, sent, depth = len(sent) - 1, sent[0], depth + 1
         try:
             key = sent.dtype, sent.shape, more, prefix
         except AttributeError:  # no tensor
@@ -93,26 +90,29 @@ def _tensor_text(tensor: Any) -> str:  # noqa: ANN401 - torch's
 
 
 @dataclass(slots=True, eq=False)
-class Calls:
-    """Notes each call of `ProcessGroup`.
+class ProcessGroupRecorder:
+    """Records each call of `ProcessGroup`.
+
+    The wrappers run at every collective of a program, thousands of times a second, so they look up
+    little, and use `try` where `contextlib.suppress` would take half a microsecond.
 
     Attributes:
-        recorder: What writes them down.
+        recorder: Writes the records.
         groups: The process groups.
         works: What has been launched.
-        details: What the reader is told of tensors.
+        details: Texts about tensors.
     """
 
     recorder: Recorder
     groups: Groups
-    works: Works
+    works: OpenWorks
     details: Details = field(init=False)
 
     def __post_init__(self) -> None:
         self.details = Details(self.recorder)
 
-    def watch(self, process_group: type) -> None:
-        """Wrap what the bound class has."""
+    def wrap(self, process_group: type) -> None:
+        """Wrap the methods that the bound class has."""
         methods = vars(process_group)
         for method, (name, sent) in COLLECTIVES.items():
             if method in methods:
@@ -120,86 +120,93 @@ class Calls:
         for method in ("send", "recv", "recv_anysource"):
             setattr(process_group, method, self._transfer(methods[method], method))
         for method, wrap in (
-            ("_start_coalescing", self._batch_start),
-            ("_end_coalescing", self._batch_end),
+            ("_start_coalescing", self._start_coalescing),
+            ("_end_coalescing", self._end_coalescing),
         ):
             if method in methods:
                 setattr(process_group, method, wrap(methods[method]))
 
-    def _collective(self, original: Function, name: str, sent: int) -> Function:
-        recorder, hold, details = self.recorder, self.works.hold, self.details.of
-        known, root_at, of = self.groups._known, ROOTED.get(name), self.groups.of  # noqa: SLF001 - a call saved
-        on_begin, note, fail = recorder.on_begin, recorder.note, recorder.fail
+    def _collective(self, original: Function, name: str, sent: int | None) -> Function:
+        launched, detail_of = self.works.launched, self.details.of
+        known, get, root_at = self.groups.known, self.groups.get, ROOTED.get(name)
+        recorder = self.recorder
+        on_begin, begin_call, fail = recorder.on_begin, recorder.begin_call, recorder.fail
 
-        def noted(pg: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's
+        def recorded(pg: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's
             __tracebackhide__ = True
             try:
-                group = known.get(id(pg)) or of(pg)
+                group = known.get(id(pg)) or get(pg)
                 opts = args[-1] if args else kwargs.get("opts")
                 root = -1 if root_at is None else _root(root_at, args, kwargs)
                 found = group.collectives.get((name, root))
                 call, sequence = found or group.collective(name, root)
-                detail = details(args[sent]) if len(args) > sent else 0
+                detail = 0 if sent is None or len(args) <= sent else detail_of(args[sent])
             except Exception:  # noqa: BLE001 - an error in recording is no error of the test
                 return original(pg, *args, **kwargs)
             if on_begin:
-                recorder.announce(name, "collective")
+                recorder.notify(name, "collective")
             try:
-                at = note(call, next(sequence), detail)
+                record = begin_call(call, next(sequence), detail)
             except Exception:  # noqa: BLE001 - as above
-                at = NO_RECORD
+                record = NO_RECORD
             try:
                 work = original(pg, *args, **kwargs)
             except BaseException as error:
-                fail(at, error)
+                fail(record, error)
                 raise
-            try:  # noqa: SIM105 - suppress() takes half a microsecond
-                hold(work, at, group, opts)
+            try:  # noqa: SIM105 - see the class
+                launched(work, record, group, opts)
             except Exception:  # noqa: BLE001, S110 - as above
                 pass
             return work
 
-        return pose_as(original, noted, original.__name__)
+        return copy_identity(original, recorded, original.__name__)
 
     def _transfer(self, original: Function, method: str) -> Function:
-        recorder, works = self.recorder, self.works
-        name = method.removesuffix("_anysource")
+        launched, detail_of = self.works.launched, self.details.of
+        known, get, name = self.groups.known, self.groups.get, method.removesuffix("_anysource")
+        recorder = self.recorder
+        on_begin, begin_call, fail = recorder.on_begin, recorder.begin_call, recorder.fail
 
-        def noted(pg: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's
+        def recorded(pg: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's
             __tracebackhide__ = True
             try:
-                group = self.groups.of(pg)
+                group = known.get(id(pg)) or get(pg)
                 peer, tag = _peer_and_tag(method, args, kwargs)
-                call, sequence = group.transfer(name, peer, tag)
-                detail = self.details.of(args[0] if args else None, f"tag={tag}")
+                found = group.transfers.get((name, peer, tag))
+                call, sequence = found or group.transfer(name, peer, tag)
+                detail = detail_of(args[0] if args else None, f"tag={tag}")
             except Exception:  # noqa: BLE001 - an error in recording is no error of the test
                 return original(pg, *args, **kwargs)
-            recorder.announce(name, "transfer")
+            if on_begin:
+                recorder.notify(name, "transfer")
             try:
-                at = recorder.note(call, next(sequence), detail)
+                record = begin_call(call, next(sequence), detail)
             except Exception:  # noqa: BLE001 - as above
-                at = NO_RECORD
+                record = NO_RECORD
             try:
                 work = original(pg, *args, **kwargs)
             except BaseException as error:
-                recorder.fail(at, error)
+                fail(record, error)
                 raise
-            with contextlib.suppress(Exception):
-                works.hold(work, at, group, None)
+            try:  # noqa: SIM105 - see the class
+                launched(work, record, group, None)
+            except Exception:  # noqa: BLE001, S110 - as above
+                pass
             return work
 
-        return pose_as(original, noted, method)
+        return copy_identity(original, recorded, method)
 
-    def _batch_start(self, original: Function) -> Function:
-        def noted(pg: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's
+    def _start_coalescing(self, original: Function) -> Function:
+        def recorded(pg: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's
             result = original(pg, *args, **kwargs)
-            self.works.begin_batch()
+            self.works.begin_coalescing()
             return result
 
-        return pose_as(original, noted, "_start_coalescing")
+        return copy_identity(original, recorded, "_start_coalescing")
 
-    def _batch_end(self, original: Function) -> Function:
-        def noted(pg: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's
+    def _end_coalescing(self, original: Function) -> Function:
+        def recorded(pg: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's
             __tracebackhide__ = True
             try:
                 work = original(pg, *args, **kwargs)
@@ -209,11 +216,11 @@ class Calls:
             self._end_batch(work, pg)
             return work
 
-        return pose_as(original, noted, "_end_coalescing")
+        return copy_identity(original, recorded, "_end_coalescing")
 
     def _end_batch(self, work: Any, pg: Any, *, error: BaseException | None = None) -> None:  # noqa: ANN401 - torch's
         with contextlib.suppress(Exception):
-            self.works.end_batch(work, self.groups.of(pg), error=error)
+            self.works.end_coalescing(work, self.groups.get(pg), error=error)
 
 
 def _root(root_at: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
@@ -229,6 +236,8 @@ def _peer_and_tag(method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     """Return the other rank of a transfer, by its number in the group, and the tag."""
     if method == "recv_anysource":
         return -1, int(args[1])
+    if not kwargs:
+        return int(args[1]), int(args[2])
     names = ("dstRank" if method == "send" else "srcRank", "tag")
     values = [*args[1:3], *(kwargs[name] for name in names[max(0, len(args) - 1) :])]
     return int(values[0]), int(values[1])

@@ -10,201 +10,206 @@ from typing import Any
 
 from pytest_multihost.model.clock import now_ns
 from pytest_multihost.rank.recorder.recorder import Recorder
-from pytest_multihost.rank.recorder.torch.groups import Function, Group, pose_as
+from pytest_multihost.rank.recorder.torch.groups import Function, Group, copy_identity
 
-WAITS = ("wait", "synchronize")
+_WAITS = ("wait", "synchronize")
 
 
-class Thread(threading.local):
-    """The last synchronous call of this thread: its caller waits for it at once.
+@dataclass(slots=True, eq=False)
+class ThreadState:
+    """What one thread has just launched.
 
     Attributes:
-        work: The address of its work; 0: none.
-        at: Where it is noted.
-        coalesced: Where the calls of a coalesced batch are noted; None: there is no batch.
+        work: Address of the work of its last synchronous call, which its caller waits for at once;
+            0: none.
+        record: That call's record.
+        coalesced: Records of the calls of a coalesced batch; None: there is no batch.
     """
 
-    work = 0
-    at = 0
+    work: int = 0
+    record: int = 0
     coalesced: list[int] | None = None
 
 
-class Held(weakref.ref[Any]):
-    """An asynchronous operation, for as long as somebody holds its work.
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.state = ThreadState()
+
+
+class AsyncWork(weakref.ref[Any]):
+    """An asynchronous operation, for as long as anybody holds its work.
+
+    It inherits because a weak reference's callback gets the reference and nothing else.
 
     Attributes:
-        at: Where it is noted; several for a coalesced batch.
+        records: Its records; several for a coalesced batch.
         address: The address of its work.
-        group: Where it goes on.
+        group: Its group.
         launched_ns: When the call that launched it returned.
     """
 
-    __slots__ = ("address", "at", "group", "launched_ns")
-    at: tuple[int, ...]
+    __slots__ = ("address", "group", "launched_ns", "records")
+    records: tuple[int, ...]
     address: int
     group: Group | None
     launched_ns: int
 
 
 @dataclass(slots=True, eq=False)
-class Works:
+class OpenWorks:
     """What this rank has launched.
 
     Attributes:
-        recorder: What writes it down.
-        held: What nobody has waited for yet, by the address of its work.
-        thread: The calling thread, for each a state of its own.
+        recorder: Writes the records.
+        pending: What nobody has waited for yet, by the address of its work.
     """
 
     recorder: Recorder
-    held: dict[int, Held] = field(default_factory=dict)
-    thread: Thread = field(default_factory=Thread)
+    pending: dict[int, AsyncWork] = field(default_factory=dict)
+    _thread: _Thread = field(default_factory=_Thread)
     _is_completed: Function | None = None
 
-    def watch(self, work: type) -> None:
-        """Wrap the methods of `Work` by which somebody waits."""
+    def wrap(self, work: type) -> None:
+        """Wrap the methods of `Work` that wait."""
         self._is_completed = vars(work)["is_completed"]
-        for name in WAITS:
-            setattr(work, name, self._noted_wait(vars(work)[name], name))
-        completed = self._noted_completed(vars(work)["is_completed"])
+        for name in _WAITS:
+            setattr(work, name, self._wrap_wait(vars(work)[name], name))
+        completed = self._wrap_is_completed(vars(work)["is_completed"])
         work.is_completed = completed  # type: ignore[attr-defined] # a bound class
 
-    def hold(self, work: Any, at: int, group: Group, opts: object) -> None:  # noqa: ANN401 - torch's
-        """Note that the call noted at `at` has returned.
+    def launched(self, work: Any, record: int, group: Group, opts: object) -> None:  # noqa: ANN401 - torch's
+        """Record that a call has returned.
 
         Args:
             work: What it returned; None: it is done.
-            at: Where it is noted.
-            group: Where.
-            opts: Its options, if it had any: they tell whether its caller waits at once.
+            record: Its record.
+            group: Its group.
+            opts: Its options, if it had any: `asyncOp` is whether its caller does not wait at once.
         """
-        thread = self.thread
-        if thread.coalesced is not None:
-            self.recorder.page.leave(at)
-            thread.coalesced.append(at)
+        state = self._thread.state
+        if state.coalesced is not None:
+            self.recorder.page.leave(record)
+            state.coalesced.append(record)
         elif work is None:
-            self.recorder.end(at)
+            self.recorder.end(record)
         elif getattr(opts, "asyncOp", True):
-            if thread.work == id(work):  # one that is gone without having been waited for
-                thread.work = 0
-                self.recorder.end(thread.at)
-            self.recorder.page.leave(at)
-            self._hold(work, (at,), group)
+            if state.work == id(work):  # of a work that is gone without having been waited for
+                state.work = 0
+                self.recorder.end(state.record)
+            self.recorder.page.leave(record)
+            self._add(work, (record,), group)
         else:
-            if thread.work:
-                self.recorder.end(thread.at)
-            thread.work, thread.at = id(work), at
+            if state.work:
+                self.recorder.end(state.record)
+            state.work, state.record = id(work), record
 
-    def _hold(
-        self,
-        work: Any,  # noqa: ANN401 - torch's
-        at: tuple[int, ...],
-        group: Group | None,
-    ) -> None:
-        held = Held(work, self._drop)
-        held.at, held.group, held.launched_ns = at, group, now_ns()
-        held.address = id(work)
-        self.held[held.address] = held
+    def _add(self, work: Any, records: tuple[int, ...], group: Group | None) -> None:  # noqa: ANN401 - torch's
+        pending = AsyncWork(work, self._remove)
+        pending.records, pending.group, pending.launched_ns = records, group, now_ns()
+        pending.address = address = id(work)
+        self.pending[address] = pending
 
-    def _drop(self, held: Held) -> None:
+    def _remove(self, pending: AsyncWork) -> None:
         """End what nobody can wait for any more: its work is gone."""
-        if self.held.get(held.address) is held:
-            del self.held[held.address]
-        self._end(held.at)
+        if self.pending.get(pending.address) is pending:
+            del self.pending[pending.address]
+        self._end(pending.records)
 
-    def _end(self, places: tuple[int, ...]) -> None:
+    def _end(self, records: tuple[int, ...]) -> None:
         at_ns = now_ns()
-        for at in places:
-            self.recorder.page.end(at, at_ns)
+        for record in records:
+            self.recorder.page.end(record, at_ns)
 
-    def sweep(self) -> None:
-        """End what has completed without anybody's asking."""
+    def end_completed(self) -> None:
+        """End what has completed unnoticed."""
         completed = self._is_completed
-        for address, held in list(self.held.items()):
-            with contextlib.suppress(Exception):  # a broken work says so to who waits for it
-                work = held()
+        for address, pending in list(self.pending.items()):
+            with contextlib.suppress(Exception):  # a failed work raises in wait() again
+                work = pending()
                 if work is not None and completed is not None and completed(work):
-                    self.held.pop(address, None)
-                    self._end(held.at)
+                    self.pending.pop(address, None)
+                    self._end(pending.records)
 
     def _begin_wait(self, work: object) -> tuple[int, ...]:
-        """Note that this thread waits for `work`; return where it is noted, if it is."""
-        held = self.held.get(id(work))
-        if held is None:
+        """Record that this thread waits for `work`; return its records, if it has any."""
+        pending = self.pending.get(id(work))
+        if pending is None:
             return ()
-        for at in held.at:
-            self.recorder.wait(at)
-        return held.at
+        for record in pending.records:
+            self.recorder.wait(record)
+        return pending.records
 
-    def _end_wait(self, work: object, places: tuple[int, ...]) -> None:
-        self.held.pop(id(work), None)
-        self._end(places)
+    def _end_wait(self, work: object, records: tuple[int, ...]) -> None:
+        self.pending.pop(id(work), None)
+        self._end(records)
 
-    def _fail_wait(self, work: object, places: tuple[int, ...], error: BaseException) -> None:
+    def _fail_wait(self, work: object, records: tuple[int, ...], error: BaseException) -> None:
         with contextlib.suppress(Exception):
-            self.held.pop(id(work), None)
-            for at in places:
-                self.recorder.fail(at, error)
+            self.pending.pop(id(work), None)
+            for record in records:
+                self.recorder.fail(record, error)
 
-    def _noted_wait(self, original: Function, name: str) -> Function:
+    def _wrap_wait(self, original: Function, name: str) -> Function:
         begin, end, fail = self._begin_wait, self._end_wait, self._fail_wait
-        thread, recorder = self.thread, self.recorder
+        thread, end_record = self._thread, self.recorder.end
 
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's
             __tracebackhide__ = True
-            if thread.work == id(work):
-                thread.work, at = 0, thread.at
+            state = thread.state
+            if state.work == id(work):
+                state.work, record = 0, state.record
                 try:
                     result = original(work, *args, **kwargs)
                 except BaseException as error:
-                    fail(work, (at,), error)
+                    fail(work, (record,), error)
                     raise
-                recorder.end(at)
+                end_record(record)
                 return result
             try:
-                places = begin(work)
+                records = begin(work)
             except Exception:  # noqa: BLE001 - an error in recording is no error of the test
-                places = ()
-            if not places:
+                records = ()
+            if not records:
                 return original(work, *args, **kwargs)
             try:
                 result = original(work, *args, **kwargs)
             except BaseException as error:
-                fail(work, places, error)
+                fail(work, records, error)
                 raise
-            end(work, places)
+            end(work, records)
             return result
 
-        return pose_as(original, wait, name)
+        return copy_identity(original, wait, name)
 
-    def _noted_completed(self, original: Function) -> Function:
+    def _wrap_is_completed(self, original: Function) -> Function:
         def is_completed(work: Any) -> Any:  # noqa: ANN401 - torch's
             result = original(work)
-            held = None
+            pending = None
             with contextlib.suppress(Exception):  # an error in recording is no error of the test
-                held = self.held.get(id(work)) if result else None
-            if held is not None:
-                self._end_wait(work, held.at)
+                pending = self.pending.get(id(work)) if result else None
+            if pending is not None:
+                self._end_wait(work, pending.records)
             return result
 
-        return pose_as(original, is_completed, "is_completed")
+        return copy_identity(original, is_completed, "is_completed")
 
-    def begin_batch(self) -> None:
-        """Collect what is launched from now on in this thread: one work will stand for it all."""
-        self.thread.coalesced = []
+    def begin_coalescing(self) -> None:
+        """Collect what this thread launches from now on: one work will stand for all of it."""
+        self._thread.state.coalesced = []
 
-    def end_batch(
+    def end_coalescing(
         self,
         work: Any,  # noqa: ANN401 - torch's
         group: Group,
         *,
         error: BaseException | None = None,
     ) -> None:
-        """Note that the batch of this thread has been launched, or has failed to be."""
-        places, self.thread.coalesced = tuple(self.thread.coalesced or ()), None
+        """Record that the batch of this thread has been launched, or could not be."""
+        state = self._thread.state
+        records, state.coalesced = tuple(state.coalesced or ()), None
         if error is not None:
-            self._fail_wait(work, places, error)
+            self._fail_wait(work, records, error)
         elif work is None:
-            self._end(places)
-        elif places:
-            self._hold(work, places, group)
+            self._end(records)
+        elif records:
+            self._add(work, records, group)
