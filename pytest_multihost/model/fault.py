@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
+from pytest_multihost.model.json_values import Json, to_json
+
 PointKind = Literal[
     "start",  # before the first fixture of the test is set up
     "call",  # a call of a function of Python's
@@ -103,16 +105,11 @@ class Point:
             found.append(f"at.{self.point} needs {'a path' if self.point == 'io' else 'a name'}")
         return found
 
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON object that `from_json` turns back; defaults are left out."""
-        given = {"name": self.name, "nth": self.nth, "when": self.when}
+    def record(self) -> dict[str, Json]:
+        """Return it as verdict.json has it: what is not given is left out."""
+        given: dict[str, Json] = {"name": self.name, "nth": self.nth, "when": self.when}
         plain = {"name": "", "nth": 1, "when": "before"}
         return {"point": self.point} | {k: v for k, v in given.items() if v != plain[k]}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Point:
-        """Rebuild the value that `to_json` wrote."""
-        return cls(**data)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -161,28 +158,9 @@ class Fault:
             found.append(f"must_fire must be True or False, not {self.must_fire!r}")
         return found
 
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON object that `from_json` turns back into an equal value."""
-        ranks = self.ranks if isinstance(self.ranks, str) else list(self.ranks)
-        return {
-            "kind": self.kind,
-            "ranks": ranks,
-            "at": self.at.to_json(),
-            "params": dict(self.params),
-            "must_fire": self.must_fire,
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Fault:
-        """Rebuild the value that `to_json` wrote."""
-        ranks = data["ranks"]
-        return cls(
-            kind=data["kind"],
-            ranks=ranks if isinstance(ranks, str) else tuple(ranks),
-            at=Point.from_json(data["at"]),
-            params=dict(data["params"]),
-            must_fire=data["must_fire"],
-        )
+    def record(self) -> dict[str, Json]:
+        """Return it as verdict.json has it."""
+        return {**to_json(self), "at": self.at.record()}
 
 
 def resolve(faults: Sequence[Fault], *, size: int, seed: int) -> tuple[Fault, ...]:

@@ -23,7 +23,7 @@ Types that a field may have, and what they become:
 * `tuple` (of one type or of several), `frozenset`: an array; a set is sorted
 * `Mapping` with texts as keys: an object; with other keys: an array of pairs
 * unions of all these: the first that fits, in their order
-* `Json`, `JsonObject` and `object`: any JSON value, taken as it is
+* `Json`, `JsonObject`, `object` and `Any`: any JSON value, taken as it is
 
 Reading is strict about types and missing fields, and says where something is wrong. It does not
 mind a missing field that has a default, nor fields that it does not know: another version may have
@@ -68,6 +68,7 @@ _Write = Callable[[Any], object]
 _Read = Callable[[object], Any]
 
 _PLAIN = (type(None), bool, int, float, str)
+_OPAQUE = (object, Any)
 
 
 class JsonError(ValueError):
@@ -135,7 +136,7 @@ def _writer_of_class(cls: type) -> _Write:
 @cache
 def _writer(hint: object) -> _Write | None:
     origin, args = get_origin(hint), get_args(hint)
-    if hint in _PLAIN or hint is object or origin is Literal:
+    if hint in _PLAIN or hint in _OPAQUE or origin is Literal:
         return None
     if is_dataclass(hint):
         return _writer_of_class(typed("type", hint))
@@ -178,7 +179,7 @@ def _write_any(value: object) -> object:
 @cache
 def _reader(hint: object) -> _Read:
     origin, args = get_origin(hint), get_args(hint)
-    if hint is object:
+    if hint in _OPAQUE:
         return lambda value: value
     if hint in _PLAIN:
         return partial(_read_plain, typed("type", hint))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
 from pytest_multihost.model.stack import Frame
 
@@ -128,18 +128,6 @@ class Operation:
             return f"{words} (world group)" if names_world else words
         return f"{words} (group {','.join(map(str, self.group))})"
 
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON object that `from_json` turns back into an equal value."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Operation:
-        """Rebuild the value that `to_json` wrote, without what only another version knows of."""
-        frame = data["frame"]
-        changed = {"group": tuple(data["group"]), "frame": Frame(**frame) if frame else None}
-        known = {each.name for each in fields(cls)} & data.keys()
-        return cls(**{**{name: data[name] for name in known}, **changed})
-
 
 @dataclass(frozen=True, slots=True)
 class Operations:
@@ -155,21 +143,6 @@ class Operations:
     rank: int
     recent: tuple[Operation, ...] = ()
     entered: Mapping[GroupKey, int] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON object that `from_json` turns back into an equal value."""
-        entered = [[list(key[0]), key[1], key[2], last] for key, last in self.entered.items()]
-        recent = [each.to_json() for each in self.recent]
-        return {"rank": self.rank, "recent": recent, "entered": entered}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Operations:
-        """Rebuild the value that `to_json` wrote."""
-        entered = {
-            (tuple(group), ordinal, scope): last for group, ordinal, scope, last in data["entered"]
-        }
-        recent = tuple(Operation.from_json(each) for each in data["recent"])
-        return cls(data["rank"], recent, entered)
 
     @property
     def open(self) -> tuple[Operation, ...]:

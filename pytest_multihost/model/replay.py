@@ -6,12 +6,13 @@ import base64
 import binascii
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pytest_multihost.model.errors import SettingError
 from pytest_multihost.model.fault import Fault
+from pytest_multihost.model.json_values import Json, from_json
 from pytest_multihost.model.spec import WorldSpec
 
 VERSION = 1
@@ -90,12 +91,12 @@ def _opened(text: str) -> Mapping[str, Any]:
     )
 
 
-def _short(fault: Fault) -> list[Any]:
-    data = fault.to_json()
+def _short(fault: Fault) -> list[Json]:
+    data = fault.record()
     return [data["kind"], data["ranks"], data["at"], data["params"], int(fault.must_fire)]
 
 
-def _long(data: list[Any]) -> Fault:
+def _long(data: Sequence[Json]) -> Fault:
     names = ("kind", "ranks", "at", "params", "must_fire")
     fields = dict(zip(names, data, strict=True))
-    return Fault.from_json({**fields, "must_fire": bool(fields["must_fire"])})
+    return from_json(Fault, {**fields, "must_fire": bool(fields["must_fire"])})

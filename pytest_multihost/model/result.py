@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pytest_multihost.model.event import Event
+from pytest_multihost.model.json_values import from_json, to_json
 from pytest_multihost.model.operation import Operations
 from pytest_multihost.model.snapshot import WorldSnapshot
 from pytest_multihost.model.spec import WorldSpec
@@ -66,7 +67,7 @@ class WorldResult:
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object that `from_json` turns back, but for payloads of events."""
         return {
-            "spec": self.spec.to_json(),
+            "spec": to_json(self.spec),
             "launch": self.launch,
             "started_at": self.started_at,
             "started_s": self.started_s,
@@ -75,9 +76,9 @@ class WorldResult:
             "history": [[each.at_s, each.rank, each.kind, each.detail] for each in self.history],
             "ending": self.ending,
             "reason": self.reason,
-            "dumps": [asdict(each) for each in self.dumps],
-            "snapshots": [each.to_json() for each in self.snapshots],
-            "operations": [each.to_json() for each in self.operations],
+            "dumps": [to_json(each) for each in self.dumps],
+            "snapshots": [to_json(each) for each in self.snapshots],
+            "operations": [to_json(each) for each in self.operations],
             "progress_s": self.progress_s,
             "detected_s": self.detected_s,
             "leftovers": list(self.leftovers),
@@ -88,11 +89,11 @@ class WorldResult:
     def from_json(cls, data: Mapping[str, Any]) -> WorldResult:
         """Rebuild the value that `to_json` wrote."""
         rebuilt = {
-            "spec": WorldSpec.from_json(data["spec"]),
+            "spec": from_json(WorldSpec, data["spec"]),
             "history": tuple(Event(*each) for each in data["history"]),
-            "dumps": tuple(Dump.from_json(each) for each in data["dumps"]),
-            "snapshots": tuple(WorldSnapshot.from_json(each) for each in data["snapshots"]),
-            "operations": tuple(Operations.from_json(each) for each in data["operations"]),
+            "dumps": tuple(from_json(Dump, each) for each in data["dumps"]),
+            "snapshots": tuple(from_json(WorldSnapshot, each) for each in data["snapshots"]),
+            "operations": tuple(from_json(Operations, each) for each in data["operations"]),
             "leftovers": tuple(data["leftovers"]),
             "last_words": {int(rank): words for rank, words in data["last_words"].items()},
         }

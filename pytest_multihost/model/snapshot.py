@@ -5,9 +5,8 @@ A snapshot is taken from the slot pages and from /proc, without touching the ran
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from pytest_multihost.model.operation import GroupKey, Operation
 from pytest_multihost.model.stack import NativeThread
@@ -113,32 +112,3 @@ class WorldSnapshot:
     blockers: tuple[str, ...] = ()
     unobserved: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON object that `from_json` turns back into an equal value."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> WorldSnapshot:
-        """Rebuild the value that `to_json` wrote."""
-        ranks = tuple(_rank(each) for each in data["ranks"])
-        texts = {name: tuple(data.get(name, ())) for name in ("blockers", "unobserved", "notes")}
-        return cls(**{**data, "ranks": ranks, **texts})
-
-
-def _rank(data: Mapping[str, Any]) -> RankSnapshot:
-    entered = tuple(
-        ((tuple(group), ordinal, scope), last) for (group, ordinal, scope), last in data["entered"]
-    )
-    operations = tuple(Operation.from_json(each) for each in data["operations"])
-    native = tuple(
-        NativeThread(each["thread"], tuple(each["symbols"])) for each in data.get("native", ())
-    )
-    activity = Activity(**data["activity"]) if data["activity"] else None
-    changed = {
-        "entered": entered,
-        "operations": operations,
-        "native": native,
-        "activity": activity,
-    }
-    return RankSnapshot(**{**data, **changed, "lock_holders": tuple(data["lock_holders"])})

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.hosts import ONE, Host, all_hosts, host_of
-
-Json = dict[str, Any]
 
 Site = tuple[str, str, str, int]
 """A host's name, its address, the network interface with that address, and its number of ranks."""
@@ -58,17 +54,6 @@ class WorldSpec:
         if self.sites:
             return next(host for host in self.all_hosts if rank in host.ranks)
         return host_of(self.hosts, self.size, rank)
-
-    def to_json(self) -> Json:
-        """Return a JSON object that `from_json` turns back into an equal value."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> WorldSpec:
-        """Rebuild the value that `to_json` wrote."""
-        faults = tuple(Fault.from_json(each) for each in data.get("faults", ()))
-        sites = tuple(tuple(each) for each in data.get("sites", ()))
-        return cls(**{**data, "faults": faults, "sites": sites})
 
 
 def hosts_at(sites: tuple[Site, ...]) -> tuple[Host, ...]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +53,6 @@ class Dump:
     has_moved: bool = False
     tasks: tuple[str, ...] = ()
     is_deaf: bool = False
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Dump:
-        """Rebuild the value that `dataclasses.asdict` wrote."""
-        threads = tuple(
-            ThreadStack(**{**each, "frames": tuple(Frame(**frame) for frame in each["frames"])})
-            for each in data["threads"]
-        )
-        return cls(**{**data, "threads": threads, "tasks": tuple(data["tasks"])})
 
     @property
     def main(self) -> ThreadStack | None:

@@ -27,7 +27,7 @@ def come_late(spec: RankSpec, tell: Tell) -> None:
     """Come to the rendezvous as late as the world's faults want it; tell of what came before."""
     for index, fault in enumerate(spec.world.faults):
         if _is_before_the_test(fault) and spec.rank in fault.ranks:
-            at = fault.at.to_json()
+            at = fault.at.record()
             tell("fault", index=index, fault=fault.kind, at=at, phase="begun", **_detail(fault))
     if seconds := _start_skew_s(spec.world.faults, spec.rank):
         sleep(seconds)

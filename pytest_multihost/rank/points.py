@@ -149,7 +149,7 @@ class Points:
 
     def _tell_fault(self, binding: Binding, phase: str, detail: Mapping[str, Any]) -> None:
         fault = binding.fault
-        about = {"index": binding.index, "fault": fault.kind, "at": fault.at.to_json()}
+        about = {"index": binding.index, "fault": fault.kind, "at": fault.at.record()}
         self.tell("fault", **about, phase=phase, **detail)
 
     def heal(self) -> None:

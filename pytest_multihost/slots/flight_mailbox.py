@@ -11,11 +11,19 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_multihost.model.operation import GroupKey, Operation, Operations
+from pytest_multihost.model.json_values import JsonError, from_json, parse_json, to_json
+from pytest_multihost.model.operation import Operations
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What the flight recorder had, and when."""
+
+    at_s: float
+    operations: Operations
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +69,7 @@ class FlightMailbox:
             at_s: When the flight recorder was read, on the monotonic clock.
             operations: What it has.
         """
-        data = {
-            "at_s": at_s,
-            "recent": [each.to_json() for each in operations.recent],
-            "entered": list(operations.entered.items()),
-        }
+        data = to_json(_Answer(at_s, operations))
         draft = self.answer_file.with_suffix(".draft")
         draft.write_text(json.dumps(data), encoding="utf-8")
         draft.replace(self.answer_file)
@@ -82,16 +86,7 @@ class FlightMailbox:
             None without an answer; an answer may say that nothing is known.
         """
         try:
-            data = json.loads(self.answer_file.read_text(encoding="utf-8"))
-            if data["at_s"] < since_s:
-                return None
-            recent = tuple(Operation.from_json(each) for each in data["recent"])
-            entered = {_group_key(key): last for key, last in data["entered"]}
-            return Operations(self.rank, recent, entered)
-        except (OSError, ValueError, LookupError, TypeError):
+            answer = from_json(_Answer, parse_json(self.answer_file.read_bytes()))
+        except (OSError, JsonError):
             return None
-
-
-def _group_key(key: Sequence[object]) -> GroupKey:
-    ranks, ordinal, scope = key
-    return tuple(ranks), ordinal, scope  # type: ignore[arg-type, return-value] # from JSON
+        return answer.operations if answer.at_s >= since_s else None

@@ -8,15 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from pytest_multihost.model.json_values import from_json, to_json
 from pytest_multihost.model.process import NEVER, Descriptor, KernelSnapshot, Process, Thread
 from pytest_multihost.proof.prove import blockers
 from pytest_multihost.proof.snapshot import Snapshot
 from pytest_multihost.pytest_plugin.attach.collected_tests import first_difference
 from pytest_multihost.pytest_plugin.attach.merge_snapshots import (
     RemoteSnapshot,
-    from_json,
     merge_snapshots,
-    to_json,
 )
 from pytest_multihost.slots import SlotPage, read_slots, shift_times
 
@@ -59,7 +58,7 @@ def test_a_look_travels() -> None:
     """Unchanged, with its times that never come."""
     process = waiting(3, connection("a:1", "b:2"), holders=(7,), code=("libc.so",), child=-1)
     found = look(replace(process, unread=("signals",), timers=None))
-    assert from_json(json.loads(json.dumps(to_json(found)))) == found
+    assert from_json(KernelSnapshot, json.loads(json.dumps(to_json(found)))) == found
 
 
 def test_processes_of_two_machines_with_one_number_are_told_apart() -> None:

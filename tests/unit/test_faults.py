@@ -14,6 +14,7 @@ from pytest_multihost.launch.server.pause_schedule import PauseSchedule
 from pytest_multihost.model.errors import SettingError
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.fault import Fault, resolve
+from pytest_multihost.model.json_values import from_json, to_json
 from pytest_multihost.model.replay import read_token, token
 from pytest_multihost.nemesis.interpose import matcher
 from pytest_multihost.nemesis.interpose.call_targets import load_target, target_problem
@@ -52,7 +53,7 @@ def test_a_fault_can_be_pasted_back_and_survives_json(fault: Fault) -> None:
     """Its repr makes an equal one, on the command line too."""
     assert eval(repr(fault), {"faults": faults, "at": at}) == fault  # noqa: S307 - our own text
     assert parse_fault(repr(fault)) == fault
-    assert Fault.from_json(json.loads(json.dumps(fault.to_json()))) == fault
+    assert from_json(Fault, json.loads(json.dumps(to_json(fault)))) == fault
     assert problems(fault) == []
 
 

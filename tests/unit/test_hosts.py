@@ -18,6 +18,7 @@ from pytest_multihost.model.hosts import (
     host_of,
     parse_hosts,
 )
+from pytest_multihost.model.json_values import from_json, to_json
 from pytest_multihost.model.spec import RankSpec, WorldSpec
 from pytest_multihost.rank.environment import rank_variables
 from pytest_multihost.testing import make_spec
@@ -26,7 +27,7 @@ from pytest_multihost.watch.kernel.sockets import Inet
 
 def world(size: int, hosts: str) -> WorldSpec:
     """Return the spec of a world with hosts."""
-    return WorldSpec.from_json({**make_spec(size).to_json(), "hosts": hosts})
+    return from_json(WorldSpec, {**to_json(make_spec(size)), "hosts": hosts})
 
 
 def variables(size: int, hosts: str, rank: int) -> Mapping[str, str]:
@@ -116,8 +117,8 @@ def test_on_one_host_nothing_is_said_of_hosts() -> None:
 
 def test_a_world_that_was_written_before_there_were_hosts_had_one() -> None:
     """Artifacts of earlier versions can be explained."""
-    data = {key: value for key, value in make_spec(2).to_json().items() if key != "hosts"}
-    assert WorldSpec.from_json(data).host_of(1).name == "localhost"
+    data = {key: value for key, value in to_json(make_spec(2)).items() if key != "hosts"}
+    assert from_json(WorldSpec, data).host_of(1).name == "localhost"
 
 
 # Why there are none

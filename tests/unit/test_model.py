@@ -8,6 +8,7 @@ import pytest
 
 from pytest_multihost.model.errors import MultihostError
 from pytest_multihost.model.event import Event
+from pytest_multihost.model.json_values import from_json, to_json
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import Dump, Frame, ThreadStack
@@ -115,7 +116,7 @@ def test_a_verdict_has_the_fields_of_the_contract() -> None:
 def test_a_spec_survives_the_way_to_the_server() -> None:
     """The server forks what the controller has decided."""
     spec = make_spec(3, timeout_s=1.5)
-    assert WorldSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
+    assert from_json(WorldSpec, json.loads(json.dumps(to_json(spec)))) == spec
 
 
 def test_an_event_is_written_with_the_time_since_the_start() -> None:
@@ -148,6 +149,6 @@ def test_the_main_thread_is_the_last_of_a_dump() -> None:
 def test_an_operation_that_another_version_told_of_is_read() -> None:
     """It may lack what is new, and have what is old: its world can still be explained."""
     told = Operation(name="send", kind="transfer", group=(0, 1), sequence=1, since_s=2.0, peer=1)
-    data = told.to_json()
+    data = to_json(told)
     del data["limit_s"]
-    assert Operation.from_json({**data, "has_limit": True}) == told
+    assert from_json(Operation, {**data, "has_limit": True}) == told

@@ -20,6 +20,7 @@ from pytest_multihost.launch.interface import fault_index, fault_token
 from pytest_multihost.launch.netns.relay import MAX_QUEUE_S, Line
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.fault import Fault
+from pytest_multihost.model.json_values import from_json, to_json
 from pytest_multihost.model.network import (
     Disturbance,
     Shape,
@@ -68,7 +69,7 @@ def test_a_fault_of_the_network_can_be_pasted_back_and_survives_json(fault: Faul
     """Its repr makes an equal one, on the command line too."""
     assert eval(repr(fault), {"faults": faults, "at": at}) == fault  # noqa: S307 - our own text
     assert parse_fault(repr(fault)) == fault
-    assert Fault.from_json(json.loads(json.dumps(fault.to_json()))) == fault
+    assert from_json(Fault, json.loads(json.dumps(to_json(fault)))) == fault
     assert fault_problems([fault], size=4, kinds=KINDS) == []
 
 

@@ -18,6 +18,7 @@ from pytest_multihost.launch.server.world import ServerWorld
 from pytest_multihost.launch.wire.framing import Frame
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.event import Event
+from pytest_multihost.model.json_values import to_json
 from pytest_multihost.model.spec import Site, WorldSpec
 
 _END_S = 15.0
@@ -104,7 +105,7 @@ class AttachLauncher:
         peers = {process: self.peers[process] for process in shares}
         whose = {rank: process for process, ranks in shares.items() for rank in ranks}
         world = AttachedWorld(mine, peers, whose, directory, scratch)
-        order = {"kind": "start", "spec": spec.to_json(), "ports": mine.forked.header["ports"]}
+        order = {"kind": "start", "spec": to_json(spec), "ports": mine.forked.header["ports"]}
         places = {"directory": str(directory), "scratch": str(scratch)}
         try:
             asked = {

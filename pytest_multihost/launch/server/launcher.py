@@ -12,6 +12,7 @@ from pytest_multihost.launch.interface import MAX_DESCRIPTORS, Packet, Share
 from pytest_multihost.launch.server.connection import ServerConnection
 from pytest_multihost.launch.server.world import ServerWorld
 from pytest_multihost.model.errors import LaunchError
+from pytest_multihost.model.json_values import to_json
 from pytest_multihost.model.spec import WorldSpec
 
 
@@ -114,7 +115,7 @@ def _request_fork(
     descriptors = [stream.fileno() for stream in streams]
     header: dict[str, Any] = {
         "kind": "fork",
-        "spec": spec.to_json(),
+        "spec": to_json(spec),
         "directory": str(directory),
         "scratch": str(scratch),
     }

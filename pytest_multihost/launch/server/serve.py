@@ -46,6 +46,7 @@ from pytest_multihost.launch.server.reaper import (
 )
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.hosts import DOCKER, NETNS, all_hosts, kind_of
+from pytest_multihost.model.json_values import from_json
 from pytest_multihost.model.spec import RankSpec, WorldSpec
 
 KILL_S = 5.0
@@ -159,7 +160,7 @@ def _answer(server: _Server, packet: Packet) -> None:
 
 def _fork(server: _Server, packet: Packet) -> None:
     """Fork the ranks of a world; on failure leave none of them."""
-    spec = WorldSpec.from_json(packet.header["spec"])
+    spec = from_json(WorldSpec, packet.header["spec"])
     ranks = packet.header.get("ranks") or range(spec.size)
     streams = _receive_streams(server, packet, len(ranks))
     try:

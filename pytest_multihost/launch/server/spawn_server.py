@@ -7,7 +7,6 @@ costs seconds per test instead of milliseconds.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 from collections.abc import Mapping
@@ -24,7 +23,8 @@ from pytest_multihost.launch.server.start_server import (
 )
 from pytest_multihost.launch.wire.framing import Channel
 from pytest_multihost.model.fault import hash_seed_of
-from pytest_multihost.model.spec import RankSpec, WorldSpec
+from pytest_multihost.model.json_values import from_json, to_json
+from pytest_multihost.model.spec import RankSpec
 
 CODE = "from pytest_multihost.launch.server.spawn_server import main; main()"
 
@@ -41,13 +41,11 @@ def exec_rank(spec: RankSpec, channel: Channel, *, code: str, order: Mapping[str
     seed = hash_seed_of(spec.world.faults, spec.rank, spec.world.seed)
     own = {} if seed is None else {"PYTHONHASHSEED": str(seed)}
     channel.stream.set_inheritable(True)
-    errand = {**order, "spec": dataclasses.asdict(spec), "channel": channel.stream.fileno()}
+    errand = {**order, "spec": to_json(spec), "channel": channel.stream.fileno()}
     environment = {**os.environ, **own, ORDER: str(write_job_spec(errand))}
     os.execve(sys.executable, [sys.executable, "-c", code], environment)
 
 
 def spec_of(order: Mapping[str, Any]) -> RankSpec:
     """Return the place in the world that an order carries."""
-    data = order["spec"]
-    world = WorldSpec.from_json(data["world"])
-    return RankSpec(**{**data, "world": world, "ports": tuple(data["ports"])})
+    return from_json(RankSpec, order["spec"])

@@ -36,6 +36,7 @@ from pytest_multihost.launch.interface import Share
 from pytest_multihost.launch.server.world import ServerWorld
 from pytest_multihost.launch.wire.framing import Frame
 from pytest_multihost.model.errors import LaunchError, MultihostError
+from pytest_multihost.model.json_values import from_json
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.pytest_plugin.attach.collected_tests import listed
 from pytest_multihost.pytest_plugin.attach.local_share import Answer, Shared
@@ -276,7 +277,7 @@ class _Agent:
         return {"dump": share.dump, "see": share.see, "end": self._end}[kind](header)
 
     def _start(self, header: Mapping[str, Any]) -> dict[str, Any]:
-        spec = WorldSpec.from_json(header["spec"])
+        spec = from_json(WorldSpec, header["spec"])
         part = Share(ranks=tuple(header["ranks"]), ports=tuple(header["ports"]))
         try:
             directory, scratch, own = self._places(header)

@@ -12,8 +12,8 @@ from pytest_multihost.launch.attach.file_transfer import pack
 from pytest_multihost.launch.interface import DumpKind, Ending
 from pytest_multihost.launch.server.world import ServerWorld
 from pytest_multihost.model.event import Event
+from pytest_multihost.model.json_values import to_json
 from pytest_multihost.nemesis.cleanup import heal_files, unreported_faults
-from pytest_multihost.pytest_plugin.attach.merge_snapshots import to_json
 from pytest_multihost.pytest_plugin.watchdog_setup import harness_on
 from pytest_multihost.slots import slots_path
 from pytest_multihost.watch.kernel.proc import ProcReader

@@ -8,11 +8,10 @@ to a rank if that rank's machine shows the other end.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
-from pytest_multihost.model.process import Descriptor, KernelSnapshot, Process, Thread
+from pytest_multihost.model.process import Descriptor, KernelSnapshot, Process
 
 _FOREIGN = 1 << 32
 """Added once for each other machine to its process ids; Linux gives none that are larger."""
@@ -39,37 +38,6 @@ class RemoteSnapshot:
     offset_s: float = 0.0
     slack_s: float = 0.0
     machine: str = ""
-
-
-def to_json(look: KernelSnapshot) -> dict[str, Any]:
-    """Return a JSON object that `from_json` turns back into an equal value."""
-    return asdict(look)
-
-
-def from_json(data: Mapping[str, Any]) -> KernelSnapshot:
-    """Rebuild the value that `to_json` wrote."""
-    return KernelSnapshot(
-        at_s=data["at_s"],
-        processes=tuple(_process(each) for each in data["processes"]),
-        is_deep=data["is_deep"],
-    )
-
-
-def _process(data: Mapping[str, Any]) -> Process:
-    return Process(
-        **{
-            **data,
-            "threads": tuple(Thread(**_tuples(each)) for each in data["threads"]),
-            "descriptors": {
-                int(fd): Descriptor(**_tuples(each)) for fd, each in data["descriptors"].items()
-            },
-            "unread": tuple(data["unread"]),
-        }
-    )
-
-
-def _tuples(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: tuple(each) if isinstance(each, list) else each for key, each in data.items()}
 
 
 def merge_snapshots(

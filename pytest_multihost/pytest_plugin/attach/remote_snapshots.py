@@ -14,11 +14,11 @@ from pytest_multihost.launch.attach.file_transfer import unpack
 from pytest_multihost.launch.attach.stream import Peer, kernel_identity
 from pytest_multihost.launch.attach.world import AttachedWorld
 from pytest_multihost.launch.wire.framing import Frame
+from pytest_multihost.model.json_values import from_json
 from pytest_multihost.model.process import KernelSnapshot
 from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.pytest_plugin.attach.merge_snapshots import (
     RemoteSnapshot,
-    from_json,
     merge_snapshots,
 )
 from pytest_multihost.slots import shift_times
@@ -95,7 +95,7 @@ class RemoteObserver:
         for number, (peer, request) in enumerate(asked.items(), 1):
             answer = peer.answer(request, within_s=_SEE_S)
             self._copy_pages(peer, answer)
-            look = from_json(answer.header["look"])
+            look = from_json(KernelSnapshot, answer.header["look"])
             machine = peer.about["kernel"][0]
             found.append(RemoteSnapshot(number, look, peer.offset_s, peer.uncertainty_s, machine))
         return found

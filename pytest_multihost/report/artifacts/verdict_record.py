@@ -80,7 +80,7 @@ def _fault_records(result: WorldResult) -> tuple[dict[str, Any], ...]:
             for rank, times in firings(result, index).items()
         }
         note = fault_note(result.history, index)
-        records.append({**fault.to_json(), "fired": fired, **({"note": note} if note else {})})
+        records.append({**fault.record(), "fired": fired, **({"note": note} if note else {})})
     return tuple(records)
 
 
