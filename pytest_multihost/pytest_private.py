@@ -9,6 +9,7 @@ it. A new release of pytest can break this module and no other, except
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,6 +21,7 @@ from _pytest._code.code import (
     ReprTracebackNative,
     TerminalRepr,
 )
+from _pytest._io import TerminalWriter
 from _pytest.runner import runtestprotocol
 from _pytest.skipping import Xfail, xfailed_key
 
@@ -30,15 +32,20 @@ __all__ = [
     "ColouredRepr",
     "ExceptionRepr",
     "TerminalRepr",
+    "TerminalWriter",
     "base_temp",
     "describe_subtest",
     "fixture_definitions",
     "is_doctest",
+    "is_terminal",
     "make_longrepr",
     "redirect_terminal",
     "rename_subtest",
     "runtestprotocol",
     "set_base_temp",
+    "terminal_writer",
+    "uncaptured",
+    "write_uncounted",
     "xfail_in_force",
 ]
 
@@ -57,6 +64,31 @@ def _temp_path_factory(config: pytest.Config) -> pytest.TempPathFactory:
     # Public only as a fixture, and we need it where no fixture can be requested.
     factory: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]
     return factory
+
+
+def terminal_writer(config: pytest.Config) -> TerminalWriter | None:
+    """Return what pytest writes to the terminal with, or None: xdist's workers have none."""
+    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+    writer: TerminalWriter | None = reporter._tw if reporter is not None else None
+    return writer
+
+
+def is_terminal(writer: TerminalWriter) -> bool:
+    """Return whether a writer's output is a terminal."""
+    is_a_tty: Callable[[], bool] | None = getattr(writer._file, "isatty", None)
+    return is_a_tty is not None and is_a_tty()
+
+
+def write_uncounted(writer: TerminalWriter, text: str) -> None:
+    """Write `text` without the writer's count of columns taking notice of it."""
+    writer._file.write(text)
+    writer._file.flush()
+
+
+def uncaptured(config: pytest.Config) -> AbstractContextManager[None]:
+    """Suspend pytest's capture of what tests write."""
+    capture: Any = config.pluginmanager.get_plugin("capturemanager")
+    return capture.global_and_fixture_disabled() if capture else nullcontext()
 
 
 def redirect_terminal(config: pytest.Config, file: IO[str]) -> None:

@@ -38,7 +38,7 @@ from pytest_multihost.pytest_plugin.marks import (
 )
 from pytest_multihost.pytest_plugin.name_conflict import check_package
 from pytest_multihost.pytest_plugin.options import add_options, read_settings
-from pytest_multihost.pytest_plugin.results.tally import TALLY, Tally, require_worlds, summarize
+from pytest_multihost.pytest_plugin.tally import TALLY, Tally, require_worlds, summarize
 
 if TYPE_CHECKING:
     from pytest_multihost.backends import Backend
@@ -127,9 +127,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     tally = session.config.stash[TALLY]
     require_worlds(tally, session)
     if tally.ran:
-        from pytest_multihost.pytest_plugin.results.pages import report_on_run
+        from pytest_multihost.pytest_plugin.results import write_run_page
 
-        report_on_run(session.config, tally)
+        write_run_page(session.config, tally)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -137,9 +137,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     tally = terminalreporter.config.stash[TALLY]
     summarize(terminalreporter, tally)
     if os.environ.get("GITHUB_ACTIONS") == "true":
-        from pytest_multihost.pytest_plugin.results.github_actions import tell_workflow
+        from pytest_multihost.pytest_plugin.results import annotate_workflow
 
-        tell_workflow(terminalreporter, tally)
+        annotate_workflow(terminalreporter, tally)
 
 
 # Runs with pytest-xdist, in its controller.

@@ -15,17 +15,11 @@ from typing import Any
 import pytest
 
 from pytest_multihost.pytest_plugin.launching.server_process import FUNCTION, ORIGINAL
-from pytest_multihost.pytest_plugin.results.report import (
-    add_output,
-    add_properties,
-    longrepr,
-    pass_on_subtests,
-    pass_on_warnings,
-)
-from pytest_multihost.pytest_plugin.run import RUN, Attempted
+from pytest_multihost.pytest_plugin.results import CompletedAttempt, add_results, longrepr
+from pytest_multihost.pytest_plugin.run import RUN
 from pytest_multihost.pytest_private import TerminalRepr
 
-ATTEMPTED = pytest.StashKey[Attempted]()
+ATTEMPT = pytest.StashKey[CompletedAttempt]()
 
 
 class WorldFailedError(bdb.BdbQuit):
@@ -43,27 +37,24 @@ class MultihostItem(pytest.Item):
         """Forget the last attempt; fixtures are set up in the ranks."""
         self._report_sections.clear()
         self.user_properties.clear()
-        if ATTEMPTED in self.stash:
-            del self.stash[ATTEMPTED]
+        if ATTEMPT in self.stash:
+            del self.stash[ATTEMPT]
 
     def runtest(self) -> None:
         """Run the test as a world."""
         self.config.stash[RUN].check_machine(self)
-        attempted = self.config.stash[RUN].attempt(self)
-        self.stash[ATTEMPTED] = attempted
-        add_output(self, attempted)
-        add_properties(self, attempted)
-        pass_on_warnings(self.config, attempted)
-        pass_on_subtests(self, attempted)
-        finding = attempted.finding
+        attempt = self.config.stash[RUN].attempt(self)
+        self.stash[ATTEMPT] = attempt
+        add_results(self, attempt)
+        finding = attempt.finding
         if finding.status not in ("passed", "xpassed") and finding.when != "teardown":
             raise WorldFailedError(finding.reason)
 
     def teardown(self) -> None:
         """Report what only the teardown in the ranks got wrong, where pytest expects it."""
-        attempted = self.stash.get(ATTEMPTED, None)
-        if attempted is not None and attempted.finding.when == "teardown":
-            raise WorldFailedError(attempted.finding.reason)
+        attempt = self.stash.get(ATTEMPT, None)
+        if attempt is not None and attempt.finding.when == "teardown":
+            raise WorldFailedError(attempt.finding.reason)
 
     def repr_failure(
         self,
@@ -73,7 +64,7 @@ class MultihostItem(pytest.Item):
     ) -> str | TerminalRepr:
         """Show what the ranks saw instead of our own exception."""
         if isinstance(excinfo.value, WorldFailedError):
-            return longrepr(self, self.stash[ATTEMPTED])
+            return longrepr(self, self.stash[ATTEMPT])
         return super().repr_failure(excinfo, *args, **kwargs)
 
     def iter_markers(self, name: str | None = None) -> Iterator[pytest.Mark]:
@@ -122,24 +113,24 @@ def finish_report(
     Runs after every other plugin's makereport: what skipping, xfail and error mean for a world was
     decided in the ranks.
     """
-    attempted = item.stash.get(ATTEMPTED, None)
-    if attempted is None or call.when == "setup":
+    attempt = item.stash.get(ATTEMPT, None)
+    if attempt is None or call.when == "setup":
         return
-    finding = attempted.finding
+    finding = attempt.finding
     if finding.outcome == "hung":
         report.is_multihost_hang = True  # type: ignore[attr-defined] # for the letter, over xdist too
     if call.when == "call" and finding.when != "teardown":
-        _apply_status(item, report, attempted)
+        _apply_status(item, report, attempt)
     if finding.status == "error" and finding.when == "setup" and call.when == "call":
         report.when = "setup"
     if call.when == "teardown" and finding.when == "teardown":
-        report.longrepr = longrepr(item, attempted)  # pytest asks an item only for its call's
+        report.longrepr = longrepr(item, attempt)  # pytest asks an item only for its call's
     if call.when == "teardown":  # a thousand histories are a lot of memory
-        del item.stash[ATTEMPTED]
+        del item.stash[ATTEMPT]
 
 
-def _apply_status(item: pytest.Item, report: pytest.TestReport, attempted: Attempted) -> None:
-    finding = attempted.finding
+def _apply_status(item: pytest.Item, report: pytest.TestReport, attempt: CompletedAttempt) -> None:
+    finding = attempt.finding
     if finding.status in ("failed", "error"):
         report.outcome = "failed"
     elif finding.status == "skipped":
@@ -148,13 +139,13 @@ def _apply_status(item: pytest.Item, report: pytest.TestReport, attempted: Attem
         report.longrepr = (path, (line or 0) + 1, f"Skipped: {finding.reason}")
     elif finding.status in ("xfailed", "xpassed"):
         report.outcome = "skipped" if finding.status == "xfailed" else "passed"
-        report.wasxfail = _xfail_reason(attempted)
+        report.wasxfail = _xfail_reason(attempt)
     else:
         report.outcome = "passed"
 
 
-def _xfail_reason(attempted: Attempted) -> str:
-    for each in attempted.finding.ranks:
+def _xfail_reason(attempt: CompletedAttempt) -> str:
+    for each in attempt.finding.ranks:
         for event in each.facts.reports:
             if event.detail["wasxfail"] is not None:
                 return str(event.detail["wasxfail"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import linecache
-import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -19,14 +18,12 @@ from pytest_multihost.engine import Surroundings, run_world
 from pytest_multihost.launch.docker.launcher import ContainerLauncher
 from pytest_multihost.launch.fallback import FallbackLauncher
 from pytest_multihost.launch.throttle import permit_count, places
-from pytest_multihost.model.diagnosis import Diagnosis
 from pytest_multihost.model.errors import SettingError
 from pytest_multihost.model.fault import Fault
-from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.user_code import SourceContext
 from pytest_multihost.nemesis.cleanup import clean_up_faults
-from pytest_multihost.outcome import Finding, Symptoms
+from pytest_multihost.outcome import Symptoms
 from pytest_multihost.outcome.faults import require_fired
 from pytest_multihost.pytest_plugin.attach.state import launcher_of, others_of, ranks_here, sites_of
 from pytest_multihost.pytest_plugin.expect import Expectation, apply, expectation
@@ -38,10 +35,14 @@ from pytest_multihost.pytest_plugin.launching.requirements import Need, launch_p
 from pytest_multihost.pytest_plugin.launching.server_process import offered_backends, plain_nodeid
 from pytest_multihost.pytest_plugin.marks import read_markers, world_axes
 from pytest_multihost.pytest_plugin.options import Settings
-from pytest_multihost.pytest_plugin.results.live import LiveLine, LiveOutput, write_through
-from pytest_multihost.pytest_plugin.results.pages import report_on
-from pytest_multihost.pytest_plugin.results.tally import Tally
-from pytest_multihost.pytest_plugin.scratch import environment, make_scratch, tidy
+from pytest_multihost.pytest_plugin.results import (
+    CompletedAttempt,
+    live_display,
+    write_artifacts,
+    write_through,
+)
+from pytest_multihost.pytest_plugin.scratch import make_scratch, tidy
+from pytest_multihost.pytest_plugin.tally import Tally
 from pytest_multihost.pytest_plugin.watchdog_setup import (
     Watched,
     dump_healed,
@@ -49,19 +50,10 @@ from pytest_multihost.pytest_plugin.watchdog_setup import (
     warn_of,
     watch_on,
 )
-from pytest_multihost.report.artifacts import (
-    Attempt,
-    RunFolder,
-    build_verdict,
-    new_run_id,
-    open_run,
-    write_attempt,
-    write_facts,
-)
+from pytest_multihost.report.artifacts import RunFolder, new_run_id, open_run
 from pytest_multihost.report.text.page import tree_lines
 from pytest_multihost.report.text.points import points_lines
 from pytest_multihost.watch.clock import MonotonicClock
-from pytest_multihost.watch.watchdog import Watchdog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,16 +77,6 @@ class Plan:
     def symptoms(self) -> Symptoms:
         """How failures look that follow from another rank's."""
         return Symptoms(self.backend.symptoms, self.backend.fatal_symptoms)
-
-
-@dataclass(frozen=True, slots=True)
-class Attempted:
-    """One attempt of one item: what was observed, what was found, where it is written."""
-
-    result: WorldResult
-    finding: Finding
-    diagnosis: Diagnosis | None
-    directory: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +188,7 @@ class Run:
             end = pytest.fail if self.tally.settings.is_gpu_required else pytest.skip
             end(reason)
 
-    def attempt(self, item: pytest.Item) -> Attempted:
+    def attempt(self, item: pytest.Item) -> CompletedAttempt:
         """Run one item as a world and write down what happened.
 
         Raises:
@@ -225,7 +207,8 @@ class Run:
         directory = self._make_directory(spec, scratch)
         self.tally.ran += 1
         watchdog = watch_on(spec, self.tally.settings, directory, scratch, others_of(self.config))
-        with self._places(spec.size), self._live(directory, spec.size, watchdog) as live:
+        live = live_display(self.config, directory, spec.size, watchdog.blocking_ranks)
+        with self._places(spec.size), live:
             surroundings = Surroundings(
                 launcher=Watched(launcher_of(self.config, self._ladder(plan)), watchdog),
                 dumper=partial(dump_healed, scratch),
@@ -234,7 +217,7 @@ class Run:
                 scratch=scratch,
                 primary_leaves_last=plan.backend.primary_leaves_last,
                 on_tick=live.show,
-                tick_s=0.1 if isinstance(live, LiveOutput) else 1.0,
+                tick_s=live.tick_s,
                 watch=watchdog,
                 on_hang=partial(keep_alive, self.config) if self._keeps() else None,
             )
@@ -248,14 +231,18 @@ class Run:
         finding = require_fired(finding, result)
         if spec.tells_points:
             self.tally.points += points_lines(result)
-        self._write(plan, result, finding, diagnosis, directory)
+        completed = CompletedAttempt(result, finding, diagnosis, directory, context)
+        is_expected = None if plan.expected is None else finding.status == "passed"
+        self.tally.unwritten += write_artifacts(
+            completed, self._get_opened().folder, plan.symptoms, is_expected=is_expected
+        )
         if finding.status == "passed":
             tidy(scratch, self.config)
         if result.ending == "interrupted":
             lines = ["", "where the ranks were:", *tree_lines(result, context), ""]
             write_through(self.config, "\n".join(lines))
             raise KeyboardInterrupt
-        return Attempted(result, finding, diagnosis, directory)
+        return completed
 
     def _make_directory(self, spec: WorldSpec, scratch: Path) -> Path:
         """Make the attempt's folder, in the scratch directory where the artifacts' disk is full."""
@@ -264,12 +251,6 @@ class Run:
         except OSError as error:
             self.tally.unwritten.append(f"{spec.nodeid}: {error}")
             return scratch
-
-    def _live(self, directory: Path, size: int, watchdog: Watchdog) -> LiveLine | LiveOutput:
-        """With -s, what ranks print is shown as it comes; else a line on terminals."""
-        if self.config.getoption("capture", None) != "no":
-            return LiveLine(self.config, watchdog.blocking_ranks)
-        return LiveOutput(directory, size, partial(write_through, self.config))
 
     def _keeps(self) -> bool:
         """Whether ranks that hang stay alive; in a worker of xdist nobody could press Ctrl-C."""
@@ -281,38 +262,6 @@ class Run:
             return nullcontext()
         folder = self._get_opened().folder.path / "places"
         return places(folder, size, count=permit_count())
-
-    def _write(
-        self,
-        plan: Plan,
-        result: WorldResult,
-        finding: Finding,
-        diagnosis: Diagnosis | None,
-        directory: Path,
-    ) -> None:
-        folder = self._get_opened().folder
-        where = Attempt(
-            run_id=folder.run_id,
-            directory=directory.name,
-            worker=os.environ.get("PYTEST_XDIST_WORKER"),
-            environment=environment(),
-        )
-        record = build_verdict(result, finding, diagnosis, where)
-        data = record.to_json()
-        if plan.expected is not None:
-            data["expected"] = finding.status == "passed"
-        context = SourceContext(str(self.config.rootpath), source_line)
-        try:
-            if finding.outcome not in ("passed", "skipped"):
-                write_facts(directory, result, plan.symptoms, where, root=context.root)
-            write_attempt(directory, data, result.history, origin_s=result.started_s)
-            folder.append_verdict(data)
-            told = report_on(
-                result, finding, diagnosis, verdict=record, context=context, directory=directory
-            )
-            self.tally.unwritten += told
-        except OSError as error:  # reports need no artifacts
-            self.tally.unwritten.append(f"{result.spec.nodeid}: {error}")
 
 
 MAX_NODEID = 30_000

@@ -22,8 +22,8 @@ from pytest_multihost.nemesis.cleanup import heal_files
 from pytest_multihost.outcome import RankFacts
 from pytest_multihost.pytest_plugin.attach.remote_snapshots import watch_remote_ranks
 from pytest_multihost.pytest_plugin.options import Settings
-from pytest_multihost.pytest_plugin.results.live import write_through
-from pytest_multihost.pytest_plugin.results.tally import PytestMultihostWarning
+from pytest_multihost.pytest_plugin.results import write_through
+from pytest_multihost.pytest_plugin.tally import PytestMultihostWarning
 from pytest_multihost.watch.kernel.descriptors import HarnessProcesses
 from pytest_multihost.watch.probes.dump import dump_stacks
 from pytest_multihost.watch.watchdog import Watchdog

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from pytest_multihost.pytest_plugin.item import convert, finish_report
-from pytest_multihost.pytest_plugin.results.tally import TALLY
 from pytest_multihost.pytest_plugin.run import DEADLINE, RUN, Run
+from pytest_multihost.pytest_plugin.tally import TALLY
 
 PLATFORM = sys.platform
 

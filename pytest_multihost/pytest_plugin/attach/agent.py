@@ -43,8 +43,8 @@ from pytest_multihost.pytest_plugin.attach.local_share import Answer, Shared
 from pytest_multihost.pytest_plugin.attach.state import ATTACHED, Attached
 from pytest_multihost.pytest_plugin.launching.launcher_factory import Launching
 from pytest_multihost.pytest_plugin.launching.requirements import Need, need_of
-from pytest_multihost.pytest_plugin.results.tally import TALLY
 from pytest_multihost.pytest_plugin.run import Plan, Run
+from pytest_multihost.pytest_plugin.tally import TALLY
 from pytest_multihost.pytest_private import base_temp, redirect_terminal
 
 _FAREWELL_S = 10.0

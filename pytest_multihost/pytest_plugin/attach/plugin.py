@@ -30,8 +30,8 @@ from pytest_multihost.pytest_plugin.attach.collected_tests import first_differen
 from pytest_multihost.pytest_plugin.attach.options import ATTACHED_PLUGIN
 from pytest_multihost.pytest_plugin.attach.state import ATTACHED, Attached
 from pytest_multihost.pytest_plugin.fixtures import requests_object_store
-from pytest_multihost.pytest_plugin.results.tally import TALLY
 from pytest_multihost.pytest_plugin.run import Run
+from pytest_multihost.pytest_plugin.tally import TALLY
 from pytest_multihost.pytest_private import base_temp
 
 _QUIET: Mapping[str, Any] = {

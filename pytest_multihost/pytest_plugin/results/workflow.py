@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.pytest_plugin.results.tally import Tally
+from pytest_multihost.pytest_plugin.tally import Tally
 from pytest_multihost.report import Checkout, append_summary, error_commands
 
 
-def tell_workflow(reporter: pytest.TerminalReporter, tally: Tally) -> None:
+def annotate_workflow(reporter: pytest.TerminalReporter, tally: Tally) -> None:
     """Write errors at the culprits' lines, and add the verdicts to the summary of the step.
 
     Only whoever reports: workers of pytest-xdist have written their verdicts for it.

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import ClassVar, Self
 
 import pytest
 
 from pytest_multihost.blame import BlockingRanks
 from pytest_multihost.outcome import RankFacts
+from pytest_multihost.pytest_private import (
+    TerminalWriter,
+    is_terminal,
+    terminal_writer,
+    uncaptured,
+    write_uncounted,
+)
 from pytest_multihost.report.text.progress import (
     INTERVAL_S,
     blocking_text,
@@ -22,6 +29,9 @@ from pytest_multihost.report.text.progress import (
     progress_text,
 )
 from pytest_multihost.watch.probes.pyspy import PySpySampler
+
+FindBlockingRanks = Callable[[Sequence[RankFacts]], BlockingRanks | None]
+"""Returns the ranks that the others wait for, if they wait for any."""
 
 
 @dataclass(slots=True)
@@ -34,10 +44,12 @@ class LiveLine:
     Attributes:
         config: The run's.
         blocking_ranks: Returns for whom the others wait.
+        tick_s: How often it is to be updated.
     """
 
     config: pytest.Config
-    blocking_ranks: Callable[[Sequence[RankFacts]], BlockingRanks | None]
+    blocking_ranks: FindBlockingRanks
+    tick_s: ClassVar[float] = 1.0
     _shown_s: float = 0.0
     _sampler: PySpySampler = field(default_factory=PySpySampler)
     _since: tuple[tuple[int, ...], float] = ((), 0.0)
@@ -55,7 +67,7 @@ class LiveLine:
         """Take the line away."""
         self._sampler.close()
         if self._shown_s and (writer := self._terminal()) is not None:
-            self._write(writer, erase())
+            self._overwrite(writer, erase())
 
     def show(self, seconds: float, facts: Sequence[RankFacts]) -> None:
         """Show where the ranks are after `seconds`."""
@@ -65,7 +77,7 @@ class LiveLine:
         writer = self._terminal()
         if writer is not None:
             width = writer.fullwidth - writer.width_of_current_line
-            self._write(writer, overlay(self._text(seconds, facts), width))
+            self._overwrite(writer, overlay(self._text(seconds, facts), width))
 
     def _text(self, seconds: float, facts: Sequence[RankFacts]) -> str:
         blocking = self.blocking_ranks(facts)
@@ -76,17 +88,12 @@ class LiveLine:
         where = self._sampler.user_frame(blocking.pid) if blocking.pid is not None else None
         return blocking_text(seconds, blocking, for_s=seconds - self._since[1], where=where)
 
-    def _write(self, writer: Any, text: str) -> None:  # noqa: ANN401 - private to pytest
-        """Write to the terminal itself.
+    def _overwrite(self, writer: TerminalWriter, text: str) -> None:
+        # Past the capture, which holds the writer's descriptor while a test runs.
+        with uncaptured(self.config):
+            write_uncounted(writer, text)
 
-        Past the terminal writer, whose count of columns must not see our text; and past the
-        capture, which holds the writer's descriptor while a test runs.
-        """
-        with _uncaptured(self.config):
-            writer._file.write(text)  # noqa: SLF001 - no public way
-            writer._file.flush()  # noqa: SLF001 - as above
-
-    def _terminal(self) -> Any:  # noqa: ANN401 - private to pytest
+    def _terminal(self) -> TerminalWriter | None:
         """Return what pytest writes to a terminal with, or None where the output is none.
 
         A CI log may pretend to be one; there each update would be a line.
@@ -94,29 +101,17 @@ class LiveLine:
         writer = terminal_writer(self.config)
         if writer is None or os.environ.get("CI") or self.config.get_verbosity() < 0:
             return None
-        with _uncaptured(self.config):
-            file = writer._file  # noqa: SLF001 - no public way
-            return writer if getattr(file, "isatty", lambda: False)() else None
-
-
-def terminal_writer(config: pytest.Config) -> Any:  # noqa: ANN401 - private to pytest
-    """Return what pytest writes to the terminal with, or None: xdist's workers have none."""
-    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
-    return reporter._tw if reporter is not None else None  # noqa: SLF001 - no public way
+        with uncaptured(self.config):
+            return writer if is_terminal(writer) else None
 
 
 def write_through(config: pytest.Config, text: str) -> None:
     """Write `text` to where pytest writes, also while it captures what tests write."""
     writer = terminal_writer(config)
     if writer is not None:
-        with _uncaptured(config):
+        with uncaptured(config):
             writer.write(text)
             writer.flush()
-
-
-def _uncaptured(config: pytest.Config) -> AbstractContextManager[None]:
-    capture: Any = config.pluginmanager.get_plugin("capturemanager")
-    return capture.global_and_fixture_disabled() if capture else nullcontext()
 
 
 @dataclass(slots=True)
@@ -129,11 +124,13 @@ class LiveOutput:
         directory: Where the ranks' logs are.
         size: Number of ranks.
         write: Takes the text.
+        tick_s: How often it is to be updated.
     """
 
     directory: Path
     size: int
     write: Callable[[str], object]
+    tick_s: ClassVar[float] = 0.1
     _read: dict[int, int] = field(default_factory=dict)
 
     def __enter__(self) -> Self:
@@ -168,3 +165,19 @@ class LiveOutput:
                 return file.read()
         except OSError:  # not there yet
             return b""
+
+
+def live_display(
+    config: pytest.Config, directory: Path, size: int, blocking_ranks: FindBlockingRanks
+) -> LiveLine | LiveOutput:
+    """Return what shows a running world: a line on a terminal, or with -s the ranks' output.
+
+    Args:
+        config: The run's.
+        directory: Where the ranks' logs are.
+        size: Number of ranks.
+        blocking_ranks: Returns for whom the others wait.
+    """
+    if config.getoption("capture", None) != "no":
+        return LiveLine(config, blocking_ranks)
+    return LiveOutput(directory, size, partial(write_through, config))

@@ -13,11 +13,8 @@ import pytest
 
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.rank_set import rank_set
-from pytest_multihost.model.user_code import SourceContext
 from pytest_multihost.outcome import RankFinding
-from pytest_multihost.pytest_plugin.results.live import terminal_writer
-from pytest_multihost.pytest_plugin.results.pages import named_files
-from pytest_multihost.pytest_plugin.run import Attempted, source_line
+from pytest_multihost.pytest_plugin.results.artifacts import CompletedAttempt
 from pytest_multihost.pytest_private import (
     ColouredRepr,
     ExceptionRepr,
@@ -25,6 +22,7 @@ from pytest_multihost.pytest_private import (
     describe_subtest,
     make_longrepr,
     rename_subtest,
+    terminal_writer,
 )
 from pytest_multihost.report.text.failure import WIDTH, sections
 from pytest_multihost.report.text.paint import painted
@@ -44,23 +42,19 @@ _COLLATERAL = _Room(head=1_000, tail=2_000)
 """A runtime that lost its peers prints pages, and none of them tells why."""
 
 
-def longrepr(item: pytest.Item, attempted: Attempted) -> TerminalRepr | str:
+def longrepr(item: pytest.Item, attempt: CompletedAttempt) -> TerminalRepr | str:
     """Return what pytest shows for a world that did not pass.
 
     The headline rank's own representation with pytest's colours, its message saying which rank,
     and below it what happened to the others.
     """
-    finding, root = attempted.finding, item.config.rootpath
-    shown = _headline(item, attempted)
-    files = attempted.directory
-    where = str(files.relative_to(root) if files.is_relative_to(root) else files)
-    context = SourceContext(str(root), source_line)
+    shown = _headline(item, attempt)
     for part in sections(
-        attempted.result,
-        finding,
-        attempted.diagnosis,
-        context=context,
-        files=named_files(where, files),
+        attempt.result,
+        attempt.finding,
+        attempt.diagnosis,
+        context=attempt.context,
+        files=attempt.files,
         width=_width(item.config),
     ):
         shown.addsection(part.title, part.text, "-")
@@ -74,8 +68,8 @@ def _width(config: pytest.Config) -> int:
     return WIDTH if writer is None else min(WIDTH, max(_LEAST_WIDTH, writer.fullwidth))
 
 
-def _headline(item: pytest.Item, attempted: Attempted) -> ExceptionRepr:
-    finding = attempted.finding
+def _headline(item: pytest.Item, attempt: CompletedAttempt) -> ExceptionRepr:
+    finding = attempt.finding
     message = finding.reason
     if finding.outcome == "crashed":
         message = f"CRASHED  {message}"
@@ -96,14 +90,22 @@ def _deserialized(config: pytest.Config, data: Mapping[str, Any]) -> Any:  # noq
     return config.hook.pytest_report_from_serializable(config=config, data=dict(data))
 
 
-def add_output(item: pytest.Item, attempted: Attempted) -> None:
+def add_results(item: pytest.Item, attempt: CompletedAttempt) -> None:
+    """Add to an item's report, and to pytest's, everything that the ranks told."""
+    _add_output(item, attempt)
+    _add_properties(item, attempt)
+    _pass_on_warnings(item.config, attempt)
+    _pass_on_subtests(item, attempt)
+
+
+def _add_output(item: pytest.Item, attempt: CompletedAttempt) -> None:
     """Add what the ranks printed and logged to the report; equal output once.
 
     With -s it has been shown already, as in ordinary pytest.
     """
     if item.config.getoption("capture", None) == "no":
         return
-    for section in _output(attempted):
+    for section in _output(attempt):
         item.add_report_section(section.when, section.title, section.text)
 
 
@@ -114,12 +116,12 @@ class _Output:
     text: str
 
 
-def _output(attempted: Attempted) -> Iterator[_Output]:
+def _output(attempt: CompletedAttempt) -> Iterator[_Output]:
     texts: dict[tuple[str, str, str], list[int]] = {}
-    for finding in attempted.finding.ranks:
+    for finding in attempt.finding.ranks:
         rank = finding.facts.rank
         room = _COLLATERAL if finding.outcome == "collateral" else _FULL
-        log = _log_text(attempted.directory / f"rank-{rank}.log", room)
+        log = _log_text(attempt.directory / f"rank-{rank}.log", room)
         if log:
             texts.setdefault(("call", "output", log), []).append(rank)
         for when, text in _log_records(finding):
@@ -154,16 +156,16 @@ def _log_text(path: Path, room: _Room) -> str:
     return left_out.join(part.decode("utf-8", "backslashreplace") for part in (head, tail))
 
 
-def add_properties(item: pytest.Item, attempted: Attempted) -> None:
+def _add_properties(item: pytest.Item, attempt: CompletedAttempt) -> None:
     """Merge what ranks recorded: equal values once, others with their ranks behind the name."""
     found: dict[tuple[str, str], tuple[Any, list[int]]] = {}
-    for finding in attempted.finding.ranks:
+    for finding in attempt.finding.ranks:
         for name, value in _properties(finding):
             found.setdefault((name, repr(value)), (value, []))[1].append(finding.facts.rank)
-    size = attempted.result.spec.size
-    if attempted.diagnosis is not None:
-        item.user_properties.append(("multihost_kind", attempted.diagnosis.kind))
-        culprits = ",".join(map(str, attempted.diagnosis.culprits))
+    size = attempt.result.spec.size
+    if attempt.diagnosis is not None:
+        item.user_properties.append(("multihost_kind", attempt.diagnosis.kind))
+        culprits = ",".join(map(str, attempt.diagnosis.culprits))
         item.user_properties.append(("multihost_culprits", culprits))
     for (name, _), (value, ranks) in found.items():
         suffix = "" if len(set(ranks)) == size else f"[{rank_set(ranks)}]"
@@ -178,10 +180,10 @@ def _properties(finding: RankFinding) -> list[tuple[str, Any]]:
     return [(name, value) for name, value in last.get("user_properties", ())]
 
 
-def pass_on_warnings(config: pytest.Config, attempted: Attempted) -> None:
+def _pass_on_warnings(config: pytest.Config, attempt: CompletedAttempt) -> None:
     """Let pytest's summary have the warnings that ranks recorded; equal ones once."""
     seen = set()
-    for event in _events(attempted, "warning"):
+    for event in _events(attempt, "warning"):
         data = event.detail["warning"]
         key = tuple(sorted(data.items()))
         if key not in seen:
@@ -207,18 +209,18 @@ def _warning(data: Mapping[str, Any]) -> warnings.WarningMessage:
     )
 
 
-def pass_on_subtests(item: pytest.Item, attempted: Attempted) -> None:
+def _pass_on_subtests(item: pytest.Item, attempt: CompletedAttempt) -> None:
     """Report the user's subtests, one for all ranks with the same description and outcome."""
     folded: dict[tuple[str, str], tuple[Any, list[int]]] = {}
-    for event in _events(attempted, "subtest"):
+    for event in _events(attempt, "subtest"):
         report = _deserialized(item.config, event.detail["report"])
         key = (describe_subtest(report), report.outcome)
         folded.setdefault(key, (report, []))[1].append(event.rank)
     for report, ranks in folded.values():
-        if len(set(ranks)) < attempted.result.spec.size:
+        if len(set(ranks)) < attempt.result.spec.size:
             rename_subtest(report, f"[{rank_set(ranks)}]")
         item.ihook.pytest_runtest_logreport(report=report)
 
 
-def _events(attempted: Attempted, kind: str) -> Iterator[Event]:
-    return (event for event in attempted.result.history if event.kind == kind)
+def _events(attempt: CompletedAttempt, kind: str) -> Iterator[Event]:
+    return (event for event in attempt.result.history if event.kind == kind)

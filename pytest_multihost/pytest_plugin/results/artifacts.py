@@ -1,0 +1,108 @@
+"""Write an attempt's artifacts; what goes wrong is noted, and never fails the test."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from pytest_multihost.model.diagnosis import Diagnosis
+from pytest_multihost.model.result import WorldResult
+from pytest_multihost.model.user_code import SourceContext
+from pytest_multihost.outcome import Finding, Symptoms
+from pytest_multihost.pytest_plugin.scratch import environment
+from pytest_multihost.pytest_plugin.tally import Tally
+from pytest_multihost.report import write_trace
+from pytest_multihost.report.artifacts import (
+    Attempt,
+    RunFolder,
+    build_verdict,
+    write_attempt,
+    write_facts,
+)
+from pytest_multihost.report.html import PAGE_NAME, PageModel, write_index, write_page
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedAttempt:
+    """One attempt of one item, when its world is over.
+
+    Attributes:
+        result: What was observed.
+        finding: What was found.
+        diagnosis: Why it hung or broke, where that is known.
+        directory: Where its artifacts are.
+        context: Root directory and source lines.
+    """
+
+    result: WorldResult
+    finding: Finding
+    diagnosis: Diagnosis | None
+    directory: Path
+    context: SourceContext
+
+    @property
+    def files(self) -> str:
+        """What the page in the terminal says of the folder: the page for a browser, if any."""
+        root, directory = Path(self.context.root), self.directory
+        where = directory.relative_to(root) if directory.is_relative_to(root) else directory
+        return str(where / PAGE_NAME if (directory / PAGE_NAME).is_file() else where)
+
+
+def write_artifacts(
+    attempt: CompletedAttempt, folder: RunFolder, symptoms: Symptoms, *, is_expected: bool | None
+) -> list[str]:
+    """Write everything that is known of an attempt; return what could not be written, and why.
+
+    Args:
+        attempt: What is known.
+        folder: The run's folder.
+        symptoms: How failures look that follow from another rank's.
+        is_expected: Whether it came out as `multihost_expect` says; None without one.
+    """
+    result, finding, diagnosis = attempt.result, attempt.finding, attempt.diagnosis
+    directory, context = attempt.directory, attempt.context
+    about = Attempt(
+        run_id=folder.run_id,
+        directory=directory.name,
+        worker=os.environ.get("PYTEST_XDIST_WORKER"),
+        environment=environment(),
+    )
+    verdict = replace(build_verdict(result, finding, diagnosis, about), expected=is_expected)
+    went_well = finding.outcome in ("passed", "skipped")
+    try:
+        if not went_well:
+            write_facts(directory, result, symptoms, about, root=context.root)
+        write_attempt(directory, verdict.to_json(), result.history, origin_s=result.started_s)
+        folder.append_verdict(verdict.to_json())
+    except OSError as error:
+        return [f"{result.spec.nodeid}: {error}"]
+    if went_well:
+        return []
+    page = PageModel(
+        result=result, finding=finding, diagnosis=diagnosis, verdict=verdict, context=context
+    )
+    problems = [
+        *_tried("trace.json", lambda: write_trace(directory, result, diagnosis, root=context.root)),
+        *_tried(PAGE_NAME, lambda: write_page(directory, page)),  # last: it lists the others
+    ]
+    return [f"{result.spec.nodeid}: {problem}" for problem in problems]
+
+
+def write_run_page(config: pytest.Config, tally: Tally) -> None:
+    """Write the page of a run with worlds, where this process is the one that ends it."""
+    if not tally.ran or tally.run_id is None or hasattr(config, "workerinput"):
+        return
+    run = tally.settings.artifacts / tally.run_id
+    tally.unwritten += _tried(f"{PAGE_NAME} of the run", lambda: write_index(run))
+
+
+def _tried(name: str, write: Callable[[], object]) -> Iterator[str]:
+    """Write something, and yield what went wrong with that, if anything did."""
+    try:
+        write()
+    except Exception as error:  # noqa: BLE001 - what cannot be written must not hide the verdict
+        yield f"{name}: {type(error).__name__}: {error}"
