@@ -16,13 +16,13 @@ from pathlib import Path
 from pytest_multihost.launch.interface import send_packet
 from pytest_multihost.launch.netns import namespaces as kernel
 from pytest_multihost.launch.netns.files import enter_own_files
-from pytest_multihost.launch.netns.rtnetlink import ETHERNET, LOOPBACK, Links
+from pytest_multihost.launch.netns.links import ETHERNET, LOOPBACK, Links
+from pytest_multihost.launch.netns.netlink import open_sock_diag
 from pytest_multihost.model.hosts import BRIDGE_ADDRESS, NETWORK, Host
 
 BRIDGE = "lan"
 """Name of the bridge; `br` would be a word of the language of ip(8)."""
 
-_SOCK_DIAG = 4
 _PORTS = 2
 _MAKE = "make a network namespace"
 
@@ -109,24 +109,23 @@ def _space() -> _Space:
     """Move into a new network namespace and return it."""
     with _step(_MAKE):
         kernel.unshare(kernel.NEW_NETWORK)
-        kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
-        table = socket.socket(socket.AF_NETLINK, kind, _SOCK_DIAG)
-        return _Space(os.open("/proc/self/ns/net", os.O_RDONLY), Links(), table)
+        return _Space(os.open("/proc/self/ns/net", os.O_RDONLY), Links(), open_sock_diag())
 
 
 def _connect(bridge: _Space, spaces: Sequence[_Space], hosts: Sequence[Host]) -> None:
     """Plug all hosts into the bridge, and switch everything on."""
     bridge.links.add_bridge(BRIDGE, ETHERNET)
-    bridge.links.keep_quiet(ETHERNET)
+    bridge.links.disable_ipv6(ETHERNET)
     bridge.links.add_address(ETHERNET, BRIDGE_ADDRESS, NETWORK.prefixlen)
     bridge.links.set_up(LOOPBACK)
     bridge.links.set_up(ETHERNET)
     for host, space in zip(hosts, spaces, strict=True):
         near = ETHERNET + 1 + host.index
-        far = host.interface
-        bridge.links.add_cable(host.name, near, bridge=ETHERNET, far=far, space=space.descriptor)
+        bridge.links.add_cable(
+            host.name, near, bridge=ETHERNET, peer=host.interface, namespace=space.descriptor
+        )
         for links, index in ((bridge.links, near), (space.links, ETHERNET)):
-            links.keep_quiet(index)
+            links.disable_ipv6(index)
             links.set_up(index)
         space.links.set_up(LOOPBACK)
         space.links.add_address(ETHERNET, host.address, NETWORK.prefixlen)

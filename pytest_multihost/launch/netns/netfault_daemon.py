@@ -23,16 +23,16 @@ from typing import Any, NoReturn
 from pytest_multihost.launch.interface import receive_packet, send_packet
 from pytest_multihost.launch.netns import namespaces as kernel
 from pytest_multihost.launch.netns.build import BRIDGE
+from pytest_multihost.launch.netns.links import ETHERNET, Links
+from pytest_multihost.launch.netns.netlink import open_sock_diag
 from pytest_multihost.launch.netns.network import HostNetwork
 from pytest_multihost.launch.netns.relay import Frames, Line
-from pytest_multihost.launch.netns.rtnetlink import ETHERNET, Links
-from pytest_multihost.launch.netns.sock_destroy import reset_connections
+from pytest_multihost.launch.netns.reset_connections import reset_connections
 from pytest_multihost.launch.server.reaper import die_with_parent
 from pytest_multihost.model.hosts import Host
 from pytest_multihost.model.network import Disturbance, Shape, carried, segments
 
 _ORPHANS = "/proc/sys/net/ipv4/tcp_orphan_retries"
-_SOCK_DIAG = 4
 _GET_ETHERNET_ADDRESS = 0x8927  # SIOCGIFHWADDR, netdevice(7)
 _MORE_BRIDGES = 20_000
 """Index of the first bridge beside the one that is always there."""
@@ -107,7 +107,7 @@ class _Warden:
         if number == len(self.bridges):
             index = _MORE_BRIDGES + number
             self.links.add_bridge(f"{BRIDGE}-{number}", index)
-            self.links.keep_quiet(index)
+            self.links.disable_ipv6(index)
             self.links.set_up(index)
             self.bridges.append(index)
         return self.bridges[number]
@@ -219,8 +219,7 @@ def _wanted(header: Mapping[str, Any]) -> Disturbance:
 def _side(host: Host, space: int) -> _HostSide:
     """Visit a host, and return what is reached on it from elsewhere."""
     kernel.join(space, kernel.NEW_NETWORK)
-    kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
-    table = socket.socket(socket.AF_NETLINK, kind, _SOCK_DIAG)
+    table = open_sock_diag()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         request = struct.pack("256s", host.interface.encode())
         ethernet = fcntl.ioctl(probe, _GET_ETHERNET_ADDRESS, request)[18:24]

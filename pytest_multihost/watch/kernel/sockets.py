@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import ipaddress
-import itertools
 import socket
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
+
+from pytest_multihost.launch.netns.netlink import (
+    netlink_attributes,
+    netlink_dump,
+    open_sock_diag,
+)
 
 LISTEN = 10
 """The state of a socket that waits for connections, of TCP and of unix sockets."""
 
-_NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY = 4, 20
-_REQUEST_DUMP = 0x301
-_INTERRUPTED = 0x10
-_ERROR, _DONE = 2, 3
-_HEADER = struct.Struct("=IHHII")
-_ATTRIBUTE = struct.Struct("=HH")
+_SOCK_DIAG_BY_FAMILY = 20
 _UNIX_PEER, _UNIX_QUEUES = 2, 4
 _TCP_INFO = 2
 _WITH_INFO = 1 << _TCP_INFO - 1
 _BYTES_AT = 120  # in struct tcp_info: bytes acknowledged, bytes received
 _TIMEOUT_S = 1.0
-_TRIES = 3
-_sequence = itertools.count(1)
-"""Tells the answers to one question from those to an earlier one that was given up."""
 
 Address = tuple[str, int]
 
@@ -117,45 +114,9 @@ def _is_loopback(address: Address) -> bool:
 
 
 def _dump(request: bytes, table: Table | None) -> list[bytes]:
-    for _ in range(_TRIES):
-        found = _dump_once(request, table)
-        if found is not None:
-            return found
-    raise OSError("the kernel's table of sockets kept changing")
-
-
-def our_table() -> Table:
-    """Return what reads the tables of our own network namespace."""
-    kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
-    return socket.socket(socket.AF_NETLINK, kind, _NETLINK_SOCK_DIAG)
-
-
-def _dump_once(request: bytes, table: Table | None) -> list[bytes] | None:
-    """Return the messages of one dump, None if the table changed meanwhile."""
-    with nullcontext(table) if table is not None else closing(our_table()) as netlink:
+    with nullcontext(table) if table is not None else closing(open_sock_diag()) as netlink:
         netlink.settimeout(_TIMEOUT_S)
-        size, number = _HEADER.size + len(request), next(_sequence)
-        netlink.send(_HEADER.pack(size, _SOCK_DIAG_BY_FAMILY, _REQUEST_DUMP, number, 0) + request)
-        found: list[bytes] = []
-        is_changed = False
-        while True:
-            for kind, flags, sequence, message in _messages(netlink.recv(1 << 17)):
-                if sequence != number:
-                    continue
-                is_changed |= bool(flags & _INTERRUPTED)
-                if kind == _DONE:
-                    return None if is_changed else found
-                if kind == _ERROR:
-                    raise OSError(-struct.unpack_from("=i", message)[0], "no table of sockets")
-                found.append(message)
-
-
-def _messages(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
-    at = 0
-    while at < len(data):
-        size, kind, flags, sequence, _ = _HEADER.unpack_from(data, at)
-        yield kind, flags, sequence, data[at + _HEADER.size : at + size]
-        at += (size + 3) & ~3
+        return netlink_dump(netlink, _SOCK_DIAG_BY_FAMILY, request)
 
 
 def _inet(message: bytes) -> Inet:
@@ -170,7 +131,7 @@ def _inet(message: bytes) -> Inet:
 
 
 def _bytes_moved(data: bytes) -> int:
-    info = dict(_attributes(data)).get(_TCP_INFO, b"")
+    info = netlink_attributes(data).get(_TCP_INFO, b"")
     return sum(struct.unpack_from("=QQ", info, _BYTES_AT)) if len(info) >= _BYTES_AT + 16 else 0
 
 
@@ -183,19 +144,11 @@ def _host(data: bytes) -> str:
 
 def _unix(message: bytes) -> Unix:
     state, (inode,) = message[2], struct.unpack_from("=I", message, 4)
-    attributes = dict(_attributes(message[16:]))
+    attributes = netlink_attributes(message[16:])
     peer = attributes.get(_UNIX_PEER)
     queues = attributes.get(_UNIX_QUEUES, bytes(8))
     pair = (0, 0) if state == LISTEN else struct.unpack_from("=II", queues)
     return Unix(inode, state, struct.unpack("=I", peer)[0] if peer else None, (pair[0], pair[1]))
-
-
-def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
-    at = 0
-    while at + _ATTRIBUTE.size <= len(data):
-        size, kind = _ATTRIBUTE.unpack_from(data, at)
-        yield kind, data[at + _ATTRIBUTE.size : at + size]
-        at += max((size + 3) & ~3, _ATTRIBUTE.size)
 
 
 def _inet_from(words: list[str]) -> Inet:

@@ -1,0 +1,124 @@
+"""Links and addresses of a network namespace, through rtnetlink(7)."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import struct
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from pytest_multihost.launch.netns.netlink import (
+    CREATE,
+    EXCLUSIVE,
+    REPLACE,
+    attribute,
+    netlink_request,
+)
+
+LOOPBACK = 1
+"""Index of the loopback interface, in every network namespace."""
+
+ETHERNET = 100
+"""Index of a host's interface, and of the bridge; kernels put tunnels of their own at 2, 3, ..."""
+
+# Requests (RTM_*), their structures, and attributes of links (IFLA_*) and neighbours (NDA_*)
+_NEW_LINK, _SET_LINK, _NEW_ADDRESS, _NEW_NEIGHBOUR = 16, 19, 20, 28
+_LINK = struct.Struct("=BxHiII")  # struct ifinfomsg
+_ADDRESS = struct.Struct("=BBBBi")  # struct ifaddrmsg
+_NEIGHBOUR = struct.Struct("=BxxxiHBB")  # struct ndmsg
+_UP = 0x1
+_NAME, _MASTER, _INFO, _NAMESPACE_FD, _FAMILIES = 3, 10, 18, 28, 26
+_KIND, _DATA = 1, 2
+_PEER = 1  # of a veth
+_SNOOPING = 23  # of a bridge
+_MAX_SEGMENTS = 40  # of what is split only when it is sent (generic segmentation offload)
+_ADDRESS_MODE, _NO_ADDRESS = 8, 1  # of IPv6
+_LOCAL = 2
+_DESTINATION, _ETHERNET_ADDRESS, _PERMANENT = 1, 2, 0x80
+_TIMEOUT_S = 5.0
+
+
+@dataclass(slots=True)
+class Links:
+    """The links of the network namespace in which this was created.
+
+    Every method waits until the kernel has done what is asked, and raises OSError if it refuses.
+    """
+
+    _socket: socket.socket = field(
+        default_factory=lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)
+    )
+
+    def __post_init__(self) -> None:
+        self._socket.settimeout(_TIMEOUT_S)
+
+    def add_bridge(self, name: str, index: int) -> None:
+        """Add a bridge, without multicast snooping: it would send queries of its own."""
+        data = attribute(_DATA, attribute(_SNOOPING, b"\0"))
+        info = attribute(_INFO, attribute(_KIND, b"bridge\0") + data)
+        body = _link(index) + _text(_NAME, name) + info
+        netlink_request(self._socket, _NEW_LINK, body, CREATE | EXCLUSIVE)
+
+    def add_cable(self, name: str, index: int, *, bridge: int, peer: str, namespace: int) -> None:
+        """Add a veth(4) pair, a cable: one end in a bridge, its peer in another namespace.
+
+        Args:
+            name: Of the end in the bridge.
+            index: Of the end in the bridge.
+            bridge: Index of the bridge.
+            peer: Name of the peer; its index is `ETHERNET`.
+            namespace: Descriptor of the network namespace of the peer.
+        """
+        inside = attribute(_NAMESPACE_FD, struct.pack("=I", namespace))
+        pair = attribute(_PEER, _link(ETHERNET) + _text(_NAME, peer) + inside)
+        info = attribute(_INFO, attribute(_KIND, b"veth\0") + attribute(_DATA, pair))
+        master = attribute(_MASTER, struct.pack("=I", bridge))
+        body = _link(index) + _text(_NAME, name) + master + info
+        netlink_request(self._socket, _NEW_LINK, body, CREATE | EXCLUSIVE)
+
+    def disable_ipv6(self, index: int) -> None:
+        """Have an interface take no IPv6 address; it would look for routers for seconds."""
+        mode = attribute(_ADDRESS_MODE, bytes([_NO_ADDRESS]))
+        families = attribute(_FAMILIES, attribute(socket.AF_INET6, mode))
+        with suppress(OSError):  # a kernel without IPv6
+            netlink_request(self._socket, _SET_LINK, _link(index) + families)
+
+    def add_address(self, index: int, address: str, prefix: int) -> None:
+        """Give an interface an IPv4 address."""
+        body = _ADDRESS.pack(socket.AF_INET, prefix, 0, 0, index)
+        body += attribute(_LOCAL, ipaddress.ip_address(address).packed)
+        netlink_request(self._socket, _NEW_ADDRESS, body, CREATE | EXCLUSIVE)
+
+    def plug(self, index: int, bridge: int) -> None:
+        """Plug an interface into a bridge, out of the one where it was; 0 is none."""
+        body = _link(index) + attribute(_MASTER, struct.pack("=I", bridge))
+        netlink_request(self._socket, _SET_LINK, body)
+
+    def send_single_packets(self, index: int) -> None:
+        """Have an interface split large packets itself, into packets of the size of its link."""
+        body = _link(index) + attribute(_MAX_SEGMENTS, struct.pack("=I", 1))
+        netlink_request(self._socket, _SET_LINK, body)
+
+    def add_neighbour(self, index: int, address: str, ethernet: bytes) -> None:
+        """Make the Ethernet address of an IPv4 address known for good: nobody is asked (ARP)."""
+        body = _NEIGHBOUR.pack(socket.AF_INET, index, _PERMANENT, 0, 0)
+        body += attribute(_DESTINATION, ipaddress.ip_address(address).packed)
+        body += attribute(_ETHERNET_ADDRESS, ethernet)
+        netlink_request(self._socket, _NEW_NEIGHBOUR, body, CREATE | REPLACE)
+
+    def set_up(self, index: int) -> None:
+        """Switch an interface on."""
+        netlink_request(self._socket, _SET_LINK, _LINK.pack(0, 0, index, _UP, _UP))
+
+    def fileno(self) -> int:
+        """Return the descriptor of the socket."""
+        return self._socket.fileno()
+
+
+def _link(index: int) -> bytes:
+    return _LINK.pack(0, 0, index, 0, 0)
+
+
+def _text(kind: int, text: str) -> bytes:
+    return attribute(kind, text.encode() + b"\0")
