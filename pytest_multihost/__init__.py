@@ -13,9 +13,9 @@ from pytest_multihost.model.errors import NoWorldError as NoWorldError
 from pytest_multihost.model.errors import WorldBrokenError as WorldBrokenError
 
 if TYPE_CHECKING:
-    from pytest_multihost.rank.recorder import operation as operation
-    from pytest_multihost.rank.world import World as World
-    from pytest_multihost.rank.world import current_world as current_world
+    from pytest_multihost.rank import World as World
+    from pytest_multihost.rank import current_world as current_world
+    from pytest_multihost.rank import operation as operation
 
 __all__ = [
     "MultihostError",
@@ -29,13 +29,9 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Import what a rank needs when it is asked for: every run of pytest imports this package."""
-    if name in ("World", "current_world"):
-        from pytest_multihost.rank import world
+    if name in ("World", "current_world", "operation"):
+        from pytest_multihost import rank
 
-        return getattr(world, name)
-    if name == "operation":
-        from pytest_multihost.rank.recorder import operation
-
-        return operation
+        return getattr(rank, name)
     message = f"module {__name__!r} has no attribute {name!r}"
     raise AttributeError(message)

@@ -22,7 +22,7 @@ from pytest_multihost.pytest_private import fixture_definitions
 
 if TYPE_CHECKING:
     from pytest_multihost.nemesis.object_store.store import ObjectStore
-    from pytest_multihost.rank.world import World
+    from pytest_multihost.rank import World
 
 _ENDPOINT = "PYTEST_MULTIHOST_OBJECT_STORE"
 """Environment variable with the store's URL, for ranks and whatever they start."""
@@ -31,7 +31,7 @@ _ENDPOINT = "PYTEST_MULTIHOST_OBJECT_STORE"
 @pytest.fixture
 def world() -> World:
     """The ranks of this test, seen from one of them: rank, size, barrier, gather, ..."""
-    from pytest_multihost.rank.world import current_world
+    from pytest_multihost.rank import current_world
 
     try:
         return current_world()
@@ -94,7 +94,7 @@ def _is_reachable(endpoint: str) -> bool:
 
 
 def _is_primary() -> bool:
-    from pytest_multihost.rank.world import current_world
+    from pytest_multihost.rank import current_world
 
     with contextlib.suppress(NoWorldError):
         return current_world().is_primary
@@ -103,7 +103,7 @@ def _is_primary() -> bool:
 
 def _broadcast(text: str) -> str:
     """Return the primary's text in all ranks; outside of a world, the text."""
-    from pytest_multihost.rank.world import current_world
+    from pytest_multihost.rank import current_world
 
     with contextlib.suppress(NoWorldError):
         return current_world().broadcast(text, "object_store")

@@ -1,1 +1,19 @@
-"""Everything that runs inside a rank."""
+"""Everything that runs inside a rank.
+
+What needs pytest is in `rank.agent`, so that programs can use a rank's world without it.
+"""
+
+from pytest_multihost.rank.environment import foreign_variables, thread_variables
+from pytest_multihost.rank.recorder import operation, prepare_recording
+from pytest_multihost.rank.threads import limit_threads
+from pytest_multihost.rank.world import World, current_world
+
+__all__ = [
+    "World",
+    "current_world",
+    "foreign_variables",
+    "limit_threads",
+    "operation",
+    "prepare_recording",
+    "thread_variables",
+]

@@ -1,8 +1,10 @@
-"""What a freshly forked rank puts in order before anything else: it is a process of its own.
+"""Reset what a freshly forked rank has inherited from the server and, through it, the controller.
 
-A fork is a copy of the server, which is a copy of the controller, and both leave traces: exit
-handlers that would write the controller's files, signal handlers, the state of random generators,
-the terminal as standard output. Each function here takes one of them away.
+Exit handlers would write the controller's files. Signal handlers and interval timers would run the
+controller's code. All ranks would draw the same random numbers. faulthandler would write fatal
+errors to a descriptor of the controller's. Standard output would be the controller's terminal, and
+environment variables would name another world. Each function here resets one of these. pytest's
+own state (capture, terminal, timers) is reset by `rank.agent.detach_pytest`.
 """
 
 from __future__ import annotations
@@ -19,27 +21,27 @@ from typing import Any
 
 from pytest_multihost.launch.interface import dump_signal
 from pytest_multihost.model.spec import RankSpec
-from pytest_multihost.rank.asyncio_tasks import answer_for_tasks
+from pytest_multihost.rank.asyncio_tasks import dump_tasks_on_signal
 from pytest_multihost.rank.environment import foreign_variables, rank_variables
 
 
-def put_in_order(spec: RankSpec) -> None:
-    """Make this forked process a rank: streams, signals, environment, randomness, dumps."""
-    log, stacks = log_path(spec), stacks_path(spec)
+def reset_after_fork(spec: RankSpec) -> None:
+    """Make this forked process a rank: streams, signals, environment, random numbers, dumps."""
+    log, stacks = _log_path(spec), _stacks_path(spec)
     _redirect_streams(log)
     _reset_signals()
-    atexit._clear()  # noqa: SLF001 - documented in CPython's own tests; there is no other way
+    atexit._clear()  # noqa: SLF001 - there is no public way; CPython's own tests use it
     _set_environment(spec)
     _seed_generators(f"{spec.world.seed}/{spec.rank}")
     _arm_faulthandler(stacks)
 
 
-def log_path(spec: RankSpec) -> Path:
+def _log_path(spec: RankSpec) -> Path:
     """Return the file that everything the rank prints goes to."""
     return Path(spec.directory, f"rank-{spec.rank}.log")
 
 
-def stacks_path(spec: RankSpec) -> Path:
+def _stacks_path(spec: RankSpec) -> Path:
     """Return the file that the rank writes its stacks to when asked."""
     return Path(spec.directory, f"rank-{spec.rank}.stacks")
 
@@ -47,7 +49,7 @@ def stacks_path(spec: RankSpec) -> Path:
 def _redirect_streams(log: Path) -> None:
     """Send standard output and error to the rank's log, unbuffered, and close standard input.
 
-    One file for both keeps their order, and what was printed survives whatever the rank's end is.
+    One file for both keeps their order, and what was printed survives however the rank ends.
     """
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     null = os.open(os.devnull, os.O_RDONLY)
@@ -63,7 +65,7 @@ def _redirect_streams(log: Path) -> None:
 
 
 class _Log(io.FileIO):
-    """A file whose full disk is no failure of the test that prints.
+    """A file for which a full disk is no failure of the test that prints.
 
     It inherits because `io.TextIOWrapper` takes nothing else.
     """
@@ -107,10 +109,14 @@ def _seed_generators(seed: str) -> None:
 
 
 def _arm_faulthandler(stacks: Path) -> None:
-    """Have fatal signals end up in the log, and stacks in their files when they are asked for."""
+    """Have fatal errors written to the log, and stacks to their files on a signal.
+
+    faulthandler's own handler is C and async-signal-safe: it writes the Python stacks also while a
+    thread holds the GIL and never returns. The one for tasks is in Python and needs the GIL.
+    """
     faulthandler.enable(file=2)
     for kind, path in (("threads", stacks), ("main", stacks.with_suffix(".main"))):
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)  # open for good
         number, is_all = dump_signal(kind), kind == "threads"  # type: ignore[arg-type]
         faulthandler.register(number, file=file, all_threads=is_all, chain=False)
-    answer_for_tasks(dump_signal("tasks"), stacks.with_suffix(".tasks"))
+    dump_tasks_on_signal(dump_signal("tasks"), stacks.with_suffix(".tasks"))

@@ -1,7 +1,7 @@
-"""Tell what the tasks of asyncio wait for.
+"""Dump what the tasks of asyncio wait for.
 
 A rank in an event loop shows `select` on its stack, whatever its tasks do. From 3.14 on
-`python -m asyncio pstree` reads them from outside; before, only the rank itself can tell.
+`python -m asyncio pstree` reads them from outside; before, only the rank itself can.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ _MAX_TASKS = 50
 _MAX_DEPTH = 30
 
 
-def answer_for_tasks(number: int, file: Path) -> None:
+def dump_tasks_on_signal(number: int, file: Path) -> None:
     """On signal `number`, write one line for each unfinished task to `file`.
 
     The handler is Python's: it runs once the main thread is back from C, as an event loop soon is.
     """
 
-    def answer(_: int, __: FrameType | None) -> None:
+    def dump(_: int, __: FrameType | None) -> None:
         with contextlib.suppress(Exception):  # the rank is about to be ended in any case
             text = "".join(f"{line}\n" for line in task_lines()) or "no tasks\n"
             descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             os.write(descriptor, text.encode("utf-8", "backslashreplace"))
             os.close(descriptor)
 
-    signal.signal(number, answer)
+    signal.signal(number, dump)
 
 
 def task_lines() -> list[str]:
@@ -50,7 +50,7 @@ def task_lines() -> list[str]:
 
 def _chain(awaited: Any) -> Iterator[str]:  # noqa: ANN401 - whatever can be awaited
     for _ in range(_MAX_DEPTH):
-        frame, code = _place(awaited)
+        frame, code = _frame_and_code(awaited)
         if code is None:
             break
         line = frame.f_lineno if frame is not None else code.co_firstlineno
@@ -66,7 +66,7 @@ def _chain(awaited: Any) -> Iterator[str]:  # noqa: ANN401 - whatever can be awa
         )
 
 
-def _place(awaited: Any) -> tuple[FrameType | None, CodeType | None]:  # noqa: ANN401
+def _frame_and_code(awaited: Any) -> tuple[FrameType | None, CodeType | None]:  # noqa: ANN401
     for prefix in ("cr", "gi", "ag"):
         code = getattr(awaited, f"{prefix}_code", None)
         if isinstance(code, CodeType):

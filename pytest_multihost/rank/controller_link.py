@@ -1,4 +1,4 @@
-"""What a rank tells the controller, and what it waits to hear from it."""
+"""A rank's link to the controller: events go out, gates come back."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pytest_multihost.model.clock import now
 
 
 @dataclass(slots=True)
-class Teller:
-    """Tells the controller what happens, with the time it happened at; waits for what it says."""
+class ControllerLink:
+    """Sends events with the time at which they happened, and waits for the controller's answers."""
 
     channel: Channel
 
-    def tell(self, kind: str, **detail: object) -> None:
-        """Tell of something that has happened now."""
+    def send(self, kind: str, **detail: object) -> None:
+        """Send an event that has happened now."""
         self.channel.send({"kind": kind, "at_s": now(), **detail})
 
     def await_gate(self, gate: str) -> None:

@@ -1,7 +1,8 @@
-"""The points that this rank passes, and the faults that strike it there.
+"""The points that this rank passes, and the faults that are performed there.
 
-A fault is told to the controller before it is performed: whatever it does to the rank, it is known
-where and when. In a forked child of the rank nothing strikes but what slows down files.
+The controller is told of a fault before it is performed, because the fault may kill or stop the
+rank: where and when it happened is known all the same. In a forked child of the rank no fault is
+performed but the slowing down of files.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.nemesis import FaultKind, Strike
 from pytest_multihost.nemesis.interpose import FileAccess, FileObserver, matcher, observing_files
 
-Tell = Callable[..., None]
+Send = Callable[..., None]
+"""Sends an event to the controller: its kind, and JSON values by name."""
 
-MAX_TOLD = 2_000
-"""Points that are told one by one; what is passed later is only counted."""
+MAX_POINT_EVENTS = 2_000
+"""Points that are sent one by one; those passed later are only counted."""
 
-MAX_FIRED = 20
-"""How often it is told that one fault has struck."""
+MAX_FIRED_EVENTS = 20
+"""How often the controller is told that one fault has happened."""
 
 
 @dataclass(slots=True)
@@ -35,9 +37,9 @@ class Binding:
     """A fault that waits for its point.
 
     Attributes:
-        index: Its place among the world's faults.
-        fault: Which.
-        kind: What it does.
+        index: Its index among the world's faults.
+        fault: The fault.
+        kind: How it is performed.
         passed: How often its point has been passed.
         fired: How often it has happened.
     """
@@ -54,50 +56,50 @@ def _at_once(index: int) -> str:  # noqa: ARG001 - as any
 
 
 class _Thread(threading.local):
-    """Whether this thread is performing a fault: what it passes there does not count."""
+    """Whether this thread is performing a fault: the points it passes there do not count."""
 
-    is_striking = False
+    is_performing = False
 
 
 @dataclass(slots=True)
 class Points:
-    """What this rank passes.
+    """The points that this rank passes.
 
     Attributes:
-        place: This rank's place in its world.
-        tell: Tells the controller.
+        spec: This rank, and the world that it is part of.
+        send: Sends an event to the controller.
         bindings: Its faults.
-        tells_all: Whether each point is told.
-        performed: Waits until a fault that is performed from outside has been, by its place, and
+        sends_all: Whether an event is sent for each point.
+        performed: Waits until the fault of this index has been performed from outside, and
             returns what went wrong.
-        counts: How often each has been passed, in the order of the first time.
+        counts: How often each point has been passed, in the order of the first time.
         healing: Undone when the test's body is over.
     """
 
-    place: RankSpec
-    tell: Tell
+    spec: RankSpec
+    send: Send
     bindings: list[Binding] = field(default_factory=list)
-    tells_all: bool = False
+    sends_all: bool = False
     performed: Callable[[int], str] = _at_once
     counts: dict[tuple[PointKind, str], int] = field(default_factory=dict)
     healing: ExitStack = field(default_factory=ExitStack)
-    _told: int = 0
+    _sent: int = 0
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _thread: _Thread = field(default_factory=_Thread)
     _owner: int = field(default_factory=os.getpid)
     _is_healed: bool = False
 
     def pass_point(self, point: PointKind, name: str = "", when: str = "before") -> None:
-        """Pass a point: whatever is bound to it happens now, in this thread."""
+        """Pass a point: the faults bound to it are performed now, in this thread."""
         __tracebackhide__ = True
-        if self._thread.is_striking or os.getpid() != self._owner or self._is_healed:
+        if self._thread.is_performing or os.getpid() != self._owner or self._is_healed:
             return
         with self._lock:
             if when == "before":
                 self._count(point, name)
             due = [each for each in self.bindings if _is_due(each, point, name, when)]
         for binding in due:
-            self._strike(binding)
+            self._perform(binding)
 
     def begin_operation(self, name: str, kind: OperationKind) -> None:
         """Pass the point of an operation that is about to begin."""
@@ -108,26 +110,26 @@ class Points:
     def _count(self, point: PointKind, name: str) -> None:
         nth = self.counts.get((point, name), 0) + 1
         self.counts[point, name] = nth
-        if self.tells_all and self._told < MAX_TOLD:
-            self._told += 1
-            self.tell("point", point=point, name=name, nth=nth)
+        if self.sends_all and self._sent < MAX_POINT_EVENTS:
+            self._sent += 1
+            self.send("point", point=point, name=name, nth=nth)
 
-    def _strike(self, binding: Binding) -> None:
+    def _perform(self, binding: Binding) -> None:
         __tracebackhide__ = True
         fault, kind = binding.fault, binding.kind
         detail = kind.announce(fault.params, now())
 
         def begun() -> None:
-            if os.getpid() == self._owner and binding.fired < MAX_FIRED:
+            if os.getpid() == self._owner and binding.fired < MAX_FIRED_EVENTS:
                 binding.fired += 1
-                self._tell_fault(binding, "begun", detail)
+                self._send_fault(binding, "begun", detail)
 
-        def armed(**told: Any) -> None:  # noqa: ANN401 - JSON values
-            self._tell_fault(binding, "armed", told)
+        def armed(**detail: Any) -> None:  # noqa: ANN401 - JSON values
+            self._send_fault(binding, "armed", detail)
 
         strike = Strike(
             fault=fault,
-            place=self.place,
+            place=self.spec,
             detail=detail,
             begun=begun,
             armed=armed,
@@ -137,34 +139,34 @@ class Points:
         if not kind.tells_itself:
             begun()
         ended = {"resume": True} if "pause" in detail else {}
-        if kind.lasts and "network" not in detail:  # that ends when all have left the test
-            self.healing.callback(self._tell_fault, binding, "ended", ended)
-        self._thread.is_striking = True
+        if kind.lasts and "network" not in detail:  # the server ends those
+            self.healing.callback(self._send_fault, binding, "ended", ended)
+        self._thread.is_performing = True
         try:
             kind.perform(strike)
         finally:
-            self._thread.is_striking = False
+            self._thread.is_performing = False
             if not kind.lasts:
-                self._tell_fault(binding, "ended", ended)
+                self._send_fault(binding, "ended", ended)
 
-    def _tell_fault(self, binding: Binding, phase: str, detail: Mapping[str, Any]) -> None:
+    def _send_fault(self, binding: Binding, phase: str, detail: Mapping[str, Any]) -> None:
         fault = binding.fault
         about = {"index": binding.index, "fault": fault.kind, "at": fault.at.record()}
-        self.tell("fault", **about, phase=phase, **detail)
+        self.send("fault", **about, phase=phase, **detail)
 
     def heal(self) -> None:
-        """End every fault, put everything back, and say what was passed."""
+        """End every fault, put everything back, and send what was passed."""
         if self._is_healed or os.getpid() != self._owner:
             return
         self._is_healed = True
         self.healing.close()
-        if self.bindings or self.tells_all:
+        if self.bindings or self.sends_all:
             passed = [[*key, count] for key, count in self.counts.items()]
-            self.tell("points", passed=passed[:MAX_TOLD])
+            self.send("points", passed=passed[:MAX_POINT_EVENTS])
 
 
 def _is_due(binding: Binding, point: PointKind, name: str, when: str) -> bool:
-    """Count a passage that concerns a fault, and return whether it is the one."""
+    """Count a passage that concerns a fault; return whether it is the one that is asked for."""
     at = binding.fault.at
     if (at.point, at.when) != (point, when) or not _concerns(at, name):
         return False
@@ -178,15 +180,15 @@ def _concerns(at: Point, name: str) -> bool:
     return at.name == name or (at.point == "collective" and not at.name)
 
 
-def watch_files(points: Points, patterns: list[str]) -> None:
-    """Have opens, reads and writes of matching files be points."""
+def observe_files(points: Points, patterns: list[str]) -> None:
+    """Make opens, reads and writes of matching files points."""
     matches = [matcher(pattern) for pattern in patterns]
 
     def before(access: FileAccess) -> None:
         points.pass_point("io", access.path)
 
     def after(access: FileAccess) -> None:
-        """Let it be over."""
+        """Do nothing: the point is before the access."""
 
     observer = FileObserver(lambda path: any(each(path) for each in matches), before, after)
     points.healing.enter_context(observing_files(observer))
@@ -195,13 +197,13 @@ def watch_files(points: Points, patterns: list[str]) -> None:
 _current: list[Points] = []
 
 
-def enter_points(points: Points) -> None:
+def set_points(points: Points) -> None:
     """Make `points` those of this process."""
     _current[:] = [points]
 
 
 def pass_point(point: PointKind, name: str = "") -> None:
-    """Pass a point of this rank, if it is armed."""
+    """Pass a point of this rank, if it has faults."""
     for points in _current:
         points.pass_point(point, name)
 

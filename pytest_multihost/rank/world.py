@@ -90,13 +90,13 @@ class World:
 
         Args:
             obj: Anything that can be pickled; the controller does not unpickle it.
-            name: Tells this gather from others in the messages.
+            name: Distinguishes this gather from others in messages.
 
         Raises:
             WorldBrokenError: A rank failed, died or left its test and will never enter it.
         """
         answer = self._exchange("gather", name, pickle.dumps(obj))
-        return [pickle.loads(part) for part in split(answer)]  # noqa: S301 - from our own ranks
+        return [pickle.loads(part) for part in split(answer)]  # noqa: S301 - from ranks of this world
 
     def broadcast(self, obj: T, name: str = "") -> T:
         """Return the primary's `obj` on every rank; what the others pass is ignored.
@@ -109,7 +109,7 @@ class World:
         return pickle.loads(split(answer)[0])  # type: ignore[no-any-return]  # noqa: S301
 
     def sync_point(self, name: str) -> None:
-        """Pass a named point of the test: recorded in its history, and waits for nobody."""
+        """Pass a named point of the test: recorded in its history; it does not wait."""
         self._channel.send({"kind": "sync_point", "name": name, "at_s": now()})
         pass_point("sync_point", name)
 
@@ -126,10 +126,10 @@ class World:
             "at_s": now(),
         }
         all_ranks = self._recorder.all_ranks
-        at = self._recorder.begin(
+        record = self._recorder.begin(
             f"world.{operation}", "collective", all_ranks, scope="harness", detail=name
         )
-        with self._recorder.during(at):
+        with self._recorder.during(record):
             self._channel.send(header, payload)
             answer = self._channel.receive(lambda frame: frame.header.get("key") == key)
             if answer.header["kind"] == "broken":
@@ -140,7 +140,7 @@ class World:
 _current: list[World] = []
 
 
-def enter_world(world: World) -> None:
+def set_world(world: World) -> None:
     """Make `world` this process's world. A process has one for its whole life."""
     _current[:] = [world]
 

@@ -1,4 +1,4 @@
-"""Have a function say when it is called, wherever it has been imported by name."""
+"""Call back at each call of a function, wherever it has been imported by name."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from pytest_multihost.nemesis.interpose import CallTarget
 OnCall = Callable[[str], None]
 """Gets "before" and "after"."""
 
-_OURS = "pytest_multihost"
+_PACKAGE = "pytest_multihost"
 
 
-def watch_calls(
-    target: CallTarget, on_call: OnCall, undoing: ExitStack, *, beside: Iterable[Any] = ()
+def wrap_calls(
+    target: CallTarget, on_call: OnCall, undoing: ExitStack, *, more_modules: Iterable[Any] = ()
 ) -> None:
-    """Have `on_call` called before and after each call of a function.
+    """Call `on_call` before and after each call of a function.
 
     Args:
         target: The function.
         on_call: What it raises takes the place of the call, or of its result.
         undoing: Puts the function back, also where it is imported by name in the meantime.
-        beside: Modules that are not in `sys.modules`.
+        more_modules: Modules that are not in `sys.modules`.
 
     Raises:
         SettingError: It cannot be replaced where it is kept.
     """
-    beside = tuple(beside)
-    watched = _watched(target.function, on_call)
+    more_modules = tuple(more_modules)
+    wrapper = _wrapped(target.function, on_call)
     is_own = target.name in vars(target.owner)
     try:
-        setattr(target.owner, target.name, watched)
+        setattr(target.owner, target.name, wrapper)
     except (AttributeError, TypeError) as error:
         happened = f"{target.name!r} of {target.owner!r} cannot be replaced"
         raise SettingError(happened, seen=str(error)) from error
@@ -45,13 +45,16 @@ def watch_calls(
     else:  # inherited, or made by the module's __getattr__
         undoing.callback(delattr, target.owner, target.name)
     if not isinstance(target.owner, type):
-        _replace_names(target.function, watched, beside)
-        undoing.callback(_replace_names, watched, target.function, beside)
+        _replace_names(target.function, wrapper, more_modules)
+        undoing.callback(_replace_names, wrapper, target.function, more_modules)
 
 
-def _replace_names(old: object, new: object, beside: Iterable[Any]) -> None:
-    """Put `new` wherever a module has `old` under a name of its own; our own modules keep it."""
-    for module in (*sys.modules.copy().values(), *beside):
+def _replace_names(old: object, new: object, more_modules: Iterable[Any]) -> None:
+    """Put `new` wherever a module has `old` under a name of its own.
+
+    The modules of this package keep the original: the harness's own calls are not the test's.
+    """
+    for module in (*sys.modules.copy().values(), *more_modules):
         for name in list(_names_of(module, old)):
             setattr(module, name, new)
 
@@ -59,14 +62,14 @@ def _replace_names(old: object, new: object, beside: Iterable[Any]) -> None:
 def _names_of(module: Any, value: object) -> Iterator[str]:  # noqa: ANN401 - or what poses as one
     names = getattr(module, "__dict__", None)
     owner = names.get("__name__") if isinstance(names, dict) else None
-    if not isinstance(names, dict) or str(owner).partition(".")[0] == _OURS:
+    if not isinstance(names, dict) or str(owner).partition(".")[0] == _PACKAGE:
         return
     yield from (name for name, found in names.copy().items() if found is value)
 
 
-def _watched(function: Any, on_call: OnCall) -> Any:  # noqa: ANN401 - a function or a descriptor
+def _wrapped(function: Any, on_call: OnCall) -> Any:  # noqa: ANN401 - a function or a descriptor
     if isinstance(function, staticmethod | classmethod):
-        return type(function)(_watched(function.__func__, on_call))
+        return type(function)(_wrapped(function.__func__, on_call))
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)

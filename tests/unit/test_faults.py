@@ -23,7 +23,7 @@ from pytest_multihost.nemesis.registry import BUILT_IN_KINDS, kinds_by_name
 from pytest_multihost.nemesis.resource_faults import descriptor_limit
 from pytest_multihost.nemesis.validation import fault_problems, resolved_problems
 from pytest_multihost.outcome.faults import continued_by_plan, pending_actions
-from pytest_multihost.rank.wrap_calls import watch_calls
+from pytest_multihost.rank.wrap_calls import wrap_calls
 from pytest_multihost.testing import make_spec
 
 KINDS = kinds_by_name([BUILT_IN_KINDS])
@@ -158,7 +158,7 @@ def test_a_watched_function_is_watched_wherever_it_was_imported() -> None:
     module.loads = defined_in.loads  # type: ignore[attr-defined]
     original, seen = defined_in.loads, []
     with ExitStack() as undoing:
-        watch_calls(load_target("json:loads"), seen.append, undoing, beside=[module, later])
+        wrap_calls(load_target("json:loads"), seen.append, undoing, more_modules=[module, later])
         later.loads = defined_in.loads  # type: ignore[attr-defined]
         assert module.loads("1") + later.loads("2") == 3  # type: ignore[attr-defined]
         assert seen == ["before", "after"] * 2

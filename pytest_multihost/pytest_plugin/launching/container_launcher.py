@@ -24,7 +24,7 @@ from pytest_multihost.pytest_plugin.launching.launcher_factory import (
 from pytest_multihost.pytest_plugin.launching.requirements import Need
 from pytest_multihost.pytest_plugin.options import Settings
 from pytest_multihost.pytest_private import base_temp
-from pytest_multihost.rank.environment import foreign_variables, thread_variables
+from pytest_multihost.rank import foreign_variables, thread_variables
 
 HOST_PYTHON = "host"
 """Stands for the interpreter that runs pytest, lent to the containers with its packages."""

@@ -31,7 +31,13 @@ from pytest_multihost.pytest_plugin.launching.server_process import (
     offered_backends,
     prepare_server,
 )
-from pytest_multihost.rank.agent import arrive, live, run_rank, start_backend, tell_interrupted
+from pytest_multihost.rank.agent import (
+    run_rank,
+    run_test_and_exit,
+    send_interrupted,
+    start_backend,
+    start_rank,
+)
 
 CODE = "from pytest_multihost.pytest_plugin.launching.fresh_interpreter import main; main()"
 
@@ -83,7 +89,7 @@ def _rank(job: Mapping[str, Any], collecting: _Collecting) -> _Rank:
     stream.set_inheritable(False)
     rank = _Rank(collecting, spec_of(job), Channel(stream))
     # Before pytest is configured: from here on this rank answers when it is asked for its stacks.
-    arrive(rank.spec, rank.channel)
+    start_rank(rank.spec, rank.channel)
     return rank
 
 
@@ -178,7 +184,7 @@ class _Rank:
     def pytest_collection_finish(self, session: pytest.Session) -> NoReturn:
         """Run the test, and leave. Runs when every other plugin has seen the final list."""
         offered = offered_backends(session.config)
-        live(
+        run_test_and_exit(
             self.spec,
             self.channel,
             find_item=find_item_in(session.items, self.collecting.problems),
@@ -193,5 +199,5 @@ class _Rank:
             "the rank could not collect the test",
             seen="pytest ended before it; the rank's log says why.",
         )
-        tell_interrupted(self.channel, error, root=str(Path.cwd()))
+        send_interrupted(self.channel, error, root=str(Path.cwd()))
         yield

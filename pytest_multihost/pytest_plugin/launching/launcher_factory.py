@@ -20,8 +20,8 @@ from pytest_multihost.launch.server.start_server import Program, exec_server, fo
 from pytest_multihost.model.errors import UnsoundForkError
 from pytest_multihost.pytest_plugin.launching import fresh_interpreter as remote
 from pytest_multihost.pytest_plugin.launching.server_process import find_item_in, prepare_server
+from pytest_multihost.rank import foreign_variables, thread_variables
 from pytest_multihost.rank.agent import run_rank
-from pytest_multihost.rank.environment import foreign_variables, thread_variables
 
 SERVER_MODES = ("server", "spawn")
 """Ways of launching that begin with a new interpreter, the cheapest first."""

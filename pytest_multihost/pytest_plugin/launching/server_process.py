@@ -11,10 +11,8 @@ import pytest
 
 from pytest_multihost.backends import Backend
 from pytest_multihost.model.errors import CollectedDifferentlyError
+from pytest_multihost.rank import limit_threads, prepare_recording, thread_variables
 from pytest_multihost.rank.agent import FindItem, prepare_pytest
-from pytest_multihost.rank.environment import thread_variables
-from pytest_multihost.rank.recorder import prepare_recording
-from pytest_multihost.rank.threads import limit_threads
 
 TMP_PATH_PATTERN = r"[\W]"
 """What pytest's tmp_path replaces in the name of a test."""

@@ -6,20 +6,20 @@ Apart from this sub-package nothing in a rank imports pytest: a program may call
 
 from pytest_multihost.rank.agent.lifecycle import (
     FindItem,
-    arrive,
-    live,
     prepare_pytest,
     run_rank,
+    run_test_and_exit,
+    send_interrupted,
     start_backend,
-    tell_interrupted,
+    start_rank,
 )
 
 __all__ = [
     "FindItem",
-    "arrive",
-    "live",
     "prepare_pytest",
     "run_rank",
+    "run_test_and_exit",
+    "send_interrupted",
     "start_backend",
-    "tell_interrupted",
+    "start_rank",
 ]

@@ -1,6 +1,7 @@
-"""What ties a copy of pytest to its process: terminal, capture, log file, debugger.
+"""Detach a forked copy of pytest from the process that it was copied from.
 
-Nothing here imports pytest: it is handed in.
+Terminal, capture, log file, debugger and timers all belong to the controller. Nothing here imports
+pytest: its objects are handed in.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import sys
 from typing import Any, NoReturn
 
 _NOT_IN_A_RANK = (
-    "timeout",  # pytest-timeout: its SIGALRM would fire in a rank, unseen; our clock decides
+    "timeout",  # pytest-timeout: its SIGALRM would fire in a rank; the world has its own deadline
     "faulthandler",  # its one global timer and its descriptor belong to the controller
     "pdbinvoke",
     "pdbtrace",
@@ -19,8 +20,8 @@ _NOT_IN_A_RANK = (
 """Plugins of the controller that must not act in a rank, by the names they register."""
 
 
-def untie(config: Any) -> None:  # noqa: ANN401 - pytest's, as in the others
-    """Cut what ties pytest to the process that it was copied from."""
+def detach_pytest(config: Any) -> None:  # noqa: ANN401 - pytest's, as in the others
+    """Remove what must not act in a rank: timers, debugger, capture."""
     manager = config.pluginmanager
     for name in _NOT_IN_A_RANK:
         if manager.has_plugin(name):
@@ -29,18 +30,19 @@ def untie(config: Any) -> None:  # noqa: ANN401 - pytest's, as in the others
     sys.breakpointhook = _refuse_breakpoint
 
 
-def tie(config: Any) -> None:  # noqa: ANN401
-    """Have pytest write to where this process writes."""
+def redirect_pytest(config: Any) -> None:  # noqa: ANN401
+    """Have pytest write to the streams of this process."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None:
         reporter._tw._file = sys.stdout  # noqa: SLF001 - no public setter
     _redirect_log_file(config.pluginmanager.get_plugin("logging-plugin"))
 
 
-def forget_setup(session: Any) -> None:  # noqa: ANN401
-    """Start with nothing set up, also when the server was forked in the middle of a run.
+def reset_setup_state(session: Any) -> None:  # noqa: ANN401
+    """Start with nothing set up.
 
-    A server that replaces a dead one is forked while the controller has an item on its stack.
+    A server that replaces a dead one is forked in the middle of a run, while the controller has
+    an item on its stack.
     """
     session._setupstate = type(session._setupstate)()  # noqa: SLF001 - no public way
 
@@ -58,8 +60,8 @@ def _redirect_log_file(logging_plugin: Any) -> None:  # noqa: ANN401 - private t
 def _stop_capturing(capture: Any) -> None:  # noqa: ANN401
     """Let the rank print into its log; capsys and capfd still work.
 
-    pytest's global capture keeps output in an unnamed temporary file that is gone when the rank
-    is killed, which is just when it is wanted. The log is read back into the report.
+    pytest's global capture keeps output in an unnamed temporary file, which is lost when the rank
+    is killed: just when it is wanted. The log is read back into the report.
     """
     if capture is None:  # -p no:capture
         return

@@ -1,7 +1,7 @@
-"""What a rank tells the controller about its test: reports, errors and warnings as JSON.
+"""Exceptions and warnings of a rank as JSON for the controller.
 
-Exceptions travel as text. Their objects stay in the rank: many cannot be pickled, and a few cannot
-even be printed.
+Exceptions are sent as text. Their objects stay in the rank: many cannot be pickled, and a few
+cannot even be printed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_MESSAGE = 20_000
 
 _MAX_CAUSES = 8
 _MAX_CAUSE = 2_000
-"""How many of the exceptions behind one are told of, and how many characters of each."""
+"""How many of the exceptions that caused one are kept, and how many characters of each."""
 
 
 def error_record(error: BaseException, *, root: str, text: str) -> Json:
@@ -50,15 +50,15 @@ def error_record(error: BaseException, *, root: str, text: str) -> Json:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield what an exception was raised from or while handling, the last first."""
+    """Yield the exceptions that caused one, the last first."""
     seen = [error]
     while len(seen) <= _MAX_CAUSES:
-        hidden = error.__suppress_context__  # by "from"
-        behind = error.__cause__ or (None if hidden else error.__context__)
-        if behind is None or any(behind is each for each in seen):
+        is_hidden = error.__suppress_context__  # by "from"
+        cause = error.__cause__ or (None if is_hidden else error.__context__)
+        if cause is None or any(cause is each for each in seen):
             return
-        seen.append(behind)
-        error = behind
+        seen.append(cause)
+        error = cause
         yield error
 
 
@@ -107,8 +107,11 @@ def format_exception(error: BaseException) -> str:
         return f"Traceback (most recent call last):\n{frames}{name}: {_message(error)}"
 
 
-def let_go(error: BaseException | None) -> None:
-    """Release what the frames of an exception hold: there may be no memory left to tell of it."""
+def clear_frames(error: BaseException | None) -> None:
+    """Release what the frames of an exception hold.
+
+    After a MemoryError there may be no memory left to describe it with.
+    """
     while error is not None:
         traceback.clear_frames(error.__traceback__)
         error = error.__context__

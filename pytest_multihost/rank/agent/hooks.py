@@ -1,0 +1,169 @@
+"""The hooks of this package inside a rank: events for each phase, and the gates between them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from os import _exit  # by name: a test may replace it in its module
+from typing import Any
+from warnings import WarningMessage
+
+import pytest
+
+from pytest_multihost.launch.wire.framing import Channel
+from pytest_multihost.model.clock import now
+from pytest_multihost.pytest_private import runtestprotocol, xfail_in_force
+from pytest_multihost.rank.agent.exceptions import (
+    error_record,
+    format_exception,
+    shortened,
+    warning_record,
+)
+from pytest_multihost.rank.bind_faults import start_faults
+from pytest_multihost.rank.controller_link import ControllerLink
+from pytest_multihost.rank.points import Points
+
+MAX_REPR = 200_000
+"""Characters of a failure's representation that are sent; nobody reads the middle of more."""
+
+
+class RankPlugin:
+    """The hooks; registered in the server, before there is a rank."""
+
+    _link: ControllerLink
+    _points: Points
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._is_in_body = False
+
+    def enter(self, link: ControllerLink, points: Points) -> None:
+        """Become this rank's."""
+        self._link, self._points = link, points
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+        """Run the test once: a rank that reruns alone would hang the others.
+
+        `log=False`: terminal, JUnit and the like get the world's one report in the controller.
+        """
+        runtestprotocol(item, log=False, nextitem=nextitem)
+        return True
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Send the phase, and wrap what the faults need before the first fixture runs."""
+        self._link.send("phase", phase="setup")
+        start_faults(self._points, [getattr(item, "module", None)])
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self) -> Generator[None]:
+        """Send the phase; end the faults with the test's body."""
+        self._link.send("phase", phase="call")
+        self._is_in_body = True
+        try:
+            return (yield)
+        finally:
+            self._points.heal()
+            self._is_in_body = False
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_teardown(self) -> None:
+        """Park: the test body is over, and everything it holds stays open until all are there."""
+        self._points.heal()  # also when the setup failed
+        self._link.send("parked")
+        self._link.await_gate("teardown")
+        self._link.send("phase", phase="teardown")
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Send each phase's report as soon as it is over, before anything of the next can hang."""
+        at_s = now()
+        _end_if_child(self._link.channel, call)
+        report = yield
+        if not self._is_in_body:  # in the body it is a subtest's, sent by logreport
+            self._send_report(item, call, report, at_s)
+        return report
+
+    def _send_report(
+        self, item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport, at_s: float
+    ) -> None:
+        error = None
+        if call.excinfo is not None and (not report.skipped or hasattr(report, "wasxfail")):
+            root = str(item.config.rootpath)
+            error = error_record(
+                call.excinfo.value, root=root, text=shortened(report.longreprtext, MAX_REPR)
+            )
+        record = {
+            "when": report.when,
+            "outcome": report.outcome,
+            "wasxfail": getattr(report, "wasxfail", None),
+            "is_strict_xpass": _is_strict_xpass(call, report),
+            "xfail": _xfail(item),
+            "duration_s": report.duration,
+            "error": error,
+            "report": _serialized(item.config, report),
+        }
+        self._link.channel.send({"kind": "report", "at_s": at_s, **record})
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Send a subtest's report; the test's own reports are not logged in a rank."""
+        self._link.send("subtest", outcome=report.outcome, report=_serialized(self._config, report))
+
+    def pytest_warning_recorded(
+        self,
+        warning_message: WarningMessage,
+        when: str,
+        nodeid: str,
+        location: tuple[str, int, str] | None,
+    ) -> None:
+        """Send a warning of the test."""
+        if when != "runtest":  # of the collection, and replayed to plugins that register later
+            return
+        record = warning_record(warning_message)
+        self._link.send("warning", when=when, nodeid=nodeid, location=location, warning=record)
+
+
+def _end_if_child(channel: Channel, call: pytest.CallInfo[None]) -> None:
+    """End a forked child of the rank that has run on into the end of the test."""
+    if channel.is_ours:
+        return
+    if call.excinfo is not None:
+        sys.stderr.write(format_exception(call.excinfo.value))
+    sys.stderr.write("a forked child of this rank returned from the test; it was ended\n")
+    _exit(1)
+
+
+def _is_strict_xpass(call: pytest.CallInfo[None], report: pytest.TestReport) -> bool:
+    text = report.longrepr if isinstance(report.longrepr, str) else ""
+    return call.excinfo is None and report.failed and text.startswith("[XPASS(strict)]")
+
+
+def _xfail(item: pytest.Item) -> dict[str, Any] | None:
+    """Return the xfail mark that is in force, so that a hang or death can be judged by it."""
+    xfail = xfail_in_force(item)
+    if xfail is None:
+        return None
+    return {"reason": xfail.reason, "is_plain": xfail.raises is None}
+
+
+def is_expected(item: pytest.Item, error: BaseException) -> bool:
+    """Whether the xfail mark that is in force expects an exception, judged as pytest does."""
+    xfail = xfail_in_force(item)
+    if xfail is None:
+        return False
+    if xfail.raises is None:
+        return True
+    if isinstance(xfail.raises, type | tuple):
+        return isinstance(error, xfail.raises)
+    return bool(xfail.raises.matches(error))
+
+
+def _serialized(config: pytest.Config, report: pytest.TestReport) -> dict[str, Any]:
+    text = report.longreprtext if report.longrepr is not None else ""
+    if len(text) > MAX_REPR:
+        report.longrepr = shortened(text, MAX_REPR)
+    data: dict[str, Any] = config.hook.pytest_report_to_serializable(config=config, report=report)
+    return data

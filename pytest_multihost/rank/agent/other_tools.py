@@ -1,0 +1,81 @@
+"""Other test tools inside a rank: hypothesis and coverage.py."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+Fail = Callable[[BaseException], object]
+
+
+def share_hypothesis_examples(test: Any, seed: int, fail: Fail) -> None:  # noqa: ANN401 - any callable
+    """Make a hypothesis test draw the same examples in all ranks; leave any other alone.
+
+    A rank that shrinks or replays alone would run its test body when the others do not, and each
+    collective in it would meet a wrong one. So there is no shrinking, and the first failure ends
+    the rank. No deadline: a collective takes as long as the slowest rank. No database: ranks would
+    read and write it at different moments.
+
+    Args:
+        test: The test function or bound method.
+        seed: The world's.
+        fail: Reports the exception that an example raised, and does not return.
+    """
+    function = getattr(test, "__func__", test)
+    if not getattr(function, "is_hypothesis_test", False):
+        return
+    hypothesis: Any = sys.modules["hypothesis"]
+    own = getattr(function, "_hypothesis_internal_use_settings", None)
+    phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
+    function._hypothesis_internal_use_settings = hypothesis.settings(  # noqa: SLF001
+        own or hypothesis.settings.default,
+        deadline=None,
+        database=None,
+        phases=phases,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    function._hypothesis_internal_use_seed = seed  # noqa: SLF001
+    handle = function.hypothesis
+    handle.inner_test = _first_failure_ends(handle.inner_test, fail)
+
+
+def _first_failure_ends(body: Callable[..., Any], fail: Fail) -> Callable[..., Any]:
+    @functools.wraps(body)
+    def run(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - a test's own arguments
+        try:
+            return body(*args, **kwargs)
+        except Exception as error:
+            if type(error).__module__.startswith("hypothesis."):  # assume() and its like
+                raise
+            error.add_note(f"Falsifying example: {_arguments_text(args, kwargs)}")
+            fail(error)
+            raise
+
+    return run
+
+
+def _arguments_text(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    parts = [*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())]
+    return ", ".join(parts)
+
+
+def save_coverage() -> None:
+    """Write the data of a running measurement by coverage.py.
+
+    It writes them in an exit handler, and a rank leaves by `os._exit`. A forked rank's data has
+    the name of the file that the controller will write, so it gets one of its own; pytest-cov
+    combines all of them.
+    """
+    module: Any = sys.modules.get("coverage")
+    measurement: Any = module.Coverage.current() if module is not None else None
+    if measurement is None:
+        return
+    measurement.stop()
+    data: Any = measurement._data  # noqa: SLF001 - get_data() would write to the old name
+    if data is not None:
+        data._suffix = f"rank-{os.getpid()}"  # noqa: SLF001
+        data._choose_filename()  # noqa: SLF001
+    measurement.save()
