@@ -8,7 +8,7 @@ it. A new release of pytest can break this module and no other, except
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import IO, Any
@@ -25,8 +25,8 @@ from _pytest._io import TerminalWriter
 from _pytest.runner import runtestprotocol
 from _pytest.skipping import Xfail, xfailed_key
 
-Paint = Callable[[str], Iterable[tuple[str, Mapping[str, bool]]]]
-"""Splits a line into parts with their markup."""
+PaintedLine = Sequence[tuple[str, Mapping[str, bool]]]
+"""The parts of a line with their markup."""
 
 __all__ = [
     "ColouredRepr",
@@ -125,13 +125,13 @@ class ColouredRepr(ExceptionRepr):
     It holds what the plain one holds, so that JUnit and others find it.
     """
 
-    def __init__(self, plain: ExceptionRepr, paint: Paint) -> None:
-        """Take a representation, and what knows the colours of a line."""
+    def __init__(self, plain: ExceptionRepr, painted: Mapping[str, Sequence[PaintedLine]]) -> None:
+        """Take a representation, and the lines of the sections that have colours, by their text."""
         self.sections = plain.sections
         self.reprcrash = plain.reprcrash
         self.reprtraceback = plain.reprtraceback
         self._plain = plain
-        self._paint = paint
+        self._painted = painted
 
     def toterminal(self, tw: Any) -> None:  # noqa: ANN401 - private to pytest
         """Write everything; what happened without a traceback in the colour of errors."""
@@ -145,8 +145,8 @@ class ColouredRepr(ExceptionRepr):
             self._plain.sections = sections
         for title, text, separator in sections:
             tw.sep(separator, title)
-            for line in text.splitlines():
-                for part, markup in self._paint(line):
+            for line in self._painted.get(text) or [[(line, {})] for line in text.splitlines()]:
+                for part, markup in line:
                     tw.write(part, **markup)
                 tw.line()
 

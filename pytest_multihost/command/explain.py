@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_multihost.model.user_code import SourceOf
 from pytest_multihost.report.artifacts import build_verdict, rejudge
-from pytest_multihost.report.text.failure import sections
+from pytest_multihost.report.text import page_sections
 
 
 def explain(directory: Path, source_of: SourceOf) -> Iterator[str]:
@@ -25,7 +25,7 @@ def explain(directory: Path, source_of: SourceOf) -> Iterator[str]:
     again = rejudge(directory, source_of)
     judged, context = again.judged, again.context
     yield f"{judged.finding.outcome.upper()}  {judged.finding.reason}"
-    for part in sections(
+    for part in page_sections(
         judged.result, judged.finding, judged.diagnosis, context=context, files=str(directory)
     ):
         yield from (f"--- {part.title}", part.text)

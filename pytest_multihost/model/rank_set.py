@@ -8,8 +8,12 @@ from collections.abc import Iterable
 def rank_set(ranks: Iterable[int]) -> str:
     """Return ranks as a reader writes them: "rank 3", "ranks 0-2,5"."""
     numbers = sorted(set(ranks))
-    text = ",".join(_span(first, last) for first, last in spans(numbers))
-    return f"rank {text}" if len(numbers) == 1 else f"ranks {text}"
+    return f"rank{'' if len(numbers) == 1 else 's'} {rank_numbers(numbers)}"
+
+
+def rank_numbers(ranks: Iterable[int]) -> str:
+    """Return the numbers alone: "3", "0-2,5"."""
+    return ",".join(_span(first, last) for first, last in spans(sorted(set(ranks))))
 
 
 def spans(ranks: Iterable[int]) -> list[list[int]]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.json_values import from_json, to_json
 from pytest_multihost.model.operation import Operations
-from pytest_multihost.model.snapshot import WorldSnapshot
+from pytest_multihost.model.snapshot import RankSnapshot, WorldSnapshot
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import Dump
 
@@ -63,6 +63,16 @@ class WorldResult:
     detected_s: float | None = None
     leftovers: tuple[str, ...] = ()
     last_words: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def last_snapshot(self) -> WorldSnapshot | None:
+        """What was seen of the world at last."""
+        return self.snapshots[-1] if self.snapshots else None
+
+    @property
+    def last_seen(self) -> Mapping[int, RankSnapshot]:
+        """What was seen of each rank at last; empty where nothing was."""
+        return {each.rank: each for each in self.snapshots[-1].ranks} if self.snapshots else {}
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object that `from_json` turns back, but for payloads of events."""

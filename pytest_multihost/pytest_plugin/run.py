@@ -51,8 +51,7 @@ from pytest_multihost.pytest_plugin.watchdog_setup import (
     watch_on,
 )
 from pytest_multihost.report.artifacts import RunFolder, new_run_id, open_run
-from pytest_multihost.report.text.page import tree_lines
-from pytest_multihost.report.text.points import points_lines
+from pytest_multihost.report.text import points_lines, stacks_text
 from pytest_multihost.watch.clock import MonotonicClock
 
 
@@ -239,7 +238,7 @@ class Run:
         if finding.status == "passed":
             tidy(scratch, self.config)
         if result.ending == "interrupted":
-            lines = ["", "where the ranks were:", *tree_lines(result, context), ""]
+            lines = ["", "where the ranks were:", stacks_text(result, context), ""]
             write_through(self.config, "\n".join(lines))
             raise KeyboardInterrupt
         return completed

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from pytest_multihost.model.diagnosis import Place
 from pytest_multihost.model.stack import Dump, Frame
-from pytest_multihost.model.user_code import inside_the_test, is_library
+from pytest_multihost.model.user_code import SourceContext, inside_the_test, is_library
 
 _INNERMOST = 6
 """Frames that are shown of a stack without any of the user's."""
@@ -64,3 +65,12 @@ def walk(nodes: Sequence[Node], prefix: str = "") -> Iterator[tuple[str, Node]]:
         is_last = index == len(nodes) - 1
         yield f"{prefix}{'└─ ' if is_last else '├─ '}", node
         yield from walk(node.children, f"{prefix}{'   ' if is_last else '│  '}")
+
+
+def innermost_places(dumps: Iterable[Dump], context: SourceContext) -> dict[int, Place]:
+    """Return where the main thread of each rank was: the innermost frame that is of interest."""
+    found: dict[int, Place] = {}
+    for _, node in walk(merge_stacks(dumps)):
+        at = context.place(node.frames[-1])
+        found.update(dict.fromkeys(node.ranks, at))  # children come later: the innermost stays
+    return found

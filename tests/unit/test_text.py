@@ -13,14 +13,16 @@ from typing import Any
 import pytest
 
 import pytest_multihost
-from pytest_multihost.blame.build_diagnosis import diagnose, informed
+from pytest_multihost.blame import Judgement, judge_world
 from pytest_multihost.engine import Surroundings, run_world
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.snapshot import Activity, RankSnapshot, WorldSnapshot
 from pytest_multihost.model.stack import Dump
 from pytest_multihost.model.user_code import SourceContext
-from pytest_multihost.outcome import Symptoms, judge
-from pytest_multihost.report.text.failure import sections
+from pytest_multihost.outcome import Symptoms
+from pytest_multihost.report.text import COLOURS, page_sections
+from pytest_multihost.report.text.page import Section
+from pytest_multihost.report.text.spans import Line, Role, Span, clip_line, text_of
 from pytest_multihost.testing import (
     ManualClock,
     ScriptedLauncher,
@@ -61,12 +63,12 @@ TORCH = f"{SITE}/torch/distributed"
 LOST = (
     "RuntimeError: [/pytorch/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]"
 )
-
+SYMPTOMS = Symptoms((r"transport/tcp/\S+ Connection closed by peer",))
 
 Stacks = dict[int, Sequence[str]]
 
 
-def story(
+def judged(
     script: Sequence[Step],
     stacks: Stacks,
     caller: Sequence[str] = BY_MODULE,
@@ -74,9 +76,8 @@ def story(
     size: int = 4,
     leftovers: tuple[str, ...] = (),
     operations: Sequence[Operations] = (),
-    width: int = 160,
-) -> str:
-    """Return what is shown of a world, one section below the other."""
+) -> tuple[Judgement, SourceContext]:
+    """Run and judge a world."""
     clock = ManualClock(1000.0)
 
     def dumper(_: object, ranks: Sequence[int], *__: object) -> tuple[Dump, ...]:
@@ -97,16 +98,29 @@ def story(
     if operations:
         look = WorldSnapshot(at_s=result.ended_s, reason="end", ranks=tuple(map(_seen, operations)))
         result = replace(result, operations=tuple(operations), snapshots=(look,))
-    finding = judge(result, Symptoms((r"transport/tcp/\S+ Connection closed by peer",)))
-    context = SourceContext(
-        ROOT, lambda file, line: SOURCES.get((file.rpartition("/")[2], line), "")
-    )
-    diagnosis = diagnose(result, finding, context)
-    finding = informed(finding, diagnosis)
-    parts = [f"{finding.outcome}: {finding.reason}"]
-    for part in sections(result, finding, diagnosis, context=context, files=FILES, width=width):
+    context = SourceContext(ROOT, _source_of)
+    return judge_world(result, SYMPTOMS, context), context
+
+
+def sections(judged: Judgement, context: SourceContext, columns: int = 160) -> list[Section]:
+    """Return what is shown of a world."""
+    return page_sections(
+        judged.result, judged.finding, judged.diagnosis, context=context, files=FILES,
+        columns=columns,
+    )  # fmt: skip
+
+
+def story(*world: Any, width: int = 160, **more: Any) -> str:  # noqa: ANN401 - as `judged`
+    """Return what is shown of a world, one section below the other."""
+    found, context = judged(*world, **more)
+    parts = [f"{found.finding.outcome}: {found.finding.reason}"]
+    for part in sections(found, context, width):
         parts += [f"--- {part.title} ---", part.text]
     return "\n".join(parts) + "\n"
+
+
+def _source_of(file: str, line: int) -> str:
+    return SOURCES.get((file.rpartition("/")[2], line), "")
 
 
 def _seen(operations: Operations) -> RankSnapshot:
@@ -355,6 +369,47 @@ def test_no_code_of_ours_is_shown_in_the_test() -> None:
     assert "_pytest" not in shown
     assert "agent.py" not in shown
     assert shown.count("restore.py:88") == 2  # in the table and in its stack
+
+
+def lines_with(role: Role) -> list[Line]:
+    """Return the lines of the page that have a part with this role."""
+    page = sections(*judged(*HANG, operations=LATE))[0]
+    return [line for line in page.lines if role in {span.role for span in line}]
+
+
+def test_the_culprit_stands_out() -> None:
+    """It is what the reader looks for: all of its row, and nothing else."""
+    [(indent, row)] = lines_with("culprit")
+    assert (indent.text, row.text[:8]) == ("  ", "► rank 0")
+    assert COLOURS[row.role] == {"red": True, "bold": True}
+
+
+def test_who_waits_is_told_from_who_does_not() -> None:
+    """Between the culprit and the rest."""
+    [(_, row)] = lines_with("waiting")
+    assert row.text.startswith("  ranks 1-3  waiting")
+    assert COLOURS[row.role] == {"yellow": True}
+
+
+def test_titles_are_told_from_what_they_stand_for() -> None:
+    """They are the same on every page."""
+    titles = [span.text for line in lines_with("title") for span in line if span.role == "title"]
+    assert [title for title in titles if title] == ["evidence", "files"]
+    assert COLOURS["title"] == {"cyan": True}
+
+
+def test_source_lines_are_told_from_where_they_stand() -> None:
+    """What is written there matters less than where."""
+    spans = [span for line in lines_with("source") for span in line if span.role == "source"]
+    assert "  » time.sleep(600)" in [span.text for span in spans]
+
+
+def test_a_line_is_cut_where_it_is_too_long_whatever_its_parts_are() -> None:
+    """It says so, and later parts are gone."""
+    line = (Span("storage.py:17"), Span("  » time.sleep(600)", "source"), Span("more"))
+    assert text_of([clip_line(line, 20)]) == "storage.py:17  » ti…"
+    assert text_of([clip_line(line, 14)]) == "storage.py:17…"
+    assert clip_line(line, 36) == line
 
 
 if __name__ == "__main__":  # writes the golden files anew: read them before you commit them

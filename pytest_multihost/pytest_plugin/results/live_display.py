@@ -21,14 +21,10 @@ from pytest_multihost.pytest_private import (
     uncaptured,
     write_uncounted,
 )
-from pytest_multihost.report.text.progress import (
-    INTERVAL_S,
-    blocking_text,
-    erase,
-    overlay,
-    progress_text,
-)
+from pytest_multihost.report.text import blocking_text, erase, overlay, progress_text
 from pytest_multihost.watch.probes.pyspy import PySpySampler
+
+_INTERVAL_S = 1.0
 
 FindBlockingRanks = Callable[[Sequence[RankFacts]], BlockingRanks | None]
 """Returns the ranks that the others wait for, if they wait for any."""
@@ -71,7 +67,7 @@ class LiveLine:
 
     def show(self, seconds: float, facts: Sequence[RankFacts]) -> None:
         """Show where the ranks are after `seconds`."""
-        if seconds < self._shown_s + INTERVAL_S:
+        if seconds < self._shown_s + _INTERVAL_S:
             return
         self._shown_s = seconds
         writer = self._terminal()

@@ -24,8 +24,7 @@ from pytest_multihost.pytest_private import (
     rename_subtest,
     terminal_writer,
 )
-from pytest_multihost.report.text.failure import WIDTH, sections
-from pytest_multihost.report.text.paint import painted
+from pytest_multihost.report.text import COLOURS, page_sections
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,6 @@ class _Room:
 
 
 _FULL = _Room(head=20_000, tail=20_000)
-_LEAST_WIDTH = 80
 _COLLATERAL = _Room(head=1_000, tail=2_000)
 """A runtime that lost its peers prints pages, and none of them tells why."""
 
@@ -49,23 +47,24 @@ def longrepr(item: pytest.Item, attempt: CompletedAttempt) -> TerminalRepr | str
     and below it what happened to the others.
     """
     shown = _headline(item, attempt)
-    for part in sections(
+    writer = terminal_writer(item.config)
+    sections = page_sections(
         attempt.result,
         attempt.finding,
         attempt.diagnosis,
         context=attempt.context,
         files=attempt.files,
-        width=_width(item.config),
-    ):
-        shown.addsection(part.title, part.text, "-")
-    # xdist's workers send what pytest knows how to send
-    return shown if hasattr(item.config, "workerinput") else ColouredRepr(shown, painted)
-
-
-def _width(config: pytest.Config) -> int:
-    """Return the columns of a page: the terminal's, within reason."""
-    writer = terminal_writer(config)
-    return WIDTH if writer is None else min(WIDTH, max(_LEAST_WIDTH, writer.fullwidth))
+        columns=writer.fullwidth if writer is not None else None,
+    )
+    for each in sections:
+        shown.addsection(each.title, each.text, "-")
+    if hasattr(item.config, "workerinput"):
+        return shown  # xdist's workers send what pytest knows how to send
+    painted = {
+        each.text: [[(span.text, COLOURS[span.role]) for span in line] for line in each.lines]
+        for each in sections
+    }
+    return ColouredRepr(shown, painted)
 
 
 def _headline(item: pytest.Item, attempt: CompletedAttempt) -> ExceptionRepr:

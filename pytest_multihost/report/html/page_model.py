@@ -14,7 +14,8 @@ from pytest_multihost.model.stack import Frame
 from pytest_multihost.model.user_code import SourceContext
 from pytest_multihost.model.verdict import RankError, Verdict
 from pytest_multihost.outcome import Finding, RankFinding
-from pytest_multihost.report.text.page import doing, innermost_places, last_look
+from pytest_multihost.report.rank_activity import rank_activity
+from pytest_multihost.report.stack_tree import innermost_places
 
 Role = Literal["culprit", "waiting", ""]
 """What a rank is in a diagnosis."""
@@ -73,12 +74,12 @@ class PageModel:
     @cached_property
     def places(self) -> Mapping[int, Place]:
         """The innermost frame of interest in the main thread of each rank."""
-        return innermost_places(self.result, self.context)
+        return innermost_places(self.result.dumps, self.context)
 
     @cached_property
     def last_seen(self) -> Mapping[int, RankSnapshot]:
         """The last snapshot of each rank."""
-        return last_look(self.result)
+        return self.result.last_seen
 
     @cached_property
     def parked(self) -> frozenset[int]:
@@ -132,7 +133,7 @@ def rank_groups(page: PageModel) -> list[RankGroup]:
 def _group_of_one(finding: RankFinding, page: PageModel) -> RankGroup:
     """Return what happened to a rank, with its number left out so that equal ones compare equal."""
     rank = finding.facts.rank
-    state, details = doing(finding.outcome, page.last_seen.get(rank), page.result)
+    state, details = rank_activity(finding.outcome, page.last_seen.get(rank), page.result)
     if not details and finding.summary != finding.outcome:
         details = finding.summary
     is_headline = page.diagnosis is None and rank == page.finding.headline

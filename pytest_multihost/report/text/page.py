@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_multihost.model.diagnosis import Diagnosis, Place
-from pytest_multihost.model.operation import Operation
+from pytest_multihost.model.diagnosis import Diagnosis
+from pytest_multihost.model.hosts import host_count
 from pytest_multihost.model.rank_set import rank_set
+from pytest_multihost.model.replay import token
 from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.snapshot import RankSnapshot
 from pytest_multihost.model.user_code import SourceContext
 from pytest_multihost.outcome import Finding, RankFinding
-from pytest_multihost.report.stack_tree import Node, merge_stacks, walk
+from pytest_multihost.outcome.faults import fault_notes, firings
+from pytest_multihost.report.rank_activity import rank_activity
+from pytest_multihost.report.stack_tree import innermost_places
+from pytest_multihost.report.text.spans import Line, Role, Span, clip, clip_line, text_of
+from pytest_multihost.report.text.stacks import stack_lines
+
+_WIDTHS = (80, 160)
+"""The width of a page, at least and at most; only what is to be copied is longer."""
 
 # With these a page has at most 30 lines, however many ranks there are.
 _MAX_ROWS = 6
-_MAX_BRANCHES = 9
 _MAX_EVIDENCE = 5
-_MAX_TASKS = 4
 
 _LEAST_ROOM = 16
 _USUAL = 48  # what is longer pushes its own place to the right, and no other's
 _BETWEEN = 8  # columns between the cells of a row, and for the mark
-_DETECTED = {
+_INDENT = Span("  ")
+
+_DETECTED_BY = {
     "proof": "nothing could move before the deadline",
     "mismatch": "these can never match",
     "stopped": "a rank is stopped",
@@ -33,32 +40,80 @@ _DETECTED = {
 }
 
 
-def world_lines(
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A titled part of the report."""
+
+    title: str
+    lines: tuple[Line, ...]
+
+    @property
+    def text(self) -> str:
+        """The lines without colours."""
+        return text_of(self.lines)
+
+
+def page_sections(
     result: WorldResult,
     finding: Finding,
     diagnosis: Diagnosis | None,
-    context: SourceContext,
     *,
-    width: int,
-) -> Iterator[str]:
-    """Yield the lines between the headline and the files.
+    context: SourceContext,
+    files: str,
+    columns: int | None = None,
+) -> list[Section]:
+    """Return what is to be read under the headline rank's own traceback.
 
     Args:
         result: What was observed.
         finding: What was found.
         diagnosis: Why it hung or broke, where that is to be told.
         context: Names files, and reads lines of them.
-        width: Columns there are; a place in the code is never cut.
+        files: Where the artifacts are.
+        columns: The terminal's, where there is one; a place in the code is never cut.
     """
+    least, most = _WIDTHS
+    width = most if columns is None else min(most, max(least, columns))
+    room = width - len(_INDENT.text)
+    lines = [*_world_lines(result, finding, diagnosis, context, width=room)]
+    lines += [(Span(f"left behind and ended: {command}"),) for command in result.leftovers]
+    lines = [clip_line(line, room) for line in lines]
+    if result.spec.faults:
+        notes = fault_notes(result) if diagnosis is None else ()  # a diagnosis has them itself
+        lines += [*_titled("fault", _fault_lines(result), room), *_titled("note", notes, room)]
+        replay = f"pytest '{result.spec.nodeid}' --multihost-replay {token(result.spec)}"
+        lines.append(_titled_line("replay", replay))
+    lines.append(_titled_line("files", files))
+    page = Section(_title(result), tuple((_INDENT, *line) for line in lines))
+    return [page, *_other_failures(finding)]
+
+
+def _title(result: WorldResult) -> str:
+    size, backend = result.spec.size, result.spec.backend
+    count = host_count(result.spec.hosts, size)
+    hosts = f" on {count} hosts" if count > 1 else ""
+    return f"world of {size} rank{'s' if size > 1 else ''}{hosts}, {backend}"
+
+
+def _world_lines(
+    result: WorldResult,
+    finding: Finding,
+    diagnosis: Diagnosis | None,
+    context: SourceContext,
+    *,
+    width: int,
+) -> Iterator[Line]:
+    """Yield the lines between the headline and the files."""
     for ground in _grounds(result, finding, diagnosis):
-        yield from textwrap.wrap(ground, width, subsequent_indent="  ")
+        yield from ((Span(part),) for part in textwrap.wrap(ground, width, subsequent_indent="  "))
+    # The stacks of ranks that had left the test and wait for the harness are the harness's own.
     left = {each.facts.rank for each in finding.ranks if each.facts.waits_at_gate}
     inside = replace(result, dumps=tuple(d for d in result.dumps if d.rank not in left))
-    yield from _laid_out(_rows(inside, finding, diagnosis, context), width)
-    yield from tree_lines(inside, context)
+    yield from _table(_rows(inside, finding, diagnosis, context), width)
+    yield from stack_lines(inside, context)
     if diagnosis is not None:
-        yield from facts_lines("evidence", _evidence(diagnosis), width)
-        yield from facts_lines("note", diagnosis.notes, width)
+        yield from _titled("evidence", _evidence(diagnosis), width)
+        yield from _titled("note", diagnosis.notes, width)
 
 
 def _grounds(result: WorldResult, finding: Finding, diagnosis: Diagnosis | None) -> Iterator[str]:
@@ -67,36 +122,59 @@ def _grounds(result: WorldResult, finding: Finding, diagnosis: Diagnosis | None)
         if result.reason != finding.reason:  # else it stands in the headline
             yield from (result.reason or "").splitlines()
         return
-    ground = _DETECTED.get(diagnosis.detected_by) or result.reason
+    ground = _DETECTED_BY.get(diagnosis.detected_by) or result.reason
     yield (
         f"{diagnosis.kind}, {diagnosis.confidence}: {ground};"
         f" told {diagnosis.detected_after_s:.1f} s after the last progress"
     )
 
 
-def facts_lines(title: str, facts: Sequence[str], width: int) -> Iterator[str]:
+# Facts under a title
+
+
+def _titled(title: str, facts: Iterable[str], width: int) -> Iterator[Line]:
     """Yield facts under their title, each folded to the width."""
-    for index, fact in enumerate(facts):
-        head = f"{title if index == 0 else '':<9} "
-        yield from textwrap.wrap(
+    for fact in facts:
+        margin = " " * len(_margin(title))
+        folded = textwrap.wrap(
             fact,
             width,
-            initial_indent=head,
-            subsequent_indent=" " * (len(head) + 2),
+            initial_indent=margin,
+            subsequent_indent=f"{margin}  ",
             break_long_words=False,
             break_on_hyphens=False,
-        ) or [head]
+        )
+        yield _titled_line(title, folded[0].strip() if folded else "")
+        yield from ((Span(line),) for line in folded[1:])
+        title = ""
+
+
+def _titled_line(title: str, text: str) -> Line:
+    return (Span(title, "title"), Span(f"{_margin(title)[len(title) :]}{text}"))
+
+
+def _margin(title: str) -> str:
+    return f"{title:<9} "
 
 
 def _evidence(diagnosis: Diagnosis) -> list[str]:
-    """Return equal claims once, with the ranks they hold for."""
-    claims: dict[tuple[str, str], list[int]] = {}
+    """Return equal facts once, with the ranks they hold for; their times are in the verdict."""
+    facts: dict[tuple[str, str], list[int]] = {}
     for each in diagnosis.evidence:
-        # without its time: that of each rank is in the verdict
-        claims.setdefault((each.fact, each.source), []).append(each.rank)
-    lines = [f"{rank_set(ranks)}: {claim} ({source})" for (claim, source), ranks in claims.items()]
+        facts.setdefault((each.fact, each.source), []).append(each.rank)
+    lines = [f"{rank_set(ranks)}: {fact} ({source})" for (fact, source), ranks in facts.items()]
     more = len(lines) - _MAX_EVIDENCE
     return lines if more <= 0 else [*lines[:_MAX_EVIDENCE], f"and {more} more in verdict.json"]
+
+
+def _fault_lines(result: WorldResult) -> Iterator[str]:
+    """Yield each fault with when it first happened to which rank."""
+    for index, fault in enumerate(result.spec.faults):
+        times = [
+            f"rank {rank} at +{found[0] - result.started_s:.2f} s"
+            for rank, found in firings(result, index).items()
+        ]
+        yield f"{fault!r}: {', '.join(times) if times else 'never fired'}"
 
 
 # One row for each group of ranks to which the same happened
@@ -104,40 +182,54 @@ def _evidence(diagnosis: Diagnosis) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """What happened to some ranks."""
+    """What happened to some ranks.
+
+    Attributes:
+        ranks: Which.
+        is_marked: Whether one of them is to blame, or decided what happened.
+        state: A word.
+        details: Of the state.
+        place: A line of code.
+    """
 
     ranks: tuple[int, ...]
     is_marked: bool
     state: str
-    about: str
-    where: str
+    details: str
+    place: str
+
+    @property
+    def role(self) -> Role:
+        """The role that gives the row its colour."""
+        if self.is_marked:
+            return "culprit"
+        return "waiting" if self.state == "waiting" else "plain"
 
 
 def _rows(
     result: WorldResult, finding: Finding, diagnosis: Diagnosis | None, context: SourceContext
 ) -> list[_Row]:
-    seen = last_look(result)
     places = {
         rank: f"{at.file}:{at.line} {at.function}"
-        for rank, at in innermost_places(result, context).items()
+        for rank, at in innermost_places(result.dumps, context).items()
     }
     culprits = frozenset(diagnosis.culprits if diagnosis is not None else ())
     marked: frozenset[int | None] = culprits or frozenset({finding.headline})
     groups: dict[tuple[bool, tuple[str, str, str]], list[RankFinding]] = {}
     for each in finding.ranks:
         rank = each.facts.rank
-        row = _story(each, seen.get(rank), result, places.get(rank, ""))
-        groups.setdefault((rank in culprits, row), []).append(each)
+        cells = _cells(each, result, places.get(rank, ""))
+        groups.setdefault((rank in culprits, cells), []).append(each)
     waiting = set(diagnosis.waiting if diagnosis is not None else ())
     rows = [
         _Row(
             ranks := tuple(each.facts.rank for each in group),
             not marked.isdisjoint(ranks),
-            _state(state, group, result),
-            about,
-            where,
+            _timed(state, group, result),
+            details,
+            place,
         )
-        for (_, (state, about, where)), group in groups.items()
+        for (_, (state, details, place)), group in groups.items()
     ]
     return sorted(
         rows,
@@ -150,128 +242,56 @@ def _rows(
     )
 
 
-def _story(
-    finding: RankFinding, seen: RankSnapshot | None, result: WorldResult, where: str
-) -> tuple[str, str, str]:
-    """Return a rank's state, what it did, and where."""
+def _cells(finding: RankFinding, result: WorldResult, place: str) -> tuple[str, str, str]:
+    """Return a rank's state, its details, and the place in the code."""
     if finding.at_s is not None:
         error = finding.error
         raised_at = f"{error.file}:{error.line}" if error is not None and error.file else ""
         return finding.outcome, finding.summary, raised_at
-    state, about = doing(finding.outcome, seen, result)
+    seen = result.last_seen.get(finding.facts.rank)
+    state, details = rank_activity(finding.outcome, seen, result)
     own = "" if finding.summary == finding.outcome else finding.summary
-    return state, about or ("" if finding.outcome == "hung" else own), where
+    return state, details or ("" if finding.outcome == "hung" else own), place
 
 
-def _state(state: str, group: Sequence[RankFinding], result: WorldResult) -> str:
+def _timed(state: str, group: Sequence[RankFinding], result: WorldResult) -> str:
     """Add when it happened to the first of a group to whom something happened."""
     times_s = [each.at_s for each in group if each.at_s is not None]
     return f"{state} +{min(times_s) - result.started_s:.2f} s" if times_s else state
 
 
-def _laid_out(rows: Sequence[_Row], width: int) -> Iterator[str]:
-    """Yield rows as a table; what was done is cut where there is too little room for it."""
+def _table(rows: Sequence[_Row], width: int) -> Iterator[Line]:
+    """Yield rows in columns; the details are cut where there is too little room for them."""
     shown = rows[:_MAX_ROWS]
     names = [rank_set(row.ranks) for row in shown]
-    name, state, where = (
+    name, state, place = (
         max(map(len, column), default=0)
-        for column in (names, [row.state for row in shown], [row.where for row in shown])
+        for column in (names, [row.state for row in shown], [row.place for row in shown])
     )
-    room = max(_LEAST_ROOM, width - name - state - where - _BETWEEN)
-    about = min(room, _USUAL, max((len(row.about) for row in shown), default=0))
+    room = max(_LEAST_ROOM, width - name - state - place - _BETWEEN)
+    details = min(room, _USUAL, max((len(row.details) for row in shown), default=0))
     for title, row in zip(names, shown, strict=True):
-        yield (
+        text = (
             f"{'►' if row.is_marked else ' '} {title:<{name}}  {row.state:<{state}}"
-            f"  {clipped(row.about, room):<{about}}  {row.where}"
-        ).rstrip()
+            f"  {clip(row.details, room):<{details}}  {row.place}"
+        )
+        yield (Span(text.rstrip(), row.role),)
     if len(rows) > _MAX_ROWS:
-        yield f"  and {len(rows) - _MAX_ROWS} more groups of ranks in verdict.json"
+        yield (Span(f"  and {len(rows) - _MAX_ROWS} more groups of ranks in verdict.json"),)
 
 
-def clipped(text: str, width: int) -> str:
-    """Return as much of a text as has room, saying where it is cut."""
-    return text if len(text) <= width else text[: width - 1] + "…"
+# Failures besides the headline's
 
 
-def last_look(result: WorldResult) -> dict[int, RankSnapshot]:
-    """Return what was seen of each rank last."""
-    last = result.snapshots[-1].ranks if result.snapshots else ()
-    return {each.rank: each for each in last}
-
-
-def doing(outcome: str, seen: RankSnapshot | None, result: WorldResult) -> tuple[str, str]:
-    """Return a rank's state and what it does, as far as was seen.
-
-    Args:
-        outcome: What happened to it.
-        seen: The last look at it.
-        result: Its world.
-    """
-    if outcome not in ("hung", "collateral") or seen is None:
-        return outcome, ""
-    waited = [each for each in seen.operations if each.waited_s is not None]
-    operation = _telling_one(waited)
-    if operation is not None:
-        return "waiting", f"in {operation.describe(result.spec.size, names_world=False)}"
-    if outcome == "collateral":
-        return outcome, ""
-    return (seen.label or "hung").lower(), str(seen.activity or "")
-
-
-def _telling_one(operations: Sequence[Operation]) -> Operation | None:
-    specific = [each for each in operations if each.kind != "wait"] or list(operations)
-    return specific[0] if specific else None
-
-
-def innermost_places(result: WorldResult, context: SourceContext) -> dict[int, Place]:
-    """Return where the main thread of each rank was: the innermost frame that is of interest."""
-    found: dict[int, Place] = {}
-    for _, node in walk(merge_stacks(result.dumps)):
-        at = context.place(node.frames[-1])
-        found.update(dict.fromkeys(node.ranks, at))  # children come later: the innermost stays
-    return found
-
-
-# The tree of stacks
-
-
-def tree_lines(result: WorldResult, context: SourceContext) -> Iterator[str]:
-    """Yield the merged stacks; what all ranks share first, then where they part."""
-    nodes = merge_stacks(result.dumps)
-    drawn = list(walk(nodes)) if len(nodes) > 1 else _under_the_root(nodes)
-    shown = drawn[:_MAX_BRANCHES]
-    names = max((len(_name(node, result)) for _, node in shown), default=0)
-    heads = [f"{lead}{_name(node, result):<{names}}  {_chain(node)}" for lead, node in shown]
-    width = min(48, max(map(len, heads), default=0))
-    for head, (_, node) in zip(heads, shown, strict=True):
-        at = context.place(node.frames[-1])
-        source = f"  » {at.source}" if at.source else ""
-        yield f"{head:<{width}}  {at.file}:{at.line}{source}"
-    if len(drawn) > _MAX_BRANCHES:
-        yield f"and {len(drawn) - _MAX_BRANCHES} more branches in verdict.json"
-    for dump in result.dumps:
-        for task in dump.tasks[:_MAX_TASKS]:
-            yield f"task of rank {dump.rank}: {task}"
-    moving = [dump.rank for dump in result.dumps if dump.has_moved]
-    if moving:
-        yield f"{rank_set(moving)} moved between two dumps"
-    silent = [dump.rank for dump in result.dumps if not dump.threads]
-    if silent:
-        yield f"{rank_set(silent)} gave no stack: it ignores the signal, or waits in the kernel"
-
-
-def _under_the_root(nodes: Sequence[Node]) -> list[tuple[str, Node]]:
-    return [entry for root in nodes for entry in (("", root), *walk(root.children, "  "))]
-
-
-def _name(node: Node, result: WorldResult) -> str:
-    if len(node.ranks) == result.spec.size > 1:
-        return f"all {result.spec.size}"
-    return f"[{rank_set(node.ranks).partition(' ')[2]}]"
-
-
-def _chain(node: Node) -> str:
-    names = [frame.function for frame in node.frames]
-    if len(names) > 3:  # noqa: PLR2004 - both ends and what was called in between
-        names = [names[0], "…", names[-1]]
-    return " → ".join(names)
+def _other_failures(finding: Finding) -> Iterator[Section]:
+    """Yield the full text of failures that are neither the headline's nor a symptom."""
+    groups: dict[tuple[object, ...], list[RankFinding]] = {}
+    for each in finding.ranks:
+        groups.setdefault(each.identity, []).append(each)
+    for group in sorted(groups.values(), key=lambda group: (len(group), group[0].facts.rank)):
+        first = group[0]
+        ranks = {each.facts.rank for each in group}
+        if finding.headline in ranks or first.error is None or first.outcome == "collateral":
+            continue
+        lines = tuple((Span(line),) for line in first.error.text.splitlines())
+        yield Section(f"{rank_set(ranks)}: {first.error.type}", lines)

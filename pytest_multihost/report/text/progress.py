@@ -10,7 +10,6 @@ from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.model.stack import Frame
 from pytest_multihost.outcome import RankFacts
 
-INTERVAL_S = 1.0
 _MIN_WIDTH = 12
 _ERASE_RIGHT = "\x1b[K"
 
