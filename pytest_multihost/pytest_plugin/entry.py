@@ -4,7 +4,7 @@ Imported in every run of pytest, so nothing heavy is imported here: what only wo
 imported by the hook that finds some.
 
 Three more sets of hooks are registered when they are needed: those of a run with worlds
-(`world_hooks`), those of an attached run (`attach`), and those of an interpreter that was started
+(`run`), those of an attached run (`attach`), and those of an interpreter that was started
 by a controller (`launching.fresh_interpreter`). Inside a rank `rank.agent` has hooks of its own.
 """
 
@@ -106,9 +106,9 @@ def pytest_collection_finish(session: pytest.Session) -> Generator[None]:
     if any(map(requests_object_store, session.items)):
         start_object_store(session.config)
     if chosen:
-        from pytest_multihost.pytest_plugin.world_hooks import start_worlds
+        from pytest_multihost.pytest_plugin.run import start_run
 
-        start_worlds(session, chosen)  # registers the hooks of a run with worlds
+        start_run(session, chosen)  # registers the hooks of a run with worlds
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -34,7 +34,7 @@ class Expectation:
         )
 
 
-def expectation(item: pytest.Item) -> tuple[Expectation | None, list[str]]:
+def read_expectation(item: pytest.Item) -> tuple[Expectation | None, list[str]]:
     """Return what a test expects, and every problem with how it says so."""
     mark = item.get_closest_marker("multihost_expect")
     if mark is None:
@@ -121,7 +121,9 @@ def _shown(value: object) -> str:
     return str(value)
 
 
-def apply(finding: Finding, expected: Expectation, diagnosis: Diagnosis | None) -> Finding:
+def apply_expectation(
+    finding: Finding, expected: Expectation, diagnosis: Diagnosis | None
+) -> Finding:
     """Return the finding of a test that must hang as expected: passed if it did, else failed."""
     if finding.status not in ("passed", "failed", "error", "xfailed", "xpassed"):
         return finding  # skipped: nothing was run

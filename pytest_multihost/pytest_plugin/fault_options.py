@@ -1,4 +1,4 @@
-"""Which faults each test gets: its marker's, the command line's, or those of a token."""
+"""The faults of each test: its marker's and the command line's, or those of a replay token."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ MAX_SEED = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Disturbing:
-    """What decides about the faults of a run.
+class FaultOptions:
+    """What the command line says about faults.
 
     Attributes:
-        kinds: The faults that there are, by name.
-        everywhere: Faults of the command line, for every multihost test.
-        seed: Of the command line.
-        replay: What is to be repeated.
+        kinds: The kinds of faults that exist, by name.
+        everywhere: Faults for every multihost test: --multihost-fault.
+        seed: The seed of every world: --multihost-seed.
+        replay: What a token says is to be repeated: --multihost-replay.
     """
 
     kinds: Mapping[str, FaultKind]
@@ -38,43 +38,38 @@ class Disturbing:
     seed: int | None = None
     replay: Replay | None = None
 
-    def seed_of(self, nodeid: str) -> int:
-        """Return the seed of a test's world: the same in every run unless somebody says so."""
+    def seed_for(self, nodeid: str) -> int:
+        """Return the seed of a test's world: the same in every run unless an option sets it."""
         if self.replay is not None and self.replay.is_of(nodeid):
             return self.replay.seed
         return checksum(nodeid) % MAX_SEED if self.seed is None else self.seed
 
-    def faults_of(
+    def faults_for(
         self, nodeid: str, size: int, marked: Sequence[Fault], *, hosts: str = ONE
     ) -> tuple[tuple[Fault, ...], list[str]]:
-        """Return the faults of a test with numbers for ranks, and what is wrong with them.
+        """Return a test's faults, each rank resolved to a number, and every problem with them.
 
         Args:
-            nodeid: The test's.
+            nodeid: The test.
             size: Ranks of its world.
             marked: Faults of its marker.
             hosts: What its hosts are made from.
         """
-        wanted = (*marked, *self.everywhere)
+        faults = (*marked, *self.everywhere)
         if self.replay is not None and self.replay.is_of(nodeid):
-            wanted = self.replay.faults
+            faults = self.replay.faults
             if size != self.replay.size:
                 return (), [
                     f"is replayed with {self.replay.size} ranks: --ranks {self.replay.size}"
                 ]
-        if problems := fault_problems(wanted, size=size, kinds=self.kinds):
+        if problems := fault_problems(faults, size=size, kinds=self.kinds):
             return (), [f"faults: {each}" for each in problems]
-        faults = resolve(wanted, size=size, seed=self.seed_of(nodeid))
-        problems = resolved_problems(faults, hosts=hosts, size=size)
-        return faults, [f"faults: {each}" for each in problems]
-
-    def lacking(self, faults: Iterable[Fault]) -> str | None:
-        """Return what this machine lacks for a test with `faults`, if anything."""
-        reasons = (self.kinds[each.kind].lacking(each) for each in faults)
-        return next((reason for reason in reasons if reason), None)
+        resolved = resolve(faults, size=size, seed=self.seed_for(nodeid))
+        problems = resolved_problems(resolved, hosts=hosts, size=size)
+        return resolved, [f"faults: {each}" for each in problems]
 
     def check_replay(self, nodeids: Iterable[str]) -> None:
-        """Check that what is to be repeated is among the tests of this run.
+        """Check that the test of the replay token is among the tests of this run.
 
         Raises:
             pytest.UsageError: It is not.
@@ -91,8 +86,19 @@ class Disturbing:
             raise pytest.UsageError(message)
 
 
-def read_disturbing(config: pytest.Config) -> Disturbing:
-    """Return what decides about the faults of this run.
+def fault_kinds(config: pytest.Config) -> Mapping[str, FaultKind]:
+    """Return every kind of fault that plugins and conftests offer, by name."""
+    return kinds_by_name(config.hook.pytest_multihost_faults())
+
+
+def missing_for_faults(faults: Iterable[Fault], kinds: Mapping[str, FaultKind]) -> str | None:
+    """Return what this machine lacks for a test with `faults`, if anything."""
+    reasons = (kinds[each.kind].lacking(each) for each in faults)
+    return next((reason for reason in reasons if reason), None)
+
+
+def read_fault_options(config: pytest.Config) -> FaultOptions:
+    """Read the options about faults.
 
     Raises:
         pytest.UsageError: An option cannot be read.
@@ -112,5 +118,5 @@ def read_disturbing(config: pytest.Config) -> Disturbing:
             problems.append(f"--multihost-replay: {error}")
     if problems:
         raise pytest.UsageError("\n".join(problems))
-    kinds = kinds_by_name(config.hook.pytest_multihost_faults())
-    return Disturbing(kinds, tuple(everywhere), config.getoption("multihost_seed"), replay)
+    seed = config.getoption("multihost_seed")
+    return FaultOptions(fault_kinds(config), tuple(everywhere), seed, replay)

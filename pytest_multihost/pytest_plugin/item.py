@@ -1,32 +1,38 @@
 """A test item whose body runs in ranks.
 
-After collection our class is mixed into the item's own, so the item stays what it was to
-everybody else - xdist, --lf, -x, --durations, reruns - and only its phases are ours: fixtures are
-set up in the ranks, never here.
+At the end of the collection `MultihostItem` is mixed into the item's own class. The item stays the
+object that pytest collected, with its node id, markers and parent, so that xdist, --lf, -x,
+--durations and reruns treat it like any other; and it stays an instance of its class, which plugins
+look at. An item class of our own would have to be chosen while pytest collects, before it is known
+whether a conftest or a hook marks the test, and could not be a TestCase method or another plugin's
+item.
+
+Fixtures are set up in the ranks, never in the controller: they would open files, ports and devices
+that each rank needs for itself, and a runtime that a fixture starts makes a fork unsound.
 """
 
 from __future__ import annotations
 
 import bdb
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
 import pytest
 
-from pytest_multihost.pytest_plugin.launching.server_process import FUNCTION, ORIGINAL
+from pytest_multihost.pytest_plugin.launching import ORIGINAL_CLASS, ORIGINAL_FUNCTION
 from pytest_multihost.pytest_plugin.results import CompletedAttempt, add_results, longrepr
-from pytest_multihost.pytest_plugin.run import RUN
 from pytest_multihost.pytest_private import TerminalRepr
 
-ATTEMPT = pytest.StashKey[CompletedAttempt]()
+_RUN_ITEM = pytest.StashKey[Callable[[pytest.Item], CompletedAttempt]]()
+_ATTEMPT = pytest.StashKey[CompletedAttempt]()
 
 
 class WorldFailedError(bdb.BdbQuit):
     """Ends the phase of an item whose world did not pass; never seen by a user.
 
-    To pytest a BdbQuit is nothing to enter a debugger for, which is right: with --pdb it would stop
-    in our own frames, and those of the ranks are gone.
+    A BdbQuit, because pytest enters no debugger for it: with --pdb it would stop in this module's
+    frames, and those of the ranks are gone.
     """
 
 
@@ -37,14 +43,12 @@ class MultihostItem(pytest.Item):
         """Forget the last attempt; fixtures are set up in the ranks."""
         self._report_sections.clear()
         self.user_properties.clear()
-        if ATTEMPT in self.stash:
-            del self.stash[ATTEMPT]
+        if _ATTEMPT in self.stash:
+            del self.stash[_ATTEMPT]
 
     def runtest(self) -> None:
         """Run the test as a world."""
-        self.config.stash[RUN].check_machine(self)
-        attempt = self.config.stash[RUN].attempt(self)
-        self.stash[ATTEMPT] = attempt
+        attempt = self.stash[_ATTEMPT] = self.stash[_RUN_ITEM](self)
         add_results(self, attempt)
         finding = attempt.finding
         if finding.status not in ("passed", "xpassed") and finding.when != "teardown":
@@ -52,7 +56,7 @@ class MultihostItem(pytest.Item):
 
     def teardown(self) -> None:
         """Report what only the teardown in the ranks got wrong, where pytest expects it."""
-        attempt = self.stash.get(ATTEMPT, None)
+        attempt = self.stash.get(_ATTEMPT, None)
         if attempt is not None and attempt.finding.when == "teardown":
             raise WorldFailedError(attempt.finding.reason)
 
@@ -64,7 +68,7 @@ class MultihostItem(pytest.Item):
     ) -> str | TerminalRepr:
         """Show what the ranks saw instead of our own exception."""
         if isinstance(excinfo.value, WorldFailedError):
-            return longrepr(self, self.stash[ATTEMPT])
+            return longrepr(self, self.stash[_ATTEMPT])
         return super().repr_failure(excinfo, *args, **kwargs)
 
     def iter_markers(self, name: str | None = None) -> Iterator[pytest.Mark]:
@@ -91,16 +95,22 @@ def _mixed(kind: type[pytest.Item]) -> type[pytest.Item]:
 
 
 def _runs_in_ranks() -> None:
-    """Stand in for a test function that the controller must not look at."""
+    """Stand in for a test function that plugins in the controller must not see."""
 
 
-def convert(item: pytest.Item) -> None:
-    """Make `item` one whose body runs in ranks."""
-    item.stash[ORIGINAL] = type(item)
+def convert(item: pytest.Item, run_item: Callable[[pytest.Item], CompletedAttempt]) -> None:
+    """Make `item` one whose body runs in ranks.
+
+    Args:
+        item: As pytest collected it; a rank gets it back as it was (`server_process`).
+        run_item: Runs it as a world.
+    """
+    item.stash[_RUN_ITEM] = run_item
+    item.stash[ORIGINAL_CLASS] = type(item)
     if isinstance(item, pytest.Function) and getattr(item.obj, "is_hypothesis_test", False):
-        # Hypothesis's own plugin would look at the test's fixtures here, and so set them up.
-        _ = item.location  # computed from the function, once
-        item.stash[FUNCTION] = item.obj
+        # Hypothesis's plugin wraps pytest_runtest_call, and would call the test's fixtures there.
+        _ = item.location  # computed from the function while that is still in place, then cached
+        item.stash[ORIGINAL_FUNCTION] = item.obj
         item.obj = _runs_in_ranks
     item.__class__ = _mixed(type(item))
 
@@ -108,12 +118,12 @@ def convert(item: pytest.Item) -> None:
 def finish_report(
     item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport
 ) -> None:
-    """Give pytest's report of our item the status that the ranks have earned.
+    """Give pytest's report of a multihost item the status that its ranks have earned.
 
-    Runs after every other plugin's makereport: what skipping, xfail and error mean for a world was
-    decided in the ranks.
+    To be called after every other plugin's makereport: what skip, xfail and error mean for a world
+    was decided in the ranks.
     """
-    attempt = item.stash.get(ATTEMPT, None)
+    attempt = item.stash.get(_ATTEMPT, None)
     if attempt is None or call.when == "setup":
         return
     finding = attempt.finding
@@ -126,7 +136,7 @@ def finish_report(
     if call.when == "teardown" and finding.when == "teardown":
         report.longrepr = longrepr(item, attempt)  # pytest asks an item only for its call's
     if call.when == "teardown":  # a thousand histories are a lot of memory
-        del item.stash[ATTEMPT]
+        del item.stash[_ATTEMPT]
 
 
 def _apply_status(item: pytest.Item, report: pytest.TestReport, attempt: CompletedAttempt) -> None:

@@ -1,4 +1,4 @@
-"""The watch on one world, as the settings want it."""
+"""The watchdog of one world, and what it must know of the processes that the harness runs."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from pytest_multihost.model.stack import Dump
 from pytest_multihost.nemesis.cleanup import heal_files
 from pytest_multihost.outcome import RankFacts
 from pytest_multihost.pytest_plugin.attach.remote_snapshots import watch_remote_ranks
+from pytest_multihost.pytest_plugin.attach.state import others_of
 from pytest_multihost.pytest_plugin.options import Settings
 from pytest_multihost.pytest_plugin.results import write_through
-from pytest_multihost.pytest_plugin.tally import PytestMultihostWarning
 from pytest_multihost.watch.kernel.descriptors import HarnessProcesses
 from pytest_multihost.watch.probes.dump import dump_stacks
 from pytest_multihost.watch.watchdog import Watchdog
@@ -34,22 +34,22 @@ KEPT_S = 3600.0
 _WITHOUT_JAX = ("gloo", "nccl")
 
 
-def watch_on(
-    spec: WorldSpec, settings: Settings, directory: Path, scratch: Path, others: frozenset[int]
+def make_watchdog(
+    config: pytest.Config, spec: WorldSpec, settings: Settings, directory: Path, scratch: Path
 ) -> Watchdog:
-    """Return a watch on a world.
+    """Return the watchdog of a world.
 
     Args:
+        config: pytest's configuration.
         spec: The world.
         settings: The settings.
         directory: Where its logs go.
         scratch: Its own directory for everything else.
-        others: Other processes that start ranks as we do.
     """
     return Watchdog(
         scratch,
         spec.size,
-        harness_on(directory, scratch, others),
+        harness_on(directory, scratch, others_of(config)),
         may_run_jax=spec.backend not in _WITHOUT_JAX,
         early=settings.early,
         spec=spec,
@@ -57,7 +57,7 @@ def watch_on(
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class WatchedLauncher:
     """A launcher that shows a world to its watchdog when it has started it."""
 
     launcher: Launcher
@@ -85,13 +85,6 @@ class Watched:
             harness = self.watchdog.harness
             self.watchdog.harness = replace(harness, idle=harness.idle | world.servers)
         return world
-
-
-def warn_of(item: pytest.Item, watchdog: Watchdog) -> None:
-    """Tell of a hang that was proven and, with multihost_early = warn, waited out."""
-    if watchdog.warned is not None:
-        message = f"the world was seen to hang ({watchdog.warned}); its deadline was waited for"
-        item.warn(PytestMultihostWarning(message))
 
 
 def harness_on(directory: Path, scratch: Path, others: frozenset[int]) -> HarnessProcesses:

@@ -76,8 +76,8 @@ def test_elsewhere_multihost_tests_are_skipped_saying_so(
     """Never a wrong verdict: proof needs /proc."""
     pytester.makeconftest(
         f"""
-        from pytest_multihost.pytest_plugin import world_hooks
-        world_hooks.PLATFORM = {system!r}
+        from pytest_multihost.pytest_plugin import run
+        run.PLATFORM = {system!r}
         """
     )
     worlds = run_worlds(SLOW, "-rs")

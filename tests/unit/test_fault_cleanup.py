@@ -18,7 +18,10 @@ from pytest_multihost.nemesis.interpose import SYSTEM_FILES, matcher
 from pytest_multihost.nemesis.io_shim import IoPage, IoRule, find_library, why_missing
 from pytest_multihost.nemesis.slow_io import io_rules, page_path, spared
 from pytest_multihost.outcome.faults import firings, frozen_for_good
-from pytest_multihost.pytest_plugin.launching.requirements import launch_problems, need_of
+from pytest_multihost.pytest_plugin.launching.requirements import (
+    launch_problems,
+    launch_requirements,
+)
 from pytest_multihost.testing import make_spec
 
 SLOW = faults.slow_io(rank=1, seconds=1)
@@ -128,17 +131,17 @@ def test_the_shim_spares_what_python_level_spares() -> None:
 
 def test_tests_share_a_launcher_by_what_they_need() -> None:
     """A fork can have no shim, so it is not asked for one."""
-    plain = need_of({}, [faults.kill(rank=0)], "auto")
+    plain = launch_requirements({}, [faults.kill(rank=0)], "auto")
     assert (plain.variables, plain.reasons) == ({}, [])
-    assert need_of({}, [SLOW], "fork") == plain
-    assert need_of({}, [faults.hash_seed()], "auto").reasons == ["hash_seed"]
-    assert need_of({"A": "b"}, [], "auto").variables == {"A": "b"}
+    assert launch_requirements({}, [SLOW], "fork") == plain
+    assert launch_requirements({}, [faults.hash_seed()], "auto").reasons == ["hash_seed"]
+    assert launch_requirements({"A": "b"}, [], "auto").variables == {"A": "b"}
 
 
 @pytest.mark.skipif(find_library() is None, reason=why_missing())
 def test_what_a_test_preloads_stays_behind_the_shim() -> None:
     """Its own environment counts, not pytest's."""
-    need = need_of({"LD_PRELOAD": "/mine.so"}, [SLOW], "auto")
+    need = launch_requirements({"LD_PRELOAD": "/mine.so"}, [SLOW], "auto")
     assert need.variables["LD_PRELOAD"].split(":") == [str(find_library()), "/mine.so"]
     assert need.reasons[-1] == "slow_io"
 

@@ -16,7 +16,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -41,9 +41,8 @@ from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.pytest_plugin.attach.collected_tests import listed
 from pytest_multihost.pytest_plugin.attach.local_share import Answer, Shared
 from pytest_multihost.pytest_plugin.attach.state import ATTACHED, Attached
-from pytest_multihost.pytest_plugin.launching.launcher_factory import Launching
-from pytest_multihost.pytest_plugin.launching.requirements import Need, need_of
-from pytest_multihost.pytest_plugin.run import Plan, Run
+from pytest_multihost.pytest_plugin.launching import Launchers
+from pytest_multihost.pytest_plugin.plan import Plan, plan_items
 from pytest_multihost.pytest_plugin.tally import TALLY
 from pytest_multihost.pytest_private import base_temp, redirect_terminal
 
@@ -84,10 +83,10 @@ def take_part(session: pytest.Session, chosen: Sequence[pytest.Item]) -> NoRetur
     home = Path(tempfile.mkdtemp(prefix="attached-", dir=base_temp(config)))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 decides what Ctrl-C means
     signal.signal(signal.SIGTERM, _leave)
-    ladders = _Ladders(config, chosen, home)
+    tests = _read_tests(config, chosen, home)
     status = _LOST
     try:
-        status = _serve(attached, ladders, home)
+        status = _serve(attached, tests, home)
     except SystemExit as error:
         status = int(str(error))
     except MultihostError as error:
@@ -95,24 +94,24 @@ def take_part(session: pytest.Session, chosen: Sequence[pytest.Item]) -> NoRetur
     except BaseException:  # noqa: BLE001 - pytest's own end, which we must not reach, would tell it
         traceback.print_exc()
     finally:
-        ladders.close()
+        tests.launchers.close()
         shutil.rmtree(home, ignore_errors=True)
         sys.stderr.flush()
         os._exit(status)
 
 
-def _serve(attached: Attached, ladders: _Ladders, home: Path) -> int:
+def _serve(attached: Attached, tests: _Tests, home: Path) -> int:
     """Go to rank 0, do what it asks for, and return the run's exit status.
 
     Raises:
         MultihostError: Rank 0 was not found, or is gone.
     """
-    trouble = [*_problems, *ladders.open()]
+    trouble = [*_problems, *tests.open()]
     stream, greeting = _connector(attached).connect(attached.timeout_s)
-    about = _about(listed(ladders.run.plans), trouble, stream)
+    about = _about(listed(tests.plans), trouble, stream)
     stream.send({**about, "answers": greeting.header["asked"]})
-    status = _Agent(stream, ladders.launcher, home).serve()
-    ladders.close()
+    status = _Agent(stream, tests.launcher, home).serve()
+    tests.launchers.close()
     shutil.rmtree(home, ignore_errors=True)  # launchers may kill us as soon as rank 0 ends
     _await_end(stream)
     return status
@@ -155,49 +154,40 @@ def _await_end(stream: AuthenticatedStream) -> None:
     time.sleep(_AFTER_S)
 
 
-@dataclass(slots=True)
-class _Ladders:
-    """The ways of launching of this process: one for each need of a test."""
+@dataclass(frozen=True, slots=True)
+class _Tests:
+    """The multihost tests of this process, and what launches them.
 
-    config: pytest.Config
-    items: Sequence[pytest.Item]
-    home: Path
-    run: Run = field(init=False)
-    _opened: dict[Need, FallbackLauncher] = field(default_factory=dict)
+    Attributes:
+        plans: How each is to run, by its node id.
+        launchers: What starts their ranks.
+    """
 
-    def __post_init__(self) -> None:
-        self.run = Run(self.config, self.config.stash[TALLY])
-        self.run.plan(self.items)
+    plans: Mapping[str, Plan]
+    launchers: Launchers
 
     def open(self) -> list[str]:
         """Start the servers; return what kept one from starting."""
         try:
-            for plan in self.run.plans.values():
-                self._ladder(plan)
+            for plan in self.plans.values():
+                self.launchers.get_local(plan.requirements)
         except LaunchError as error:
             return [str(error)]
         return []
 
     def launcher(self, nodeid: str) -> FallbackLauncher:
         """Return what starts the ranks of a test."""
-        plans = {plan.nodeid: plan for plan in self.run.plans.values()}
-        return self._ladder(plans[nodeid])
+        return self.launchers.get_local(self.plans[nodeid].requirements)
 
-    def _ladder(self, plan: Plan) -> FallbackLauncher:
-        launch = self.config.stash[TALLY].settings.launch
-        need = need_of(plan.env, plan.faults, launch)
-        if need not in self._opened:
-            backends = {each.backend.name: each.backend for each in self.run.plans.values()}
-            launching = Launching(self.config, self.items, backends, self.home)
-            ladder = launching.ladder("spawn" if need.is_fresh else launch, need.variables)
-            ladder.open()
-            self._opened[need] = ladder
-        return self._opened[need]
 
-    def close(self) -> None:
-        """End the servers, and the ranks with them."""
-        for ladder in self._opened.values():
-            ladder.close()
+def _read_tests(config: pytest.Config, items: Sequence[pytest.Item], home: Path) -> _Tests:
+    settings = config.stash[TALLY].settings
+    plans = {plan.nodeid: plan for plan in plan_items(config, items, settings).values()}
+    backends = {plan.backend.name: plan.backend for plan in plans.values()}
+    launchers = Launchers(
+        config=config, settings=settings, items=items, backends=backends, logs=home
+    )
+    return _Tests(plans, launchers)
 
 
 @dataclass(slots=True)

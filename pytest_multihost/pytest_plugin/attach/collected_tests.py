@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pytest_multihost.pytest_plugin.run import Plan
+from pytest_multihost.pytest_plugin.plan import Plan
 
 Listed = Sequence[Sequence[Any]]
 """For each world its test's node id, number of ranks and backend, in order."""

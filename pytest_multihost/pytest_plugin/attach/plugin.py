@@ -30,7 +30,7 @@ from pytest_multihost.pytest_plugin.attach.collected_tests import first_differen
 from pytest_multihost.pytest_plugin.attach.options import ATTACHED_PLUGIN
 from pytest_multihost.pytest_plugin.attach.state import ATTACHED, Attached
 from pytest_multihost.pytest_plugin.fixtures import requests_object_store
-from pytest_multihost.pytest_plugin.run import Run
+from pytest_multihost.pytest_plugin.plan import Plan, plan_items
 from pytest_multihost.pytest_plugin.tally import TALLY
 from pytest_multihost.pytest_private import base_temp
 
@@ -139,10 +139,9 @@ def _hang_up(attached: Attached) -> None:
 
 
 def _compare(config: pytest.Config, chosen: Sequence[pytest.Item], attached: Attached) -> None:
-    run = Run(config, config.stash[TALLY])
-    run.plan(chosen)
-    _refuse(run, chosen)
-    ours = listed(run.plans)
+    plans = plan_items(config, chosen, config.stash[TALLY].settings)
+    _refuse(plans, chosen)
+    ours = listed(plans)
     for peer in attached.peers.values():
         problems = peer.about["problems"]
         if problems:
@@ -159,13 +158,13 @@ def _compare(config: pytest.Config, chosen: Sequence[pytest.Item], attached: Att
             )
 
 
-def _refuse(run: Run, chosen: Sequence[pytest.Item]) -> None:
+def _refuse(plans: Mapping[str, Plan], chosen: Sequence[pytest.Item]) -> None:
     """Refuse tests that need what only one machine can give.
 
     Raises:
         LaunchError: Some do; names them.
     """
-    made = [plan.nodeid for plan in run.plans.values() if plan.hosts != ONE]
+    made = [plan.nodeid for plan in plans.values() if plan.hosts != ONE]
     stores = [item.nodeid for item in chosen if requests_object_store(item)]
     for nodeids, why in (
         (made, "hosts are made on one machine, and an attached run has its own"),

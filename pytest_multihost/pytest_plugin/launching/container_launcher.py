@@ -1,4 +1,4 @@
-"""What containers need of this run: its programs, its files, its settings."""
+"""Make the launcher of containers: which files, programs and variables of this run they get."""
 
 from __future__ import annotations
 
@@ -13,15 +13,11 @@ import pytest
 
 from pytest_multihost.launch.docker.containers import Dwelling
 from pytest_multihost.launch.docker.launcher import ContainerLauncher
-from pytest_multihost.launch.fallback import FallbackLauncher
 from pytest_multihost.launch.server.start_server import Program
-from pytest_multihost.model.errors import LaunchError, UnsoundForkError
 from pytest_multihost.pytest_plugin.launching.launcher_factory import (
     SERVER_MODES,
-    Launching,
-    unsound,
+    LauncherFactory,
 )
-from pytest_multihost.pytest_plugin.launching.requirements import Need
 from pytest_multihost.pytest_plugin.options import Settings
 from pytest_multihost.pytest_private import base_temp
 from pytest_multihost.rank import foreign_variables, thread_variables
@@ -40,40 +36,18 @@ _CARRIED = re.compile(
 """Variables that mean the same in another root file system. The rest is the image's."""
 
 
-def open_ladder(
-    launching: Launching, mode: str, need: Need, settings: Settings
-) -> FallbackLauncher | ContainerLauncher:
-    """Return the ways of launching to try for tests with a need, started.
-
-    Raises:
-        pytest.UsageError: The chosen way is not sound, or a server cannot start.
-    """
-    ladder: FallbackLauncher | ContainerLauncher
-    if need.is_housed:
-        ladder = container_launcher(launching, mode, need.variables, settings)
-    else:
-        ladder = launching.ladder(mode, need.variables)
-    try:
-        ladder.open()
-    except UnsoundForkError as error:
-        raise pytest.UsageError(unsound(error)) from error
-    except LaunchError as error:
-        raise pytest.UsageError(str(error)) from error
-    return ladder
-
-
 def container_launcher(
-    launching: Launching, mode: str, env: Mapping[str, str], settings: Settings
+    factory: LauncherFactory, mode: str, env: Mapping[str, str], settings: Settings
 ) -> ContainerLauncher:
-    """Return what starts worlds in containers.
+    """Return a launcher of worlds whose hosts are containers.
 
     Args:
-        launching: What every way of launching is made from.
+        factory: Makes the programs that containers run.
         mode: "auto", or the one way to use.
         env: Variables that must be in place before the ranks' interpreter starts.
         settings: The settings.
     """
-    config = launching.config
+    config = factory.config
     shared, python = _shared(config, settings.artifacts), settings.docker_python
     is_lent = python == HOST_PYTHON
     dwelling = Dwelling(
@@ -86,18 +60,18 @@ def container_launcher(
     variables = _variables(env, shared, is_lent=is_lent)
     path = sys.path if is_lent else None
     names = [mode] if mode in SERVER_MODES else list(SERVER_MODES)
-    programs = {name: partial(_program, launching, name, variables, path) for name in names}
+    programs = {name: partial(_program, factory, name, variables, path) for name in names}
     return ContainerLauncher(dwelling, programs)
 
 
 def _program(
-    launching: Launching,
+    factory: LauncherFactory,
     mode: str,
     environment: Mapping[str, str],
     path: list[str] | None,
     host: str,
 ) -> Program:
-    return launching.program(mode, environment, log=f"{mode}-{host}.log", path=path)
+    return factory.program(mode, environment, log=f"{mode}-{host}.log", path=path)
 
 
 def _shared(config: pytest.Config, artifacts: Path) -> tuple[Path, ...]:

@@ -1,4 +1,4 @@
-"""Which way the ranks of this run are launched."""
+"""Make launchers of local processes: which servers to try, and how each is started."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ import pytest
 
 from pytest_multihost.backends import Backend
 from pytest_multihost.launch.fallback import FallbackLauncher
-from pytest_multihost.launch.server import spawn_server as spawner
+from pytest_multihost.launch.server import spawn_server
 from pytest_multihost.launch.server.connection import ServerConnection
 from pytest_multihost.launch.server.launcher import ServerLauncher
 from pytest_multihost.launch.server.start_server import Program, exec_server, fork_server
-from pytest_multihost.model.errors import UnsoundForkError
-from pytest_multihost.pytest_plugin.launching import fresh_interpreter as remote
+from pytest_multihost.pytest_plugin.launching import fresh_interpreter
 from pytest_multihost.pytest_plugin.launching.server_process import find_item_in, prepare_server
 from pytest_multihost.rank import foreign_variables, thread_variables
 from pytest_multihost.rank.agent import run_rank
@@ -28,8 +27,8 @@ SERVER_MODES = ("server", "spawn")
 
 
 @dataclass(frozen=True, slots=True)
-class Launching:
-    """What the ways of launching are made from.
+class LauncherFactory:
+    """Makes launchers for the tests of one run.
 
     Attributes:
         config: pytest's configuration.
@@ -43,8 +42,8 @@ class Launching:
     backends: Mapping[str, Backend]
     logs: Path
 
-    def ladder(self, mode: str, env: Mapping[str, str]) -> FallbackLauncher:
-        """Return the ways of launching to try, the cheapest first.
+    def fallback_launcher(self, mode: str, env: Mapping[str, str]) -> FallbackLauncher:
+        """Return a launcher that tries the ways of launching, the cheapest first.
 
         Args:
             mode: "auto", or the one way to use.
@@ -84,14 +83,14 @@ class Launching:
             log: Name of the file in `logs` to which it prints.
             path: What it is to import from; None: as it finds it.
         """
-        order = {**self._order(), "path": path}
+        job = {**self._job(), "path": path}
         if mode == "server":
-            order = {**order, "backends": list(self.backends)}
-            return Program(remote.CODE, order, environment, self.logs / log)
-        order = {"code": remote.CODE, "rank": order}
-        return Program(spawner.CODE, order, environment, self.logs / log)
+            job = {**job, "backends": list(self.backends)}
+            return Program(fresh_interpreter.CODE, job, environment, self.logs / log)
+        job = {"code": fresh_interpreter.CODE, "rank": job}
+        return Program(spawn_server.CODE, job, environment, self.logs / log)
 
-    def _order(self) -> dict[str, object]:
+    def _job(self) -> dict[str, object]:
         """Return how to run pytest as this run was started."""
         return {
             "cwd": str(self.config.invocation_params.dir),
@@ -100,14 +99,13 @@ class Launching:
         }
 
 
-def unsound(error: UnsoundForkError) -> str:
-    """Say why the way of launching that was asked for cannot be used."""
-    remedy = "Use --multihost-launch=auto, or move what starts threads or a runtime into a fixture."
-    return f"{error.happened}\nSeen: {error.seen}.\n{remedy}"
-
-
 def _arguments(config: pytest.Config) -> list[str]:
-    """Return the command line; an xdist worker has the controller's in its input."""
+    """Return the command line; an xdist worker has the controller's in its input.
+
+    The plugin is named as its entry point is, not by its module's path: pytest would take that for
+    a second plugin where it loads entry points too, and two declare the same options twice. A name
+    works with PYTEST_DISABLE_PLUGIN_AUTOLOAD as well.
+    """
     workerinput: Mapping[str, object] = getattr(config, "workerinput", {})
     args = workerinput.get("multihost_args", config.invocation_params.args)
     extra = ["-p", "multihost_hangs"]

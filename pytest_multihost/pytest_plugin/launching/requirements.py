@@ -1,4 +1,4 @@
-"""What a test needs of the way in which its ranks are launched."""
+"""What a test requires of the way in which its ranks are launched."""
 
 from __future__ import annotations
 
@@ -12,48 +12,57 @@ from pytest_multihost.nemesis.io_shim import find_library, preload_variables
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
-    """Tests with equal needs share a launcher.
+class LaunchRequirements:
+    """What some tests require; tests with equal requirements share a launcher.
 
     Attributes:
-        env: Variables that must be in place before the ranks' interpreter starts.
-        is_fresh: Whether each rank must be an interpreter of its own.
-        is_preloaded: Whether the I/O shim must be there before an exec.
-        is_housed: Whether the hosts are containers.
+        env: Variables that must be set before the ranks' interpreter starts.
+        has_fresh_interpreters: Whether each rank must be an interpreter of its own.
+        has_preloaded_shim: Whether the I/O shim must be loaded, which takes an exec.
+        has_containers: Whether the hosts are containers.
     """
 
     env: tuple[tuple[str, str], ...] = ()
-    is_fresh: bool = False
-    is_preloaded: bool = False
-    is_housed: bool = False
+    has_fresh_interpreters: bool = False
+    has_preloaded_shim: bool = False
+    has_containers: bool = False
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment's part of it."""
+        """The environment variables that must be set, those for the shim among them."""
         own = dict(self.env)
-        return {**own, **(preload_variables({**os.environ, **own}) if self.is_preloaded else {})}
+        return {
+            **own,
+            **(preload_variables({**os.environ, **own}) if self.has_preloaded_shim else {}),
+        }
 
     @property
     def reasons(self) -> list[str]:
-        """Why not the cheapest way of launching will do, for the reader."""
+        """Why the cheapest way of launching does not do, for the reader."""
         words = [f"env={dict(self.env)}"] if self.env else []
-        words += ["hash_seed"] if self.is_fresh else []
-        return words + (["slow_io"] if self.is_preloaded else [])
+        words += ["hash_seed"] if self.has_fresh_interpreters else []
+        return words + (["slow_io"] if self.has_preloaded_shim else [])
 
 
-def need_of(env: Mapping[str, str], faults: Sequence[Fault], launch: str, hosts: str = ONE) -> Need:
-    """Return what a test needs.
+def launch_requirements(
+    env: Mapping[str, str], faults: Sequence[Fault], launch: str, hosts: str = ONE
+) -> LaunchRequirements:
+    """Return what a test requires.
 
     Args:
-        env: Of its marker.
+        env: The `env` of its marker.
         faults: Its own, those of the command line, or those of a token.
-        launch: How ranks are to be launched; a fork has no shim, and makes do with Python's files.
+        launch: The `launch` setting. A fork cannot preload the shim; then only what Python reads
+            is slow.
         hosts: What hosts are made from.
     """
     kinds = {each.kind for each in faults}
-    is_preloaded = "slow_io" in kinds and launch != "fork" and find_library() is not None
-    is_housed = kind_of(hosts) == DOCKER
-    return Need(tuple(sorted(env.items())), "hash_seed" in kinds, is_preloaded, is_housed)
+    return LaunchRequirements(
+        env=tuple(sorted(env.items())),
+        has_fresh_interpreters="hash_seed" in kinds,
+        has_preloaded_shim="slow_io" in kinds and launch != "fork" and find_library() is not None,
+        has_containers=kind_of(hosts) == DOCKER,
+    )
 
 
 def launch_problems(env: Mapping[str, str], faults: Sequence[Fault], launch: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a server needs from pytest, in whichever process it runs."""
+"""What a server does with pytest's items and configuration, in whichever process it runs."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ from pytest_multihost.rank.agent import FindItem, prepare_pytest
 TMP_PATH_PATTERN = r"[\W]"
 """What pytest's tmp_path replaces in the name of a test."""
 
-ORIGINAL = pytest.StashKey[type[pytest.Item]]()
+ORIGINAL_CLASS = pytest.StashKey[type[pytest.Item]]()
 """The class that pytest collected an item with."""
 
-
-FUNCTION = pytest.StashKey[Any]()
+ORIGINAL_FUNCTION = pytest.StashKey[Any]()
 """The test function, where something stands in for it in the controller."""
 
 
-def restore(item: pytest.Item) -> pytest.Item:
-    """Make `item` again what pytest collected: in a rank it runs the ordinary way."""
-    item.__class__ = item.stash.get(ORIGINAL, type(item))
-    if isinstance(item, pytest.Function) and FUNCTION in item.stash:
-        item.obj = item.stash[FUNCTION]
+def _restore(item: pytest.Item) -> pytest.Item:
+    """Undo `item.convert`: in a rank, the item runs as what pytest collected."""
+    item.__class__ = item.stash.get(ORIGINAL_CLASS, type(item))
+    if isinstance(item, pytest.Function) and ORIGINAL_FUNCTION in item.stash:
+        item.obj = item.stash[ORIGINAL_FUNCTION]
     return item
 
 
@@ -54,14 +53,14 @@ def find_item_in(items: Iterable[pytest.Item], problems: Sequence[str] = ()) -> 
 
     Args:
         items: What was collected.
-        problems: What went wrong in collecting, for the case that an item is missing.
+        problems: The collection errors, for the case that an item is missing.
     """
     found = {plain_nodeid(item): item for item in items}
 
     def find_item(nodeid: str) -> pytest.Item:
         if nodeid not in found:
             raise _missing(nodeid, problems)
-        return restore(found[nodeid])
+        return _restore(found[nodeid])
 
     return find_item
 
@@ -85,10 +84,11 @@ def prepare_server(
     items: Iterable[pytest.Item],
     backends: Iterable[Backend],
 ) -> None:
-    """Load and do what every rank needs, with one thread, in the server that all are forked from.
+    """Do once, in the server, what every rank that is forked from it would have to do.
 
-    What is done here is done once, and ranks need no copies of the memory that it touches: that is
-    most of what a rank costs.
+    Each page of memory that is written here is shared by all ranks instead of copied in each one;
+    such copies are most of what a rank costs. Libraries get one thread: a process must have one
+    when it forks, since threads do not exist in the child and their locks stay taken.
 
     Args:
         config: pytest's configuration.

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
-from collections.abc import Callable, Iterator
+import platform
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,7 +17,6 @@ from pytest_multihost.model.diagnosis import Diagnosis
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.user_code import SourceContext
 from pytest_multihost.outcome import Finding, Symptoms
-from pytest_multihost.pytest_plugin.scratch import environment
 from pytest_multihost.pytest_plugin.tally import Tally
 from pytest_multihost.report import write_trace
 from pytest_multihost.report.artifacts import (
@@ -69,7 +72,7 @@ def write_artifacts(
         run_id=folder.run_id,
         directory=directory.name,
         worker=os.environ.get("PYTEST_XDIST_WORKER"),
-        environment=environment(),
+        environment=_versions(),
     )
     verdict = replace(build_verdict(result, finding, diagnosis, about), expected=is_expected)
     went_well = finding.outcome in ("passed", "skipped")
@@ -106,3 +109,17 @@ def _tried(name: str, write: Callable[[], object]) -> Iterator[str]:
         write()
     except Exception as error:  # noqa: BLE001 - what cannot be written must not hide the verdict
         yield f"{name}: {type(error).__name__}: {error}"
+
+
+@cache
+def _versions() -> Mapping[str, str | None]:
+    """Return the versions that a verdict depends on."""
+    packages = {name: _version(name) for name in ("pytest", "torch", "jax")}
+    return {"python": platform.python_version(), "platform": sys.platform, **packages}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
