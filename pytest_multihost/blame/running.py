@@ -9,8 +9,8 @@ from pytest_multihost.blame.rank_states import states_from_slots
 from pytest_multihost.blame.wait_graph import find_waits, graph_of
 from pytest_multihost.model.operation import Operations
 from pytest_multihost.model.snapshot import Activity
-from pytest_multihost.proof.snapshot import Snapshot
-from pytest_multihost.proof.thread_owners import has_gloo_timeout
+from pytest_multihost.proof import Snapshot
+from pytest_multihost.proof.threads import has_gloo_timeout
 
 
 def waiting_ranks(operations: Sequence[Operations]) -> frozenset[int]:

@@ -1,4 +1,4 @@
-"""What was seen of a world at one instant."""
+"""A snapshot of a world as a proof needs it: its processes, and what its ranks say they do."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from pytest_multihost.model.process import KernelSnapshot
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What was seen of a world at one instant: its processes, and what its ranks tell they do.
+    """A world at one instant.
 
     Attributes:
-        kernel: Its processes.
-        operations: What its ranks tell.
-        severed: By addresses: whose frames do not arrive at whom, until somebody heals that.
-        is_disturbed: Whether faults of the network go on or went on. Then what was sent and not
-            acknowledged may be lost, and come again after any time.
+        kernel: Its processes, as the kernel shows them.
+        operations: What is on its ranks' slot pages.
+        severed: Pairs of addresses: frames of the first do not arrive at the second, until somebody
+            heals that.
+        is_disturbed: Whether faults of the network are at work, or were. Then what was sent and not
+            acknowledged may be lost, and repeated after any time.
     """
 
     kernel: KernelSnapshot
@@ -25,7 +26,7 @@ class Snapshot:
     severed: frozenset[tuple[str, str]] = frozenset()
     is_disturbed: bool = False
 
-    def waited(self, rank: int | None, tid: int) -> tuple[Operation, ...]:
+    def awaited_operations(self, rank: int | None, tid: int) -> tuple[Operation, ...]:
         """Return the open operations for whose end a thread of a rank waits."""
         of_rank = [each for each in self.operations if each.rank == rank]
         found = [operation for each in of_rank for operation in each.open]

@@ -24,7 +24,7 @@ from pytest_multihost.pytest_plugin.attach.remote_snapshots import watch_remote_
 from pytest_multihost.pytest_plugin.attach.state import others_of
 from pytest_multihost.pytest_plugin.options import Settings
 from pytest_multihost.pytest_plugin.results import write_through
-from pytest_multihost.watch.kernel.descriptors import HarnessProcesses
+from pytest_multihost.watch.kernel.harness import HarnessProcesses
 from pytest_multihost.watch.probes.dump import dump_stacks
 from pytest_multihost.watch.watchdog import Watchdog
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from pytest_multihost.model.process import KernelSnapshot
-from pytest_multihost.proof.prove import WINDOW_S, ProofState, is_still
-from pytest_multihost.proof.snapshot import Snapshot
+from pytest_multihost.proof import Snapshot
+from pytest_multihost.proof.proof_state import INTERVAL_S, ProofState, is_still
 
 EAGER_S = 4.0
 """How often a world is looked at closely that was seen to stand still only once."""
@@ -46,7 +45,7 @@ class ProofSearch:
     def due_s(self) -> float:
         """When the next close look ends a window; there is none as long as none has begun."""
         last = self.search.last
-        return math.inf if last is None else last.kernel.at_s + WINDOW_S - _SLACK_S
+        return math.inf if last is None else last.kernel.at_s + INTERVAL_S - _SLACK_S
 
     def step(
         self,
@@ -54,7 +53,6 @@ class ProofSearch:
         now: Snapshot,
         *,
         deadline_s: float,
-        planned: Sequence[str] = (),
     ) -> bool:
         """Look closely if the glances are worth it; return whether the world is proven to hang.
 
@@ -62,7 +60,6 @@ class ProofSearch:
             before: The glance before.
             now: A glance at all main threads.
             deadline_s: When the world is ended in any case.
-            planned: What the harness itself is still going to do to the world: one sentence each.
         """
         if not is_still(now, deadline_s=deadline_s) or not self._is_worth_it(before, now):
             self.search = ProofState()
@@ -70,7 +67,7 @@ class ProofSearch:
         if self.search.last is None or now.kernel.at_s >= self.due_s:
             self.looked = self.proc.deep_snapshot()
             snapshot = replace(now, kernel=self.looked)
-            self.search = self.search.after(snapshot, deadline_s=deadline_s, planned=planned)
+            self.search = self.search.after(snapshot, deadline_s=deadline_s)
         return self.search.is_proof
 
     def _is_worth_it(self, before: Snapshot | None, now: Snapshot) -> bool:
@@ -108,5 +105,5 @@ def has_left_wait(rank: int, before: Snapshot, now: Snapshot) -> bool:
     )
     if was is None or main is None or was.wait_key == main.wait_key:
         return False
-    waited = before.waited(rank, main.tid)
-    return not waited or waited != now.waited(rank, main.tid)
+    waited = before.awaited_operations(rank, main.tid)
+    return not waited or waited != now.awaited_operations(rank, main.tid)

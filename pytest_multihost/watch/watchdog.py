@@ -35,10 +35,10 @@ from pytest_multihost.model.snapshot import (
 )
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.outcome import RankFacts
-from pytest_multihost.proof.labels import lock_holders, main_labels
-from pytest_multihost.proof.snapshot import Snapshot
+from pytest_multihost.proof import Snapshot
+from pytest_multihost.proof.threads import lock_holders, main_labels
 from pytest_multihost.slots import read_open_operations, read_slots, slots_path
-from pytest_multihost.watch.kernel.descriptors import HarnessProcesses
+from pytest_multihost.watch.kernel.harness import HarnessProcesses
 from pytest_multihost.watch.kernel.proc import ProcReader
 from pytest_multihost.watch.probes.deep_probe import (
     is_unclear,

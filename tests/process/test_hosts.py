@@ -20,9 +20,10 @@ import pytest
 from pytest_multihost.launch.netns.network import HostNetwork, make_network
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.hosts import BRIDGE_ADDRESS, all_hosts
-from pytest_multihost.watch.kernel.descriptors import HarnessProcesses, Tables
+from pytest_multihost.watch.kernel.descriptors import Tables
+from pytest_multihost.watch.kernel.harness import HarnessProcesses
+from pytest_multihost.watch.kernel.proc_files import entries, link
 from pytest_multihost.watch.kernel.sockets import inet_sockets, unix_sockets
-from pytest_multihost.watch.kernel.tasks import entries, link
 
 HOSTS = all_hosts("netns", 3)
 TCP = 6

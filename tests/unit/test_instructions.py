@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.proof.instructions import BYTES, is_call
-from pytest_multihost.proof.thread_owners import is_interpreter
+from pytest_multihost.proof.threads import is_interpreter
 from pytest_multihost.watch.kernel.memory import Memory
+from pytest_multihost.watch.kernel.return_addresses import BYTES, ReturnAddresses, is_call
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_pointers_to_functions_are_not_returned_to() -> None:
         page[: 8 * len(words)] = struct.pack(f"={len(words)}Q", *words)
         view = ctypes.c_char.from_buffer(page)
         memory = Memory(os.getpid())
-        found = memory.returns(ctypes.addressof(view))
+        found = ReturnAddresses(memory).of_stack(ctypes.addressof(view))
         memory.close()
         del view
     assert found is not None
@@ -97,7 +97,7 @@ def test_the_interpreter_is_found_on_the_stack_of_a_thread_that_runs_python() ->
         while not tids or len(words := (file / f"{tids[0]}/syscall").read_text().split()) < 9:
             pass  # it has not come to its wait
         memory = Memory(os.getpid())
-        found = memory.returns(int(words[-2], 16)) or ()
+        found = ReturnAddresses(memory).of_stack(int(words[-2], 16)) or ()
         memory.close()
     finally:
         done.set()

@@ -8,8 +8,8 @@ import pytest
 
 from pytest_multihost.model.process import KernelSnapshot, Process, Thread
 from pytest_multihost.model.snapshot import Activity
-from pytest_multihost.proof.labels import label, lock_holders, main_labels
-from pytest_multihost.proof.system_calls import CALLS, timeout_of
+from pytest_multihost.proof.threads.labels import label, lock_holders, main_labels
+from pytest_multihost.proof.threads.system_calls import CALLS, SystemCall
 
 
 def thread(call: str = "futex", **changes: object) -> Thread:
@@ -113,13 +113,13 @@ def test_the_limit_of_a_wait_is_found_in_its_arguments(
     call: str, args: tuple[int, ...], expected: tuple[str, int | None, int]
 ) -> None:
     """Or it is said that it is not known."""
-    found = timeout_of(call, (*args, 0, 0, 0, 0, 0, 0)[:6])
+    found = SystemCall(call, (*args, 0, 0, 0, 0, 0, 0)[:6]).timeout
     assert (found.kind, found.milliseconds, found.address) == expected
 
 
 def test_a_call_without_its_arguments_has_an_unknown_limit() -> None:
     """They can be unreadable while the name is not."""
-    assert timeout_of("futex", ()).kind == "unknown"
+    assert SystemCall("futex", ()).timeout.kind == "unknown"
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])

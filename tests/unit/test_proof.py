@@ -13,14 +13,15 @@ import pytest
 
 from pytest_multihost.model.operation import OWN_SCOPE, Operation, Operations
 from pytest_multihost.model.process import Descriptor, KernelSnapshot, Process, Thread
-from pytest_multihost.proof.prove import ProofState, blockers, is_still
-from pytest_multihost.proof.snapshot import Snapshot
-from pytest_multihost.proof.thread_owners import is_idle, is_own, is_python, read_stack
+from pytest_multihost.proof import Snapshot
+from pytest_multihost.proof.proof_state import ProofState, blockers, is_still
+from pytest_multihost.proof.threads.owners import is_idle, is_python, is_runtime_thread, read_stack
 from pytest_multihost.watch.kernel import descriptors
-from pytest_multihost.watch.kernel.descriptors import HarnessProcesses, Tables
-from pytest_multihost.watch.kernel.eventfds import with_holders
+from pytest_multihost.watch.kernel.descriptors import Tables
+from pytest_multihost.watch.kernel.eventfds import with_eventfd_holders
 from pytest_multihost.watch.kernel.foreign_handles import ForeignProcesses, eventfd_id
 from pytest_multihost.watch.kernel.futexes import can_be_opened
+from pytest_multihost.watch.kernel.harness import HarnessProcesses
 from pytest_multihost.watch.kernel.memory import Mapping, Memory
 
 DEADLINE_S = 160.0
@@ -143,13 +144,6 @@ def test_a_glance_proves_nothing() -> None:
     assert "only main threads" in "".join(blockers(shallow, later(shallow), deadline_s=1))
 
 
-def test_what_the_harness_plans_may_end_a_wait() -> None:
-    """A fault that is healed in ten seconds, say."""
-    first = moment(process())
-    found = blockers(first, later(first), deadline_s=DEADLINE_S, planned=["freeze ends at +10 s"])
-    assert found == ("freeze ends at +10 s",)
-
-
 @pytest.mark.parametrize(
     ("main", "expected"),
     [
@@ -250,13 +244,13 @@ def test_a_runtimes_own_thread_may_wake_up_again_and_again() -> None:
 )
 def test_libraries_of_the_system_do_not_make_a_thread_somebody_elses(system: str) -> None:
     """They do what they are called for."""
-    assert is_own(beside(code=(GLOO[0], system)))
+    assert is_runtime_thread(beside(code=(GLOO[0], system)))
 
 
 @pytest.mark.parametrize("other", ["libcurl.so.4", "libmine.so", "libcuda.so.1", "libcrypto.so.3"])
 def test_libraries_with_names_like_the_systems_are_somebody_elses(other: str) -> None:
     """Names that begin alike."""
-    assert not is_own(beside(code=(GLOO[0], other)))
+    assert not is_runtime_thread(beside(code=(GLOO[0], other)))
 
 
 @pytest.mark.parametrize(
@@ -265,7 +259,7 @@ def test_libraries_with_names_like_the_systems_are_somebody_elses(other: str) ->
 def test_a_thread_in_which_others_have_a_part_is_nobodys_own(code: tuple[str, ...] | None) -> None:
     """The same wait means something else here: a poller in Python, a retry, a compiled loop."""
     other = beside("epoll_wait", code=code, fds=(), ends_s=100.0)
-    assert not is_own(other)
+    assert not is_runtime_thread(other)
     assert "rank 0: thread python waits in epoll_wait" in found_in(process(other))
 
 
@@ -659,10 +653,10 @@ def told_of_eventfd(theirs: dict[int | None, int], *threads: Thread) -> Descript
     found = {eventfd: descriptor("eventfd", fd=eventfd), epoll.fd: epoll}
     waiting = (replace(each, fds=(epoll.fd,)) for each in threads)
     tables = Tables({}, {9: "sh"}, {}, HarnessProcesses())
-    tables.outsiders = ForeignProcesses(())
+    tables.foreign = ForeignProcesses(())
     number = eventfd_id(os.getpid(), eventfd)
-    tables.outsiders.eventfds = {each and number: pid for each, pid in theirs.items()}
-    told = with_holders(process(*waiting, pid=os.getpid(), descriptors=found), tables)
+    tables.foreign.eventfds = {each and number: pid for each, pid in theirs.items()}
+    told = with_eventfd_holders(process(*waiting, pid=os.getpid(), descriptors=found), tables)
     os.close(eventfd)
     return told.descriptors[eventfd]
 
@@ -680,13 +674,13 @@ def test_an_eventfd_of_others_is_another_one() -> None:
     """The kernel gives each a number; where it does not, theirs may be the same."""
     mine, other = os.eventfd(0), os.eventfd(0)
     tables = Tables({}, {}, {}, HarnessProcesses())
-    tables.outsiders = ForeignProcesses((os.getpid(),))
+    tables.foreign = ForeignProcesses((os.getpid(),))
     waits = process(thread("read", fds=(mine,)), descriptors={mine: descriptor("eventfd", fd=mine)})
-    assert eventfd_id(os.getpid(), mine) in tables.outsiders.eventfds
-    tables.outsiders.eventfds = {eventfd_id(os.getpid(), other): 9}
-    inside = with_holders(replace(waits, pid=os.getpid()), tables)
+    assert eventfd_id(os.getpid(), mine) in tables.foreign.eventfds
+    tables.foreign.eventfds = {eventfd_id(os.getpid(), other): 9}
+    inside = with_eventfd_holders(replace(waits, pid=os.getpid()), tables)
     assert inside.descriptors[mine].where == "inside"
-    untold = with_holders(replace(waits, pid=0), tables)
+    untold = with_eventfd_holders(replace(waits, pid=0), tables)
     assert untold.descriptors[mine].where == "unknown"
     os.close(mine)
     os.close(other)

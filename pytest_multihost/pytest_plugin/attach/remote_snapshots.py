@@ -22,7 +22,7 @@ from pytest_multihost.pytest_plugin.attach.merge_snapshots import (
     merge_snapshots,
 )
 from pytest_multihost.slots import shift_times
-from pytest_multihost.watch.kernel.descriptors import HarnessProcesses
+from pytest_multihost.watch.kernel.harness import HarnessProcesses
 from pytest_multihost.watch.kernel.proc import ProcReader
 from pytest_multihost.watch.watchdog import Watchdog
 

@@ -1,8 +1,11 @@
-"""What the descriptors of a world's processes lead to, and who is at their other ends."""
+"""What the descriptors of a world's processes lead to, and who their peers are.
+
+The links in /proc/PID/fd name the kind and, of pipes and sockets, the inode (proc(5)): who else has
+the same link holds the same object. /proc/PID/fdinfo/FD has more about the anonymous ones.
+"""
 
 from __future__ import annotations
 
-import fnmatch
 import math
 import os
 import re
@@ -14,6 +17,8 @@ from functools import cached_property
 
 from pytest_multihost.model.process import NEVER, Descriptor, Kind, Where
 from pytest_multihost.watch.kernel.foreign_handles import EVENTFD, ForeignProcesses
+from pytest_multihost.watch.kernel.harness import HarnessProcesses
+from pytest_multihost.watch.kernel.proc_files import link, read
 from pytest_multihost.watch.kernel.sockets import (
     LISTEN,
     Inet,
@@ -23,7 +28,6 @@ from pytest_multihost.watch.kernel.sockets import (
     inet_sockets_from,
     unix_sockets,
 )
-from pytest_multihost.watch.kernel.tasks import link, read
 
 _TCP, _UDP = 6, 17
 _CLOSED = 7
@@ -44,53 +48,21 @@ _RING = ("SqHead", "SqTail", "CachedSqHead", "CqHead", "CqTail", "CachedCqTail")
 _WRITES, _BOTH = 1, 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HarnessProcesses:
-    """What of this machine belongs to the harness and so cannot end a wait of the test.
-
-    Attributes:
-        idle: Processes that hold ends of descriptors and do nothing with them: the server, from
-            which ranks inherit. Only parents of ranks are believed to be that.
-        channels: Processes at the other end of the ranks' channels: the controller.
-        paths: Files that only threads of the harness wait for, as patterns of the whole path; a
-            star stands for part of one name.
-        tables: Netlink sockets that read the socket tables of the network namespaces of the
-            world's hosts, by the namespace's name.
-        beside: Other processes of the harness: children of the reaper that no rank has left.
-        reaper: The process that inherits the ranks' orphans; its other children are no part of the
-            harness.
-    """
-
-    idle: frozenset[int] = frozenset()
-    channels: frozenset[int] = frozenset()
-    paths: tuple[str, ...] = ()
-    tables: Mapping[str, Table] = field(default_factory=dict)
-    beside: frozenset[int] = frozenset()
-    reaper: int | None = None
-
-    def is_path(self, path: str) -> bool:
-        """Tell whether a path is one that only threads of the harness wait for."""
-        return any(
-            fnmatch.fnmatchcase(path, pattern) and path.count("/") == pattern.count("/")
-            for pattern in self.paths
-        )
-
-
 Links = Mapping[int, Mapping[int, str]]
 """For each process of the world: where the link of each of its descriptors leads."""
 
 
 @dataclass
 class Tables:
-    """Everything that is needed to tell where a descriptor leads, at one instant.
+    """Everything that is needed to say where a descriptor leads, at one instant.
 
     Attributes:
         links: Descriptors of the world's processes.
         names: Programs of all processes by id.
         ranks: What to call a process of the world.
         harness: What belongs to the harness.
-        tcp: Sockets by inode; those without one under their addresses only.
-        by_ends: All TCP sockets by what tells their ends apart.
+        tcp: Sockets by inode; those without one only by their addresses.
+        by_ends: All TCP sockets by their pair of addresses.
         udp: Sockets by inode.
         unix: Sockets by inode.
         unread: What could not be read.
@@ -155,16 +127,16 @@ class Tables:
             self.unread.append(path)
 
     @cached_property
-    def outsiders(self) -> ForeignProcesses:
+    def foreign(self) -> ForeignProcesses:
         """All processes but the world's, and those of the harness that do nothing."""
         return ForeignProcesses(self.names.keys() - self.links.keys() - self.harness.idle)
 
     def holders(self, target: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         """Return who holds what a link leads to, process and descriptor: in the world, outside."""
-        return self._inside.get(target, []), self.outsiders.holders(target)
+        return self._inside.get(target, []), self.foreign.holders(target)
 
     def describe(self, pid: int, fd: int) -> Descriptor:
-        """Tell what a descriptor leads to."""
+        """Return what a descriptor leads to."""
         target = self.links[pid].get(fd, "")
         if self.harness.is_path(target):
             return Descriptor(fd=fd, target=target, kind="file", is_exempt=True)
@@ -193,7 +165,7 @@ class Tables:
             return _inet_descriptor(fd, target, "listen", tcp, "unknown", _text(tcp.local))
         if tcp.state == _CLOSED:
             return _inet_descriptor(fd, target, "idle", tcp, "inside", "")
-        other = self.by_ends.get(tcp.other_ends)
+        other = self.by_ends.get(tcp.peer_ends)
         where, who = self._tcp_peer(tcp, other)
         return _inet_descriptor(fd, target, "tcp", tcp, where, f"{_text(tcp.remote)}{who}")
 
@@ -201,19 +173,19 @@ class Tables:
         if other is None or tcp.state == _SYN_SENT:
             return "outside", ""
         if other.inode:
-            return self._who(f"socket:[{other.inode}]")
-        if other.state not in {1, 3}:  # closed by its process; the kernel says good-bye for it
+            return self._holder(f"socket:[{other.inode}]")
+        if other.state not in {1, 3}:  # closed by its process; the kernel finishes the connection
             return "nobody", ""
-        return self._who_accepts(other)
+        return self._accepting(other)
 
-    def _who_accepts(self, other: Inet) -> tuple[Where, str]:
-        """Tell who will get a connection that nobody has accepted yet."""
+    def _accepting(self, other: Inet) -> tuple[Where, str]:
+        """Return who will get a connection that nobody has accepted yet: who holds the listener."""
         listening = [
             each
             for each in self.tcp.values()
             if each.state == LISTEN and (each.space, each.local[1]) == (other.space, other.local[1])
         ]
-        found = {self._who(f"socket:[{each.inode}]") for each in listening}
+        found = {self._holder(f"socket:[{each.inode}]") for each in listening}
         return found.pop() if len(found) == 1 else ("unknown", "")
 
     def _unix(self, fd: int, target: str, unix: Unix) -> Descriptor:
@@ -224,7 +196,7 @@ class Tables:
             where = "unknown" if unix.state == _CLOSED else "nobody"
             kind = "idle" if unix.state == _CLOSED else "unix"
         elif kind == "unix" and unix.peer:
-            where, who = self._who(f"socket:[{unix.peer}]")
+            where, who = self._holder(f"socket:[{unix.peer}]")
         ends = (target, f"socket:[{unix.peer}]") if unix.peer else ("", "")
         return Descriptor(
             fd=fd,
@@ -236,10 +208,10 @@ class Tables:
             ends=ends,
         )
 
-    def _who(self, target: str) -> tuple[Where, str]:
-        """Tell who holds a socket that is open, and say it for the reader.
+    def _holder(self, target: str) -> tuple[Where, str]:
+        """Return who holds an open socket: whether inside the world, and the same for the reader.
 
-        Where nobody is seen to, it is somebody who cannot be read: another user's server.
+        Where nobody is seen to hold it, it is a process that cannot be read: another user's server.
         """
         inside, outside = self.holders(target)
         pids = [pid for pid, _ in outside]
@@ -254,7 +226,7 @@ class Tables:
     def _pipe(self, pid: int, fd: int, target: str) -> Descriptor:
         mine = _mode(pid, fd)
         _, outside = self.holders(target)
-        others = [each for each in outside if mine is None or _is_other_end(mine, _mode(*each))]
+        others = [each for each in outside if mine is None or _is_peer(mine, _mode(*each))]
         if others:
             name = self.names.get(others[0][0], "")
             peer = f"{name} {others[0][0]}"
@@ -331,7 +303,7 @@ def _mode(pid: int, fd: int) -> int | None:
     return int(found[1], 8) & 3 if found else None
 
 
-def _is_other_end(mine: int, other: int | None) -> bool:
+def _is_peer(mine: int, other: int | None) -> bool:
     return other is None or _BOTH in {mine, other} or mine != other
 
 
@@ -348,7 +320,7 @@ def _timer_end(info: str) -> float | None:
 
 
 def _is_busy_ring(kind: Kind, info: str) -> bool:
-    """Tell whether something was asked of an io_uring that has not been answered and read.
+    """Return whether something was asked of an io_uring that has not been answered and read.
 
     libuv makes a ring for each of its loops, and with it every TCPStore of torch.
     """

@@ -1,4 +1,7 @@
-"""Who may write to the eventfds that a process waits for."""
+"""Who may write to the eventfds that a process waits for (eventfd(2)).
+
+All eventfds have the same link in /proc/PID/fd; only the number in fdinfo tells them apart.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,12 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from pytest_multihost.model.process import Descriptor, Process, Thread, Where
-from pytest_multihost.proof.thread_owners import is_own
+from pytest_multihost.proof.threads import is_runtime_thread
 from pytest_multihost.watch.kernel.descriptors import Tables
 from pytest_multihost.watch.kernel.foreign_handles import eventfd_id
 
 
-def with_holders(process: Process, tables: Tables) -> Process:
+def with_eventfd_holders(process: Process, tables: Tables) -> Process:
     """Return a process with who else has the eventfds that its threads wait for.
 
     What its runtime's own threads wait for does not matter, and to find out is not for nothing:
@@ -38,7 +41,7 @@ def _waited(process: Process) -> Collection[int]:
 
 
 def _matters(process: Process, thread: Thread) -> bool:
-    return thread is process.main or not (process.is_rank and is_own(thread))
+    return thread is process.main or not (process.is_rank and is_runtime_thread(thread))
 
 
 def _with_holder(pid: int, found: Descriptor, tables: Tables) -> Descriptor:
@@ -48,8 +51,8 @@ def _with_holder(pid: int, found: Descriptor, tables: Tables) -> Descriptor:
 
 
 def _holder(pid: int, fd: int, tables: Tables) -> tuple[Where, int]:
-    """Tell whether an outsider has an eventfd, and who; 0 for nobody that is known."""
-    theirs = tables.outsiders.eventfds
+    """Return whether a foreign process has an eventfd, and which; 0 for none that is known."""
+    theirs = tables.foreign.eventfds
     number = eventfd_id(pid, fd) if theirs else None
     if not theirs or number is None:
         return ("unknown" if theirs else "inside"), 0

@@ -1,15 +1,19 @@
-"""Who waits for a file lock, and who holds it, as the kernel tells it."""
+"""Who waits for a file lock, and who holds it: /proc/locks (proc(5)).
+
+A line is a number, ``->`` if the lock is waited for, its type (FLOCK, POSIX, OFDLCK, LEASE), mode,
+access, process, device and inode. Who waits has the number of the lock that is held.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pytest_multihost.watch.kernel import tasks
+from pytest_multihost.watch.kernel import proc_files
 
 
 def holders_by_waiter() -> Mapping[int, tuple[int, ...]] | None:
     """Return, for each process that waits for a file lock, those that hold it."""
-    data = tasks.read("/proc/locks")
+    data = proc_files.read("/proc/locks")
     if data is None:
         return None
     lines = [line.split() for line in data.decode().splitlines()]
@@ -32,6 +36,6 @@ def _holder(words: Sequence[str]) -> int:
     if words[1] != "FLOCK":
         return pid
     place = f"/proc/{pid}/fdinfo"
-    infos = (tasks.read(f"{place}/{fd}") or b"" for fd in tasks.entries(place) or ())
+    infos = (proc_files.read(f"{place}/{fd}") or b"" for fd in proc_files.entries(place) or ())
     lines = (line.split() for info in infos for line in info.splitlines())
     return pid if any(line[:1] == [b"lock:"] and where in line for line in lines) else 0

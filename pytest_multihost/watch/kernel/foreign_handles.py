@@ -1,4 +1,4 @@
-"""What processes beside the world have open and mapped: read once in a look, if it matters."""
+"""What processes outside the world have open and mapped: read once in a snapshot, if it matters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from pytest_multihost.watch.kernel.memory import Mapping
-from pytest_multihost.watch.kernel.tasks import entries, link, maps, read
+from pytest_multihost.watch.kernel.proc_files import entries, link, maps_file, read
 
 EVENTFD = "anon_inode:[eventfd]"
 _REMOVED = " (deleted)"
@@ -28,22 +28,22 @@ class ForeignProcesses:
     """
 
     pids: Collection[int]
-    _have: dict[str, bool] = field(default_factory=dict)
+    _known: dict[str, bool] = field(default_factory=dict)
 
     def holders(self, target: str) -> list[tuple[int, int]]:
         """Return who holds the pipe or socket that a link leads to: process and descriptor."""
         return self._held.get(target, [])
 
-    def have(self, mapping: Mapping) -> bool:
-        """Tell whether any of them has a file without a name, mapped or open."""
-        if mapping.file not in self._have:
-            is_mapped = any(maps(mapping.file, pid) for pid in self.pids)
-            self._have[mapping.file] = is_mapped or mapping.file in self._removed
-        return self._have[mapping.file]
+    def has(self, mapping: Mapping) -> bool:
+        """Return whether any of them has a file without a name, mapped or open."""
+        if mapping.file not in self._known:
+            is_mapped = any(maps_file(pid, mapping.file) for pid in self.pids)
+            self._known[mapping.file] = is_mapped or mapping.file in self._removed
+        return self._known[mapping.file]
 
     @cached_property
     def eventfds(self) -> dict[int | None, int]:
-        """Who holds which eventfd, by the kernel's number of it; None where it tells none."""
+        """Who holds which eventfd, by the kernel's number for it; None where it has none."""
         return {eventfd_id(*each): each[0] for each in self.holders(EVENTFD)}
 
     @cached_property
@@ -70,7 +70,7 @@ class ForeignProcesses:
 def eventfd_id(pid: int, fd: int) -> int | None:
     """Return the kernel's number of an eventfd, the same in whatever process; None if unknown.
 
-    It is told since Linux 5.2 (https://docs.kernel.org/filesystems/proc.html).
+    It is in fdinfo since Linux 5.2 (https://docs.kernel.org/filesystems/proc.html).
     """
     found = _EVENTFD_ID.search(read(f"/proc/{pid}/fdinfo/{fd}") or b"")
     return int(found[1]) if found else None

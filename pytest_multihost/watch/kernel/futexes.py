@@ -1,4 +1,4 @@
-"""Who can wake a thread that waits for a word in memory, and whether it waits to run Python."""
+"""Who can wake a thread that waits for a word in memory (futex(2)), and whether it is the GIL's."""
 
 from __future__ import annotations
 
@@ -6,52 +6,51 @@ import os
 import re
 
 from pytest_multihost.model.process import NEVER, Where
-from pytest_multihost.proof import system_calls as calls
-from pytest_multihost.proof.thread_owners import is_interpreter
+from pytest_multihost.proof.threads import SystemCall, is_interpreter
 from pytest_multihost.watch.kernel.descriptors import Tables
 from pytest_multihost.watch.kernel.memory import Mapping, Memory
 
 _NUMBERED = "/SYSV"
 """System V memory is no file and always called removed; any process of its user can attach it."""
 
-_DRAWN = re.compile(r"sem\.(mp|loky-[0-9]+)-[a-z0-9_]{8}")
+_RANDOM_NAME = re.compile(r"sem\.(mp|loky-[0-9]+)-[a-z0-9_]{8}")
 """Semaphores of multiprocessing and loky, which have their names for spawned children."""
 
 _ANONYMOUS = "/dev/zero (deleted)"
 _UNREADABLE = ""
 
 
-def who_wakes(call: str, args: tuple[int, ...], memory: Memory, tables: Tables | None) -> Where:
-    """Tell who can wake a thread that waits for a futex, by the page in which that lies.
+def who_wakes(call: SystemCall, memory: Memory, tables: Tables | None) -> Where:
+    """Return who can wake a thread that waits for a futex, by the page in which that lies.
 
     Args:
         call: What the thread waits in; what is no futex, only its own process can wake.
-        args: The arguments.
         memory: Of its process.
-        tables: All processes; None if they are not looked at.
+        tables: All processes; None in a shallow snapshot.
     """
-    if call not in calls.FUTEXES or calls.is_private_futex(call, args):
+    if not call.is_futex or call.is_private_futex:
         return "inside"
-    mapping = None if call == "futex_waitv" else memory.mapping(args[0])
+    # futex_waitv waits for several words, which are not worth reading: nobody uses it here.
+    mapping = None if call.name == "futex_waitv" else memory.mapping(call.args[0])
     if mapping is None or tables is None:
         return "unknown"
     if not mapping.is_shared:
         return "inside"
     if can_be_opened(mapping, memory.pid):
         return "unknown"
-    return "outside" if tables.outsiders.have(mapping) else "inside"
+    return "outside" if tables.foreign.has(mapping) else "inside"
 
 
 def can_be_opened(mapping: Mapping, pid: int) -> bool:
-    """Tell whether anybody may get at a file that he does not have yet: by a name, or its number.
+    """Return whether a process that does not have a file yet may open it: by name, or by number.
 
-    Nobody guesses a name that was drawn by lot, and those who draw it tell only their children.
+    Nobody guesses a random name, and the process that made it up hands it only to its children.
     """
     if mapping.path.startswith(_NUMBERED):
         return True
     if not mapping.is_removed:
-        return not _DRAWN.fullmatch(os.path.basename(mapping.path))  # noqa: PTH119 - as for PTH115
-    return any(not _DRAWN.fullmatch(name) for name in _other_names(mapping, pid))
+        return not _RANDOM_NAME.fullmatch(os.path.basename(mapping.path))  # noqa: PTH119 - as for PTH115
+    return any(not _RANDOM_NAME.fullmatch(name) for name in _other_names(mapping, pid))
 
 
 def _other_names(mapping: Mapping, pid: int) -> list[str]:
@@ -73,14 +72,12 @@ def _other_names(mapping: Mapping, pid: int) -> list[str]:
         return [_UNREADABLE]
 
 
-def is_for_interpreter(
-    call: str, args: tuple[int, ...], memory: Memory, ends_s: float | None
-) -> bool:
-    """Tell whether a thread waits for its turn to run Python.
+def waits_for_gil(call: SystemCall, memory: Memory, ends_s: float | None) -> bool:
+    """Return whether a thread waits for its turn to run Python.
 
-    It asks for it every five milliseconds
+    It asks for the GIL every five milliseconds
     (https://docs.python.org/3/library/sys.html#sys.setswitchinterval), and the word that it waits
-    for lies in the interpreter; those of locks and queues lie on the heap.
+    for lies in the interpreter's data; those of locks and queues lie on the heap.
     """
-    is_timed = call == "futex" and ends_s != NEVER
-    return is_timed and is_interpreter(memory.file_of_data(args[0]))
+    is_timed = call.name == "futex" and ends_s != NEVER
+    return is_timed and is_interpreter(memory.file_of_data(call.args[0]))

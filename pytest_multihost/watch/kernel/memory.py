@@ -1,28 +1,32 @@
-"""Read the memory of another process without touching it: limits of waits, and whose code waits."""
+"""Read the memory of another process without touching it: /proc/PID/mem and maps (proc(5)).
+
+The process goes on meanwhile, so that what is read may be of two instants; it counts only where the
+thread that it belongs to has not moved. It needs the permission to ptrace(2), which a parent has of
+its children, without attaching to the process.
+"""
 
 from __future__ import annotations
 
-import array
 import bisect
 import contextlib
 import os
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-
-from pytest_multihost.proof.instructions import BYTES, is_call
-
-_ADDRESS_BITS = (1 << 48) - 1
-"""The rest of a pointer may carry its signature (aarch64)."""
-
-_MAX_STACK = 1 << 19
-_MACHINE = os.uname().machine
 
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """One line of /proc/PID/maps."""
+    """One line of /proc/PID/maps.
+
+    Attributes:
+        start: Its first address.
+        end: The address behind its last.
+        flags: ``r``, ``w``, ``x``, and ``s`` for shared or ``p`` for private.
+        file: Device and inode, as they are written there.
+        path: The file's path, something in brackets, or empty for anonymous memory.
+        offset: Where in the file it begins.
+    """
 
     start: int
     end: int
@@ -44,14 +48,13 @@ class Mapping:
 
 @dataclass
 class Memory:
-    """The memory of one process during one look."""
+    """The memory of one process during one snapshot."""
 
     pid: int
     _file: int | None = field(default=None, repr=False)
-    _calls: dict[int, bool] = field(default_factory=dict, repr=False)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close it."""
         if self._file is not None and self._file >= 0:
             os.close(self._file)
         self._file = None
@@ -111,50 +114,6 @@ class Memory:
             return found.path if found is not None else ""
         before = self.mapping(found.start - 1)
         return before.path if before is not None else ""
-
-    def returns(self, pointer: int) -> tuple[tuple[str, int], ...] | None:
-        """Return where the stack at `pointer` returns to: file and offset; None if unreadable.
-
-        Innermost first. Every word that could be a return address counts: it points into code,
-        behind a call. A place may be named that is not returned to any more, but none that is there
-        is missed.
-        """
-        stack = self.mapping(pointer)
-        if stack is None or stack.end - pointer > _MAX_STACK:
-            return None
-        pointer &= ~7
-        data = self.read(pointer, stack.end - pointer)
-        if data is None:
-            return None
-        return tuple((mapping.path, offset) for mapping, offset in self._returns(data))
-
-    def is_return(self, pointer: int) -> bool:
-        """Tell whether the word at `pointer` is a return address.
-
-        It is in a wait that is made by libc's `syscall`, which keeps nothing else on the stack.
-        """
-        data = self.read(pointer, 8)
-        return data is not None and any(self._returns(data))
-
-    def _returns(self, stack: bytes) -> Iterator[tuple[Mapping, int]]:
-        starts, mappings = self._code
-        for word in array.array("Q", stack):
-            address = word & _ADDRESS_BITS
-            at = bisect.bisect(starts, address) - 1
-            if at >= 0 and address < mappings[at].end and self._is_behind_call(address):
-                yield mappings[at], address - mappings[at].start + mappings[at].offset
-
-    def _is_behind_call(self, address: int) -> bool:
-        """Tell whether a call ends at `address`; it may where that cannot be read."""
-        if address not in self._calls:
-            before = self.read(address - BYTES, BYTES)
-            self._calls[address] = before is None or is_call(before, _MACHINE)
-        return self._calls[address]
-
-    @cached_property
-    def _code(self) -> tuple[list[int], list[Mapping]]:
-        mappings = [each for each in self.mappings if "x" in each.flags]
-        return [each.start for each in mappings], mappings
 
 
 def _mapping(line: str) -> Mapping:

@@ -1,4 +1,8 @@
-"""The sockets of this machine and who is at their other ends, from the kernel's tables."""
+"""The sockets of this machine and their peers, from the kernel's tables (sock_diag(7), netlink(7)).
+
+One dump answers for all processes, and has what /proc/net/tcp and /proc/net/unix lack: the peer of
+a unix socket, and the bytes that a TCP connection has moved.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ _SOCK_DIAG_BY_FAMILY = 20
 _UNIX_PEER, _UNIX_QUEUES = 2, 4
 _TCP_INFO = 2
 _WITH_INFO = 1 << _TCP_INFO - 1
-_BYTES_AT = 120  # in struct tcp_info: bytes acknowledged, bytes received
+_BYTES_AT = 120  # in struct tcp_info of linux/tcp.h: tcpi_bytes_acked, tcpi_bytes_received
 _TIMEOUT_S = 1.0
 
 Address = tuple[str, int]
@@ -40,9 +44,9 @@ class Inet:
         inode: 0 until it is accepted, and after it was closed.
         state: The kernel's number for it.
         local: Address and port.
-        remote: Those of the other end.
+        remote: Those of its peer.
         queues: Bytes to be read, and to be acknowledged.
-        bytes_moved: In both directions; 0 where the kernel does not tell.
+        bytes_moved: In both directions; 0 where the kernel does not say.
         space: Name of its network namespace.
     """
 
@@ -60,14 +64,14 @@ class Inet:
         return (self.space if _is_loopback(self.local) else ""), self.local, self.remote
 
     @property
-    def other_ends(self) -> tuple[str, Address, Address]:
-        """What the `ends` of the other end are."""
+    def peer_ends(self) -> tuple[str, Address, Address]:
+        """The `ends` of its peer."""
         return (self.space if _is_loopback(self.remote) else ""), self.remote, self.local
 
 
 @dataclass(frozen=True, slots=True)
 class Unix:
-    """One unix socket; `peer` is the inode of the other end, 0 if it has none yet, None if none."""
+    """One unix socket; `peer` is the inode of the other, 0 if it has none yet, else None."""
 
     inode: int
     state: int
@@ -84,7 +88,7 @@ def inet_sockets(protocol: int, space: str = "", table: Table | None = None) -> 
         table: Reads its tables; None: our own namespace's.
 
     Raises:
-        OSError: The kernel does not tell.
+        OSError: The kernel refuses.
     """
     found = []
     for family in (socket.AF_INET, socket.AF_INET6):
@@ -97,7 +101,7 @@ def unix_sockets(table: Table | None = None) -> list[Unix]:
     """Return all unix sockets of one network namespace, our own without a table.
 
     Raises:
-        OSError: The kernel does not tell.
+        OSError: The kernel refuses.
     """
     show = 1 << _UNIX_PEER | 1 << _UNIX_QUEUES
     request = struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, show, 0, 0)
@@ -136,7 +140,7 @@ def _bytes_moved(data: bytes) -> int:
 
 
 def _host(data: bytes) -> str:
-    """Return an address as text, one of IPv4 inside IPv6 as IPv4: the other end may use that."""
+    """Return an address as text, one of IPv4 inside IPv6 as IPv4: the peer may use that."""
     address = ipaddress.ip_address(data)
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return str(mapped or address)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pytest_multihost.model.process import NEVER, KernelSnapshot, Thread
 from pytest_multihost.model.snapshot import Activity, Label
-from pytest_multihost.proof import system_calls as calls
+from pytest_multihost.proof.threads import system_calls as calls
 
 _BUSY = 0.5
 """Share of a processor from which on a thread that waits at this instant counts as running."""
@@ -19,9 +19,9 @@ def label(
     """Return what a thread does, in one word and in detail.
 
     Args:
-        before: What was seen of it last, if anything was.
-        now: What is seen of it; None when it is gone.
-        at_s: When, on the monotonic clock.
+        before: The thread in the snapshot before, if it was there.
+        now: The thread; None when it is gone.
+        at_s: When `now` was read, on the monotonic clock.
         elapsed_s: How much earlier `before` was.
     """
     if now is None or now.state in _DEAD:
@@ -36,7 +36,7 @@ def label(
 
 
 def is_running(before: Thread | None, now: Thread, elapsed_s: float) -> bool:
-    """Tell whether a thread uses the processor: at this instant, or for most of the time before."""
+    """Return whether a thread uses the processor: at this instant, or most of the time before."""
     if now.state == "R" or now.call == "running":
         return True
     used_ns = now.cpu_ns - before.cpu_ns if before and before.tid == now.tid else 0
@@ -44,13 +44,13 @@ def is_running(before: Thread | None, now: Thread, elapsed_s: float) -> bool:
 
 
 def is_sleep(thread: Thread) -> bool:
-    """Tell whether a thread waits for nothing but time."""
+    """Return whether a thread waits for nothing but time."""
     is_empty_poll = thread.call in calls.POLLS and thread.fds == () and thread.ends_s != NEVER
     return thread.call in calls.SLEEPS or is_empty_poll
 
 
 def is_file_access(thread: Thread) -> bool:
-    """Tell whether a thread reads or writes a file, a pipe or a terminal; sockets do not count."""
+    """Return whether a thread reads or writes a file, pipe or terminal; sockets do not count."""
     if thread.call in calls.STREAMS:
         return not thread.target.startswith(("socket:", "anon_inode:"))
     return thread.call in calls.FILES

@@ -1,8 +1,20 @@
-"""Whose a thread is, by the code on its stack; its name says nothing, for names are inherited.
+"""Whose a thread is: a runtime's own, or one that runs the test's code.
 
-A thread counts as the runtime's own when its stack returns to code of the runtime and of the system
-alone: no interpreter, no other library. A word that only looks like a return address can make a
-runtime's thread look like somebody else's, never the other way round.
+The threads of torch, XLA and grpc wake up all the time, so they would block every proof; but what
+they do, they do for their runtime, and by themselves they call nothing of the test's. Python's
+threads, a data loader's, another library's may do anything when they wake up. A thread's name says
+nothing, for names are inherited from whoever made the thread. What does is its stack: a thread
+is the runtime's own when its stack returns to code of the runtime and of the system alone - no
+interpreter, no other library.
+
+No unwinder is at hand that does not stop the thread, so every word of the stack is taken that could
+be a return address (`watch/kernel/return_addresses.py` finds them). Some of these are not: a stack
+is full of what ended frames have left there. Such a word can make a runtime's thread look like
+somebody else's, which costs a proof, but never the other way round, which would make one wrong.
+
+There is one exception, the idle workers of tensorstore's thread pool: they reuse the stacks of
+threads that have ended, full of Python's return addresses, and would block a proof for a minute
+after each restore of a checkpoint. They are known by the loop that they wait in.
 """
 
 from __future__ import annotations
@@ -11,7 +23,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from pytest_multihost.model.process import Thread
-from pytest_multihost.proof import system_calls as calls
+from pytest_multihost.proof.threads import system_calls as calls
 
 _INTERPRETER = re.compile(r"(lib)?python3?(\.\d+)?[a-z]*(\.so[\d.]*)?")
 _SYSTEM = re.compile(
@@ -19,11 +31,15 @@ _SYSTEM = re.compile(
     r"(libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s|libgomp|libiomp5|libomp)(-[-.\w]+)?|"
     r"(libopenblas|libscipy_openblas)[-.\w]*)\.so[.\d]*"
 )
+"""The C library, the loader, and what only computes for whoever calls it: OpenMP and BLAS."""
 _POOLS = re.compile(r"/tensorstore/_tensorstore[^/]*\.so")
+"""Libraries whose thread pools reuse the stacks of ended threads."""
 _LOCKS = re.compile(
     r"_ZNK?4absl(5Mutex|7CondVar|9Condition|24synchronization_internal)|AbslInternalPerThreadSem"
 )
+"""Mangled names of functions that wait for a lock: whose lock it is, is further out."""
 _IDLE = re.compile(r"16SharedThreadPool(6Worker10WorkerBody|8Overseer)|17BackgroundCleaner")
+"""The loops in which idle threads of these pools wait for work."""
 _RUNTIME = re.compile(r"/(torch/lib|jaxlib|jax_plugins|grpc)/")
 
 
@@ -41,41 +57,41 @@ def read_stack(
         symbol: Tells the name of a function by file and offset.
         is_leaf: Whether the first of these is where the wait itself returns to.
     """
-    depth, function = _innermost(returns, symbol)
+    depth, function = _innermost_function(returns, symbol)
     is_certain = is_leaf and bool(_IDLE.search(function)) and bool(_POOLS.search(returns[0][0]))
     counted = returns[: depth + 1] if is_certain else returns
     return tuple(sorted({path for path, _ in counted})), function
 
 
-def _innermost(
+def _innermost_function(
     returns: Sequence[tuple[str, int]], symbol: Callable[[str, int], str]
 ) -> tuple[int, str]:
-    """Return the innermost function of a known pool that is more than taking a lock, and its place.
+    """Return the innermost function of a known pool that is more than taking a lock, and its depth.
 
     Empty where the stack is none of such a pool, or has something else further in, or the pool's
-    library has no table of its functions. A word that is no function's is no return address.
+    library has no table of its functions. A word that points to no function is no return address.
     """
-    for place, (path, offset) in enumerate(returns):
+    for depth, (path, offset) in enumerate(returns):
         if _SYSTEM.fullmatch(_base(path)):
             continue
         if not _POOLS.search(path):
             break
         name = symbol(path, offset)
         if name and not _LOCKS.match(name):
-            return place, name
+            return depth, name
     return 0, ""
 
 
 def is_idle(thread: Thread) -> bool:
-    """Tell whether a thread of a pool waits for work; it ends itself when it gets none for long.
+    """Return whether a thread of a pool waits for work; it ends itself when it gets none for long.
 
     What a worker does for a task lies further in on its stack than the loop that waits for one.
     """
     return bool(_IDLE.search(thread.function)) and thread.call == "futex"
 
 
-def is_own(thread: Thread) -> bool:
-    """Tell whether a thread is the runtime's own: nothing but its code is on the stack."""
+def is_runtime_thread(thread: Thread) -> bool:
+    """Return whether a thread is the runtime's own: nothing but its code is on the stack."""
     if not thread.code:
         return False
     rest = [each for each in thread.code if not _SYSTEM.fullmatch(_base(each))]
@@ -85,21 +101,21 @@ def is_own(thread: Thread) -> bool:
 
 
 def has_gloo_timeout(thread: Thread) -> bool:
-    """Tell whether a limit of a thread's wait is gloo's for a collective.
+    """Return whether a timeout of a thread's wait is gloo's for a collective.
 
-    In torch an idle thread waits without one; elsewhere limits are for looking again.
+    In torch an idle thread waits without one; elsewhere timeouts are for looking again.
     """
     is_of_torch = any("/torch/lib/" in each for each in thread.code or ())
     return is_of_torch and thread.call in calls.FUTEXES
 
 
 def is_interpreter(path: str) -> bool:
-    """Tell whether a file is the interpreter."""
+    """Return whether a file is the interpreter."""
     return bool(_INTERPRETER.fullmatch(_base(path)))
 
 
 def is_python(thread: Thread) -> bool:
-    """Tell whether a thread may be inside the interpreter; it may where its stack is unknown."""
+    """Return whether a thread may be inside the interpreter; it may where its stack is unknown."""
     return thread.code is None or any(map(is_interpreter, thread.code))
 
 

@@ -1,4 +1,8 @@
-"""System calls by number, and what their arguments say about how a wait can end."""
+"""System calls by number, and what their arguments say about how a wait in them can end.
+
+/proc/PID/syscall (proc(5)) has the number of the call that a thread is blocked in and its six
+argument registers; what these mean is in each call's page of section 2.
+"""
 
 from __future__ import annotations
 
@@ -43,6 +47,12 @@ CALLS: Mapping[str, Mapping[int, str]] = {
 }
 """Names of system calls by machine (as `os.uname` has it) and number."""
 
+
+def call_name(number: int, machine: str) -> str:
+    """Return the name of a system call; of one that is not known, its number."""
+    return CALLS.get(machine, {}).get(number, f"call {number}")
+
+
 SLEEPS = frozenset({"clock_nanosleep", "nanosleep"})
 POLLS = frozenset({"poll", "ppoll", "select", "pselect6"})
 EPOLLS = frozenset({"epoll_wait", "epoll_pwait", "epoll_pwait2"})
@@ -71,18 +81,20 @@ PATHS = {**PATHS, "openat": 1, "openat2": 1, "newfstatat": 1, "statx": 1, "unlin
 
 _ARGUMENTS = 6
 _PRIVATE, _REALTIME = 128, 256
-_LOCK_PI = 6
-_FUTEX_CLOCKS = {0: "relative", 9: "", 11: "", 13: "", _LOCK_PI: "realtime"}
+_WAIT, _LOCK_PI, _WAIT_BITSET, _WAIT_REQUEUE_PI, _LOCK_PI2 = 0, 6, 9, 11, 13
+_FUTEX_WAITS = {_WAIT, _LOCK_PI, _WAIT_BITSET, _WAIT_REQUEUE_PI, _LOCK_PI2}
+"""Commands of futex(2) that wait. FUTEX_WAIT has a relative timeout, the others an absolute one."""
 _OFD_SETLKW, _SETLKW = 38, 7
+_P_PID = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
-    """Where the limit of a wait is found.
+class Timeout:
+    """Where the timeout of a wait is found.
 
     Attributes:
         kind: Of which clock it is a time; or "relative" to when the wait began; "none"; "unknown".
-        milliseconds: The limit itself, where it is an argument.
+        milliseconds: The timeout itself, where it is an argument.
         address: Where in memory it lies, where the argument points to it.
         unit: How many of the second word there make a second: nano- or microseconds.
     """
@@ -93,17 +105,80 @@ class Limit:
     unit: float = 1e9
 
 
-_NONE, _UNKNOWN = Limit("none"), Limit("unknown")
+@dataclass(frozen=True, slots=True)
+class SystemCall:
+    """A system call that a thread is in.
+
+    Attributes:
+        name: Its name; ``running`` on a processor; empty where it is not known.
+        args: Its six arguments; none where they are not known.
+    """
+
+    name: str
+    args: tuple[int, ...] = ()
+
+    @property
+    def is_futex(self) -> bool:
+        """Whether it waits for a word in memory (futex(2))."""
+        return self.name in FUTEXES
+
+    @property
+    def is_private_futex(self) -> bool:
+        """Whether it waits for a word that no other process can wake: FUTEX_PRIVATE_FLAG."""
+        return self.name == "futex" and bool(self.args[1] & _PRIVATE)
+
+    @property
+    def is_file_lock(self) -> bool:
+        """Whether it waits for a file lock."""
+        return is_lock_wait(self.name, self.args)
+
+    @property
+    def may_be_socket_io(self) -> bool:
+        """Whether it reads, writes, connects or accepts, if its descriptor is a socket."""
+        return self.name in SOCKETS | STREAMS
+
+    @property
+    def descriptor(self) -> int | None:
+        """The descriptor that it is about; None where it is about none, or several."""
+        is_about_one = self.name in BY_DESCRIPTOR or self.name in EPOLLS
+        return self.args[0] & 0xFFFFFFFF if is_about_one else None
+
+    @property
+    def path_address(self) -> int | None:
+        """Where in memory the path lies that it is about; None where it is about none."""
+        return self.args[PATHS[self.name]] if self.name in PATHS else None
+
+    @property
+    def child(self) -> int:
+        """The process that it waits for: an id, -1 for any child, 0 for none."""
+        if self.name == "wait4":
+            pid = self.args[0] & 0xFFFFFFFF
+            return pid if 0 < pid < 1 << 31 else -1
+        if self.name == "waitid":
+            return self.args[1] if self.args[0] == _P_PID else -1  # all else names several
+        return 0
+
+    @property
+    def timeout(self) -> Timeout:
+        """Where the timeout of a wait in it is found.
+
+        What a socket was told with SO_RCVTIMEO is not in the arguments and not seen here.
+        """
+        return _timeout_of(self.name, self.args)
+
+
+def is_lock_wait(call: str, args: tuple[int, ...]) -> bool:
+    """Return whether a call waits for a file lock: flock(2), or fcntl(2) with F_(OFD_)SETLKW."""
+    return call == "flock" or (call == "fcntl" and args[1] in {_SETLKW, _OFD_SETLKW})
+
+
+_NONE, _UNKNOWN = Timeout("none"), Timeout("unknown")
 _UNTIMED = CHILDREN | SIGNALS | LOCKS | SOCKETS | STREAMS
 _RELATIVE = {"ppoll": 2, "pselect6": 4, "epoll_pwait2": 3, "rt_sigtimedwait": 2, "recvmmsg": 4}
 _MILLISECONDS = {"poll": 2, "epoll_wait": 3, "epoll_pwait": 3}
 
 
-def timeout_of(call: str, args: tuple[int, ...]) -> Limit:
-    """Return where the limit of a wait in this call is found.
-
-    What a socket was told with SO_RCVTIMEO is not in the arguments and not seen here.
-    """
+def _timeout_of(call: str, args: tuple[int, ...]) -> Timeout:
     if len(args) < _ARGUMENTS:
         return _UNKNOWN
     if call in _MILLISECONDS:
@@ -112,68 +187,41 @@ def timeout_of(call: str, args: tuple[int, ...]) -> Limit:
         return _by_address("relative", args[_RELATIVE[call]])
     if call == "select":
         at = args[4]
-        return Limit("relative", address=at, unit=1e6) if at else _NONE
+        return Timeout("relative", address=at, unit=1e6) if at else _NONE
     if call in SLEEPS:
-        return _sleep_limit(call, args)
+        return _sleep_timeout(call, args)
     if call in FUTEXES:
-        return _futex_limit(call, args)
+        return _futex_timeout(call, args)
     return _NONE if call in _UNTIMED else _UNKNOWN
 
 
-def _by_milliseconds(argument: int) -> Limit:
+def _by_milliseconds(argument: int) -> Timeout:
     low = argument & 0xFFFFFFFF
-    return _NONE if low >> 31 else Limit("relative", milliseconds=low)
+    return _NONE if low >> 31 else Timeout("relative", milliseconds=low)
 
 
-def _by_address(clock: Literal["relative", "monotonic", "realtime"], address: int) -> Limit:
-    return Limit(clock, address=address) if address else _NONE
+def _by_address(clock: Literal["relative", "monotonic", "realtime"], address: int) -> Timeout:
+    return Timeout(clock, address=address) if address else _NONE
 
 
-def _sleep_limit(call: str, args: tuple[int, ...]) -> Limit:
+def _sleep_timeout(call: str, args: tuple[int, ...]) -> Timeout:
     if call == "nanosleep":
-        return Limit("relative", address=args[0])
+        return Timeout("relative", address=args[0])
     clock, flags, address = args[:3]
     if not flags & 1:
-        return Limit("relative", address=address)
+        return Timeout("relative", address=address)
     clocks: Mapping[int, Literal["monotonic", "realtime"]] = {0: "realtime", 1: "monotonic"}
-    return Limit(clocks[clock], address=address) if clock in clocks else _UNKNOWN
+    return Timeout(clocks[clock], address=address) if clock in clocks else _UNKNOWN
 
 
-def _futex_limit(call: str, args: tuple[int, ...]) -> Limit:
+def _futex_timeout(call: str, args: tuple[int, ...]) -> Timeout:
     if call != "futex":
         clock, at = (args[4], args[3]) if call == "futex_waitv" else (args[5], args[4])
         return _by_address("monotonic" if clock == 1 else "realtime", at)
     command = args[1] & 127
-    if command not in _FUTEX_CLOCKS:
+    if command not in _FUTEX_WAITS:
         return _UNKNOWN
-    if command == 0:
+    if command == _WAIT:
         return _by_address("relative", args[3])
     is_real = command == _LOCK_PI or args[1] & _REALTIME
     return _by_address("realtime" if is_real else "monotonic", args[3])
-
-
-def is_private_futex(call: str, args: tuple[int, ...]) -> bool:
-    """Tell whether a wait in this call is for a word that no other process can wake."""
-    return call == "futex" and bool(args[1] & _PRIVATE)
-
-
-def is_lock_wait(call: str, args: tuple[int, ...]) -> bool:
-    """Tell whether this call waits for a file lock."""
-    return call == "flock" or (call == "fcntl" and args[1] in {_SETLKW, _OFD_SETLKW})
-
-
-def descriptor_of(call: str, args: tuple[int, ...]) -> int | None:
-    """Return the descriptor that a call is about, None where it is about none, or several."""
-    if call in BY_DESCRIPTOR or call in EPOLLS:
-        return args[0] & 0xFFFFFFFF
-    return None
-
-
-def child_of(call: str, args: tuple[int, ...]) -> int:
-    """Return the process that a call waits for: an id, -1 for any child, 0 for none."""
-    if call == "wait4":
-        pid = args[0] & 0xFFFFFFFF
-        return pid if 0 < pid < 1 << 31 else -1
-    if call == "waitid":
-        return args[1] if args[0] == 1 else -1  # P_PID; all else names several
-    return 0

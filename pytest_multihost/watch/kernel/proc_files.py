@@ -1,4 +1,8 @@
-"""Read what /proc tells of one thread or process; every read may fail, for it may be gone."""
+"""The files of /proc about one thread or process (proc(5)); any read may fail, for it may be gone.
+
+Each returns None, or nothing, for what is gone or may not be read: nobody waits for these processes
+to stay.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,15 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_multihost.proof.system_calls import CALLS
+from pytest_multihost.proof.threads import SystemCall, call_name
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-_NAMES = CALLS.get(os.uname().machine, {})
+_MACHINE = os.uname().machine
 _WORDS_OF_CALL = 9  # number, six arguments, stack pointer, program counter
-_STARTED_AT = 19  # of the words of stat behind the name
+
+# Of the words of stat behind the name: proc(5) counts from 1 and has the process id and the name
+# before them.
+_STATE, _PARENT, _SESSION, _USER_TIME, _SYSTEM_TIME, _STARTED = 0, 1, 3, 11, 12, 19
 
 
 def read(path: str) -> bytes | None:
@@ -21,7 +28,10 @@ def read(path: str) -> bytes | None:
 
 
 def read_line(path: str) -> bytes | None:
-    """Return the content of a file of one line, with the fewest system calls there are."""
+    """Return the content of a file of one line, without a second read to see that there is no more.
+
+    A shallow snapshot reads five such files of each rank four times a second.
+    """
     return _read(path, once=True)
 
 
@@ -42,8 +52,8 @@ def _read(path: str, *, once: bool) -> bytes | None:
     return data
 
 
-def maps(file: str, pid: int) -> bool:
-    """Tell whether a process is seen to map a file, by device and inode."""
+def maps_file(pid: int, file: str) -> bool:
+    """Return whether a process is seen to map a file, by device and inode."""
     try:
         with open(f"/proc/{pid}/maps", "rb") as lines:  # noqa: PTH123 - as for PTH115
             return f" {file} ".encode() in lines.read()
@@ -69,7 +79,17 @@ def entries(path: str) -> list[int] | None:
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """What ``stat`` says of a thread or process."""
+    """What ``stat`` says of a thread or process.
+
+    Attributes:
+        name: Its name: at most 15 characters, any of them, also blanks and parentheses.
+        state: A letter: R running, S waiting, D waiting uninterruptibly, T stopped by a signal, t
+            by a tracer, Z ended and not waited for, X gone.
+        parent: The process that waits for it: whoever inherited it, once its parent has ended.
+        session: The process that began its session.
+        started_s: When it began, on the monotonic clock.
+        cpu_ns: Processor time, in steps of 10 ms.
+    """
 
     name: str
     state: str
@@ -86,20 +106,29 @@ def read_stat(directory: str) -> Stat | None:
         return None
     head, _, tail = data.rpartition(b")")
     words = tail.split()
-    ticks = int(words[_STARTED_AT])
+    ticks = int(words[_STARTED])
     name = head.partition(b"(")[2].decode("utf-8", "backslashreplace")
-    cpu_ns = (int(words[11]) + int(words[12])) * (1_000_000_000 // _TICKS)
-    return Stat(name, words[0].decode(), int(words[1]), int(words[3]), _started(ticks), cpu_ns)
+    cpu_ns = (int(words[_USER_TIME]) + int(words[_SYSTEM_TIME])) * (1_000_000_000 // _TICKS)
+    state, parent, session = words[_STATE].decode(), int(words[_PARENT]), int(words[_SESSION])
+    return Stat(name, state, parent, session, _started(ticks), cpu_ns)
 
 
 def _started(ticks: int) -> float:
-    """Return a start on the monotonic clock, never too late: since boot time stands still in it."""
+    """Return a start on the monotonic clock, never too late.
+
+    stat counts from boot and goes on while the machine is suspended; the monotonic clock does not.
+    """
     suspended = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
     return (ticks - 1) / _TICKS - suspended
 
 
 def read_runs(directory: str) -> tuple[int, int] | None:
-    """Return processor time (ns) and number of runs of a thread, None where neither is told."""
+    """Return processor time (ns) and number of runs of a thread; None where neither is to be had.
+
+    schedstat has both: the number of runs is how often the thread was put on a processor, so that
+    no wait that ends goes unseen. Where the kernel does not count there (CONFIG_SCHED_INFO), the
+    context switches in status serve as well; their sum grows by one with each wait.
+    """
     cpu_ns, _, runs = ((read_line(directory + "/schedstat") or b"0 0 0").split())[:3]
     if int(runs):
         return int(cpu_ns), int(runs)
@@ -108,20 +137,21 @@ def read_runs(directory: str) -> tuple[int, int] | None:
     return None if None in switches else (0, sum(int(each or 0) for each in switches))
 
 
-def read_call(directory: str) -> tuple[str, tuple[int, ...], int]:
-    """Return system call, arguments and stack pointer of a thread.
+def read_call(directory: str) -> tuple[SystemCall, int]:
+    """Return the system call that a thread is blocked in, and its stack pointer.
 
-    The call is ``running`` on a processor, and empty where it is unknown, or the thread waits
-    outside of any call, say for a page.
+    ``syscall`` says ``running`` of a thread that is on a processor or waits for one, and -1 of one
+    that is blocked outside of any call, say for a page. Then, and where it may not be read, the
+    call's name is empty.
     """
     words = (read_line(directory + "/syscall") or b"").split()
     if words[:1] == [b"running"]:
-        return "running", (), 0
+        return SystemCall("running"), 0
     if len(words) != _WORDS_OF_CALL:
-        return "", (), 0
+        return SystemCall(""), 0
     number, *values = words
     *args, pointer, _ = (int(each, 16) for each in values)
-    return _NAMES.get(int(number), f"call {int(number)}"), tuple(args), pointer
+    return SystemCall(call_name(int(number), _MACHINE), tuple(args)), pointer
 
 
 def read_status(directory: str) -> Mapping[str, str]:

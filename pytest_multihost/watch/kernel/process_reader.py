@@ -1,0 +1,237 @@
+"""Read one process through /proc: its threads, what they wait for, its descriptors."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+from pytest_multihost.model.process import NEVER, Process, Thread
+from pytest_multihost.proof.threads import SystemCall, read_stack
+from pytest_multihost.watch.kernel import proc_files
+from pytest_multihost.watch.kernel.descriptors import Tables
+from pytest_multihost.watch.kernel.elf import symbol_table
+from pytest_multihost.watch.kernel.eventfds import with_eventfd_holders
+from pytest_multihost.watch.kernel.futexes import waits_for_gil, who_wakes
+from pytest_multihost.watch.kernel.harness import HarnessProcesses
+from pytest_multihost.watch.kernel.memory import Memory
+from pytest_multihost.watch.kernel.return_addresses import ReturnAddresses
+
+_PIDFD_GETFD = 438
+_DEAD = frozenset({"Z", "X"})
+
+
+@dataclass
+class ProcessReader:
+    """Reads one process during one snapshot; a context manager.
+
+    Attributes:
+        pid: Its id.
+        at_s: When the snapshot began.
+        since: Returns since when a thread can be in its wait at the earliest, and whether the wait
+            is new since the snapshot before.
+        harness: What belongs to the harness.
+        tables: What is needed to say where descriptors lead; None in a shallow snapshot.
+        locks: For each process that waits for a file lock, its holders; None if unknown.
+        memory: The process's memory.
+    """
+
+    pid: int
+    at_s: float
+    since: Callable[[Thread, float], tuple[float, bool]]
+    harness: HarnessProcesses
+    tables: Tables | None = None
+    locks: Mapping[int, tuple[int, ...]] | None = None
+    memory: Memory = field(init=False)
+    _returns: ReturnAddresses = field(init=False)
+
+    def __enter__(self) -> Self:
+        self.memory = Memory(self.pid)
+        self._returns = ReturnAddresses(self.memory)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.memory.close()
+
+    def process(self, rank: int | None, name: str, tables: Tables, *, is_rank: bool) -> Process:
+        """Return everything about the process."""
+        tids = proc_files.entries(f"/proc/{self.pid}/task") or []
+        tids.sort(key=lambda tid: tid != self.pid)
+        threads = tuple(filter(None, (self.thread(tid) for tid in tids)))
+        status = proc_files.read_status(f"/proc/{self.pid}")
+        descriptors = {fd: tables.describe(self.pid, fd) for fd in tables.links[self.pid]}
+        timers = proc_files.read(f"/proc/{self.pid}/timers")
+        unread = () if status else ("signals",)
+        found = Process(
+            pid=self.pid,
+            rank=rank,
+            is_rank=is_rank,
+            name=name,
+            threads=threads,
+            descriptors=descriptors,
+            caught=int(status.get("SigCgt", "0"), 16),
+            pending=_pending(status),
+            timers=None if timers is None else timers.count(b"ID:"),
+            tracer=int(status.get("TracerPid", "0")),
+            unread=(*(unread if threads else ()), *tables.unread),
+        )
+        return with_eventfd_holders(found, tables)
+
+    def thread(self, tid: int) -> Thread | None:
+        """Return what a thread does; None when it is gone."""
+        directory = f"/proc/{self.pid}/task/{tid}"
+        stat, runs = proc_files.read_stat(directory), proc_files.read_runs(directory)
+        if stat is None:
+            return None
+        if stat.state in _DEAD:
+            return Thread(tid=tid, name=stat.name, state=stat.state, started_s=stat.started_s)
+        call, pointer = proc_files.read_call(directory)
+        cpu_ns, count = runs or (stat.cpu_ns, -1)
+        bare = Thread(
+            tid=tid,
+            name=stat.name,
+            state=stat.state,
+            call=call.name,
+            args=call.args,
+            pointer=pointer,
+            cpu_ns=cpu_ns or stat.cpu_ns,
+            runs=count,
+            started_s=stat.started_s,
+        )
+        since_s, is_new = self.since(bare, self.at_s)
+        if call.name in {"", "running"}:
+            wchan = (proc_files.read_line(f"{directory}/wchan") or b"").decode()
+            return self._with_code(replace(bare, wchan=wchan, fds=None))
+        found = self._with_wait(bare, call, since_s)
+        # The stack costs most. Who waits in the same futex as before has the same.
+        is_as_before = found.ends_s == NEVER and not is_new and call.is_futex
+        return found if is_as_before else self._with_code(found)
+
+    def _with_wait(self, thread: Thread, call: SystemCall, since_s: float) -> Thread:
+        fd, child = call.descriptor, call.child
+        target = self._link(fd) if fd is not None else ""
+        ends_s = self._ends_s(call, since_s)
+        if fd is not None and target.startswith("socket:") and call.may_be_socket_io:
+            ends_s = self._socket_ends_s(fd, ends_s, since_s)
+        if call.path_address is not None:
+            target = self.memory.text(call.path_address)
+        elif child > 0:
+            stat = proc_files.read_stat(f"/proc/{child}")
+            target = f"child {child}: {stat.name}" if stat else f"child {child}"
+        is_deep = self.tables is not None
+        return replace(
+            thread,
+            ends_s=ends_s,
+            fds=(fd,) if fd is not None else self._polled(call),
+            target=target,
+            child=child,
+            word=who_wakes(call, self.memory, self.tables),
+            is_for_interpreter=is_deep and waits_for_gil(call, self.memory, ends_s),
+            holders=self.locks.get(self.pid) if call.is_file_lock and self.locks else None,
+            is_exempt=bool(target) and self.harness.is_path(target),
+        )
+
+    def _link(self, fd: int) -> str:
+        if self.tables is not None:
+            return self.tables.links[self.pid].get(fd, "")
+        return proc_files.link(f"/proc/{self.pid}/fd/{fd}")
+
+    def _ends_s(self, call: SystemCall, since_s: float) -> float | None:
+        """Return when a timeout in the call's arguments ends it, on the monotonic clock."""
+        timeout = call.timeout
+        if timeout.kind in {"none", "unknown"}:
+            return NEVER if timeout.kind == "none" else None
+        if timeout.milliseconds is not None:
+            return since_s + timeout.milliseconds / 1000
+        seconds = self.memory.seconds(timeout.address, timeout.unit)
+        if seconds is None:
+            return None
+        if timeout.kind == "realtime":
+            return seconds - (time.time() - time.monotonic())
+        return seconds + (since_s if timeout.kind == "relative" else 0.0)
+
+    def _socket_ends_s(self, fd: int, ends_s: float | None, since_s: float) -> float | None:
+        """Return when a blocking call ends, with what its socket was told with SO_RCVTIMEO."""
+        timeout_s = _socket_timeout_s(self.pid, fd)
+        if timeout_s is None or ends_s is None:
+            return None
+        return min(ends_s, since_s + timeout_s) if timeout_s else ends_s
+
+    def _polled(self, call: SystemCall) -> tuple[int, ...] | None:
+        """Return the descriptors that poll(2) or select(2) wait for; None if unreadable."""
+        if call.name in {"poll", "ppoll"}:
+            return self._poll_set(call.args[0], call.args[1])
+        if call.name in {"select", "pselect6"}:
+            return self._select_set(call.args)
+        return ()
+
+    def _poll_set(self, address: int, count: int) -> tuple[int, ...] | None:
+        data = self.memory.read(address, 8 * count) if count else b""
+        if data is None:
+            return None
+        return tuple(fd for fd, _, _ in struct.iter_unpack("=iHH", data) if fd >= 0)
+
+    def _select_set(self, args: tuple[int, ...]) -> tuple[int, ...] | None:
+        count = args[0] & 0xFFFFFFFF
+        found: set[int] = set()
+        for address in filter(None, args[1:4]):
+            data = self.memory.read(address, (count + 63) // 64 * 8) if count else b""
+            if data is None:
+                return None
+            bits = int.from_bytes(data, "little")
+            found |= {fd for fd in range(count) if bits >> fd & 1}
+        return tuple(sorted(found))
+
+    def _with_code(self, thread: Thread) -> Thread:
+        """Return a thread with whose code waits; of main threads that does not matter."""
+        if self.tables is None or thread.tid == self.pid or not thread.pointer:
+            return thread
+        returns = self._returns.of_stack(thread.pointer)
+        if returns is None:
+            return thread
+        is_leaf = self._returns.is_at(thread.pointer)
+        code, function = read_stack(returns, _symbol, is_leaf=is_leaf)
+        return replace(thread, code=code, function=function)
+
+
+def _symbol(path: str, offset: int) -> str:
+    return symbol_table(path).name_at_offset(offset)
+
+
+def _pending(status: Mapping[str, str]) -> int:
+    """Return the signals that wait to be delivered, to the thread or the process, unblocked."""
+    pending = int(status.get("SigPnd", "0"), 16) | int(status.get("ShdPnd", "0"), 16)
+    return pending & ~int(status.get("SigBlk", "0"), 16)
+
+
+def _socket_timeout_s(pid: int, fd: int) -> float | None:
+    """Return the longest a blocking call on another process's socket takes: 0 for ever.
+
+    No file in /proc has SO_RCVTIMEO and SO_SNDTIMEO (socket(7)), so the socket itself is asked,
+    through a descriptor of our own to it (pidfd_getfd(2)), which is closed at once.
+
+    Returns:
+        The shorter of both; None where they cannot be read.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    try:
+        process = os.pidfd_open(pid)
+    except OSError:
+        return None
+    copy = libc.syscall(_PIDFD_GETFD, process, fd, 0)
+    os.close(process)
+    if copy < 0:
+        return None
+    try:
+        with socket.socket(fileno=copy) as held:
+            options = (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO)
+            data = [held.getsockopt(socket.SOL_SOCKET, option, 16) for option in options]
+    except OSError:
+        return None
+    seconds = [whole + part / 1e6 for whole, part in (struct.unpack("=qq", each) for each in data)]
+    return min(filter(None, seconds), default=0.0)
