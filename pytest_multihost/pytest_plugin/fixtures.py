@@ -21,7 +21,7 @@ from pytest_multihost.model.errors import NoWorldError
 from pytest_multihost.pytest_private import fixture_definitions
 
 if TYPE_CHECKING:
-    from pytest_multihost.nemesis.object_store.store import ObjectStore
+    from pytest_multihost.nemesis.object_store import ObjectStore
     from pytest_multihost.rank import World
 
 _ENDPOINT = "PYTEST_MULTIHOST_OBJECT_STORE"
@@ -51,7 +51,7 @@ def object_store() -> Iterator[ObjectStore]:
 
     What one rank sets - `slow`, `throttle`, `fail` - holds for all, until the test is over.
     """
-    from pytest_multihost.nemesis.object_store.store import ObjectStore, why_no_store
+    from pytest_multihost.nemesis.object_store import ObjectStore, why_no_store
 
     if _ENDPOINT not in os.environ:
         pytest.fail(why_no_store() or "no object store was started for this run", pytrace=False)
@@ -76,7 +76,7 @@ def requests_object_store(item: pytest.Item) -> bool:
 
 def start_object_store(config: pytest.Config) -> None:
     """Start the store before the first world, unless an enclosing run of pytest has one."""
-    from pytest_multihost.nemesis.object_store.store import serving, why_no_store
+    from pytest_multihost.nemesis.object_store import serving, why_no_store
 
     if config.option.collectonly or _ENDPOINT in os.environ or why_no_store():
         return

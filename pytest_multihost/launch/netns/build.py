@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pytest_multihost.launch.interface import send_packet
 from pytest_multihost.launch.netns import namespaces as kernel
-from pytest_multihost.launch.netns.files import enter_own_files
+from pytest_multihost.launch.netns.files import mount_own_files
 from pytest_multihost.launch.netns.links import ETHERNET, LOOPBACK, Links
 from pytest_multihost.launch.netns.netlink import open_sock_diag
 from pytest_multihost.model.hosts import BRIDGE_ADDRESS, NETWORK, Host
@@ -77,7 +77,7 @@ def build(hosts: Sequence[Host], folder: Path, stream: socket.socket) -> None:
         spaces = [_space() for _ in hosts][::-1]
         ports = [socket.socket() for _ in range(_PORTS)]
         with _step("mount files over those in /etc, and name a host"):
-            enter_own_files(folder / hosts[0].name, hosts[0].name)
+            mount_own_files(folder / hosts[0].name, hosts[0].name)
         with _step("connect hosts by a bridge and cables"):
             _connect(bridge, spaces, hosts)
             _bind(ports, hosts[0].address)
@@ -98,7 +98,7 @@ def _gain_privileges() -> list[int]:
         kernel.unshare(kernel.NEW_NETWORK)
     except PermissionError:
         with _step("make a user namespace"):
-            kernel.become_same_user()
+            kernel.unshare_user()
         return [os.open("/proc/self/ns/user", os.O_RDONLY)]
     except OSError as error:
         raise RefusedError(_MAKE, error) from error

@@ -16,7 +16,7 @@ from functools import partial
 
 from pytest_multihost.launch.interface import receive_packet, send_packet
 from pytest_multihost.launch.netns.child import start_child
-from pytest_multihost.launch.netns.files import let_names_be_known
+from pytest_multihost.launch.netns.files import set_names_known
 from pytest_multihost.launch.netns.netfault_daemon import be_warden, wish
 from pytest_multihost.launch.netns.network import HostNetwork
 from pytest_multihost.model.errors import LaunchError
@@ -118,7 +118,7 @@ class Traffic:
         now = merged(each.disturbance for each in self._going_on.values())
         for host in self.network.hosts:
             is_known = host.index not in now.nameless
-            let_names_be_known(self.network.folder, self.network.hosts, host, is_known=is_known)
+            set_names_known(self.network.folder, self.network.hosts, host, is_known=is_known)
         try:
             send_packet(self.stream, {**wish(now), "resets": sorted(resets)})
             answer = receive_packet(self.stream)

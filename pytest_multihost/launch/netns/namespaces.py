@@ -1,16 +1,15 @@
-"""What is asked of the kernel to make hosts from namespaces: namespaces(7), mount(2), capset(2).
+"""System calls for namespaces, through the C library: namespaces(7), mount(2), capset(2).
 
-Python 3.12 has some of it; with 3.11 as the floor, all of it goes through the C library.
+Python has some of them from 3.12 on; 3.11 is supported as well.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-import socket
 
 NEW_MOUNTS = 0x00020000
-NEW_NAMES = 0x04000000
+NEW_UTS = 0x04000000
 NEW_USERS = 0x10000000
 NEW_NETWORK = 0x40000000
 
@@ -22,7 +21,7 @@ def _call(name: str, *arguments: object) -> None:
     """Call a function of the C library.
 
     Raises:
-        OSError: It failed; the error says which one it was.
+        OSError: It failed; the text names the function.
     """
     if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) != 0:
         error = ctypes.get_errno()
@@ -39,26 +38,25 @@ def join(namespace: int, kind: int) -> None:
     _call("setns", namespace, kind)
 
 
-def keep_mounts_to_oneself() -> None:
-    """Let nothing that is mounted from now on show in other mount namespaces."""
+def make_mounts_private() -> None:
+    """Keep what is mounted from now on out of other mount namespaces.
+
+    Most systems mount / as shared, and a copy of a shared mount propagates (mount_namespaces(7)).
+    """
     _call("mount", None, b"/", None, _RECURSIVE | _PRIVATE, None)
 
 
-def bind(source: str, target: str) -> None:
-    """Show the file `source` at the place of the file `target`."""
+def bind_mount(source: str, target: str) -> None:
+    """Make the file `source` appear at the path of the file `target`."""
     _call("mount", os.fsencode(source), os.fsencode(target), None, _BIND, None)
 
 
-def name_host(name: str) -> None:
-    """Name the host that this process is on."""
-    socket.sethostname(name)
+def unshare_user() -> None:
+    """Move this process into a new user namespace, with its user and group mapped to themselves.
 
-
-def become_same_user() -> None:
-    """Move this process into a new user namespace, in which it is who it was.
-
-    It has every capability there. All other users and groups are "nobody" to it: without
-    privileges only one of each can be mapped, and only without `setgroups` (user_namespaces(7)).
+    An ordinary user may do that, and then has every capability over namespaces that are created in
+    it. All other users and groups appear as "nobody": without privileges only one of each can be
+    mapped, and only after `setgroups` is disabled (user_namespaces(7)).
     """
     user, group = os.geteuid(), os.getegid()
     unshare(NEW_USERS)
@@ -76,7 +74,7 @@ def _write(path: str, text: str) -> None:
 
 
 def drop_capabilities() -> None:
-    """Give up every capability, as an ordinary user has none."""
+    """Give up every capability: an ordinary user's rank has none, as on the machine itself."""
     header = (ctypes.c_uint32 * 2)(_CAPABILITIES_3, 0)
     none = (ctypes.c_uint32 * 6)()
     _call("capset", header, none)

@@ -21,7 +21,7 @@ from pytest_multihost.launch.interface import Packet
 from pytest_multihost.launch.netns import namespaces as kernel
 from pytest_multihost.launch.netns.build import build
 from pytest_multihost.launch.netns.child import in_child
-from pytest_multihost.launch.netns.files import enter_own_files, write_files
+from pytest_multihost.launch.netns.files import mount_own_files, write_files
 from pytest_multihost.launch.netns.refusal import refusal
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.hosts import Host
@@ -78,7 +78,7 @@ class HostNetwork:
         """
         host = next(each for each in self.hosts if rank in each.ranks)
         self._join(self.spaces[host.index])
-        enter_own_files(self.folder / host.name, host.name)
+        mount_own_files(self.folder / host.name, host.name)
         if self._is_ordinary:
             kernel.drop_capabilities()
 

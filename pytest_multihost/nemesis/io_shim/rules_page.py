@@ -1,7 +1,14 @@
-"""The page of rules: shared memory in which stands which files are slow or broken for a process.
+"""The page of I/O rules: shared memory that says which files are slow or broken for a process.
 
-Whoever has the file may write rules and read what they did: the process itself, or another one,
-say to take all rules away from a rank that is stopped. The layout is that of struct page in shim.c.
+The shim reads the rules in every call on a file, also in a signal handler, between fork and exec,
+and while another process writes them; so there is no lock. A bit for each rule in the word `active`
+says whether it is in force, and is set when all else of the rule is written. A rule's `serial` is
+incremented before the rule is rewritten: a reader that finds another serial after it has matched a
+path may have read a mixture of two rules, and does not apply it.
+
+Any process that can open the file may write rules and read the counters. So the controller can heal
+a rank that is stopped, and see what has happened to one that is dead. The layout is that of
+`struct page` in shim.c.
 """
 
 from __future__ import annotations
@@ -22,21 +29,21 @@ RULES = 16
 
 _OPERATIONS: dict[str, int] = {"open": 1, "read": 2, "write": 4, "sync": 8, "map": 16}
 _GLOB_BYTES = 512
-_SPARED = 16
+_MAX_SPARED = 16
 _MAGIC = b"OISHIM1\0"
-_SETTINGS = struct.Struct("<IIiIQQQQQ")
-_COUNTERS = struct.Struct("<QQQQQQ")
+_SETTINGS = struct.Struct("<IIiIQQQQQ")  # struct rule, up to `serial`
+_COUNTERS = struct.Struct("<QQQQQQ")  # struct rule, from `matched` on
 _HEADER_BYTES = 64
-_ACTIVE_WORD = 2
-_FIRST = 4  # of the counters
+_ACTIVE_WORD = 2  # of 4 bytes each, in the header
+_FIRST_NS = 4  # index among the counters
 _SERIAL_AT = _SETTINGS.size
 _COUNTERS_AT = _SERIAL_AT + 8
 _GLOB_AT = 128
-_STRIDE = _GLOB_AT + (1 + _SPARED) * _GLOB_BYTES
+_STRIDE = _GLOB_AT + (1 + _MAX_SPARED) * _GLOB_BYTES
 _SIZE = _HEADER_BYTES + RULES * _STRIDE
-_MOST = (1 << 63) - 1
-_WHOLE = 1 << 16  # beside the operations
-_LAST_ERROR = 4095  # the kernel's bound
+_MAX_INTEGER = (1 << 63) - 1
+_WHOLE = 1 << 16  # a bit beside those of the operations
+_MAX_ERROR = 4095  # MAX_ERRNO of the kernel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,21 +53,20 @@ class IoRule:
     Rules add up; of several errors, and of several short reads, the first counts.
 
     Attributes:
-        path: A glob for the real path, as of `fnmatch`: ``*`` stands for slashes as well. One
-            that begins with neither ``/`` nor ``*`` matches in any directory.
+        path: A glob for the real path, as in `fnmatch`: ``*`` matches slashes, too. One that
+            begins with neither ``/`` nor ``*`` matches in any directory.
         operations: Which calls: ``open``, ``read``, ``write``, ``sync``, and ``map``, which is the
-            call of mmap, not the reads of mapped pages.
-        seconds: What each call takes in addition; threads wait side by side.
-        bytes_per_s: How fast data is read and written at most, by all threads and children
-            together; None: as fast as it goes.
-        error: Number of the error in which a call ends instead of being made; 0: none.
+            call of mmap(2), not the reads of mapped pages.
+        seconds: Delay of each call; threads wait in parallel.
+        bytes_per_s: Data rate that all threads and children share; None: unlimited.
+        error: The errno with which a call fails instead of being made; 0: none.
         short: How many bytes a read gets at most, or "half" of what it asked for, rounded up. None:
-            all it asked for. Reads of C's buffered files come in full, the C library sees to it.
-        nth: The first matching call that is concerned; 1 is the first.
-        count: How many calls from there on; None: all.
-        spare: Globs of files that are let alone, at most 16.
-        is_whole: Whether a delay is one sleep, which lasts when the rule is taken away, and which
-            who looks from outside can tell from waking up again and again.
+            all it asked for. Reads of C's buffered files come in full: the C library reads on.
+        nth: The first matching call that the rule is applied to; 1 is the first.
+        count: To how many calls from there on; None: all.
+        spare: Globs of files that the rule leaves alone, at most 16.
+        is_whole: Whether a delay is one uninterrupted sleep. It lasts even if the rule is removed,
+            but from outside it is one wait, not a thread that wakes up again and again.
     """
 
     path: str
@@ -79,13 +85,13 @@ class IoRule:
         bounds = (
             (math.isfinite(self.seconds) and self.seconds >= 0, "seconds must be 0 or more"),
             (self.bytes_per_s is None or self.bytes_per_s >= 1, "bytes_per_s must be 1 or more"),
-            (0 <= self.error <= _LAST_ERROR, "error must be the number of an error"),
+            (0 <= self.error <= _MAX_ERROR, "error must be the number of an error"),
             (self.short in {None, "half"} or _short(self.short)[1] >= 1, "short must be 1 or more"),
             (self.nth >= 1, "nth must be 1 or more"),
             (self.count is None or self.count >= 1, "count must be 1 or more"),
             (set(self.operations) <= set(_OPERATIONS), f"operations are {get_args(Operation)}"),
             (bool(self.operations), "there must be an operation"),
-            (len(self.spare) <= _SPARED, f"at most {_SPARED} globs can be spared"),
+            (len(self.spare) <= _MAX_SPARED, f"at most {_MAX_SPARED} globs can be spared"),
             (bool(self.path), "path must not be empty"),
             (
                 all(len(_glob(each)) < _GLOB_BYTES for each in (self.path, *self.spare)),
@@ -101,10 +107,10 @@ class IoCount:
 
     Attributes:
         matched: Calls of its operations on files that match.
-        struck: How many of these were delayed, failed or shortened: from the `nth` on, `count`.
-        bytes: What the calls that were struck have moved.
-        slept_s: How long it made threads sleep, all together.
-        first_ns: When it struck first, on CLOCK_MONOTONIC; 0: not yet.
+        struck: How many of these the rule was applied to: from the `nth` on, `count`.
+        bytes: How many bytes these have moved.
+        slept_s: How long threads have slept for the rule, in sum.
+        first_ns: When it was first applied, on CLOCK_MONOTONIC; 0: not yet.
     """
 
     matched: int = 0
@@ -132,7 +138,7 @@ class IoPage:
 
     @classmethod
     def create(cls, path: Path) -> IoPage:
-        """Make the page at `path` without rules; it must not exist. Takes 140 kB, mostly a hole."""
+        """Create a page without rules at `path`, which must not exist. A sparse file of 140 kB."""
         with path.open("x+b") as file:
             file.truncate(_SIZE)
             page = cls(path, mmap.mmap(file.fileno(), _SIZE))
@@ -145,7 +151,7 @@ class IoPage:
 
         Raises:
             OSError: There is none.
-            ValueError: This is no page of rules.
+            ValueError: The file is no page of rules.
         """
         with path.open("r+b") as file:
             is_page = os.fstat(file.fileno()).st_size == _SIZE and file.read(8) == _MAGIC
@@ -154,10 +160,10 @@ class IoPage:
             return cls(path, mmap.mmap(file.fileno(), _SIZE))
 
     def add(self, rule: IoRule) -> int:
-        """Put a rule into force beside those there are; returns its number.
+        """Put a rule into force beside the others, and return its number.
 
         Raises:
-            ValueError: There is something wrong with it, or there are 16 already.
+            ValueError: The rule is invalid, or there are 16 already.
         """
         active = self._words[_ACTIVE_WORD]
         free = [number for number in range(RULES) if not active >> number & 1]
@@ -168,11 +174,10 @@ class IoPage:
         return free[0]
 
     def set_rules(self, rules: Sequence[IoRule]) -> None:
-        """Put these rules into force, numbered in their order, instead of those there are.
+        """Put these rules into force, numbered in their order, instead of the others.
 
         Raises:
-            ValueError: There is something wrong with one, or there are more than 16. Nothing is
-                changed then.
+            ValueError: One is invalid, or there are more than 16. Nothing is changed then.
         """
         problems = [f"{rule!r}: {problem}" for rule in rules for problem in rule.problems()]
         if len(rules) > RULES:
@@ -185,19 +190,19 @@ class IoPage:
         self._words[_ACTIVE_WORD] = (1 << len(rules)) - 1
 
     def remove(self, number: int) -> None:
-        """Take a rule away. Who sleeps for it wakes within 50 ms; its counters stay."""
+        """Remove a rule. Threads that sleep for it wake within 50 ms; its counters stay."""
         self._words[_ACTIVE_WORD] &= ~(1 << number)
 
     def clear(self) -> None:
-        """Take all rules away. Who sleeps for one wakes within 50 ms; the counters stay."""
+        """Remove all rules. Threads that sleep for one wake within 50 ms; the counters stay."""
         self._words[_ACTIVE_WORD] = 0
 
     def fired(self) -> tuple[IoCount, ...]:
-        """Return what each of the 16 rules has done since it was put into force."""
+        """Return the counters of all 16 rules, each since it was put into force."""
         return tuple(self._count(_rule_at(number)) for number in range(RULES))
 
     def note(self, number: int, now_ns: int) -> None:
-        """Count a call that somebody without the shim has struck for a rule.
+        """Count a call that a rule was applied to without the shim.
 
         Args:
             number: The rule's.
@@ -206,10 +211,10 @@ class IoPage:
         at = (_rule_at(number) + _COUNTERS_AT) // 8
         self._longs[at] += 1
         self._longs[at + 1] += 1
-        self._longs[at + _FIRST] = self._longs[at + _FIRST] or now_ns
+        self._longs[at + _FIRST_NS] = self._longs[at + _FIRST_NS] or now_ns
 
     def close(self) -> None:
-        """Unmap it here. What stands in it stays in force where it is mapped."""
+        """Unmap it here. Its rules stay in force in the processes that have it mapped."""
         self._words.release()
         self._longs.release()
         self._map.close()
@@ -245,8 +250,8 @@ def _settings(rule: IoRule) -> tuple[int, ...]:
         len(rule.spare),
         rule.nth,
         rule.count or 0,
-        min(round(rule.seconds * 1e9), _MOST),
-        min(round(rule.bytes_per_s or 0), _MOST),
+        min(round(rule.seconds * 1e9), _MAX_INTEGER),
+        min(round(rule.bytes_per_s or 0), _MAX_INTEGER),
         short_bytes,
     )
 

@@ -1,16 +1,19 @@
-/* Files that are slow, broken or short, for every caller of the C library in this process.
+/* Slow, failing and short file I/O, for every caller of the C library in this process.
  *
- * Preloaded (LD_PRELOAD), so that C++ readers meet it as Python does. What is to happen stands in a
- * page of shared memory, see page.py, whose layout is struct page below; the same file is mapped by
- * whoever writes the rules. While there are none, a call costs two loads and a branch.
+ * The dynamic linker loads a preloaded library (LD_PRELOAD, ld.so(8)) before all others, so calls of
+ * open(), read(), write(), ... from Python and from C++ libraries alike resolve to the functions
+ * below; each applies the rules and then calls the next definition of its name (dlsym(RTLD_NEXT)),
+ * that of the C library. The rules are in a page of shared memory, see rules_page.py; its layout is struct
+ * page below. While there are none, a call costs two loads and a branch.
  *
- * In the path of a call nothing is allocated and nothing is locked, so it may be made in a signal
- * handler and between fork and exec. There is no cache of what a descriptor stands for: reading a link
- * below /proc takes microseconds and is true after a rename, a dup, or a descriptor that was passed.
+ * On the path of a call nothing is allocated and nothing is locked, so it is safe in a signal handler
+ * and between fork and exec, where a lock may be held by a thread that does not exist in the child.
+ * There is no cache from descriptors to paths: a readlink() below /proc takes microseconds, and is
+ * right after a rename, a dup, or a descriptor that was passed through a socket.
  *
- * Not met: programs without this C library (Go, musl, static ones), io_uring, aio_read, pages of a
- * mapped file that are read when they are touched, fgetc and fscanf, and what the C library does to
- * files by itself.
+ * Not reached: programs without this C library (Go, musl, static ones), io_uring, aio_read(), pages
+ * of a mapped file that are read when they are touched, fgetc() and fscanf(), and calls inside of the C
+ * library, which do not go through the dynamic linker.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -38,16 +41,16 @@ enum { SHORT_NONE, SHORT_BYTES, SHORT_HALF };
 
 #define MAGIC "OISHIM1"
 #define SECOND 1000000000ull
-#define SLICE 50000000ull /* a sleeper looks up this often, to see whether its rule is gone */
-#define CREDIT 2000000ull /* sleeps end late; as much may be made up for, or the rate comes out low */
+#define SLICE 50000000ull /* a sleeping thread checks this often whether its rule is removed */
+#define CREDIT 2000000ull /* sleeps end late; so much may be caught up on, or the rate is too low */
 
 struct rule {
   uint32_t ops, short_mode;
   int32_t error;
   uint32_t spared;
   uint64_t first, count, delay_ns, bytes_per_s, short_bytes;
-  _Atomic uint64_t serial; /* changes when the rule does */
-  /* Counters, written here and read by the others. */
+  _Atomic uint64_t serial; /* incremented before the rule is rewritten */
+  /* Counters, written here and read by any process. */
   _Atomic uint64_t matched, struck, bytes, slept_ns, first_ns, busy_until_ns;
   uint64_t reserved[2];
   char glob[GLOB_BYTES];
@@ -56,12 +59,12 @@ struct rule {
 
 struct page {
   char magic[8];
-  _Atomic uint32_t active; /* a bit for each rule */
+  _Atomic uint32_t active; /* a bit for each rule, set when all else of it is written */
   uint32_t reserved[13];
   struct rule rules[RULES];
 };
 
-/* What the rules have to say about one call. */
+/* What the rules do to one call. `rules` has a bit for each rule that is applied. */
 struct strike {
   uint32_t rules;
   int error;
@@ -72,7 +75,7 @@ struct strike {
 static struct page nothing;
 static _Atomic(struct page *) current = &nothing;
 
-/* -- The functions of the C library that stand behind ours -- */
+/* -- The functions of the C library behind those that are defined here -- */
 
 static void *find(_Atomic(void *) *slot, const char *name) {
   void *found = atomic_load_explicit(slot, memory_order_relaxed);
@@ -94,8 +97,9 @@ static uint64_t now_ns(void) {
   return (uint64_t)now.tv_sec * SECOND + (uint64_t)now.tv_nsec;
 }
 
-/* Sleep until `due`, or until the rule is taken away. A signal does not shorten it: no disk would.
-   In one piece it is one wait for who looks from outside, and lasts whatever becomes of the rule. */
+/* Sleep until `due`, or until the rule is removed or rewritten. A signal does not shorten it, as it
+   does not shorten the wait for a disk. With WHOLE it is one system call: seen from outside, one
+   long wait. That lasts whatever becomes of the rule. */
 static void sleep_until(struct page *page, int index, uint64_t due) {
   struct rule *rule = &page->rules[index];
   uint64_t serial = atomic_load(&rule->serial);
@@ -119,7 +123,7 @@ static const char *next_character(const char *text) {
   return text;
 }
 
-/* Take a character off `text`. Its bytes in a row order as the characters themselves do. */
+/* Take a character off `text`. As numbers, its UTF-8 bytes order as the characters themselves do. */
 static uint32_t take(const char **text) {
   const char *end = next_character(*text);
   uint32_t character = 0;
@@ -127,7 +131,7 @@ static uint32_t take(const char **text) {
   return character;
 }
 
-/* Match a character with a set, `[a-z]` or `[!a-z]`, and step behind it; -1: this is no set. */
+/* Match a character with a set, `[a-z]` or `[!a-z]`, and step past it; -1: this is no set. */
 static int in_set(const char **pattern, uint32_t character) {
   const char *at = *pattern + 1;
   int negated = *at == '!', found = 0;
@@ -145,7 +149,8 @@ static int in_set(const char **pattern, uint32_t character) {
   return found != negated;
 }
 
-/* As Python's fnmatch.fnmatchcase: `*` stands for slashes as well. */
+/* As Python's fnmatch.fnmatchcase(): `*` matches slashes, too. On a mismatch, the last `*` takes one
+   character more, so there is no recursion and no more than length times length steps. */
 static int matches(const char *pattern, const char *text) {
   const char *star = NULL, *resume = NULL;
   while (*text) {
@@ -172,7 +177,8 @@ static int matches(const char *pattern, const char *text) {
   return !*pattern;
 }
 
-/* Write the path of an open file into `path`; 0 unless it is one. */
+/* Write the path of an open file into `path`; 0 if the descriptor is no file. Without snprintf(),
+   which is not safe in a signal handler. */
 static int path_of(int fd, char *path) {
   char link[32] = "/proc/self/fd/";
   char digits[12];
@@ -199,7 +205,8 @@ static int path_at(int directory, const char *name, int flags, char *path) {
   return found;
 }
 
-/* Write where `name` leads, or would lead, into `path`: no call may have created it yet. */
+/* Write the real path of `name` into `path`. The file need not exist: open() may be about to create
+   it; then the directory is resolved. System calls are made directly, past the functions below. */
 static int path_named(int directory, const char *name, char *path) {
   char parent[PATH_MAX];
   if (!name || path_at(directory, name, 0, path)) return name != NULL;
@@ -252,7 +259,9 @@ static void strike_by(struct page *page, int index, uint32_t op, struct strike *
   if (rule->delay_ns) sleep_until(page, index, now + rule->delay_ns);
 }
 
-/* Do what the rules want before a call. Returns -1 if it is not to be made, with errno set. */
+/* Apply the rules before a call. Returns -1 if it is not to be made, with errno set.
+   The page may be rewritten at any time, without a lock: a rule whose serial has changed while its
+   globs were matched may have been a mixture of two, and is not applied. */
 static int before_path(struct page *page, uint32_t op, const char *path, struct strike *strike) {
   int kept = errno;
   uint32_t active = atomic_load(&page->active);
@@ -260,7 +269,7 @@ static int before_path(struct page *page, uint32_t op, const char *path, struct 
     struct rule *rule = &page->rules[index];
     uint64_t serial = atomic_load(&rule->serial);
     if (!(active >> index & 1) || !concerns(rule, op, path)) continue;
-    if (atomic_load(&rule->serial) != serial) continue; /* rewritten while it was read */
+    if (atomic_load(&rule->serial) != serial) continue;
     if (is_due(rule)) strike_by(page, index, op, strike);
   }
   errno = strike->error ? strike->error : kept;
@@ -285,7 +294,8 @@ static int before_open(struct page *page, int directory, const char *name) {
   return found ? before_path(page, OPEN, path, &strike) : 0;
 }
 
-/* Take the place of `bytes` in the stream that all callers of a rule share. */
+/* Reserve the time of `bytes` in the stream that all callers of a rule share, children included;
+   returns when it ends. */
 static uint64_t stream(struct rule *rule, uint64_t bytes) {
   uint64_t cost = (uint64_t)((double)bytes * 1e9 / (double)rule->bytes_per_s);
   uint64_t free_at = atomic_load(&rule->busy_until_ns), due;
@@ -296,7 +306,7 @@ static uint64_t stream(struct rule *rule, uint64_t bytes) {
   return due;
 }
 
-/* Do what the rules want after a call that has moved `bytes`. */
+/* Apply the rules after a call that has moved `bytes`. */
 static void after(struct page *page, const struct strike *strike, ssize_t bytes) {
   int kept = errno;
   for (int index = 0; bytes > 0 && index < RULES; index++) {
@@ -314,7 +324,7 @@ static size_t cut(const struct strike *strike, size_t count) {
   return count;
 }
 
-/* Copy as many of the pieces as a short read may fill; returns how many. */
+/* Copy as many of the pieces of a vector as a short read may fill; returns how many. */
 static int cut_pieces(const struct strike *strike, const struct iovec **pieces, int count,
                       struct iovec *copy) {
   size_t total = 0;
@@ -333,7 +343,7 @@ static int cut_pieces(const struct strike *strike, const struct iovec **pieces, 
 /* -- Which page -- */
 
 /* Follow the rules in the page at `path` from now on; NULL or "": none. Returns an errno, or 0.
- * The page before it stays mapped: another thread may be in a call. */
+ * The previous page stays mapped: another thread may be reading it. */
 int multihost_shim_attach(const char *path) {
   struct stat status;
   if (!path || !*path) {
@@ -364,7 +374,7 @@ int multihost_shim_attach(const char *path) {
 __attribute__((constructor)) static void begin(void) {
   int kept = errno;
   const char *path = getenv("PYTEST_MULTIHOST_IO_SHIM");
-  if (path) multihost_shim_attach(path); /* one that has gone is no reason to fail */
+  if (path) multihost_shim_attach(path); /* a page that is gone is no reason to fail */
   errno = kept;
 }
 
@@ -432,8 +442,8 @@ MOVES(int, fdatasync, SYNC, fd, (int fd), (fd), (fd))
 MOVES(int, sync_file_range, SYNC, fd, (int fd, off64_t o, off64_t n, unsigned f), (fd, o, n, f),
       (fd, o, n, f))
 
-/* What compilers make of read() and pread() into a buffer whose size they know. The check is left to
- * the function behind. */
+/* What compilers make of read() and pread() with _FORTIFY_SOURCE, into a buffer whose size they know.
+ * The check is left to the C library. */
 ssize_t __read_chk(int, void *, size_t, size_t);
 ssize_t __pread_chk(int, void *, size_t, off_t, size_t);
 ssize_t __pread64_chk(int, void *, size_t, off64_t, size_t);
@@ -523,8 +533,9 @@ OPENS_PLAINLY(int, -1, creat64, (const char *path, mode_t mode), (path, mode), A
 OPENS_PLAINLY(FILE *, NULL, fopen, (const char *path, const char *mode), (path, mode), AT_FDCWD)
 OPENS_PLAINLY(FILE *, NULL, fopen64, (const char *path, const char *mode), (path, mode), AT_FDCWD)
 
-/* -- Buffered files: the C library reads and writes them by calls of its own, which cannot be met.
- * So these count as one call when they have to leave the buffer. Short reads it mends itself. -- */
+/* -- Buffered files: the C library reads and writes them by calls inside of itself, which cannot be
+ * intercepted. So fread() and the like count as one call when the buffer does not suffice. A short
+ * read is of no use here: the C library reads on. -- */
 
 static size_t held(const FILE *file) { return (size_t)(file->_IO_read_end - file->_IO_read_ptr); }
 

@@ -1,4 +1,4 @@
-"""The object store's process: moto's S3 behind a front that delays, throttles and fails."""
+"""The object store's process: moto's S3 behind a proxy that delays, throttles and fails."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from pytest_multihost.nemesis.object_store.store import CONTROL, StoreCount, Sto
 Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 _SIGNED = "AWS4-HMAC-SHA256 Credential=test/20200101/us-east-1/s3/aws4_request, Signature=0"
-"""What stands for a signature, which moto wants to see and does not check."""
+"""Moto demands a signature of requests, and does not check it."""
 
-_PIECE = 1 << 16
-_CREDIT_S = 0.002  # sleeps end late; as much may be made up for, or the rate comes out low
-_LOOK_S = 0.5
+_CHUNK = 1 << 16
+_CREDIT_S = 0.002  # sleeps end late; so much may be caught up on, or the rate is too low
+_POLL_S = 0.5
 _CODES = {403: "AccessDenied", 404: "NoSuchKey", 500: "InternalError", 503: "SlowDown"}
-"""Amazon's words for a status; clients decide by them whether to try again."""
+"""Amazon's error code for a status; clients decide by it whether to try again."""
 
 
 @dataclass(slots=True)
-class Force:
-    """A rule in force, with what it has done. Its methods are called from many threads."""
+class ActiveRule:
+    """A rule in force, with its counters. Its methods are called from many threads."""
 
     rule: StoreRule
     healed: threading.Event = field(default_factory=threading.Event)
@@ -39,11 +39,11 @@ class Force:
     _busy_until: float = 0.0
 
     def count(self) -> StoreCount:
-        """Return what it has done so far."""
+        """Return its counters."""
         return self._count
 
-    def concerns(self, method: str, path: str) -> bool:
-        """Count the request if it matches; return whether the rule strikes it."""
+    def applies(self, method: str, path: str) -> bool:
+        """Count the request if it matches; return whether the rule is applied to it."""
         rule = self.rule
         if not fnmatch.fnmatchcase(path, rule.key) or method not in (rule.methods or (method,)):
             return False
@@ -56,12 +56,12 @@ class Force:
         return strikes
 
     def delay(self) -> None:
-        """Wait as long as a request takes in addition."""
+        """Wait for the delay of one request."""
         if self.rule.seconds:
             self.healed.wait(self.rule.seconds)
 
-    def passes(self, size: int) -> None:
-        """Wait until `size` bytes of a body have had their time."""
+    def throttle(self, size: int) -> None:
+        """Wait until the data rate allows for `size` more bytes of a body."""
         with self._lock:
             was = self._count
             self._count = StoreCount(was.matched, was.struck, was.bytes + size, was.first_ns)
@@ -74,19 +74,19 @@ class Force:
 
 @dataclass(slots=True)
 class Body:
-    """A request's body, read at the pace that the rules allow."""
+    """A request's body, read at the rate that the rules allow."""
 
     _stream: Any
-    _forces: list[Force]
+    _rules: list[ActiveRule]
 
     def read(self, size: int = -1) -> bytes:
-        """Return up to `size` bytes, piece by piece."""
+        """Return up to `size` bytes, chunk by chunk."""
         parts = []
         while size:
-            part = self._stream.read(_PIECE if size < 0 else min(size, _PIECE))
+            part = self._stream.read(_CHUNK if size < 0 else min(size, _CHUNK))
             if not part:
                 break
-            _pass(self._forces, part)
+            _throttle(self._rules, part)
             parts.append(part)
             size -= len(part) if size > 0 else 0
         return b"".join(parts)
@@ -94,7 +94,7 @@ class Body:
     def readline(self, size: int = -1) -> bytes:
         """Return the next line."""
         line: bytes = self._stream.readline(size)
-        _pass(self._forces, line)
+        _throttle(self._rules, line)
         return line
 
     def __iter__(self) -> Iterator[bytes]:
@@ -102,38 +102,38 @@ class Body:
 
 
 @dataclass(slots=True)
-class Front:
-    """What stands before the store: a WSGI application around one."""
+class FaultProxy:
+    """A WSGI application around the store's that applies the rules."""
 
-    behind: Application
-    forces: list[Force] = field(default_factory=list)
+    store: Application
+    rules: list[ActiveRule] = field(default_factory=list)
 
     def __call__(self, environ: dict[str, Any], start: Any) -> Iterable[bytes]:  # noqa: ANN401 - as WSGI has it
-        """Answer a request, or an order."""
+        """Answer a request to the store, or one that changes the rules."""
         method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
         if path == CONTROL:
-            return self._obey(method, environ, start)
-        striking = [force for force in self.forces if force.concerns(method, path)]
-        for force in striking:
-            force.delay()
-        for force in striking:
-            if force.rule.status is not None and not force.healed.is_set():
-                return _fail(force.rule.status, environ, start)
+            return self._control(method, environ, start)
+        applied = [active for active in self.rules if active.applies(method, path)]
+        for active in applied:
+            active.delay()
+        for active in applied:
+            if active.rule.status is not None and not active.healed.is_set():
+                return _fail(active.rule.status, environ, start)
         environ.setdefault("HTTP_AUTHORIZATION", _SIGNED)
-        if striking:
-            environ["wsgi.input"] = Body(environ["wsgi.input"], striking)
-        return _paced(self.behind(environ, start), striking)
+        if applied:
+            environ["wsgi.input"] = Body(environ["wsgi.input"], applied)
+        return _paced(self.store(environ, start), applied)
 
-    def _obey(self, method: str, environ: dict[str, Any], start: Any) -> Iterable[bytes]:  # noqa: ANN401 - as above
-        answer: object = [asdict(force.count()) for force in self.forces]
+    def _control(self, method: str, environ: dict[str, Any], start: Any) -> Iterable[bytes]:  # noqa: ANN401 - as above
+        answer: object = [asdict(rule.count()) for rule in self.rules]
         if method == "POST":
             size = int(environ["CONTENT_LENGTH"])
-            force = Force(StoreRule(**json.loads(environ["wsgi.input"].read(size))))
-            answer, self.forces = len(self.forces), [*self.forces, force]
+            rule = ActiveRule(StoreRule(**json.loads(environ["wsgi.input"].read(size))))
+            answer, self.rules = len(self.rules), [*self.rules, rule]
         elif method == "DELETE":
-            healed, self.forces = self.forces, []
-            for force in healed:
-                force.healed.set()
+            healed, self.rules = self.rules, []
+            for rule in healed:
+                rule.healed.set()
         return _answer("200 OK", "application/json", json.dumps(answer).encode(), start)
 
 
@@ -146,37 +146,38 @@ def _fail(status: int | str, environ: dict[str, Any], start: Any) -> Iterable[by
     if status == "reset":
         _reset(environ["werkzeug.socket"].fileno())
         raise ConnectionResetError
-    # What was sent must be read, or it would be taken for the next request of the connection.
+    # The rest of the request must be read, or it would be parsed as the connection's next one.
     Body(environ["wsgi.input"], []).read(int(environ.get("CONTENT_LENGTH") or 0))
     code = _CODES.get(int(status), "InternalError" if int(status) > 500 else "InvalidRequest")  # noqa: PLR2004 - as in HTTP
-    body = f"<Error><Code>{code}</Code><Message>As it was told to.</Message></Error>"
+    body = f"<Error><Code>{code}</Code><Message>A rule of the test.</Message></Error>"
     return _answer(f"{status} Failing", "application/xml", body.encode(), start)
 
 
 def _reset(connection: int) -> None:
-    """Break a TCP connection off: connect(2) to no address family (AF_UNSPEC) sends a reset."""
+    """Reset a TCP connection: connect(2) with the address family AF_UNSPEC does that."""
     ctypes.CDLL(None).connect(connection, bytes(16), 16)
 
 
-def _pass(forces: Iterable[Force], part: bytes) -> None:
-    for force in forces:
-        force.passes(len(part))
+def _throttle(rules: Iterable[ActiveRule], part: bytes) -> None:
+    for rule in rules:
+        rule.throttle(len(part))
 
 
-def _paced(answer: Iterable[bytes], forces: list[Force]) -> Iterator[bytes]:
+def _paced(answer: Iterable[bytes], rules: list[ActiveRule]) -> Iterator[bytes]:
     for chunk in answer:
-        for at in range(0, len(chunk), _PIECE) if forces else ():
-            part = chunk[at : at + _PIECE]
-            _pass(forces, part)
+        for at in range(0, len(chunk), _CHUNK) if rules else ():
+            part = chunk[at : at + _CHUNK]
+            _throttle(rules, part)
             yield part
-        if not forces:
+        if not rules:
             yield chunk
 
 
 def serve(listening: int, parent: int) -> None:
-    """Serve on a socket that listens, until `parent` is gone.
+    """Serve on a listening socket until the process `parent` has ended.
 
-    Streams and signals would not tell: ranks are forked from the parent, and inherit its ends.
+    Its end is polled for. The end of a stream would not show it: ranks are forked from the parent
+    and inherit its descriptors.
     """
     from moto.moto_server.werkzeug_app import (
         DomainDispatcherApplication,
@@ -185,18 +186,18 @@ def serve(listening: int, parent: int) -> None:
     )
     from werkzeug.serving import make_server
 
-    behind = DomainDispatcherApplication(create_backend_app)
+    store = DomainDispatcherApplication(create_backend_app)
     server = make_server(
         "127.0.0.1",
         0,
-        Front(behind),
+        FaultProxy(store),
         threaded=True,
         request_handler=MotoRequestHandler,
         fd=listening,
     )
     threading.Thread(target=server.serve_forever, daemon=True).start()
     for _ in itertools.takewhile(lambda _: os.getppid() == parent, itertools.count()):
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""An object store that can be made slow, narrow or failing: S3 as moto's server plays it.
+"""An object store that can be made slow, narrow or failing: S3 as moto's server emulates it.
 
-The store is a process of its own, the child of who starts it - never of a rank, for a real one does
-not die with a rank. Whoever knows its endpoint can use it, and change at run time how it answers::
+The store is a process of its own, a child of pytest's process and never of a rank: a real one does
+not die with a rank. Any process that knows its endpoint can use it, and change how it answers::
 
     with serving() as endpoint:
         store = ObjectStore(endpoint, bucket="ckpt")
@@ -27,26 +27,26 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 CONTROL = "/_multihost"
-"""Where the front is spoken to; no bucket can have this name."""
+"""The path of requests that change the rules; no bucket can have this name."""
 
-_PATIENCE_S = 60.0
+_ANSWER_S = 60.0
 _BACKLOG = 128
-_PLAIN = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreRule:
-    """What happens to requests that match; rules add up, the first failure counts.
+    """What happens to requests that match. Rules add up; of several failures the first counts.
 
     Attributes:
-        key: A glob for the path, which is ``/bucket/key``; ``*`` stands for slashes as well.
+        key: A glob for the path, which is ``/bucket/key``; ``*`` matches slashes, too.
         methods: Which requests, say ``("GET",)``; empty: all.
-        seconds: What each takes in addition, before it is answered.
-        bytes_per_s: How fast bodies pass, in and out, for all clients together; None: as they can.
-        status: Instead of the answer: an HTTP status of 400 to 599, or "reset", which breaks the
+        seconds: Delay of each answer.
+        bytes_per_s: Data rate of bodies, in and out, that all clients share; None: unlimited.
+        status: Instead of the answer: an HTTP status of 400 to 599, or "reset", which resets the
             connection. None: the answer.
-        nth: The first matching request that is concerned; 1 is the first.
-        count: How many from there on; None: all.
+        nth: The first matching request that the rule is applied to; 1 is the first.
+        count: To how many from there on; None: all.
     """
 
     key: str = "*"
@@ -77,9 +77,9 @@ class StoreCount:
 
     Attributes:
         matched: Requests that match.
-        struck: How many of these were delayed, slowed or failed.
-        bytes: Of the bodies that these have moved.
-        first_ns: When it struck first, on CLOCK_MONOTONIC; 0: not yet.
+        struck: How many of these the rule was applied to.
+        bytes: Size of their bodies.
+        first_ns: When the rule was first applied, on CLOCK_MONOTONIC; 0: not yet.
     """
 
     matched: int = 0
@@ -90,11 +90,11 @@ class StoreCount:
 
 @dataclass(frozen=True, slots=True)
 class ObjectStore:
-    """A client of the store's front. Its methods can be called from any process.
+    """A client of the store. Its methods can be called from any process.
 
     Attributes:
         endpoint: As S3 clients want it, ``http://127.0.0.1:1234``.
-        bucket: The bucket that is meant.
+        bucket: The bucket.
     """
 
     endpoint: str
@@ -126,37 +126,37 @@ class ObjectStore:
         }
 
     def create_bucket(self) -> None:
-        """Make the bucket; it may exist."""
+        """Create the bucket; it may exist."""
         self._ask("PUT", f"/{self.bucket}")
 
     def slow(self, *, seconds: float, **where: Any) -> int:  # noqa: ANN401 - as of StoreRule
-        """Let each request take `seconds` more; see `StoreRule` for `where`. Returns its number."""
+        """Delay each request; see `StoreRule` for `where`. Returns the rule's number."""
         return self.add(StoreRule(seconds=seconds, **where))
 
     def throttle(self, *, bytes_per_s: float, **where: Any) -> int:  # noqa: ANN401 - as above
-        """Let bodies pass at `bytes_per_s` at most, all together. Returns the rule's number."""
+        """Limit the data rate of all bodies together. Returns the rule's number."""
         return self.add(StoreRule(bytes_per_s=bytes_per_s, **where))
 
     def fail(self, status: int | Literal["reset"], **where: Any) -> int:  # noqa: ANN401 - as above
-        """Answer with an error, or break the connection. Returns the rule's number."""
+        """Answer with an error, or reset the connection. Returns the rule's number."""
         return self.add(StoreRule(status=status, **where))
 
     def add(self, rule: StoreRule) -> int:
-        """Put a rule into force beside the others; returns its number, from 0.
+        """Put a rule into force beside the others, and return its number, from 0.
 
         Raises:
-            ValueError: There is something wrong with it.
+            ValueError: The rule is invalid.
         """
         if problems := rule.problems():
             raise ValueError(f"{rule!r}: {'; '.join(problems)}")
         return int(self._ask("POST", CONTROL, asdict(rule)))
 
     def heal(self) -> None:
-        """Take all rules away; who waits for one goes on."""
+        """Remove all rules; requests that wait for one go on."""
         self._ask("DELETE", CONTROL)
 
     def fired(self) -> tuple[StoreCount, ...]:
-        """Return what each rule has done, by number."""
+        """Return the counters of each rule, by number."""
         return tuple(StoreCount(**each) for each in self._ask("GET", CONTROL))
 
     def _ask(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
@@ -165,13 +165,13 @@ class ObjectStore:
             method=method,
             data=None if body is None else json.dumps(body).encode(),
         )
-        with _PLAIN.open(request, timeout=_PATIENCE_S) as answer:
+        with _OPENER.open(request, timeout=_ANSWER_S) as answer:
             found = answer.read()
         return json.loads(found) if path == CONTROL else None
 
 
 def why_no_store() -> str:
-    """Return why no store can be started here; empty if one can."""
+    """Return why no store can be started here; empty if one can be."""
     if importlib.util.find_spec("moto") and importlib.util.find_spec("flask"):
         return ""
     return "an object store needs moto's server: pip install 'pytest-multihost-hangs[s3]'"
@@ -179,7 +179,7 @@ def why_no_store() -> str:
 
 @contextlib.contextmanager
 def serving() -> Iterator[str]:
-    """Run a store; yields its endpoint at once: who connects waits until it is up (about 1 s).
+    """Run a store, and yield its endpoint at once: connections wait until it is up (about 1 s).
 
     It ends with the block, or with the process that has started it, however that ends.
 
@@ -194,20 +194,22 @@ def serving() -> Iterator[str]:
     try:
         yield f"http://127.0.0.1:{port}"
     finally:
-        process.kill()  # all that it has is in its memory
+        process.kill()  # there is nothing to save: its objects are in its memory
         process.wait()
 
 
 def _start(listening: int) -> subprocess.Popen[bytes]:
     program = "pytest_multihost.nemesis.object_store.server"
-    # Neither a shim nor coverage of the run under test is meant for it.
-    kept = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD" and not k.startswith("COV_")}
+    # The store is no part of the test: no I/O shim, no measuring of coverage.
+    environment = {
+        k: v for k, v in os.environ.items() if k != "LD_PRELOAD" and not k.startswith("COV_")
+    }
     return subprocess.Popen(
         [sys.executable, "-m", program, str(listening), str(os.getpid())],
         pass_fds=[listening],
-        env=kept,
+        env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C is for the run, which then ends the store
+        start_new_session=True,  # Ctrl-C ends the run, which then ends the store
     )
