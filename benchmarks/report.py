@@ -28,7 +28,7 @@ from pytest_multihost.model.user_code import SourceContext
 from pytest_multihost.outcome import Symptoms
 from pytest_multihost.report.artifacts import Attempt, build_verdict, write_attempt, write_facts
 from pytest_multihost.report.html import PageModel, write_index, write_page
-from pytest_multihost.testing import make_dump, make_spec
+from pytest_multihost.testing import make_dump, make_event, make_spec
 
 ROOT = "/home/u/project"
 STARTED_S = 1000.0
@@ -110,14 +110,14 @@ def _dump(rank: int, *, is_late: bool) -> Dump:
 def _history(size: int, ended_s: float) -> Iterator[Event]:
     usage = {"cpu_s": 0.3, "peak_rss_bytes": 180 << 20}
     for rank in range(size):
-        yield Event(STARTED_S + 0.01, rank, "forked", {"pid": 4000 + rank})
-        yield Event(STARTED_S + 0.02, rank, "hello")
-        yield Event(STARTED_S + 0.4, rank, "ready")
-        yield Event(STARTED_S + 0.45, rank, "released", {"gate": "go"})
-        yield Event(STARTED_S + 0.46, rank, "phase", {"phase": "setup"})
-        yield Event(STARTED_S + 0.47, rank, "phase", {"phase": "call"})
+        yield make_event(STARTED_S + 0.01, rank, "forked", {"pid": 4000 + rank})
+        yield make_event(STARTED_S + 0.02, rank, "hello")
+        yield make_event(STARTED_S + 0.4, rank, "ready")
+        yield make_event(STARTED_S + 0.45, rank, "released", {"gate": "go"})
+        yield make_event(STARTED_S + 0.46, rank, "phase", {"phase": "setup"})
+        yield make_event(STARTED_S + 0.47, rank, "phase", {"phase": "call"})
         by_harness = {"code": None, "signal": 15, "by_harness": True}
-        yield Event(ended_s + 0.05, rank, "exited", {**by_harness, **usage})
+        yield make_event(ended_s + 0.05, rank, "exited", {**by_harness, **usage})
 
 
 def write_folder(directory: Path, result: WorldResult) -> Path:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_multihost.blame.inferred import with_stacks
@@ -18,7 +18,7 @@ from pytest_multihost.launch.harness_collectives import Answers, HarnessCollecti
 from pytest_multihost.launch.interface import CALM, Launcher, RunningWorld, fault_index
 from pytest_multihost.launch.wire.framing import Frame
 from pytest_multihost.model.errors import LaunchError
-from pytest_multihost.model.event import Event
+from pytest_multihost.model.event import Event, Exited, Gate, Released
 from pytest_multihost.model.fault import disturbs_network
 from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.model.result import Ending, WorldResult
@@ -253,11 +253,13 @@ class _WorldRun:
             world.calm()
         return any(e.kind == "network" and e.detail["token"] == CALM for e in self.history)
 
-    def _open(self, gate: str, world: RunningWorld, ranks: Sequence[RankFacts], now: float) -> None:
+    def _open(
+        self, gate: Gate, world: RunningWorld, ranks: Sequence[RankFacts], now: float
+    ) -> None:
         for each in list(ranks):
             if gate not in each.released and not each.is_gone:
                 world.send(each.rank, Frame({"kind": "release", "gate": gate}))
-                self._take(Event(now, each.rank, "released", {"gate": gate}))
+                self._take(Event(now, each.rank, Released(gate)))
                 self.opened[gate] = now
 
     def _next_deadline(self) -> tuple[float, Ending]:
@@ -309,9 +311,9 @@ class _WorldRun:
         ending = world.end(grace_s=SIGTERM_GRACE_S)
         self.leftovers = ending.leftovers
         for event in ending.events:
-            if event.kind == "exited":
-                detail = {**event.detail, "by_harness": True}
-                self._take(Event(event.at_s, event.rank, event.kind, detail))
+            if isinstance(event.body, Exited):
+                body = replace(event.body, by_harness=True)
+                self._take(Event(event.at_s, event.rank, body))
             elif event.at_s <= told_s:
                 self._take(event)
 

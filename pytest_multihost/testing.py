@@ -25,7 +25,8 @@ from typing import Any, Literal, Self
 
 from pytest_multihost.launch.interface import CALM, DumpKind, Ending
 from pytest_multihost.launch.wire.framing import Frame
-from pytest_multihost.model.event import Event, EventKind
+from pytest_multihost.model.event import Event, EventBody, Exited
+from pytest_multihost.model.json_values import from_json
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import Dump, ThreadStack
 from pytest_multihost.model.stack import Frame as StackFrame
@@ -55,10 +56,17 @@ class Step:
     """What a rank does `after_s` seconds after `on` happened to it."""
 
     rank: int
-    kind: EventKind
+    kind: str
     detail: Mapping[str, Any] = field(default_factory=dict)
     after_s: float = 0.0
     on: Trigger = "start"
+
+
+def make_event(
+    at_s: float, rank: int, kind: str, detail: Mapping[str, Any] | None = None, payload: bytes = b""
+) -> Event:
+    """Return an event from its name and what it carries in JSON values."""
+    return Event(at_s, rank, from_json(EventBody, {**(detail or {}), "kind": kind}), payload)
 
 
 def exited(code: int = 0, *, signal: int | None = None) -> dict[str, Any]:
@@ -76,8 +84,8 @@ def raised(
     """
     kind, _, message = text.partition(": ")
     is_ours = {"is_harness_symptom": kind.endswith("WorldBrokenError"), "is_harness_error": False}
-    found = {"type": kind, "message": message, "file": file, "line": line, "text": text}
-    return {**found, "causes": list(causes), **is_ours}
+    found = {"type": kind, "message": message, "file": file, "line": line, "function": None}
+    return {**found, "text": text, "causes": list(causes), **is_ours}
 
 
 def report(when: str, outcome: str = "passed", **changes: object) -> dict[str, Any]:
@@ -189,7 +197,7 @@ class ScriptedLauncher:
         while self._pending and self._pending[0][0] <= self.clock.now():
             at_s, step = self._pending.pop(0)
             if step.rank in self.alive:
-                events.append(Event(at_s, step.rank, step.kind, step.detail))
+                events.append(make_event(at_s, step.rank, step.kind, step.detail))
             if step.kind == "exited":
                 self.alive.discard(step.rank)
         return events
@@ -220,12 +228,13 @@ class ScriptedLauncher:
     def calm(self) -> None:
         """Note that all faults of the network were to end, and say that they have."""
         self.disturbed.append(None)
-        self._schedule([Step(min(self.alive, default=0), "network", {"token": CALM, "error": ""})])
+        self._schedule([Step(min(self.alive, default=0), "network", {"token": CALM})])
 
     def end(self, *, grace_s: float) -> Ending:
         """Return what nobody had heard yet, and the exit by SIGTERM of every rank that is left."""
         self.ended.append(grace_s)
         events = self._take_due()
         killed, self.alive = sorted(self.alive), set()
-        exits = [Event(self.clock.now(), rank, "exited", exited(signal=SIGTERM)) for rank in killed]
+        exit_ = Exited(None, int(SIGTERM), cpu_s=0.1, peak_rss_bytes=1 << 20)
+        exits = [Event(self.clock.now(), rank, exit_) for rank in killed]
         return Ending((*events, *exits), ())

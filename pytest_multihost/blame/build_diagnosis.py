@@ -20,7 +20,7 @@ from pytest_multihost.model.diagnosis import (
     PlaceGroup,
     WaitsFor,
 )
-from pytest_multihost.model.event import TOLD_BY_RANKS
+from pytest_multihost.model.event import SENT_BY_RANKS
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.snapshot import RankSnapshot
@@ -175,7 +175,7 @@ def _speaker(cause: Cause) -> int:
 
 
 def _last_event_s(result: WorldResult) -> float:
-    told = [event.at_s for event in result.history if event.kind in TOLD_BY_RANKS]
+    told = [event.at_s for event in result.history if event.kind in SENT_BY_RANKS]
     died = [
         event.at_s
         for event in result.history

@@ -1,43 +1,351 @@
-"""One observed fact, and the frames from which ranks and server let it be known."""
+"""Events: what is observed about the ranks of a world, each a frozen dataclass of its own.
+
+A world's history is a sequence of `Event`: when, about which rank, and a body that says what. Most
+bodies are sent by the ranks themselves, as the header of a frame; `read_event` checks that header,
+for whatever a test writes into the rank's connection may arrive there, too. The others are made by
+the harness. To find out what an event is, match on its body::
+
+    match event.body:
+        case PhaseEntered(phase):
+            ...
+        case Exited(signal=signal) if signal is not None:
+            ...
+
+A body's `kind` is its name in JSON: in frames, in facts.json and in history.jsonl.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
-EventKind = Literal[
-    "forked",  # the rank's process exists
-    "hello",  # it runs our code and can be asked for its stacks
-    "ready",  # its backend is up
-    "phase",  # it entered setup, call, teardown or shutdown
-    "report",  # pytest made a report in it
-    "subtest",  # a subtest of the user ended in it
-    "warning",  # a warning was recorded in it
-    "parked",  # its test body is over; runtime and sockets stay open
-    "exchange",  # it entered a barrier, gather or broadcast of the harness
-    "sync_point",  # it passed a named point
-    "done",  # its teardown is over
-    "interrupted",  # something that pytest does not turn into a report left the test
-    "fault",  # a fault has begun in it, or is over
-    "point",  # it passed a point that a fault could be bound to
-    "points",  # which points it has passed in all, and how often
-    "network",  # on its behalf the network of the hosts has been changed, or could not be
-    "exited",  # its process ended
-    "released",  # the controller opened a gate for it
-]
-"""Kinds of events. All but those of the harness are told by the rank itself."""
+from pytest_multihost.model.fault import Point, PointKind
+from pytest_multihost.model.json_values import Json, from_json, to_json
+from pytest_multihost.model.verdict import Phase, RankError
 
-_OF_THE_HARNESS = frozenset({"forked", "network", "exited", "released"})
+Gate = Literal["go", "teardown", "exit"]
+"""The gates that every rank waits at, in the order in which the controller opens them."""
 
-TOLD_BY_RANKS = frozenset(get_args(EventKind)) - _OF_THE_HARNESS
-"""Kinds that a rank may tell of."""
+SerializedReport = Mapping[str, Any]
+"""What the hook `pytest_report_to_serializable` makes of a report; only pytest looks into it."""
 
 BROKEN = 70
-"""Exit code of a rank that could not tell its result (EX_SOFTWARE of sysexits.h)."""
+"""Exit code of a rank that could not send its result (EX_SOFTWARE of sysexits.h)."""
 
-RELEASES = ("go", "teardown", "exit")
-"""The gates that the controller opens, in order."""
+
+# What events carry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaisedError:
+    """An exception that was raised in a rank, as text: its object never leaves the rank.
+
+    Attributes:
+        type: Name of the exception's class, with its module unless that is `builtins`.
+        message: Its text.
+        file: The user's innermost frame, relative to pytest's rootdir where below it.
+        line: Line in that file.
+        function: The function in which that line is.
+        text: The representation that pytest made.
+        causes: The exceptions that it was raised from or while handling, last first, one line each.
+        is_harness_symptom: Whether the harness raised it because another rank is lost.
+        is_harness_error: Whether the harness itself failed.
+    """
+
+    type: str
+    message: str
+    file: str | None = None
+    line: int | None = None
+    function: str | None = None
+    text: str = ""
+    causes: tuple[str, ...] = ()
+    is_harness_symptom: bool = False
+    is_harness_error: bool = False
+
+    @property
+    def rank_error(self) -> RankError:
+        """The part of it that the verdict has."""
+        return RankError(
+            self.type, self.message, self.file, self.line, self.text, function=self.function
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class XfailMark:
+    """The xfail mark in force; `is_plain`: it expects any exception."""
+
+    reason: str
+    is_plain: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WarningText:
+    """A Python warning as text."""
+
+    module: str
+    category: str
+    message: str
+    filename: str
+    lineno: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """How a rank is stopped and continued from outside: in turns, until a time.
+
+    Attributes:
+        stopped_s: How long it is stopped in each turn; None: for ever.
+        running_s: How long it runs then.
+        until_s: When that ends, on the monotonic clock; None: when it is resumed.
+    """
+
+    stopped_s: float | None = None
+    running_s: float | None = None
+    until_s: float | None = None
+
+
+# Sent by ranks
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The rank's process runs our code and can be asked for its stacks."""
+
+    kind: ClassVar = "hello"
+    pid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Its backend is up."""
+
+    kind: ClassVar = "ready"
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseEntered:
+    """It has entered setup, call, teardown or shutdown."""
+
+    kind: ClassVar = "phase"
+    phase: Phase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportMade:
+    """pytest has made a report in it.
+
+    Attributes:
+        when: The phase: ``setup``, ``call`` or ``teardown``.
+        outcome: ``passed``, ``failed`` or ``skipped``.
+        wasxfail: pytest's own attribute: why it was expected to fail, where it did or should have.
+        is_strict_xpass: Whether it failed because a strict xfail mark was not met.
+        xfail: The mark in force.
+        duration_s: How long the phase took.
+        error: What was raised, unless that is a skip.
+        report: The report as pytest has serialised it.
+    """
+
+    kind: ClassVar = "report"
+    when: str
+    outcome: str
+    wasxfail: str | None = None
+    is_strict_xpass: bool = False
+    xfail: XfailMark | None = None
+    duration_s: float = 0.0
+    error: RaisedError | None = None
+    report: SerializedReport = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SubtestEnded:
+    """A subtest of the user's has ended in it; `report` is pytest's, serialised."""
+
+    kind: ClassVar = "subtest"
+    outcome: str
+    report: SerializedReport = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class WarningRecorded:
+    """A warning was recorded in it; arguments as of the hook `pytest_warning_recorded`."""
+
+    kind: ClassVar = "warning"
+    when: str
+    nodeid: str
+    location: tuple[str, int, str] | None
+    warning: WarningText
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """Its test body is over; runtime and sockets stay open."""
+
+    kind: ClassVar = "parked"
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeEntered:
+    """It has entered a barrier, gather or broadcast of the harness.
+
+    Attributes:
+        operation: Which of the three.
+        name: The name that the test has given to it.
+        nth: How often the rank has entered this one before.
+        alone: Whether it has no other thread that could still enter another.
+    """
+
+    kind: ClassVar = "exchange"
+    operation: str
+    name: str = ""
+    nth: int = 0
+    alone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SyncPointPassed:
+    """It has passed a named point of the test."""
+
+    kind: ClassVar = "sync_point"
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Its teardown is over."""
+
+    kind: ClassVar = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """Something that pytest makes no report of has ended its test; `is_expected`: by xfail."""
+
+    kind: ClassVar = "interrupted"
+    error: RaisedError
+    is_expected: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultChanged:
+    """A fault waits for its moment in the rank, has begun, or has ended.
+
+    Attributes:
+        index: Its place among the world's faults.
+        fault: Its kind.
+        at: The point that it is bound to.
+        phase: What has changed.
+        until_s: When it ends by itself, on the monotonic clock.
+        pause: How the server is to stop and continue the rank.
+        resume: Whether the server is to end that pause.
+        kills: Whether the rank is about to die of it.
+        network: Whether the server is to disturb the network; "before": it has done so already.
+        rules: Numbers of the I/O rules whose counters tell whether it has happened.
+        note: What a reader should know of how it is performed.
+    """
+
+    kind: ClassVar = "fault"
+    index: int
+    fault: str
+    at: Point = field(default_factory=Point)
+    phase: Literal["armed", "begun", "ended"]
+    until_s: float | None = None
+    pause: Pause | None = None
+    resume: bool = False
+    kills: bool = False
+    network: bool | Literal["before"] = False
+    rules: tuple[int, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PointPassed:
+    """It has passed a point that a fault could be bound to, for the nth time."""
+
+    kind: ClassVar = "point"
+    point: PointKind = "start"
+    name: str = ""
+    nth: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PointsPassed:
+    """Which points it has passed in all, and how often each."""
+
+    kind: ClassVar = "points"
+    passed: tuple[tuple[PointKind, str, int], ...]
+
+
+# Made by the harness
+
+
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """The rank's process exists."""
+
+    kind: ClassVar = "forked"
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkChanged:
+    """The network of the hosts was changed, or could not be; `token` says for what."""
+
+    kind: ClassVar = "network"
+    token: str
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """Its process has ended.
+
+    Attributes:
+        code: Exit code, None when a signal ended it.
+        signal: Signal number, None when it exited.
+        cpu_s: User and system seconds of it and its reaped children.
+        peak_rss_bytes: Largest resident set.
+        by_harness: Whether the harness had begun to end the world by then.
+    """
+
+    kind: ClassVar = "exited"
+    code: int | None = None
+    signal: int | None = None
+    cpu_s: float = 0.0
+    peak_rss_bytes: int = 0
+    by_harness: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The controller has opened a gate for it."""
+
+    kind: ClassVar = "released"
+    gate: Gate
+
+
+RankEventBody = (
+    Hello
+    | Ready
+    | PhaseEntered
+    | ReportMade
+    | SubtestEnded
+    | WarningRecorded
+    | Parked
+    | ExchangeEntered
+    | SyncPointPassed
+    | Done
+    | Interrupted
+    | FaultChanged
+    | PointPassed
+    | PointsPassed
+)
+"""What ranks send."""
+
+EventBody = RankEventBody | Forked | NetworkChanged | Exited | Released
+
+SENT_BY_RANKS = frozenset(each.kind for each in get_args(RankEventBody))
+"""The kinds of frames that a rank may send."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,40 +354,55 @@ class Event:
 
     Attributes:
         at_s: Seconds on the machine's monotonic clock.
-        rank: Whom it concerns.
-        kind: What happened.
-        detail: JSON object with whatever the kind carries.
+        rank: Which rank.
+        body: What happened.
         payload: Bytes that travelled with it; never written to artifacts, never unpickled here.
     """
 
     at_s: float
     rank: int
-    kind: EventKind
-    detail: Mapping[str, Any] = field(default_factory=dict)
+    body: EventBody
     payload: bytes = b""
 
-    def to_json(self, *, origin_s: float) -> dict[str, Any]:
-        """Return a JSON object with the time counted from `origin_s`, without the payload."""
+    @property
+    def kind(self) -> str:
+        """The name of what happened."""
+        return self.body.kind
+
+    @property
+    def detail(self) -> dict[str, Any]:
+        """What the body carries, in JSON values."""
+        detail: dict[str, Any] = to_json(self.body)
+        del detail["kind"]
+        if isinstance(self.body, FaultChanged):
+            return {name: each for name, each in detail.items() if each or name == "index"}
+        return detail
+
+    def record(self, *, origin_s: float) -> dict[str, Json]:
+        """Return its line in history.jsonl: time counted from `origin_s`, without the payload."""
         return {
             "at_s": round(self.at_s - origin_s, 6),
             "rank": self.rank,
             "kind": self.kind,
-            "detail": dict(self.detail),
+            "detail": self.detail,
         }
 
 
-@dataclass(frozen=True, slots=True)
-class ExitStatus:
-    """How a process ended.
+def event_header(body: RankEventBody, at_s: float) -> dict[str, Json]:
+    """Return the header of the frame in which a rank sends an event."""
+    return {**to_json(body), "at_s": at_s}
 
-    Attributes:
-        code: Exit code, None when a signal ended it.
-        signal: Signal number, None when it exited.
-        cpu_s: User and system seconds of it and its reaped children.
-        peak_rss_bytes: Largest resident set.
+
+def read_event(rank: int, header: Mapping[str, object], payload: bytes) -> Event:
+    """Return the event that a rank has sent.
+
+    Args:
+        rank: Which rank.
+        header: Of its frame, as `event_header` makes it; may be anything.
+        payload: What came with it.
+
+    Raises:
+        JsonError: It is none.
     """
-
-    code: int | None
-    signal: int | None
-    cpu_s: float
-    peak_rss_bytes: int
+    at_s = from_json(float, header.get("at_s"))
+    return Event(at_s, rank, from_json(RankEventBody, header), payload)

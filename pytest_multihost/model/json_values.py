@@ -23,6 +23,7 @@ Types that a field may have, and what they become:
 * `tuple` (of one type or of several), `frozenset`: an array; a set is sorted
 * `Mapping` with texts as keys: an object; with other keys: an array of pairs
 * unions of all these: the first that fits, in their order
+* `bytes`: left out; they travel beside the JSON, so the field needs a default
 * `Json`, `JsonObject`, `object` and `Any`: any JSON value, taken as it is
 
 Reading is strict about types and missing fields, and says where something is wrong. It does not
@@ -248,6 +249,7 @@ def _reader_of_class(cls: type) -> _Read:
     parts = [
         (each.name, _key(each.name), _reader(hints[each.name]), _is_required(each))
         for each in fields(cls)
+        if each.name in hints
     ]
 
     def read(value: object) -> object:
@@ -316,7 +318,7 @@ def _error(wanted: str, value: object) -> JsonError:
 
 def _hints(cls: type) -> dict[str, object]:
     hints = get_type_hints(cls)
-    return {each.name: hints[each.name] for each in fields(cls)}
+    return {each.name: hints[each.name] for each in fields(cls) if hints[each.name] is not bytes}
 
 
 def _tag(cls: object) -> str | None:

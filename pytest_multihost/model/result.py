@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from pytest_multihost.model.event import Event
-from pytest_multihost.model.json_values import from_json, to_json
 from pytest_multihost.model.operation import Operations
 from pytest_multihost.model.snapshot import RankSnapshot, WorldSnapshot
 from pytest_multihost.model.spec import WorldSpec
@@ -73,38 +72,3 @@ class WorldResult:
     def last_seen(self) -> Mapping[int, RankSnapshot]:
         """What was seen of each rank at last; empty where nothing was."""
         return {each.rank: each for each in self.snapshots[-1].ranks} if self.snapshots else {}
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON object that `from_json` turns back, but for payloads of events."""
-        return {
-            "spec": to_json(self.spec),
-            "launch": self.launch,
-            "started_at": self.started_at,
-            "started_s": self.started_s,
-            "ended_s": self.ended_s,
-            # Exact times: what is judged again must come out alike.
-            "history": [[each.at_s, each.rank, each.kind, each.detail] for each in self.history],
-            "ending": self.ending,
-            "reason": self.reason,
-            "dumps": [to_json(each) for each in self.dumps],
-            "snapshots": [to_json(each) for each in self.snapshots],
-            "operations": [to_json(each) for each in self.operations],
-            "progress_s": self.progress_s,
-            "detected_s": self.detected_s,
-            "leftovers": list(self.leftovers),
-            "last_words": {str(rank): words for rank, words in self.last_words.items()},
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> WorldResult:
-        """Rebuild the value that `to_json` wrote."""
-        rebuilt = {
-            "spec": from_json(WorldSpec, data["spec"]),
-            "history": tuple(Event(*each) for each in data["history"]),
-            "dumps": tuple(from_json(Dump, each) for each in data["dumps"]),
-            "snapshots": tuple(from_json(WorldSnapshot, each) for each in data["snapshots"]),
-            "operations": tuple(from_json(Operations, each) for each in data["operations"]),
-            "leftovers": tuple(data["leftovers"]),
-            "last_words": {int(rank): words for rank, words in data["last_words"].items()},
-        }
-        return cls(**{**data, **rebuilt})

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_multihost.model.event import Event
+from pytest_multihost.model.event import Event, FaultChanged
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.nemesis.io_shim import IoPage
 from pytest_multihost.nemesis.resource_faults import remove_cgroup
@@ -55,16 +55,16 @@ def unreported_faults(history: Sequence[Event], scratch: Path) -> Iterator[Event
     a forked child or in a rank that could not report it any more.
     """
     phases = {
-        (event.rank, event.detail["index"], event.detail["phase"]): event
+        (event.rank, event.body.index, event.body.phase): event.body
         for event in history
-        if event.kind == "fault"
+        if isinstance(event.body, FaultChanged)
     }
     for (rank, index, phase), armed in phases.items():
-        if phase == "armed" and (rank, index, "begun") not in phases:
-            rules = armed.detail.get("rules", ())
-            if first_s := _first_strike_s(page_path(scratch, rank), rules):
-                about = {name: armed.detail[name] for name in ("index", "fault", "at")}
-                yield Event(first_s, rank, "fault", {**about, "phase": "begun"})
+        if phase != "armed" or (rank, index, "begun") in phases:
+            continue
+        if first_s := _first_strike_s(page_path(scratch, rank), armed.rules):
+            begun = FaultChanged(index=index, fault=armed.fault, at=armed.at, phase="begun")
+            yield Event(first_s, rank, begun)
 
 
 def _first_strike_s(path: Path, rules: Iterable[int]) -> float | None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
-from pytest_multihost.model.event import BROKEN, Event, ExitStatus
+from pytest_multihost.model.event import BROKEN, Event, Exited
 from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.verdict import Outcome, RankError, RankOutcome, Status
@@ -182,7 +182,7 @@ def _subtests_failed(facts: RankFacts) -> RankFinding:
     return RankFinding(facts, "failed", facts.failed_subtests[0].at_s, summary)
 
 
-def _died(facts: RankFacts, status: ExitStatus, last_words: str, symptoms: Symptoms) -> RankFinding:
+def _died(facts: RankFacts, status: Exited, last_words: str, symptoms: Symptoms) -> RankFinding:
     summary = f"{describe_exit(status)} in {facts.phase}"
     if status.code == 0 and facts.done_s is None:
         summary += ", before it had reported"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pytest_multihost.model.event import TOLD_BY_RANKS, Event, ExitStatus
+from pytest_multihost.model.event import SENT_BY_RANKS, Event, Exited
 from pytest_multihost.model.verdict import Phase
 
 
@@ -43,7 +43,7 @@ class RankFacts:
     parked_s: float | None = None
     done_s: float | None = None
     exited_s: float | None = None
-    exit: ExitStatus | None = None
+    exit: Exited | None = None
     was_ended: bool = False
     failed_subtests: tuple[Event, ...] = ()
     reports: tuple[Event, ...] = ()
@@ -119,9 +119,10 @@ def _subtest(facts: RankFacts, event: Event) -> RankFacts:
 
 
 def _exited(facts: RankFacts, event: Event) -> RankFacts:
-    status = {name: event.detail[name] for name in ExitStatus.__dataclass_fields__}
-    by_harness = bool(event.detail.get("by_harness"))
-    return replace(facts, exited_s=event.at_s, exit=ExitStatus(**status), was_ended=by_harness)
+    if not isinstance(event.body, Exited):
+        return facts
+    ended = event.body.by_harness
+    return replace(facts, exited_s=event.at_s, exit=event.body, was_ended=ended)
 
 
 def _fault(facts: RankFacts, event: Event) -> RankFacts:
@@ -152,7 +153,7 @@ _CHANGES: Mapping[str, Callable[[RankFacts, Event], RankFacts]] = {
 def advance(facts: RankFacts, event: Event) -> RankFacts:
     """Return `facts` after `event` of the same rank."""
     change = _CHANGES.get(event.kind)
-    if event.kind in TOLD_BY_RANKS:
+    if event.kind in SENT_BY_RANKS:
         facts = replace(facts, last_event_s=event.at_s)
     return facts if change is None else change(facts, event)
 
@@ -165,7 +166,7 @@ def fold_history(history: Iterable[Event], size: int) -> tuple[RankFacts, ...]:
     return tuple(facts)
 
 
-def describe_exit(status: ExitStatus) -> str:
+def describe_exit(status: Exited) -> str:
     """Say how a process ended, as in "was killed by SIGKILL"."""
     if status.signal is None:
         return f"exited with code {status.code}"

@@ -110,10 +110,11 @@ class World:
 
     def sync_point(self, name: str) -> None:
         """Pass a named point of the test: recorded in its history; it does not wait."""
-        self._channel.send({"kind": "sync_point", "name": name, "at_s": now()})
+        self._channel.send({"kind": "sync_point", "name": str(name), "at_s": now()})
         pass_point("sync_point", name)
 
     def _exchange(self, operation: str, name: str, payload: bytes) -> Frame:
+        name = str(name)  # a test may pass any object
         nth = self._entered[operation, name]
         self._entered[operation, name] += 1
         key = [operation, name, nth]

@@ -19,6 +19,7 @@ from pytest_multihost.launch.wire.framing import Frame
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.event import Event
 from pytest_multihost.pytest_plugin.launching.container_launcher import _CARRIED
+from pytest_multihost.testing import make_event
 
 BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
@@ -71,7 +72,7 @@ class Share:
 
 def exited(rank: int, at_s: float = 1.0) -> Event:
     """Return the end of a rank."""
-    return Event(at_s, rank, "exited", {"code": 0, "signal": None})
+    return make_event(at_s, rank, "exited", {"code": 0, "signal": None})
 
 
 @pytest.fixture

@@ -12,12 +12,12 @@ import pytest
 from pytest_multihost.engine import SIGTERM_GRACE_S
 from pytest_multihost.launch.interface import Ending
 from pytest_multihost.model.errors import LaunchError
-from pytest_multihost.model.event import Event
 from pytest_multihost.outcome import RankFacts, fold_history
 from pytest_multihost.testing import (
     ScriptedLauncher,
     Step,
     exited,
+    make_event,
     raised,
     report,
     well_behaved,
@@ -143,7 +143,9 @@ class Parting(ScriptedLauncher):
 
     def end(self, *, grace_s: float) -> Ending:
         before, after = (
-            Event(self.clock.now() + late_s, rank, "report", report("call", "failed", error=error))
+            make_event(
+                self.clock.now() + late_s, rank, "report", report("call", "failed", error=error)
+            )
             for late_s, rank, error in (
                 (0.0, 1, raised("ValueError: boom")),
                 (0.1, 0, raised("SystemExit: 15")),

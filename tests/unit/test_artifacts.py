@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.model.event import Event
 from pytest_multihost.report.artifacts import RunFolder, new_run_id, write_attempt
 from pytest_multihost.report.artifacts import open_run as open_named_run
 from pytest_multihost.report.artifacts.folders import attempt_name
+from pytest_multihost.testing import make_event
 
 NOBODY = 2**22 + 1
 """More than the kernel's largest process id, so surely not running."""
@@ -152,7 +152,7 @@ def test_a_verdict_without_a_number_is_refused(tmp_path: Path) -> None:
 def test_an_attempt_is_written_to_its_own_folder(tmp_path: Path) -> None:
     """The verdict, and the history with times since the start."""
     directory = open_run(tmp_path).attempt("t.py::t", 1)
-    write_attempt(directory, {"status": "failed"}, [Event(7.5, 0, "ready")], origin_s=7.0)
+    write_attempt(directory, {"status": "failed"}, [make_event(7.5, 0, "ready")], origin_s=7.0)
     assert json.loads((directory / "verdict.json").read_text()) == {"status": "failed"}
     [line] = (directory / "history.jsonl").read_text().splitlines()
     assert json.loads(line) == {"at_s": 0.5, "rank": 0, "kind": "ready", "detail": {}}

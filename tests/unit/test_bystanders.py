@@ -15,7 +15,7 @@ from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.snapshot import RankSnapshot, WorldSnapshot
 from pytest_multihost.model.user_code import SourceContext
 from pytest_multihost.outcome import Symptoms
-from pytest_multihost.testing import exited, make_spec, raised, report, well_behaved
+from pytest_multihost.testing import exited, make_event, make_spec, raised, report, well_behaved
 
 GROUP = ((0, 1, 2), 0, "")
 HELD = {"label": "SLEEPING", "holds_gil": True}
@@ -74,14 +74,14 @@ def told(
 def _history(event: Literal["died", "raised"]) -> Iterator[Event]:
     for rank in (0, 1, 2):
         for step in well_behaved(rank, stays_in="call"):
-            yield Event(0.0, rank, step.kind, step.detail)
+            yield make_event(0.0, rank, step.kind, step.detail)
     if event == "raised":
         error = raised("ValueError: no such step")
-        yield Event(3.0, 2, "report", report("call", "failed", error=error))
+        yield make_event(3.0, 2, "report", report("call", "failed", error=error))
     else:
-        yield Event(3.0, 2, "exited", exited(signal=9))
+        yield make_event(3.0, 2, "exited", exited(signal=9))
     for rank in (0, 1):
-        yield Event(4.0, rank, "exited", {**exited(signal=15), "by_harness": True})
+        yield make_event(4.0, rank, "exited", {**exited(signal=15), "by_harness": True})
 
 
 @pytest.mark.parametrize("zero", [{"label": "SLEEPING"}, {"label": "CHILD"}, HELD])

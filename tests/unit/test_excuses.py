@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 from pytest_multihost.blame.masked_timeouts import judge_with_excuses
-from pytest_multihost.model.event import Event
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.snapshot import RankSnapshot, WorldSnapshot
 from pytest_multihost.outcome import Symptoms
-from pytest_multihost.testing import exited, make_spec, raised, report, well_behaved
+from pytest_multihost.testing import exited, make_event, make_spec, raised, report, well_behaved
 
 LIMIT = "RuntimeError: timed out"
 SYMPTOMS = Symptoms((r"^RuntimeError: timed out$",))
@@ -51,13 +50,13 @@ def outcomes(
         others_place: How far the second had come in the group.
     """
     history = [
-        Event(0.0, rank, step.kind, step.detail)
+        make_event(0.0, rank, step.kind, step.detail)
         for rank in (0, 1)
         for step in well_behaved(rank, stays_in="call")
     ]
-    history.append(Event(3.1, 0, "report", report("call", "failed", error=error)))
+    history.append(make_event(3.1, 0, "report", report("call", "failed", error=error)))
     ended = {**exited(signal=15), "by_harness": True}
-    history += [Event(9.0, rank, "exited", ended) for rank in (0, 1)]
+    history += [make_event(9.0, rank, "exited", ended) for rank in (0, 1)]
     entered = ((KEY, others_place),)
     pending = (other,) if other is not None else ()
     second = RankSnapshot(rank=1, label="BLOCKED", operations=pending, entered=entered)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_multihost.model.event import Event, ExitStatus
+from pytest_multihost.model.event import Exited
 from pytest_multihost.outcome import RankFacts, describe_exit, fold_history
-from pytest_multihost.testing import exited, raised, report
+from pytest_multihost.testing import exited, make_event, raised, report
 
 BOOM = raised("ValueError: boom")
 
 
 def facts(*events: tuple[str, dict[str, object]]) -> RankFacts:
     """Return what is known of rank 1 after its events, one a second."""
-    history = [Event(at_s, 1, kind, detail) for at_s, (kind, detail) in enumerate(events)]  # type: ignore[arg-type]
+    history = [make_event(at_s, 1, kind, detail) for at_s, (kind, detail) in enumerate(events)]  # type: ignore[arg-type]
     return fold_history(history, 2)[1]
 
 
@@ -31,7 +31,7 @@ def test_nothing_is_known_before_anything_happened() -> None:
 
 def test_events_of_one_rank_say_nothing_of_another() -> None:
     """Each is folded for itself."""
-    assert fold_history([Event(1.0, 1, "ready")], 2)[0].ready_s is None
+    assert fold_history([make_event(1.0, 1, "ready")], 2)[0].ready_s is None
 
 
 def test_a_rank_comes_on_step_by_step() -> None:
@@ -188,4 +188,4 @@ def test_the_xfail_mark_is_known_from_the_first_report_that_has_it() -> None:
 )
 def test_an_exit_is_told_in_words(code: int | None, signal: int | None, words: str) -> None:
     """Signals by name; those in real time have none."""
-    assert describe_exit(ExitStatus(code, signal, 0.0, 0)) == words
+    assert describe_exit(Exited(code, signal, 0.0, 0)) == words

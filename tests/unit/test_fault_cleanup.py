@@ -22,7 +22,7 @@ from pytest_multihost.pytest_plugin.launching.requirements import (
     launch_problems,
     launch_requirements,
 )
-from pytest_multihost.testing import make_spec
+from pytest_multihost.testing import make_event, make_spec
 
 SLOW = faults.slow_io(rank=1, seconds=1)
 
@@ -30,7 +30,7 @@ SLOW = faults.slow_io(rank=1, seconds=1)
 def fault_event(phase: str, at_s: float = 10.0, **detail: Any) -> Event:  # noqa: ANN401 - JSON
     """Return a word of rank 1 about its first fault."""
     about = {"index": 0, "fault": "slow_io", "at": {"point": "start"}, "phase": phase}
-    return Event(at_s, 1, "fault", {**about, **detail})
+    return make_event(at_s, 1, "fault", {**about, **detail})
 
 
 def result(*history: Event, fault: Fault = SLOW) -> WorldResult:
@@ -59,7 +59,7 @@ def page_with(scratch: Path, *struck_ns: int) -> IoPage:
 def test_what_only_a_page_has_seen_is_told(tmp_path) -> None:
     """The earlier of its rules counts, and stands between what the rank has told."""
     page_with(tmp_path, 0, 12_500_000_000, 11_500_000_000)
-    parked = Event(13.0, 1, "parked")
+    parked = make_event(13.0, 1, "parked")
     settled = clean_up_faults(result(fault_event("armed", rules=[0, 1, 2]), parked), tmp_path)
     assert firings(settled, 0) == {1: [11.5]}
     assert settled.history[-1] is parked
@@ -163,8 +163,8 @@ def test_who_is_frozen_for_good_is_known_after_the_end() -> None:
     def begun(**detail: object) -> Event:
         return fault_event("begun", fault="freeze", pause={}, **detail)
 
-    ended = Event(12.0, 1, "exited", {"by_harness": True})
+    ended = make_event(12.0, 1, "exited", {"by_harness": True})
     assert frozen_for_good([fault], [begun(), ended]) == {1: fault}
-    assert frozen_for_good([fault], [begun(), Event(12.0, 1, "exited")]) == {}
+    assert frozen_for_good([fault], [begun(), make_event(12.0, 1, "exited")]) == {}
     assert frozen_for_good([fault], [begun(until_s=15.0)]) == {}
     assert frozen_for_good([SLOW], [begun()]) == {}

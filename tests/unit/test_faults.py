@@ -24,7 +24,7 @@ from pytest_multihost.nemesis.resource_faults import descriptor_limit
 from pytest_multihost.nemesis.validation import fault_problems, resolved_problems
 from pytest_multihost.outcome.faults import continued_by_plan, pending_actions
 from pytest_multihost.rank.wrap_calls import wrap_calls
-from pytest_multihost.testing import make_spec
+from pytest_multihost.testing import make_event, make_spec
 
 KINDS = kinds_by_name([BUILT_IN_KINDS])
 
@@ -207,7 +207,7 @@ def test_a_paused_rank_is_stopped_and_continued_by_the_clock() -> None:
 
 def _fault(phase: str, **detail: Any) -> Event:  # noqa: ANN401 - of the event
     about = {"index": 0, "fault": "freeze", "phase": phase}
-    return Event(10.0, 1, "fault", {**about, **detail})
+    return make_event(10.0, 1, "fault", {**about, **detail})
 
 
 def test_what_is_still_to_come_is_known() -> None:

@@ -34,7 +34,7 @@ from pytest_multihost.report.html.pages import attempt_page, run_page
 from pytest_multihost.report.html.render import Assets, display_text, script_json
 from pytest_multihost.report.html.timeline import AxisSpan, axis
 from pytest_multihost.report.html.write import as_shown, write_index, write_page
-from pytest_multihost.testing import make_dump, make_spec, raised, report
+from pytest_multihost.testing import make_dump, make_event, make_spec, raised, report
 
 ROOT = "/home/u/project"
 ASSETS = Assets(style="b { color: red }", script="'use strict';")
@@ -80,17 +80,17 @@ def seen(page: Operations, activity: Activity) -> RankSnapshot:
 def history(error: Mapping[str, Any] | None = None) -> Iterator[Event]:
     """Yield what the ranks told; rank 2 raises at last, if it is to."""
     for rank in range(3):
-        yield Event(STARTED_S + 0.01, rank, "forked", {"pid": 4000 + rank})
-        yield Event(STARTED_S + 0.1, rank, "ready")
-        yield Event(STARTED_S + 0.11, rank, "released", {"gate": "go"})
-        yield Event(STARTED_S + 0.12, rank, "phase", {"phase": "call"})
-    yield Event(STARTED_S + 0.35, 1, "sync_point", {"name": "before"})
-    yield Event(STARTED_S + 0.36, 1, "fault", {"index": 0, "phase": "begun", "fault": "delay"})
+        yield make_event(STARTED_S + 0.01, rank, "forked", {"pid": 4000 + rank})
+        yield make_event(STARTED_S + 0.1, rank, "ready")
+        yield make_event(STARTED_S + 0.11, rank, "released", {"gate": "go"})
+        yield make_event(STARTED_S + 0.12, rank, "phase", {"phase": "call"})
+    yield make_event(STARTED_S + 0.35, 1, "sync_point", {"name": "before"})
+    yield make_event(STARTED_S + 0.36, 1, "fault", {"index": 0, "phase": "begun", "fault": "delay"})
     if error is not None:
-        yield Event(STARTED_S + 0.5, 2, "report", report("call", "failed", error=error))
+        yield make_event(STARTED_S + 0.5, 2, "report", report("call", "failed", error=error))
     for rank in range(3):
         usage = {"cpu_s": 0.25, "peak_rss_bytes": 180 << 20, "by_harness": True}
-        yield Event(STARTED_S + 2.7, rank, "exited", {"code": None, "signal": 15, **usage})
+        yield make_event(STARTED_S + 2.7, rank, "exited", {"code": None, "signal": 15, **usage})
 
 
 def world(word: str = "word", *, error: Mapping[str, Any] | None = None) -> WorldResult:

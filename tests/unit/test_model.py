@@ -7,13 +7,12 @@ import json
 import pytest
 
 from pytest_multihost.model.errors import MultihostError
-from pytest_multihost.model.event import Event
 from pytest_multihost.model.json_values import from_json, to_json
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import Dump, Frame, ThreadStack
 from pytest_multihost.model.verdict import SCHEMA, RankError, RankResult, Verdict
-from pytest_multihost.testing import make_spec
+from pytest_multihost.testing import make_event, make_spec
 
 FAILED = RankResult(
     rank=0,
@@ -121,15 +120,15 @@ def test_a_spec_survives_the_way_to_the_server() -> None:
 
 def test_an_event_is_written_with_the_time_since_the_start() -> None:
     """A reader of history.jsonl has no use for our monotonic clock."""
-    event = Event(1000.25, 3, "phase", {"phase": "call"})
+    event = make_event(1000.25, 3, "phase", {"phase": "call"})
     expected = {"at_s": 0.25, "rank": 3, "kind": "phase", "detail": {"phase": "call"}}
-    assert event.to_json(origin_s=1000.0) == expected
+    assert event.record(origin_s=1000.0) == expected
 
 
 def test_a_payload_is_never_written() -> None:
     """It is pickled data of the user's, as large as they like."""
-    event = Event(1.0, 0, "exchange", {"operation": "gather"}, payload=b"\x80secret")
-    assert "secret" not in repr(event.to_json(origin_s=0.0))
+    event = make_event(1.0, 0, "exchange", {"operation": "gather"}, payload=b"\x80secret")
+    assert "secret" not in repr(event.record(origin_s=0.0))
 
 
 def test_an_error_has_three_beats() -> None:

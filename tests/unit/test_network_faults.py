@@ -18,7 +18,6 @@ from pytest_multihost.blame.wait_graph import RankState
 from pytest_multihost.engine import Surroundings, run_world
 from pytest_multihost.launch.interface import fault_index, fault_token
 from pytest_multihost.launch.netns.relay import MAX_QUEUE_S, Line
-from pytest_multihost.model.event import Event
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.json_values import from_json, to_json
 from pytest_multihost.model.network import (
@@ -40,7 +39,14 @@ from pytest_multihost.nemesis.registry import BUILT_IN_KINDS, kinds_by_name
 from pytest_multihost.nemesis.validation import fault_problems
 from pytest_multihost.proof import Snapshot
 from pytest_multihost.proof.proof_state import blockers
-from pytest_multihost.testing import ManualClock, ScriptedLauncher, Step, make_spec, well_behaved
+from pytest_multihost.testing import (
+    ManualClock,
+    ScriptedLauncher,
+    Step,
+    make_event,
+    make_spec,
+    well_behaved,
+)
 
 KINDS = kinds_by_name([BUILT_IN_KINDS])
 CUT = faults.partition(groups=[[0], [1, 2, 3]])
@@ -323,7 +329,7 @@ def test_only_a_cut_that_nothing_heals_severs() -> None:
     for fault, expected in ((faults.partition(groups=[[0], [1]]), {(A, B), (B, A)}), (healing, ())):
         detail = {"index": 0, "fault": "partition", "phase": "begun"}
         until = {"until_s": 15.0} if fault is healing else {}
-        event = Event(10.0, 0, "fault", {**detail, **until})
+        event = make_event(10.0, 0, "fault", {**detail, **until})
         assert severed(world(fault), [event], 12.0) == set(expected)
 
 
@@ -352,7 +358,7 @@ def judged(*states: RankState, fault: Fault = CUT) -> Cause:
         started_at="",
         started_s=0.0,
         ended_s=20.0,
-        history=(Event(1.0, 0, "fault", begun),),
+        history=(make_event(1.0, 0, "fault", begun),),
         ending="proof",
         detected_s=20.0,
     )

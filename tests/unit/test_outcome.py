@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.model.event import BROKEN, Event, EventKind
+from pytest_multihost.model.event import BROKEN, Event
 from pytest_multihost.model.result import Ending, WorldResult
 from pytest_multihost.model.verdict import Phase
 from pytest_multihost.outcome import Finding, Symptoms, judge
-from pytest_multihost.testing import exited, make_spec, raised, report, well_behaved
+from pytest_multihost.testing import exited, make_event, make_spec, raised, report, well_behaved
 
 SYMPTOMS = Symptoms(raised=("peer is gone",), fatal=("service is gone",))
 
@@ -23,7 +23,7 @@ LOST = raised("RuntimeError: peer is gone")
 SKIPPED = report("call", "skipped", report={"longrepr": ["t.py", 3, "Skipped: no data"]})
 STRICT = report("call", "failed", is_strict_xpass=True, report={"longrepr": "[XPASS(strict)] bug"})
 
-FATES: dict[str, list[tuple[EventKind, dict[str, object]]]] = {
+FATES: dict[str, list[tuple[str, dict[str, object]]]] = {
     # What the rank told last in its test, and how it went on. "leaves" stands for a rank that
     # passed all gates, "parks" for one that waits for the others in front of one.
     "passes": [("report", report("call")), ("parked", {})],
@@ -74,21 +74,21 @@ DO_NOT_LEAVE = {
 
 def fate(
     rank: int,
-    steps: Iterable[tuple[EventKind, dict[str, object]]],
+    steps: Iterable[tuple[str, dict[str, object]]],
     at_s: float,
     *,
     phase: Phase = "call",
 ) -> list[Event]:
     """Return the events of a rank that came as far as `phase`, and to which `steps` happened."""
     entered = well_behaved(rank, stays_in=phase)
-    events = [Event(0.0, rank, step.kind, step.detail) for step in entered]
-    return events + [Event(at_s, rank, kind, detail) for kind, detail in steps]
+    events = [make_event(0.0, rank, step.kind, step.detail) for step in entered]
+    return events + [make_event(at_s, rank, kind, detail) for kind, detail in steps]
 
 
 def left(rank: int) -> list[Event]:
     """Return the events of a rank that has passed all gates and left."""
     steps = (("done", {}), ("released", {"gate": "exit"}), ("exited", exited()))
-    return [Event(9.0, rank, kind, detail) for kind, detail in steps]  # type: ignore[arg-type]
+    return [make_event(9.0, rank, kind, detail) for kind, detail in steps]  # type: ignore[arg-type]
 
 
 LOST_WORLD = WorldResult(
@@ -108,7 +108,7 @@ def judged(history: list[Event], size: int, ending: Ending = "self", **changes: 
     gone = {event.rank for event in history if event.kind == "exited"}
     ended = {**exited(signal=15), "by_harness": True}
     history = sorted(history, key=lambda event: event.at_s)
-    history += [Event(9.0, rank, "exited", ended) for rank in range(size) if rank not in gone]
+    history += [make_event(9.0, rank, "exited", ended) for rank in range(size) if rank not in gone]
     changes = {"reason": None, **changes}
     result = replace(
         LOST_WORLD, spec=make_spec(size), history=tuple(history), ending=ending, **changes

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_multihost.blame import BlockingRanks, find_blocking_ranks
-from pytest_multihost.model.event import ExitStatus
+from pytest_multihost.model.event import Exited
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.snapshot import Activity
 from pytest_multihost.model.stack import Frame
@@ -15,7 +15,7 @@ from pytest_multihost.outcome import RankFacts
 from pytest_multihost.report.text.progress import blocking_text, erase, overlay, progress_text
 
 SLEEPS = Activity("sleep", ends_in_s=600.0)
-GONE = ExitStatus(code=0, signal=None, cpu_s=0.1, peak_rss_bytes=1)
+GONE = Exited(code=0, signal=None, cpu_s=0.1, peak_rss_bytes=1)
 
 
 def test_ranks_in_one_place_are_told_together() -> None:

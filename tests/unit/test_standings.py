@@ -10,20 +10,21 @@ import pytest
 from pytest_multihost.blame.causes import find_causes
 from pytest_multihost.blame.rank_states import count_alike, rank_states_of
 from pytest_multihost.blame.wait_graph import RankState
-from pytest_multihost.model.event import Event
 from pytest_multihost.model.operation import FLIGHT_SCOPE, GroupKey, Operation, Operations
 from pytest_multihost.model.process import KernelSnapshot, Process, Thread
 from pytest_multihost.model.result import Ending, WorldResult
 from pytest_multihost.model.snapshot import Activity, RankSnapshot, WorldSnapshot
 from pytest_multihost.outcome import Symptoms, judge
-from pytest_multihost.testing import make_spec, well_behaved
+from pytest_multihost.testing import make_event, make_spec, well_behaved
 from pytest_multihost.watch.probes.deep_probe import with_deep
 from pytest_multihost.watch.proof_search import still
 
 
 def ended(ending: Ending, *moves: bool, ends_in_s: float | None = None) -> bool:
     """Return whether a rank is restless that had moved, or not, at the last looks."""
-    history = [Event(0.0, 0, step.kind, step.detail) for step in well_behaved(0, stays_in="call")]
+    history = [
+        make_event(0.0, 0, step.kind, step.detail) for step in well_behaved(0, stays_in="call")
+    ]
     seen = RankSnapshot(rank=0, recent_runs=moves, activity=Activity("read", ends_in_s=ends_in_s))
     result = WorldResult(
         spec=make_spec(1),
@@ -145,7 +146,9 @@ def waited(name: str, sequence: int, scope: str = "", **more: Any) -> Operation:
 
 def at_end(seen: RankSnapshot, last: Operations, symptoms: Symptoms = Symptoms()) -> RankState:  # noqa: B008 - frozen
     """Return where a rank stood at the deadline that was seen so, and whose slot page says that."""
-    history = [Event(0.0, 0, step.kind, step.detail) for step in well_behaved(0, stays_in="call")]
+    history = [
+        make_event(0.0, 0, step.kind, step.detail) for step in well_behaved(0, stays_in="call")
+    ]
     result = WorldResult(
         spec=make_spec(1),
         launch="scripted",

@@ -18,7 +18,7 @@ from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.verdict import RankOutcome
 from pytest_multihost.outcome import Symptoms, judge
-from pytest_multihost.testing import exited, make_spec, raised, report, well_behaved
+from pytest_multihost.testing import exited, make_event, make_spec, raised, report, well_behaved
 
 
 def outcome(backend: Backend, *events: Event, last_words: str = "") -> RankOutcome:
@@ -30,7 +30,7 @@ def outcome(backend: Backend, *events: Event, last_words: str = "") -> RankOutco
         started_at="2026-11-21T00:00:00Z",
         started_s=0.0,
         ended_s=1.0,
-        history=(*(Event(0.0, 0, step.kind, step.detail) for step in entered), *events),
+        history=(*(make_event(0.0, 0, step.kind, step.detail) for step in entered), *events),
         ending="self",
         last_words={0: last_words},
     )
@@ -41,7 +41,7 @@ def outcome(backend: Backend, *events: Event, last_words: str = "") -> RankOutco
 def raises(backend: Backend, text: str) -> RankOutcome:
     """Return what becomes of a rank that raises an exception with this text."""
     error = raised(text.replace("\\n", "\n"))
-    return outcome(backend, Event(0.5, 0, "report", report("call", "failed", error=error)))
+    return outcome(backend, make_event(0.5, 0, "report", report("call", "failed", error=error)))
 
 
 TCP = "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp"
@@ -222,7 +222,7 @@ ENDED_BY_JAX = (
 
 def test_jax_a_rank_that_its_runtime_ended_is_not_accused() -> None:
     """It died of another's death, which its log tells."""
-    death = Event(0.5, 0, "exited", exited(signal=6))
+    death = make_event(0.5, 0, "exited", exited(signal=6))
     assert outcome(JAX, death, last_words=ENDED_BY_JAX) == "collateral"
 
 
@@ -237,5 +237,5 @@ def test_jax_a_rank_that_its_runtime_ended_is_not_accused() -> None:
 )
 def test_jax_a_rank_that_died_by_itself_is_accused(last_words: str) -> None:
     """Nothing in its log says that another was gone before."""
-    death = Event(0.5, 0, "exited", exited(signal=6))
+    death = make_event(0.5, 0, "exited", exited(signal=6))
     assert outcome(JAX, death, last_words=last_words) == "crashed"

@@ -21,6 +21,7 @@ from pytest_multihost.model.snapshot import Activity, RankSnapshot, WorldSnapsho
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import Frame
 from pytest_multihost.report.trace import trace_of, write_trace
+from pytest_multihost.testing import make_event
 
 SCHEMA = json.loads(Path(__file__).with_name("trace.schema.json").read_text())
 START = 1000.0
@@ -44,11 +45,11 @@ def life(rank: int, *, exited: float = 5.0, by_harness: bool = True) -> list[Eve
     """Return what is told of a rank that is in the test's body from 0.3 s on."""
     status = {"code": None, "signal": 9, "cpu_s": 0.1, "peak_rss_bytes": 1}
     return [
-        Event(START + 0.1, rank, "forked", {"pid": 100 + rank}),
-        Event(START + 0.2, rank, "ready"),
-        Event(START + 0.25, rank, "phase", {"phase": "setup"}),
-        Event(START + 0.3, rank, "phase", {"phase": "call"}),
-        Event(START + exited, rank, "exited", {**status, "by_harness": by_harness}),
+        make_event(START + 0.1, rank, "forked", {"pid": 100 + rank}),
+        make_event(START + 0.2, rank, "ready"),
+        make_event(START + 0.25, rank, "phase", {"phase": "setup"}),
+        make_event(START + 0.3, rank, "phase", {"phase": "call"}),
+        make_event(START + exited, rank, "exited", {**status, "by_harness": by_harness}),
     ]
 
 
@@ -268,17 +269,17 @@ def test_the_moment_of_the_hang_is_marked_for_everybody() -> None:
 def test_faults_are_moments_of_their_ranks() -> None:
     """Where they began and where they were over, as the test has them."""
     slow = faults.delay(rank=1, seconds=2, at=at.sync_point("before-commit"))
-    begun = {"index": 0, "phase": "begun"}
+    begun = {"index": 0, "fault": "delay", "phase": "begun"}
     history = [
         *life(1),
-        Event(START + 1, 1, "fault", begun),
-        Event(START + 3, 1, "fault", {**begun, "phase": "over"}),
+        make_event(START + 1, 1, "fault", begun),
+        make_event(START + 3, 1, "fault", {**begun, "phase": "ended"}),
     ]
     trace = trace_of(world({}, history, having=(slow,)), None, root=ROOT)
     found = events(trace, "i", cat="fault")
     assert [(each["name"], each["ts"]) for each in found] == [
         (f"{slow!r}: begun", 1_000_000),
-        (f"{slow!r}: over", 3_000_000),
+        (f"{slow!r}: ended", 3_000_000),
     ]
     assert {rank_of(trace, each) for each in found} == {"rank 1"}
 
@@ -333,7 +334,7 @@ def test_an_operation_that_only_stacks_tell_of_is_shown_once() -> None:
 
 def test_a_world_of_which_nothing_was_seen_has_a_trace(tmp_path: Path) -> None:
     """Say its server was killed."""
-    result = world({}, [Event(START, 0, "forked", {"pid": 1})])
+    result = world({}, [make_event(START, 0, "forked", {"pid": 1})])
     trace = trace_of(result, None, root=ROOT)
     assert problems(trace) == []
     write_trace(tmp_path, result, None, root=ROOT)

@@ -6,7 +6,7 @@ import contextlib
 import select
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ from pytest_multihost.launch.server.world import ServerWorld
 from pytest_multihost.launch.wire.framing import Frame
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.event import Event
-from pytest_multihost.model.json_values import to_json
+from pytest_multihost.model.json_values import Json, from_json, to_json
 from pytest_multihost.model.spec import Site, WorldSpec
 
 _END_S = 15.0
@@ -269,19 +269,13 @@ def _is_event(frame: Frame) -> bool:
     return bool(frame.header["kind"] == "event")
 
 
-def event_header(event: Event) -> dict[str, Any]:
+def event_header(event: Event) -> dict[str, Json]:
     """Return how an event travels from the process that has started its rank."""
-    return {
-        "kind": "event",
-        "at_s": event.at_s,
-        "rank": event.rank,
-        "what": event.kind,
-        "detail": event.detail,
-    }
+    return {"kind": "event", **to_json(event)}
 
 
 def _event(peer: Peer, frame: Frame) -> Event:
     """Return an event with its time on our clock."""
-    header = frame.header
-    at_s = min(header["at_s"] + peer.offset_s, time.monotonic())
-    return Event(at_s, header["rank"], header["what"], header["detail"], frame.payload)
+    event = from_json(Event, frame.header)
+    at_s = min(event.at_s + peer.offset_s, time.monotonic())
+    return replace(event, at_s=at_s, payload=frame.payload)

@@ -15,7 +15,7 @@ from pytest_multihost.launch.interface import DumpKind, Ending
 from pytest_multihost.launch.server.world import ServerWorld
 from pytest_multihost.launch.wire.framing import Frame
 from pytest_multihost.model.errors import LaunchError
-from pytest_multihost.model.event import Event
+from pytest_multihost.model.event import Event, Exited
 
 T = TypeVar("T")
 
@@ -135,5 +135,4 @@ class JoinedWorld:
 
 
 def _killed(rank: int, at_s: float) -> Event:
-    died = {"code": None, "signal": int(signal.SIGKILL), "cpu_s": 0.0, "peak_rss_bytes": 0}
-    return Event(at_s, rank, "exited", died)
+    return Event(at_s, rank, Exited(signal=int(signal.SIGKILL)))

@@ -19,7 +19,17 @@ from pytest_multihost.launch.wire.framing import (
     read_available,
 )
 from pytest_multihost.model.errors import LaunchError
-from pytest_multihost.model.event import TOLD_BY_RANKS, Event, ExitStatus
+from pytest_multihost.model.event import (
+    SENT_BY_RANKS,
+    Event,
+    Exited,
+    Forked,
+    Interrupted,
+    NetworkChanged,
+    RaisedError,
+    read_event,
+)
+from pytest_multihost.model.json_values import JsonError, from_json
 
 
 @dataclass(slots=True)
@@ -47,7 +57,7 @@ class ServerWorld:
         self._selector.register(self.server.control, selectors.EVENT_READ, None)
         for rank, stream in self.streams.items():
             stream.setblocking(False)  # noqa: FBT003 - the standard library's signature
-            self._decoders[rank] = Decoder(TOLD_BY_RANKS)
+            self._decoders[rank] = Decoder(SENT_BY_RANKS)
             self._selector.register(stream, selectors.EVENT_READ, rank)
 
     def fileno(self) -> int:
@@ -85,8 +95,9 @@ class ServerWorld:
             stream.close()
             return []
         try:
-            return [_event(rank, frame) for frame in self._decoders[rank].feed(data)]
-        except GarbledError:
+            frames = self._decoders[rank].feed(data)
+            return [read_event(rank, frame.header, frame.payload) for frame in frames]
+        except (GarbledError, JsonError):
             self._selector.unregister(stream)
             stream.close()
             return [_garbled(rank)]
@@ -165,29 +176,20 @@ class ServerWorld:
 
 def _garbled(rank: int) -> Event:
     message = "something else than this package wrote into the rank's connection to pytest"
-    error = {
-        "type": "GarbledError",
-        "message": message,
-        "file": None,
-        "line": None,
-        "text": message,
-        "is_harness_symptom": False,
-        "is_harness_error": True,
-    }
-    return Event(time.monotonic(), rank, "interrupted", {"error": error})
+    error = RaisedError(type="GarbledError", message=message, text=message, is_harness_error=True)
+    return Event(time.monotonic(), rank, Interrupted(error))
 
 
 def _forked_events(packet: Packet, ranks: Iterable[int]) -> list[Event]:
     at_s = packet.header["at_s"]
     pids = zip(ranks, packet.header["pids"], strict=True)
-    return [Event(at_s, rank, "forked", {"pid": pid}) for rank, pid in pids]
+    return [Event(at_s, rank, Forked(pid)) for rank, pid in pids]
 
 
 def _server_events(packet: Packet) -> list[Event]:
     if packet.header["kind"] == "changed":
         data = packet.header
-        detail = {"token": data["token"], "error": data["error"]}
-        return [Event(data["at_s"], data["rank"], "network", detail)]
+        return [Event(data["at_s"], data["rank"], NetworkChanged(data["token"], data["error"]))]
     if packet.header["kind"] != "exited":
         happened = f"the server said {packet.header['kind']!r} at the wrong time"
         raise LaunchError(happened)
@@ -195,11 +197,4 @@ def _server_events(packet: Packet) -> list[Event]:
 
 
 def _exit_event(data: Any) -> Event:  # noqa: ANN401 - a JSON object
-    fields = ExitStatus.__dataclass_fields__
-    return Event(data["at_s"], data["rank"], "exited", {name: data[name] for name in fields})
-
-
-def _event(rank: int, frame: Frame) -> Event:
-    detail = {key: value for key, value in frame.header.items() if key not in ("kind", "at_s")}
-    at_s = frame.header.get("at_s", time.monotonic())
-    return Event(at_s, rank, frame.header["kind"], detail, frame.payload)
+    return Event(data["at_s"], data["rank"], from_json(Exited, {**data, "kind": Exited.kind}))

@@ -43,7 +43,8 @@ def continued_by_plan(faults: Sequence[Fault], events: Iterable[Event]) -> froze
     return frozenset(
         event.rank
         for event in _ongoing(events)
-        if (pause := event.detail.get("pause")) and ("until_s" in pause or pause["running_s"])
+        if (pause := event.detail.get("pause"))
+        and (pause["until_s"] is not None or pause["running_s"])
     )
 
 

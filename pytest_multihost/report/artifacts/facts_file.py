@@ -10,6 +10,7 @@ from typing import Any
 
 from pytest_multihost.blame import Judgement, judge_world
 from pytest_multihost.model.errors import MultihostError
+from pytest_multihost.model.json_values import from_json, to_json
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.user_code import SourceContext, SourceOf
 from pytest_multihost.outcome import Symptoms
@@ -29,7 +30,7 @@ def write_facts(
         root: pytest's rootdir.
     """
     facts = {
-        "result": result.to_json(),
+        "result": to_json(result),
         "symptoms": asdict(symptoms),
         "attempt": asdict(attempt),
         "root": root,
@@ -69,7 +70,7 @@ def rejudge(directory: Path, source_of: SourceOf) -> Rejudged:
     written = _read(directory / "verdict.json")
     context = SourceContext(facts["root"], source_of)
     symptoms = Symptoms(**{name: tuple(each) for name, each in facts["symptoms"].items()})
-    judged = judge_world(WorldResult.from_json(facts["result"]), symptoms, context)
+    judged = judge_world(from_json(WorldResult, facts["result"]), symptoms, context)
     return Rejudged(judged, Attempt(**facts["attempt"]), context, written)
 
 

@@ -113,7 +113,7 @@ def write_attempt(
     text = json.dumps(verdict, indent=1, allow_nan=False)
     (directory / "verdict.json").write_text(text + "\n", encoding="utf-8")
     encode = json.JSONEncoder(default=repr).encode
-    lines = [encode(event.to_json(origin_s=origin_s)) + "\n" for event in history]
+    lines = [encode(event.record(origin_s=origin_s)) + "\n" for event in history]
     (directory / "history.jsonl").write_text("".join(lines), encoding="utf-8")
     with os.scandir(directory) as entries:
         for entry in entries:
