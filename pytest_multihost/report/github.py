@@ -1,13 +1,22 @@
 """What GitHub Actions shows of a run: an error at the culprit's line, and the verdicts as a page.
 
-Everything is taken from the verdicts, see docs/verdict.md, so it is the same under pytest-xdist:
-whoever reports reads what all processes have written.
+Everything is taken from verdicts.jsonl, see docs/verdict.md, because under pytest-xdist several
+processes have written it and only the controller reports.
+
+Two formats of GitHub's are written here, and in both a test's own words must stay words:
+
+* Workflow commands, ``::error file=F,line=N,title=T::MESSAGE``, one to a line of output. ``%``,
+  CR and LF are written as ``%25``, ``%0D`` and ``%0A``; in properties, which end at a comma and as
+  a whole at a colon, these two as ``%2C`` and ``%3A``. There is no other escaping.
+* The summary of a step: GitHub Flavored Markdown, in which HTML is allowed. Punctuation is written
+  as character references; see `_escaped`.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -24,10 +33,14 @@ MAX_ERRORS = 10
 _MAX_CELL = 300
 _MAX_MESSAGE = 4000
 _MAX_CLAIMS = 8
-_MARKS = re.compile(r"[\\`*_{}\[\]()#+.!|~<>&@:\"'=$-]")
+_PUNCTUATION = re.compile(r"[\\`*_{}\[\]()#+.!|~<>&@:\"'=$-]")
+"""Whatever may mean something in Markdown, in HTML, or to GitHub, as @ and # do."""
+
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
+"""Control characters but tab and line feed, and what cannot be encoded as UTF-8."""
 
 Verdict = Mapping[str, Any]
+"""A line of verdicts.jsonl."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +48,22 @@ class Checkout:
     """Where the code is.
 
     Attributes:
-        root: pytest's rootdir, to which a verdict's paths are relative.
-        workspace: The repository's, to which GitHub's are.
+        root: pytest's rootdir; paths in verdicts are relative to it.
+        workspace: The root of the repository; paths in commands are relative to it.
     """
 
     root: str
     workspace: str
 
     def relative(self, file: str) -> str | None:
-        """Return a verdict's file as GitHub knows it, None if it is not of the repository."""
+        """Return a path in a verdict as GitHub knows it, None if it is outside the repository."""
         path = os.path.normpath(os.path.join(self.root, file))  # noqa: PTH118 - nothing is read
         inside = PurePosixPath(path).is_relative_to(self.workspace)
         return PurePosixPath(path).relative_to(self.workspace).as_posix() if inside else None
 
 
 def last_attempts(verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """Return of each test the verdict that counts: a rerun takes the place of what it repeats."""
+    """Return the last verdict of each test: a rerun replaces what it repeats."""
     found: dict[str, Verdict] = {}
     for each in verdicts:
         if each["nodeid"] not in found or found[each["nodeid"]]["attempt"] <= each["attempt"]:
@@ -87,9 +100,11 @@ def _error_command(verdict: Verdict, checkout: Checkout) -> str:
     file, line = _place(verdict, checkout)
     title = f"{verdict['outcome'].upper()} {verdict['nodeid']}"
     given = {"file": file, "line": line, "title": title}
-    properties = [f"{name}={_property(str(value))}" for name, value in given.items() if value]
+    properties = [
+        f"{name}={_command_property(str(value))}" for name, value in given.items() if value
+    ]
     message = "\n".join(_message(verdict))[:_MAX_MESSAGE]
-    return f"::error {','.join(properties)}::{_data(message)}"
+    return f"::error {','.join(properties)}::{_command_data(message)}"
 
 
 def _place(verdict: Verdict, checkout: Checkout) -> tuple[str | None, int | None]:
@@ -105,13 +120,9 @@ def _places(verdict: Verdict) -> Iterator[tuple[str | None, int | None]]:
     culprits = diagnosis["culprits"] if diagnosis else []
     if diagnosis and diagnosis["where"]:
         yield diagnosis["where"]["file"], diagnosis["where"]["line"]
-    told = [each for each in verdict["rank_results"] if each["error"] is not None]
-    for each in sorted(told, key=lambda one: _importance(one, culprits)):
-        yield each["error"]["file"], each["error"]["line"]
-
-
-def _importance(result: Mapping[str, Any], culprits: Sequence[int]) -> tuple[bool, bool]:
-    return result["rank"] not in culprits, result["outcome"] == "collateral"
+    raised = [each for each in verdict["rank_results"] if each["error"] is not None]
+    raised.sort(key=lambda each: (each["rank"] not in culprits, each["outcome"] == "collateral"))
+    yield from ((each["error"]["file"], each["error"]["line"]) for each in raised)
 
 
 def _message(verdict: Verdict) -> Iterator[str]:
@@ -125,11 +136,11 @@ def _message(verdict: Verdict) -> Iterator[str]:
         yield from (claim for claim, _ in _claims(diagnosis))
 
 
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
+def _command_property(text: str) -> str:
+    return _command_data(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def _data(text: str) -> str:
+def _command_data(text: str) -> str:
     clean = _CONTROLS.sub(lambda found: "\r" if found[0] == "\r" else "", text)
     return clean.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
@@ -137,12 +148,12 @@ def _data(text: str) -> str:
 # The summary
 
 
-def summary(verdicts: Sequence[Verdict], *, room: int = MAX_SUMMARY) -> str:
+def summary(verdicts: Sequence[Verdict], *, max_bytes: int = MAX_SUMMARY) -> str:
     """Return the run's verdicts as Markdown; the empty text where no world ran.
 
     Args:
         verdicts: Of all attempts.
-        room: Bytes that it may take. What does not fit is left out, and that is said.
+        max_bytes: Its size at most; what does not fit is left out, with a note.
     """
     last = last_attempts(verdicts)
     if not last:
@@ -153,7 +164,7 @@ def summary(verdicts: Sequence[Verdict], *, room: int = MAX_SUMMARY) -> str:
         parts.append(_TABLE_HEAD)
     parts += [_row(each) for each in bad]
     parts += [_details(each) for each in bad]
-    return _fitting(parts, room)
+    return _fitting(parts, max_bytes)
 
 
 _TABLE_HEAD = (
@@ -163,23 +174,20 @@ _TABLE_HEAD = (
 _LEFT_OUT = "\n_There is more in the artifacts\\: it does not fit into a summary._\n"
 
 
-def _fitting(parts: Sequence[str], room: int) -> str:
-    """Return as many parts as fit, whole."""
-    text, left = "", room - len(_LEFT_OUT.encode())
+def _fitting(parts: Sequence[str], max_bytes: int) -> str:
+    """Return as many parts as fit, each of them whole."""
+    text, left = "", max_bytes - len(_LEFT_OUT.encode())
     for part in parts:
         left -= len(part.encode())
         if left < 0:
-            return text + (_LEFT_OUT if room >= len(_LEFT_OUT.encode()) else "")
+            return text + (_LEFT_OUT if max_bytes >= len(_LEFT_OUT.encode()) else "")
         text += part
     return text
 
 
 def _heading(last: Sequence[Verdict]) -> str:
-    words: dict[str, int] = {}
-    for each in last:
-        word = each["outcome"] if has_failed(each) else each["status"]
-        words[word] = words.get(word, 0) + 1
-    counts = ", ".join(f"{count} {word}" for word, count in sorted(words.items()))
+    outcomes = Counter(each["outcome"] if has_failed(each) else each["status"] for each in last)
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
     tests = "test" if len(last) == 1 else "tests"
     return f"### Multi-host tests\n\n{len(last)} {tests} ran as worlds of ranks: {counts}\n\n"
 
@@ -199,20 +207,20 @@ def _row(verdict: Verdict) -> str:
         f"{where['file']}:{where['line']} {where['function']}" if where else "",
         f"{found['detected_after_s']:.1f} s" if found else "",
     ]
-    return f"| {' | '.join(_text(cell) for cell in cells)} |\n"
+    return f"| {' | '.join(_escaped(cell) for cell in cells)} |\n"
 
 
 def _details(verdict: Verdict) -> str:
     title = f"{verdict['nodeid']}: {headline(verdict)}"
-    lines = [f"\n<details><summary>{_text(title)}</summary>\n"]
+    lines = [f"\n<details><summary>{_escaped(title)}</summary>\n"]
     diagnosis = verdict["diagnosis"]
     if diagnosis is not None:
         claims = [f"{claim} ({source})" for claim, source in _claims(diagnosis)]
-        lines += [f"* {_text(each)}" for each in [*claims, *diagnosis["notes"][:_MAX_CLAIMS]]]
-    lines += [f"* {_text(each)}" for each in _ranks(verdict)]
-    lines.append(f"* artifacts: {_text(verdict['run_id'] + '/' + verdict['dir'])}")
+        lines += [f"* {_escaped(each)}" for each in [*claims, *diagnosis["notes"][:_MAX_CLAIMS]]]
+    lines += [f"* {_escaped(each)}" for each in _ranks(verdict)]
+    lines.append(f"* artifacts: {_escaped(verdict['run_id'] + '/' + verdict['dir'])}")
     if verdict["replay"]:
-        lines.append(f"* replay: {_text('--multihost-replay ' + verdict['replay'], 2000)}")
+        lines.append(f"* replay: {_escaped('--multihost-replay ' + verdict['replay'], 2000)}")
     return "\n".join([*lines, "\n</details>\n"])
 
 
@@ -225,7 +233,7 @@ def _ranks(verdict: Verdict) -> Iterator[str]:
     return (f"{rank_set(ranks)}: {words}" for words, ranks in found.items())
 
 
-def _claims(diagnosis: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _claims(diagnosis: Verdict) -> list[tuple[str, str]]:
     """Return equal pieces of evidence once, with the ranks that they hold for."""
     found: dict[tuple[str, str], list[int]] = {}
     for each in diagnosis["evidence"]:
@@ -234,15 +242,16 @@ def _claims(diagnosis: Mapping[str, Any]) -> list[tuple[str, str]]:
     return claims[:_MAX_CLAIMS]
 
 
-def _text(value: object, limit: int = _MAX_CELL) -> str:
+def _escaped(value: object, limit: int = _MAX_CELL) -> str:
     """Return a text that Markdown and HTML leave as it is, on one line.
 
-    References to characters have no meaning of their own in Markdown: neither do they end a table's
-    cell, nor begin a link, a mention of somebody or an element.
+    A character that is written as a reference has no meaning in Markdown: it neither ends a table's
+    cell, nor begins a link, a mention of somebody or an element. A backslash would not do: tables
+    and autolinks are recognized before it.
     """
     line = " ".join(_CONTROLS.sub(" ", str(value)).split())
     shown = line if len(line) <= limit else f"{line[: limit - 1]}…"
-    return _MARKS.sub(lambda found: f"&#{ord(found[0])};", shown)
+    return _PUNCTUATION.sub(lambda found: f"&#{ord(found[0])};", shown)
 
 
 def append_summary(path: Path, verdicts: Sequence[Verdict]) -> None:
@@ -252,5 +261,5 @@ def append_summary(path: Path, verdicts: Sequence[Verdict]) -> None:
         OSError: The file cannot be written.
     """
     with path.open("ab") as file:
-        text = summary(verdicts, room=MAX_SUMMARY - file.tell())
+        text = summary(verdicts, max_bytes=MAX_SUMMARY - file.tell())
         file.write(text.encode())

@@ -257,7 +257,7 @@ def test_a_summary_stays_below_githubs_limit() -> None:
 @pytest.mark.parametrize("room", [-1, 0, 10, 100, 500])
 def test_a_summary_without_room_is_short(room: int) -> None:
     """Down to nothing."""
-    assert len(summary([verdict()], room=room).encode()) <= max(0, room)
+    assert len(summary([verdict()], max_bytes=room).encode()) <= max(0, room)
 
 
 def test_a_summary_is_added_to_what_others_have_written(tmp_path: Path) -> None:

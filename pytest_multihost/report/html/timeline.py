@@ -18,6 +18,7 @@ from pytest_multihost.model.user_code import short_path
 from pytest_multihost.outcome import RankFinding, describe_exit
 from pytest_multihost.report.html.page_model import PageModel, rank_groups
 from pytest_multihost.report.html.render import display_text
+from pytest_multihost.report.intervals import operations_of
 
 Json = dict[str, object]
 
@@ -101,11 +102,9 @@ class _Tables(NamedTuple):
 
 def _operations(result: WorldResult, rank: int) -> list[Operation]:
     """Return what is known of a rank's operations, in the order in which they began."""
-    noted = [each for page in result.operations if page.rank == rank for each in page.recent]
-    last = result.snapshots[-1].ranks if result.snapshots else ()
-    seen = [each for one in last if one.rank == rank for each in one.operations]
-    more = [each for each in seen if each.source != "recorder" and each.scope != "harness"]
-    return sorted([*noted, *more], key=lambda each: each.since_s)
+    known = operations_of(rank, result)
+    drawn = [each for each in known if each.source == "recorder" or each.scope != "harness"]
+    return sorted(drawn, key=lambda each: each.since_s)
 
 
 def _begins_and_ends(operations: Iterable[Operation], us: _Clock) -> Iterator[int]:
