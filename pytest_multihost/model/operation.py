@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -33,6 +33,21 @@ GroupKey = tuple[tuple[int, ...], int, str]
 FLIGHT_SCOPE = "flight-recorder"
 """The scope of what torch's flight recorder tells: it counts what our own records do not see, and
 so counts apart."""
+
+
+WORLD_GROUP = "world group"
+
+
+def group_name(group: Sequence[int], world_size: int, ordinal: int = 0) -> str:
+    """Return what the reader calls a group of ranks: ``world group``, ``group 0,2``.
+
+    Args:
+        group: Its members.
+        world_size: Ranks of the world.
+        ordinal: How many groups of the same members were made before it.
+    """
+    is_world = tuple(group) == tuple(range(world_size)) and ordinal == 0
+    return WORLD_GROUP if is_world else f"group {','.join(map(str, group))}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,9 +139,8 @@ class Operation:
             return words
         if self.scope:
             return f"{self.name} {self.detail}".rstrip()
-        if self.group == tuple(range(world_size)) and self.ordinal == 0:
-            return f"{words} (world group)" if names_world else words
-        return f"{words} (group {','.join(map(str, self.group))})"
+        group = group_name(self.group, world_size, self.ordinal)
+        return words if group == WORLD_GROUP and not names_world else f"{words} ({group})"
 
 
 @dataclass(frozen=True, slots=True)

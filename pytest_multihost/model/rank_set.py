@@ -1,8 +1,12 @@
-"""How a set of ranks is written."""
+"""How ranks are grouped, and how a set of them is written."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
+from typing import TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 
 
 def rank_set(ranks: Iterable[int]) -> str:
@@ -25,6 +29,17 @@ def spans(ranks: Iterable[int]) -> list[list[int]]:
         else:
             found.append([rank, rank])
     return found
+
+
+def group_by_value(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """Return what belongs to equal keys together, in the order in which the keys were met.
+
+    Mostly ranks to which the same applies, because equal things are told once.
+    """
+    groups: dict[K, list[V]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
 
 
 def _span(first: int, last: int) -> str:

@@ -29,11 +29,12 @@ from pytest_multihost.outcome import Symptoms
 from pytest_multihost.report.artifacts import Attempt, build_verdict
 from pytest_multihost.report.html import timeline as timelines
 from pytest_multihost.report.html.explanations import DETECTED_BY, MEANINGS, NEXT_STEPS, OUTCOMES
-from pytest_multihost.report.html.page_model import LogExcerpt, PageModel, rank_groups
+from pytest_multihost.report.html.page_model import PageModel, rank_groups
 from pytest_multihost.report.html.pages import attempt_page, run_page
 from pytest_multihost.report.html.render import Assets, display_text, script_json
 from pytest_multihost.report.html.timeline import AxisSpan, axis
 from pytest_multihost.report.html.write import as_shown, write_index, write_page
+from pytest_multihost.report.log_excerpt import LogExcerpt
 from pytest_multihost.testing import make_dump, make_event, make_spec, raised, report
 
 ROOT = "/home/u/project"
@@ -224,6 +225,13 @@ def test_a_failure_without_a_diagnosis_marks_the_rank_that_failed() -> None:
     assert rank_groups(told)[0].role == "culprit"
 
 
+def test_stacks_are_shown_of_ranks_that_no_snapshot_has_seen() -> None:
+    """They may be all that is known of a rank."""
+    page = Elements(shown(replace(world(), snapshots=())))
+    assert "storage.py:17" in page.words
+    assert "main thread, 2 frames" in page.words
+
+
 def test_an_exception_is_shown_whole_and_equal_ones_once() -> None:
     """As pytest represents it."""
     error = raised("ValueError: no step 5 in <b>/data</b>")
@@ -297,7 +305,7 @@ def test_no_word_of_a_test_becomes_an_element(word: str) -> None:
 
     def page(word: str) -> Elements:
         error = raised(f"ValueError: {word}", file=f"{word}.py", line=3)
-        logs = tuple(LogExcerpt(rank, f"rank-{rank}.log", f"{word} {rank}") for rank in range(3))
+        logs = tuple(LogExcerpt(f"rank-{rank}.log", f"{word} {rank}") for rank in range(3))
         told = world(word, error=error)
         return Elements(
             shown(told, word, logs=logs, source_lines=[(17, word)], files=[f"{word}.log"])

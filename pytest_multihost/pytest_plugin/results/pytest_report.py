@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_multihost.model.event import Event
-from pytest_multihost.model.rank_set import rank_set
+from pytest_multihost.model.rank_set import group_by_value, rank_set
 from pytest_multihost.outcome import RankFinding
 from pytest_multihost.pytest_plugin.results.artifacts import CompletedAttempt
 from pytest_multihost.pytest_private import (
@@ -24,6 +24,7 @@ from pytest_multihost.pytest_private import (
     rename_subtest,
     terminal_writer,
 )
+from pytest_multihost.report import read_log
 from pytest_multihost.report.text import COLOURS, page_sections
 
 
@@ -98,35 +99,25 @@ def add_results(item: pytest.Item, attempt: CompletedAttempt) -> None:
 
 
 def _add_output(item: pytest.Item, attempt: CompletedAttempt) -> None:
-    """Add what the ranks printed and logged to the report; equal output once.
+    """Add what the ranks printed and logged; equal output once.
 
     With -s it has been shown already, as in ordinary pytest.
     """
     if item.config.getoption("capture", None) == "no":
         return
-    for section in _output(attempt):
-        item.add_report_section(section.when, section.title, section.text)
+    for (when, title, text), ranks in group_by_value(_output(attempt)).items():
+        item.add_report_section(when, f"{rank_set(ranks)} {title}", text)
 
 
-@dataclass(frozen=True, slots=True)
-class _Output:
-    when: str
-    title: str
-    text: str
-
-
-def _output(attempt: CompletedAttempt) -> Iterator[_Output]:
-    texts: dict[tuple[str, str, str], list[int]] = {}
+def _output(attempt: CompletedAttempt) -> Iterator[tuple[tuple[str, str, str], int]]:
+    """Yield phase, title and text of what ranks printed and logged, with the rank."""
     for finding in attempt.finding.ranks:
         rank = finding.facts.rank
         room = _COLLATERAL if finding.outcome == "collateral" else _FULL
-        log = _log_text(attempt.directory / f"rank-{rank}.log", room)
-        if log:
-            texts.setdefault(("call", "output", log), []).append(rank)
+        if log := _log_text(attempt.directory / f"rank-{rank}.log", room):
+            yield ("call", "output", log), rank
         for when, text in _log_records(finding):
-            texts.setdefault((when, "log", text), []).append(rank)
-    for (when, title, text), ranks in texts.items():
-        yield _Output(when, f"{rank_set(ranks)} {title}", text)
+            yield (when, "log", text), rank
 
 
 def _log_records(finding: RankFinding) -> Iterator[tuple[str, str]]:
@@ -139,39 +130,30 @@ def _log_records(finding: RankFinding) -> Iterator[tuple[str, str]]:
 
 def _log_text(path: Path, room: _Room) -> str:
     """Return head and tail of a log, and say how much was left out between them."""
-    try:
-        size = path.stat().st_size
-        if size == 0:
-            return ""
-        with path.open("rb") as file:
-            if size <= room.head + room.tail:
-                return file.read().decode("utf-8", "backslashreplace")
-            head = file.read(room.head)
-            file.seek(size - room.tail)
-            tail = file.read(room.tail)
-    except OSError:
-        return ""
-    left_out = f"\n... {size - room.head - room.tail} bytes left out; all of it: {path} ...\n"
-    return left_out.join(part.decode("utf-8", "backslashreplace") for part in (head, tail))
+    log = read_log(path, head=room.head, tail=room.tail)
+    left_out = f"\n... {log.left_out} bytes left out; all of it: {path} ...\n"
+    return f"{log.head}{left_out}{log.tail}" if log.left_out else log.head
 
 
 def _add_properties(item: pytest.Item, attempt: CompletedAttempt) -> None:
     """Merge what ranks recorded: equal values once, others with their ranks behind the name."""
-    found: dict[tuple[str, str], tuple[Any, list[int]]] = {}
-    for finding in attempt.finding.ranks:
-        for name, value in _properties(finding):
-            found.setdefault((name, repr(value)), (value, []))[1].append(finding.facts.rank)
-    size = attempt.result.spec.size
     if attempt.diagnosis is not None:
-        item.user_properties.append(("multihost_kind", attempt.diagnosis.kind))
         culprits = ",".join(map(str, attempt.diagnosis.culprits))
+        item.user_properties.append(("multihost_kind", attempt.diagnosis.kind))
         item.user_properties.append(("multihost_culprits", culprits))
-    for (name, _), (value, ranks) in found.items():
-        suffix = "" if len(set(ranks)) == size else f"[{rank_set(ranks)}]"
-        item.user_properties.append((f"{name}{suffix}", value))
+    recorded = [
+        (name, value, finding.facts.rank)
+        for finding in attempt.finding.ranks
+        for name, value in _properties(finding)
+    ]
+    values = {(name, repr(value)): value for name, value, _ in reversed(recorded)}
+    alike = group_by_value(((name, repr(value)), rank) for name, value, rank in recorded)
+    for key, ranks in alike.items():
+        suffix = "" if len(set(ranks)) == attempt.result.spec.size else f"[{rank_set(ranks)}]"
+        item.user_properties.append((f"{key[0]}{suffix}", values[key]))
 
 
-def _properties(finding: RankFinding) -> list[tuple[str, Any]]:
+def _properties(finding: RankFinding) -> list[tuple[str, object]]:
     """Return the properties of the rank's last report: they add up from phase to phase."""
     if not finding.facts.reports:
         return []

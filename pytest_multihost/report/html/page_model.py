@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Literal
 
 from pytest_multihost.model.diagnosis import Diagnosis, Place
+from pytest_multihost.model.rank_set import group_by_value
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.snapshot import RankSnapshot
-from pytest_multihost.model.stack import Frame
+from pytest_multihost.model.stack import Frame, NativeThread
 from pytest_multihost.model.user_code import SourceContext
 from pytest_multihost.model.verdict import RankError, Verdict
 from pytest_multihost.outcome import Finding, RankFinding
+from pytest_multihost.report.log_excerpt import LogExcerpt
 from pytest_multihost.report.rank_activity import rank_activity
 from pytest_multihost.report.stack_tree import innermost_places
 
@@ -21,25 +23,6 @@ Role = Literal["culprit", "waiting", ""]
 """What a rank is in a diagnosis."""
 
 ROLE_ORDER: Mapping[Role, int] = {"culprit": 0, "waiting": 1, "": 2}
-
-
-@dataclass(frozen=True, slots=True)
-class LogExcerpt:
-    """As much of a rank's log as a page shows.
-
-    Attributes:
-        rank: Whose log it is.
-        name: The file's name.
-        head: Its beginning.
-        tail: Its end; empty where `head` is all of it.
-        left_out: Number of bytes between the two.
-    """
-
-    rank: int
-    name: str
-    head: str
-    tail: str = ""
-    left_out: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: cached_property needs a dictionary
@@ -52,7 +35,7 @@ class PageModel:
         diagnosis: Why it hung or broke, where that is known.
         verdict: The same for programs.
         context: Root directory and source lines.
-        logs: What the ranks have printed, cut to a readable size.
+        logs: What each rank has printed, cut to a readable size.
         source_lines: Numbered lines around the place where the culprit is.
         files: Names of the files beside the page.
     """
@@ -86,6 +69,10 @@ class PageModel:
         """Ranks that had left the test and waited for the harness: their stacks are its own."""
         return frozenset(e.facts.rank for e in self.finding.ranks if e.facts.waits_at_gate)
 
+    def native_threads(self, rank: int) -> Sequence[NativeThread]:
+        """Return the native stacks of a rank, where they were read."""
+        return self.last_seen[rank].native if rank in self.last_seen else ()
+
     def role(self, rank: int) -> Role:
         """Return what a rank is in the diagnosis."""
         if self.diagnosis is None:
@@ -94,10 +81,9 @@ class PageModel:
             return "culprit"
         return "waiting" if rank in self.diagnosis.waiting else ""
 
-    def common_role(self, ranks: Collection[int]) -> Role:
-        """Return the role that all of some ranks have, nothing if they differ."""
-        roles = {self.role(rank) for rank in ranks}
-        return roles.pop() if len(roles) == 1 else ""
+    def roles(self, ranks: Iterable[int]) -> set[Role]:
+        """Return the roles that some ranks have."""
+        return {self.role(rank) for rank in ranks}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +109,9 @@ class RankGroup:
 
 def rank_groups(page: PageModel) -> list[RankGroup]:
     """Return the ranks grouped by what happened to them: culprits first, then who waits."""
-    alike: dict[RankGroup, list[int]] = {}
-    for each in page.finding.ranks:
-        alike.setdefault(_group_of_one(each, page), []).append(each.facts.rank)
+    alike = group_by_value(
+        (_group_of_one(each, page), each.facts.rank) for each in page.finding.ranks
+    )
     groups = [replace(group, ranks=tuple(ranks)) for group, ranks in alike.items()]
     return sorted(groups, key=lambda each: (ROLE_ORDER[each.role], len(each.ranks), each.ranks))
 

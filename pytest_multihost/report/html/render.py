@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_multihost.model.rank_set import rank_set
+from pytest_multihost.report.html.sections import folded
 
 if TYPE_CHECKING:
     import jinja2
@@ -104,6 +105,7 @@ def _environment() -> jinja2.Environment:
         auto_reload=False,
     )
     environment.filters["rank_set"] = rank_set
+    environment.globals["folded"] = folded
     return environment
 
 

@@ -6,23 +6,23 @@ import re
 import shlex
 import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
+from typing import NamedTuple
 
 from pytest_multihost.model.diagnosis import Diagnosis, Evidence, Place
-from pytest_multihost.model.rank_set import rank_set
+from pytest_multihost.model.operation import group_name
+from pytest_multihost.model.rank_set import group_by_value, rank_set
 from pytest_multihost.model.snapshot import WorldSnapshot
-from pytest_multihost.model.stack import Dump, Frame, NativeThread, ThreadStack, group_by_main_stack
+from pytest_multihost.model.stack import Dump, Frame, group_by_main_stack
 from pytest_multihost.model.user_code import inside_the_test, is_library
 from pytest_multihost.model.verdict import RankResult
 from pytest_multihost.outcome.faults import firings, frozen_for_good
 from pytest_multihost.report.html.explanations import DETECTED_BY
-from pytest_multihost.report.html.page_model import ROLE_ORDER, LogExcerpt, PageModel, RankGroup
+from pytest_multihost.report.html.page_model import ROLE_ORDER, PageModel, RankGroup
+from pytest_multihost.report.log_excerpt import LogExcerpt
 
 _MAX_HEADLINE = 240
 _MAX_TIMES = 3
-_MAX_STACK_CLASSES = 16
-_MAX_THREADS = 24
 _LISTED_FILES = (".log", ".stacks", ".main", ".tasks")
 
 
@@ -40,14 +40,18 @@ def headline(page: PageModel) -> str:
 def headline_spans(page: PageModel) -> Iterator[tuple[str, str]]:
     """Yield the headline in pieces with their roles: ``culprit``, ``group`` or nothing."""
     diagnosis = page.diagnosis
-    who = rank_set(diagnosis.culprits) if diagnosis and diagnosis.culprits else None
-    # "rank 1" must not be found in "rank 12" or "ranks 1-3".
-    patterns = [re.escape(who) + r"(?![\d,-])"] if who else []
-    for part in re.split(
-        "(" + "|".join([*patterns, r"\((?:world )?group[^)]*\)"]) + ")", headline(page)
+    culprits = rank_set(diagnosis.culprits) if diagnosis and diagnosis.culprits else None
+    waits = diagnosis.waits_for if diagnosis else ()
+    groups = {wait.operation.group for wait in waits if wait.operation is not None}
+    size = page.result.spec.size
+    quiet = {f"({group_name(group, size, ordinal)})" for group in groups for ordinal in (0, 1)}
+    patterns = [re.escape(name) for name in quiet]
+    if culprits is not None:  # "rank 1" is neither in "rank 12" nor in "rank 1,2"
+        patterns.append(re.escape(culprits) + r"(?![\d,-])")
+    for part in (
+        re.split(f"({'|'.join(patterns)})", headline(page)) if patterns else [headline(page)]
     ):
-        is_group = part.startswith(("(world group", "(group"))
-        yield part, "culprit" if part == who else "group" if is_group else ""
+        yield part, "culprit" if part == culprits else "group" if part in quiet else ""
 
 
 def ground(page: PageModel) -> str:
@@ -60,14 +64,6 @@ def ground(page: PageModel) -> str:
         shown_by = reason[0].upper() + reason[1:]
     sentence = f"{shown_by}; told {diagnosis.detected_after_s:.1f} s after the last progress."
     return sentence if page.finding.outcome == "hung" else f"{diagnosis.summary}. {sentence}"
-
-
-def world_facts(page: PageModel) -> list[str]:
-    """Return size, backend, start and number of the attempt."""
-    spec = page.result.spec
-    started = page.result.started_at.replace("T", " ").replace("Z", " UTC")
-    attempt = [f"attempt {spec.attempt}"] if spec.attempt > 1 else []
-    return [f"{spec.size} rank{'s' if spec.size > 1 else ''}", spec.backend, started, *attempt]
 
 
 # Who did what
@@ -101,58 +97,23 @@ def replay_command(page: PageModel) -> str:
     return f"{command} --multihost-replay {token}" if token else command
 
 
-def legend(page: PageModel) -> Iterator[tuple[str, str]]:
-    """Yield the sorts of marks on the timeline that this world has, with their names."""
-    diagnosis = page.diagnosis
-    yield "done", "operation"
-    yield "open", "waiting in one"
-    if diagnosis is not None and (diagnosis.culprits or diagnosis.cycle):
-        yield "late", "the culprit" if diagnosis.culprits else "in the circle"
-    if page.result.spec.faults:
-        yield "fault", "fault"
-    if page.result.detected_s is not None:
-        yield "moment", "last progress, verdict"
-
-
 # Stacks
 
 
-@dataclass(frozen=True, slots=True)
-class Stack:
-    """A stack, outermost frame first.
-
-    Attributes:
-        outside: Frames of what runs the test; folded on the page.
-        runs: The frames inside the test in runs that are, or are not, of libraries.
-    """
-
-    outside: list[Frame]
-    runs: list[tuple[bool, list[Frame]]]
-
-
-@dataclass(frozen=True, slots=True)
-class StackClass:
+class StackClass(NamedTuple):
     """Ranks whose main threads have equal stacks.
 
     Attributes:
         ranks: The members.
-        example: The rank whose other threads are shown.
-        main: The stack of the main thread.
-        length: Number of its frames.
-        native: Native frames of the example, where they were read.
-        others: Number of the example's other threads.
-        other_stacks: Their stacks, equal ones once, each with the threads' names.
-        left_out: Number of those stacks that are too many to be shown.
+        frames: The stack of their main threads.
+        dump: The dump of one of them.
+        others: The stacks of its other threads, equal ones once, with the threads' names.
     """
 
     ranks: tuple[int, ...]
-    example: int
-    main: Stack
-    length: int
-    native: Sequence[NativeThread]
-    others: int
-    other_stacks: Sequence[tuple[Sequence[str], Stack]]
-    left_out: int
+    frames: Sequence[Frame]
+    dump: Dump
+    others: Mapping[Sequence[Frame], Sequence[str]]
 
 
 def dumps(page: PageModel) -> list[Dump]:
@@ -160,71 +121,44 @@ def dumps(page: PageModel) -> list[Dump]:
     return [each for each in page.result.dumps if each.rank not in page.parked]
 
 
-def stack_classes(page: PageModel) -> tuple[list[StackClass], int]:
-    """Return the classes of ranks with equal stacks, and the number of those left out."""
-    shown = dumps(page)
-    by_rank = {dump.rank: dump for dump in shown}
-    groups = [group for group in group_by_main_stack(shown) if group.frames]
-    classes = [
-        _stack_class(group.ranks, by_rank[group.ranks[0]], group.frames, page)
-        for group in groups[:_MAX_STACK_CLASSES]
+def stack_classes(page: PageModel) -> list[StackClass]:
+    """Return the classes of ranks with equal stacks, the smallest first."""
+    by_rank = {dump.rank: dump for dump in dumps(page)}
+    return [
+        StackClass(group.ranks, group.frames, dump, _other_threads(dump))
+        for group in group_by_main_stack(by_rank.values())
+        if group.frames
+        for dump in [by_rank[group.ranks[0]]]
     ]
-    return classes, len(groups) - len(classes)
 
 
-def _stack_class(
-    ranks: tuple[int, ...], dump: Dump, frames: Sequence[Frame], page: PageModel
-) -> StackClass:
-    others = [thread for thread in dump.threads if thread is not dump.main]
-    alike: dict[tuple[Frame, ...], list[ThreadStack]] = {}  # a pool has many threads that wait
-    for each in others:
-        alike.setdefault(each.frames, []).append(each)
-    shown = list(alike.items())[:_MAX_THREADS]
-    seen = page.last_seen.get(dump.rank)
-    return StackClass(
-        ranks=ranks,
-        example=dump.rank,
-        main=_stack(frames),
-        length=len(frames),
-        native=seen.native if seen is not None else (),
-        others=len(others),
-        other_stacks=[(_thread_names(threads), _stack(same)) for same, threads in shown],
-        left_out=len(alike) - len(shown),
-    )
+def _other_threads(dump: Dump) -> Mapping[Sequence[Frame], Sequence[str]]:
+    alike: dict[Sequence[Frame], list[str]] = {}  # a pool has many threads that wait for work
+    for thread in dump.threads:
+        if thread is not dump.main:
+            name = f"{thread.name}{' (held the GIL)' * thread.current}"
+            alike.setdefault(thread.frames, []).append(name)
+    return alike
 
 
-def _thread_names(threads: Iterable[ThreadStack]) -> list[str]:
-    return [f"{each.name}{' (held the GIL)' * each.current}" for each in threads]
+def folded(frames: Sequence[Frame]) -> tuple[Sequence[Frame], list[tuple[bool, list[Frame]]]]:
+    """Return the frames of what runs the test, then those inside it, outermost first.
 
-
-def _stack(frames: Sequence[Frame]) -> Stack:
+    The latter in runs that are, or are not, of libraries.
+    """
     inside = inside_the_test(frames)
     runs = groupby(reversed(inside), key=lambda frame: is_library(frame.file))
-    return Stack(
-        outside=list(reversed(frames[len(inside) :])),
-        runs=[(is_lib, list(run)) for is_lib, run in runs],
-    )
+    return frames[len(inside) :][::-1], [(is_lib, list(run)) for is_lib, run in runs]
 
 
 # Exceptions
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """An exception as pytest represents it, with the ranks that raised it."""
-
-    ranks: list[int]
-    title: str
-    text: str
-
-
-def failures(page: PageModel) -> list[Failure]:
-    """Return every exception, those with equal representations once."""
-    alike: dict[str, list[int]] = {}
-    for each in page.finding.ranks:
-        if each.error is not None and each.error.text:
-            alike.setdefault(each.error.text, []).append(each.facts.rank)
-    return [Failure(ranks, _failure_title(text), text) for text, ranks in alike.items()]
+def failures(page: PageModel) -> list[tuple[list[int], str, str]]:
+    """Return every exception, equal ones once: the ranks, a title, pytest's representation."""
+    errors = ((each.error.text, each.facts.rank) for each in page.finding.ranks if each.error)
+    alike = group_by_value((text, rank) for text, rank in errors if text)
+    return [(ranks, _failure_title(text), text) for text, ranks in alike.items()]
 
 
 def _failure_title(text: str) -> str:
@@ -237,21 +171,18 @@ def _failure_title(text: str) -> str:
 # Evidence
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A claim with the ranks that it holds for, and when it began to hold."""
+class Claim(NamedTuple):
+    """A fact with the ranks that it holds for, and when it began to hold."""
 
     ranks: list[int]
-    text: str
+    fact: str
     times: str
     source: str
 
 
 def claims(diagnosis: Diagnosis) -> list[Claim]:
-    """Return the evidence, equal claims once."""
-    alike: dict[tuple[str, str], list[Evidence]] = {}
-    for each in diagnosis.evidence:
-        alike.setdefault((each.fact, each.source), []).append(each)
+    """Return the evidence, equal facts once."""
+    alike = group_by_value(((each.fact, each.source), each) for each in diagnosis.evidence)
     return [
         Claim([each.rank for each in same], fact, _times(same), source)
         for (fact, source), same in alike.items()
@@ -291,11 +222,8 @@ def exit_words(rank: RankResult) -> str:
 
 def snapshot_rows(page: PageModel) -> Mapping[tuple[str, ...], list[int]]:
     """Return the main threads' labels in all snapshots, with the ranks that have the same."""
-    rows: dict[tuple[str, ...], list[int]] = {}
-    for rank in range(page.result.spec.size):
-        labels = tuple(_label(snapshot, rank) for snapshot in page.result.snapshots)
-        rows.setdefault(labels, []).append(rank)
-    return rows
+    snapshots, ranks = page.result.snapshots, range(page.result.spec.size)
+    return group_by_value((tuple(_label(each, rank) for each in snapshots), rank) for rank in ranks)
 
 
 def _label(snapshot: WorldSnapshot, rank: int) -> str:
@@ -311,25 +239,11 @@ def _label(snapshot: WorldSnapshot, rank: int) -> str:
 # Logs, faults, environment, files
 
 
-def log_groups(page: PageModel) -> tuple[list[tuple[list[int], LogExcerpt, bool]], list[int]]:
-    """Return the logs that are not empty, equal ones once, and the ranks that printed nothing.
-
-    Each with its ranks, and whether a culprit is among them.
-    """
-    alike: dict[tuple[str, str], list[LogExcerpt]] = {}
-    for log in page.logs:
-        alike.setdefault((log.head, log.tail), []).append(log)
-    empty = alike.pop(("", ""), [])
-    ranks = [[log.rank for log in logs] for logs in alike.values()]
-    blamed = [any(page.role(rank) == "culprit" for rank in each) for each in ranks]
-    firsts = [logs[0] for logs in alike.values()]
-    return list(zip(ranks, firsts, blamed, strict=True)), [log.rank for log in empty]
-
-
-def log_size(log: LogExcerpt) -> str:
-    """Return the number of lines that are shown, and whether there are more."""
-    lines = log.head.count("\n") + log.tail.count("\n")
-    return f"{lines} lines, cut" if log.tail else f"{lines} line{'' if lines == 1 else 's'}"
+def log_groups(page: PageModel) -> tuple[list[tuple[list[int], LogExcerpt]], list[int]]:
+    """Return the logs with their ranks, equal ones once, and the ranks that printed nothing."""
+    alike = group_by_value(((log.head, log.tail), rank) for rank, log in enumerate(page.logs))
+    silent = alike.pop(("", ""), [])
+    return [(ranks, page.logs[ranks[0]]) for ranks in alike.values()], silent
 
 
 def fault_firings(page: PageModel) -> Iterator[tuple[str, str]]:
@@ -342,24 +256,6 @@ def _fired(page: PageModel, index: int) -> Iterator[str]:
     for rank, found in firings(page.result, index).items():
         again = f" and {len(found) - 1} times more" if len(found) > 1 else ""
         yield f"rank {rank} at +{found[0] - page.result.started_s:.2f} s{again}"
-
-
-def environment(page: PageModel) -> dict[str, object]:
-    """Return what the test ran with, by name."""
-    verdict, spec = page.verdict, page.result.spec
-    startup = f"{verdict.startup_s:.2f} s" if verdict.startup_s is not None else None
-    facts = {
-        "backend": spec.backend,
-        "launch": verdict.launch,
-        "seed": verdict.seed,
-        "started": verdict.started_at,
-        "start-up": startup or "not all ranks got ready",
-        "duration": f"{verdict.duration_s:.2f} s",
-        "timeout": f"{spec.timeout_s:g} s",
-        "worker": verdict.worker,
-        **verdict.environment,
-    }
-    return {name: value for name, value in facts.items() if value is not None}
 
 
 def rank_files(page: PageModel) -> list[str]:

@@ -10,9 +10,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pytest_multihost.report.html.page_model import LogExcerpt, PageModel
+from pytest_multihost.report.html.page_model import PageModel
 from pytest_multihost.report.html.pages import attempt_page, run_page
 from pytest_multihost.report.html.render import Assets, display_text
+from pytest_multihost.report.log_excerpt import LogExcerpt, read_log
 
 PAGE_NAME = "report.html"
 
@@ -80,27 +81,8 @@ def _asset(name: str) -> str:
 def _logs(directory: Path, size: int) -> Iterator[LogExcerpt]:
     share = max(1_000, min(_HEAD_BYTES + _TAIL_BYTES, _ALL_LOGS_BYTES // size))
     for rank in range(size):
-        yield _log(directory / f"rank-{rank}.log", rank, head=share // 4, tail=share - share // 4)
-
-
-def _log(path: Path, rank: int, *, head: int, tail: int) -> LogExcerpt:
-    """Read both ends of a log; one that is not there is empty."""
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            if size <= head + tail:
-                return LogExcerpt(rank, path.name, _text(file.read()))
-            first = file.read(head)
-            file.seek(size - tail)
-            return LogExcerpt(
-                rank, path.name, _text(first), _text(file.read(tail)), size - head - tail
-            )
-    except OSError:
-        return LogExcerpt(rank, path.name, "")
-
-
-def _text(content: bytes) -> str:
-    return as_shown(content.decode("utf-8", "backslashreplace"))
+        log = read_log(directory / f"rank-{rank}.log", head=share // 4, tail=share - share // 4)
+        yield replace(log, head=as_shown(log.head), tail=as_shown(log.tail))
 
 
 def as_shown(text: str) -> str:
