@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
@@ -12,11 +12,12 @@ import pytest
 from pytest_multihost.model.diagnosis import Diagnosis, Kind
 from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.outcome import Finding
+from pytest_multihost.pytest_plugin.marks import Check, is_seconds, must_be, one_or_more
 
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """How a diagnosis must be; None where anything will do."""
+    """What a test requires of the diagnosis of its world; None where any value will do."""
 
     kind: str | None = None
     culprits: tuple[int, ...] | None = None
@@ -25,7 +26,7 @@ class Expectation:
     within: float | None = None
 
     def __str__(self) -> str:
-        """Return it as the reader wrote it: "kind=straggler, culprits=[0]"."""
+        """Return it as the marker gives it: "kind=straggler, culprits=[0]"."""
         given = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return ", ".join(
             f"{name}={list(value) if isinstance(value, tuple) else value}"
@@ -35,7 +36,7 @@ class Expectation:
 
 
 def read_expectation(item: pytest.Item) -> tuple[Expectation | None, list[str]]:
-    """Return what a test expects, and every problem with how it says so."""
+    """Return what a test's marker expects, and every problem with the marker."""
     mark = item.get_closest_marker("multihost_expect")
     if mark is None:
         return None, []
@@ -59,36 +60,25 @@ def _problems(mark: pytest.Mark, given: Mapping[str, Any]) -> Iterator[str]:
             yield f"{name} {problem}"
 
 
-def _check_kind(value: object) -> str:
-    known = get_args(Kind)
-    return "" if value in known else f"must be one of {', '.join(known)}, not {value!r}"
+def _is_rank(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _check_ranks(value: object) -> str:
-    values = value if isinstance(value, list | tuple) else [value]
-    fine = all(isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in values)
-    return "" if fine else f"must be a rank or a list of ranks, not {value!r}"
-
-
-def _check_match(value: object) -> str:
+def _check_match(value: object) -> str | None:
     try:
         re.compile(value)  # type: ignore[call-overload]
     except (TypeError, re.error) as error:
         return f"must be a regular expression, not {value!r}: {error}"
-    return ""
+    return None
 
 
-def _check_within(value: object) -> str:
-    fine = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
-    return "" if fine else f"must be a positive number of seconds, not {value!r}"
-
-
-_CHECKS: Mapping[str, Callable[[object], str]] = {
-    "kind": _check_kind,
-    "culprits": _check_ranks,
-    "waiting": _check_ranks,
+_KINDS = get_args(Kind)
+_CHECKS: Mapping[str, Check] = {
+    "kind": must_be(_KINDS.__contains__, f"one of {', '.join(_KINDS)}"),
+    "culprits": must_be(one_or_more(_is_rank), "a rank or a list of ranks"),
+    "waiting": must_be(one_or_more(_is_rank), "a rank or a list of ranks"),
     "match": _check_match,
-    "within": _check_within,
+    "within": must_be(is_seconds, "a positive number of seconds"),
 }
 
 
@@ -99,7 +89,7 @@ def _ranks(value: Any) -> tuple[int, ...] | None:  # noqa: ANN401 - checked befo
 
 
 def compare(expected: Expectation, diagnosis: Diagnosis | None) -> list[str]:
-    """Return in what a diagnosis is not as expected; empty where it is."""
+    """Return how a diagnosis differs from what is expected; empty where it does not."""
     if diagnosis is None:
         return ["nothing hung"]
     found = []

@@ -1,7 +1,7 @@
 """The `multihost` marker: read, merged, checked.
 
 Markers merge per key from the outermost (module, class) to the innermost (function, parameter).
-All problems of a test are found at once, and all tests are looked at before pytest stops.
+All problems of all tests are reported together, before any test runs.
 """
 
 from __future__ import annotations
@@ -32,13 +32,19 @@ EXPECT_SIGNATURE = (
     " summary contains; `within`: seconds from the last progress to the verdict."
 )
 
+Check = Callable[[object], str | None]
+"""Returns what is wrong with the value of a marker's key, None if it can be used."""
+
 RANKS_PARAM = "_multihost_ranks"
 BACKEND_PARAM = "_multihost_backend"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkerSettings:
-    """What one test's markers and the settings ask for; several sizes or backends parametrize."""
+    """The values of one test's markers, from the settings where they are silent.
+
+    Several sizes or backends parametrize the test.
+    """
 
     ranks: tuple[int, ...]
     backends: tuple[str, ...]
@@ -63,28 +69,29 @@ def is_multihost(item: pytest.Item, settings: Settings) -> bool:
 def read_markers(
     marks: Iterable[pytest.Mark], settings: Settings
 ) -> tuple[MarkerSettings, list[str]]:
-    """Return what `marks` ask for, and every problem with them.
+    """Return the merged values of a test's multihost marks, and every problem with them.
 
     Args:
-        marks: The test's multihost marks, innermost first as pytest yields them.
-        settings: What holds where they say nothing.
+        marks: Innermost first, as pytest yields them.
+        settings: What applies where they are silent.
     """
     values, problems = _merge(marks)
     for key, value in values.items():
         if value is not None:
-            problems += [f"{key} {problem}" for problem in _CHECKS[key](value)]
+            problem = _CHECKS[key](value)
+            problems += [f"{key} {problem}"] if problem else []
     if problems:
         values = {}
-    ranks = _as_tuple(values.get("ranks")) or settings.ranks or (DEFAULT_RANKS,)
+    ranks = _each_once(values.get("ranks")) or settings.ranks or (DEFAULT_RANKS,)
     return MarkerSettings(
         ranks=ranks,
-        backends=_as_tuple(values.get("backend")) or settings.backends,
+        backends=_each_once(values.get("backend")) or settings.backends,
         timeout_s=float(values.get("timeout") or settings.timeout_s),
         has_own_timeout=values.get("timeout") is not None,
         startup_timeout_s=float(values.get("startup_timeout") or settings.startup_timeout_s),
         local_devices=int(values.get("local_devices") or 1),
         env=dict(values.get("env") or {}),
-        faults=_as_faults(values.get("faults")),
+        faults=_as_tuple(values.get("faults")),
         hosts=parse_hosts(values["hosts"]) if values.get("hosts") is not None else settings.hosts,
     ), problems
 
@@ -109,94 +116,89 @@ def _merge(marks: Iterable[pytest.Mark]) -> tuple[dict[str, Any], list[str]]:
 def _as_tuple(value: Any) -> tuple[Any, ...]:  # noqa: ANN401 - checked before
     if value is None:
         return ()
-    if isinstance(value, list | tuple):
-        return tuple(dict.fromkeys(value))
-    return (value,)
-
-
-def _as_faults(value: Any) -> tuple[Fault, ...]:  # noqa: ANN401 - checked before
-    if value is None:
-        return ()
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
-def _whole(value: object) -> bool:
+def _each_once(value: Any) -> tuple[Any, ...]:  # noqa: ANN401 - checked before
+    return tuple(dict.fromkeys(_as_tuple(value)))
+
+
+def must_be(is_valid: Callable[[Any], bool], expected: str) -> Check:
+    """Return a check that says what a value must be where it is not."""
+    return lambda value: None if is_valid(value) else f"must be {expected}, not {value!r}"
+
+
+def one_or_more(is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Return whether a value, or each of a list that is not empty, is valid."""
+
+    def are_valid(value: object) -> bool:
+        values = value if isinstance(value, list | tuple) else [value]
+        return bool(values) and all(map(is_valid, values))
+
+    return are_valid
+
+
+def is_seconds(value: object) -> bool:
+    """Whether a value is a positive, finite number."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0 < value < float("inf")  # type: ignore[operator]
+
+
+def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-def _check_ranks(value: object) -> list[str]:
-    values = value if isinstance(value, list | tuple) else [value]
-    if values and all(_whole(each) for each in values):
-        return []
-    return [f"must be a whole number of at least 1, or a list of them, not {value!r}"]
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and bool(value)
 
 
-def _check_backend(value: object) -> list[str]:
-    values = value if isinstance(value, list | tuple) else [value]
-    if values and all(isinstance(each, str) and each for each in values):
-        return []
-    return [f"must be a name, or a list of names, not {value!r}"]
-
-
-def _check_seconds(value: object) -> list[str]:
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf"):
-        return []
-    return [f"must be a positive number of seconds, not {value!r}"]
-
-
-def _check_devices(value: object) -> list[str]:
-    return [] if _whole(value) else [f"must be a whole number of at least 1, not {value!r}"]
-
-
-def _check_env(value: object) -> list[str]:
-    if isinstance(value, Mapping) and all(
+def _is_environment(value: object) -> bool:
+    return isinstance(value, Mapping) and all(
         isinstance(each, str) for each in (*value, *value.values())
-    ):
-        return []
-    return [f"must map names of variables to texts, not {value!r}"]
+    )
 
 
-def _check_faults(value: object) -> list[str]:
+def _check_faults(value: object) -> str | None:
     from pytest_multihost.model.fault import Fault
 
-    values = value if isinstance(value, list | tuple) else [value]
-    wrong = [each for each in values if not isinstance(each, Fault)]
-    return [f"must be a list of pytest_multihost.faults, not {each!r}" for each in wrong]
+    wrong = [each for each in _as_tuple(value) if not isinstance(each, Fault)]
+    return f"must be a list of pytest_multihost.faults, not {wrong[0]!r}" if wrong else None
 
 
-def _check_hosts(value: object) -> list[str]:
+def _check_hosts(value: object) -> str | None:
     try:
         parse_hosts(value)
     except SettingError as error:
-        return [str(error)]
-    return []
+        return str(error)
+    return None
 
 
-_CHECKS: Mapping[str, Callable[[object], list[str]]] = {
-    "ranks": _check_ranks,
-    "backend": _check_backend,
-    "timeout": _check_seconds,
-    "startup_timeout": _check_seconds,
+_CHECKS: Mapping[str, Check] = {
+    "ranks": must_be(one_or_more(_is_count), "a whole number of at least 1, or a list of them"),
+    "backend": must_be(one_or_more(_is_name), "a name, or a list of names"),
+    "timeout": must_be(is_seconds, "a positive number of seconds"),
+    "startup_timeout": must_be(is_seconds, "a positive number of seconds"),
     "faults": _check_faults,
     "hosts": _check_hosts,
-    "local_devices": _check_devices,
-    "env": _check_env,
+    "local_devices": must_be(_is_count, "a whole number of at least 1"),
+    "env": must_be(_is_environment, "a mapping of variable names to strings"),
 }
 
 
 def parametrize(metafunc: pytest.Metafunc, settings: Settings) -> None:
-    """Give a test one id part per axis that has several values, after all its own.
+    """Parametrize a test over the world sizes and backends of its markers, if there are several.
 
-    Problems are left for `read_markers` at the end of the collection, which names the test.
+    To be called last, so that these parts of its id follow its own. Problems with the markers are
+    not reported here but by the plan of the test, at the end of the collection.
     """
     item = metafunc.definition
     if not is_multihost(item, settings):
         return
-    want, problems = read_markers(item.iter_markers("multihost"), settings)
+    marked, problems = read_markers(item.iter_markers("multihost"), settings)
     if problems:
         return
-    _add_axis(metafunc, RANKS_PARAM, want.ranks)
-    _add_axis(metafunc, BACKEND_PARAM, want.backends)
+    _add_axis(metafunc, RANKS_PARAM, marked.ranks)
+    _add_axis(metafunc, BACKEND_PARAM, marked.backends)
 
 
 def _add_axis(metafunc: pytest.Metafunc, name: str, values: Sequence[object]) -> None:
@@ -205,7 +207,7 @@ def _add_axis(metafunc: pytest.Metafunc, name: str, values: Sequence[object]) ->
         metafunc.parametrize(name, values, ids=[str(value) for value in values])
 
 
-def world_axes(item: pytest.Item, want: MarkerSettings) -> tuple[int, str, list[str]]:
+def world_axes(item: pytest.Item, marked: MarkerSettings) -> tuple[int, str, list[str]]:
     """Return the one size and backend of an item, and what is wrong if there are several.
 
     Several are left only where pytest could not parametrize: TestCase methods, and markers added
@@ -217,10 +219,10 @@ def world_axes(item: pytest.Item, want: MarkerSettings) -> tuple[int, str, list[
         f"cannot run with several {axis} ({', '.join(map(str, values))}): a TestCase method or a"
         f" marker added after collection takes one. Give it one on its marker."
         for axis, name, values in (
-            ("ranks", RANKS_PARAM, want.ranks),
-            ("backends", BACKEND_PARAM, want.backends),
+            ("ranks", RANKS_PARAM, marked.ranks),
+            ("backends", BACKEND_PARAM, marked.backends),
         )
         if name not in params and len(values) > 1
     ]
-    size = params.get(RANKS_PARAM, want.ranks[0])
-    return size, params.get(BACKEND_PARAM, want.backends[0]), problems
+    size = params.get(RANKS_PARAM, marked.ranks[0])
+    return size, params.get(BACKEND_PARAM, marked.backends[0]), problems

@@ -6,11 +6,11 @@ Precedence: marker, command line, environment, ini, default.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar, get_args
+from typing import Literal, TypeVar
 
 import pytest
 
@@ -24,96 +24,72 @@ DEFAULT_BACKEND = "none"
 DEFAULT_TIMEOUT_S = 120.0
 DEFAULT_STARTUP_TIMEOUT_S = 60.0
 Early = Literal["fail", "warn", "off"]
-LAUNCHES = ("auto", "fork", "server", "spawn")
+EARLY_MODES: tuple[Early, ...] = ("fail", "warn", "off")
+LAUNCH_MODES = ("auto", "fork", "server", "spawn")
 DEFAULT_IMAGE = "pytest-multihost-hangs"
 DEFAULT_PYTHON = "python3"
 DEFAULT_ARTIFACTS = ".pytest_multihost"
 
 
-@dataclass(frozen=True, slots=True)
-class _Option:
-    """One setting under its three names: `--multihost-x`, `multihost_x`, `PYTEST_MULTIHOST_X`."""
-
-    stem: str
-    metavar: str
-    help: str
-    flags: tuple[str, ...] = ()
-
-
-_OPTIONS = (
-    _Option("ranks", "N[,N...]", "Ranks for every multihost test that names none", ("--ranks",)),
-    _Option("backend", "NAME[,...]", "Backend for every multihost test that names none"),
-    _Option("timeout", "SECONDS", "Time for a world from all ranks ready to its end"),
-    _Option("startup_timeout", "SECONDS", "Time until all ranks of a world are ready"),
-    _Option("docker_image", "IMAGE", "Image of hosts that are containers"),
-    _Option("docker_python", "PATH|host", "Its Python; host: the one that runs pytest is lent"),
-    _Option("hosts", "one|netns[:N]|docker[:N]", "What the hosts of worlds are made from"),
-    _Option("launch", "auto|fork|server|spawn", "How ranks are started; auto: the first sound one"),
-    _Option("early", "fail|warn|off", "What a hang does that is proven before the deadline"),
-    _Option("mode", "marked|auto", "Which tests run as worlds: the marked ones, or every one"),
-    _Option("artifacts", "DIR", "Where logs, stacks and verdicts go"),
-)
+_OPTIONS = {
+    "ranks": ("N[,N...]", "Number of ranks of each multihost test whose marker gives none"),
+    "backend": ("NAME[,...]", "Backend of each multihost test whose marker names none"),
+    "timeout": ("SECONDS", "Timeout of a world once all its ranks are ready (default: 120)"),
+    "startup_timeout": ("SECONDS", "Timeout until all ranks of a world are ready (default: 60)"),
+    "docker_image": ("IMAGE", f"Image of hosts that are containers (default: {DEFAULT_IMAGE})"),
+    "docker_python": ("PATH|host", "Python in the image; host: the one that runs pytest, mounted"),
+    "hosts": ("one|netns[:N]|docker[:N]", "What hosts are made from; N: ranks on each host"),
+    "launch": ("auto|fork|server|spawn", "How ranks are started; auto: the first sound method"),
+    "early": ("fail|warn|off", "What to do when a hang is proven before the timeout"),
+    "mode": ("marked|auto", "Run the marked tests as worlds of ranks, or every test"),
+    "artifacts": ("DIR", f"Directory for logs, stacks and verdicts (default: {DEFAULT_ARTIFACTS})"),
+}
+"""Settings with three names each - `--multihost-x`, `PYTEST_MULTIHOST_X`, the ini's `multihost_x` -
+by the part that these share: what stands for the value, and the help text."""
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Declare everything a user can set."""
+    """Declare everything that a user can set, but for what `attach.options` declares."""
     group = parser.getgroup("multihost", "worlds of ranks")
-    for option in _OPTIONS:
-        flag = f"--multihost-{option.stem.replace('_', '-')}"
-        dest = f"multihost_{option.stem}"
-        group.addoption(
-            *option.flags, flag, dest=dest, default=None, metavar=option.metavar, help=option.help
-        )
-        parser.addini(dest, option.help, type="string", default="")
-    group.addoption(
-        "--multihost-fault",
-        action="append",
-        metavar="FAULT",
-        help="Give a fault to every multihost test, as 'slow_io(rank=0, seconds=2)'",
-    )
-    group.addoption(
-        "--multihost-keep",
-        action="store_true",
-        help="Leave the ranks of a world that hangs alive, say how to attach, wait for Ctrl-C",
-    )
-    group.addoption("--multihost-seed", type=int, metavar="N", help="What chance is drawn from")
-    group.addoption(
-        "--multihost-replay", metavar="TOKEN", help="Repeat what a failing world has printed"
-    )
-    group.addoption(
-        "--multihost-points",
-        action="store_true",
-        help="List the points that each rank passes: what at= of a fault can name",
-    )
-    parser.addini(
-        "multihost_require",
-        "Fail the run when multihost tests were asked for and none ran",
-        type="bool",
-        default=False,
-    )
+    for stem, (metavar, text) in _OPTIONS.items():
+        flags = (*(("--ranks",) if stem == "ranks" else ()), _flag(stem))
+        dest = f"multihost_{stem}"
+        group.addoption(*flags, dest=dest, default=None, metavar=metavar, help=text)
+        parser.addini(dest, text, type="string", default="")
+    text = "Add a fault to every multihost test, such as 'slow_io(rank=0, seconds=2)'"
+    group.addoption("--multihost-fault", action="append", metavar="FAULT", help=text)
+    text = "Keep the ranks of a world that hangs alive until Ctrl-C; print how to attach to them"
+    group.addoption("--multihost-keep", action="store_true", help=text)
+    text = "Seed of whatever is random in a world"
+    group.addoption("--multihost-seed", type=int, metavar="N", help=text)
+    text = "Repeat a world exactly: the token that was printed when it failed"
+    group.addoption("--multihost-replay", metavar="TOKEN", help=text)
+    text = "List the points that each rank passes, where at= can place a fault"
+    group.addoption("--multihost-points", action="store_true", help=text)
+    text = "Fail the run if multihost tests were requested and none ran"
+    parser.addini("multihost_require", text, type="bool", default=False)
+    text = "Fail tests for which there are not enough GPUs, instead of skipping them"
+    parser.addini("multihost_require_gpu", text, type="bool", default=False)
 
-    parser.addini(
-        "multihost_require_gpu",
-        "Fail tests for which there are not enough GPUs instead of skipping them",
-        type="bool",
-        default=False,
-    )
+
+def _flag(stem: str) -> str:
+    return f"--multihost-{stem.replace('_', '-')}"
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What holds for tests whose marker says nothing.
+    """The settings of a run: what applies where a marker is silent, and what applies to all tests.
 
     Attributes:
-        ranks: World sizes; several parametrize. None where nobody named a number.
-        backends: Names; several parametrize.
+        ranks: World sizes; several parametrize. None where no number was given.
+        backends: Names of backends; several parametrize.
         timeout_s: Seconds from all ranks ready to the end.
         startup_timeout_s: Seconds until all ranks are ready.
         hosts: What hosts are made from; "one" is this machine as it is.
         docker_image: Image of hosts that are containers.
-        docker_python: The interpreter in it; "host": that of this process is lent.
-        launch: How ranks are started; "auto" takes the first way that is sound.
-        early: What a hang does that is proven: it ends the world, is only told, or is not sought.
+        docker_python: The interpreter in it; "host": that of this process is mounted.
+        launch: How ranks are started; "auto": the first way that is sound.
+        early: A proven hang ends the world at once, or only warns; "off": it is not looked for.
         is_auto: Whether unmarked tests are multihost too.
         artifacts: Absolute path of the artifacts directory.
         is_required: Whether a run without multihost tests fails.
@@ -154,9 +130,9 @@ def read_settings(config: pytest.Config) -> Settings:
         hosts=read("hosts", parse_hosts) or ONE,
         docker_image=read("docker_image", str) or DEFAULT_IMAGE,
         docker_python=read("docker_python", str) or DEFAULT_PYTHON,
-        launch=read("launch", _parse_launch) or "auto",
-        early=read("early", _parse_early) or "fail",
-        is_auto=read("mode", _parse_mode) == "auto",
+        launch=read("launch", _one_of(LAUNCH_MODES)) or "auto",
+        early=read("early", _one_of(EARLY_MODES)) or "fail",
+        is_auto=read("mode", _one_of(("marked", "auto"))) == "auto",
         artifacts=config.rootpath / artifacts,
         is_required=bool(config.getini("multihost_require")),
         is_gpu_required=bool(config.getini("multihost_require_gpu")),
@@ -170,19 +146,19 @@ def read_settings(config: pytest.Config) -> Settings:
 def _read(
     config: pytest.Config, problems: list[str], stem: str, parse: Callable[[str], T]
 ) -> T | None:
-    """Return the setting from the first place that has it, or None; note what is wrong with it."""
+    """Return the setting from the first source that has it, or None; add what is wrong with it."""
     variable = f"PYTEST_MULTIHOST_{stem.upper()}"
-    places = (
-        (f"--multihost-{stem.replace('_', '-')}", config.getoption(f"multihost_{stem}")),
+    sources = (
+        (_flag(stem), config.getoption(f"multihost_{stem}")),
         (variable, os.environ.get(variable)),
         (f"multihost_{stem} (ini)", config.getini(f"multihost_{stem}")),
     )
-    for place, value in places:
+    for source, value in sources:
         if value:
             try:
                 return parse(value)
             except SettingError as error:
-                problems.append(f"{place}: {error}")
+                problems.append(f"{source}: {error}")
                 return None
     return None
 
@@ -229,23 +205,14 @@ def parse_seconds(text: str) -> float:
     return seconds
 
 
-def _parse_launch(text: str) -> str:
-    if text not in LAUNCHES:
-        happened = f"must be one of {', '.join(LAUNCHES)}, not {text!r}"
+def _one_of(choices: Sequence[T]) -> Callable[[str], T]:
+    """Return a function that reads one of the texts `choices`."""
+
+    def parse(text: str) -> T:
+        for choice in choices:
+            if text == choice:
+                return choice
+        happened = f"must be one of {', '.join(map(str, choices))}, not {text!r}"
         raise SettingError(happened)
-    return text
 
-
-def _parse_early(text: str) -> Early:
-    for known in get_args(Early):
-        if text == known:
-            return known  # type: ignore[no-any-return] # get_args is not typed
-    happened = f"must be one of {', '.join(get_args(Early))}, not {text!r}"
-    raise SettingError(happened)
-
-
-def _parse_mode(text: str) -> str:
-    if text not in ("marked", "auto"):
-        happened = f"must be 'marked' or 'auto', not {text!r}"
-        raise SettingError(happened)
-    return text
+    return parse

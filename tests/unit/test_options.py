@@ -102,7 +102,7 @@ def test_every_setting_is_read() -> None:
         ("timeout", "1m", "--multihost-timeout: must be a positive number of seconds, not '1m'"),
         ("startup_timeout", "0", "--multihost-startup-timeout: must be a positive number"),
         ("launch", "exec", "--multihost-launch: must be one of auto, fork, server, spawn, not"),
-        ("mode", "always", "--multihost-mode: must be 'marked' or 'auto', not 'always'"),
+        ("mode", "always", "--multihost-mode: must be one of marked, auto, not 'always'"),
     ],
 )
 def test_a_value_that_cannot_be_used_is_refused(stem: str, value: str, words: str) -> None:
