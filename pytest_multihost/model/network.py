@@ -1,7 +1,7 @@
-"""What faults do to the network between a world's hosts: cuts, and what is done to frames.
+"""What faults do to the network between a world's hosts: cuts, and what happens to frames.
 
-A host's frames are what it sends; what it receives is sent by somebody else. All values are of
-hosts, by index: two ranks of one host share its cable.
+All values are about hosts, by index, not about ranks: two ranks of one host share its cable. What
+happens to frames is described where they are sent.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.spec import WorldSpec
 
 Pair = tuple[int, int]
-"""A host that sends, and one that is to receive."""
+"""A host that sends, and one that receives."""
 
 _PERCENT = 100
 
@@ -26,15 +26,15 @@ class Shape:
     Attributes:
         delay_s: How much later they arrive.
         loss: The share of them that does not arrive, 0 to 1.
-        bytes_per_s: How fast they leave at most; None: as fast as they come.
+        bytes_per_s: At which rate they leave at most; None: unlimited.
     """
 
     delay_s: float = 0.0
     loss: float = 0.0
     bytes_per_s: float | None = None
 
-    def over(self, other: Shape) -> Shape:
-        """Return both at once; of two limits the lower holds."""
+    def combined(self, other: Shape) -> Shape:
+        """Return the effect of both at once; of two rates the lower holds."""
         rates = [each for each in (self.bytes_per_s, other.bytes_per_s) if each is not None]
         return Shape(
             delay_s=self.delay_s + other.delay_s,
@@ -48,10 +48,10 @@ class Disturbance:
     """What one fault does to the network.
 
     Attributes:
-        cuts: Whose frames do not arrive where.
-        shapes: What happens to those of a host that do.
+        cuts: From which host to which no frame arrives.
+        shapes: What happens to the frames of a host that do arrive.
         resets: Hosts whose connections to other hosts are reset, once.
-        nameless: Hosts that do not find the others by name.
+        nameless: Hosts that cannot resolve the names of others.
     """
 
     cuts: frozenset[Pair] = frozenset()
@@ -60,16 +60,16 @@ class Disturbance:
     nameless: frozenset[int] = frozenset()
 
 
-def merged(all_: Iterable[Disturbance]) -> Disturbance:
-    """Return what several disturbances come to that go on at once."""
+def merged(disturbances: Iterable[Disturbance]) -> Disturbance:
+    """Return the effect of several disturbances at once, without resets, which happen only once."""
     cuts: frozenset[Pair] = frozenset()
     nameless: frozenset[int] = frozenset()
     shapes: dict[int, Shape] = {}
-    for each in all_:
+    for each in disturbances:
         cuts |= each.cuts
         nameless |= each.nameless
         for host, shape in each.shapes.items():
-            shapes[host] = shape.over(shapes.get(host, Shape()))
+            shapes[host] = shape.combined(shapes.get(host, Shape()))
     return Disturbance(cuts=cuts, shapes=shapes, nameless=nameless)
 
 
@@ -78,7 +78,7 @@ def disturbance_of(fault: Fault, rank: int, spec: WorldSpec) -> Disturbance:
 
     Args:
         fault: One of `NETWORK_KINDS`.
-        rank: Who has passed its point.
+        rank: The rank that has passed its point.
         spec: The world.
     """
     host = spec.host_of(rank).index
@@ -98,7 +98,7 @@ def disturbance_of(fault: Fault, rank: int, spec: WorldSpec) -> Disturbance:
 
 
 def cuts_of(partition: Fault, spec: WorldSpec) -> frozenset[Pair]:
-    """Return whose frames do not arrive where, once a partition is made."""
+    """Return the cuts of a partition."""
     sides = [hosts_of(group, spec) for group in partition.params["groups"]]
     one_way = bool(partition.params.get("one_way"))
     pairs = [(sides[0], sides[1])] if one_way else permutations(sides, 2)
@@ -110,11 +110,11 @@ def hosts_of(ranks: Iterable[int], spec: WorldSpec) -> frozenset[int]:
     return frozenset(spec.host_of(rank).index for rank in ranks)
 
 
-def segments(count: int, wanted: Disturbance) -> list[tuple[int, ...]]:
-    """Return which hosts can share a bridge: the kernel carries all frames between these.
+def bridge_segments(count: int, wanted: Disturbance) -> list[tuple[int, ...]]:
+    """Return which hosts can share a bridge: the kernel forwards all frames between them.
 
-    They are cut off from the same hosts, in the same directions, and nothing happens to their
-    frames. The largest segment comes first.
+    These are hosts that are cut off from the same hosts, in the same directions, and nothing else
+    happens to their frames. The largest segment comes first.
 
     Args:
         count: Number of hosts.
@@ -128,20 +128,24 @@ def segments(count: int, wanted: Disturbance) -> list[tuple[int, ...]]:
     return sorted((tuple(each) for each in found.values()), key=lambda each: (-len(each), each))
 
 
-def carried(parts: Sequence[Sequence[int]], wanted: Disturbance) -> dict[int, frozenset[int]]:
-    """Return, for each host, to which hosts its frames have to be carried by hand.
+def relay_routes(
+    segments: Sequence[Sequence[int]], wanted: Disturbance
+) -> dict[int, frozenset[int]]:
+    """Return, for each host, to which hosts its frames must be relayed in userspace.
+
+    These are hosts on other bridges that are not cut off.
 
     Args:
-        parts: The segments.
+        segments: As `bridge_segments` returns them.
         wanted: What is to be done to the network.
     """
-    place = {host: index for index, part in enumerate(parts) for host in part}
-    ways = (
+    bridge = {host: index for index, segment in enumerate(segments) for host in segment}
+    routes = (
         (sender, to)
-        for sender, to in permutations(place, 2)
-        if place[sender] != place[to] and (sender, to) not in wanted.cuts
+        for sender, to in permutations(bridge, 2)
+        if bridge[sender] != bridge[to] and (sender, to) not in wanted.cuts
     )
     found: dict[int, set[int]] = {}
-    for sender, to in ways:
+    for sender, to in routes:
         found.setdefault(sender, set()).add(to)
-    return {sender: frozenset(all_) for sender, all_ in found.items()}
+    return {sender: frozenset(reached) for sender, reached in found.items()}

@@ -17,16 +17,16 @@ from pytest_multihost.blame.partition_blame import as_cut, cut_words
 from pytest_multihost.blame.wait_graph import RankState
 from pytest_multihost.engine import Surroundings, run_world
 from pytest_multihost.launch.interface import fault_index, fault_token
-from pytest_multihost.launch.netns.relay import MAX_QUEUE_S, Line
+from pytest_multihost.launch.netns.relay import MAX_QUEUE_S, Uplink
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.json_values import from_json, to_json
 from pytest_multihost.model.network import (
     Disturbance,
     Shape,
-    carried,
+    bridge_segments,
     disturbance_of,
     merged,
-    segments,
+    relay_routes,
 )
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.process import Descriptor, KernelSnapshot, Process, Thread
@@ -188,8 +188,8 @@ def test_the_kernel_carries_what_is_not_disturbed_and_we_carry_the_rest(
     wanted: Disturbance, parts: list[tuple[int, ...]], ways: dict[int, set[int]]
 ) -> None:
     """Every allowed way is there once: within a segment by bridge, else by hand."""
-    assert segments(4, wanted) == parts
-    assert carried(parts, wanted) == ways
+    assert bridge_segments(4, wanted) == parts
+    assert relay_routes(parts, wanted) == ways
 
 
 def test_faults_of_one_host_add_up() -> None:
@@ -202,7 +202,7 @@ def test_faults_of_one_host_add_up() -> None:
     ]
     found = merged(disturbance_of(each, 0, spec) for each in given)
     assert found.shapes == {0: Shape(delay_s=1, loss=0.5, bytes_per_s=10)}
-    assert Shape(loss=0.5, bytes_per_s=5).over(found.shapes[0]) == Shape(1, 0.75, 5)
+    assert Shape(loss=0.5, bytes_per_s=5).combined(found.shapes[0]) == Shape(1, 0.75, 5)
 
 
 # How late
@@ -210,16 +210,16 @@ def test_faults_of_one_host_add_up() -> None:
 
 def test_a_delay_puts_off_every_frame_by_the_same() -> None:
     """Also where they come together."""
-    line = Line(Shape(delay_s=0.25))
-    assert [line.arrival_s(now_s, 1000) for now_s in (1.0, 1.0, 1.5)] == [1.25, 1.25, 1.75]
+    uplink = Uplink(Shape(delay_s=0.25))
+    assert [uplink.arrival_s(now_s, 1000) for now_s in (1.0, 1.0, 1.5)] == [1.25, 1.25, 1.75]
 
 
 def test_a_limit_lets_frames_leave_one_after_the_other() -> None:
     """A line that has been idle does not make up for it; what waits too long is dropped."""
-    line = Line(Shape(bytes_per_s=1000))
-    assert [line.arrival_s(1.0, 500) for _ in range(3)] == [1.5, 2.0, 2.5]
-    assert line.arrival_s(10.0, 500) == 10.5
-    found = [line.arrival_s(20.0, 500) for _ in range(5)]
+    uplink = Uplink(Shape(bytes_per_s=1000))
+    assert [uplink.arrival_s(1.0, 500) for _ in range(3)] == [1.5, 2.0, 2.5]
+    assert uplink.arrival_s(10.0, 500) == 10.5
+    found = [uplink.arrival_s(20.0, 500) for _ in range(5)]
     assert found[-1] is None
     assert found[0] == 20.5
     assert MAX_QUEUE_S == 1.0
@@ -227,11 +227,11 @@ def test_a_limit_lets_frames_leave_one_after_the_other() -> None:
 
 def test_losses_come_to_the_share_that_was_asked_for() -> None:
     """None and all are exact."""
-    line = Line(Shape(loss=0.3))
-    lost = sum(line.arrival_s(0.0, 1) is None for _ in range(20_000))
+    uplink = Uplink(Shape(loss=0.3))
+    lost = sum(uplink.arrival_s(0.0, 1) is None for _ in range(20_000))
     assert lost == pytest.approx(6000, rel=0.05)
-    assert Line(Shape(loss=1.0)).arrival_s(0.0, 1) is None
-    assert Line().arrival_s(3.0, 1) == 3.0
+    assert Uplink(Shape(loss=1.0)).arrival_s(0.0, 1) is None
+    assert Uplink().arrival_s(3.0, 1) == 3.0
 
 
 # What the engine does

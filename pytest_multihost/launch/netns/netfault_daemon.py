@@ -26,11 +26,11 @@ from pytest_multihost.launch.netns.build import BRIDGE
 from pytest_multihost.launch.netns.links import ETHERNET, Links
 from pytest_multihost.launch.netns.netlink import open_sock_diag
 from pytest_multihost.launch.netns.network import HostNetwork
-from pytest_multihost.launch.netns.relay import Frames, Line
+from pytest_multihost.launch.netns.relay import Relay, Uplink
 from pytest_multihost.launch.netns.reset_connections import reset_connections
 from pytest_multihost.launch.server.reaper import die_with_parent
 from pytest_multihost.model.hosts import Host
-from pytest_multihost.model.network import Disturbance, Shape, carried, segments
+from pytest_multihost.model.network import Disturbance, Shape, bridge_segments, relay_routes
 
 _ORPHANS = "/proc/sys/net/ipv4/tcp_orphan_retries"
 _GET_ETHERNET_ADDRESS = 0x8927  # SIOCGIFHWADDR, netdevice(7)
@@ -71,7 +71,7 @@ class _Warden:
 
     sides: Sequence[_HostSide]
     links: Links
-    frames: Frames
+    frames: Relay
     plugged: dict[int, int]
     bridges: list[int] = field(default_factory=lambda: [ETHERNET])
 
@@ -81,18 +81,18 @@ class _Warden:
         Raises:
             OSError: The kernel refuses.
         """
-        parts = segments(len(self.sides), wanted)
-        ways = carried(parts, wanted)
+        parts = bridge_segments(len(self.sides), wanted)
+        ways = relay_routes(parts, wanted)
         for host, shape in wanted.shapes.items():
             if shape.loss or shape.bytes_per_s is not None:
                 self.sides[host].links.send_single_packets(ETHERNET)
-        for side, line in zip(self.sides, self.frames.lines, strict=True):
+        for side, line in zip(self.sides, self.frames.uplinks, strict=True):
             line.shape = wanted.shapes.get(side.host.index, Shape())
         # Listened to before it is unplugged: what is sent meanwhile may come twice, but comes.
-        self.frames.listen(ways)
-        self.frames.ways = ways
+        self.frames.tap(ways)
+        self.frames.routes = ways
         self._plug(parts)
-        self.frames.carry(ways, time.monotonic())
+        self.frames.set_routes(ways, time.monotonic())
 
     def _plug(self, parts: Sequence[Sequence[int]]) -> None:
         """Plug the cables of each part into a bridge of its own; one that is alone into none."""
@@ -141,9 +141,9 @@ def be_warden(network: HostNetwork, seed: int, stream: socket.socket) -> None:
         for other in sides:
             if other is not side:
                 side.links.add_neighbour(ETHERNET, other.host.address, other.ethernet)
-    lines = [Line(chance=random.Random(f"{seed}/{host.name}")) for host in network.hosts]
+    lines = [Uplink(chance=random.Random(f"{seed}/{host.name}")) for host in network.hosts]
     names = [host.name for host in network.hosts]
-    frames = Frames(names, {side.ethernet: side.host.index for side in sides}, lines)
+    frames = Relay(names, {side.ethernet: side.host.index for side in sides}, lines)
     plugged = dict.fromkeys(range(len(sides)), ETHERNET)
     warden = _Warden(sides, links, frames, plugged)
     keep = {stream.fileno(), links.fileno()}
@@ -176,11 +176,11 @@ def _serve_once(warden: _Warden, stream: socket.socket) -> bool:
     frames = warden.frames
     frames.deliver(time.monotonic())
     ready, _, _ = select.select(
-        [stream, *frames.watched()], [], [], frames.wait_s(time.monotonic())
+        [stream, *frames.sockets()], [], [], frames.wait_s(time.monotonic())
     )
     for each in ready:
         if each is not stream:
-            frames.take(each, time.monotonic())
+            frames.read(each, time.monotonic())
     if stream not in ready:
         return True
     packet = receive_packet(stream)

@@ -1,7 +1,11 @@
-"""Carry frames between hosts by hand: late, slowly, not all of them, or just as they are.
+"""A userspace relay of Ethernet frames between hosts: late, slowly, with losses, or unchanged.
 
-That takes a packet socket on each cable, and nothing that a kernel may lack. Frames come with what
-the kernel knows of them (packet(7), PACKET_VNET_HDR), so large ones are carried in one piece.
+The kernel's own means for that, netem (tc-netem(8)) and packet filters, are modules that a kernel
+may lack and that cannot be loaded from inside a container. A packet socket (packet(7)) on each
+cable needs nothing optional: it reads the frames that a host sends, and writes frames that the host
+receives. With PACKET_VNET_HDR a frame comes with what the
+kernel knows of its segmentation and checksum, so 64 kB that TCP hands over at once are relayed as
+one frame.
 """
 
 from __future__ import annotations
@@ -17,29 +21,29 @@ from dataclasses import dataclass, field
 from pytest_multihost.model.network import Shape
 
 MAX_QUEUE_S = 1.0
-"""How long a host's frames may wait for its line; what comes then is dropped, as switches do."""
+"""How long frames may queue for a host's uplink; then they are dropped, as by a switch."""
 
-MAX_WAITING = 1 << 28
-"""Bytes of frames that may wait altogether; what comes then is dropped."""
+MAX_QUEUED_BYTES = 1 << 28
+"""Size of all frames that are delayed at a time; beyond that they are dropped."""
 
-_ALL = 0x0003
+_ALL_PROTOCOLS, _NO_PROTOCOL = 0x0003, 0  # ETH_P_ALL
 _SOL_PACKET, _IGNORE_OUTGOING, _VIRTUAL_HEADER = 263, 23, 15
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
-_HEADER = struct.Struct("=BBHHHH")
+_HEADER = struct.Struct("=BBHHHH")  # struct virtio_net_hdr
 _MAX_FRAME = _HEADER.size + (1 << 16) + 64
 _BUFFER = 1 << 24
 _BURST = 64
-_BROADCAST = 1
+_BROADCAST = 1  # a bit in the first byte of an Ethernet address, also of multicasts
 
 
 @dataclass(slots=True)
-class Line:
+class Uplink:
     """The way out of one host.
 
     Attributes:
         shape: What happens to its frames.
         chance: Decides which frames are lost.
-        free_s: When the last frame will have left, where there is a limit.
+        free_s: When the last frame will have left, if there is a data rate.
     """
 
     shape: Shape = field(default_factory=Shape)
@@ -60,98 +64,99 @@ class Line:
 
 
 @dataclass(slots=True)
-class Frames:
-    """Frames on their way from host to host.
+class Relay:
+    """Relays frames from host to host; hosts are known by their index.
 
     Attributes:
-        cables: The names of the hosts' cables, in order.
-        places: Which host has which Ethernet address.
-        lines: The ways out of hosts.
-        ways: For each host, where its frames are carried by hand.
+        cables: The names of the hosts' cables in the bridge's namespace, in order.
+        hosts: Which host has which Ethernet address.
+        uplinks: The ways out of the hosts, in order.
+        routes: For each sender, to which hosts its frames are relayed.
     """
 
     cables: Sequence[str]
-    places: Mapping[bytes, int]
-    lines: Sequence[Line]
-    ways: Mapping[int, frozenset[int]] = field(default_factory=dict)
-    _into: dict[int, socket.socket] = field(default_factory=dict)
-    _out_of: dict[socket.socket, int] = field(default_factory=dict)
-    _waiting: list[tuple[float, int, int, bytes]] = field(default_factory=list)
+    hosts: Mapping[bytes, int]
+    uplinks: Sequence[Uplink]
+    routes: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    _taps: dict[socket.socket, int] = field(default_factory=dict)
+    _outputs: dict[int, socket.socket] = field(default_factory=dict)
+    _queue: list[tuple[float, int, int, bytes]] = field(default_factory=list)
     _count: int = 0
-    _bytes: int = 0
+    _queued_bytes: int = 0
 
-    def watched(self) -> list[socket.socket]:
-        """Return the cables from which frames have to be taken."""
-        return list(self._out_of)
+    def sockets(self) -> list[socket.socket]:
+        """Return the sockets to wait for; `read` those that are readable."""
+        return list(self._taps)
 
-    def listen(self, hosts: Iterable[int]) -> None:
-        """Get what these hosts send from now on, besides what was got before.
+    def tap(self, hosts: Iterable[int]) -> None:
+        """Receive what these hosts send from now on, besides the hosts tapped before.
 
         Raises:
             OSError: The kernel refuses.
         """
-        for host in set(hosts) - set(self._out_of.values()):
-            self._out_of[_tap(self.cables[host], _ALL)] = host
+        for host in set(hosts) - set(self._taps.values()):
+            self._taps[_packet_socket(self.cables[host], _ALL_PROTOCOLS)] = host
 
-    def carry(self, ways: Mapping[int, frozenset[int]], now_s: float) -> None:
-        """Carry frames on these ways and on no other; those on their way arrive."""
-        self.ways = ways
-        for cable, host in list(self._out_of.items()):
-            if host not in ways:
-                self.take(cable, now_s)
-                del self._out_of[cable]
-                cable.close()
+    def set_routes(self, routes: Mapping[int, frozenset[int]], now_s: float) -> None:
+        """Relay frames on these routes and on no others; frames that are delayed still arrive."""
+        self.routes = routes
+        for tap, host in list(self._taps.items()):
+            if host not in routes:
+                self.read(tap, now_s)
+                del self._taps[tap]
+                tap.close()
 
     def wait_s(self, now_s: float) -> float | None:
-        """Return in how many seconds the next frame is to arrive, None if none is on its way."""
-        return max(0.0, self._waiting[0][0] - now_s) if self._waiting else None
+        """Return in how many seconds the next frame is to be delivered, None if none is queued."""
+        return max(0.0, self._queue[0][0] - now_s) if self._queue else None
 
-    def take(self, cable: socket.socket, now_s: float) -> None:
-        """Take some of what a host has sent."""
-        host = self._out_of[cable]
+    def read(self, tap: socket.socket, now_s: float) -> None:
+        """Read some of the frames that a host has sent."""
+        host = self._taps[tap]
         with contextlib.suppress(BlockingIOError):
             for _ in range(_BURST):
-                self._send_on(host, cable.recv(_MAX_FRAME), now_s)
+                self._forward(host, tap.recv(_MAX_FRAME), now_s)
 
-    def _send_on(self, host: int, data: bytes, now_s: float) -> None:
+    def _forward(self, host: int, data: bytes, now_s: float) -> None:
         at = _HEADER.size
-        ways = self.ways.get(host, frozenset())
-        is_for_all = bool(data[at] & _BROADCAST)
-        targets = [to for to in ways if is_for_all or to == self.places.get(data[at : at + 6])]
+        reachable = self.routes.get(host, frozenset())
+        destination = data[at : at + 6]
+        is_broadcast = bool(data[at] & _BROADCAST)
+        targets = [to for to in reachable if is_broadcast or to == self.hosts.get(destination)]
         if not targets:
             return
-        arrives_s = self.lines[host].arrival_s(now_s, len(data) - at)
+        arrives_s = self.uplinks[host].arrival_s(now_s, len(data) - at)
         for to in targets if arrives_s is not None else ():
-            self._put(arrives_s or now_s, to, data, now_s)
+            self._schedule(arrives_s or now_s, to, data, now_s)
 
-    def _put(self, arrives_s: float, to: int, data: bytes, now_s: float) -> None:
+    def _schedule(self, arrives_s: float, to: int, data: bytes, now_s: float) -> None:
         if arrives_s <= now_s:
             self._deliver(to, data)
-        elif self._bytes + len(data) <= MAX_WAITING:
+        elif self._queued_bytes + len(data) <= MAX_QUEUED_BYTES:
             self._count += 1
-            self._bytes += len(data)
-            heapq.heappush(self._waiting, (arrives_s, self._count, to, data))
+            self._queued_bytes += len(data)
+            heapq.heappush(self._queue, (arrives_s, self._count, to, data))
 
     def deliver(self, now_s: float) -> None:
-        """Deliver what is to have arrived by now."""
-        while self._waiting and self._waiting[0][0] <= now_s:
-            _, _, to, data = heapq.heappop(self._waiting)
-            self._bytes -= len(data)
+        """Deliver the frames that are to have arrived by now."""
+        while self._queue and self._queue[0][0] <= now_s:
+            _, _, to, data = heapq.heappop(self._queue)
+            self._queued_bytes -= len(data)
             self._deliver(to, data)
 
     def _deliver(self, to: int, data: bytes) -> None:
-        if to not in self._into:
-            self._into[to] = _tap(self.cables[to], 0)
-        with contextlib.suppress(OSError):  # no room, or the host is gone: it is lost
-            self._into[to].send(data)
+        if to not in self._outputs:
+            self._outputs[to] = _packet_socket(self.cables[to], _NO_PROTOCOL)
+        with contextlib.suppress(OSError):  # no room, or the host is gone: the frame is lost
+            self._outputs[to].send(data)
 
 
-def _tap(interface: str, protocol: int) -> socket.socket:
-    """Return a packet socket that sends into a cable, and gets frames that come out of it.
+def _packet_socket(interface: str, protocol: int) -> socket.socket:
+    """Return a packet socket that sends into a cable, and receives frames that come out of it.
 
     Args:
         interface: The cable's name.
-        protocol: Of the frames that it gets; none with 0.
+        protocol: Of the frames to receive.
 
     Raises:
         OSError: The kernel refuses.
@@ -160,7 +165,7 @@ def _tap(interface: str, protocol: int) -> socket.socket:
     made.setsockopt(_SOL_PACKET, _VIRTUAL_HEADER, 1)
     made.setsockopt(_SOL_PACKET, _IGNORE_OUTGOING, 1)
     for option in (_SO_RCVBUFFORCE, _SO_SNDBUFFORCE):
-        with contextlib.suppress(OSError):  # takes privileges on the machine itself
+        with contextlib.suppress(OSError):  # needs privileges in the machine's own user namespace
             made.setsockopt(socket.SOL_SOCKET, option, _BUFFER)
     made.setblocking(False)  # noqa: FBT003 - the standard library's signature
     made.bind((interface, protocol))
