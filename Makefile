@@ -22,7 +22,7 @@ ORBAX_NEWEST := orbax-checkpoint==0.12.8
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help demo worlds test lint bench bench-quick bench-faults soak corpus docs clean
+.PHONY: help demo worlds test lint bench bench-quick bench-faults soak corpus docs dist wheel-check clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -121,6 +121,19 @@ docs: .venv/ready-docs ## Build the guide into site/
 .venv/ready-docs: $(READY)
 	$(BIN)/python -m pip install --quiet --group docs
 	@touch $@
+
+dist: .venv/ready-release ## Build sdist and wheel into dist/, and check what PyPI would refuse
+	rm -rf dist
+	$(BIN)/python -m build --quiet
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist/*.whl
+
+.venv/ready-release: $(READY)
+	$(BIN)/python -m pip install --quiet --group release
+	@touch $@
+
+wheel-check: dist ## Install the wheel into an empty environment and run the README's example there
+	$(BIN)/python conftest_examples/readme_from_wheel.py dist/*.whl torch==2.13.0
 
 clean: ## Remove .venv and all that builds, tools and runs leave behind
 	rm -rf .venv build dist site *.egg-info junit.xml .coverage .coverage.* .hypothesis

@@ -14,6 +14,7 @@ from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parent.parent.parent
 OURS = ROOT / ".github" / "workflows" / "ci.yml"
+RELEASE = ROOT / ".github" / "workflows" / "release.yml"
 THEIRS = ROOT / "conftest_examples" / "github_actions" / ".github" / "workflows" / "multihost.yml"
 
 
@@ -31,7 +32,7 @@ def check(path: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("path", [OURS, THEIRS], ids=["ours", "theirs"])
+@pytest.mark.parametrize("path", [OURS, RELEASE, THEIRS], ids=["ours", "release", "theirs"])
 def test_a_workflow_follows_the_schema(path: Path) -> None:
     """As GitHub publishes it."""
     ended = check(path)
@@ -48,9 +49,18 @@ def test_the_schema_refuses_what_github_would(tmp_path: Path) -> None:
 def test_our_workflow_runs_targets_that_exist() -> None:
     """And gives them variables that they know."""
     makefile = (ROOT / "Makefile").read_text()
-    steps = [step for job in read(OURS)["jobs"].values() for step in job["steps"]]
+    workflows = (read(OURS), read(RELEASE))
+    jobs = [job for workflow in workflows for job in workflow["jobs"].values()]
+    steps = [step for job in jobs for step in job["steps"]]
     calls = [step["run"] for step in steps if step.get("run", "").startswith("make ")]
-    assert {call.split()[1] for call in calls} == {"lint", "docs", "worlds", "test", "demo"}
+    assert {call.split()[1] for call in calls} == {
+        "lint",
+        "docs",
+        "worlds",
+        "test",
+        "demo",
+        "wheel-check",
+    }
     for call in calls:
         assert re.search(rf"^{call.split()[1]}:", makefile, re.MULTILINE), call
         for variable in re.findall(r"\b([A-Z_]+)=", call):
@@ -69,7 +79,7 @@ def test_our_workflow_has_every_python_rank_and_backend() -> None:
     assert len(jobs["worlds"]["strategy"]["matrix"]["ranks"]) > 1
 
 
-@pytest.mark.parametrize("path", [OURS, THEIRS], ids=["ours", "theirs"])
+@pytest.mark.parametrize("path", [OURS, RELEASE, THEIRS], ids=["ours", "release", "theirs"])
 def test_jobs_are_bounded_and_may_only_read(path: Path) -> None:
     """A hang of the workflow itself would cost six hours."""
     workflow = read(path)
@@ -87,3 +97,22 @@ def test_artifacts_are_kept_on_failure_with_their_hidden_folder(path: Path) -> N
     hidden = [step["with"] for step in uploads if ".pytest_multihost/" in step["with"]["path"]]
     assert hidden
     assert all(each["include-hidden-files"] for each in hidden)
+
+
+def test_a_release_is_published_by_one_job_that_runs_no_code_of_the_project() -> None:
+    """Only it may ask for an identity, and it gets what the build job has checked."""
+    jobs = read(RELEASE)["jobs"]
+    assert [name for name, job in jobs.items() if "permissions" in job] == ["publish"]
+    publish = jobs["publish"]
+    assert publish["permissions"] == {"id-token": "write"}
+    assert publish["needs"] == "build"
+    actions = [step["uses"].partition("@")[0] for step in publish["steps"]]
+    assert actions == ["actions/download-artifact", "pypa/gh-action-pypi-publish"]
+    assert publish["steps"][-1]["with"] == {"attestations": True}
+    assert any(step.get("run") == "make wheel-check" for step in jobs["build"]["steps"])
+
+
+def test_the_changelog_knows_the_version() -> None:
+    """The release workflow refuses a tag without its section."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert f"\n## {version} (" in (ROOT / "CHANGELOG.md").read_text()
