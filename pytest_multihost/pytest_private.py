@@ -161,7 +161,7 @@ def rename_subtest(report: Any, suffix: str) -> None:  # noqa: ANN401 - SubtestR
 
 
 def describe_subtest(report: Any) -> str:  # noqa: ANN401 - SubtestReport is private
-    """Return what tells one subtest of a test from another."""
+    """Return a description that no other subtest of the same test has."""
     context = report.context
     return f"{context.msg} {dict(context.kwargs)}"
 

@@ -1,7 +1,7 @@
-"""Notice FreeIPA's pytest-multihost, which installs the same import name.
+"""Detect FreeIPA's pytest-multihost, which installs the same import name.
 
-pip installs both without a word. The one that comes last owns `pytest_multihost/__init__.py`, and
-uninstalling it deletes the file; our other modules stay and half of us works.
+pip installs both without a warning. The one installed last owns `pytest_multihost/__init__.py`, and
+uninstalling it deletes that file; the other modules of this package stay, and half of them work.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import pytest_multihost
 
 
 def check_package() -> None:
-    """Make sure that `pytest_multihost` is this package.
+    """Check that `pytest_multihost` is this package.
 
     Raises:
-        pytest.UsageError: Its `__init__` is somebody else's or gone; says how to repair it.
+        pytest.UsageError: Its `__init__` is another package's or deleted; says how to repair it.
     """
     if hasattr(pytest_multihost, "WorldBrokenError"):
         return

@@ -29,7 +29,7 @@ from pytest_multihost.watch.probes.dump import dump_stacks
 from pytest_multihost.watch.watchdog import Watchdog
 
 KEPT_S = 3600.0
-"""How long ranks are kept at most, if nobody is there to press Ctrl-C."""
+"""How long ranks are kept at most, where no Ctrl-C comes."""
 
 _WITHOUT_JAX = ("gloo", "nccl")
 
@@ -102,8 +102,12 @@ def harness_on(directory: Path, scratch: Path, others: frozenset[int]) -> Harnes
 
 
 def _children(pid: int) -> list[int]:
-    """Return the children of a process; asked for each world, so not of every process there is."""
-    with contextlib.suppress(OSError):  # it is gone, or a kernel without these lists
+    """Return the children of a process.
+
+    From its own lists, see proc_pid_task(5), and not by reading every process: this is asked for
+    each world.
+    """
+    with contextlib.suppress(OSError):  # it is gone, or the kernel has no CONFIG_PROC_CHILDREN
         lists = list(Path(f"/proc/{pid}/task").glob("*/children"))
         if lists:
             return [int(child) for each in lists for child in each.read_text().split()]
@@ -119,13 +123,13 @@ def dump_healed(
     directory: Path,
     computing: Collection[int],
 ) -> tuple[Dump, ...]:
-    """Take the stacks of ranks whose files are well: no answer may be slow on our account."""
+    """Take stacks, after ending faults of slow I/O: these would slow down the answers, too."""
     heal_files(scratch, ranks)
     return dump_stacks(world, ranks, directory, computing)
 
 
 def keep_alive(config: pytest.Config, facts: Sequence[RankFacts]) -> None:
-    """Say how to attach to ranks that hang, and leave them alone until Ctrl-C."""
+    """Print how to attach to the ranks of a world that hangs, and wait for Ctrl-C."""
     alive = [each for each in facts if each.pid is not None and not each.is_gone]
     lines = [f"  rank {each.rank}  py-spy dump --pid {each.pid}" for each in alive]
     head = "the world hangs and its ranks are kept; Ctrl-C ends them and goes on:"

@@ -23,7 +23,7 @@ from pytest_multihost.pytest_private import base_temp
 from pytest_multihost.rank import foreign_variables, thread_variables
 
 HOST_PYTHON = "host"
-"""Stands for the interpreter that runs pytest, lent to the containers with its packages."""
+"""Stands for the interpreter that runs pytest, mounted into the containers with its packages."""
 
 _CARRIED = re.compile(
     r"""
@@ -33,7 +33,8 @@ _CARRIED = re.compile(
     """,
     re.VERBOSE,
 )
-"""Variables that mean the same in another root file system. The rest is the image's."""
+"""Environment variables that a container gets: those that mean the same in another root file
+system. All others are the image's."""
 
 
 def container_launcher(
@@ -75,7 +76,7 @@ def _program(
 
 
 def _shared(config: pytest.Config, artifacts: Path) -> tuple[Path, ...]:
-    """Return the directories in which both sides read and write."""
+    """Return the directories in which both pytest and the containers read and write."""
     return (config.rootpath, config.invocation_params.dir, artifacts, base_temp(config))
 
 
@@ -87,7 +88,7 @@ def _interpreter() -> Iterable[Path]:
 
 
 def _preloaded(env: Mapping[str, str]) -> Iterable[Path]:
-    """Return the directories of libraries that are to be loaded before an interpreter."""
+    """Return the directories of the libraries in LD_PRELOAD."""
     libraries = env.get("LD_PRELOAD", "").replace(":", " ").split()
     return [Path(each).parent for each in libraries if each.startswith("/")]
 
@@ -95,7 +96,7 @@ def _preloaded(env: Mapping[str, str]) -> Iterable[Path]:
 def _variables(
     env: Mapping[str, str], shared: Iterable[Path], *, is_lent: bool
 ) -> Mapping[str, str]:
-    """Return what a container's environment has beside the image's."""
+    """Return the variables that a container's environment has beside the image's."""
     foreign = set(foreign_variables(os.environ))
     carried = {
         name: value
@@ -106,7 +107,7 @@ def _variables(
     return {
         **carried,
         **thread_variables(carried),
-        # The user is ours, whom the image need not know.
+        # The container runs with this process's user id, which the image may not know.
         "HOME": "/tmp",  # noqa: S108 - in the container
         "USER": "multihost",
         **own,
@@ -116,7 +117,7 @@ def _variables(
 
 
 def _importable(shared: Iterable[Path]) -> list[str]:
-    """Return where modules are imported from that lie in a shared directory."""
+    """Return the entries of sys.path that lie in a shared directory."""
     folders = list(shared)
     found = [Path(each or ".").absolute() for each in sys.path]
     return [str(each) for each in found if any(each.is_relative_to(folder) for folder in folders)]

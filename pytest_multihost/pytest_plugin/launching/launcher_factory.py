@@ -47,7 +47,7 @@ class LauncherFactory:
 
         Args:
             mode: "auto", or the one way to use.
-            env: Variables that must be in place before the ranks' interpreter starts; a server
+            env: Variables that must be set before the ranks' interpreter starts; a server
                 forked from this process cannot have them.
         """
         starts: dict[str, Callable[[], ServerConnection]] = {
@@ -81,7 +81,7 @@ class LauncherFactory:
             mode: Of `SERVER_MODES`: whether it forks the ranks, or starts interpreters for them.
             environment: Its whole environment, or what an image's is to have besides.
             log: Name of the file in `logs` to which it prints.
-            path: What it is to import from; None: as it finds it.
+            path: Its sys.path; None: the one that it starts with.
         """
         job = {**self._job(), "path": path}
         if mode == "server":
@@ -119,7 +119,11 @@ def _files(items: Iterable[pytest.Item]) -> list[str]:
 
 
 def _environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a server: one thread, nothing of an outer world, then `env`."""
+    """Return the environment of a server.
+
+    It limits libraries to one thread, and has no variable of an outer world or launcher (`RANK`,
+    `MASTER_ADDR`, ...), which would make ranks join that one.
+    """
     inherited = {
         name: value
         for name, value in os.environ.items()
