@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from pytest_multihost.model.diagnosis import Diagnosis
+from pytest_multihost.model.event import Done, Forked, Hello, PhaseEntered
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.model.result import WorldResult
@@ -99,14 +100,15 @@ def _phases(facts: RankFacts, world: JudgedWorld) -> Iterator[Interval]:
 
 def _phase_starts(rank: int, world: JudgedWorld) -> Iterator[tuple[int, str]]:
     events = [event for event in world.result.history if event.rank == rank]
-    first = [world.us(event.at_s) for event in events if event.kind in ("forked", "hello")]
+    first = [world.us(event.at_s) for event in events if isinstance(event.body, Forked | Hello)]
     if first:
         yield min(first), "startup"
     for event in events:
-        if event.kind == "phase" and event.detail["phase"] != "shutdown":
-            yield world.us(event.at_s), event.detail["phase"]
-        elif event.kind == "done":
-            yield world.us(event.at_s), "shutdown"
+        match event.body:
+            case PhaseEntered(phase) if phase != "shutdown":
+                yield world.us(event.at_s), phase
+            case Done():  # the rank leaves when it may, which is later than its own "shutdown"
+                yield world.us(event.at_s), "shutdown"
 
 
 def operations_of(rank: int, result: WorldResult) -> list[Operation]:

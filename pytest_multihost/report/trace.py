@@ -25,7 +25,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_multihost.model.diagnosis import Diagnosis, OperationName, WaitsFor
-from pytest_multihost.model.event import Event
+from pytest_multihost.model.event import (
+    Event,
+    FaultChanged,
+    Interrupted,
+    Parked,
+    Ready,
+    ReportMade,
+    SyncPointPassed,
+)
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.model.result import WorldResult
@@ -169,16 +177,21 @@ def _instants(world: JudgedWorld) -> Iterator[Json]:
 
 def _instant_of(event: Event, world: JudgedWorld) -> tuple[str, str] | None:
     """Return name and category of an event that is worth an instant, else None."""
-    detail = event.detail
-    if event.kind == "fault" and 0 <= detail["index"] < len(world.result.spec.faults):
-        fault = world.result.spec.faults[detail["index"]]
-        return f"{fault!r}: {detail['phase']}", "fault"
-    if event.kind == "sync_point":
-        return f"sync_point {detail.get('name', '')}".rstrip(), "point"
-    if event.kind == "report" and detail["outcome"] == "failed":
-        return f"{detail['when']} failed", "failure"
-    names = {"ready": "ready", "parked": "test body is over", "interrupted": "interrupted"}
-    return (names[event.kind], "mark") if event.kind in names else None
+    faults = world.result.spec.faults
+    match event.body:
+        case FaultChanged(index=index, phase=phase) if 0 <= index < len(faults):
+            return f"{faults[index]!r}: {phase}", "fault"
+        case SyncPointPassed(name):
+            return f"sync_point {name}".rstrip(), "point"
+        case ReportMade(when=when, outcome="failed"):
+            return f"{when} failed", "failure"
+        case Ready():
+            return "ready", "mark"
+        case Parked():
+            return "test body is over", "mark"
+        case Interrupted():
+            return "interrupted", "mark"
+    return None
 
 
 def _instant(name: str, category: str, at_us: int, track: Json, *, scope: str) -> Json:

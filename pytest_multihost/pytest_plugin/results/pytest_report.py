@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from pytest_multihost.model.event import Event
+from pytest_multihost.model.event import (
+    Event,
+    ReportMade,
+    SerializedReport,
+    SubtestEnded,
+    WarningRecorded,
+    WarningText,
+)
 from pytest_multihost.model.rank_set import group_by_value, rank_set
 from pytest_multihost.outcome import RankFinding
 from pytest_multihost.pytest_plugin.results.artifacts import CompletedAttempt
@@ -85,9 +91,12 @@ def _headline(item: pytest.Item, attempt: CompletedAttempt) -> ExceptionRepr:
     return make_longrepr(text, file=path, line=(line or 0) + 1, message=message)
 
 
-def _deserialized(config: pytest.Config, data: Mapping[str, Any]) -> Any:  # noqa: ANN401
+def _deserialized(config: pytest.Config, data: SerializedReport) -> pytest.TestReport:
     # pytest changes what it is given, and the event keeps what arrived.
-    return config.hook.pytest_report_from_serializable(config=config, data=dict(data))
+    report: pytest.TestReport = config.hook.pytest_report_from_serializable(
+        config=config, data=dict(data)
+    )
+    return report
 
 
 def add_results(item: pytest.Item, attempt: CompletedAttempt) -> None:
@@ -122,10 +131,9 @@ def _output(attempt: CompletedAttempt) -> Iterator[tuple[tuple[str, str, str], i
 
 def _log_records(finding: RankFinding) -> Iterator[tuple[str, str]]:
     """Return what the logging plugin captured in each phase; reports repeat earlier phases."""
-    if finding.facts.reports:
-        for title, text in finding.facts.reports[-1].detail["report"].get("sections", ()):
-            if title.startswith("Captured log "):
-                yield title.removeprefix("Captured log "), text
+    for title, text in _last_report(finding).get("sections", ()):
+        if title.startswith("Captured log "):  # pytest's own titles
+            yield title.removeprefix("Captured log "), text
 
 
 def _log_text(path: Path, room: _Room) -> str:
@@ -155,53 +163,54 @@ def _add_properties(item: pytest.Item, attempt: CompletedAttempt) -> None:
 
 def _properties(finding: RankFinding) -> list[tuple[str, object]]:
     """Return the properties of the rank's last report: they add up from phase to phase."""
-    if not finding.facts.reports:
-        return []
-    last = finding.facts.reports[-1].detail["report"]
-    return [(name, value) for name, value in last.get("user_properties", ())]
+    return [(name, value) for name, value in _last_report(finding).get("user_properties", ())]
+
+
+def _last_report(finding: RankFinding) -> SerializedReport:
+    """Return the last report of a rank, an empty one where there is none."""
+    match finding.facts.reports:
+        case (*_, Event(body=ReportMade(report=report))):
+            return report
+    return {}
 
 
 def _pass_on_warnings(config: pytest.Config, attempt: CompletedAttempt) -> None:
     """Let pytest's summary have the warnings that ranks recorded; equal ones once."""
-    seen = set()
-    for event in _events(attempt, "warning"):
-        data = event.detail["warning"]
-        key = tuple(sorted(data.items()))
-        if key not in seen:
-            seen.add(key)
-            location = event.detail["location"]
-            config.hook.pytest_warning_recorded.call_historic(
-                kwargs={
-                    "warning_message": _warning(data),
-                    "when": event.detail["when"],
-                    "nodeid": event.detail["nodeid"],
-                    "location": tuple(location) if location else None,
-                }
-            )
+    bodies = (event.body for event in attempt.result.history)
+    recorded = [body for body in bodies if isinstance(body, WarningRecorded)]
+    for each, *_ in group_by_value((each.warning, each) for each in recorded).values():
+        config.hook.pytest_warning_recorded.call_historic(
+            kwargs={
+                "warning_message": _warning(each.warning),
+                "when": each.when,
+                "nodeid": each.nodeid,
+                "location": each.location,
+            }
+        )
 
 
-def _warning(data: Mapping[str, Any]) -> warnings.WarningMessage:
-    category = getattr(sys.modules.get(data["module"]), data["category"], Warning)
+def _warning(text: WarningText) -> warnings.WarningMessage:
+    category = getattr(sys.modules.get(text.module), text.category, Warning)
     return warnings.WarningMessage(
-        message=Warning(data["message"]),
+        message=Warning(text.message),
         category=category,
-        filename=data["filename"],
-        lineno=data["lineno"],
+        filename=text.filename,
+        lineno=text.lineno,
     )
 
 
 def _pass_on_subtests(item: pytest.Item, attempt: CompletedAttempt) -> None:
     """Report the user's subtests, one for all ranks with the same description and outcome."""
-    folded: dict[tuple[str, str], tuple[Any, list[int]]] = {}
-    for event in _events(attempt, "subtest"):
-        report = _deserialized(item.config, event.detail["report"])
-        key = (describe_subtest(report), report.outcome)
-        folded.setdefault(key, (report, []))[1].append(event.rank)
-    for report, ranks in folded.values():
-        if len(set(ranks)) < attempt.result.spec.size:
+    reports = [
+        (_deserialized(item.config, event.body.report), event.rank)
+        for event in attempt.result.history
+        if isinstance(event.body, SubtestEnded)
+    ]
+    alike = group_by_value(
+        ((describe_subtest(report), report.outcome), (report, rank)) for report, rank in reports
+    )
+    for same in alike.values():
+        report, ranks = same[0][0], {rank for _, rank in same}
+        if len(ranks) < attempt.result.spec.size:
             rename_subtest(report, f"[{rank_set(ranks)}]")
         item.ihook.pytest_runtest_logreport(report=report)
-
-
-def _events(attempt: CompletedAttempt, kind: str) -> Iterator[Event]:
-    return (event for event in attempt.result.history if event.kind == kind)

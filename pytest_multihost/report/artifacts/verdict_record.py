@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_multihost.model.diagnosis import Diagnosis
+from pytest_multihost.model.event import Released
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.replay import token
 from pytest_multihost.model.result import WorldResult
@@ -66,7 +67,7 @@ def build_verdict(
 
 def _startup_s(result: WorldResult) -> float | None:
     for event in result.history:
-        if event.kind == "released" and event.detail["gate"] == "go":
+        if event.body == Released("go"):
             return _rounded(event.at_s - result.started_s)
     return None
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 from typing import NamedTuple
 
+from pytest_multihost.model.event import FaultChanged, Parked, Released, SyncPointPassed
 from pytest_multihost.model.operation import Operation, OperationKind
 from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.model.result import WorldResult
@@ -182,10 +183,8 @@ def _text(text: str) -> str:
 
 def _go(result: WorldResult, us: _Clock) -> int | None:
     """Return when all ranks were ready and the test began."""
-    for event in result.history:
-        if event.kind == "released" and event.detail["gate"] == "go":
-            return us(event.at_s)
-    return None
+    released = (event.at_s for event in result.history if event.body == Released("go"))
+    return next(map(us, released), None)
 
 
 class _Mark(NamedTuple):
@@ -199,11 +198,12 @@ class _Mark(NamedTuple):
 
 def _marks(page: PageModel, us: _Clock) -> Iterator[_Mark]:
     for event in page.result.history:
-        if event.kind == "sync_point":
-            text = display_text(f"sync point {event.detail.get('name', '')}")
-            yield _Mark(us(event.at_s), event.rank, "point", text)
-        elif event.kind == "parked":
-            yield _Mark(us(event.at_s), event.rank, "returned", "left the test")
+        match event.body:
+            case SyncPointPassed(name):
+                text = display_text(f"sync point {name}")
+                yield _Mark(us(event.at_s), event.rank, "point", text)
+            case Parked():
+                yield _Mark(us(event.at_s), event.rank, "returned", "left the test")
     for each in page.finding.ranks:
         facts = each.facts
         if each.at_s is not None and not facts.has_died:
@@ -231,18 +231,17 @@ class _Fault(NamedTuple):
 def _faults(result: WorldResult, us: _Clock) -> Iterator[_Fault]:
     active: dict[tuple[int, int], _Fault] = {}
     for event in result.history:
-        if event.kind != "fault" or event.detail["phase"] not in ("begun", "ended"):
-            continue
-        index = event.detail["index"]
-        before = active.pop((index, event.rank), None)
-        if event.detail["phase"] == "begun":
-            if before is not None:
-                yield before
-            fault = result.spec.faults[index]
-            text = display_text(repr(fault))
-            active[index, event.rank] = _Fault(event.rank, us(event.at_s), OPEN, fault.kind, text)
-        elif before is not None:
-            yield before._replace(end_us=us(event.at_s))
+        match event.body:
+            case FaultChanged(index=index, phase="begun"):
+                if (before := active.pop((index, event.rank), None)) is not None:
+                    yield before
+                fault = result.spec.faults[index]
+                begun = _Fault(
+                    event.rank, us(event.at_s), OPEN, fault.kind, display_text(repr(fault))
+                )
+                active[index, event.rank] = begun
+            case FaultChanged(index=index, phase="ended") if (index, event.rank) in active:
+                yield active.pop((index, event.rank))._replace(end_us=us(event.at_s))
     yield from active.values()
 
 
