@@ -68,7 +68,7 @@ page = attach(here / "page")
 read()
 found = {}
 for name, rule in {"delay": {"seconds": DELAY}, "rate": {"bytes_per_s": RATE}}.items():
-    page.set_rules([IoRule(path=path, **rule)])
+    page.add(IoRule(path=path, **rule))
     began = time.monotonic()
     read()
     took, count = time.monotonic() - began, page.fired()[0]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_multihost.model.event import Event, FaultChanged
+from pytest_multihost.model.event import Event, FaultChanged, Forked
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.nemesis.io_shim import IoPage
 from pytest_multihost.nemesis.resource_faults import remove_cgroup
@@ -40,8 +40,8 @@ def clean_up_faults(result: WorldResult, scratch: Path) -> WorldResult:
     """
     if any(fault.params.get("oom_kill") for fault in result.spec.faults):
         for event in result.history:
-            if event.kind == "forked":
-                remove_cgroup(event.detail["pid"])
+            if isinstance(event.body, Forked):
+                remove_cgroup(event.body.pid)
     history = result.history
     for event in unreported_faults(history, scratch):
         history = _inserted(history, event)

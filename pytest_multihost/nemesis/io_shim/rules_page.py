@@ -173,22 +173,6 @@ class IoPage:
         self._words[_ACTIVE_WORD] = active | 1 << free[0]
         return free[0]
 
-    def set_rules(self, rules: Sequence[IoRule]) -> None:
-        """Put these rules into force, numbered in their order, instead of the others.
-
-        Raises:
-            ValueError: One is invalid, or there are more than 16. Nothing is changed then.
-        """
-        problems = [f"{rule!r}: {problem}" for rule in rules for problem in rule.problems()]
-        if len(rules) > RULES:
-            problems.append(f"{len(rules)} I/O rules are too many, {RULES} fit")
-        if problems:
-            raise ValueError("; ".join(problems))
-        self.clear()
-        for number, rule in enumerate(rules):
-            self._write(number, rule)
-        self._words[_ACTIVE_WORD] = (1 << len(rules)) - 1
-
     def remove(self, number: int) -> None:
         """Remove a rule. Threads that sleep for it wake within 50 ms; its counters stay."""
         self._words[_ACTIVE_WORD] &= ~(1 << number)
