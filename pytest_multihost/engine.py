@@ -17,6 +17,7 @@ from pytest_multihost.blame.inferred import with_stacks
 from pytest_multihost.launch.harness_collectives import Answers, HarnessCollectives
 from pytest_multihost.launch.interface import CALM, Launcher, RunningWorld, fault_index
 from pytest_multihost.launch.wire.framing import Frame
+from pytest_multihost.model.clock import Clock
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.event import Event, Exited, Gate, Released
 from pytest_multihost.model.fault import disturbs_network
@@ -26,8 +27,7 @@ from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import Dump
 from pytest_multihost.outcome import RankFacts, advance, describe_exit
 from pytest_multihost.outcome.faults import continued_by_plan, pending_actions
-from pytest_multihost.watch.clock import Clock
-from pytest_multihost.watch.protocol import NoWatch, Observations, Watch
+from pytest_multihost.watch import NoWatch, Observations, Watch
 
 GRACE_AFTER_DEATH_S = 0.75
 """How long ranks may go on after one has died, so that they report what they saw of it."""

@@ -17,6 +17,7 @@ from pytest_multihost.engine import Surroundings, run_world
 from pytest_multihost.launch.interface import Launcher
 from pytest_multihost.launch.netns.network import FOLDER
 from pytest_multihost.launch.throttle import permit_count, places
+from pytest_multihost.model.clock import MonotonicClock
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.user_code import SourceContext
@@ -34,7 +35,6 @@ from pytest_multihost.pytest_plugin.watchdog_setup import (
 )
 from pytest_multihost.pytest_private import base_temp
 from pytest_multihost.report.artifacts import RunFolder
-from pytest_multihost.watch.clock import MonotonicClock
 
 
 @dataclass(frozen=True, slots=True)

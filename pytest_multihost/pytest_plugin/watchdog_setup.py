@@ -24,9 +24,9 @@ from pytest_multihost.pytest_plugin.attach.remote_snapshots import watch_remote_
 from pytest_multihost.pytest_plugin.attach.state import others_of
 from pytest_multihost.pytest_plugin.options import Settings
 from pytest_multihost.pytest_plugin.results import write_through
-from pytest_multihost.watch.kernel.harness import HarnessProcesses
-from pytest_multihost.watch.probes.dump import dump_stacks
-from pytest_multihost.watch.watchdog import Watchdog
+from pytest_multihost.watch import Watchdog, WorldObserver
+from pytest_multihost.watch.kernel import HarnessProcesses
+from pytest_multihost.watch.probes import dump_stacks
 
 KEPT_S = 3600.0
 """How long ranks are kept at most, where no Ctrl-C comes."""
@@ -46,13 +46,11 @@ def make_watchdog(
         directory: Where its logs go.
         scratch: Its own directory for everything else.
     """
+    harness = harness_on(directory, scratch, others_of(config))
     return Watchdog(
-        scratch,
-        spec.size,
-        harness_on(directory, scratch, others_of(config)),
+        WorldObserver(scratch, spec.size, harness, spec),
         may_run_jax=spec.backend not in _WITHOUT_JAX,
         early=settings.early,
-        spec=spec,
     )
 
 
@@ -71,19 +69,20 @@ class WatchedLauncher:
     def start(self, spec: WorldSpec, *, directory: Path, scratch: Path) -> RunningWorld:
         """Start a world."""
         world = self.launcher.start(spec, directory=directory, scratch=scratch)
+        observer = self.watchdog.observer
         if isinstance(world, ServerWorld | JoinedWorld):
-            self.watchdog.harness = replace(self.watchdog.harness, tables=world.tables)
+            observer.harness = replace(observer.harness, tables=world.tables)
         if isinstance(world, ServerWorld):
-            self.watchdog.harness = replace(
-                self.watchdog.harness,
+            observer.harness = replace(
+                observer.harness,
                 reaper=world.server.pid,
                 beside=frozenset(filter(None, [world.forked.header.get("warden")])),
             )
         if isinstance(world, AttachedWorld):
             watch_remote_ranks(self.watchdog, world)
         if isinstance(world, JoinedWorld):  # servers that are no children of ours
-            harness = self.watchdog.harness
-            self.watchdog.harness = replace(harness, idle=harness.idle | world.servers)
+            idle = observer.harness.idle | world.servers
+            observer.harness = replace(observer.harness, idle=idle)
         return world
 
 

@@ -1,1 +1,14 @@
-"""Observe ranks from outside."""
+"""Observe ranks from outside: take snapshots, and find out that their world hangs."""
+
+from pytest_multihost.watch.observer import RemoteRanks, WorldObserver
+from pytest_multihost.watch.protocol import NoWatch, Observations, Watch
+from pytest_multihost.watch.watchdog import Watchdog
+
+__all__ = [
+    "NoWatch",
+    "Observations",
+    "RemoteRanks",
+    "Watch",
+    "Watchdog",
+    "WorldObserver",
+]

@@ -1,109 +1,82 @@
-"""Looks for a proof that a world hangs, as closely as it must and as seldom as it can."""
+"""When deep snapshots are taken in search of a proof: as often as needed, as seldom as possible.
+
+A deep snapshot reads every thread and descriptor of the world. So it is taken only while shallow
+ones show that all main threads stand still, and then once per interval of the proof.
+
+This is the one place that says when a world is worth a deep snapshot, and `proof` the one that says
+how far two of them must be apart: whatever finds out sooner that a world is quiescent belongs here.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from pytest_multihost.model.process import KernelSnapshot
-from pytest_multihost.proof import Snapshot
-from pytest_multihost.proof.proof_state import INTERVAL_S, ProofState, is_still
+from pytest_multihost.proof import ProofState, Snapshot, is_still
+from pytest_multihost.watch.compare import has_left_wait
 
-EAGER_S = 4.0
-"""How often a world is looked at closely that was seen to stand still only once."""
+EARLY_START_S = 4.0
+"""How often a deep snapshot is taken of a world that was seen to stand still only once."""
 
-_SLACK_S = 0.02
-
-
-class Proc(Protocol):
-    """Sees the processes of one world."""
-
-    def shallow_snapshot(self) -> KernelSnapshot:
-        """See the main threads of all ranks."""
-
-    def deep_snapshot(self) -> KernelSnapshot:
-        """See all threads and descriptors of the ranks and of their descendants."""
+SLACK_S = 0.02
+"""How much too early a wakeup may come: timers of the event loop are not exact."""
 
 
 @dataclass(slots=True)
 class ProofSearch:
-    """Seeks a proof that one world hangs, from glance to glance.
+    """The search for a proof that one world hangs, from shallow snapshot to shallow snapshot.
 
     Attributes:
-        proc: Sees the world's processes.
-        search: How far a proof has come; its blockers say what may end a wait.
-        looked: The last close look.
+        state: How far the proof has come; its blockers say what may end a wait.
+        last_deep: The last deep snapshot.
     """
 
-    proc: Proc
-    search: ProofState = field(default_factory=ProofState)
-    looked: KernelSnapshot | None = None
-    _eager_s: float = 0.0
+    state: ProofState = field(default_factory=ProofState)
+    last_deep: KernelSnapshot | None = None
+    _early_start_s: float = 0.0
 
     @property
     def due_s(self) -> float:
-        """When the next close look ends a window; there is none as long as none has begun."""
-        last = self.search.last
-        return math.inf if last is None else last.kernel.at_s + INTERVAL_S - _SLACK_S
+        """When the next deep snapshot ends an interval; never as long as none has begun."""
+        next_s = self.state.next_s
+        return math.inf if next_s is None else next_s - SLACK_S
 
     def step(
         self,
         before: Snapshot | None,
         now: Snapshot,
+        take_deep: Callable[[], KernelSnapshot],
         *,
         deadline_s: float,
     ) -> bool:
-        """Look closely if the glances are worth it; return whether the world is proven to hang.
+        """Take a deep snapshot if it is worth it; return whether the world is proven to hang.
 
         Args:
-            before: The glance before.
-            now: A glance at all main threads.
+            before: The shallow snapshot before.
+            now: A shallow snapshot.
+            take_deep: Takes a deep one.
             deadline_s: When the world is ended in any case.
         """
         if not is_still(now, deadline_s=deadline_s) or not self._is_worth_it(before, now):
-            self.search = ProofState()
+            self.state = ProofState()
             return False
-        if self.search.last is None or now.kernel.at_s >= self.due_s:
-            self.looked = self.proc.deep_snapshot()
-            snapshot = replace(now, kernel=self.looked)
-            self.search = self.search.after(snapshot, deadline_s=deadline_s)
-        return self.search.is_proof
+        if self.state.last is None or now.kernel.at_s >= self.due_s:
+            self.last_deep = take_deep()
+            snapshot = replace(now, kernel=self.last_deep)
+            self.state = self.state.after(snapshot, deadline_s=deadline_s)
+        return self.state.is_proof
 
     def _is_worth_it(self, before: Snapshot | None, now: Snapshot) -> bool:
-        """Whether to look closely: nobody has moved since the last glance.
+        """Return whether no main thread has left its wait since the last shallow snapshot.
 
-        Once in a while a single glance is enough to begin. It saves one, and costs a close look at
-        a world that only happens to stand still.
+        Once in a while a single shallow snapshot is enough to begin. That saves a quarter of a
+        second, and costs a deep snapshot of a world that only happens to stand still.
         """
         if before is None:
             return False
-        if self.search.last is None and now.kernel.at_s >= self._eager_s:
-            self._eager_s = now.kernel.at_s + EAGER_S
+        if self.state.last is None and now.kernel.at_s >= self._early_start_s:
+            self._early_start_s = now.kernel.at_s + EARLY_START_S
             return True
         return not any(has_left_wait(rank, before, now) for rank in now.kernel.ranks)
-
-
-def still(before: KernelSnapshot, now: KernelSnapshot) -> frozenset[int]:
-    """Return the ranks whose main threads have been in one and the same wait all the while."""
-    earlier = {rank: process.main for rank, process in before.ranks.items()}
-    return frozenset(
-        rank
-        for rank, process in now.ranks.items()
-        if (main := process.main) is not None
-        and (was := earlier.get(rank)) is not None
-        and was.state == main.state == "S"
-        and was.wait_key == main.wait_key
-    )
-
-
-def has_left_wait(rank: int, before: Snapshot, now: Snapshot) -> bool:
-    """Whether a rank's main thread has left its wait, other than to poll in the same operation."""
-    was, main = (
-        snapshot.kernel.ranks[rank].main if rank in snapshot.kernel.ranks else None
-        for snapshot in (before, now)
-    )
-    if was is None or main is None or was.wait_key == main.wait_key:
-        return False
-    waited = before.awaited_operations(rank, main.tid)
-    return not waited or waited != now.awaited_operations(rank, main.tid)

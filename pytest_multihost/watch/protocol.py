@@ -1,4 +1,4 @@
-"""What the engine asks of whoever watches a world."""
+"""What the engine asks of whatever watches a world."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ Ground = Literal["proof", "mismatch", "stopped"]
 
 @dataclass(frozen=True, slots=True)
 class Observations:
-    """What a watch has to tell of a world at last."""
+    """What a watch has observed of a world, as far as it has kept it.
+
+    Attributes:
+        snapshots: Oldest first: at the first failure if there was one, the last ones, the end.
+        operations: All operations that the ranks' slot pages still have.
+        progress_s: When a rank last made progress; None where that is not known.
+    """
 
     snapshots: tuple[WorldSnapshot, ...] = ()
     operations: tuple[Operations, ...] = ()
@@ -24,47 +30,47 @@ class Observations:
 
 
 class Watch(Protocol):
-    """Looks at one world from outside, without touching it."""
+    """Observes one world from outside, without touching it."""
 
     @property
     def interval_s(self) -> float:
-        """How often it wants to look."""
+        """How soon the next `check` is due."""
 
     def check(self, now: float, facts: Sequence[RankFacts], *, deadline_s: float) -> Ground | None:
-        """Look at the ranks; return what shows that the world hangs, if anything does.
+        """Take a snapshot if it is due; return what shows that the world hangs, if anything does.
 
         Args:
             now: The time.
-            facts: What the ranks have told.
+            facts: What is known of the ranks from their events.
             deadline_s: When the world will be ended in any case.
         """
 
     def note_failure(self, now: float, facts: Sequence[RankFacts]) -> None:
-        """Keep where every rank stands: one of them has just raised or died."""
+        """Keep a snapshot: a rank has just raised or died."""
 
     def has_settled(self, now: float, facts: Sequence[RankFacts]) -> bool:
-        """Whether, after a raise, nobody gets on any more: the others are seen to wait."""
+        """Return whether, after a raise, no rank makes progress any more: the others wait."""
 
     def close(self, now: float, facts: Sequence[RankFacts]) -> Observations:
-        """Look a last time, before the ranks are ended, and return everything."""
+        """Take the last snapshots, before the ranks are ended, and return everything."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoWatch:
-    """Sees nothing: hangs are told by the deadline alone."""
+    """Observes nothing: only the deadline ends a world that hangs."""
 
     interval_s: float = 1.0
 
     def check(self, now: float, facts: Sequence[RankFacts], *, deadline_s: float) -> Ground | None:
-        """See nothing."""
+        """Return None: nothing is known."""
 
     def note_failure(self, now: float, facts: Sequence[RankFacts]) -> None:
         """Keep nothing."""
 
     def has_settled(self, now: float, facts: Sequence[RankFacts]) -> bool:  # noqa: ARG002 - Watch
-        """Nothing is known."""
+        """Return False: nothing is known."""
         return False
 
     def close(self, now: float, facts: Sequence[RankFacts]) -> Observations:  # noqa: ARG002 - Watch
-        """Have nothing to tell."""
+        """Return nothing."""
         return Observations()

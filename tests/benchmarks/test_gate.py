@@ -70,7 +70,7 @@ def now():
 sys.addaudithook(audit)
 os.wait4 = wait4
 counted(wire.Decoder, "feed", "frame_bytes", len)
-counted(watchdog.Watchdog, "_see", "looks", lambda *_: 1)
+counted(watchdog.Watchdog, "_take", "looks", lambda *_: 1)
 
 def pytest_runtest_logstart():
     before.update(now())

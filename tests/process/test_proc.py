@@ -860,19 +860,19 @@ def test_torch_ranks_that_wait_for_one_that_sleeps_are_proven_to_hang(world: Wor
     world.start(*[fill(TORCH, SIZE=4, SLEEP=600)] * 4)
     world.waits_in_operation = [1, 2, 3]
     world.await_ready()
-    search = ProofSearch(world.watch())
+    search, reader = ProofSearch(), world.watch()
     deadline_s = time.monotonic() + DEADLINE_S
-    assert any(step(search, world, deadline_s) for _ in range(LOOKS)), search.search.blockers
-    assert search.looked is not None
-    assert main_labels(None, search.looked)[0][0] == "SLEEPING"
+    assert any(step(search, reader, world, deadline_s) for _ in range(LOOKS)), search.state.blockers
+    assert search.last_deep is not None
+    assert main_labels(None, search.last_deep)[0][0] == "SLEEPING"
 
 
-def step(search: ProofSearch, world: World, deadline_s: float) -> bool:
+def step(search: ProofSearch, reader: ProcReader, world: World, deadline_s: float) -> bool:
     """Have a search look at two glances as the engine does."""
-    before = Snapshot(search.proc.shallow_snapshot(), world.operations())
+    before = Snapshot(reader.shallow_snapshot(), world.operations())
     time.sleep(0.5)
-    now = Snapshot(search.proc.shallow_snapshot(), world.operations())
-    return search.step(before, now, deadline_s=deadline_s)
+    now = Snapshot(reader.shallow_snapshot(), world.operations())
+    return search.step(before, now, reader.deep_snapshot, deadline_s=deadline_s)
 
 
 def test_torch_ranks_that_wait_for_one_that_is_slow_are_not(world: World) -> None:

@@ -18,6 +18,7 @@ from pytest_multihost import (
 )
 from pytest_multihost.backends import Backend
 from pytest_multihost.launch.interface import Launcher, RunningWorld
+from pytest_multihost.model.clock import Clock
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.testing import (
@@ -28,7 +29,6 @@ from pytest_multihost.testing import (
     make_spec,
     well_behaved,
 )
-from pytest_multihost.watch.clock import Clock
 
 
 def in_a_test(world: World, shared_tmp_path: Path) -> None:

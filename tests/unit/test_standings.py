@@ -16,8 +16,8 @@ from pytest_multihost.model.result import Ending, WorldResult
 from pytest_multihost.model.snapshot import Activity, RankSnapshot, WorldSnapshot
 from pytest_multihost.outcome import Symptoms, judge
 from pytest_multihost.testing import make_event, make_spec, well_behaved
-from pytest_multihost.watch.probes.deep_probe import with_deep
-from pytest_multihost.watch.proof_search import still
+from pytest_multihost.watch.compare import unmoved_ranks
+from pytest_multihost.watch.probes.deep_probe import with_probe_results
 
 
 def ended(ending: Ending, *moves: bool, ends_in_s: float | None = None) -> bool:
@@ -92,7 +92,9 @@ def test_a_closer_look_tells_of_the_trouble_where_a_rank_has_not_run_since() -> 
     ranks = tuple(RankSnapshot(rank=rank) for rank in range(2))
     told = tuple(replace(each, operations=(native("all_reduce"),)) for each in ranks)
     trouble = WorldSnapshot(at_s=1.0, reason="trouble", ranks=ranks)
-    seen = with_deep(trouble, WorldSnapshot(at_s=2.0, reason="end", ranks=told), frozenset({1}))
+    seen = with_probe_results(
+        trouble, WorldSnapshot(at_s=2.0, reason="end", ranks=told), frozenset({1})
+    )
     assert [len(each.operations) for each in seen.ranks] == [0, 1]
     assert (seen.at_s, seen.reason) == (1.0, "trouble")
 
@@ -112,7 +114,7 @@ def test_a_rank_stands_still_in_one_and_the_same_wait(
         )
         for at_s, each in ((1.0, main), (2.0, replace(main, **becomes)))
     )
-    assert still(was, now) == expected
+    assert unmoved_ranks(was, now) == expected
 
 
 def test_a_closer_look_tells_of_the_trouble_what_a_still_rank_had_entered() -> None:
@@ -122,7 +124,9 @@ def test_a_closer_look_tells_of_the_trouble_what_a_still_rank_had_entered() -> N
         at_s=1.0, reason="trouble", ranks=(RankSnapshot(rank=0), RankSnapshot(rank=1))
     )
     ranks = tuple(replace(each, entered=(counted,)) for each in trouble.ranks)
-    seen = with_deep(trouble, WorldSnapshot(at_s=2.0, reason="end", ranks=ranks), frozenset({1}))
+    seen = with_probe_results(
+        trouble, WorldSnapshot(at_s=2.0, reason="end", ranks=ranks), frozenset({1})
+    )
     assert [each.entered for each in seen.ranks] == [(), (counted,)]
 
 

@@ -16,8 +16,8 @@ from pytest_multihost.model.json_values import to_json
 from pytest_multihost.nemesis.cleanup import heal_files, unreported_faults
 from pytest_multihost.pytest_plugin.watchdog_setup import harness_on
 from pytest_multihost.slots import slots_path
-from pytest_multihost.watch.kernel.proc import ProcReader
-from pytest_multihost.watch.probes.dump import BUDGET_S, TASKS_S, answer_path, ask
+from pytest_multihost.watch.kernel import ProcReader
+from pytest_multihost.watch.probes import request_dump
 
 Answer = tuple[dict[str, Any], bytes]
 """What to add to a frame's header, and its payload."""
@@ -74,9 +74,8 @@ class Shared:
     def dump(self, header: Mapping[str, Any]) -> Answer:
         """Have ranks write what is asked for, and return what they have written."""
         kind: DumpKind = header["what"]
-        files = {rank: answer_path(self.directory, rank, kind) for rank in header["ranks"]}
-        heal_files(self.scratch, files)
-        ask(self.world, files, kind, TASKS_S if kind == "tasks" else BUDGET_S)
+        heal_files(self.scratch, header["ranks"])
+        files = request_dump(self.world, header["ranks"], self.directory, kind)
         return pack(files.values())
 
     def see(self, header: Mapping[str, Any]) -> Answer:

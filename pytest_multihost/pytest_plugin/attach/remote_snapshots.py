@@ -22,9 +22,8 @@ from pytest_multihost.pytest_plugin.attach.merge_snapshots import (
     merge_snapshots,
 )
 from pytest_multihost.slots import shift_times
-from pytest_multihost.watch.kernel.harness import HarnessProcesses
-from pytest_multihost.watch.kernel.proc import ProcReader
-from pytest_multihost.watch.watchdog import Watchdog
+from pytest_multihost.watch import RemoteRanks, Watchdog
+from pytest_multihost.watch.kernel import HarnessProcesses, ProcReader
 
 _SEE_S = 10.0
 """How long a process may take to look. One that is stopped never answers."""
@@ -35,11 +34,9 @@ def watch_remote_ranks(watchdog: Watchdog, world: AttachedWorld) -> None:
     far = world.far
     if not far:
         return
-    eyes = RemoteObserver(far, world.scratch)
-    watchdog.refresh = eyes.refresh
-    watchdog.see = eyes.proc
-    watchdog.unreachable = frozenset(rank for ranks in far.values() for rank in ranks)
-    watchdog.notes = notes_on(far)
+    observer = RemoteObserver(far, world.scratch)
+    ranks = frozenset(rank for ranks in far.values() for rank in ranks)
+    watchdog.observer.remote = RemoteRanks(ranks, observer.refresh, observer.reader, notes_on(far))
 
 
 def notes_on(far: Mapping[Peer, tuple[int, ...]]) -> tuple[str, ...]:
@@ -104,7 +101,7 @@ class RemoteObserver:
         for name, data in unpack(answer).items():
             (self.scratch / name).write_bytes(shift_times(data, round(peer.offset_s * 1e9)))
 
-    def proc(self, pids: Mapping[int, int], harness: HarnessProcesses) -> _Joined:
+    def reader(self, pids: Mapping[int, int], harness: HarnessProcesses) -> _Joined:
         """Return what looks at all ranks."""
         far = {rank for ranks in self.far.values() for rank in ranks}
         near = {rank: pid for rank, pid in pids.items() if rank not in far}

@@ -22,7 +22,7 @@ from pytest_multihost.pytest_private import (
     write_uncounted,
 )
 from pytest_multihost.report.text import blocking_text, erase, overlay, progress_text
-from pytest_multihost.watch.probes.pyspy import PySpySampler
+from pytest_multihost.watch.probes import PySpySampler
 
 _INTERVAL_S = 1.0
 

@@ -1,1 +1,6 @@
-"""Read what the Linux kernel tells of processes: /proc, netlink, ELF files, futexes."""
+"""Read the kernel's view of a world's processes: /proc, netlink, ELF files, futexes."""
+
+from pytest_multihost.watch.kernel.harness import HarnessProcesses
+from pytest_multihost.watch.kernel.proc import KernelReader, ProcReader
+
+__all__ = ["HarnessProcesses", "KernelReader", "ProcReader"]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from pytest_multihost.model.process import KernelSnapshot, Process, Thread
 from pytest_multihost.watch.kernel import proc_files
@@ -23,6 +24,16 @@ from pytest_multihost.watch.kernel.harness import HarnessProcesses
 from pytest_multihost.watch.kernel.process_reader import ProcessReader
 
 _TICK_S = 0.02
+
+
+class KernelReader(Protocol):
+    """Takes snapshots of the processes of one world, wherever they are."""
+
+    def shallow_snapshot(self) -> KernelSnapshot:
+        """Read the main threads of all ranks."""
+
+    def deep_snapshot(self) -> KernelSnapshot:
+        """Read all threads and descriptors of the ranks and of their descendants."""
 
 
 @dataclass(frozen=True, slots=True)

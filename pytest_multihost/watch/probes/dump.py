@@ -1,10 +1,10 @@
-"""Have ranks write their stacks, and read them."""
+"""Have ranks write their stacks with faulthandler, and read them."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,12 +19,12 @@ TASKS_S = 0.5
 """The same for tasks of asyncio: only a rank that runs an event loop can answer."""
 
 DEAF_S = 1.0
-"""The same for one that computes: Python runs a signal's handler between any two instructions."""
+"""The same for one that computes: Python runs a signal's handler between two bytecodes."""
 
 _POLL_S = 0.005
 _STABLE = 3
-"""In how many looks in a row an answer must not have grown. faulthandler writes line by line, and
-says nothing at its end."""
+"""How many sizes in a row must be equal for an answer to be complete: faulthandler writes line by
+line, and marks no end."""
 
 _LOOP = "asyncio/base_events.py"
 
@@ -34,11 +34,11 @@ def dump_stacks(
 ) -> tuple[Dump, ...]:
     """Return the stacks of `ranks`, with no threads for those that did not answer in time.
 
-    faulthandler works in a signal handler: it answers with the interpreter lock held, in any
+    faulthandler works in a signal handler: it answers while another thread holds the GIL and in any
     blocking call, but not in uninterruptible sleep. Asking is for ranks that are to be ended: a
     running rank with several busy threads can crash of it (python/cpython issue 116008).
 
-    All are asked twice, to tell who moves from who stands. The first answer counts: being asked
+    All are asked twice, to see which of them move. The first answer counts: being asked
     lets a stopped rank go on, and some native code takes a signal for an end. A rank with more
     than 100 threads is asked for its main one alone, which faulthandler leaves out as the oldest.
 
@@ -46,8 +46,8 @@ def dump_stacks(
         world: The ranks' world.
         ranks: Those to ask.
         directory: Where they answer.
-        computing: Ranks whose main thread computes with the interpreter in its hand. One that runs
-            Python also answers from there; one that is in native code is deaf.
+        computing: Ranks whose main thread computes while it holds the GIL. One that runs Python
+            comes to run a handler of Python's, too; one in native code does not: it is deaf.
     """
     first = _ask_for_stacks(world, ranks, directory, "threads")
     answered = [rank for rank in ranks if first[rank].threads]
@@ -68,8 +68,7 @@ def dump_stacks(
 def _ask_for_stacks(
     world: RunningWorld, ranks: Sequence[int], directory: Path, kind: DumpKind
 ) -> dict[int, Dump]:
-    files = {rank: answer_path(directory, rank, kind) for rank in ranks}
-    ask(world, files, kind, BUDGET_S)
+    files = request_dump(world, ranks, directory, kind)
     return {rank: parse_faulthandler(_read(file), rank=rank) for rank, file in files.items()}
 
 
@@ -77,20 +76,20 @@ def _ask_for_tasks(
     world: RunningWorld, dumps: Mapping[int, Dump], directory: Path
 ) -> dict[int, tuple[str, ...]]:
     """Return the tasks of ranks whose main thread runs an event loop of asyncio."""
-    files = {
-        rank: answer_path(directory, rank, "tasks")
+    running = [
+        rank
         for rank, dump in dumps.items()
         if dump.main is not None and any(f.file.endswith(_LOOP) for f in dump.main.frames)
-    }
-    ask(world, files, "tasks", TASKS_S)
+    ]
+    files = request_dump(world, running, directory, "tasks")
     return {rank: tuple(_read(file).splitlines()) for rank, file in files.items()}
 
 
 def _deaf(world: RunningWorld, ranks: Sequence[int], directory: Path) -> list[int]:
-    """Return those of `ranks` whose main thread does not come to run the handler of a signal."""
-    files = {rank: answer_path(directory, rank, "tasks") for rank in ranks}
+    """Return those of `ranks` whose main thread does not come to run a handler of Python's."""
+    files = _answer_files(ranks, directory, "tasks")
     before = {rank: _size(file) for rank, file in files.items()}
-    ask(world, files, "tasks", DEAF_S)
+    _ask(world, files, "tasks", DEAF_S)
     return [rank for rank, file in files.items() if _size(file) <= before[rank]]
 
 
@@ -100,24 +99,40 @@ def _compared(first: Dump, second: Dump) -> Dump:
     return replace(first, has_moved=one[:common] != two[:common])
 
 
-def answer_path(directory: Path, rank: int, kind: DumpKind) -> Path:
-    """Return the file to which a rank writes what it is asked for."""
-    return directory / f"rank-{rank}.{'stacks' if kind == 'threads' else kind}"
+def request_dump(
+    world: RunningWorld, ranks: Iterable[int], directory: Path, kind: DumpKind
+) -> dict[int, Path]:
+    """Have ranks write what is asked for; return the files in which they do, when they are done.
+
+    Args:
+        world: The ranks' world.
+        ranks: Those to ask.
+        directory: Where they answer.
+        kind: What they are to write.
+    """
+    files = _answer_files(ranks, directory, kind)
+    _ask(world, files, kind, TASKS_S if kind == "tasks" else BUDGET_S)
+    return files
 
 
-def ask(world: RunningWorld, files: Mapping[int, Path], kind: DumpKind, budget_s: float) -> None:
-    """Ask ranks, and wait until every file has grown and none has since the last look."""
+def _answer_files(ranks: Iterable[int], directory: Path, kind: DumpKind) -> dict[int, Path]:
+    name = "stacks" if kind == "threads" else kind
+    return {rank: directory / f"rank-{rank}.{name}" for rank in ranks}
+
+
+def _ask(world: RunningWorld, files: Mapping[int, Path], kind: DumpKind, budget_s: float) -> None:
+    """Ask ranks, and wait until every file has grown and none grows any more."""
     if not files:
         return
     before = [_size(file) for file in files.values()]
     world.request_dumps(list(files), kind)
     deadline = time.monotonic() + budget_s
-    looks: deque[list[int]] = deque(maxlen=_STABLE)
+    sizes: deque[list[int]] = deque(maxlen=_STABLE)
     while time.monotonic() < deadline:
         time.sleep(_POLL_S)
-        looks.append([_size(file) for file in files.values()])
-        has_grown = all(size > was for size, was in zip(looks[-1], before, strict=True))
-        if has_grown and len(looks) == _STABLE and all(each == looks[0] for each in looks):
+        sizes.append([_size(file) for file in files.values()])
+        has_grown = all(size > was for size, was in zip(sizes[-1], before, strict=True))
+        if has_grown and len(sizes) == _STABLE and all(each == sizes[0] for each in sizes):
             return
 
 

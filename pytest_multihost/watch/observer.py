@@ -1,0 +1,132 @@
+"""Takes the snapshots of one world, from its slot pages and from the kernel. Decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pytest_multihost.blame import severed
+from pytest_multihost.model.fault import disturbs_network
+from pytest_multihost.model.operation import Operation, Operations
+from pytest_multihost.model.process import KernelSnapshot
+from pytest_multihost.model.spec import WorldSpec
+from pytest_multihost.outcome import RankFacts
+from pytest_multihost.proof import Snapshot
+from pytest_multihost.slots import read_open_operations, read_slots, slots_path
+from pytest_multihost.watch.kernel import HarnessProcesses, KernelReader, ProcReader
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteRanks:
+    """Ranks on other machines, whose processes and files cannot be read from here.
+
+    Attributes:
+        ranks: Which. Their process ids mean nothing here.
+        refresh: Fetches their slot pages and their part of a shallow snapshot.
+        reader: Makes what reads the processes of all ranks.
+        notes: What a reader must know about how they were observed: one sentence each.
+    """
+
+    ranks: frozenset[int]
+    refresh: Callable[[], None]
+    reader: Callable[[Mapping[int, int], HarnessProcesses], KernelReader]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class WorldObserver:
+    """Takes the snapshots of one world.
+
+    Attributes:
+        scratch: The world's directory, where its slot pages are.
+        size: Number of ranks.
+        harness: What of the processes belongs to the harness.
+        spec: The world, if it may have faults of the network.
+        remote: Its ranks on other machines, if there are any.
+    """
+
+    scratch: Path
+    size: int
+    harness: HarnessProcesses = field(default_factory=HarnessProcesses)
+    spec: WorldSpec | None = None
+    remote: RemoteRanks | None = None
+    _reader: KernelReader | None = None
+
+    def shallow(self, now: float, facts: Sequence[RankFacts]) -> tuple[Snapshot, float]:
+        """Return a snapshot with the ranks' main threads, and when a rank last used its slot page.
+
+        It costs about a millisecond for 64 ranks.
+        """
+        if self.remote is not None:
+            self.remote.refresh()
+        pages = [read_open_operations(path, rank=rank) for rank, path in enumerate(self._pages())]
+        kernel = self.reader(facts).shallow_snapshot()
+        snapshot = self._with_network(kernel, tuple(each for each, _ in pages), now, facts)
+        return snapshot, max(last_s for _, last_s in pages)
+
+    def deep(self, facts: Sequence[RankFacts]) -> KernelSnapshot:
+        """Return a snapshot of all threads and descriptors; some milliseconds for each rank."""
+        return self.reader(facts).deep_snapshot()
+
+    def recorded_operations(self) -> tuple[Operations, ...]:
+        """Return all operations that the ranks' slot pages still have."""
+        return tuple(read_slots(path, rank=rank) for rank, path in enumerate(self._pages()))
+
+    def local_pids(self, facts: Sequence[RankFacts]) -> dict[int, int]:
+        """Return the process ids of the ranks on this machine."""
+        elsewhere = self.remote.ranks if self.remote is not None else frozenset()
+        return {e.rank: e.pid for e in facts if e.pid is not None and e.rank not in elsewhere}
+
+    def reader(self, facts: Sequence[RankFacts]) -> KernelReader:
+        """Return what reads the ranks' processes; made once they are known."""
+        if self._reader is None:
+            make = self.remote.reader if self.remote is not None else ProcReader
+            pids = {each.rank: each.pid for each in facts if each.pid is not None}
+            self._reader = make(pids, self.harness)
+        return self._reader
+
+    def _pages(self) -> list[Path]:
+        return [slots_path(self.scratch, rank) for rank in range(self.size)]
+
+    def _with_network(
+        self,
+        kernel: KernelSnapshot,
+        operations: tuple[Operations, ...],
+        now: float,
+        facts: Sequence[RankFacts],
+    ) -> Snapshot:
+        """Return a snapshot with what our own faults of the network do at that time."""
+        if self.spec is None or not disturbs_network(self.spec.faults):
+            return Snapshot(kernel, operations)
+        events = [event for each in facts for event in each.active_faults]
+        has_begun = any("network" in event.detail for event in events)
+        return Snapshot(kernel, operations, severed(self.spec, events, now), has_begun)
+
+
+def with_gates(snapshot: Snapshot, facts: Sequence[RankFacts]) -> Snapshot:
+    """Return a snapshot in which a wait at one of our gates is an operation of the whole world.
+
+    A rank at a gate waits in a read from our channel, which nobody but us can end; we end it when
+    all have come. So it waits for the others, as in a barrier.
+    """
+    gates = {each.rank: _gate(each, len(facts)) for each in facts if each.waits_at_gate}
+    operations = tuple(
+        replace(each, recent=(*each.recent, gates[each.rank])) if each.rank in gates else each
+        for each in snapshot.operations
+    )
+    return replace(snapshot, operations=operations)
+
+
+def _gate(facts: RankFacts, size: int) -> Operation:
+    return Operation(
+        name="gate",
+        kind="wait",
+        group=tuple(range(size)),
+        sequence=1,
+        scope="harness",
+        since_s=facts.parked_s or 0.0,
+        waited_s=facts.parked_s or 0.0,
+        thread=facts.pid or 0,
+        source="harness",
+    )
