@@ -19,8 +19,22 @@ from pytest_multihost.launch.interface import CALM, Launcher, RunningWorld, faul
 from pytest_multihost.launch.wire.framing import Frame
 from pytest_multihost.model.clock import Clock
 from pytest_multihost.model.errors import LaunchError
-from pytest_multihost.model.event import Event, Exited, Gate, Released
+from pytest_multihost.model.event import (
+    Done,
+    Event,
+    ExchangeEntered,
+    Exited,
+    FaultChanged,
+    Gate,
+    Interrupted,
+    NetworkChanged,
+    Parked,
+    Pause,
+    Released,
+    ReportMade,
+)
 from pytest_multihost.model.fault import disturbs_network
+from pytest_multihost.model.json_values import to_json
 from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.model.result import Ending, WorldResult
 from pytest_multihost.model.spec import WorldSpec
@@ -251,7 +265,8 @@ class _WorldRun:
         if not self.is_restoring_network:
             self.is_restoring_network = True
             world.calm()
-        return any(e.kind == "network" and e.detail["token"] == CALM for e in self.history)
+        changes = (each.body for each in self.history if isinstance(each.body, NetworkChanged))
+        return any(each.token == CALM for each in changes)
 
     def _open(
         self, gate: Gate, world: RunningWorld, ranks: Sequence[RankFacts], now: float
@@ -322,7 +337,7 @@ def _trouble_s(facts: RankFacts) -> float | None:
     """Return when a rank died or raised, if it did."""
     if facts.has_died:
         return facts.exited_s
-    return facts.failure.at_s if facts.failure else None
+    return facts.failed_s
 
 
 def _trouble_or_zero(facts: RankFacts) -> float:
@@ -330,32 +345,33 @@ def _trouble_or_zero(facts: RankFacts) -> float:
 
 
 def _answers(exchange: HarnessCollectives, event: Event, facts: RankFacts) -> Answers:
-    """Return what ranks are to be told because of `event`."""
-    if event.kind == "exchange":
-        return exchange.enter(event.rank, event.detail, event.payload)
-    if event.kind == "exited" and facts.exit is not None:
-        return exchange.lose(event.rank, describe_exit(facts.exit))
-    if event.kind in ("report", "interrupted") and facts.failure is event:
-        error = event.detail["error"]
-        return exchange.lose(event.rank, f"raised {error['type']}" if error else "failed")
-    if event.kind == "parked":
-        return exchange.lose(event.rank, "has left the test")
-    if event.kind == "done":
-        return exchange.lose(event.rank, "has finished its teardown")
+    """Return what is to be sent to which ranks because of `event`."""
+    match event.body:
+        case ExchangeEntered() as entered:
+            return exchange.enter(event.rank, entered, event.payload)
+        case Exited() as status:
+            return exchange.lose(event.rank, describe_exit(status))
+        case (ReportMade() | Interrupted()) as failure if facts.failure is failure:
+            error = failure.error
+            return exchange.lose(event.rank, f"raised {error.type}" if error else "failed")
+        case Parked():
+            return exchange.lose(event.rank, "has left the test")
+        case Done():
+            return exchange.lose(event.rank, "has finished its teardown")
     return {}
 
 
 def _perform(world: RunningWorld, event: Event) -> None:
     """Do what a fault needs from outside of its rank."""
-    if event.kind == "fault" and "pause" in event.detail:
-        world.pause(event.rank, event.detail["pause"])
-    elif event.kind == "fault" and "resume" in event.detail:
-        world.resume(event.rank)
-    elif event.kind == "fault" and event.detail.get("network") is True:
-        world.disturb(event.rank, event.detail["index"])
-    elif event.kind == "network" and (index := fault_index(event.detail["token"])) is not None:
-        events = {"kind": "performed", "index": index, "error": event.detail["error"]}
-        world.send(event.rank, Frame(events))
+    match event.body:
+        case FaultChanged(pause=Pause() as pause):
+            world.pause(event.rank, to_json(pause))
+        case FaultChanged(resume=True):
+            world.resume(event.rank)
+        case FaultChanged(network=True, index=index):
+            world.disturb(event.rank, index)
+        case NetworkChanged(token, error) if (fault := fault_index(token)) is not None:
+            world.send(event.rank, Frame({"kind": "performed", "index": fault, "error": error}))
 
 
 def _send(world: RunningWorld, answers: Answers) -> None:

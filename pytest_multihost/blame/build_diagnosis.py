@@ -20,7 +20,7 @@ from pytest_multihost.model.diagnosis import (
     PlaceGroup,
     WaitsFor,
 )
-from pytest_multihost.model.event import SENT_BY_RANKS
+from pytest_multihost.model.event import Exited, RankEventBody
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.snapshot import RankSnapshot
@@ -175,11 +175,11 @@ def _speaker(cause: Cause) -> int:
 
 
 def _last_event_s(result: WorldResult) -> float:
-    told = [event.at_s for event in result.history if event.kind in SENT_BY_RANKS]
+    told = [event.at_s for event in result.history if isinstance(event.body, RankEventBody)]
     died = [
         event.at_s
         for event in result.history
-        if event.kind == "exited" and not event.detail.get("by_harness")
+        if isinstance(event.body, Exited) and not event.body.by_harness
     ]
     return max([*told, *died], default=result.started_s)
 

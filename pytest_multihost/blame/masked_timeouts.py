@@ -8,11 +8,9 @@ another that is to blame.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from pytest_multihost.blame.causes import find_causes
 from pytest_multihost.blame.rank_states import last_given_up, rank_states_of
+from pytest_multihost.model.event import RaisedError
 from pytest_multihost.model.operation import Operations
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.outcome import Finding, RankFinding, Symptoms, judge
@@ -33,17 +31,15 @@ def judge_with_excuses(result: WorldResult, symptoms: Symptoms) -> Finding:
 
 def _hides_symptom(finding: RankFinding, last: Operations | None, symptoms: Symptoms) -> bool:
     failure = finding.facts.failure
-    data = failure.detail["error"] if failure is not None else None
-    if data is None or finding.outcome not in ("failed", "error"):
+    error = failure.error if failure is not None else None
+    if error is None or finding.outcome not in ("failed", "error"):
         return False
-    return symptoms.is_raised_from_symptom(data) or _exits_after_symptom(data, last, symptoms)
+    return symptoms.is_raised_from_symptom(error) or _exits_after_symptom(error, last, symptoms)
 
 
-def _exits_after_symptom(
-    data: Mapping[str, Any], last: Operations | None, symptoms: Symptoms
-) -> bool:
+def _exits_after_symptom(error: RaisedError, last: Operations | None, symptoms: Symptoms) -> bool:
     """Whether a rank left by sys.exit, and the last collective it was in says why."""
-    if data["type"] != "SystemExit" or last is None:
+    if error.type != "SystemExit" or last is None:
         return False
     return last_given_up(last, symptoms) is not None
 

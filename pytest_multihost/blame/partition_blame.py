@@ -12,7 +12,7 @@ from dataclasses import replace
 from pytest_multihost.blame.causes import Cause
 from pytest_multihost.blame.wait_graph import RankState, Wait
 from pytest_multihost.model.diagnosis import Evidence
-from pytest_multihost.model.event import Event
+from pytest_multihost.model.event import Event, FaultChanged
 from pytest_multihost.model.fault import NETWORK_KINDS, Fault
 from pytest_multihost.model.network import Pair, cuts_of
 from pytest_multihost.model.operation import Operation
@@ -34,11 +34,13 @@ def in_force(spec: WorldSpec, events: Iterable[Event], at_s: float) -> list[tupl
     """
     if not spec.faults:
         return []
-    begun = (e for e in events if e.kind == "fault" and e.detail["phase"] == "begun")
     return [
-        (event, spec.faults[event.detail["index"]])
-        for event in begun
-        if event.detail["fault"] in NETWORK_KINDS and event.detail.get("until_s", at_s) >= at_s
+        (event, spec.faults[begun.index])
+        for event in events
+        if isinstance(begun := event.body, FaultChanged)
+        and begun.phase == "begun"
+        and begun.fault in NETWORK_KINDS
+        and (begun.until_s is None or begun.until_s >= at_s)
     ]
 
 
@@ -51,9 +53,13 @@ def severed(spec: WorldSpec, events: Iterable[Event], at_s: float) -> frozenset[
     return frozenset(
         (hosts[sender].address, hosts[to].address)
         for event, fault in in_force(spec, events, at_s)
-        if fault.kind == "partition" and "until_s" not in event.detail
+        if fault.kind == "partition" and not _heals(event)
         for sender, to in cuts_of(fault, spec)
     )
+
+
+def _heals(event: Event) -> bool:
+    return isinstance(event.body, FaultChanged) and event.body.until_s is not None
 
 
 def as_cut(cause: Cause, states: Mapping[int, RankState], result: WorldResult) -> Cause:

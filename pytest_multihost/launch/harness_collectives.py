@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from pytest_multihost.launch.wire.framing import Frame
+from pytest_multihost.model.event import ExchangeEntered
 
 Key = tuple[str, str, int]
 """Operation, its name, and how often the rank had entered it before, in this part of the test."""
@@ -48,19 +48,18 @@ class HarnessCollectives:
     _counted: dict[tuple[int, str, str], int] = field(default_factory=dict)
     _begun_at: dict[tuple[int, str, str], int] = field(default_factory=dict)
 
-    def enter(self, rank: int, header: Mapping[str, Any], payload: bytes) -> Answers:
+    def enter(self, rank: int, entered: ExchangeEntered, payload: bytes) -> Answers:
         """Note that `rank` entered an operation; return the answers that are due now.
 
         Args:
             rank: Who enters.
-            header: Its frame's header: `operation`, `name`, `nth`, and `alone`: whether the rank
-                has no other thread that might still enter something.
+            entered: What it enters.
             payload: What it contributes.
         """
-        own_key = (str(header["operation"]), str(header["name"]), int(header["nth"]))
+        own_key = entered.operation, entered.name, entered.nth
         key = self._place(rank, own_key)
         self._inside.setdefault(key, {})[rank] = _Entry(own_key, payload)
-        self._alone[rank] = bool(header.get("alone"))
+        self._alone[rank] = entered.alone
         if len(self._inside[key]) == self.size:
             return _complete(key, self._inside.pop(key))
         if self.lost:

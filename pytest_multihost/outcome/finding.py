@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
-from pytest_multihost.model.event import BROKEN, Event, Exited
+from pytest_multihost.model.event import BROKEN, Exited, Interrupted, ReportMade, SerializedReport
 from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.verdict import Outcome, RankError, RankOutcome, Status
@@ -31,7 +31,6 @@ _CAUSES: Mapping[str, Outcome] = {"crashed": "crashed", "failed": "failed", "err
 
 _ADDRESS = re.compile(r"0x[0-9a-f]+|127\.0\.0\.1\]?:\d+")
 
-_ERROR_FIELDS = tuple(each.name for each in fields(RankError))
 
 _HANGS = ("overrun", "startup-overrun", "proof", "mismatch", "stopped")
 
@@ -54,7 +53,7 @@ class RankFinding:
     at_s: float | None
     summary: str
     error: RankError | None = None
-    report: Mapping[str, Any] | None = None
+    report: SerializedReport | None = None
 
     @property
     def identity(self) -> tuple[object, ...]:
@@ -133,7 +132,7 @@ def _judge_rank(
         return _died(facts, facts.exit, result.last_words.get(facts.rank, ""), symptoms)
     if not facts.is_gone or facts.was_ended:
         return _unfinished(facts, result)
-    if facts.failed_subtests:
+    if facts.failed_subtests_s:
         return _subtests_failed(facts)
     if facts.is_skipped:
         return RankFinding(facts, "skipped", None, _skip_reason(facts))
@@ -155,31 +154,30 @@ def _as_collateral(finding: RankFinding) -> RankFinding:
     return replace(finding, outcome="collateral") if finding.outcome == "hung" else finding
 
 
-def _raised(facts: RankFacts, event: Event, symptoms: Symptoms) -> RankFinding:
-    data = event.detail["error"]
-    error = RankError(**{name: data.get(name) for name in _ERROR_FIELDS}) if data else None
+def _raised(facts: RankFacts, failure: ReportMade | Interrupted, symptoms: Symptoms) -> RankFinding:
+    error = failure.error
     text = f"{error.type.rpartition('.')[2]}: {error.message}" if error else ""
-    is_follow_up = symptoms.is_symptom(data, text) if data else False
+    is_follow_up = error is not None and symptoms.is_symptom(error, text)
     outcome: RankOutcome = "failed"
-    is_harness_error = bool(data and data.get("is_harness_error"))
-    if event.kind == "interrupted" and (facts.ready_s is None or is_harness_error):
-        outcome = "error"
-    if event.kind == "report" and event.detail["when"] != "call":
-        outcome = "error"
+    match failure:
+        case Interrupted(error=raised) if facts.ready_s is None or raised.is_harness_error:
+            outcome = "error"
+        case ReportMade(when="setup" | "teardown"):
+            outcome = "error"
     return RankFinding(
         facts=facts,
         outcome="collateral" if is_follow_up else outcome,
-        at_s=event.at_s,
-        summary=_first_line(text) or _report_line(event),
-        error=error,
-        report=event.detail.get("report"),
+        at_s=facts.failed_s,
+        summary=_first_line(text) or _report_line(failure),
+        error=error.rank_error if error is not None else None,
+        report=failure.report if isinstance(failure, ReportMade) else None,
     )
 
 
 def _subtests_failed(facts: RankFacts) -> RankFinding:
-    count = len(facts.failed_subtests)
+    count = len(facts.failed_subtests_s)
     summary = f"contains {count} failed subtest{'s' if count > 1 else ''}"
-    return RankFinding(facts, "failed", facts.failed_subtests[0].at_s, summary)
+    return RankFinding(facts, "failed", facts.failed_subtests_s[0], summary)
 
 
 def _died(facts: RankFacts, status: Exited, last_words: str, symptoms: Symptoms) -> RankFinding:
@@ -283,13 +281,13 @@ _WORST_FIRST: tuple[tuple[Status, Callable[[set[str]], bool]], ...] = (
 
 
 def _rank_status(finding: RankFinding) -> str:
-    for event in finding.facts.reports:
-        if event.detail["is_strict_xpass"]:
+    for report in finding.facts.reports:
+        if report.is_strict_xpass:
             return "strict-xpassed"
-        if event.detail["wasxfail"] is not None:
-            return "xfailed" if event.detail["outcome"] == "skipped" else "xpassed"
+        if report.wasxfail is not None:
+            return "xfailed" if report.outcome == "skipped" else "xpassed"
     interrupted = finding.facts.interrupted
-    if interrupted is not None and interrupted.detail.get("is_expected"):
+    if interrupted is not None and interrupted.is_expected:
         return "xfailed"
     return finding.outcome
 
@@ -297,7 +295,7 @@ def _rank_status(finding: RankFinding) -> str:
 def _is_plain_xfail(ranks: Iterable[RankFinding]) -> bool:
     """Return whether every rank that has reported has an xfail mark that expects any failure."""
     marks = [each.facts.xfail for each in ranks if each.facts.reports]
-    return bool(marks) and all(mark is not None and mark["is_plain"] for mark in marks)
+    return bool(marks) and all(mark is not None and mark.is_plain for mark in marks)
 
 
 def _when(status: Status, ranks: Iterable[RankFinding]) -> Literal["setup", "call", "teardown"]:
@@ -309,8 +307,7 @@ def _when(status: Status, ranks: Iterable[RankFinding]) -> Literal["setup", "cal
         return "call"
     causes = [each.facts.failure for each in ranks if each.outcome == "error"]
     is_teardown = [
-        event is not None and event.kind == "report" and event.detail["when"] == "teardown"
-        for event in causes
+        isinstance(failure, ReportMade) and failure.when == "teardown" for failure in causes
     ]
     return "teardown" if is_teardown and all(is_teardown) else "setup"
 
@@ -343,7 +340,7 @@ def _reason(
 
 def _xpass_reason(ranks: tuple[RankFinding, ...]) -> str:
     mark = next((each.facts.xfail for each in ranks if each.facts.xfail is not None), None)
-    return str(mark["reason"]) if mark else ""
+    return mark.reason if mark else ""
 
 
 def _symptom_reason(ranks: tuple[RankFinding, ...]) -> str:
@@ -365,14 +362,14 @@ def _first_line(text: str) -> str:
     return next((line for line in text.splitlines() if line.strip()), "")[:300]
 
 
-def _report_line(event: Event) -> str:
-    longrepr = event.detail.get("report", {}).get("longrepr")
+def _report_line(failure: ReportMade | Interrupted) -> str:
+    longrepr = failure.report.get("longrepr") if isinstance(failure, ReportMade) else None
     return _first_line(longrepr if isinstance(longrepr, str) else "failed")
 
 
 def _skip_reason(facts: RankFacts) -> str:
-    for event in facts.reports:
-        longrepr = event.detail["report"]["longrepr"]
-        if event.detail["outcome"] == "skipped" and isinstance(longrepr, list):
+    for report in facts.reports:
+        longrepr = report.report["longrepr"]
+        if report.outcome == "skipped" and isinstance(longrepr, list):
             return str(longrepr[2]).removeprefix("Skipped: ")
     return "skipped"

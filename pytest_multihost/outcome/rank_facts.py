@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
-from pytest_multihost.model.event import SENT_BY_RANKS, Event, Exited
+from pytest_multihost.model.event import (
+    Done,
+    Event,
+    Exited,
+    FaultChanged,
+    Forked,
+    Hello,
+    Interrupted,
+    Parked,
+    PhaseEntered,
+    RankEventBody,
+    Ready,
+    Released,
+    ReportMade,
+    SubtestEnded,
+    XfailMark,
+)
 from pytest_multihost.model.verdict import Phase
 
 
@@ -25,11 +40,13 @@ class RankFacts:
         exited_s: When its process ended.
         exit: How its process ended.
         was_ended: Whether the harness ended its process.
-        failed_subtests: Events of the user's subtests that failed.
-        reports: Events of pytest's reports: setup, call, teardown.
+        failed_subtests_s: When subtests of the user's failed.
+        reports: pytest's reports: setup, call, teardown.
         interrupted: What left the test without a report, or the backend's failure to start.
+        failure: The first report of a raise, expected by xfail or not, or what interrupted it.
+        failed_s: When that was.
         released: Gates that were opened for it.
-        kill: The beginning of the fault that was to end it, once that has begun.
+        is_being_killed: Whether a fault that is to end it has begun.
         active_faults: Beginnings of the faults that are not over.
         last_event_s: When the rank itself last sent an event.
         can_dump: Whether it runs our code and can be asked for its stacks.
@@ -45,11 +62,13 @@ class RankFacts:
     exited_s: float | None = None
     exit: Exited | None = None
     was_ended: bool = False
-    failed_subtests: tuple[Event, ...] = ()
-    reports: tuple[Event, ...] = ()
-    interrupted: Event | None = None
+    failed_subtests_s: tuple[float, ...] = ()
+    reports: tuple[ReportMade, ...] = ()
+    interrupted: Interrupted | None = None
+    failure: ReportMade | Interrupted | None = None
+    failed_s: float | None = None
     released: frozenset[str] = frozenset()
-    kill: Event | None = None
+    is_being_killed: bool = False
     active_faults: tuple[Event, ...] = ()
     last_event_s: float = 0.0
 
@@ -79,7 +98,7 @@ class RankFacts:
     def is_killed_as_planned(self) -> bool:
         """Whether a `kill` fault has ended its process."""
         by_signal = self.exit is not None and self.exit.signal is not None
-        return by_signal and self.kill is not None and not self.was_ended
+        return by_signal and self.is_being_killed and not self.was_ended
 
     @property
     def has_died(self) -> bool:
@@ -90,72 +109,80 @@ class RankFacts:
         return not ("exit" in self.released and is_over and self.exit.code == 0)
 
     @property
-    def failure(self) -> Event | None:
-        """The first report of a raise, expected by xfail or not, or what interrupted it."""
-        for event in self.reports:
-            if event.detail["outcome"] == "failed" or event.detail["error"] is not None:
-                return event
-        return self.interrupted
-
-    @property
     def is_skipped(self) -> bool:
         """Whether pytest skipped it, by mark or at run time."""
-        return any(
-            event.detail["outcome"] == "skipped" and event.detail["wasxfail"] is None
-            for event in self.reports
-        )
+        return any(each.outcome == "skipped" and each.wasxfail is None for each in self.reports)
 
     @property
-    def xfail(self) -> Mapping[str, Any] | None:
+    def xfail(self) -> XfailMark | None:
         """The xfail mark in force, where the rank has reported one."""
-        marks = [event.detail["xfail"] for event in self.reports]
-        return next((mark for mark in marks if mark is not None), None)
-
-
-def _subtest(facts: RankFacts, event: Event) -> RankFacts:
-    if event.detail["outcome"] != "failed":
-        return facts
-    return replace(facts, failed_subtests=(*facts.failed_subtests, event))
-
-
-def _exited(facts: RankFacts, event: Event) -> RankFacts:
-    if not isinstance(event.body, Exited):
-        return facts
-    ended = event.body.by_harness
-    return replace(facts, exited_s=event.at_s, exit=event.body, was_ended=ended)
-
-
-def _fault(facts: RankFacts, event: Event) -> RankFacts:
-    index, has_begun = event.detail["index"], event.detail["phase"] == "begun"
-    others = tuple(each for each in facts.active_faults if each.detail["index"] != index)
-    kill = event if event.detail.get("kills") and has_begun else facts.kill
-    return replace(facts, kill=kill, active_faults=(*others, event) if has_begun else others)
-
-
-_CHANGES: Mapping[str, Callable[[RankFacts, Event], RankFacts]] = {
-    "forked": lambda facts, event: replace(facts, pid=event.detail["pid"]),
-    "hello": lambda facts, _: replace(facts, can_dump=True),
-    "ready": lambda facts, event: replace(facts, ready_s=event.at_s),
-    "phase": lambda facts, event: replace(facts, phase=event.detail["phase"]),
-    "report": lambda facts, event: replace(facts, reports=(*facts.reports, event)),
-    "subtest": _subtest,
-    "parked": lambda facts, event: replace(facts, parked_s=event.at_s),
-    "done": lambda facts, event: replace(facts, done_s=event.at_s, phase="shutdown"),
-    "interrupted": lambda facts, event: replace(facts, interrupted=event),
-    "exited": _exited,
-    "fault": _fault,
-    "released": lambda facts, event: replace(
-        facts, released=facts.released | {event.detail["gate"]}
-    ),
-}
+        return next((each.xfail for each in self.reports if each.xfail is not None), None)
 
 
 def advance(facts: RankFacts, event: Event) -> RankFacts:
     """Return `facts` after `event` of the same rank."""
-    change = _CHANGES.get(event.kind)
-    if event.kind in SENT_BY_RANKS:
+    if isinstance(event.body, RankEventBody):
         facts = replace(facts, last_event_s=event.at_s)
-    return facts if change is None else change(facts, event)
+    match event.body:
+        case Forked(pid):
+            return replace(facts, pid=pid)
+        case Released(gate):
+            return replace(facts, released=facts.released | {gate})
+        case Exited(by_harness=ended) as status:
+            return replace(facts, exited_s=event.at_s, exit=status, was_ended=ended)
+        case ReportMade() | Interrupted() | SubtestEnded() as result:
+            return _with_result(facts, result, event.at_s)
+        case FaultChanged() as change:
+            return _with_fault(facts, event, change)
+    return _with_progress(facts, event)
+
+
+def _with_progress(facts: RankFacts, event: Event) -> RankFacts:
+    match event.body:
+        case Hello():
+            return replace(facts, can_dump=True)
+        case Ready():
+            return replace(facts, ready_s=event.at_s)
+        case PhaseEntered(phase):
+            return replace(facts, phase=phase)
+        case Parked():
+            return replace(facts, parked_s=event.at_s)
+        case Done():
+            return replace(facts, done_s=event.at_s, phase="shutdown")
+    return facts
+
+
+def _with_result(
+    facts: RankFacts, result: ReportMade | Interrupted | SubtestEnded, at_s: float
+) -> RankFacts:
+    match result:
+        case SubtestEnded("failed"):
+            return replace(facts, failed_subtests_s=(*facts.failed_subtests_s, at_s))
+        case Interrupted():
+            facts = replace(facts, interrupted=result)
+            is_failure = facts.failure is None
+        case ReportMade(outcome=outcome, error=error):
+            facts = replace(facts, reports=(*facts.reports, result))
+            is_raise = outcome == "failed" or error is not None
+            is_failure = is_raise and not isinstance(facts.failure, ReportMade)
+        case _:
+            return facts
+    return replace(facts, failure=result, failed_s=at_s) if is_failure else facts
+
+
+def _with_fault(facts: RankFacts, event: Event, change: FaultChanged) -> RankFacts:
+    others = tuple(each for each in facts.active_faults if not _is_of(each, change))
+    if change.phase != "begun":
+        return replace(facts, active_faults=others)
+    return replace(
+        facts,
+        is_being_killed=facts.is_being_killed or change.kills,
+        active_faults=(*others, event),
+    )
+
+
+def _is_of(event: Event, change: FaultChanged) -> bool:
+    return isinstance(event.body, FaultChanged) and event.body.index == change.index
 
 
 def fold_history(history: Iterable[Event], size: int) -> tuple[RankFacts, ...]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+
+from pytest_multihost.model.event import RaisedError
 
 _RAISED_BY_TESTS = frozenset({"AssertionError", "Failed", "_pytest.outcomes.Failed"})
 """Types of exceptions that only a test raises: no runtime asserts that a peer is gone, so whatever
@@ -32,22 +33,22 @@ class Symptoms:
         """Return whether the end of a rank's log is a symptom's."""
         return _matches(self.fatal, text)
 
-    def is_symptom(self, error: Mapping[str, Any], text: str) -> bool:
+    def is_symptom(self, error: RaisedError, text: str) -> bool:
         """Return whether an exception follows from another rank.
 
         Args:
             error: The exception as its rank has described it.
             text: Its type and message.
         """
-        if error["type"] in _RAISED_BY_TESTS:
+        if error.type in _RAISED_BY_TESTS:
             return False
-        return bool(error["is_harness_symptom"]) or self.is_in_error(text)
+        return error.is_harness_symptom or self.is_in_error(text)
 
-    def is_raised_from_symptom(self, error: Mapping[str, Any]) -> bool:
+    def is_raised_from_symptom(self, error: RaisedError) -> bool:
         """Return whether an exception was raised from a symptom, or while one was handled."""
-        if error["type"] in _RAISED_BY_TESTS:
+        if error.type in _RAISED_BY_TESTS:
             return False
-        return any(self.is_in_error(each) for each in error.get("causes", ()))
+        return any(self.is_in_error(each) for each in error.causes)
 
 
 def _matches(patterns: Iterable[str], text: str) -> bool:

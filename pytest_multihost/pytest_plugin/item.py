@@ -156,9 +156,9 @@ def _apply_status(item: pytest.Item, report: pytest.TestReport, attempt: Complet
 
 def _xfail_reason(attempt: CompletedAttempt) -> str:
     for each in attempt.finding.ranks:
-        for event in each.facts.reports:
-            if event.detail["wasxfail"] is not None:
-                return str(event.detail["wasxfail"])
+        for report in each.facts.reports:
+            if report.wasxfail is not None:
+                return report.wasxfail
         if each.facts.xfail is not None:
-            return str(each.facts.xfail["reason"])
+            return each.facts.xfail.reason
     return ""

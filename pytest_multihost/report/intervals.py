@@ -175,7 +175,7 @@ def _how_left(
     elif diagnosis is not None and facts.rank in diagnosis.culprits:
         if any(each.category == "open operation" for each in found):
             return
-        raised_s = facts.failure.at_s if facts.failure is not None else None
+        raised_s = facts.failed_s
         trouble = [world.us(at_s) for at_s in (raised_s, facts.parked_s) if at_s]
         begun = [each.start_us for each in found]
         ended = [each.end_us for each in found if each.operation is not None]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_multihost.blame import severed
+from pytest_multihost.model.event import FaultChanged
 from pytest_multihost.model.fault import disturbs_network
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.process import KernelSnapshot
@@ -100,7 +101,8 @@ class WorldObserver:
         if self.spec is None or not disturbs_network(self.spec.faults):
             return Snapshot(kernel, operations)
         events = [event for each in facts for event in each.active_faults]
-        has_begun = any("network" in event.detail for event in events)
+        changes = [each.body for each in events if isinstance(each.body, FaultChanged)]
+        has_begun = any(each.network for each in changes)
         return Snapshot(kernel, operations, severed(self.spec, events, now), has_begun)
 
 

@@ -7,13 +7,17 @@ from typing import Any
 import pytest
 
 from pytest_multihost.launch.harness_collectives import Answers, HarnessCollectives, split
+from pytest_multihost.model.event import ExchangeEntered
+from pytest_multihost.model.json_values import from_json
 
 
 def enter(exchange: HarnessCollectives, rank: int, name: str = "x", **header: Any) -> Answers:  # noqa: ANN401
     """Have a rank enter a barrier, or what `header` says."""
     payload = header.pop("payload", b"")
     plain = {"operation": "barrier", "name": name, "nth": 0, "alone": True}
-    return exchange.enter(rank, {**plain, **header}, payload)
+    return exchange.enter(
+        rank, from_json(ExchangeEntered, {"kind": "exchange", **plain, **header}), payload
+    )
 
 
 def errors(answers: Answers) -> dict[int, str]:

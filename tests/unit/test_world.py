@@ -19,6 +19,8 @@ from pytest_multihost import NoWorldError, World, WorldBrokenError
 from pytest_multihost.backends.none import NONE
 from pytest_multihost.launch.harness_collectives import Answers, HarnessCollectives
 from pytest_multihost.launch.wire.framing import Decoder, Frame, encode
+from pytest_multihost.model.event import ExchangeEntered
+from pytest_multihost.model.json_values import from_json
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.rank.recorder import Recorder
 from pytest_multihost.slots import SlotPage
@@ -41,7 +43,11 @@ class Controller:
         with self._lock:
             self.told.append(frame.header)
             if frame.header["kind"] == "exchange":
-                self._answer(self._exchange.enter(rank, frame.header, frame.payload))
+                self._answer(
+                    self._exchange.enter(
+                        rank, from_json(ExchangeEntered, frame.header), frame.payload
+                    )
+                )
 
     def lose(self, rank: int, why: str) -> None:
         with self._lock:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from pytest_multihost.model.event import Event
+from pytest_multihost.model.event import Event, FaultChanged, PointsPassed
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.model.result import WorldResult
@@ -22,14 +22,17 @@ def firings(result: WorldResult, index: int) -> dict[int, list[float]]:
         result: The world.
         index: The fault's place among the world's.
     """
-    begun = [e for e in _events(result.history, index) if e.detail["phase"] == "begun"]
+    begun = [e for e, change in _changes(result.history, index) if change.phase == "begun"]
     ranks = [rank for rank in result.spec.faults[index].ranks if isinstance(rank, int)]
     times = {rank: [each.at_s for each in begun if each.rank == rank] for rank in ranks}
     return {rank: found for rank, found in times.items() if found}
 
 
-def _events(history: Iterable[Event], index: int) -> Iterator[Event]:
-    return (each for each in history if each.kind == "fault" and each.detail["index"] == index)
+def _changes(history: Iterable[Event], index: int) -> Iterator[tuple[Event, FaultChanged]]:
+    """Yield what has changed about a fault, with the event that says so."""
+    for event in history:
+        if isinstance(event.body, FaultChanged) and event.body.index == index:
+            yield event, event.body
 
 
 def unfired_faults(result: WorldResult) -> list[str]:
@@ -51,7 +54,7 @@ def fault_notes(result: WorldResult) -> list[str]:
 
 def fault_note(history: Iterable[Event], index: int) -> str:
     """Return what the reader of a verdict should know of a fault; empty where there is nothing."""
-    notes = (str(e.detail["note"]) for e in _events(history, index) if "note" in e.detail)
+    notes = (change.note for _, change in _changes(history, index) if change.note)
     return next(notes, "")
 
 
@@ -61,7 +64,7 @@ def _describe_missed(
     names = rank_set(missed)
     rank = missed[0]
     # Armed: the rank has passed the point, and only what was to happen from there on has not.
-    if any(e.rank == rank and e.detail["phase"] == "armed" for e in _events(history, index)):
+    if any(e.rank == rank and now.phase == "armed" for e, now in _changes(history, index)):
         path = fault.params.get("path", "")
         note = fault_note(history, index)
         more = f" ({note})" if note else ""
@@ -73,8 +76,8 @@ def _describe_missed(
 def _passed_points(history: Iterable[Event], rank: int, fault: Fault) -> str:
     """Return which points of the kind that a fault waited for a rank has passed, with counts."""
     for event in history:
-        if event.kind == "points" and event.rank == rank:
-            same = [each for each in event.detail["passed"] if each[0] == fault.at.point]
+        if isinstance(event.body, PointsPassed) and event.rank == rank:
+            same = [each for each in event.body.passed if each[0] == fault.at.point]
             named = [f"{name or point} x{count}" for point, name, count in same[:_MAX_NAMED]]
             return ", ".join([*named, "..."] if len(same) > _MAX_NAMED else named)
     return ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pytest_multihost.model.event import Event
+from pytest_multihost.model.event import Event, Exited, FaultChanged
 from pytest_multihost.model.fault import Fault
 
 LATE_S = 0.5
@@ -26,10 +26,10 @@ def pending_actions(
     if not faults:
         return ()
     return tuple(
-        f"rank {event.rank} {_ENDS.get(event.detail['fault'], 'has a fault that ends')}"
-        f" in {max(0.0, event.detail['until_s'] - now):.1f} s"
-        for event in _ongoing(events)
-        if event.detail.get("until_s", 0.0) + LATE_S > now
+        f"rank {rank} {_ENDS.get(begun.fault, 'has a fault that ends')}"
+        f" in {max(0.0, begun.until_s - now):.1f} s"
+        for rank, begun in _ongoing(events)
+        if begun.until_s is not None and begun.until_s + LATE_S > now
     )
 
 
@@ -41,10 +41,9 @@ def continued_by_plan(faults: Sequence[Fault], events: Iterable[Event]) -> froze
     if not faults:
         return frozenset()
     return frozenset(
-        event.rank
-        for event in _ongoing(events)
-        if (pause := event.detail.get("pause"))
-        and (pause["until_s"] is not None or pause["running_s"])
+        rank
+        for rank, begun in _ongoing(events)
+        if begun.pause is not None and (begun.pause.until_s is not None or begun.pause.running_s)
     )
 
 
@@ -55,27 +54,28 @@ def frozen_for_good(faults: Sequence[Fault], events: Iterable[Event]) -> dict[in
     """
     if not any(each.kind == "freeze" for each in faults):
         return {}
-    until_ended = (event for event in events if not event.detail.get("by_harness"))
+    until_ended = (
+        each for each in events if not (isinstance(each.body, Exited) and each.body.by_harness)
+    )
     return {
-        event.rank: faults[event.detail["index"]]
-        for event in _ongoing(until_ended)
-        if event.detail["fault"] == "freeze" and "until_s" not in event.detail
+        rank: faults[begun.index]
+        for rank, begun in _ongoing(until_ended)
+        if begun.fault == "freeze" and begun.until_s is None
     }
 
 
-def _ongoing(events: Iterable[Event]) -> list[Event]:
-    """Return the beginnings of faults that are not over, the last of each.
+def _ongoing(events: Iterable[Event]) -> list[tuple[int, FaultChanged]]:
+    """Return, with their ranks, the beginnings of faults that are not over, the last of each.
 
     A fault of a rank is over when it says so, or with the rank's process.
     """
-    open_: dict[tuple[int, int], Event] = {}
+    open_: dict[tuple[int, int], FaultChanged] = {}
     for event in events:
-        if event.kind == "fault":
-            key = (event.rank, event.detail["index"])
-            if event.detail["phase"] == "begun":
-                open_[key] = event
-            else:
-                open_.pop(key, None)
-        elif event.kind == "exited":
-            open_ = {key: value for key, value in open_.items() if key[0] != event.rank}
-    return list(open_.values())
+        match event.body:
+            case FaultChanged(index=index, phase="begun") as begun:
+                open_[event.rank, index] = begun
+            case FaultChanged(index=index):
+                open_.pop((event.rank, index), None)
+            case Exited():
+                open_ = {key: value for key, value in open_.items() if key[0] != event.rank}
+    return [(rank, begun) for (rank, _), begun in open_.items()]

@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 
 from pytest_multihost.model.event import (
-    Event,
-    ReportMade,
     SerializedReport,
     SubtestEnded,
     WarningRecorded,
@@ -168,10 +166,7 @@ def _properties(finding: RankFinding) -> list[tuple[str, object]]:
 
 def _last_report(finding: RankFinding) -> SerializedReport:
     """Return the last report of a rank, an empty one where there is none."""
-    match finding.facts.reports:
-        case (*_, Event(body=ReportMade(report=report))):
-            return report
-    return {}
+    return finding.facts.reports[-1].report if finding.facts.reports else {}
 
 
 def _pass_on_warnings(config: pytest.Config, attempt: CompletedAttempt) -> None:

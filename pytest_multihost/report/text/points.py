@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import groupby
 
-from pytest_multihost.model.event import Event
+from pytest_multihost.model.event import Event, PointPassed
 from pytest_multihost.model.fault import Point
 from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.model.result import WorldResult
@@ -14,9 +14,9 @@ from pytest_multihost.model.result import WorldResult
 def passed_points(history: Iterable[Event], rank: int) -> tuple[str, ...]:
     """Return the points that a rank has passed, in order, repeated ones once with their number."""
     points = [
-        Point(event.detail["point"], event.detail["name"])
+        Point(event.body.point, event.body.name)
         for event in history
-        if event.kind == "point" and event.rank == rank
+        if isinstance(event.body, PointPassed) and event.rank == rank
     ]
     runs = [(point, len(list(same))) for point, same in groupby(points)]
     return tuple(f"{point!r} x{count}" if count > 1 else repr(point) for point, count in runs)
