@@ -39,7 +39,7 @@ class Opened:
 
     def chosen(self) -> str:
         """Return what is said of the operation that is chosen."""
-        return str(self.tab.inner_text("#chosen"))
+        return str(self.tab.inner_text("#selection"))
 
     def center_of(self, rank: int, nth: int) -> tuple[float, float]:
         """Return where an operation of a rank is drawn."""

@@ -186,7 +186,7 @@ def test_lanes_are_read_by_keyboard(open_page, pages: Pages) -> None:
 def test_a_screen_reader_is_told_what_is_chosen(open_page, pages: Pages) -> None:
     """The drawing itself is hidden from it."""
     tab = open_page(pages["small"]).tab
-    assert tab.get_attribute("#chosen", "aria-live") == "polite"
+    assert tab.get_attribute("#selection", "aria-live") == "polite"
     assert tab.get_attribute("canvas", "aria-hidden") == "true"
     assert "Arrow keys" in tab.get_attribute("#lanes", "aria-label")
 

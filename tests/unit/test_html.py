@@ -438,7 +438,7 @@ def test_the_lanes_know_who_waits_for_whom_and_since_when_nothing_moves() -> Non
     """What the arrows and the dotted lines are drawn from."""
     data = lane_data(shown(world()))
     assert [(rank, ranks) for rank, ranks, _ in data["waits"]] == [(0, [1]), (2, [1])]
-    assert (data["progress"], data["told"], data["end"]) == (420_000, 2_600_000, 2_600_000)
+    assert (data["progress"], data["judged"], data["end"]) == (420_000, 2_600_000, 2_600_000)
     assert [each["role"] for each in data["ranks"]] == ["waiting", "culprit", "waiting"]
 
 

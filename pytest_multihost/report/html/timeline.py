@@ -57,7 +57,7 @@ def timeline_data(page: PageModel) -> Json:
         "axis": axis(instants, end_us),
         "go": _go(result, us),
         "progress": us(result.progress_s) if result.progress_s else None,
-        "told": us(result.detected_s) if result.detected_s else None,
+        "judged": us(result.detected_s) if result.detected_s else None,
         "ranks": list(_lanes(page, end_us, us)),
         "kinds": [_kind(each, result) for each in tables.kinds],
         "places": [_place(each, page.context.root) for each in tables.frames],
@@ -66,7 +66,7 @@ def timeline_data(page: PageModel) -> Json:
         "marks": marks,
         "faults": faults,
         "waits": _waits(page),
-        "chosen": _chosen(page),
+        "selected": _selected(page),
         "left_out": sum(max(0, len(each) - kept) for each in by_rank.values()),
     }
 
@@ -171,7 +171,7 @@ def _lanes(page: PageModel, end_us: int, us: _Clock) -> Iterator[Json]:
             "rank": facts.rank,
             "role": page.role(facts.rank),
             "state": display_text(group.state),
-            "words": _text(" · ".join(part for part in (group.state, *where) if part)),
+            "text": _text(" · ".join(part for part in (group.state, *where) if part)),
             "ready": us(facts.ready_s) if facts.ready_s is not None else None,
             "end": min([end_us, *map(us, ended)]),
         }
@@ -254,8 +254,8 @@ def _waits(page: PageModel) -> list[tuple[int, tuple[int, ...], str]]:
     return [(wait.rank, wait.for_, rank_set(wait.for_) if wait.for_ else "") for wait in waits]
 
 
-def _chosen(page: PageModel) -> Json | None:
-    """Return the operation that the diagnosis is about, for the script to choose at first."""
+def _selected(page: PageModel) -> Json | None:
+    """Return the operation that the diagnosis is about, for the script to select at first."""
     operation = page.diagnosis.operation if page.diagnosis is not None else None
     if operation is None:
         return None

@@ -17,7 +17,7 @@ from pytest_multihost.report.log_excerpt import LogExcerpt, read_log
 
 PAGE_NAME = "report.html"
 
-_SCRIPTS = ("lanes.js", "drawing.js", "choosing.js", "page.js")
+_SCRIPTS = ("lanes.js", "drawing.js", "selection.js", "page.js")
 _ASSETS = Path(__file__).with_name("assets")
 _AROUND = 4
 _HEAD_BYTES, _TAIL_BYTES = 4_000, 12_000

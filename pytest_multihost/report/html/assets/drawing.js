@@ -25,7 +25,7 @@ function readColors() {
   colors.sans = getComputedStyle(document.body).fontFamily;
 }
 
-let pen;
+let context;
 function draw() {
   const ratio = devicePixelRatio || 1;
   view.width = canvas.clientWidth;
@@ -33,19 +33,19 @@ function draw() {
   canvas.style.height = `${full}px`;
   canvas.width = Math.round(view.width * ratio);
   canvas.height = Math.round(full * ratio);
-  pen = canvas.getContext("2d");
-  pen.scale(ratio, ratio);
-  pen.textBaseline = "middle";
-  pen.save();
-  pen.beginPath();
-  pen.rect(PAD - 1, 0, plotWidth() + 2, full);
-  pen.clip();
+  context = canvas.getContext("2d");
+  context.scale(ratio, ratio);
+  context.textBaseline = "middle";
+  context.save();
+  context.beginPath();
+  context.rect(PAD - 1, 0, plotWidth() + 2, full);
+  context.clip();
   drawAxis(full);
   lanes.forEach(drawLane);
   drawMeeting();
-  drawMoments(full);
+  drawInstants(full);
   drawMarks();
-  pen.restore();
+  context.restore();
   drawWaits();
   drawSelection(full);
 }
@@ -57,35 +57,35 @@ function text(
   color,
   { size = 11, weight = 400, align = "left", max = Infinity } = {},
 ) {
-  pen.font = `${weight} ${size}px ${colors.sans}`;
+  context.font = `${weight} ${size}px ${colors.sans}`;
   let shown = words;
-  if (max < Infinity && pen.measureText(shown).width > max) {
+  if (max < Infinity && context.measureText(shown).width > max) {
     if (max < size * 2) return 0;
     let low = 0,
       high = words.length;
     while (low < high) {
       const middle = (low + high + 1) >> 1;
-      if (pen.measureText(`${words.slice(0, middle)}…`).width <= max) low = middle;
+      if (context.measureText(`${words.slice(0, middle)}…`).width <= max) low = middle;
       else high = middle - 1;
     }
     if (low < 2) return 0;
     shown = `${words.slice(0, low)}…`;
   }
-  pen.textAlign = align;
-  pen.fillStyle = color;
-  pen.fillText(shown, x, y);
-  return pen.measureText(shown).width;
+  context.textAlign = align;
+  context.fillStyle = color;
+  context.fillText(shown, x, y);
+  return context.measureText(shown).width;
 }
 
 function line(x1, y1, x2, y2, color, width = 1, dash = []) {
-  pen.strokeStyle = color;
-  pen.lineWidth = width;
-  pen.setLineDash(dash);
-  pen.beginPath();
-  pen.moveTo(x1, y1);
-  pen.lineTo(x2, y2);
-  pen.stroke();
-  pen.setLineDash([]);
+  context.strokeStyle = color;
+  context.lineWidth = width;
+  context.setLineDash(dash);
+  context.beginPath();
+  context.moveTo(x1, y1);
+  context.lineTo(x2, y2);
+  context.stroke();
+  context.setLineDash([]);
 }
 
 function drawAxis(full) {
@@ -100,8 +100,8 @@ function drawAxis(full) {
 }
 
 function drawSilence(begin, end, x1, x2, full) {
-  pen.fillStyle = colors.soft;
-  pen.fillRect(x1, 0, x2 - x1, full);
+  context.fillStyle = colors.soft;
+  context.fillRect(x1, 0, x2 - x1, full);
   const words =
     data.go !== null && end <= data.go
       ? `start-up, ${seconds(end - begin)}`
@@ -137,12 +137,12 @@ function niceStep(us) {
 
 function drawLane(lane, index) {
   const y = yOf(index);
-  const isChosen = view.chosen && view.chosen.rank === lane.rank;
-  if (isChosen) {
-    pen.globalAlpha = 0.5;
-    pen.fillStyle = colors.soft;
-    pen.fillRect(PAD, y, plotWidth(), height);
-    pen.globalAlpha = 1;
+  const isSelected = view.selected && view.selected.rank === lane.rank;
+  if (isSelected) {
+    context.globalAlpha = 0.5;
+    context.fillStyle = colors.soft;
+    context.fillRect(PAD, y, plotWidth(), height);
+    context.globalAlpha = 1;
   }
   if (index) line(PAD, y - 0.5, view.width - gutter, y - 0.5, colors.line);
   if (data.go !== null) drawStartup(lane, y);
@@ -162,10 +162,10 @@ function drawLane(lane, index) {
 
 function drawStartup(lane, y) {
   const until = xOf(lane.ready === null ? data.end : lane.ready);
-  pen.fillStyle = colors.line;
-  pen.globalAlpha = 0.55;
-  pen.fillRect(PAD, y + height / 2 - 1, Math.max(0, until - PAD), 2);
-  pen.globalAlpha = 1;
+  context.fillStyle = colors.line;
+  context.globalAlpha = 0.55;
+  context.fillRect(PAD, y + height / 2 - 1, Math.max(0, until - PAD), 2);
+  context.globalAlpha = 1;
   const first = lane.operations.length ? xOf(lane.operations[0].begin) : Infinity;
   const room = Math.min(until, first) - toX(0);
   if (height > 30 && view.from === 0 && room > 52)
@@ -182,7 +182,7 @@ function drawLateness(lane, y) {
   const x1 = Math.max(PAD, xOf(last)),
     x2 = xOf(lane.end);
   if (x2 - x1 < 2) return;
-  box_(
+  drawBox(
     x1 + 1,
     y + inset - 1,
     x2 - x1 - 1,
@@ -190,24 +190,24 @@ function drawLateness(lane, y) {
     colors["culprit-soft"],
     colors["culprit-line"],
   );
-  text(lane.words, x1 + 8, y + height / 2, colors.culprit, {
+  text(lane.text, x1 + 8, y + height / 2, colors.culprit, {
     size: height > 20 ? 12 : 11,
     weight: 600,
     max: x2 - x1 - 14,
   });
 }
 
-function box_(x, y, w, h, fill, stroke) {
-  pen.beginPath();
-  pen.roundRect(x, y, Math.max(w, 1), h, Math.min(3, w / 2));
+function drawBox(x, y, w, h, fill, stroke) {
+  context.beginPath();
+  context.roundRect(x, y, Math.max(w, 1), h, Math.min(3, w / 2));
   if (fill) {
-    pen.fillStyle = fill;
-    pen.fill();
+    context.fillStyle = fill;
+    context.fill();
   }
   if (stroke) {
-    pen.strokeStyle = stroke;
-    pen.lineWidth = 1;
-    pen.stroke();
+    context.strokeStyle = stroke;
+    context.lineWidth = 1;
+    context.stroke();
   }
 }
 
@@ -224,7 +224,7 @@ function drawOperation(each, lane, x1, x2, y) {
   const left = Math.max(x1, PAD - 4);
   const width = Math.min(x1 + wide, PAD + plotWidth() + 4) - left;
   if (isOpen)
-    box_(
+    drawBox(
       left + 0.5,
       top + 0.5,
       width - 1,
@@ -233,10 +233,10 @@ function drawOperation(each, lane, x1, x2, y) {
       colors[isLate ? "culprit" : "wait-line"],
     );
   else if (width < 3) {
-    pen.fillStyle = each.failed ? colors.culprit : colors.op;
-    pen.fillRect(left, top, Math.max(1, width), tall);
+    context.fillStyle = each.failed ? colors.culprit : colors.op;
+    context.fillRect(left, top, Math.max(1, width), tall);
   } else
-    box_(
+    drawBox(
       left,
       top,
       width - (width > 4 ? 1 : 0),
@@ -258,24 +258,24 @@ function drawOperation(each, lane, x1, x2, y) {
 function labels(each, isOpen) {
   // the longest first
   const name = each.kind.name + (each.sequence ? ` #${each.sequence}` : "");
-  const wait = isOpen && waits.get(each.rank);
-  return [...(wait && wait.words ? [`${name}, waits for ${wait.words}`] : []), name];
+  const awaited = isOpen && waits.get(each.rank);
+  return [...(awaited ? [`${name}, waits for ${awaited}`] : []), name];
 }
 
 const widths = new Map();
 function fits(words, max, size, weight) {
   const key = `${weight}/${size}/${words}`;
   if (!widths.has(key)) {
-    pen.font = `${weight} ${size}px ${colors.sans}`;
-    widths.set(key, pen.measureText(words).width);
+    context.font = `${weight} ${size}px ${colors.sans}`;
+    widths.set(key, context.measureText(words).width);
   }
   return widths.get(key) <= max;
 }
 
-function drawMoments(full) {
+function drawInstants(full) {
   const at = [
     [data.progress, "last progress"],
-    [data.told, "told"],
+    [data.judged, "judged"],
   ].filter(([us]) => us !== null);
   for (const [us] of at) {
     const x = Math.min(xOf(us), PAD + plotWidth() - 0.5);
@@ -304,45 +304,45 @@ function drawMarks() {
 }
 
 function cross(x, y, color) {
-  pen.fillStyle = colors.card;
-  pen.beginPath();
-  pen.arc(x, y, 7, 0, 7);
-  pen.fill();
+  context.fillStyle = colors.card;
+  context.beginPath();
+  context.arc(x, y, 7, 0, 7);
+  context.fill();
   line(x - 4, y - 4, x + 4, y + 4, color, 2.5);
   line(x - 4, y + 4, x + 4, y - 4, color, 2.5);
 }
 
 function diamond(x, y, color) {
-  pen.fillStyle = color;
-  pen.beginPath();
+  context.fillStyle = color;
+  context.beginPath();
   for (const [dx, dy] of [
     [0, -5],
     [5, 0],
     [0, 5],
     [-5, 0],
   ])
-    pen.lineTo(x + dx, y + dy);
-  pen.fill();
+    context.lineTo(x + dx, y + dy);
+  context.fill();
 }
 
 function drawMeeting() {
-  const k = view.chosen && view.chosen.operation && key(view.chosen.operation);
+  const k = view.selected && view.selected.operation && key(view.selected.operation);
   const met = k
     ? meetings.get(k)
-    : view.chosen && view.chosen.operation
-      ? [view.chosen.operation]
+    : view.selected && view.selected.operation
+      ? [view.selected.operation]
       : [];
   for (const each of met) {
     const lane = lanes[laneOf.get(each.rank)];
     const { top, tall } = bar(each, yOf(laneOf.get(each.rank)));
     const x1 = xOf(each.begin),
       x2 = Math.max(xOf(each.end === Infinity ? lane.end : each.end), x1 + 3);
-    const isIt = each === view.chosen.operation;
-    pen.strokeStyle = isIt ? colors.ink : colors.wait;
-    pen.lineWidth = isIt ? 2 : 1.2;
-    pen.beginPath();
-    pen.roundRect(x1 - 0.5, top - 0.5, x2 - x1, tall + 1, 3);
-    pen.stroke();
+    const isIt = each === view.selected.operation;
+    context.strokeStyle = isIt ? colors.ink : colors.wait;
+    context.lineWidth = isIt ? 2 : 1.2;
+    context.beginPath();
+    context.roundRect(x1 - 0.5, top - 0.5, x2 - x1, tall + 1, 3);
+    context.stroke();
   }
 }
 
@@ -365,36 +365,36 @@ function drawWaits() {
       dot(edge, each, color);
     }
     line(edge + 3, y, x, y, color, 1.5);
-    pen.fillStyle = color;
-    pen.beginPath();
+    context.fillStyle = color;
+    context.beginPath();
     for (const [dx, dy] of [
       [0, 0],
       [8, -4.5],
       [8, 4.5],
     ])
-      pen.lineTo(edge - 2 + dx, y + dy);
-    pen.fill();
+      context.lineTo(edge - 2 + dx, y + dy);
+    context.fill();
   });
 }
 
 function dot(x, y, color) {
-  pen.fillStyle = color;
-  pen.beginPath();
-  pen.arc(x, y, 2, 0, 7);
-  pen.fill();
+  context.fillStyle = color;
+  context.beginPath();
+  context.arc(x, y, 2, 0, 7);
+  context.fill();
 }
 
 function drawSelection(full) {
   if (!view.drag || Math.abs(view.drag.to - view.drag.from) < 4) return;
-  pen.globalAlpha = 0.18;
-  pen.fillStyle = colors.wait;
-  pen.fillRect(
+  context.globalAlpha = 0.18;
+  context.fillStyle = colors.wait;
+  context.fillRect(
     Math.min(view.drag.from, view.drag.to),
     0,
     Math.abs(view.drag.to - view.drag.from),
     full,
   );
-  pen.globalAlpha = 1;
+  context.globalAlpha = 1;
 }
 
 let isDue = false;

@@ -5,13 +5,13 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const box = document.getElementById("lanes");
 const names = box.querySelector(".names");
 const canvas = box.querySelector("canvas");
-const chosenText = document.getElementById("chosen");
+const selectionText = document.getElementById("selection");
 const SIZE = 8; // numbers of an operation
 const OPEN = -1;
 const TOP = 30;
 const PAD = 10;
 const MIN_SPAN = 1e-6;
-const view = { from: 0, to: 1, width: 0, chosen: null, hovered: null, drag: null };
+const view = { from: 0, to: 1, width: 0, selected: null, drag: null };
 
 // Lanes: who is to blame first, then as they are numbered.
 
@@ -19,7 +19,7 @@ const lanes = data.ranks.map((rank) => ({ ...rank, operations: operationsOf(rank
 lanes.sort((a, b) => (b.role === "culprit") - (a.role === "culprit") || a.rank - b.rank);
 const laneOf = new Map(lanes.map((lane, index) => [lane.rank, index]));
 const height = lanes.length <= 8 ? 36 : lanes.length <= 20 ? 26 : 18;
-const waits = new Map(data.waits.map(([rank, ranks, words]) => [rank, { ranks, words }]));
+const waits = new Map(data.waits.map(([rank, , names]) => [rank, names])); // whom each waits for
 
 // Arrows lead to the culprits alone, if others wait for any; in a circle all are both.
 const awaited = [...new Set(data.waits.flatMap(([, ranks]) => ranks))].filter((r) => laneOf.has(r));
@@ -67,7 +67,7 @@ for (const lane of lanes) {
 
 // Time and place
 
-function share(us) {
+function axisPosition(us) {
   for (const [begin, end, left, right] of data.axis) {
     if (us <= end)
       return left + ((right - left) * Math.max(0, us - begin)) / Math.max(1, end - begin);
@@ -75,8 +75,8 @@ function share(us) {
   return 1;
 }
 const plotWidth = () => view.width - PAD - gutter;
-const toX = (part) => PAD + ((part - view.from) / (view.to - view.from)) * plotWidth();
-const xOf = (us) => toX(share(Math.min(us, data.end)));
+const toX = (position) => PAD + ((position - view.from) / (view.to - view.from)) * plotWidth();
+const xOf = (us) => toX(axisPosition(Math.min(us, data.end)));
 const yOf = (index) => TOP + index * height;
 const seconds = (us) => {
   const s = us / 1e6;
@@ -86,4 +86,4 @@ const seconds = (us) => {
       ? `${(s * 1e3).toFixed(s < 0.1 ? 1 : 0)} ms`
       : `${s.toFixed(2)} s`;
 };
-const moment = (us) => `+${(us / 1e6).toFixed(us < 1e7 ? 3 : 2)} s`;
+const timestamp = (us) => `+${(us / 1e6).toFixed(us < 1e7 ? 3 : 2)} s`;

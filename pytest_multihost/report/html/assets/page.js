@@ -7,7 +7,7 @@ function copied(button, isDone) {
   }, 1600);
 }
 
-function select(element) {
+function selectText(element) {
   const range = document.createRange();
   range.selectNodeContents(element);
   const selection = getSelection();
@@ -22,7 +22,7 @@ async function copy(button) {
     copied(button, true);
   } catch {
     // no permission, or a browser that has no clipboard for files
-    select(source);
+    selectText(source);
     copied(button, document.execCommand("copy"));
   }
 }

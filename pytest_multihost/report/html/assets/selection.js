@@ -1,6 +1,6 @@
 // What is chosen, what is said of it, and how: by pointer, by keyboard, by button.
 
-function part(words, tag = "span", name = "") {
+function element(words, tag = "span", name = "") {
   const found = document.createElement(tag);
   found.textContent = words;
   if (name) found.className = name;
@@ -20,39 +20,39 @@ function rankSet(ranks) {
   return `${ranks.length === 1 ? "rank" : "ranks"} ${words}`;
 }
 
-function choose(rank, operation = null) {
-  view.chosen = rank === null ? null : { rank, operation };
-  chosenText.replaceChildren(...(rank === null ? [] : describe(rank, operation)));
+function select(rank, operation = null) {
+  view.selected = rank === null ? null : { rank, operation };
+  selectionText.replaceChildren(...(rank === null ? [] : describe(rank, operation)));
   for (const [index, row] of [...names.children].entries())
-    row.classList.toggle("is-chosen", lanes[index].rank === rank);
+    row.classList.toggle("is-selected", lanes[index].rank === rank);
   redraw();
 }
 
 function describe(rank, operation) {
-  if (!operation) return describeRank(rank);
+  if (!operation) return describeLane(rank);
   const found = [];
   const name = `${operation.kind.name}${operation.sequence ? ` #${operation.sequence}` : ""}`;
-  const first = part("", "p");
-  first.append(part(name, "b"), ` ${operation.kind.of} `, part(operation.place, "code", "at"));
-  if (operation.detail) first.append(" ", part(operation.detail, "span", "quiet"));
-  found.push(first, part(spanOf(rank, operation), "p"));
-  const meeting = meetingOf(operation);
-  if (meeting) found.push(part(meeting, "p", "quiet"));
+  const first = element("", "p");
+  first.append(element(name, "b"), ` ${operation.kind.of} `, element(operation.place, "code", "place"));
+  if (operation.detail) first.append(" ", element(operation.detail, "span", "quiet"));
+  found.push(first, element(describeSpan(rank, operation), "p"));
+  const meeting = describeMeeting(operation);
+  if (meeting) found.push(element(meeting, "p", "quiet"));
   return found;
 }
 
-function spanOf(rank, operation) {
+function describeSpan(rank, operation) {
   const about = operation.kind.peer === null ? "" : ` with rank ${operation.kind.peer}`;
   if (operation.end === Infinity) {
-    const wait = waits.get(rank);
-    const whom = wait && wait.words ? `, waits for ${wait.words}` : "";
-    return `rank ${rank} entered it at ${moment(operation.begin)}${about} and never left it${whom}.`;
+    const names = waits.get(rank);
+    const whom = names ? `, waits for ${names}` : "";
+    return `rank ${rank} entered it at ${timestamp(operation.begin)}${about} and never left it${whom}.`;
   }
   const failed = operation.failed ? ", and left it by an exception" : "";
-  return `rank ${rank} entered it at ${moment(operation.begin)}${about} for ${seconds(operation.end - operation.begin)}${failed}.`;
+  return `rank ${rank} entered it at ${timestamp(operation.begin)}${about} for ${seconds(operation.end - operation.begin)}${failed}.`;
 }
 
-function meetingOf(operation) {
+function describeMeeting(operation) {
   const met = key(operation) && meetings.get(key(operation));
   if (!met) return "";
   const ranks = met.map((each) => each.rank);
@@ -70,57 +70,57 @@ function meetingOf(operation) {
   return `${words}${ranks.length > 1 ? `, rank ${latest.rank} last` : ""}.`;
 }
 
-function describeRank(rank) {
+function describeLane(rank) {
   const lane = lanes[laneOf.get(rank)];
-  const found = part("", "p");
-  found.append(part(`rank ${rank}`, "b"), ` ${lane.words} `);
+  const found = element("", "p");
+  found.append(element(`rank ${rank}`, "b"), ` ${lane.text} `);
   const told = [
     ...data.marks
       .filter((mark) => mark[1] === rank && mark[2] !== "point")
-      .map(([us, , , words]) => `${words} at ${moment(us)}`),
+      .map(([us, , , words]) => `${words} at ${timestamp(us)}`),
     ...data.faults
       .filter((fault) => fault[0] === rank)
-      .map(([, us, , , words]) => `${words} at ${moment(us)}`),
+      .map(([, us, , , words]) => `${words} at ${timestamp(us)}`),
   ];
   const count = `${lane.operations.length} operation${lane.operations.length === 1 ? "" : "s"}`;
-  return [found, part([count, ...told].join(" · "), "p", "quiet")];
+  return [found, element([count, ...told].join(" · "), "p", "quiet")];
 }
 
 // Keyboard
 
-function step(by) {
-  const { rank, operation } = view.chosen || { rank: lanes[0].rank, operation: null };
+function selectNeighbour(by) {
+  const { rank, operation } = view.selected || { rank: lanes[0].rank, operation: null };
   const all = lanes[laneOf.get(rank)].operations;
-  if (!all.length) return choose(rank);
+  if (!all.length) return select(rank);
   const at = operation ? all.indexOf(operation) : by > 0 ? -1 : all.length;
   const next = all[Math.min(all.length - 1, Math.max(0, at + by))];
-  choose(rank, next);
+  select(rank, next);
   bringIntoView(next);
 }
 
-function climb(by) {
-  const index = view.chosen ? laneOf.get(view.chosen.rank) + by : 0;
-  choose(lanes[Math.min(lanes.length - 1, Math.max(0, index))].rank);
+function selectLane(by) {
+  const index = view.selected ? laneOf.get(view.selected.rank) + by : 0;
+  select(lanes[Math.min(lanes.length - 1, Math.max(0, index))].rank);
 }
 
 function bringIntoView(operation) {
-  const begin = share(operation.begin),
+  const begin = axisPosition(operation.begin),
     span = view.to - view.from;
   if (begin < view.from || begin > view.to) moveTo(begin - span / 2, begin + span / 2);
 }
 
 const KEYS = {
-  ArrowRight: () => step(1),
-  ArrowLeft: () => step(-1),
-  ArrowDown: () => climb(1),
-  ArrowUp: () => climb(-1),
+  ArrowRight: () => selectNeighbour(1),
+  ArrowLeft: () => selectNeighbour(-1),
+  ArrowDown: () => selectLane(1),
+  ArrowUp: () => selectLane(-1),
   "+": () => zoom(0.5),
   "=": () => zoom(0.5),
   "-": () => zoom(2),
   0: () => moveTo(0, 1),
   Home: () => moveTo(0, 1),
   End: () => ZOOMS.end(),
-  Escape: () => choose(null),
+  Escape: () => select(null),
 };
 
 box.addEventListener("keydown", (event) => {
@@ -129,7 +129,7 @@ box.addEventListener("keydown", (event) => {
   KEYS[event.key]();
 });
 
-// Zoom: a part of the axis, from 0 to 1
+// Zoom: a element of the axis, from 0 to 1
 
 function moveTo(from, to) {
   const span = Math.min(1, Math.max(MIN_SPAN, to - from));
@@ -139,8 +139,8 @@ function moveTo(from, to) {
 }
 
 function zoom(factor, at = null) {
-  const chosen = view.chosen && view.chosen.operation;
-  const begin = chosen ? share(chosen.begin) : null;
+  const selected = view.selected && view.selected.operation;
+  const begin = selected ? axisPosition(selected.begin) : null;
   const isSeen = begin !== null && begin >= view.from && begin <= view.to;
   const center = at ?? (isSeen ? begin : (view.from + view.to) / 2);
   moveTo(center - (center - view.from) * factor, center + (view.to - center) * factor);
@@ -151,7 +151,7 @@ const ZOOMS = {
   out: () => zoom(2),
   all: () => moveTo(0, 1),
   end: () => {
-    const last = share(data.progress ?? data.end);
+    const last = axisPosition(data.progress ?? data.end);
     moveTo(Math.max(0, last - 0.04), Math.min(1, last + 0.04));
   },
 };
@@ -200,7 +200,7 @@ addEventListener("pointerup", (event) => {
     return moveTo(at(Math.min(drag.from, drag.to)), at(Math.max(drag.from, drag.to)));
   }
   const { lane, operation } = pointed(event);
-  if (lane) choose(lane.rank, operation);
+  if (lane) select(lane.rank, operation);
 });
 addEventListener("pointercancel", () => {
   view.drag = null;
@@ -221,7 +221,7 @@ canvas.addEventListener(
 );
 names.addEventListener("click", (event) => {
   const index = [...names.children].indexOf(event.target.closest(".names > div"));
-  if (index >= 0) choose(lanes[index].rank);
+  if (index >= 0) select(lanes[index].rank);
 });
 
 // Begin
@@ -230,16 +230,16 @@ function writeNames() {
   names.classList.toggle("dense", height < 20);
   names.replaceChildren(
     ...lanes.map((lane) => {
-      const row = part("", "div", lane.role);
+      const row = element("", "div", lane.role);
       row.style.height = `${height}px`;
-      row.append(part(`rank ${lane.rank}`), part(lane.state, "span", "state quiet"));
+      row.append(element(`rank ${lane.rank}`), element(lane.state, "span", "state quiet"));
       return row;
     }),
   );
 }
 
-function chooseFirst() {
-  const about = data.chosen;
+function selectFirst() {
+  const about = data.selected;
   const isIt = (o) =>
     about &&
     o.kind.name === about.name &&
@@ -247,14 +247,14 @@ function chooseFirst() {
     String(o.kind.group) === String(about.group);
   for (const lane of lanes.filter((each) => each.role === "waiting")) {
     const found = lane.operations.find((each) => isIt(each) && each.end === Infinity);
-    if (found) return choose(lane.rank, found);
+    if (found) return select(lane.rank, found);
   }
-  if (lanes.length) choose(lanes[0].rank);
+  if (lanes.length) select(lanes[0].rank);
 }
 
 readColors();
 writeNames();
-chooseFirst();
+selectFirst();
 draw();
 performance.mark("lanes drawn");
 new ResizeObserver(redraw).observe(canvas.parentElement);
