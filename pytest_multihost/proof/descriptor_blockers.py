@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_multihost.model.process import Descriptor
-from pytest_multihost.proof.interval import Interval
-from pytest_multihost.proof.peers import addresses, describe_peer
+from pytest_multihost.proof.snapshot import Interval, addresses
 
 _TRAFFIC_BYTES = 4096
 """Bytes on one connection between two snapshots that are more than heartbeats."""
@@ -120,7 +119,7 @@ def waker(interval: Interval, found: Descriptor | None, *, is_runtimes: bool) ->
     if _stays_as_it_is(found) or (is_runtimes and _is_runtimes_business(interval, found)):
         return ""
     if found.kind in _SHARED:
-        return describe_peer(found)
+        return _describe_peer(found)
     if found.kind == "pidfd":
         is_known = interval.now.kernel.process(found.pid) is not None
         return "" if is_known else f"process {found.pid}, of which nothing is known"
@@ -140,3 +139,11 @@ def _stays_as_it_is(found: Descriptor) -> bool:
 
 def _is_runtimes_business(interval: Interval, found: Descriptor) -> bool:
     return found.kind in {"eventfd", "timerfd", "listen"} or interval.is_severed(found)
+
+
+def _describe_peer(found: Descriptor) -> str:
+    """Name the peer of a descriptor for the reader."""
+    if found.where == "ours":
+        return "the harness"
+    leads = "may lead" if found.where == "unknown" else "leads"
+    return f"{found.kind} {found.peer or found.target}, which {leads} outside the world"

@@ -4,7 +4,7 @@ The argument has four parts.
 
 1. Every thread of every process of the world waits, and for each wait we can name all that could
    end it: a timer, another thread, a peer of a socket, the writer of a pipe, the holder of a lock,
-   a signal (`thread_blockers`, `descriptor_blockers`, `process_blockers`).
+   a signal (`blockers`, `thread_blockers`, `descriptor_blockers`).
 2. The world is closed: each of these is itself a waiting thread of the world, or a timer that
    strikes only after the deadline. Whatever is outside, may be outside or cannot be read counts as
    something that may end the wait, a *blocker* of the proof. Calling a world hung that is not costs
@@ -25,9 +25,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_multihost.model.process import KernelSnapshot, Process
-from pytest_multihost.proof.interval import interval_of
-from pytest_multihost.proof.process_blockers import process_blockers
+from pytest_multihost.model.process import Process
+from pytest_multihost.proof.blockers import blockers
 from pytest_multihost.proof.snapshot import Snapshot
 
 INTERVAL_S = 1.0
@@ -85,42 +84,3 @@ def _is_still(process: Process, now: Snapshot, deadline_s: float) -> bool:
     if process.is_dead or main is None or now.awaited_operations(process.rank, main.tid):
         return True
     return main.state == "S" and (main.ends_s is None or main.ends_s > deadline_s)
-
-
-def blockers(before: Snapshot, now: Snapshot, *, deadline_s: float) -> tuple[str, ...]:
-    """Return all that may end a wait of the world before the deadline, one sentence each.
-
-    Args:
-        before: A deep snapshot.
-        now: The next one.
-        deadline_s: When the world is ended in any case, on the monotonic clock.
-    """
-    found = []
-    if not (before.kernel.is_deep and now.kernel.is_deep):
-        found.append("only main threads were looked at")
-    living = [each for each in now.kernel.processes if not each.is_dead]
-    if not any(each.is_rank for each in living):
-        found.append("no rank is alive")
-    for process in living:
-        was = before.kernel.process(process.pid)
-        if was is None:
-            found.append(f"{_name(process)} has just begun")
-        else:
-            interval = interval_of(was, process, before, now, deadline_s)
-            found += [f"{_name(process)} {each}" for each in process_blockers(interval)]
-    found += [
-        f"{_name(each)} has just ended"
-        for each in before.kernel.processes
-        if not each.is_dead and _is_gone(each, now.kernel)
-    ]
-    return tuple(dict.fromkeys(found))
-
-
-def _is_gone(process: Process, kernel: KernelSnapshot) -> bool:
-    found = kernel.process(process.pid)
-    return found is None or found.is_dead
-
-
-def _name(process: Process) -> str:
-    whose = f"rank {process.rank}:" if process.rank is not None else "orphan:"
-    return whose if process.is_rank else f"{whose} child process `{process.name}` {process.pid}"

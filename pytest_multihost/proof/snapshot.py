@@ -1,11 +1,20 @@
-"""A snapshot of a world as a proof needs it: its processes, and what its ranks say they do."""
+"""What a proof is made from: snapshots of a world, and one process between two of them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from pytest_multihost.model.operation import Operation, Operations
-from pytest_multihost.model.process import KernelSnapshot
+from pytest_multihost.model.process import Descriptor, KernelSnapshot, Process, Thread
+from pytest_multihost.model.snapshot import Activity
+from pytest_multihost.proof.threads.labels import activity_of
+
+DEAD = frozenset({"", "X", "Z"})
+"""States of a thread that is gone, ending or not waited for by its parent (proc(5), stat)."""
+
+_BUSY = 0.02
+"""Share of a processor from which on a thread does more than wake up and look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,3 +40,96 @@ class Snapshot:
         of_rank = [each for each in self.operations if each.rank == rank]
         found = [operation for each in of_rank for operation in each.open]
         return tuple(each for each in found if each.thread == tid and each.waited_s is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """One living process between two deep snapshots of its world.
+
+    Attributes:
+        was: The process in the first.
+        process: The process in the second.
+        before: The first snapshot.
+        now: The second.
+        deadline_s: When the world is ended in any case, on the monotonic clock.
+        earlier: Its threads in the first snapshot by id.
+    """
+
+    was: Process
+    process: Process
+    before: Snapshot
+    now: Snapshot
+    deadline_s: float
+    earlier: Mapping[int, Thread]
+
+    @property
+    def at_s(self) -> float:
+        """When the second snapshot was taken."""
+        return self.now.kernel.at_s
+
+    def is_main(self, thread: Thread) -> bool:
+        """Whether a thread is the process's main one."""
+        return thread is self.process.main
+
+    def has_not_moved(self, thread: Thread) -> bool:
+        """Whether a thread is in one and the same wait as before, and has not left it in between.
+
+        Each wait that ends puts its thread on a processor, which counts in `Thread.runs`; so equal
+        keys mean that there was nothing in between, not even a short wait after a short one.
+        """
+        last = self.earlier.get(thread.tid)
+        return last is not None and last.wait_key == thread.wait_key
+
+    def is_busy(self, thread: Thread) -> bool:
+        """Whether a thread has used the processor for more than waking up now and then."""
+        last = self.earlier.get(thread.tid)
+        elapsed_ns = (self.at_s - self.before.kernel.at_s) * 1e9
+        return thread.cpu_ns - (last.cpu_ns if last else 0) > _BUSY * elapsed_ns
+
+    def times_out(self, thread: Thread) -> bool:
+        """Whether a thread is in one wait that is known to end by itself before the deadline."""
+        return self.has_not_moved(thread) and thread.ends_by(self.deadline_s)
+
+    def awaited_operations(self, thread: Thread) -> tuple[Operation, ...]:
+        """Return the operations that a thread of a rank waits for, if they are those of before."""
+        if not self.process.is_rank:
+            return ()
+        found = self.now.awaited_operations(self.process.rank, thread.tid)
+        before = self.before.awaited_operations(self.process.rank, thread.tid)
+        is_same = [_identity(each) for each in found] == [_identity(each) for each in before]
+        return found if is_same else ()
+
+    def is_severed(self, found: Descriptor) -> bool:
+        """Whether nothing that a connection's peer sends has arrived, or will until somebody heals.
+
+        Because a fault of ours cuts the peer's host off from this one.
+        """
+        own, peer = addresses(found)
+        return (peer, own) in self.before.severed & self.now.severed
+
+    def activity(self, thread: Thread) -> Activity:
+        """Return what a thread waits in, for the reader."""
+        return activity_of(thread, self.at_s)
+
+
+def interval_of(
+    was: Process, process: Process, before: Snapshot, now: Snapshot, deadline_s: float
+) -> Interval:
+    """Return one process between two snapshots; see `Interval`."""
+    earlier = {thread.tid: thread for thread in was.threads}
+    return Interval(was, process, before, now, deadline_s, earlier)
+
+
+def _identity(operation: Operation) -> Operation:
+    """Return an operation without what differs each time its rank is asked.
+
+    The flight recorder's times come from another clock, and are converted at each reading.
+    """
+    is_converted = operation.source == "flight-recorder"
+    return replace(operation, since_s=0.0, waited_s=0.0) if is_converted else operation
+
+
+def addresses(found: Descriptor) -> tuple[str, str]:
+    """Return the addresses of a connection without their ports: its own, its peer's."""
+    own, peer = (end.rpartition(":")[0] for end in found.ends)
+    return own, peer

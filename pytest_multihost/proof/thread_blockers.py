@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.process import Thread
 from pytest_multihost.proof.descriptor_blockers import awaited_descriptors, waker
-from pytest_multihost.proof.interval import Interval
+from pytest_multihost.proof.snapshot import Interval
 from pytest_multihost.proof.threads import system_calls as calls
 from pytest_multihost.proof.threads.labels import is_file_access, is_sleep
 from pytest_multihost.proof.threads.owners import has_gloo_timeout, is_runtime_thread

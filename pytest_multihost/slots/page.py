@@ -13,12 +13,14 @@ reader takes only what it has read twice alike. A number of a text is written on
 
 from __future__ import annotations
 
+import errno
 import json
 import mmap
 import os
 import struct
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count, islice
@@ -38,7 +40,6 @@ from pytest_multihost.slots.layout import (  # by name where nanoseconds count
     WORDS,
     count_at,
 )
-from pytest_multihost.slots.shared_memory import anonymous_map, call_in_children, new_map
 
 _pack_record = struct.Struct("<QQQIIIIIII20sQ").pack_into  # RECORD with its CALL in one piece
 _pack_source = struct.Struct("<IIII").pack_into
@@ -48,6 +49,11 @@ _UNUSED = struct.pack("<QQ", 0, 1).ljust(layout.STRIDE, b"\0") * RECORDS
 
 SourceRef = tuple[int, int, int]
 """Number of the user's file, line in it, number of its function; zeros where it is not known."""
+
+
+def _anonymous_map(size: int) -> mmap.mmap:
+    """Return memory of `size` bytes without a file."""
+    return mmap.mmap(-1, size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +83,7 @@ class SlotPage:
     """
 
     path: Path = Path(os.devnull)
-    _map: mmap.mmap = field(default_factory=partial(anonymous_map, layout.SIZE))
+    _map: mmap.mmap = field(default_factory=partial(_anonymous_map, layout.SIZE))
     _texts: dict[str, int] = field(default_factory=dict)
     _end_of_texts: int = layout.TEXTS_AT
     _groups: dict[GroupKey, int] = field(default_factory=dict)
@@ -100,14 +106,14 @@ class SlotPage:
         head = bytearray(self._map[: layout.RECORDS_AT])
         texts = self._map[layout.TEXTS_AT : self._end_of_texts]
         layout.HEADER.pack_into(head, 0, layout.MAGIC, len(self._texts))
-        self._map = new_map(path, layout.SIZE, (head, _UNUSED, bytes(layout.STRIDE), texts))
+        self._map = _new_map(path, layout.SIZE, (head, _UNUSED, bytes(layout.STRIDE), texts))
         self.path = path
         self._view()
-        call_in_children(self.forget)
+        _call_in_children(self.forget)
 
     def forget(self) -> None:
         """Let go of the file: what a forked child does is not what the rank does."""
-        self._map = anonymous_map(layout.SIZE)
+        self._map = _anonymous_map(layout.SIZE)
         self._view()
 
     def _view(self) -> None:
@@ -251,3 +257,34 @@ class SlotPage:
             layout.FAILED | self.detail(error) << layout.VALUE_SHIFT
         )
         self._words[at + ENDED] = now_ns
+
+
+def _new_map(path: Path, size: int, begin: Sequence[bytes | bytearray]) -> mmap.mmap:
+    """Make a file of `size` bytes at `path`, which must not exist; return a mapping of it.
+
+    By bare system calls: Python's files would have every rank make copies of memory. And what it
+    begins with is written, not assigned: each page that is touched through a mapping is a fault.
+
+    Raises:
+        OSError: It exists, or the disk is full.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+    try:
+        if os.writev(descriptor, begin) != sum(map(len, begin)):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        os.ftruncate(descriptor, size)
+        return mmap.mmap(descriptor, size)
+    finally:
+        os.close(descriptor)
+
+
+def _call_in_children(method: Callable[[], None]) -> None:
+    """Call a bound method in every forked child of this process, while its object is alive."""
+    reference = weakref.WeakMethod(method)
+    os.register_at_fork(after_in_child=lambda: _call_if_alive(reference))
+
+
+def _call_if_alive(method: weakref.WeakMethod[Callable[[], None]]) -> None:
+    call = method()
+    if call is not None:
+        call()

@@ -7,7 +7,6 @@ import os
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from pytest_multihost.model.operation import GroupKey, Operation, Operations
 from pytest_multihost.model.stack import Frame
@@ -17,7 +16,7 @@ from pytest_multihost.slots.layout import FIRST_WORD, RECORDS, STRIDE, WORDS
 _READS = 20
 """How often a record is read that its rank may be writing, before it is taken as it is."""
 
-Record = tuple[Any, ...]
+Record = tuple[int, ...]
 """The fields of `layout.RECORD`."""
 
 

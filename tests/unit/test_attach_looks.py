@@ -11,7 +11,7 @@ import pytest
 from pytest_multihost.model.json_values import from_json, to_json
 from pytest_multihost.model.process import NEVER, Descriptor, KernelSnapshot, Process, Thread
 from pytest_multihost.proof import Snapshot
-from pytest_multihost.proof.proof_state import blockers
+from pytest_multihost.proof.blockers import blockers
 from pytest_multihost.pytest_plugin.attach.collected_tests import first_difference
 from pytest_multihost.pytest_plugin.attach.merge_snapshots import (
     RemoteSnapshot,

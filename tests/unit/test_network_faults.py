@@ -38,7 +38,7 @@ from pytest_multihost.nemesis.parse import parse_fault
 from pytest_multihost.nemesis.registry import BUILT_IN_KINDS, kinds_by_name
 from pytest_multihost.nemesis.validation import fault_problems
 from pytest_multihost.proof import Snapshot
-from pytest_multihost.proof.proof_state import blockers
+from pytest_multihost.proof.blockers import blockers
 from pytest_multihost.testing import (
     ManualClock,
     ScriptedLauncher,

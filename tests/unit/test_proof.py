@@ -13,8 +13,8 @@ import pytest
 
 from pytest_multihost.model.operation import OWN_SCOPE, Operation, Operations
 from pytest_multihost.model.process import Descriptor, KernelSnapshot, Process, Thread
-from pytest_multihost.proof import Snapshot
-from pytest_multihost.proof.proof_state import ProofState, blockers, is_still
+from pytest_multihost.proof import ProofState, Snapshot, is_still
+from pytest_multihost.proof.blockers import blockers
 from pytest_multihost.proof.threads.owners import is_idle, is_python, is_runtime_thread, read_stack
 from pytest_multihost.watch.kernel import descriptors
 from pytest_multihost.watch.kernel.descriptors import Tables

@@ -1,18 +1,58 @@
-"""What may end a wait of one process: signals and timers, its descriptors, each of its threads."""
+"""What may end a wait of a world before its deadline: what blocks a proof, one sentence each."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pytest_multihost.model.process import KernelSnapshot, Process
 from pytest_multihost.proof.descriptor_blockers import descriptor_blockers
-from pytest_multihost.proof.interval import DEAD, Interval
+from pytest_multihost.proof.snapshot import DEAD, Interval, Snapshot, interval_of
 from pytest_multihost.proof.thread_blockers import thread_blockers
 from pytest_multihost.proof.threads.owners import is_runtime_thread
 
-_SIGALRM = 1 << 13
+_SIGALRM = 1 << 13  # signal 14; bit 0 is signal 1
 
 
-def process_blockers(interval: Interval) -> Iterator[str]:
+def blockers(before: Snapshot, now: Snapshot, *, deadline_s: float) -> tuple[str, ...]:
+    """Return all that may end a wait of the world before the deadline, one sentence each.
+
+    Args:
+        before: A deep snapshot.
+        now: The next one.
+        deadline_s: When the world is ended in any case, on the monotonic clock.
+    """
+    found = []
+    if not (before.kernel.is_deep and now.kernel.is_deep):
+        found.append("only main threads were looked at")
+    living = [each for each in now.kernel.processes if not each.is_dead]
+    if not any(each.is_rank for each in living):
+        found.append("no rank is alive")
+    for process in living:
+        was = before.kernel.process(process.pid)
+        if was is None:
+            found.append(f"{_name(process)} has just begun")
+        else:
+            interval = interval_of(was, process, before, now, deadline_s)
+            found += [f"{_name(process)} {each}" for each in _process_blockers(interval)]
+    found += [
+        f"{_name(each)} has just ended"
+        for each in before.kernel.processes
+        if not each.is_dead and _is_gone(each, now.kernel)
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def _is_gone(process: Process, kernel: KernelSnapshot) -> bool:
+    found = kernel.process(process.pid)
+    return found is None or found.is_dead
+
+
+def _name(process: Process) -> str:
+    whose = f"rank {process.rank}:" if process.rank is not None else "orphan:"
+    return whose if process.is_rank else f"{whose} child process `{process.name}` {process.pid}"
+
+
+def _process_blockers(interval: Interval) -> Iterator[str]:
     """Yield what may end a wait, as the rest of a sentence about the process."""
     if any(thread.state in {"T", "t"} for thread in interval.process.threads):
         yield "is stopped"
