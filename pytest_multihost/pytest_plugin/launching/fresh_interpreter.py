@@ -93,7 +93,7 @@ def _rank(job: Mapping[str, Any], collecting: _Collecting) -> _Rank:
     return rank
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)  # pluggy keeps its plugins in sets
 class _Collecting:
     """A plugin that has pytest collect what is needed, and do nothing else.
 
@@ -124,7 +124,7 @@ class _Collecting:
             self.problems.append(report.longreprtext)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)  # pluggy keeps its plugins in sets
 class _Server:
     """A plugin that serves, forking ranks, as soon as the tests are collected.
 
@@ -152,7 +152,7 @@ class _Server:
         prepare_and_serve(self.control, run, prepare, controller=self.controller)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)  # pluggy keeps its plugins in sets
 class _Rank:
     """A plugin that runs the one test of this rank as soon as the tests are collected.
 
