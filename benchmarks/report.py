@@ -20,11 +20,11 @@ from typing import Any
 
 from pytest_multihost.blame import judge_world
 from pytest_multihost.model.event import Event
+from pytest_multihost.model.json_values import to_json
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.snapshot import Activity, RankSnapshot, WorldSnapshot
-from pytest_multihost.model.stack import Dump, Frame
-from pytest_multihost.model.user_code import SourceContext
+from pytest_multihost.model.stack import Dump, Frame, SourceContext
 from pytest_multihost.outcome import Symptoms
 from pytest_multihost.report.artifacts import Attempt, build_verdict, write_attempt, write_facts
 from pytest_multihost.report.html import PageModel, write_index, write_page
@@ -127,7 +127,7 @@ def write_folder(directory: Path, result: WorldResult) -> Path:
     context = SourceContext(ROOT, _source_of)
     judged = judge_world(result, Symptoms(), context)
     about = _about(attempt)
-    told = build_verdict(judged.result, judged.finding, judged.diagnosis, about).to_json()
+    told = to_json(build_verdict(judged.result, judged.finding, judged.diagnosis, about))
     write_facts(attempt, result, Symptoms(), about, root=ROOT)
     write_attempt(attempt, told, result.history, origin_s=result.started_s)
     (directory / "verdicts.jsonl").write_text(json.dumps(told) + "\n", encoding="utf-8")

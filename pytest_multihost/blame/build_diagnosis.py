@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from pytest_multihost.blame.causes import Cause, find_causes
 from pytest_multihost.blame.partition_blame import as_cut, network_evidence
 from pytest_multihost.blame.rank_states import rank_states_of
 from pytest_multihost.blame.summary import planned_freeze, summary
 from pytest_multihost.blame.wait_graph import RankState, Wait, left_alone
-from pytest_multihost.model.diagnosis import (
+from pytest_multihost.model.event import Exited, RankEventBody
+from pytest_multihost.model.operation import Operation
+from pytest_multihost.model.result import WorldResult
+from pytest_multihost.model.snapshot import RankSnapshot
+from pytest_multihost.model.stack import (
+    Frame,
+    SourceContext,
+    group_by_main_stack,
+    innermost_user_frame,
+    inside_the_test,
+    is_library,
+)
+from pytest_multihost.model.verdict import (
+    CulpritPlace,
     DetectedBy,
     Diagnosis,
     Evidence,
@@ -19,17 +32,6 @@ from pytest_multihost.model.diagnosis import (
     Place,
     PlaceGroup,
     WaitsFor,
-)
-from pytest_multihost.model.event import Exited, RankEventBody
-from pytest_multihost.model.operation import Operation
-from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.snapshot import RankSnapshot
-from pytest_multihost.model.stack import Frame, group_by_main_stack
-from pytest_multihost.model.user_code import (
-    SourceContext,
-    innermost_user_frame,
-    inside_the_test,
-    is_library,
 )
 from pytest_multihost.outcome import Finding, RankFinding, describe_exit
 from pytest_multihost.outcome.faults import fault_notes, unfired_faults
@@ -220,7 +222,7 @@ def _where(
     states: Mapping[int, RankState],
     result: WorldResult,
     context: SourceContext,
-) -> Mapping[str, object] | None:
+) -> CulpritPlace | None:
     """Return the first culprit's innermost frame in the user's own code.
 
     Of one that has left what the others wait in, the line that began it.
@@ -231,9 +233,13 @@ def _where(
     if cause.kind == "transport" and cause.operation is not None:
         left = left_alone(cause.operation, states[rank])
         frame = left.frame if left is not None else None
-        return {"rank": rank, **asdict(context.place(frame))} if frame is not None else None
+        return _culprit_place(rank, context.place(frame)) if frame is not None else None
     found = _place_of(rank, findings[rank], states[rank], result, context)
-    return {"rank": rank, **asdict(found)} if found is not None else None
+    return _culprit_place(rank, found) if found is not None else None
+
+
+def _culprit_place(rank: int, at: Place) -> CulpritPlace:
+    return CulpritPlace(rank, at.file, at.line, at.function, at.source)
 
 
 def _place_of(

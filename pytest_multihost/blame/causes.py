@@ -23,9 +23,9 @@ from pytest_multihost.blame.wait_graph import (
     left_alone,
     retried_work,
 )
-from pytest_multihost.model.diagnosis import Confidence, Kind
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.operation import Operation
+from pytest_multihost.model.verdict import Confidence, Kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from pytest_multihost.blame.build_diagnosis import diagnose, informed
 from pytest_multihost.blame.masked_timeouts import judge_with_excuses
-from pytest_multihost.model.diagnosis import Diagnosis
 from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.user_code import SourceContext
+from pytest_multihost.model.stack import SourceContext
+from pytest_multihost.model.verdict import Diagnosis
 from pytest_multihost.outcome import Finding, Symptoms
 
 

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from pytest_multihost.blame.causes import Cause
 from pytest_multihost.blame.wait_graph import RankState, Wait
-from pytest_multihost.model.diagnosis import Evidence
 from pytest_multihost.model.event import Event, FaultChanged
 from pytest_multihost.model.fault import NETWORK_KINDS, Fault
 from pytest_multihost.model.network import Pair, cuts_of
@@ -19,6 +18,7 @@ from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.spec import WorldSpec
+from pytest_multihost.model.verdict import Evidence
 
 _NOBODYS = frozenset({"transport", "deadlock", "unknown", "stuck"})
 """Kinds of hangs that are no rank's own doing, where a cut explains them."""

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from pytest_multihost.blame.causes import Cause
 from pytest_multihost.blame.partition_blame import cut_words
-from pytest_multihost.model.diagnosis import Kind
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.model.result import WorldResult
+from pytest_multihost.model.verdict import Kind
 from pytest_multihost.outcome import RankFinding
 from pytest_multihost.outcome.faults import frozen_for_good
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_multihost.model.user_code import SourceOf
+from pytest_multihost.model.json_values import to_json
+from pytest_multihost.model.stack import SourceOf
 from pytest_multihost.report.artifacts import build_verdict, rejudge
 from pytest_multihost.report.text import page_sections
 
@@ -30,7 +31,7 @@ def explain(directory: Path, source_of: SourceOf) -> Iterator[str]:
     ):
         yield from (f"--- {part.title}", part.text)
     data = build_verdict(judged.result, judged.finding, judged.diagnosis, again.attempt)
-    yield from _agreement(json.loads(json.dumps(data.to_json())), again.written)
+    yield from _agreement(json.loads(json.dumps(to_json(data))), again.written)
 
 
 def differences(derived: Mapping[str, Any], written: Mapping[str, Any]) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_multihost.model.errors import MultihostError
-from pytest_multihost.model.user_code import SourceContext, SourceOf
+from pytest_multihost.model.stack import SourceContext, SourceOf
 from pytest_multihost.report import write_trace
 from pytest_multihost.report.artifacts import build_verdict, rejudge
 from pytest_multihost.report.html import PAGE_NAME, PageModel, write_index, write_page

@@ -1,4 +1,4 @@
-"""The machine-readable result: what `verdict.json` holds.
+"""The verdict on one attempt, and the diagnosis in it: what verdict.json holds.
 
 The contract is docs/verdict.md. Fields are added, never renamed; a change of meaning raises
 `SCHEMA`.
@@ -7,10 +7,12 @@ The contract is docs/verdict.md. Fields are added, never renamed; a change of me
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Final, Literal
 
-SCHEMA = "pytest-multihost-hangs/verdict/1"
+from pytest_multihost.model.json_values import Json, JsonObject, to_json
+
+SCHEMA: Final = "pytest-multihost-hangs/verdict/1"
 
 Status = Literal["passed", "failed", "skipped", "xfailed", "xpassed", "error"]
 """What pytest reports."""
@@ -70,18 +72,145 @@ class RankResult:
     cpu_s: float
     peak_rss_bytes: int
     label: str | None
-    operations: tuple[Mapping[str, Any], ...]
+    operations: tuple[JsonObject, ...]
     log: str
     error: RankError | None
+
+
+Kind = Literal[
+    "straggler",
+    "livelock",
+    "finished",
+    "raised",
+    "died",
+    "stopped",
+    "gil_held",
+    "mismatch",
+    "deadlock",
+    "transport",
+    "stuck",
+    "unknown",
+]
+"""What kind of hang it is; docs/verdict.md tells each."""
+
+Confidence = Literal["certain", "likely", "unknown"]
+
+DetectedBy = Literal["exit", "raise", "stopped", "mismatch", "proof", "deadline"]
+"""What showed that the world hangs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of somebody's code.
+
+    Attributes:
+        file: Relative to pytest's rootdir where below it.
+        line: Line in it.
+        function: Whose.
+        source: The line's text; empty where the file cannot be read.
+    """
+
+    file: str
+    line: int
+    function: str
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CulpritPlace:
+    """The line of the user's code at which a culprit is, or whose call it should have made."""
+
+    rank: int
+    file: str
+    line: int
+    function: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class OperationName:
+    """Which operation, as all of its members know it; `sequence` is 0 where that is unknown."""
+
+    name: str
+    sequence: int
+    group: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WaitsFor:
+    """One rank's wait: in which operation, for whom. A lock of a file has no operation."""
+
+    rank: int
+    operation: OperationName | None
+    for_: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A fact about a rank, and where it comes from.
+
+    Attributes:
+        rank: Whom it concerns.
+        fact: What is known: ``entered all_reduce #3``.
+        source: Who tells: ``recorder``, ``flight-recorder``, ``pytest``, ``proc``, ...
+        at_s: When that happened, in seconds from the world's start; None for a fact without a time
+            of its own.
+    """
+
+    rank: int
+    fact: str
+    source: str
+    at_s: float | None = None
+
+    @property
+    def claim(self) -> str:
+        """The fact with its time, for the reader: ``entered all_reduce #3 at +0.62 s``."""
+        return self.fact if self.at_s is None else f"{self.fact} at +{self.at_s:.2f} s"
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceGroup:
+    """Ranks whose main threads were at the same place, innermost frame first."""
+
+    ranks: tuple[int, ...]
+    frames: tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """Why a world hung or broke; see docs/verdict.md for the fields."""
+
+    kind: Kind
+    confidence: Confidence
+    phase: Phase
+    culprits: tuple[int, ...]
+    waiting: tuple[int, ...]
+    cycle: tuple[int, ...]
+    waits_for: tuple[WaitsFor, ...]
+    operation: OperationName | None
+    where: CulpritPlace | None
+    silent_s: float
+    detected_after_s: float
+    detected_by: DetectedBy
+    summary: str
+    evidence: tuple[Evidence, ...]
+    groups: tuple[PlaceGroup, ...]
+    notes: tuple[str, ...]
+
+    def record(self) -> dict[str, Json]:
+        """Return it as verdict.json has it, where evidence carries its claim in words, too."""
+        evidence = [{**to_json(each), "claim": each.claim} for each in self.evidence]
+        return {**to_json(self), "evidence": evidence}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """One attempt of one multihost test; see docs/verdict.md for the fields.
 
-    `diagnosis` is None as long as nobody judges hangs.
+    Faults and the diagnosis are in it as JSON objects already: theirs are contracts, too.
     """
 
+    schema: Literal["pytest-multihost-hangs/verdict/1"] = SCHEMA
     run_id: str
     nodeid: str
     attempt: int
@@ -101,40 +230,6 @@ class Verdict:
     startup_s: float | None
     duration_s: float
     environment: Mapping[str, str | None]
-    faults: tuple[Mapping[str, Any], ...]
+    faults: tuple[JsonObject, ...]
     rank_results: tuple[RankResult, ...]
-    diagnosis: Mapping[str, Any] | None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON object of the contract."""
-        return {"schema": SCHEMA, **asdict(self)}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Verdict:
-        """Rebuild the value that `to_json` wrote.
-
-        Raises:
-            ValueError: The object follows another schema.
-        """
-        if data.get("schema") != SCHEMA:
-            message = f"not a {SCHEMA} object: schema is {data.get('schema')!r}"
-            raise ValueError(message)
-        fields = {key: value for key, value in data.items() if key != "schema"}
-        return cls(
-            **{
-                **fields,
-                "faults": tuple(fields["faults"]),
-                "rank_results": tuple(_rank_result(each) for each in fields["rank_results"]),
-            }
-        )
-
-
-def _rank_result(data: Mapping[str, Any]) -> RankResult:
-    error = data["error"]
-    return RankResult(
-        **{
-            **data,
-            "operations": tuple(data["operations"]),
-            "error": RankError(**error) if error else None,
-        }
-    )
+    diagnosis: JsonObject | None

@@ -20,7 +20,7 @@ from pytest_multihost.launch.throttle import permit_count, places
 from pytest_multihost.model.clock import MonotonicClock
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.spec import WorldSpec
-from pytest_multihost.model.user_code import SourceContext
+from pytest_multihost.model.stack import SourceContext
 from pytest_multihost.nemesis.cleanup import clean_up_faults
 from pytest_multihost.outcome.faults import require_fired
 from pytest_multihost.pytest_plugin.expect import apply_expectation

@@ -10,7 +10,7 @@ import pytest
 from pytest_multihost.model.errors import SettingError
 from pytest_multihost.model.fault import Fault, resolve
 from pytest_multihost.model.hosts import ONE
-from pytest_multihost.model.replay import Replay, checksum, read_token
+from pytest_multihost.model.spec import Replay, checksum, read_token
 from pytest_multihost.nemesis import (
     FaultKind,
     fault_problems,

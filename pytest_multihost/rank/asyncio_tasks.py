@@ -15,7 +15,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from pytest_multihost.model.user_code import short_path
+from pytest_multihost.model.stack import short_path
 
 _MAX_TASKS = 50
 _MAX_DEPTH = 30

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from pytest_multihost.model.diagnosis import Diagnosis
 from pytest_multihost.model.event import Done, Forked, Hello, PhaseEntered
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.user_code import relative_to
+from pytest_multihost.model.stack import relative_to
+from pytest_multihost.model.verdict import Diagnosis
 from pytest_multihost.outcome import RankFacts, describe_exit, fold_history
 
 Args = dict[str, object]
@@ -196,6 +196,6 @@ def _culprit(name: str, start_us: int, end_us: int, args: Args | None = None) ->
 
 def _accusation(rank: int, diagnosis: Diagnosis) -> str:
     where = diagnosis.where
-    if where is None or where["rank"] != rank:
+    if where is None or where.rank != rank:
         return diagnosis.kind
-    return f"{diagnosis.kind}: {where['file']}:{where['line']} {where['source']}".rstrip()
+    return f"{diagnosis.kind}: {where.file}:{where.line} {where.source}".rstrip()

@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_multihost.model.diagnosis import Place
-from pytest_multihost.model.stack import Dump, Frame
-from pytest_multihost.model.user_code import SourceContext, inside_the_test, is_library
+from pytest_multihost.model.stack import Dump, Frame, SourceContext, inside_the_test, is_library
+from pytest_multihost.model.verdict import Place
 
 _INNERMOST = 6
 """Frames that are shown of a stack without any of the user's."""

@@ -24,7 +24,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_multihost.model.diagnosis import Diagnosis, OperationName, WaitsFor
 from pytest_multihost.model.event import (
     Event,
     FaultChanged,
@@ -37,6 +36,7 @@ from pytest_multihost.model.event import (
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.model.result import WorldResult
+from pytest_multihost.model.verdict import Diagnosis, OperationName, WaitsFor
 from pytest_multihost.report.intervals import Interval, JudgedWorld, intervals_of
 
 SCHEMA = "pytest-multihost-hangs/trace/1"

@@ -15,7 +15,7 @@ from pytest_multihost.model.errors import SettingError
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.fault import Fault, resolve
 from pytest_multihost.model.json_values import from_json, to_json
-from pytest_multihost.model.replay import read_token, token
+from pytest_multihost.model.spec import read_token, token
 from pytest_multihost.nemesis.interpose import matcher
 from pytest_multihost.nemesis.interpose.call_targets import load_target, target_problem
 from pytest_multihost.nemesis.parse import parse_fault

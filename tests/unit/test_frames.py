@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import pytest_multihost
-from pytest_multihost.model.stack import Frame
-from pytest_multihost.model.user_code import (
+from pytest_multihost.model.stack import (
+    Frame,
     innermost_user_frame,
     is_library,
     relative_to,

@@ -15,16 +15,14 @@ from typing import Any, get_args
 import pytest
 
 from pytest_multihost.blame import judge_world
-from pytest_multihost.model.diagnosis import DetectedBy as DetectedByName
-from pytest_multihost.model.diagnosis import Kind
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.snapshot import Activity, RankSnapshot, WorldSnapshot
-from pytest_multihost.model.stack import Frame, NativeThread, ThreadStack
-from pytest_multihost.model.user_code import SourceContext
-from pytest_multihost.model.verdict import Outcome
+from pytest_multihost.model.stack import Frame, NativeThread, SourceContext, ThreadStack
+from pytest_multihost.model.verdict import CulpritPlace, Kind, Outcome
+from pytest_multihost.model.verdict import DetectedBy as DetectedByName
 from pytest_multihost.outcome import Symptoms
 from pytest_multihost.report.artifacts import Attempt, build_verdict
 from pytest_multihost.report.html import timeline as timelines
@@ -399,13 +397,7 @@ def folder(path: Path, told: PageModel) -> PageModel:
     )
     (path / "storage.py").write_text(source)
     assert told.diagnosis is not None
-    where = {
-        "rank": 1,
-        "file": "storage.py",
-        "line": 9,
-        "function": "read",
-        "source": "time.sleep(600)",
-    }
+    where = CulpritPlace(1, "storage.py", 9, "read", "time.sleep(600)")
     context = SourceContext(str(path), told.context.source_of)
     return replace(told, diagnosis=replace(told.diagnosis, where=where), context=context)
 

@@ -17,8 +17,7 @@ from pytest_multihost.blame import Judgement, judge_world
 from pytest_multihost.engine import Surroundings, run_world
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.snapshot import Activity, RankSnapshot, WorldSnapshot
-from pytest_multihost.model.stack import Dump
-from pytest_multihost.model.user_code import SourceContext
+from pytest_multihost.model.stack import Dump, SourceContext
 from pytest_multihost.outcome import Symptoms
 from pytest_multihost.report.text import COLOURS, page_sections
 from pytest_multihost.report.text.page import Section

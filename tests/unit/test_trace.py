@@ -12,7 +12,6 @@ import jsonschema
 import pytest
 
 from pytest_multihost import at, faults
-from pytest_multihost.model.diagnosis import Diagnosis, OperationName, WaitsFor
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.operation import Operation, Operations
@@ -20,6 +19,7 @@ from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.snapshot import Activity, RankSnapshot, WorldSnapshot
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import Frame
+from pytest_multihost.model.verdict import CulpritPlace, Diagnosis, OperationName, WaitsFor
 from pytest_multihost.report.trace import trace_of, write_trace
 from pytest_multihost.testing import make_event
 
@@ -96,13 +96,7 @@ def straggler(*waiting: int, operation: OperationName | None) -> Diagnosis:
         cycle=(),
         waits_for=tuple(WaitsFor(rank, operation, (0,)) for rank in waiting),
         operation=operation,
-        where={
-            "rank": 0,
-            "file": "storage.py",
-            "line": 17,
-            "function": "read",
-            "source": "f.read()",
-        },
+        where=CulpritPlace(0, "storage.py", 17, "read", "f.read()"),
         silent_s=2.0,
         detected_after_s=2.0,
         detected_by="proof",

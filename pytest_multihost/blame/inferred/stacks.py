@@ -14,8 +14,7 @@ from dataclasses import replace
 from pytest_multihost.blame.inferred.native_frames import OF_PROGRAMS
 from pytest_multihost.model.operation import PROGRAM_SCOPE, Operation, program_scope
 from pytest_multihost.model.snapshot import RankSnapshot, WorldSnapshot
-from pytest_multihost.model.stack import Dump, Frame
-from pytest_multihost.model.user_code import innermost_user_frame
+from pytest_multihost.model.stack import Dump, Frame, innermost_user_frame
 
 _STARTS = ("jax/_src/interpreters/pxla.py", "__call__")
 """File and function in which jax starts a program from Python."""

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.model.diagnosis import Diagnosis
+from pytest_multihost.model.json_values import to_json
 from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.user_code import SourceContext
+from pytest_multihost.model.stack import SourceContext
+from pytest_multihost.model.verdict import Diagnosis
 from pytest_multihost.outcome import Finding, Symptoms
 from pytest_multihost.pytest_plugin.tally import Tally
 from pytest_multihost.report import write_trace
@@ -79,8 +80,8 @@ def write_artifacts(
     try:
         if not went_well:
             write_facts(directory, result, symptoms, about, root=context.root)
-        write_attempt(directory, verdict.to_json(), result.history, origin_s=result.started_s)
-        folder.append_verdict(verdict.to_json())
+        write_attempt(directory, to_json(verdict), result.history, origin_s=result.started_s)
+        folder.append_verdict(to_json(verdict))
     except OSError as error:
         return [f"{result.spec.nodeid}: {error}"]
     if went_well:

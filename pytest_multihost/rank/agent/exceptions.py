@@ -13,8 +13,7 @@ from typing import Any
 from warnings import WarningMessage
 
 from pytest_multihost.model.errors import WorldBrokenError
-from pytest_multihost.model.stack import Frame
-from pytest_multihost.model.user_code import innermost_user_frame, is_library, relative_to
+from pytest_multihost.model.stack import Frame, innermost_user_frame, is_library, relative_to
 
 Json = dict[str, Any]
 

@@ -17,7 +17,7 @@ from types import CodeType, FrameType
 
 from pytest_multihost.model.clock import now_ns
 from pytest_multihost.model.operation import OperationKind
-from pytest_multihost.model.user_code import is_library
+from pytest_multihost.model.stack import is_library
 from pytest_multihost.slots import NO_RECORD, Call, SlotPage
 
 Ranks = tuple[int, ...]

@@ -12,7 +12,7 @@ from pytest_multihost.blame import Judgement, judge_world
 from pytest_multihost.model.errors import MultihostError
 from pytest_multihost.model.json_values import from_json, to_json
 from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.user_code import SourceContext, SourceOf
+from pytest_multihost.model.stack import SourceContext, SourceOf
 from pytest_multihost.outcome import Symptoms
 from pytest_multihost.report.artifacts.verdict_record import Attempt
 

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_multihost.model.diagnosis import Diagnosis
 from pytest_multihost.model.event import Released
 from pytest_multihost.model.operation import Operation
-from pytest_multihost.model.replay import token
 from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.verdict import RankResult, Verdict
+from pytest_multihost.model.spec import token
+from pytest_multihost.model.verdict import Diagnosis, RankResult, Verdict
 from pytest_multihost.outcome import Finding, RankFinding
 from pytest_multihost.outcome.faults import fault_note, firings
 
@@ -61,7 +60,7 @@ def build_verdict(
         environment=attempt.environment,
         faults=_fault_records(result),
         rank_results=tuple(_rank_result(each, result) for each in finding.ranks),
-        diagnosis=diagnosis.to_json() if diagnosis is not None else None,
+        diagnosis=diagnosis.record() if diagnosis is not None else None,
     )
 
 

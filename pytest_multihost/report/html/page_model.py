@@ -7,13 +7,11 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Literal
 
-from pytest_multihost.model.diagnosis import Diagnosis, Place
 from pytest_multihost.model.rank_set import group_by_value
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.snapshot import RankSnapshot
-from pytest_multihost.model.stack import Frame, NativeThread
-from pytest_multihost.model.user_code import SourceContext
-from pytest_multihost.model.verdict import RankError, Verdict
+from pytest_multihost.model.stack import Frame, NativeThread, SourceContext
+from pytest_multihost.model.verdict import Diagnosis, Place, RankError, Verdict
 from pytest_multihost.outcome import Finding, RankFinding
 from pytest_multihost.report.log_excerpt import LogExcerpt
 from pytest_multihost.report.rank_activity import rank_activity

@@ -9,13 +9,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from pytest_multihost.model.diagnosis import Diagnosis, Evidence, Place
 from pytest_multihost.model.operation import group_name
 from pytest_multihost.model.rank_set import group_by_value, rank_set
 from pytest_multihost.model.snapshot import WorldSnapshot
-from pytest_multihost.model.stack import Dump, Frame, group_by_main_stack
-from pytest_multihost.model.user_code import inside_the_test, is_library
-from pytest_multihost.model.verdict import RankResult
+from pytest_multihost.model.stack import (
+    Dump,
+    Frame,
+    group_by_main_stack,
+    inside_the_test,
+    is_library,
+)
+from pytest_multihost.model.verdict import Diagnosis, Evidence, Place, RankResult
 from pytest_multihost.outcome.faults import firings, frozen_for_good
 from pytest_multihost.report.html.explanations import DETECTED_BY
 from pytest_multihost.report.html.page_model import ROLE_ORDER, PageModel, RankGroup

@@ -14,8 +14,7 @@ from pytest_multihost.model.event import FaultChanged, Parked, Released, SyncPoi
 from pytest_multihost.model.operation import Operation, OperationKind
 from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.stack import Frame
-from pytest_multihost.model.user_code import short_path
+from pytest_multihost.model.stack import Frame, short_path
 from pytest_multihost.outcome import RankFinding, describe_exit
 from pytest_multihost.report.html.page_model import PageModel, rank_groups
 from pytest_multihost.report.html.render import display_text

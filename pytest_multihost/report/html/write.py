@@ -96,9 +96,9 @@ def _source_lines(page: PageModel) -> Sequence[tuple[int, str]]:
     where = page.diagnosis.where if page.diagnosis else None
     if where is None:
         return ()
-    lines = linecache.getlines(str(Path(page.context.root, where["file"])))
-    at = where["line"]
-    if not 0 < at <= len(lines) or lines[at - 1].strip() != where["source"]:
+    lines = linecache.getlines(str(Path(page.context.root, where.file)))
+    at = where.line
+    if not 0 < at <= len(lines) or lines[at - 1].strip() != where.source:
         return ()
     return _block(lines, at)
 

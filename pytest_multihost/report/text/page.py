@@ -6,12 +6,12 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_multihost.model.diagnosis import Diagnosis
 from pytest_multihost.model.hosts import host_count
 from pytest_multihost.model.rank_set import rank_set
-from pytest_multihost.model.replay import token
 from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.user_code import SourceContext
+from pytest_multihost.model.spec import token
+from pytest_multihost.model.stack import SourceContext
+from pytest_multihost.model.verdict import Diagnosis
 from pytest_multihost.outcome import Finding, RankFinding
 from pytest_multihost.outcome.faults import fault_notes, firings
 from pytest_multihost.report.rank_activity import rank_activity

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pytest_multihost.model.rank_set import rank_numbers, rank_set
 from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.user_code import SourceContext
+from pytest_multihost.model.stack import SourceContext
 from pytest_multihost.report.stack_tree import Node, merge_stacks, walk
 from pytest_multihost.report.text.spans import Line, Span, text_of
 

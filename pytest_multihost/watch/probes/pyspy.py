@@ -20,8 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from pytest_multihost.model.stack import Frame
-from pytest_multihost.model.user_code import innermost_user_frame
+from pytest_multihost.model.stack import Frame, innermost_user_frame
 
 DUMP = ("dump", "--nonblocking", "--json", "--pid")
 """Arguments for a dump that does not stop the process; its id follows."""

@@ -22,8 +22,7 @@ from typing import Any
 
 from pytest_multihost.model.clock import now, now_ns
 from pytest_multihost.model.operation import FLIGHT_SCOPE, GroupKey, Operation, Operations
-from pytest_multihost.model.stack import Frame
-from pytest_multihost.model.user_code import is_library
+from pytest_multihost.model.stack import Frame, is_library
 from pytest_multihost.rank.recorder.recorder import Recorder
 from pytest_multihost.rank.recorder.torch.groups import Group, Groups
 from pytest_multihost.rank.recorder.torch.works import OpenWorks
