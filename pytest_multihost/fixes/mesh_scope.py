@@ -12,7 +12,7 @@ the replica's own devices there.
 Measured (orbax 0.11.33; jax 0.8.2, 0.9.1 and 0.10.2): that is needed, and not enough. The other
 replicas then get past `create_zeros` and wait in the broadcast, while the one that reads still
 fails in the second place: an error on all ranks has become a hang. And it takes
-`jax.set_mesh(local_mesh)`; `with local_mesh:` changes nothing. Orbax has mended both places in
+`jax.set_mesh(local_mesh)`; `with local_mesh:` changes nothing. Orbax has fixed both places in
 0.11.40.
 """
 
@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, ParamSpec, TypeVar
 
-from pytest_multihost.fixes.record import Fix
+from pytest_multihost.fixes.fix import Fix
 from pytest_multihost.fixes.versions import refuse_unknown
 
 FIX = Fix(
@@ -33,11 +33,11 @@ FIX = Fix(
     title="a local mesh in context where a replica works alone",
     upstream="https://github.com/google/orbax/issues/3184",
     symptom="a single-replica restore within jax.set_mesh(mesh) fails with 'Received incompatible "
-    "devices for jitted computation'; mended by half, it hangs",
+    "devices for jitted computation'; with half of the fix, it hangs",
     affected=("orbax-checkpoint>=0.11.32,<0.11.40",),
     tried=("orbax-checkpoint==0.11.33", "jax==0.8.2", "jax==0.9.1", "jax==0.10.2"),
     upstream_since="orbax-checkpoint>=0.11.40",
-    differs="create_zeros is one of two places; mended alone, the rank that reads still raises and "
+    differs="create_zeros is one of two places; fixed alone, the rank that reads still raises and "
     "all others wait for it in the broadcast",
 )
 
@@ -52,7 +52,7 @@ _outer_mesh: contextvars.ContextVar[Any] = contextvars.ContextVar("outer_mesh", 
 
 @contextlib.contextmanager
 def local_mesh_scope(mesh: Any) -> Iterator[None]:  # noqa: ANN401 - not seen by mypy
-    """Have `mesh` in context in this block instead of what is; afterwards that again.
+    """Set `mesh` as the context mesh in this block; afterwards the former one again.
 
     Around what a process computes on its own devices while a mesh over all processes is in context.
     It holds for this thread alone, and cannot be used within `jax.jit`.
@@ -119,7 +119,7 @@ def patch_orbax_mesh_scope(part: Part = "complete") -> Iterator[None]:
 
 
 def _replaced(patches: contextlib.ExitStack, owner: Any, name: str, wrap: Call) -> None:  # noqa: ANN401 - a module
-    """Have `wrap` called with what `owner` calls `name` and its arguments, until `patches` end."""
+    """Replace the attribute `name` of `owner` by `wrap(original, ...)` until `patches` end."""
     original = getattr(owner, name)
     patches.callback(setattr, owner, name, original)
     setattr(owner, name, functools.wraps(original)(functools.partial(wrap, original)))
@@ -146,7 +146,7 @@ async def _zeros_on_own_mesh(original: Call, /, *given: Any) -> Any:  # noqa: AN
 def _on_outer_mesh(original: Call, /, *given: Any, **named: Any) -> Any:  # noqa: ANN401 - orbax's
     """Broadcast with the mesh in context that the restore was called with: all take part in it."""
     mesh = _outer_mesh.get()
-    if mesh is None:  # it never changed: this process has read
+    if mesh is None:  # it was never changed: this process is of the replica that reads
         return original(*given, **named)
     with local_mesh_scope(mesh):
         return original(*given, **named)

@@ -1,4 +1,4 @@
-"""Meet on the coordination service before one replica broadcasts what it has read (orbax).
+"""A barrier on the coordination service before one replica broadcasts what it has read (orbax).
 
 With orbax's `SingleReplicaArrayHandler` one replica reads a checkpoint and broadcasts it. The
 others enter the broadcast at once and wait in it, a collective, for as long as the reading takes.
@@ -8,16 +8,16 @@ that wait are said to compile the broadcast, which is said to need the rank that
 `multihost.sync_global_processes(name)` before the broadcast.
 
 Measured (jax 0.10.2 on CPU, orbax 0.11.33 and 0.12.8): compiling is local and waits for nobody.
-What runs out is the time limit of the collective, and the ranks that wait get an error:
+What expires is the timeout of the collective, and the ranks that wait get an error:
 
 * where the collective is the first between these devices, after gloo's 30 s for connecting them,
   which no setting changes;
 * otherwise after `--xla_cpu_collective_timeout_seconds`, 1800 s unless set.
 
 `sync_global_processes(name)` is by default a collective itself: it fails in the same way, after the
-same time. A barrier on the coordination service is none, has a limit that its caller sets, and
-knows who is missing. It is what this module has. No accelerator was tried: there the limits are
-others, and the barrier is the same.
+same time. A barrier on the coordination service is no collective, has a timeout that its caller
+sets, and knows who is missing. It is what this module has. No accelerator was tried: there the
+timeouts are others, and the barrier is the same.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, Literal
 
-from pytest_multihost.fixes.record import Fix
+from pytest_multihost.fixes.fix import Fix
 from pytest_multihost.fixes.versions import refuse_unknown
 
 FIX = Fix(
@@ -41,8 +41,8 @@ FIX = Fix(
     "'Gloo all-reduce failed' or 'Gloo context initialization failed'",
     affected=("orbax-checkpoint>=0.11.32",),
     tried=("orbax-checkpoint==0.11.33", "orbax-checkpoint==0.12.8", "jax==0.10.2"),
-    differs="it is the collective's time limit and no deadlock of the compiler; the device barrier "
-    "that the report asks for has the same limit and fails in the same way",
+    differs="it is the collective's timeout and no deadlock of the compiler; the device barrier "
+    "that the report asks for has the same timeout and fails in the same way",
 )
 
 Barrier = Literal["coordination", "device"]
@@ -80,7 +80,7 @@ def pre_broadcast_barrier(
     """Wait until all processes are here, outside of any collective.
 
     Call it on all processes between reading and broadcasting. It is a barrier of jax's coordination
-    service: no device takes part, nothing is compiled, and no time limit of a collective runs. In
+    service: no device takes part, nothing is compiled, and no timeout of a collective runs. In
     a program of one process it does nothing. A name may be used again, as often on each process.
 
     Args:
@@ -95,19 +95,19 @@ def pre_broadcast_barrier(
     """
     import jax
 
-    everybody = frozenset(range(jax.process_count()) if processes is None else processes)
-    if everybody <= {jax.process_index()}:
+    all_processes = frozenset(range(jax.process_count()) if processes is None else processes)
+    if all_processes <= {jax.process_index()}:
         return
     client = _client()
-    meeting = _next_meeting(name, everybody)
-    arrived = f"{meeting}/{jax.process_index()}"
+    barrier_id = _next_barrier_id(name, all_processes)
+    arrived = f"{barrier_id}/{jax.process_index()}"
     client.key_value_set(arrived, "")
     try:
-        client.wait_at_barrier(meeting, max(1, round(timeout_s * 1000)), sorted(everybody))
+        client.wait_at_barrier(barrier_id, max(1, round(timeout_s * 1000)), sorted(all_processes))
     except Exception as error:
         if not _is_timeout(error):
             raise
-        missing = tuple(sorted(everybody - _arrived(client, meeting)))
+        missing = tuple(sorted(all_processes - _arrived(client, barrier_id)))
         raise BarrierTimeoutError(name, missing, timeout_s) from error
     client.key_value_delete(arrived)
 
@@ -116,7 +116,7 @@ def pre_broadcast_barrier(
 def patch_orbax_single_replica_restore(
     barrier: Barrier | None = "coordination", *, timeout_s: float = 1800.0
 ) -> Iterator[None]:
-    """Have orbax's single-replica restore meet before it broadcasts, in this block.
+    """Have orbax's single-replica restore wait at a barrier before it broadcasts, in this block.
 
     Use it on all processes. It replaces `multislice.broadcast_one_replica_to_all`.
 
@@ -135,12 +135,12 @@ def patch_orbax_single_replica_restore(
     first, last = _KNOWN
     instead = "Call pre_broadcast_barrier between your own reading and broadcasting instead."
     refuse_unknown("orbax-checkpoint", version.__version__, first=first, last=last, instead=instead)
-    meet = _meeting(barrier, timeout_s)
+    wait = _barrier_call(barrier, timeout_s)
     original = multislice.broadcast_one_replica_to_all
 
     @functools.wraps(original)
     def broadcast(in_tree: Any, global_mesh: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - orbax's
-        meet(global_mesh)
+        wait(global_mesh)
         return original(in_tree, global_mesh, *args, **kwargs)
 
     multislice.broadcast_one_replica_to_all = broadcast
@@ -150,23 +150,23 @@ def patch_orbax_single_replica_restore(
         multislice.broadcast_one_replica_to_all = original
 
 
-def _meeting(barrier: Barrier | None, timeout_s: float) -> Callable[[Any], None]:
-    """Return what lets the processes of a mesh meet."""
+def _barrier_call(barrier: Barrier | None, timeout_s: float) -> Callable[[Any], None]:
+    """Return a function that makes the processes of a mesh wait for each other."""
     if barrier is None:
         return lambda _: None
     if barrier == "coordination":
-        return functools.partial(_meet_on_coordination_service, timeout_s=timeout_s)
+        return functools.partial(_wait_on_coordination_service, timeout_s=timeout_s)
     if barrier == "device":
-        return functools.partial(_meet_on_devices, numbers=itertools.count())
+        return functools.partial(_wait_on_devices, numbers=itertools.count())
     raise ValueError(f"barrier must be 'coordination', 'device' or None, not {barrier!r}")
 
 
-def _meet_on_coordination_service(mesh: Any, *, timeout_s: float) -> None:  # noqa: ANN401 - jax's
+def _wait_on_coordination_service(mesh: Any, *, timeout_s: float) -> None:  # noqa: ANN401 - jax's
     processes = {device.process_index for device in mesh.devices.flat}
     pre_broadcast_barrier("orbax restore", timeout_s=timeout_s, processes=processes)
 
 
-def _meet_on_devices(_: object, *, numbers: Iterator[int]) -> None:
+def _wait_on_devices(_: object, *, numbers: Iterator[int]) -> None:
     from orbax.checkpoint._src.multihost import multihost
 
     multihost.sync_global_processes(f"{_PREFIX}/{next(numbers)}")
@@ -178,22 +178,22 @@ def _client() -> Any:  # noqa: ANN401 - jax's
 
     if global_state.client is None:
         raise RuntimeError(
-            "There is no coordination service to meet on: jax has several processes, but "
+            "There is no coordination service to wait on: jax has several processes, but "
             "jax.distributed.initialize() was not called in this one."
         )
     return global_state.client
 
 
-def _next_meeting(name: str, everybody: frozenset[int]) -> str:
-    """Return what names a meeting for its processes and for no others, this time alone."""
-    members = zlib.crc32(repr(sorted(everybody)).encode())
-    meeting = f"{_PREFIX}/{name}/{members:08x}"
-    _calls[meeting] += 1
-    return f"{meeting}/{_calls[meeting]}"
+def _next_barrier_id(name: str, all_processes: frozenset[int]) -> str:
+    """Return an id that belongs to these processes and to this call alone."""
+    members = zlib.crc32(repr(sorted(all_processes)).encode())
+    key = f"{_PREFIX}/{name}/{members:08x}"
+    _calls[key] += 1
+    return f"{key}/{_calls[key]}"
 
 
-def _arrived(client: Any, meeting: str) -> set[int]:  # noqa: ANN401 - jax's
-    return {int(key.rpartition("/")[2]) for key, _ in client.key_value_dir_get(f"{meeting}/")}
+def _arrived(client: Any, barrier_id: str) -> set[int]:  # noqa: ANN401 - jax's
+    return {int(key.rpartition("/")[2]) for key, _ in client.key_value_dir_get(f"{barrier_id}/")}
 
 
 def _is_timeout(error: Exception) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pytest_multihost.fixes.record import Fix
+from pytest_multihost.fixes.fix import Fix
 
 FIX = Fix(
     name="replicate",
@@ -208,9 +208,9 @@ def _compare(leaves: Sequence[_Leaf], sharding: Any, timeout_s: float) -> None: 
     if len(set(wholes.values())) == 1:
         exchange.forget("tree")
         return
-    told = exchange.gather("leaves", json.dumps(digests))
+    of_all = exchange.gather("leaves", json.dumps(digests))
     odd = odd_ones(wholes)
-    raise RanksDisagreeError(odd, tuple(_differences(told, odd)))
+    raise RanksDisagreeError(odd, tuple(_differences(of_all, odd)))
 
 
 def odd_ones(values: Mapping[int, str]) -> tuple[int, ...]:
@@ -224,9 +224,9 @@ def odd_ones(values: Mapping[int, str]) -> tuple[int, ...]:
     return tuple(sorted(rank for rank in values if not has_majority or values[rank] != common))
 
 
-def _differences(told: Mapping[int, str], odd: Sequence[int]) -> Iterator[str]:
+def _differences(of_all: Mapping[int, str], odd: Sequence[int]) -> Iterator[str]:
     """Give the paths at which one of the odd ranks has something else than the first of others."""
-    digests = {rank: json.loads(text) for rank, text in told.items()}
+    digests = {rank: json.loads(text) for rank, text in of_all.items()}
     like = digests[next((rank for rank in digests if rank not in odd), odd[0])]
     paths = dict.fromkeys(path for each in digests.values() for path in each)
     for path in paths:
@@ -261,12 +261,12 @@ def _digest_of(*parts: Any) -> str:  # noqa: ANN401 - buffers
 
 @dataclass(frozen=True, slots=True)
 class _Exchange:
-    """How the processes tell each other what they have, in one call of `replicate`.
+    """How processes exchange their digests in one call of `replicate`.
 
     Attributes:
         client: Of jax's coordination service.
         prefix: Of the keys of this call.
-        ranks: Who takes part.
+        ranks: The processes that take part.
         rank: This process.
         timeout_s: How long to wait for the others.
     """
@@ -278,29 +278,29 @@ class _Exchange:
     timeout_s: float
 
     def gather(self, what: str, value: str) -> dict[int, str]:
-        """Return what each process has told, by rank."""
-        place = f"{self.prefix}/{what}"
-        self.client.key_value_set(f"{place}/{self.rank}", value)
+        """Return what each process has written, by rank."""
+        key = f"{self.prefix}/{what}"
+        self.client.key_value_set(f"{key}/{self.rank}", value)
         try:
             self.client.wait_at_barrier(
-                f"{place} is told", int(self.timeout_s * 1000), process_ids=list(self.ranks)
+                f"{key} is written", int(self.timeout_s * 1000), process_ids=list(self.ranks)
             )
         except RuntimeError as error:
-            missing = tuple(rank for rank in self.ranks if rank not in self._told(place))
+            missing = tuple(rank for rank in self.ranks if rank not in self._values(key))
             if missing and "DEADLINE_EXCEEDED" in str(error):
                 raise RanksMissingError(missing, self.timeout_s) from error
             raise
-        return self._told(place)
+        return self._values(key)
 
     def forget(self, what: str) -> None:
-        """Remove what this process told in the call before; by now, everybody has read it."""
+        """Remove what this process wrote in the previous call; by now, all have read it."""
         before, _, number = self.prefix.rpartition("/")
         if int(number) > 1:
             self.client.key_value_delete(f"{before}/{int(number) - 1}/{what}/{self.rank}")
 
-    def _told(self, place: str) -> dict[int, str]:
-        entries = self.client.key_value_dir_get(f"{place}/")
-        return {int(key.rpartition("/")[2]): value for key, value in entries}
+    def _values(self, key: str) -> dict[int, str]:
+        entries = self.client.key_value_dir_get(f"{key}/")
+        return {int(name.rpartition("/")[2]): value for name, value in entries}
 
 
 def _exchange(ranks: Sequence[int], rank: int, timeout_s: float) -> _Exchange:

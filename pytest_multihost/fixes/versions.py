@@ -1,14 +1,14 @@
-"""Refuse to patch a version whose code nobody has looked at."""
+"""Refuse to patch a version of a package whose code was not checked."""
 
 from __future__ import annotations
 
 
 class UnknownVersionError(RuntimeError):
-    """What shall be patched is a version that the patch was not made for. Nothing was changed."""
+    """The patch was not made for this version of the package. Nothing was changed."""
 
 
 def refuse_unknown(package: str, found: str, *, first: str, last: str, instead: str) -> None:
-    """Return if a patch knows the version of `package`.
+    """Raise unless a patch was made for this version of `package`.
 
     Args:
         package: Its name on PyPI.
@@ -24,7 +24,7 @@ def refuse_unknown(package: str, found: str, *, first: str, last: str, instead: 
         return
     raise UnknownVersionError(
         f"{package} {found} was not patched.\n"
-        f"The patch was made for {first} to {last}, and changes what others may do otherwise.\n"
+        f"The patch was made for {first} to {last}; the code of other versions may differ.\n"
         f"{instead}"
     )
 

@@ -33,6 +33,7 @@ groups, the communicators of two ranks for send and recv outside of a batch.
 
 from __future__ import annotations
 
+from pytest_multihost.fixes.fix import Fix
 from pytest_multihost.fixes.prewarm.agreement import GroupsDisagreeError, RanksMissingError
 from pytest_multihost.fixes.prewarm.connecting import Coverage, NotConnectedError
 from pytest_multihost.fixes.prewarm.groups import prewarm_process_groups
@@ -42,7 +43,6 @@ from pytest_multihost.fixes.prewarm.megatron import (
     prewarm_megatron,
     published_barrier,
 )
-from pytest_multihost.fixes.record import Fix
 
 __all__ = [
     "FIX",

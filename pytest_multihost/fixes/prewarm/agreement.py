@@ -1,4 +1,4 @@
-"""Do all members call each group the same? Asked over the store, before anything connects.
+"""Do all members call each group the same? Compared over the store, before anything connects.
 
 Two members that name a group differently look for each other under different keys, for as long as
 the group's timeout lasts. The store is up from the start and needs no connection between ranks, so
@@ -53,22 +53,22 @@ class RanksMissingError(TimeoutError):
 
 
 def order(name: str) -> tuple[int, int, str]:
-    """Return the place of a group among all: the same on every rank that calls it so.
+    """Return a sort key for groups that is the same on every rank that calls the group so.
 
-    torch counts the groups that everybody makes, and hashes the names of others. Ranks that walk
-    their groups in one order, whichever, never wait for each other in a circle.
+    torch numbers the groups that all ranks make, and hashes the names of others. Ranks that walk
+    their groups in one order, whichever, never wait for each other in a cycle.
     """
     return (0, int(name), "") if name.isdecimal() else (1, 0, name)
 
 
-def disagreements(told: Mapping[int, Iterable[Entry]]) -> tuple[str, ...]:
+def disagreements(entries_by_rank: Mapping[int, Iterable[Entry]]) -> tuple[str, ...]:
     """Return one sentence for each group that is not the same to all of its members.
 
     Args:
-        told: What each rank has said of its groups.
+        entries_by_rank: The groups of each rank.
     """
     names: dict[tuple[int, ...], dict[int, set[str]]] = {}
-    for rank, entries in told.items():
+    for rank, entries in entries_by_rank.items():
         for name, members in entries:
             names.setdefault(members, {}).setdefault(rank, set()).add(name)
     return tuple(text for members in sorted(names) for text in _problem(members, names[members]))
@@ -98,24 +98,24 @@ def named(ranks: Sequence[int]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
-    """One call of all ranks, as the store knows it.
+class Agreement:
+    """One call of all ranks, through keys of the store.
 
     Attributes:
         store: The default group's.
-        place: What its keys begin with.
+        prefix: Of the call's keys.
         rank: This one.
         size: Of the default group.
     """
 
     store: Any
-    place: str
+    prefix: str
     rank: int
     size: int
 
     @classmethod
-    def begin(cls, store: Any, rank: int, size: int) -> Meeting:  # noqa: ANN401 - torch's
-        """Begin this rank's next one; all ranks count alike, since all must come each time."""
+    def begin(cls, store: Any, rank: int, size: int) -> Agreement:  # noqa: ANN401 - torch's
+        """Begin this rank's next call; all ranks count alike, since all must call each time."""
         nth = store.add(f"{_PREFIX}/calls/{rank}", 1)
         return cls(store, f"{_PREFIX}/{nth}", rank, size)
 
@@ -130,10 +130,10 @@ class Meeting:
             GroupsDisagreeError: They do not.
             RanksMissingError: Not all came.
         """
-        self.store.set(self._told_by(self.rank), json.dumps(entries))
-        answer = f"{self.place}/answer"
+        self.store.set(self._entries_key(self.rank), json.dumps(entries))
+        answer = f"{self.prefix}/answer"
         if self.rank == _PRIMARY:
-            self.store.set(answer, json.dumps(self._judge(timeout)))
+            self.store.set(answer, json.dumps(self._compare(timeout)))
         # The primary may be late as well, and then waits for the others itself.
         if self._missing([answer], 2 * timeout):
             raise RanksMissingError([_PRIMARY], 2 * timeout)
@@ -143,14 +143,14 @@ class Meeting:
         if problems:
             raise GroupsDisagreeError(problems)
 
-    def _judge(self, timeout: timedelta) -> tuple[list[int], tuple[str, ...]]:
+    def _compare(self, timeout: timedelta) -> tuple[list[int], tuple[str, ...]]:
         """Return who is missing, and if nobody is, on what they disagree."""
-        keys = [self._told_by(rank) for rank in range(self.size)]
+        keys = [self._entries_key(rank) for rank in range(self.size)]
         if missing := self._missing(keys, timeout):
             return [keys.index(key) for key in missing], ()
-        told = {rank: json.loads(self.store.get(key)) for rank, key in enumerate(keys)}
+        found = {rank: json.loads(self.store.get(key)) for rank, key in enumerate(keys)}
         return [], disagreements(
-            {rank: [(name, tuple(ranks)) for name, ranks in said] for rank, said in told.items()}
+            {rank: [(name, tuple(ranks)) for name, ranks in own] for rank, own in found.items()}
         )
 
     def _missing(self, keys: Sequence[str], timeout: timedelta) -> list[str]:
@@ -164,20 +164,20 @@ class Meeting:
             return [key for key in keys if not self.store.check([key])]
         return []
 
-    def _told_by(self, rank: int) -> str:
-        return f"{self.place}/groups/{rank}"
+    def _entries_key(self, rank: int) -> str:
+        return f"{self.prefix}/groups/{rank}"
 
-    def tell_failure(self, what: str) -> None:
-        """Let the others know why this rank did not connect, if it still can."""
+    def report_failure(self, what: str) -> None:
+        """Write why this rank did not connect, if the store can still be written."""
         with contextlib.suppress(RuntimeError):
-            self.store.set(f"{self.place}/failure/{self.rank}", what)
+            self.store.set(f"{self.prefix}/failure/{self.rank}", what)
 
     def failures(self, ranks: Iterable[int]) -> dict[int, str]:
-        """Return what others have told, by rank."""
+        """Return why others did not connect, by rank."""
         found = {}
         with contextlib.suppress(RuntimeError):
             for rank in ranks:
-                key = f"{self.place}/failure/{rank}"
+                key = f"{self.prefix}/failure/{rank}"
                 if self.store.check([key]):
                     found[rank] = self.store.get(key).decode()
         return found

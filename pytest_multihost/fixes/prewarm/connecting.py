@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, Literal
 
-from pytest_multihost.fixes.prewarm.agreement import Entry, Meeting, named
+from pytest_multihost.fixes.prewarm.agreement import Agreement, Entry, named
 
 Coverage = Literal["all_pairs", "barrier"]
 
@@ -17,7 +17,7 @@ class NotConnectedError(RuntimeError):
     Attributes:
         group: Its name.
         members: Its ranks.
-        failures: What members have told of why, by rank; whoever is silent may only have waited.
+        failures: Why members failed, by rank; a rank that is not in it may only have waited.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class NotConnectedError(RuntimeError):
 def connect(
     group: Any,  # noqa: ANN401 - torch is not seen by the type checker
     entry: Entry,
-    meeting: Meeting,
+    agreement: Agreement,
     *,
     coverage: Coverage,
     timeout: timedelta,
@@ -47,7 +47,7 @@ def connect(
     Args:
         group: torch's process group.
         entry: Its name and members.
-        meeting: Where failures are told.
+        agreement: Where failures are written.
         coverage: What is to be connected.
         timeout: For each use of the group. Where a runtime connects in the calling thread, as NCCL
             does, that part ends when it likes.
@@ -57,23 +57,23 @@ def connect(
         NotConnectedError: An error, or not all members came in time.
     """
     try:
-        for place in devices_of(group, device):
-            for work in _uses(group, place, coverage):
+        for each in devices_of(group, device):
+            for work in _uses(group, each, coverage):
                 work.wait(timeout)
-            _synchronize(place)
+            _synchronize(each)
     except RuntimeError as error:
         is_late = "timed out" in str(error).lower()
         reason = "" if is_late else f"{type(error).__name__}: {error}"
         if reason:
-            meeting.tell_failure(reason)
-        others = [rank for rank in entry[1] if rank != meeting.rank]
-        raise NotConnectedError(entry, reason, meeting.failures(others), timeout) from error
+            agreement.report_failure(reason)
+        others = [rank for rank in entry[1] if rank != agreement.rank]
+        raise NotConnectedError(entry, reason, agreement.failures(others), timeout) from error
 
 
 def _uses(group: Any, device: Any, coverage: Coverage) -> Iterator[Any]:  # noqa: ANN401 - as above
-    """Launch each use when the last is over.
+    """Launch each use when the previous one is over.
 
-    A reduction makes the rings and trees of NCCL. An exchange of everything with everybody makes
+    A reduction makes the rings and trees of NCCL. An all_to_all makes
     the connections of all pairs, which a barrier does not: gloo's opens those to the ranks that are
     1, 2, 4, ... places away.
     """

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, get_args
 
-from pytest_multihost.fixes.prewarm.agreement import Meeting, order
+from pytest_multihost.fixes.prewarm.agreement import Agreement, order
 from pytest_multihost.fixes.prewarm.connecting import Coverage, connect
 
 
@@ -56,11 +56,11 @@ def prewarm_process_groups(
         if known[name].size() > 1
     ]
     store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - no public way
-    meeting = Meeting.begin(store, dist.get_rank(), dist.get_world_size())
-    meeting.agree(entries, timeout)
+    agreement = Agreement.begin(store, dist.get_rank(), dist.get_world_size())
+    agreement.agree(entries, timeout)
     on = torch.device(device) if device is not None else None
     for entry in entries:
-        connect(known[entry[0]], entry, meeting, coverage=coverage, timeout=timeout, device=on)
+        connect(known[entry[0]], entry, agreement, coverage=coverage, timeout=timeout, device=on)
     return tuple(name for name, _ in entries)
 
 

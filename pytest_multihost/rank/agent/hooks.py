@@ -19,9 +19,8 @@ from pytest_multihost.rank.agent.exceptions import (
     shortened,
     warning_record,
 )
-from pytest_multihost.rank.bind_faults import start_faults
 from pytest_multihost.rank.controller_link import ControllerLink
-from pytest_multihost.rank.points import Points
+from pytest_multihost.rank.points import Points, start_faults
 
 MAX_REPR = 200_000
 """Characters of a failure's representation that are sent; nobody reads the middle of more."""

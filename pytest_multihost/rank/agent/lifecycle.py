@@ -32,9 +32,8 @@ from pytest_multihost.rank.agent.detach_pytest import (
 from pytest_multihost.rank.agent.exceptions import clear_frames, error_record, format_exception
 from pytest_multihost.rank.agent.hooks import RankPlugin, is_expected
 from pytest_multihost.rank.agent.other_tools import save_coverage, share_hypothesis_examples
-from pytest_multihost.rank.bind_faults import bind_faults, delay_start
 from pytest_multihost.rank.controller_link import ControllerLink
-from pytest_multihost.rank.points import Points
+from pytest_multihost.rank.points import Points, bind_faults, delay_start
 from pytest_multihost.rank.recorder import current_recorder, start_recording
 from pytest_multihost.rank.world import World, set_world
 

@@ -154,14 +154,10 @@ class _JaxRecorder:
             record = begin()
             thread.is_inside = True
             try:
-                result = call(*args, **kwargs)
-            except BaseException as error:
-                recorder.fail(record, error)
-                raise
+                with recorder.during(record):
+                    return call(*args, **kwargs)
             finally:
                 thread.is_inside = False
-            recorder.end(record)
-            return result
 
         _copy_metadata(recorded, call)
         return recorded

@@ -175,14 +175,10 @@ class GroupCreationRecorder:
             self.recorder.page.set_timeout(record, timeout.total_seconds())
         self._depth.count += 1
         try:
-            result = original(*args, **kwargs)
-        except BaseException as error:
-            self.recorder.fail(record, error)
-            raise
+            with self.recorder.during(record):
+                return original(*args, **kwargs)
         finally:
             self._depth.count -= 1
-        self.recorder.end(record)
-        return result
 
 
 def _begin_nothing() -> int:

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pytest_multihost.model.operation import OperationKind
 from pytest_multihost.rank.recorder.recorder import Recorder
-from pytest_multihost.rank.recorder.torch.groups import Function, Groups, copy_identity
+from pytest_multihost.rank.recorder.torch.groups import (
+    Function,
+    Group,
+    Groups,
+    Prepared,
+    copy_identity,
+)
 from pytest_multihost.rank.recorder.torch.works import OpenWorks
 from pytest_multihost.slots import NO_RECORD
+
+Arguments = tuple[Any, ...]
+Options = dict[str, Any]
 
 COLLECTIVES: Mapping[str, tuple[str, int | None]] = {
     "allreduce": ("all_reduce", 0),
@@ -127,44 +137,34 @@ class ProcessGroupRecorder:
                 setattr(process_group, method, wrap(methods[method]))
 
     def _collective(self, original: Function, name: str, sent: int | None) -> Function:
-        launched, detail_of = self.works.launched, self.details.of
-        known, get, root_at = self.groups.known, self.groups.get, ROOTED.get(name)
-        recorder = self.recorder
-        on_begin, begin_call, fail = recorder.on_begin, recorder.begin_call, recorder.fail
+        root_at, detail_of = ROOTED.get(name), self.details.of
 
-        def recorded(pg: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's
-            __tracebackhide__ = True
-            try:
-                group = known.get(id(pg)) or get(pg)
-                opts = args[-1] if args else kwargs.get("opts")
-                root = -1 if root_at is None else _root(root_at, args, kwargs)
-                found = group.collectives.get((name, root))
-                call, sequence = found or group.collective(name, root)
-                detail = 0 if sent is None or len(args) <= sent else detail_of(args[sent])
-            except Exception:  # noqa: BLE001 - an error in recording is no error of the test
-                return original(pg, *args, **kwargs)
-            if on_begin:
-                recorder.notify(name, "collective")
-            try:
-                record = begin_call(call, next(sequence), detail)
-            except Exception:  # noqa: BLE001 - as above
-                record = NO_RECORD
-            try:
-                work = original(pg, *args, **kwargs)
-            except BaseException as error:
-                fail(record, error)
-                raise
-            try:  # noqa: SIM105 - see the class
-                launched(work, record, group, opts)
-            except Exception:  # noqa: BLE001, S110 - as above
-                pass
-            return work
+        def prepare(group: Group, args: Arguments, kwargs: Options) -> tuple[Prepared, int]:
+            root = -1 if root_at is None else _root(root_at, args, kwargs)
+            found = group.collectives.get((name, root)) or group.collective(name, root)
+            return found, 0 if sent is None or len(args) <= sent else detail_of(args[sent])
 
-        return copy_identity(original, recorded, original.__name__)
+        return self._recorded(original, original.__name__, name, "collective", prepare)
 
     def _transfer(self, original: Function, method: str) -> Function:
-        launched, detail_of = self.works.launched, self.details.of
-        known, get, name = self.groups.known, self.groups.get, method.removesuffix("_anysource")
+        name, detail_of = method.removesuffix("_anysource"), self.details.of
+
+        def prepare(group: Group, args: Arguments, kwargs: Options) -> tuple[Prepared, int]:
+            peer, tag = _peer_and_tag(method, args, kwargs)
+            found = group.transfers.get((name, peer, tag)) or group.transfer(name, peer, tag)
+            return found, detail_of(args[0] if args else None, f"tag={tag}")
+
+        return self._recorded(original, method, name, "transfer", prepare)
+
+    def _recorded(
+        self,
+        original: Function,
+        method: str,
+        name: str,
+        kind: OperationKind,
+        prepare: Callable[[Group, Arguments, Options], tuple[Prepared, int]],
+    ) -> Function:
+        known, get, launched = self.groups.known, self.groups.get, self.works.launched
         recorder = self.recorder
         on_begin, begin_call, fail = recorder.on_begin, recorder.begin_call, recorder.fail
 
@@ -172,14 +172,11 @@ class ProcessGroupRecorder:
             __tracebackhide__ = True
             try:
                 group = known.get(id(pg)) or get(pg)
-                peer, tag = _peer_and_tag(method, args, kwargs)
-                found = group.transfers.get((name, peer, tag))
-                call, sequence = found or group.transfer(name, peer, tag)
-                detail = detail_of(args[0] if args else None, f"tag={tag}")
+                (call, sequence), detail = prepare(group, args, kwargs)
             except Exception:  # noqa: BLE001 - an error in recording is no error of the test
                 return original(pg, *args, **kwargs)
             if on_begin:
-                recorder.notify(name, "transfer")
+                recorder.notify(name, kind)
             try:
                 record = begin_call(call, next(sequence), detail)
             except Exception:  # noqa: BLE001 - as above
@@ -189,8 +186,9 @@ class ProcessGroupRecorder:
             except BaseException as error:
                 fail(record, error)
                 raise
-            try:  # noqa: SIM105 - see the class
-                launched(work, record, group, None)
+            try:
+                opts = args[-1] if args else kwargs.get("opts")
+                launched(work, record, group, opts)
             except Exception:  # noqa: BLE001, S110 - as above
                 pass
             return work
