@@ -74,8 +74,8 @@ def run_attempt(
     scratch = _make_scratch(config, spec)
     directory, unwritten = _make_directory(folder, spec, scratch)
     watchdog = make_watchdog(config, spec, settings, directory, scratch)
-    live = live_display(config, directory, spec.size, watchdog.blocking_ranks)
-    with _permits(config, folder, spec.size), live:
+    display = live_display(config, directory, spec.size, watchdog.blocking_ranks)
+    with _permits(config, folder, spec.size), display as live:
         surroundings = Surroundings(
             launcher=WatchedLauncher(launcher, watchdog),
             dumper=partial(dump_healed, scratch),

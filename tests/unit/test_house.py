@@ -48,6 +48,7 @@ def test_loading_the_plugin_imports_no_runtime() -> None:
     found = imported_with("pytest_multihost.pytest_plugin.entry")
     assert "pytest" in found
     assert not found & HEAVY
+    assert "jinja2" not in found
 
 
 def test_a_folder_holds_few_enough_modules_to_know_them_all() -> None:

@@ -66,7 +66,7 @@ def page_of(rank: int, name: str) -> Operations:
 
 
 def seen(page: Operations, activity: Activity) -> RankSnapshot:
-    """Return the last look at a rank."""
+    """Return the last snapshot of a rank."""
     return RankSnapshot(
         rank=page.rank,
         label="SLEEPING" if page.rank == 1 else "BLOCKED",
@@ -103,7 +103,7 @@ def world(word: str = "word", *, error: Mapping[str, Any] | None = None) -> Worl
     waits = f"{ROOT}/{word}.py:88 {word}"
     test = f"{ROOT}/test_it.py:31 test"
     stacks = {rank: f"{ROOT}/storage.py:17 read" if rank == 1 else waits for rank in range(3)}
-    look = WorldSnapshot(
+    snapshot = WorldSnapshot(
         at_s=STARTED_S + 2.6,
         reason="end",
         ranks=tuple(seen(page, Activity("read", word)) for page in pages),
@@ -120,7 +120,7 @@ def world(word: str = "word", *, error: Mapping[str, Any] | None = None) -> Worl
         ending="proof",
         reason="nothing can move",
         dumps=tuple(make_dump(rank, stacks[rank], test) for rank in range(3)),
-        snapshots=(look,),
+        snapshots=(snapshot,),
         operations=pages,
         progress_s=STARTED_S + 0.42,
         detected_s=STARTED_S + 2.6,
@@ -128,7 +128,7 @@ def world(word: str = "word", *, error: Mapping[str, Any] | None = None) -> Worl
     )
 
 
-def story(result: WorldResult, word: str = "word", **changes: Any) -> PageModel:  # noqa: ANN401
+def page_model(result: WorldResult, word: str = "word", **changes: Any) -> PageModel:  # noqa: ANN401
     """Return what the page of a world is made from."""
     context = SourceContext(ROOT, lambda file, line: f"{word} # {line}" if file else "")
     judged = judge_world(result, Symptoms(), context)
@@ -145,7 +145,7 @@ def story(result: WorldResult, word: str = "word", **changes: Any) -> PageModel:
 
 def shown(result: WorldResult, word: str = "word", **changes: Any) -> str:  # noqa: ANN401
     """Return the page of a world."""
-    return attempt_page(story(result, word, **changes), ASSETS)
+    return attempt_page(page_model(result, word, **changes), ASSETS)
 
 
 class Elements(HTMLParser):
@@ -195,21 +195,21 @@ def test_the_summary_is_the_first_heading() -> None:
 
 def test_the_culprit_comes_first_then_who_waits() -> None:
     """Ranks that did the same stand together."""
-    found = [(row.ranks, row.role, row.state) for row in rank_groups(story(world()))]
+    found = [(row.ranks, row.role, row.state) for row in rank_groups(page_model(world()))]
     assert found == [((1,), "culprit", "sleeping"), ((0, 2), "waiting", "waiting")]
 
 
 def test_the_culprits_come_first_also_where_they_are_many() -> None:
     """Two stay in storage and one waits for both."""
     result = world()
-    [look] = result.snapshots
-    first, late, _ = look.ranks
+    [snapshot] = result.snapshots
+    first, late, _ = snapshot.ranks
     ranks = (first, late, replace(late, rank=2))
     pages = (*result.operations[:2], replace(result.operations[1], rank=2))
     dumps = (*result.dumps[:2], replace(result.dumps[1], rank=2))
-    look = replace(look, ranks=ranks)
-    told = story(replace(result, snapshots=(look,), operations=pages, dumps=dumps))
-    found = [(row.ranks, row.role) for row in rank_groups(told)]
+    snapshot = replace(snapshot, ranks=ranks)
+    model = page_model(replace(result, snapshots=(snapshot,), operations=pages, dumps=dumps))
+    found = [(row.ranks, row.role) for row in rank_groups(model)]
     assert found == [((1, 2), "culprit"), ((0,), "waiting")]
 
 
@@ -217,10 +217,10 @@ def test_a_failure_without_a_diagnosis_marks_the_rank_that_failed() -> None:
     """Nobody waited for it, so nobody is a culprit; the reader still looks for somebody."""
     alone = replace(world(), operations=(), snapshots=(), dumps=(), progress_s=None)
     ended = tuple(history(raised("ValueError: no step 5")))
-    told = story(replace(alone, history=ended, ending="settled"))
-    assert told.diagnosis is None
-    assert rank_groups(told)[0].ranks == (2,)
-    assert rank_groups(told)[0].role == "culprit"
+    model = page_model(replace(alone, history=ended, ending="settled"))
+    assert model.diagnosis is None
+    assert rank_groups(model)[0].ranks == (2,)
+    assert rank_groups(model)[0].role == "culprit"
 
 
 def test_stacks_are_shown_of_ranks_that_no_snapshot_has_seen() -> None:
@@ -241,11 +241,11 @@ def test_an_exception_is_shown_whole_and_equal_ones_once() -> None:
 def test_native_frames_are_shown_with_their_class_of_ranks() -> None:
     """Where they were read: of one rank of each class."""
     result = world()
-    [look] = result.snapshots
-    first, *others = look.ranks
+    [snapshot] = result.snapshots
+    first, *others = snapshot.ranks
     native = (NativeThread(4000, ("gloo::wait", "gloo::allreduce")),)
-    look = replace(look, ranks=(replace(first, native=native), *others))
-    page = Elements(shown(replace(result, snapshots=(look,))))
+    snapshot = replace(snapshot, ranks=(replace(first, native=native), *others))
+    page = Elements(shown(replace(result, snapshots=(snapshot,))))
     assert "native frames of thread 4000 of rank 0" in page.words
     assert "gloo::wait\ngloo::allreduce" in page.words
 
@@ -260,6 +260,23 @@ def test_threads_with_equal_stacks_stand_once() -> None:
     page = Elements(shown(replace(result, dumps=dumps)))
     assert "threads pool-0, pool-1, " in page.words
     assert page.words.count("pool.py:5") == 1
+
+
+def test_of_too_much_the_rest_is_counted() -> None:
+    """Classes of stacks, threads and files; all of them are in the folder."""
+    model = page_model(world())
+    frames = (Frame(f"{ROOT}/restore.py", 88, "restore"),)
+    main = ThreadStack("MainThread", frames)
+    pool = [ThreadStack(f"t{n}", (Frame(f"{ROOT}/pool.py", n, "work"),)) for n in range(30)]
+    first = replace(model.result.dumps[0], threads=(*pool, main))
+    dumps = (first, *(make_dump(rank, f"{ROOT}/a.py:{rank} f") for rank in range(1, 20)))
+    many = replace(model, result=replace(model.result, dumps=dumps))
+    many = replace(many, files=[f"rank-{rank}.log" for rank in range(30)])
+    page = Elements(attempt_page(many, ASSETS))
+    assert "and 30 other threads of rank 0" in page.words
+    assert "and 6 more stacks in facts.json" in page.words
+    assert "and 4 more in facts.json" in page.words
+    assert "30 logs and stacks of the ranks" in page.words
 
 
 def test_the_line_that_runs_it_again_can_be_pasted_into_a_shell() -> None:
@@ -278,8 +295,8 @@ def test_the_source_around_the_culprit_marks_its_line() -> None:
     ("words", "keys"),
     [(MEANINGS, Kind), (NEXT_STEPS, Kind), (DETECTED_BY, DetectedByName), (OUTCOMES, Outcome)],
 )
-def test_there_are_words_for_everything_that_can_be_found(words, keys) -> None:
-    """A page never fails for want of a word."""
+def test_there_are_explanations_for_everything_that_can_be_found(words, keys) -> None:
+    """A page never fails for want of an explanation."""
     assert set(words) == set(get_args(keys))
 
 
@@ -304,9 +321,9 @@ def test_no_word_of_a_test_becomes_an_element(word: str) -> None:
     def page(word: str) -> Elements:
         error = raised(f"ValueError: {word}", file=f"{word}.py", line=3)
         logs = tuple(LogExcerpt(f"rank-{rank}.log", f"{word} {rank}") for rank in range(3))
-        told = world(word, error=error)
+        model = world(word, error=error)
         return Elements(
-            shown(told, word, logs=logs, source_lines=[(17, word)], files=[f"{word}.log"])
+            shown(model, word, logs=logs, source_lines=[(17, word)], files=[f"{word}.log"])
         )
 
     assert page(word).elements == page("harmless").elements
@@ -368,11 +385,11 @@ def test_a_long_line_without_an_end_takes_no_time() -> None:
 
 def test_a_big_log_is_cut_with_a_note_and_equal_logs_stand_once(tmp_path: Path) -> None:
     """Both ends are shown, and where the rest is."""
-    told = folder(tmp_path, story(world()))
+    model = folder(tmp_path, page_model(world()))
     for rank in range(3):
         text = "head\n" + "x" * 100_000 + "\ntail\n" if rank == 1 else "same\n"
         (tmp_path / f"rank-{rank}.log").write_text(text)
-    page = Elements(write_page(tmp_path, told).read_text())
+    page = Elements(write_page(tmp_path, model).read_text())
     assert "head\n" in page.words
     assert "tail\n" in page.words
     assert re.search(r"\d+ bytes left out; all of it: rank-1.log", page.words)
@@ -382,37 +399,37 @@ def test_a_big_log_is_cut_with_a_note_and_equal_logs_stand_once(tmp_path: Path) 
 
 def test_a_log_that_is_no_text_is_shown(tmp_path: Path) -> None:
     """A runtime may print anything."""
-    told = folder(tmp_path, story(world()))
+    model = folder(tmp_path, page_model(world()))
     (tmp_path / "rank-0.log").write_bytes(b"\xff\xfe\x00 <b>")
-    assert "\\xff\\xfe\u2400 &lt;b&gt;" in write_page(tmp_path, told).read_text()
+    assert "\\xff\\xfe\u2400 &lt;b&gt;" in write_page(tmp_path, model).read_text()
 
 
 # The source around the culprit
 
 
-def folder(path: Path, told: PageModel) -> PageModel:
-    """Make a file of the culprit's, and return the story of a world that lives beside it."""
+def folder(path: Path, model: PageModel) -> PageModel:
+    """Make a file of the culprit's, and return the page of a world that lives beside it."""
     source = (
         "import time\n\n\ndef other():\n    pass\n\n\ndef read():\n    time.sleep(600)\n\n\nx = 1\n"
     )
     (path / "storage.py").write_text(source)
-    assert told.diagnosis is not None
+    assert model.diagnosis is not None
     where = CulpritPlace(1, "storage.py", 9, "read", "time.sleep(600)")
-    context = SourceContext(str(path), told.context.source_of)
-    return replace(told, diagnosis=replace(told.diagnosis, where=where), context=context)
+    context = SourceContext(str(path), model.context.source_of)
+    return replace(model, diagnosis=replace(model.diagnosis, where=where), context=context)
 
 
 def test_the_excerpt_ends_with_its_function(tmp_path: Path) -> None:
     """The lines of another one are no help."""
-    page = write_page(tmp_path, folder(tmp_path, story(world()))).read_text()
+    page = write_page(tmp_path, folder(tmp_path, page_model(world()))).read_text()
     assert re.findall(r"<i>(\d+)</i>", page) == ["8", "9"]
 
 
 def test_a_file_that_has_changed_since_gives_no_excerpt(tmp_path: Path) -> None:
     """Other lines beside the verdict's would mislead."""
-    told = folder(tmp_path, story(world()))
+    model = folder(tmp_path, page_model(world()))
     (tmp_path / "storage.py").write_text("# new\n" * 20)
-    assert "<i>" not in write_page(tmp_path, told).read_text()
+    assert "<i>" not in write_page(tmp_path, model).read_text()
 
 
 # The lanes
@@ -490,9 +507,9 @@ def test_a_world_of_no_length_has_an_axis() -> None:
 # The page of a run
 
 
-def told(nodeid: str, status: str, outcome: str, **changes: Any) -> dict[str, Any]:  # noqa: ANN401
+def verdict_line(nodeid: str, status: str, outcome: str, **changes: Any) -> dict[str, Any]:  # noqa: ANN401
     """Return a line of verdicts.jsonl, as far as the page reads it."""
-    plain_told = {
+    line = {
         "nodeid": nodeid,
         "status": status,
         "outcome": outcome,
@@ -506,17 +523,17 @@ def told(nodeid: str, status: str, outcome: str, **changes: Any) -> dict[str, An
         "diagnosis": None,
         "rank_results": [{"error": None}],
     }
-    return {**plain_told, **changes}
+    return {**line, **changes}
 
 
 def test_a_run_lists_all_tests_the_hung_ones_first() -> None:
     """Those with a page of their own have a link to it."""
     hung = {"kind": "straggler", "summary": "rank 0 <never> came"}
     verdicts = [
-        told("passes", "passed", "passed"),
-        told("expected", "passed", "hung", diagnosis=hung),
-        told("hangs", "failed", "hung", diagnosis=hung),
-        told("fails", "failed", "failed", attempt=2),
+        verdict_line("passes", "passed", "passed"),
+        verdict_line("expected", "passed", "hung", diagnosis=hung),
+        verdict_line("hangs", "failed", "hung", diagnosis=hung),
+        verdict_line("fails", "failed", "failed", attempt=2),
     ]
     page = run_page("2026-run", verdicts, {"hangs", "expected"}, ASSETS)
     assert re.findall(r"<code>(\w+)</code>", page) == ["hangs", "fails", "passes", "expected"]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import pytest
 
@@ -34,8 +34,7 @@ FindBlockingRanks = Callable[[Sequence[RankFacts]], BlockingRanks | None]
 class LiveLine:
     """A line that says where the ranks are, while a world takes longer than a second.
 
-    Where some wait for another, it says for whom, and what that one does. A context manager:
-    leaving it takes the line away.
+    Where some wait for another, it says for whom, and what that one does.
 
     Attributes:
         config: The run's.
@@ -50,16 +49,7 @@ class LiveLine:
     _sampler: PySpySampler = field(default_factory=PySpySampler)
     _since: tuple[tuple[int, ...], float] = ((), 0.0)
 
-    def __enter__(self) -> Self:
-        """Show nothing yet."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         """Take the line away."""
         self._sampler.close()
         if self._shown_s and (writer := self._terminal()) is not None:
@@ -114,8 +104,6 @@ def write_through(config: pytest.Config, text: str) -> None:
 class LiveOutput:
     """What the ranks print, line by line as they print it, for ``pytest -s``.
 
-    A context manager: leaving it shows what is left.
-
     Attributes:
         directory: Where the ranks' logs are.
         size: Number of ranks.
@@ -129,21 +117,12 @@ class LiveOutput:
     tick_s: ClassVar[float] = 0.1
     _read: dict[int, int] = field(default_factory=dict)
 
-    def __enter__(self) -> Self:
-        """Show nothing yet."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         """Show what is left, also if its last line is not complete."""
         self._show(is_last=True)
 
     def show(self, seconds: float, facts: Sequence[RankFacts]) -> None:  # noqa: ARG002 - OnTick
-        """Show the lines that have been completed since the last look."""
+        """Show the lines that have been completed since the last time."""
         self._show(is_last=False)
 
     def _show(self, *, is_last: bool) -> None:
@@ -163,10 +142,11 @@ class LiveOutput:
             return b""
 
 
+@contextmanager
 def live_display(
     config: pytest.Config, directory: Path, size: int, blocking_ranks: FindBlockingRanks
-) -> LiveLine | LiveOutput:
-    """Return what shows a running world: a line on a terminal, or with -s the ranks' output.
+) -> Iterator[LiveLine | LiveOutput]:
+    """Show a running world: by a line on a terminal, or with -s the ranks' output.
 
     Args:
         config: The run's.
@@ -174,6 +154,10 @@ def live_display(
         size: Number of ranks.
         blocking_ranks: Returns for whom the others wait.
     """
-    if config.getoption("capture", None) != "no":
-        return LiveLine(config, blocking_ranks)
-    return LiveOutput(directory, size, partial(write_through, config))
+    is_captured = config.getoption("capture", None) != "no"
+    output = LiveOutput(directory, size, partial(write_through, config))
+    display = LiveLine(config, blocking_ranks) if is_captured else output
+    try:
+        yield display
+    finally:
+        display.close()

@@ -15,7 +15,7 @@ OUTCOMES: Mapping[str, str] = {
 
 DETECTED_BY: Mapping[str, str] = {
     "proof": "Nothing could move before the deadline",
-    "mismatch": "Ranks stand in operations that can never meet",
+    "mismatch": "Ranks are in operations that can never match",
     "stopped": "A rank is stopped",
     "exit": "A rank died",
     "raise": "A rank raised",
@@ -31,35 +31,34 @@ MEANINGS: Mapping[str, str] = {
     "livelock": "The others wait for it while it computes, or wakes up again and again.",
     "finished": "It returned from the test while others still wait for it.",
     "raised": "Its own exception took it out of the test while others still wait for it.",
-    "died": "Its process ended, and nobody had planned that.",
-    "stopped": "Somebody else has stopped its process: SIGSTOP, or a debugger.",
+    "died": "Its process ended unexpectedly.",
+    "stopped": "Something has stopped its process: SIGSTOP, or a debugger.",
     "gil_held": "Native code holds the GIL, so no Python of this rank can run.",
     "mismatch": (
-        "Ranks of one group are, at the same place of its sequence, in operations that "
-        "can never meet."
+        "At the same position in their group's sequence, ranks are in operations that can "
+        "never match."
     ),
-    "deadlock": "Ranks wait for each other in a circle, so none of them can go on.",
+    "deadlock": "Ranks wait for each other in a cycle, so none of them can continue.",
     "transport": (
-        "Everybody has entered the same operation and nothing moves: the network, or the way to it."
+        "All ranks have entered the same operation and nothing moves: the network, or the way "
+        "to it."
     ),
-    "stuck": "A rank does not get on, by itself, and nobody waits for it.",
-    "unknown": "What was seen does not tell who is waited for.",
+    "stuck": "A rank is blocked by itself, and no other rank waits for it.",
+    "unknown": "The evidence does not show which rank is waited for.",
 }
 
 NEXT_STEPS: Mapping[str, str] = {
     "straggler": (
         "Ask why it does not get past this line; the waiting ranks are where they should be."
     ),
-    "livelock": "Ask what this loop waits for, and who was to provide it.",
+    "livelock": "Ask what this loop waits for, and which rank should provide it.",
     "finished": "Look for a branch, a loop count or an early return that depends on the rank.",
-    "raised": "Mend the exception; and ask whether the others should have been told of it.",
+    "raised": "Fix the exception, and ask whether the other ranks should have been told of it.",
     "died": (
-        "Read the end of its log below; a signal tells who ended it (SIGKILL: often the "
+        "Read the end of its log below; a signal shows who ended it (SIGKILL: often the "
         "kernel, for memory)."
     ),
-    "stopped": (
-        "Look for who stops it: a debugger, a job's suspension, a container that is frozen."
-    ),
+    "stopped": "Look for what stops it: a debugger, a job's suspension, a frozen container.",
     "gil_held": "Look for a native call that waits without releasing the GIL.",
     "mismatch": (
         "Compare the branches that led the ranks here: one calls something else, or in "
@@ -73,13 +72,13 @@ NEXT_STEPS: Mapping[str, str] = {
     ),
     "stuck": "Ask what this line waits for; no other rank takes part in it.",
     "unknown": (
-        "Compare where the ranks stand below. A transport of your own can tell of its "
-        "waits: pytest_multihost.operation()."
+        "Compare where the ranks are below. A custom transport can report its waits with "
+        "pytest_multihost.operation()."
     ),
 }
 
 PLANNED = (
-    "Here a fault of the test's own keeps it away: what is tested is how the others take that."
+    "Here one of the test's own faults keeps it away: what is tested is how the other ranks react."
 )
 
 FILES: Mapping[str, str] = {

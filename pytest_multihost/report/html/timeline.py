@@ -7,6 +7,7 @@ to by its index there, so that ten thousand operations are a few hundred kilobyt
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, pairwise
 from typing import NamedTuple
 
@@ -58,7 +59,7 @@ def timeline_data(page: PageModel) -> Json:
         "progress": us(result.progress_s) if result.progress_s else None,
         "judged": us(result.detected_s) if result.detected_s else None,
         "ranks": list(_lanes(page, end_us, us)),
-        "kinds": [_kind(each, result) for each in tables.kinds],
+        "kinds": [_kind(each, result.spec.size) for _, each in tables.kinds.values()],
         "places": [_place(each, page.context.root) for each in tables.frames],
         "details": [display_text(each) for each in tables.details],
         "operations": operations,
@@ -81,21 +82,17 @@ def _clock(started_s: float) -> _Clock:
 # Operations
 
 
-class _Kind(NamedTuple):
-    """What all operations at the same point of a program have in common."""
-
-    name: str
-    kind: OperationKind
-    group: tuple[int, ...]
-    ordinal: int
-    scope: str
-    peer: int | None
+_Kind = tuple[str, OperationKind, tuple[int, ...], int, str, int | None]
+"""What the operations at one point of a program have in common; see `_numbers`."""
 
 
 class _Tables(NamedTuple):
-    """Values in the order in which they were first met, each with its index."""
+    """Values in the order in which they were first met, each with its index.
 
-    kinds: dict[_Kind, int]
+    A kind also has the first operation of it.
+    """
+
+    kinds: dict[_Kind, tuple[int, Operation]]
     frames: dict[Frame | None, int]
     details: dict[str, int]
 
@@ -116,10 +113,11 @@ def _begins_and_ends(operations: Iterable[Operation], us: _Clock) -> Iterator[in
 
 def _numbers(each: Operation, us: _Clock, tables: _Tables) -> tuple[int, ...]:
     """Return an operation as the eight numbers that `operationsOf` in lanes.js reads."""
-    kind = _Kind(each.name, each.kind, each.group, each.ordinal, each.scope, each.peer)
+    key = each.name, each.kind, each.group, each.ordinal, each.scope, each.peer
+    kind, _ = tables.kinds.setdefault(key, (len(tables.kinds), each))
     begin_us = us(each.since_s)
     return (
-        tables.kinds.setdefault(kind, len(tables.kinds)),
+        kind,
         each.sequence,
         begin_us,
         OPEN if each.ended_s is None else us(each.ended_s) - begin_us,
@@ -130,25 +128,16 @@ def _numbers(each: Operation, us: _Clock, tables: _Tables) -> tuple[int, ...]:
     )
 
 
-def _kind(each: _Kind, result: WorldResult) -> Json:
-    sample = Operation(
-        name=each.name,
-        kind=each.kind,
-        group=each.group,
-        sequence=0,
-        since_s=0.0,
-        ordinal=each.ordinal,
-        scope=each.scope,
-    )
-    words = sample.describe(result.spec.size)
+def _kind(sample: Operation, world_size: int) -> Json:
+    words = replace(sample, sequence=0, detail="").describe(world_size)
     return {
-        "name": display_text(each.name),
-        "kind": each.kind,
-        "group": each.group,
+        "name": display_text(sample.name),
+        "kind": sample.kind,
+        "group": sample.group,
         # Operations with the same key and sequence number meet each other.
-        "meets": f"{each.group}/{each.ordinal}/{each.scope}",
-        "of": display_text(words.removeprefix(each.name).strip()),
-        "peer": each.peer,
+        "meets": f"{sample.group}/{sample.ordinal}/{sample.scope}",
+        "of": display_text(words.removeprefix(sample.name).strip()),
+        "peer": sample.peer,
     }
 
 
