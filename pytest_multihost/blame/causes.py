@@ -1,27 +1,28 @@
-"""Who is it? From where the ranks stood to one diagnosis.
+"""Who is to blame: from the states of the ranks to the causes of a hang.
 
-Only sinks of the wait-for graph can have caused a hang. One rank in a sink: its own state names
-the kind. Several: they are in operations that can never match, or wait in a circle. A sink that
-itself waits for nobody who is missing is a matter of transport. Of several sinks the earliest is
-told, the others are notes. Nothing here names more ranks than the evidence does.
+Only sinks of the wait-for graph can have caused a hang. If a sink is one rank, that rank's own
+state names the kind. If it is several, these are in operations that can never match, or wait in a
+circle. A sink that is in an operation in which nobody is missing is a matter of transport. Of
+several sinks the earliest is the diagnosis, the others are notes. Nothing here names more ranks
+than the evidence does: a name too many sends somebody to search where nothing is.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
+from pytest_multihost.blame.rank_states import RankState
 from pytest_multihost.blame.wait_graph import (
-    Graph,
-    RankState,
+    States,
     Wait,
+    WaitGraph,
+    broken_by,
     family,
     find_waits,
     graph_of,
-    launched_work,
-    left_alone,
-    retried_work,
+    possible_waits,
 )
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.operation import Operation
@@ -56,8 +57,14 @@ class Cause:
     error: str = ""
     cut: Fault | None = None
 
+    @property
+    def concerned_waits(self) -> tuple[Wait, ...]:
+        """The waits of those who wait, and of the culprits."""
+        concerned = {*self.waiting, *self.culprits}
+        return tuple(wait for wait in self.waits if wait.rank in concerned)
 
-_ORDER: tuple[Kind, ...] = (
+
+_PRECEDENCE: tuple[Kind, ...] = (
     "died",
     "raised",
     "stopped",
@@ -71,35 +78,26 @@ _ORDER: tuple[Kind, ...] = (
     "stuck",
     "unknown",
 )
-"""Of sinks that are equally old, or of unknown age, the first kind is told."""
-
-_BY_STATE: Mapping[str, Kind] = {
-    "died": "died",
-    "raised": "raised",
-    "stopped": "stopped",
-    "gil_held": "gil_held",
-    "finished": "finished",
-}
+"""Of causes that are equally old, or of unknown age, the first kind is the diagnosis."""
 
 
-def find_causes(states: Sequence[RankState]) -> tuple[Cause, ...]:
+def find_causes(states: Iterable[RankState]) -> tuple[Cause, ...]:
     """Return every cause that can be told, the diagnosis first.
 
-    Work that a rank has launched and does not wait for makes it wait for nobody; but where nobody
-    is seen to wait at all, somebody may be asking it again and again whether it is done, or trying
-    again and again what fails at once.
+    Work that a rank has launched and does not wait for makes it wait for nobody. So waits that are
+    only possible count where nobody is seen to wait at all.
     """
-    waits = find_waits(states)
-    causes = _causes(states, waits)
+    by_rank = {each.rank: each for each in states}
+    waits = find_waits(by_rank)
+    causes = _causes_of(waits, by_rank)
     if any(cause.waiting for cause in causes):
         return causes
-    return _causes(states, (*waits, *launched_work(states), *retried_work(states))) or causes
+    return _causes_of((*waits, *possible_waits(by_rank)), by_rank) or causes
 
 
-def _causes(states: Sequence[RankState], waits: Sequence[Wait]) -> tuple[Cause, ...]:
-    graph = graph_of(waits, [each.rank for each in states])
-    by_rank = {each.rank: each for each in states}
-    found = [_cause(sink, graph, waits, by_rank) for sink in graph.sinks()]
+def _causes_of(waits: Sequence[Wait], states: States) -> tuple[Cause, ...]:
+    graph = graph_of(waits, states)
+    found = [_cause_of_sink(sink, graph, states) for sink in graph.sinks()]
     causes = _merged([cause for cause in found if cause is not None])
     if any(cause.kind not in ("stuck", "unknown") for cause in causes):
         causes = [cause for cause in causes if cause.kind not in ("stuck", "unknown")]
@@ -107,52 +105,49 @@ def _causes(states: Sequence[RankState], waits: Sequence[Wait]) -> tuple[Cause, 
 
 
 def _precedence(cause: Cause) -> tuple[float, int]:
-    """The earlier cause first; what has a moment of its own before what only did not come."""
+    """Sort the earlier cause first, and what has a time before what only did not come.
+
+    An event beats a bystander: who died at 3 s is the cause, not who had not come yet.
+    """
     at_s = cause.at_s if cause.at_s is not None else float("inf")
-    return at_s, _ORDER.index(cause.kind)
+    return at_s, _PRECEDENCE.index(cause.kind)
 
 
-def _cause(
-    sink: frozenset[int],
-    graph: Graph,
-    waits: Sequence[Wait],
-    states: Mapping[int, RankState],
-) -> Cause | None:
-    waiters = graph.waiters(sink)
+def _cause_of_sink(sink: frozenset[int], graph: WaitGraph, states: States) -> Cause | None:
     if len(sink) > 1:
-        return _cause_of_circle(sink, graph, waits, states)
+        return _cause_of_circle(sink, graph, states)
     (rank,) = sink
-    state = states[rank]
-    kind = _kind_of_rank(state, waiters, waits)
+    state, waiters = states[rank], graph.waiters(sink)
+    kind = _kind_of_rank(state, waiters, graph)
     if kind is None:
         return None
-    into = [wait for wait in waits if rank in wait.missing]
     if kind == "transport":
-        return _transport(state, waiters, waits, states)
+        return _transport(state, waiters, graph, states)
     if kind == "unknown":
-        return Cause(kind="unknown", confidence="unknown", waits=tuple(waits))
-    left = [wait for wait in into if wait.operation and left_alone(wait.operation, state)]
+        return Cause(kind="unknown", confidence="unknown", waits=graph.waits)
+    into = [wait for wait in graph.waits if rank in wait.missing]
+    left = [wait for wait in into if wait.operation and broken_by(wait.operation, state)]
     return Cause(
         kind=kind,
         confidence=_confidence(kind, into),
         culprits=(rank,),
         waiting=tuple(sorted(waiters)),
         operation=_first_operation(left or into),
-        waits=tuple(waits),
+        waits=graph.waits,
         at_s=state.since_s if state.since_s is not None else _since_s(into),
     )
 
 
-def _kind_of_rank(state: RankState, waiters: frozenset[int], waits: Sequence[Wait]) -> Kind | None:
+def _kind_of_rank(state: RankState, waiters: frozenset[int], graph: WaitGraph) -> Kind | None:
     """Return what a rank that waits for nobody has done to the others, if anything."""
     if state.condition in ("died", "stopped", "gil_held"):
-        return _BY_STATE[state.condition]
-    if state.condition != "alive":
-        return _BY_STATE[state.condition] if waiters else None
-    own = [wait for wait in waits if wait.rank == state.rank and wait.operation is not None]
+        return state.condition
+    if state.condition in ("finished", "raised"):
+        return state.condition if waiters else None
+    own = graph.waits_of(state.rank)
     if any(wait.operation is not None and wait.operation.kind != "wait" for wait in own):
         return "transport"
-    if own and not waiters and len(own) < len(waits):
+    if own and not waiters and len(own) < len(graph.waits):
         return "unknown"  # everybody waits for something that one of them should provide
     if waiters:
         return "livelock" if state.is_restless and not own else "straggler"
@@ -168,21 +163,20 @@ def _confidence(kind: Kind, into: Sequence[Wait]) -> Confidence:
 
 
 def _transport(
-    state: RankState,
-    waiters: frozenset[int],
-    waits: Sequence[Wait],
-    states: Mapping[int, RankState],
+    state: RankState, waiters: frozenset[int], graph: WaitGraph, states: States
 ) -> Cause:
-    """All who belong to the operation have entered it, and nothing moves.
+    """Return the cause where all members of an operation have entered it, and nothing moves.
 
-    Where one of them has left it again by an exception of its own, it is to blame, whatever it has
-    done since.
+    A member that has left it again by an exception of its own is to blame, whatever it has done
+    since.
     """
-    own = [wait for wait in waits if wait.rank == state.rank and wait.operation is not None]
+    own = graph.waits_of(state.rank)
     operation = _first_operation(own)
+    # Groups are compared by their members, and how many groups of these had been made before: the
+    # same on all ranks. torch's pg_id is not: each rank counts the groups that it is in.
     fellows = {
         wait.rank
-        for wait in waits
+        for wait in graph.waits
         if operation is not None
         and wait.operation is not None
         and wait.operation.group_key == operation.group_key
@@ -191,7 +185,7 @@ def _transport(
     errors = {
         rank: left.error
         for rank, each in states.items()
-        if operation is not None and (left := left_alone(operation, each)) is not None
+        if operation is not None and (left := broken_by(operation, each)) is not None
     }
     return Cause(
         kind="transport",
@@ -200,75 +194,75 @@ def _transport(
         error=next(iter(errors.values()), ""),
         waiting=tuple(sorted((waiters | fellows | {state.rank}) - set(errors))),
         operation=operation,
-        waits=tuple(waits),
+        waits=graph.waits,
         at_s=_since_s(own),
     )
 
 
-def _cause_of_circle(
-    ranks: frozenset[int], graph: Graph, waits: Sequence[Wait], states: Mapping[int, RankState]
-) -> Cause:
-    inside = [wait for wait in waits if wait.rank in ranks and wait.missing & ranks]
-    waiters = graph.waiters(ranks)
-    clash = next((wait for wait in inside if wait.is_mismatch), None)
-    stopped = sorted(rank for rank in ranks if states[rank].condition in ("stopped", "gil_held"))
-    if stopped:
-        return _cause_of_held(stopped, ranks, waiters, waits, states)
-    if clash is not None and clash.operation is not None:
-        culprits = _minority(clash.operation, ranks, states)
+def _cause_of_circle(ranks: frozenset[int], graph: WaitGraph, states: States) -> Cause:
+    """Return the cause where several ranks wait for each other."""
+    inside = [wait for wait in graph.waits if wait.rank in ranks and wait.missing & ranks]
+    concerned = ranks | graph.waiters(ranks)
+    held = sorted(rank for rank in ranks if states[rank].condition in ("stopped", "gil_held"))
+    if held:
+        return _cause_of_held(held, concerned, graph, states)
+    mismatch = next((wait for wait in inside if wait.is_mismatch), None)
+    if mismatch is not None and mismatch.operation is not None:
+        culprits = _minority(mismatch.operation, ranks, states)
         return Cause(
             kind="mismatch",
-            confidence="certain" if clash.is_sure else "likely",
+            confidence="certain" if mismatch.is_sure else "likely",
             culprits=culprits,
-            waiting=tuple(sorted((ranks | waiters) - set(culprits))),
-            operation=clash.operation,
-            waits=tuple(waits),
+            waiting=tuple(sorted(concerned - set(culprits))),
+            operation=mismatch.operation,
+            waits=graph.waits,
             at_s=_since_s(inside),
         )
     return Cause(
         kind="deadlock",
         confidence="certain" if all(wait.is_sure for wait in inside) else "likely",
-        waiting=tuple(sorted(ranks | waiters)),
+        waiting=tuple(sorted(concerned)),
         cycle=graph.cycle(ranks),
         operation=_first_operation(inside),
-        waits=tuple(waits),
+        waits=graph.waits,
         at_s=_since_s(inside),
     )
 
 
 def _cause_of_held(
-    held: Sequence[int],
-    ranks: frozenset[int],
-    waiters: frozenset[int],
-    waits: Sequence[Wait],
-    states: Mapping[int, RankState],
+    held: Sequence[int], concerned: frozenset[int], graph: WaitGraph, states: States
 ) -> Cause:
-    """A rank that is held may itself be in an operation: the circle is not of its making."""
+    """Return the cause where ranks of a circle are stopped: the circle is not of their making.
+
+    A rank that is stopped within a collective waits for the others and they for it; let go, it
+    would go on.
+    """
     first = states[held[0]]
-    into = [wait for wait in waits if wait.missing & set(held) and wait.rank not in held]
+    into = [wait for wait in graph.waits if wait.missing & set(held) and wait.rank not in held]
     return Cause(
-        kind=_BY_STATE[first.condition],
+        kind="stopped" if first.condition == "stopped" else "gil_held",
         confidence="certain",
         culprits=tuple(held),
-        waiting=tuple(sorted((ranks | waiters) - set(held))),
+        waiting=tuple(sorted(concerned - set(held))),
         operation=_first_operation(into),
-        waits=tuple(waits),
+        waits=graph.waits,
         at_s=first.since_s,
     )
 
 
-def _minority(
-    operation: Operation, ranks: frozenset[int], states: Mapping[int, RankState]
-) -> tuple[int, ...]:
-    """Return the ranks that are in something else than most at this place; nobody on a tie."""
+def _minority(operation: Operation, ranks: frozenset[int], states: States) -> tuple[int, ...]:
+    """Return the ranks that are in something else than most at this place in the sequence.
+
+    On a tie that is nobody: where two ranks are in an all_reduce and two in a barrier, either pair
+    may be right, and to name one would be a guess.
+    """
     sorts: dict[tuple[object, ...], list[int]] = {}
     for rank in sorted(ranks):
         for each in states[rank].known:
             if each.group_key == operation.group_key and each.sequence == operation.sequence:
                 sorts.setdefault(_sort_of(each), []).append(rank)
                 break
-    sizes = Counter({sort: len(members) for sort, members in sorts.items()})
-    most = sizes.most_common(2)
+    most = Counter({sort: len(members) for sort, members in sorts.items()}).most_common(2)
     if len(most) < 2 or most[0][1] == most[1][1]:  # noqa: PLR2004 - a tie needs two
         return ()
     return tuple(
@@ -293,20 +287,12 @@ def _since_s(waits: Sequence[Wait]) -> float | None:
 
 def _merged(causes: Sequence[Cause]) -> list[Cause]:
     """Put together ranks that are late for the same operation, or stuck without one."""
-    merged: list[Cause] = []
-    for cause in causes:
-        place = next((i for i, each in enumerate(merged) if _is_one(each, cause)), None)
-        if place is None:
-            merged.append(cause)
-        else:
-            merged[place] = _both(merged[place], cause)
-    return merged
-
-
-def _is_one(one: Cause, two: Cause) -> bool:
-    if one.kind != two.kind or one.kind in ("died", "raised", "mismatch", "deadlock"):
-        return False
-    return _identity(one.operation) == _identity(two.operation)
+    merged: dict[object, Cause] = {}
+    for number, cause in enumerate(causes):
+        is_event = cause.kind in ("died", "raised", "mismatch", "deadlock")  # each is its own
+        key = (cause.kind, number if is_event else _identity(cause.operation))
+        merged[key] = _both(merged[key], cause) if key in merged else cause
+    return list(merged.values())
 
 
 def _identity(operation: Operation | None) -> tuple[object, ...]:
@@ -316,15 +302,10 @@ def _identity(operation: Operation | None) -> tuple[object, ...]:
 
 
 def _both(one: Cause, two: Cause) -> Cause:
-    moments = [each.at_s for each in (one, two) if each.at_s is not None]
-    culprits = tuple(sorted({*one.culprits, *two.culprits}))
-    return Cause(
-        kind=one.kind,
-        confidence=one.confidence,
-        culprits=culprits,
-        waiting=tuple(sorted({*one.waiting, *two.waiting} - set(culprits))),
-        operation=one.operation,
-        waits=one.waits,
-        at_s=min(moments, default=None),
-        error=one.error,
+    culprits = {*one.culprits, *two.culprits}
+    return replace(
+        one,
+        culprits=tuple(sorted(culprits)),
+        waiting=tuple(sorted({*one.waiting, *two.waiting} - culprits)),
+        at_s=min([each.at_s for each in (one, two) if each.at_s is not None], default=None),
     )

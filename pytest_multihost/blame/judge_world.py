@@ -1,15 +1,39 @@
-"""Judge a world: what happened to it, and who made the others wait."""
+"""Judge a world: what happened to it, who made the others wait, and how that is known.
+
+Top-down: the world's history gives a finding (what happened to each rank), finding and snapshots
+give the state of each rank, the states give the wait-for graph, its sinks give causes, and the
+first of these is written down as the diagnosis.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from pytest_multihost.blame.build_diagnosis import diagnose, informed
-from pytest_multihost.blame.masked_timeouts import judge_with_excuses
+from pytest_multihost.blame.build_diagnosis import build_diagnosis, detected_by_ending
+from pytest_multihost.blame.causes import Cause, find_causes
+from pytest_multihost.blame.masked_timeouts import judge_masked
+from pytest_multihost.blame.partition_blame import as_cut
+from pytest_multihost.blame.rank_states import rank_states_of
+from pytest_multihost.blame.summary import planned_freeze
 from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.stack import SourceContext
+from pytest_multihost.model.snapshot import RankSnapshot
+from pytest_multihost.model.stack import SourceContext, group_by_main_stack
 from pytest_multihost.model.verdict import Diagnosis
 from pytest_multihost.outcome import Finding, Symptoms
+
+_WITH_DIAGNOSIS = frozenset({"hung", "crashed", "failed", "error"})
+
+_NEEDS_WAITERS = frozenset({"failed", "error"})
+"""Outcomes whose cause the exception tells, unless others waited for the rank."""
+
+_MOMENTARY = frozenset({"straggler", "livelock", "gil_held", "stopped", "transport"})
+"""Kinds that say what ranks do at an instant: that it stays so only time shows, or a proof."""
+
+_OWN_WAITS = frozenset({"sleep", "futex", "futex_wait", "futex_waitv"})
+"""Waits that nothing outside of a process ends: for time, or for another of its threads."""
+
+_UNKNOWN = Cause(kind="unknown", confidence="unknown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +46,88 @@ class Judgement:
 
 
 def judge_world(result: WorldResult, symptoms: Symptoms, context: SourceContext) -> Judgement:
-    """Judge a world: what happened, and who made the others wait."""
-    finding = judge_with_excuses(result, symptoms)
+    """Judge a world.
+
+    Args:
+        result: What was observed of it.
+        symptoms: How the backend's failures look when they follow from another rank's.
+        context: Names files, and reads lines of them.
+    """
+    finding = judge_masked(result, symptoms)
     diagnosis = diagnose(result, finding, context)
-    return Judgement(result, informed(finding, diagnosis), diagnosis)
+    if diagnosis is not None and finding.outcome == "hung" and diagnosis.kind != "unknown":
+        finding = replace(finding, reason=diagnosis.summary)
+    return Judgement(result, finding, diagnosis)
+
+
+def diagnose(result: WorldResult, finding: Finding, context: SourceContext) -> Diagnosis | None:
+    """Return why a world hung or broke; None where there is nothing to tell.
+
+    A world that failed is diagnosed when others were waiting for the rank that did.
+    """
+    if finding.outcome not in _WITH_DIAGNOSIS or result.ending in ("lost", "interrupted"):
+        return None
+    states = {each.rank: each for each in rank_states_of(result, finding)}
+    found = (_as_planned(each, result) for each in find_causes(states.values()))
+    causes = tuple(as_cut(each, states, result) for each in found)
+    if _is_ended_by_event(result, finding):
+        # A rank that is only on its way is a bystander: the event that ended the world comes first.
+        causes = tuple(sorted(causes, key=_is_momentary))
+    if finding.outcome in _NEEDS_WAITERS and not _explains_failure(causes, result, finding):
+        return None
+    if not causes or _is_ambiguous(causes[0], result):
+        causes = (_UNKNOWN, *causes[1:])
+    return build_diagnosis(causes, states, result, finding, context)
+
+
+def _as_planned(cause: Cause, result: WorldResult) -> Cause:
+    """Return the cause with another name where a fault of the test keeps a rank stopped.
+
+    "stopped" says that somebody else does it. Frozen as the test wants it, a rank is late for good.
+    """
+    if cause.kind != "stopped" or planned_freeze(cause, result) is None:
+        return cause
+    return replace(cause, kind="straggler" if cause.waiting else "stuck")
+
+
+def _is_ended_by_event(result: WorldResult, finding: Finding) -> bool:
+    """Return whether a world ended because a rank died or raised, not because it was seen to hang.
+
+    Example: rank 1 dies while rank 0 has not come to the barrier yet that the others are in. By the
+    graph rank 0 is late; but it was on its way, and the death ended the world.
+    """
+    return finding.outcome != "hung" and detected_by_ending(result.ending) is None
+
+
+def _is_momentary(cause: Cause) -> bool:
+    """Return whether a cause says no more than that a rank was, perhaps, on its way at the end."""
+    return cause.kind in _MOMENTARY and not (cause.kind == "transport" and cause.culprits)
+
+
+def _explains_failure(causes: Sequence[Cause], result: WorldResult, finding: Finding) -> bool:
+    """Return whether the first cause says more of a failure than the failure itself: others waited.
+
+    Where no runtime has given up waiting, one that had not come yet when another failed is slow.
+    """
+    if not causes or not causes[0].waiting:
+        return False
+    gave_up = any(each.outcome == "collateral" and each.at_s is not None for each in finding.ranks)
+    return gave_up or not (_is_ended_by_event(result, finding) and _is_momentary(causes[0]))
+
+
+def _is_ambiguous(cause: Cause, result: WorldResult) -> bool:
+    """Return whether ranks are blocked at different places, and nothing says why.
+
+    They may wait for one another in a way that no recorder has seen: over sockets, for instance.
+    """
+    if cause.kind != "stuck" or len(cause.culprits) == 1:
+        return False
+    seen = [result.last_seen[rank] for rank in cause.culprits if rank in result.last_seen]
+    if len(cause.culprits) == result.spec.size and not all(map(_waits_for_itself, seen)):
+        return True
+    groups = group_by_main_stack(dump for dump in result.dumps if dump.rank in cause.culprits)
+    return len(groups) > 1
+
+
+def _waits_for_itself(seen: RankSnapshot) -> bool:
+    return seen.activity is not None and seen.activity.name in _OWN_WAITS

@@ -1,51 +1,99 @@
-"""Where each rank stood at the moment that is judged.
+"""The state of each rank at the instant that is judged: what it waits in, and what became of it.
 
-That moment is the end, or the first trouble if that was only a symptom: a rank whose runtime gave
-up waiting counts as still waiting, and whoever came too late for it had not come then.
+That instant is the end of the world, or the first trouble if that was only a symptom. A rank whose
+runtime gave up waiting counts as still waiting in what it gave up, and whoever came too late for
+that had not come then. Example: rank 0 reads a file for a minute; after 30 s gloo's timeout strikes
+in the all_reduce of ranks 1-3, they raise, and the world ends. At its end nobody waits for anybody;
+when the timeout struck, ranks 1-3 were waiting for rank 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Literal
 
-from pytest_multihost.blame.wait_graph import Condition, RankState
 from pytest_multihost.model.operation import FLIGHT_SCOPE, GroupKey, Operation, Operations
 from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.snapshot import RankSnapshot, WorldSnapshot
+from pytest_multihost.model.snapshot import Activity, Label, RankSnapshot, WorldSnapshot
 from pytest_multihost.outcome import Finding, RankFacts, RankFinding, Symptoms
 
+Condition = Literal[
+    "alive",  # in its test, or on its way to it or out of it
+    "finished",  # it has left the test by itself
+    "raised",  # by an exception of its own
+    "died",  # its process ended, unplanned
+    "stopped",  # somebody else stops it
+    "gil_held",  # native code of it holds the GIL
+]
+
 _FREE = frozenset({"SLEEPING", "IO", "RUNNING", "CHILD", "DISK"})
-"""What the main thread does of its own while another thread waits in an operation."""
+"""Labels of a main thread that does something of its own while another thread waits in an
+operation."""
 
 _DEADLINES = ("overrun", "startup-overrun")
 
-_LOOKS = 8
-"""How many of the last looks, four a second, show who was running to the end."""
+_LAST_SNAPSHOTS = 8
+"""How many of the last snapshots, four a second, show who was running to the end."""
 
-_LATE_LOOKS = 5
-"""Among how many of these it must have moved: else it has begun a long wait."""
+_LATE_SNAPSHOTS = 5
+"""Among how many of these it must have run: else it has begun a long wait."""
 
-_MOVES = 2
-"""How often it must have moved among them."""
+_RUNS = 2
+"""In how many of them it must have run."""
 
 _SHORT_S = 6.0
 """How long a wait is at most that is taken up again and again."""
 
-_UNCOUNTED = frozenset({"monitored_barrier"})
-"""Collectives that torch's flight recorder knows nothing of (2.13)."""
+_NOT_IN_FLIGHT_RECORDER = frozenset({"monitored_barrier"})
+"""Collectives that torch's flight recorder does not count (2.13)."""
 
-_SAME_MOMENT_S = 0.5
+_SAME_INSTANT_S = 0.5
 """How long before its exception a rank may have left the operation that raised it."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankState:
+    """What one rank waited in, and what had become of it.
+
+    Attributes:
+        rank: Which.
+        condition: What has become of it.
+        since_s: When that happened, on the monotonic clock; None for a rank that is alive.
+        pending: Operations that it waits in.
+        known: All of its operations that are remembered, the pending ones among them.
+        entered: For each group the sequence of the last collective that it entered.
+        label: What its main thread was doing.
+        activity: The same in detail.
+        is_restless: Whether its main thread has been running, if only to wait again.
+        lock_holders: Ranks that hold a file lock which it waits for.
+        is_lost: Whether its runtime gave up, for want of another rank.
+        broke: Operations that it left by an exception which no other rank caused.
+        retries: The collective that it has given up again and again for want of another rank.
+    """
+
+    rank: int
+    condition: Condition = "alive"
+    since_s: float | None = None
+    pending: tuple[Operation, ...] = ()
+    known: tuple[Operation, ...] = ()
+    entered: Mapping[GroupKey, int] = field(default_factory=dict)
+    label: Label | None = None
+    activity: Activity | None = None
+    is_restless: bool = False
+    lock_holders: tuple[int, ...] = ()
+    is_lost: bool = False
+    broke: tuple[Operation, ...] = ()
+    retries: Operation | None = None
+
+
 def states_from_slots(operations: Sequence[Operations]) -> tuple[RankState, ...]:
-    """Return where ranks stand by their slot pages alone."""
+    """Return the states of ranks by their slot pages alone."""
     return tuple(
         RankState(
             rank=each.rank,
-            pending=_informative([one for one in each.open if one.waited_s is not None]),
+            pending=_most_specific([one for one in each.open if one.waited_s is not None]),
             known=each.recent,
             entered=each.entered,
         )
@@ -54,18 +102,18 @@ def states_from_slots(operations: Sequence[Operations]) -> tuple[RankState, ...]
 
 
 def rank_states_of(result: WorldResult, finding: Finding) -> tuple[RankState, ...]:
-    """Return where the ranks stood."""
-    moment = _judged_moment(result, finding)
-    seen = {each.rank: each for each in moment.ranks} if moment is not None else {}
+    """Return the states of a world's ranks at the instant that is judged."""
+    snapshot = _judged_snapshot(result, finding)
+    seen = {each.rank: each for each in snapshot.ranks} if snapshot is not None else {}
     last = {each.rank: each for each in result.operations}
-    is_end = moment is None or moment.reason != "trouble"
+    is_end = snapshot is None or snapshot.reason != "trouble"
     found = tuple(
-        _standing(
+        _rank_state(
             each,
             seen.get(each.facts.rank, RankSnapshot(rank=each.facts.rank)),
             last.get(each.facts.rank, Operations(each.facts.rank)),
             is_end=is_end,
-            restless=_restless(result),
+            restless=_restless_ranks(result),
             symptoms=finding.symptoms,
         )
         for each in finding.ranks
@@ -73,12 +121,12 @@ def rank_states_of(result: WorldResult, finding: Finding) -> tuple[RankState, ..
     return count_alike(found)
 
 
-def _judged_moment(result: WorldResult, finding: Finding) -> WorldSnapshot | None:
-    """Return the first trouble's snapshot if it was a symptom, else the last one."""
+def _judged_snapshot(result: WorldResult, finding: Finding) -> WorldSnapshot | None:
+    """Return the snapshot of the first trouble if that was a symptom, else the last one."""
     trouble = next((each for each in result.snapshots if each.reason == "trouble"), None)
     if trouble is not None and _is_symptom_first(finding):
         return trouble
-    return result.snapshots[-1] if result.snapshots else None
+    return result.last_snapshot
 
 
 def _is_symptom_first(finding: Finding) -> bool:
@@ -87,33 +135,7 @@ def _is_symptom_first(finding: Finding) -> bool:
     return first is not None and first.outcome == "collateral"
 
 
-def _restless(result: WorldResult) -> frozenset[int]:
-    """Return the ranks that were still running at the deadline, or waking up again and again.
-
-    Where a world ends sooner, say because the others' runtime gave up, a rank that runs is late:
-    it may be between two long reads.
-    """
-    if result.ending not in _DEADLINES or not result.snapshots:
-        return frozenset()
-    return frozenset(each.rank for each in result.snapshots[-1].ranks if is_restless(each))
-
-
-def is_restless(seen: RankSnapshot) -> bool:
-    """Tell whether a rank ran to the end, or waited a little again and again.
-
-    One that had work to do and then began a long wait has moved, too, but not at the last looks. A
-    wait that is short, and before which it had moved, stood still and moved, is one of many.
-    """
-    last = seen.recent_runs[-_LOOKS:]
-    if sum(last) >= min(_MOVES, len(last)) and any(last[-_LATE_LOOKS:]):
-        return True
-    ends_in_s = seen.activity.ends_in_s if seen.activity is not None else None
-    is_short = ends_in_s is not None and ends_in_s <= _SHORT_S
-    starts = [now for was, now in pairwise((False, *seen.recent_runs)) if now and not was]
-    return is_short and len(starts) >= _MOVES
-
-
-def _standing(
+def _rank_state(
     finding: RankFinding,
     seen: RankSnapshot,
     last: Operations,
@@ -137,54 +159,14 @@ def _standing(
         label=seen.label,
         activity=seen.activity,
         is_restless=facts.rank in restless,
-        locks=seen.lock_holders,
-        is_lost=finding.outcome == "collateral" and finding.at_s is not None,
+        lock_holders=seen.lock_holders,
+        is_lost=_gave_up(finding),
         broke=tuple(left_by_own_error(last, symptoms)),
         retries=_retried(last, symptoms),
     )
 
 
-def count_alike(states: Sequence[RankState]) -> tuple[RankState, ...]:
-    """Return the states with one count for all that the ranks of a group wait in.
-
-    Where a rank is in something that only the flight recorder has seen, the others' own records
-    leave that out. The flight recorder has counted what they wait in, too.
-    """
-    groups = {
-        each.group_key
-        for state in states
-        for each in state.pending
-        if each.kind == "collective" and each.scope == FLIGHT_SCOPE
-    }
-    return tuple(_recounted(each, groups) for each in states) if groups else tuple(states)
-
-
-def _recounted(state: RankState, groups: Collection[GroupKey]) -> RankState:
-    pending = tuple(_as_counted(each, state, groups) for each in state.pending)
-    found = tuple(each for each in pending if each not in state.pending)
-    return replace(state, pending=pending, known=(*state.known, *found))
-
-
-def _as_counted(operation: Operation, state: RankState, groups: Collection[GroupKey]) -> Operation:
-    """Return a recorded collective at its place in the flight recorder's count, where that is sure.
-
-    It is the last that was counted if it is the last that was recorded, and nothing unseen is.
-    """
-    key = (operation.group, operation.ordinal, FLIGHT_SCOPE)
-    place = state.entered.get(key, 0)
-    is_last = state.entered.get(operation.group_key) == operation.sequence
-    is_counted = operation.kind == "collective" and operation.name not in _UNCOUNTED
-    is_unseen = any(each.group_key == key and each.sequence == place for each in state.known)
-    if operation.scope or key not in groups or not (place and is_last and is_counted) or is_unseen:
-        return operation
-    return replace(operation, scope=FLIGHT_SCOPE, sequence=place)
-
-
-def left_by_own_error(last: Operations, symptoms: Symptoms) -> Iterator[Operation]:
-    """Yield what a rank left by an exception of its own: none that tells of another rank."""
-    for each in last.recent:
-        if each.failed and each.error and not symptoms.is_in_error(each.error):
-            yield each
+# What has become of a rank
 
 
 def _condition(finding: RankFinding, seen: RankSnapshot) -> Condition:
@@ -214,6 +196,72 @@ def _since_s(finding: RankFinding, condition: Condition) -> float | None:
     return finding.facts.parked_s if condition == "finished" else None
 
 
+def _gave_up(finding: RankFinding) -> bool:
+    """Return whether a rank raised or died only for want of another."""
+    return finding.outcome == "collateral" and finding.at_s is not None
+
+
+def _restless_ranks(result: WorldResult) -> frozenset[int]:
+    """Return the ranks that were still running at the deadline, or waking up again and again.
+
+    Where a world ends sooner, say because the others' runtime gave up, a rank that runs is only
+    late: it may be between two long reads.
+    """
+    if result.ending not in _DEADLINES:
+        return frozenset()
+    return frozenset(rank for rank, seen in result.last_seen.items() if _is_restless(seen))
+
+
+def _is_restless(seen: RankSnapshot) -> bool:
+    """Return whether a rank ran to the end, or waited a little again and again.
+
+    One that had work to do and then began a long wait has run, too, but not in the last snapshots.
+    A wait that is short, and before which the rank had run, stood still and run, is one of many.
+    """
+    last = seen.recent_runs[-_LAST_SNAPSHOTS:]
+    if sum(last) >= min(_RUNS, len(last)) and any(last[-_LATE_SNAPSHOTS:]):
+        return True
+    ends_in_s = seen.activity.ends_in_s if seen.activity is not None else None
+    is_short = ends_in_s is not None and ends_in_s <= _SHORT_S
+    starts = [now for was, now in pairwise((False, *seen.recent_runs)) if now and not was]
+    return is_short and len(starts) >= _RUNS
+
+
+# What a rank waits in
+
+
+def _pending(
+    finding: RankFinding, seen: RankSnapshot, last: Operations, symptoms: Symptoms
+) -> tuple[Operation, ...]:
+    """Return what a rank waits in; of one that gave up waiting, what it gave up."""
+    if _gave_up(finding):
+        lost = last_given_up(last, symptoms)
+        return _most_specific(_given_up(finding, last) or ([lost] if lost else []))
+    waited = [
+        each
+        for each in seen.operations
+        if each.waited_s is not None and len(each.group) > 1  # not only for its own devices
+    ]
+    if seen.label in _FREE and not any(each.thread == finding.facts.pid for each in waited):
+        return ()  # another thread waits there, and the main thread does something else
+    return _most_specific(waited)
+
+
+def _given_up(finding: RankFinding, last: Operations) -> list[Operation]:
+    raised_s = finding.at_s or 0.0
+    failed = [
+        each
+        for each in last.recent
+        if (each.failed and abs((each.ended_s or 0.0) - raised_s) < _SAME_INSTANT_S) or each.is_open
+    ]
+    return failed[-1:] if not any(each.kind == "collective" for each in failed) else failed
+
+
+def _most_specific(operations: Sequence[Operation]) -> tuple[Operation, ...]:
+    """Leave out waits within an operation that says more: a key of the store within a barrier."""
+    return tuple(each for each in operations if each.kind != "wait") or tuple(operations)
+
+
 def last_given_up(last: Operations, symptoms: Symptoms) -> Operation | None:
     """Return a rank's last collective if it left that for want of another rank."""
     theirs = _collectives(last)
@@ -239,34 +287,49 @@ def _is_given_up(operation: Operation, symptoms: Symptoms) -> bool:
     return operation.failed and symptoms.is_in_error(operation.error)
 
 
-def _pending(
-    finding: RankFinding, seen: RankSnapshot, last: Operations, symptoms: Symptoms
-) -> tuple[Operation, ...]:
-    """Return what a rank waits in; of one that gave up waiting, what it gave up."""
-    if finding.outcome == "collateral" and finding.at_s is not None:
-        lost = last_given_up(last, symptoms)
-        return _informative(_given_up(finding, last) or ([lost] if lost else []))
-    waited = [
-        each
-        for each in seen.operations
-        if each.waited_s is not None and len(each.group) > 1  # not only for its own devices
-    ]
-    if seen.label in _FREE and not any(each.thread == finding.facts.pid for each in waited):
-        return ()  # another thread waits there, and the main thread is about something else
-    return _informative(waited)
+def left_by_own_error(last: Operations, symptoms: Symptoms) -> Iterator[Operation]:
+    """Yield what a rank left by an exception of its own: none that tells of another rank."""
+    for each in last.recent:
+        if each.failed and each.error and not symptoms.is_in_error(each.error):
+            yield each
 
 
-def _given_up(finding: RankFinding, last: Operations) -> list[Operation]:
-    raised_s = finding.at_s or 0.0
-    failed = [
-        each
-        for each in last.recent
-        if (each.failed and abs((each.ended_s or 0.0) - raised_s) < _SAME_MOMENT_S) or each.is_open
-    ]
-    return failed[-1:] if not any(each.kind == "collective" for each in failed) else failed
+# One count for all ranks of a group
 
 
-def _informative(operations: Sequence[Operation]) -> tuple[Operation, ...]:
-    """Leave out waits within an operation that says more: a key of the store within a barrier."""
-    telling = tuple(each for each in operations if each.kind != "wait")
-    return telling or tuple(operations)
+def count_alike(states: Sequence[RankState]) -> tuple[RankState, ...]:
+    """Return the states with one count for all that the ranks of a group wait in.
+
+    Collectives that C++ calls within C++ are seen by torch's flight recorder alone, so our own
+    count of a group leaves them out: the third all_reduce of one rank may be the fifth collective
+    of another. The flight recorder has counted both. Where a rank is in something that only it has
+    seen, what the others wait in is counted as it does.
+    """
+    groups = {
+        each.group_key
+        for state in states
+        for each in state.pending
+        if each.kind == "collective" and each.scope == FLIGHT_SCOPE
+    }
+    return tuple(_recounted(each, groups) for each in states) if groups else tuple(states)
+
+
+def _recounted(state: RankState, groups: Collection[GroupKey]) -> RankState:
+    pending = tuple(_as_counted(each, state, groups) for each in state.pending)
+    found = tuple(each for each in pending if each not in state.pending)
+    return replace(state, pending=pending, known=(*state.known, *found))
+
+
+def _as_counted(operation: Operation, state: RankState, groups: Collection[GroupKey]) -> Operation:
+    """Return a recorded collective with the flight recorder's count of it, where that is sure.
+
+    It is the last that was counted if it is the last that was recorded, and nothing unseen is.
+    """
+    key = (operation.group, operation.ordinal, FLIGHT_SCOPE)
+    count = state.entered.get(key, 0)
+    is_last = state.entered.get(operation.group_key) == operation.sequence
+    is_counted = operation.kind == "collective" and operation.name not in _NOT_IN_FLIGHT_RECORDER
+    is_unseen = any(each.group_key == key and each.sequence == count for each in state.known)
+    if operation.scope or key not in groups or not (count and is_last and is_counted) or is_unseen:
+        return operation
+    return replace(operation, scope=FLIGHT_SCOPE, sequence=count)

@@ -1,28 +1,22 @@
-"""Who waits for whom: the wait-for graph of a world at one moment.
+"""Who waits for whom: the wait-for graph of a world at one instant.
 
 A rank waits for the members of its operation that have not entered it, for the other side of its
-transfer, for who holds its file lock. Ranks that nobody in the graph waits past - the sinks of its
-strongly connected components - are the only ones that can have caused the rest: where A waits for
-B and B for C, it is C.
+transfer, for the holder of its file lock. Only the sinks of the condensation - the strongly
+connected components that wait for nobody outside themselves - can have caused the rest. Example:
+ranks 2 and 3 wait in an all_reduce for rank 1, which waits in a recv for rank 0, which reads a
+file. Rank 1 keeps others waiting, but only because it waits itself; rank 0 is the only sink.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import dataclass, replace
 
-from pytest_multihost.model.operation import FLIGHT_SCOPE, SOCKET_SCOPE, GroupKey, Operation
-from pytest_multihost.model.snapshot import Activity, Label
+from pytest_multihost.blame.rank_states import RankState
+from pytest_multihost.model.operation import FLIGHT_SCOPE, SOCKET_SCOPE, Operation
 
-Condition = Literal[
-    "alive",  # in its test, or on its way to it or out of it
-    "finished",  # it has left the test by itself
-    "raised",  # by an exception of its own
-    "died",  # its process ended, unplanned
-    "stopped",  # somebody else stops it
-    "gil_held",  # native code of it holds the interpreter
-]
+States = Mapping[int, RankState]
+"""The states of all ranks, by rank."""
 
 _FAMILIES = {
     "all_gather_into_tensor": "all_gather",
@@ -39,51 +33,17 @@ _FAMILIES = {
 """Names that can meet one another (measured on gloo; in jax 0.10.2 they are one program)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankState:
-    """Where one rank stood.
-
-    Attributes:
-        rank: Which.
-        condition: What has become of it.
-        since_s: When it came to that, on the monotonic clock; None for a rank that is alive.
-        pending: Operations that it waits in.
-        known: All of its operations that are remembered, the pending ones among them.
-        entered: For each group the sequence of the last collective that it entered.
-        label: What its main thread was doing.
-        activity: The same in detail.
-        is_restless: Whether its main thread has been running, if only to wait again.
-        locks: Ranks that hold a file lock which it waits for.
-        is_lost: Whether its runtime gave up, for want of another rank.
-        broke: Operations that it left by an exception which no other rank caused.
-        retries: The collective that it has given up again and again for want of another rank.
-    """
-
-    rank: int
-    condition: Condition = "alive"
-    since_s: float | None = None
-    pending: tuple[Operation, ...] = ()
-    known: tuple[Operation, ...] = ()
-    entered: Mapping[GroupKey, int] = field(default_factory=dict)
-    label: Label | None = None
-    activity: Activity | None = None
-    is_restless: bool = False
-    locks: tuple[int, ...] = ()
-    is_lost: bool = False
-    broke: tuple[Operation, ...] = ()
-    retries: Operation | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """One rank waits.
+    """One rank's wait.
 
     Attributes:
-        rank: Who.
+        rank: Which rank waits.
         operation: In which operation; None for the lock of a file, or where it is not known.
-        missing: For whom; empty where all who belong to it are there, or nobody knows who it is.
+        missing: For whom; empty where all members are there, or nobody knows who is missing.
         is_sure: Whether that is known, or only likely.
-        is_mismatch: Whether the others are in operations at its place that can never match its own.
+        is_mismatch: Whether the others are, at its place in the group's sequence, in operations
+            that can never match its own.
     """
 
     rank: int
@@ -93,83 +53,85 @@ class Wait:
     is_mismatch: bool = False
 
 
-def find_waits(states: Sequence[RankState]) -> tuple[Wait, ...]:
+def find_waits(states: States) -> tuple[Wait, ...]:
     """Return what every rank waits in, and for whom."""
-    by_rank = {each.rank: each for each in states}
-    return tuple(wait for each in states for wait in _waits_of(each, by_rank))
+    return tuple(wait for each in states.values() for wait in _waits_of(each, states))
 
 
-def _waits_of(state: RankState, others: Mapping[int, RankState]) -> Iterator[Wait]:
+def _waits_of(state: RankState, states: States) -> Iterator[Wait]:
     if state.is_lost and not state.pending:
-        yield Wait(state.rank, None, _lost_to(state.rank, others), is_sure=False)
-    if state.locks:
-        yield Wait(state.rank, None, frozenset(state.locks) - {state.rank})
+        yield Wait(state.rank, None, _first_lost(state.rank, states), is_sure=False)
+    if state.lock_holders:
+        yield Wait(state.rank, None, frozenset(state.lock_holders) - {state.rank})
     if state.condition in ("alive", "stopped"):
         for operation in state.pending:
-            yield _wait(state.rank, operation, others)
+            yield _wait(state.rank, operation, states)
 
 
-def launched_work(states: Sequence[RankState]) -> tuple[Wait, ...]:
-    """Return the waits that there are if ranks ask for the end of what they have launched."""
-    by_rank = {each.rank: each for each in states}
-    found = [
-        _wait(each.rank, operation, by_rank)
-        for each in states
-        if each.condition == "alive"
-        for operation in each.known
-        if operation.is_open and operation.waited_s is None and operation.kind != "wait"
-    ]
-    return tuple(replace(wait, is_sure=False) for wait in found if wait.missing)
-
-
-def retried_work(states: Sequence[RankState]) -> tuple[Wait, ...]:
-    """Return the waits that there are if ranks go on trying what they have given up."""
-    by_rank = {each.rank: each for each in states}
-    found = [
-        _wait(each.rank, each.retries, by_rank)
-        for each in states
-        if each.condition == "alive" and each.is_restless and not each.pending
-        if each.retries is not None
-    ]
-    return tuple(replace(wait, is_sure=False) for wait in found if wait.missing)
-
-
-def _lost_to(rank: int, others: Mapping[int, RankState]) -> frozenset[int]:
+def _first_lost(rank: int, states: States) -> frozenset[int]:
     """Return whom a rank has lost whose exception says no more than that it lost somebody."""
-    gone = [each for each in others.values() if each.condition in ("died", "raised", "stopped")]
-    first = min(gone, key=lambda each: each.since_s or 0.0, default=None)
+    lost = [each for each in states.values() if each.condition in ("died", "raised", "stopped")]
+    first = min(lost, key=lambda each: each.since_s or 0.0, default=None)
     return frozenset({first.rank} - {rank}) if first is not None else frozenset()
 
 
-def _wait(rank: int, operation: Operation, others: Mapping[int, RankState]) -> Wait:
+def possible_waits(states: States) -> tuple[Wait, ...]:
+    """Return the waits that nobody is seen in, but that there may be between two snapshots.
+
+    Ranks may ask again and again for the end of work that they have launched, or try again and
+    again a collective that fails at once for want of another rank.
+    """
+    alive = [each for each in states.values() if each.condition == "alive"]
+    launched = [
+        _wait(each.rank, operation, states)
+        for each in alive
+        for operation in each.known
+        if operation.is_open and operation.waited_s is None and operation.kind != "wait"
+    ]
+    retried = [
+        _wait(each.rank, each.retries, states)
+        for each in alive
+        if each.is_restless and not each.pending and each.retries is not None
+    ]
+    return tuple(replace(each, is_sure=False) for each in (*launched, *retried) if each.missing)
+
+
+def _wait(rank: int, operation: Operation, states: States) -> Wait:
     if operation.kind == "transfer":
-        return _wait_for_peer(rank, operation, others)
+        return _wait_in_transfer(rank, operation, states)
     if operation.kind == "wait":
-        return _wait_for_anybody(rank, operation, others)
-    members = frozenset(operation.group) & others.keys()
-    clashing = frozenset(
-        each for each in members if each != rank and is_mismatch(operation, others[each])
+        return _wait_for_any_provider(rank, operation, states)
+    return _wait_in_collective(rank, operation, states)
+
+
+# Collectives
+
+
+def _wait_in_collective(rank: int, operation: Operation, states: States) -> Wait:
+    members = frozenset(operation.group) & states.keys()
+    mismatched = frozenset(
+        each for each in members if each != rank and _is_mismatch(operation, states[each])
     )
-    if clashing and operation.sequence:
-        return Wait(rank, operation, clashing, is_mismatch=True)
+    if mismatched and operation.sequence:
+        return Wait(rank, operation, mismatched, is_mismatch=True)
     absent = frozenset(
         each
         for each in members
-        if not has_entered(operation, others[each], others[rank])
-        or has_broken_off(operation, others[each])
+        if not _has_entered(operation, states[each], states[rank])
+        or _has_broken_off(operation, states[each])
     )
     if not operation.has_members:  # likely none of those who have left takes part, if others may
-        absent = frozenset(e for e in absent if others[e].condition != "finished") or absent
-    if clashing and not absent - {rank}:  # all are in something, but not in the same
-        return Wait(rank, operation, clashing, is_sure=False, is_mismatch=True)
+        absent = frozenset(e for e in absent if states[e].condition != "finished") or absent
+    if mismatched and not absent - {rank}:  # all are in something, but not in the same
+        return Wait(rank, operation, mismatched, is_sure=False, is_mismatch=True)
     return Wait(rank, operation, absent - {rank}, is_sure=operation.sequence > 0)
 
 
-def has_entered(operation: Operation, other: RankState, mine: RankState) -> bool:
-    """Whether another member has entered this collective; it may have left it again.
+def _has_entered(operation: Operation, other: RankState, own: RankState) -> bool:
+    """Return whether another member has entered this collective; it may have left it again.
 
-    Of one whose place is not known, any that the other waits in may be it, but none that is known
-    not to have been entered from here.
+    Where the sequence is not known, any collective that the other waits in may be it, but none that
+    this rank is known not to have entered.
     """
     if operation.sequence:
         return other.entered.get(operation.group_key, 0) >= operation.sequence
@@ -177,7 +139,7 @@ def has_entered(operation: Operation, other: RankState, mine: RankState) -> bool
         each.kind == "collective"
         and each.scope == operation.scope
         and _may_share_members(operation, each)
-        and mine.entered.get(each.group_key, 0) >= each.sequence
+        and own.entered.get(each.group_key, 0) >= each.sequence
         for each in other.pending
     )
 
@@ -186,11 +148,11 @@ def _may_share_members(one: Operation, two: Operation) -> bool:
     return one.group == two.group or not (one.has_members and two.has_members)
 
 
-def has_broken_off(operation: Operation, other: RankState) -> bool:
-    """Whether another member entered this collective, and nothing more will come from it.
+def _has_broken_off(operation: Operation, other: RankState) -> bool:
+    """Return whether another member entered this collective, and nothing more will come from it.
 
-    The flight recorder does not tell how its operations were left; the last one before a rank
-    raised, which the others are still in, it has left by that.
+    The flight recorder does not say how an operation was left. The last one before a rank raised,
+    which the others are still in, it has left by that exception.
     """
     if other.condition in ("alive", "finished"):
         return False
@@ -202,7 +164,7 @@ def has_broken_off(operation: Operation, other: RankState) -> bool:
     return any(each.is_open for each in theirs) or operation.sequence == 0
 
 
-def left_alone(operation: Operation, other: RankState) -> Operation | None:
+def broken_by(operation: Operation, other: RankState) -> Operation | None:
     """Return this collective as another member has left it by an exception of its own, if so."""
     return next((each for each in other.broke if _is_same_collective(operation, each)), None)
 
@@ -213,18 +175,19 @@ def _is_same_collective(one: Operation, two: Operation) -> bool:
     )
 
 
-def is_mismatch(operation: Operation, other: RankState) -> bool:
-    """Whether another member is, at this place of the group's sequence, in something else."""
+def _is_mismatch(operation: Operation, other: RankState) -> bool:
+    """Return whether another member is, at this place in the sequence, in something else."""
     return any(
-        _is_same_collective(operation, each) and not can_match(operation, each)
+        _is_same_collective(operation, each) and not _can_match(operation, each)
         for each in other.known
     )
 
 
-def can_match(one: Operation, two: Operation) -> bool:
-    """Whether two collectives can meet. Shapes and types are no grounds: they may differ and work.
+def _can_match(one: Operation, two: Operation) -> bool:
+    """Return whether two collectives can meet.
 
-    The harness's own must have the same name too.
+    Shapes and types do not count: they may differ and work. The harness's own collectives must have
+    the same name, too.
     """
     if one.scope == "harness" and one.detail != two.detail:
         return False
@@ -237,30 +200,32 @@ def family(name: str) -> str:
     return _FAMILIES.get(name, name)
 
 
-def _wait_for_peer(rank: int, operation: Operation, others: Mapping[int, RankState]) -> Wait:
+# Transfers, and waits for whoever provides something
+
+
+def _wait_in_transfer(rank: int, operation: Operation, states: States) -> Wait:
     if operation.peer is None:  # a receive from anybody
         providers = frozenset(operation.group) - {rank}
-        free = frozenset(each for each in providers & others.keys() if not others[each].pending)
+        free = frozenset(each for each in providers & states.keys() if not states[each].pending)
         return Wait(rank, operation, free or providers, is_sure=False)
-    peer = others.get(operation.peer)
+    peer = states.get(operation.peer)
     if peer is None or _has_done_its_part(operation, rank, peer):
         return Wait(rank, operation, frozenset())
     return Wait(rank, operation, frozenset({operation.peer}))
 
 
 def _has_done_its_part(operation: Operation, rank: int, peer: RankState) -> bool:
-    """Whether the peer's transfers with `rank` the other way reach up to this one.
+    """Return whether the peer's transfers with `rank` the other way reach up to this one.
 
-    Each group counts its own.
+    They are counted by group, direction and tag.
     """
     theirs = [
         each.sequence
         for each in peer.known
         if each.kind == "transfer"
         and each.peer == rank
-        and each.group_key == operation.group_key
+        and (each.group_key, each.tag) == (operation.group_key, operation.tag)
         and (operation.scope or _is_send(each) != _is_send(operation))
-        and each.detail.partition(" ")[0] == operation.detail.partition(" ")[0]
     ]
     return bool(operation.sequence) and max(theirs, default=0) >= operation.sequence
 
@@ -269,30 +234,39 @@ def _is_send(operation: Operation) -> bool:
     return "send" in operation.name
 
 
-def _wait_for_anybody(rank: int, operation: Operation, others: Mapping[int, RankState]) -> Wait:
-    """Who will provide it is not known: likely one of those that do not wait for it themselves."""
+def _wait_for_any_provider(rank: int, operation: Operation, states: States) -> Wait:
+    """Return a wait for somebody unknown: likely one of those that do not wait for it themselves.
+
+    Whoever waits for a connection waits for none of those who wait themselves: these will not
+    connect.
+    """
     fellows = {
         each.rank
-        for each in others.values()
+        for each in states.values()
         if any(_is_same_wait(operation, theirs) for theirs in each.pending)
     }
-    if operation.scope == SOCKET_SCOPE:  # or for none of them: whoever waits will not connect
-        fellows |= {each.rank for each in others.values() if each.pending}
-    return Wait(rank, operation, frozenset(others) - fellows - {rank}, is_sure=False)
+    if operation.scope == SOCKET_SCOPE:
+        fellows |= {each.rank for each in states.values() if each.pending}
+    return Wait(rank, operation, frozenset(states) - fellows - {rank}, is_sure=False)
 
 
 def _is_same_wait(one: Operation, two: Operation) -> bool:
     return two.kind == "wait" and (one.name, one.detail) == (two.name, two.detail)
 
 
+# The graph
+
+
 @dataclass(frozen=True, slots=True)
-class Graph:
+class WaitGraph:
     """Who waits for whom, and what follows from it.
 
     Attributes:
+        waits: Of all ranks.
         edges: For each rank, whom it waits for directly.
     """
 
+    waits: tuple[Wait, ...]
     edges: Mapping[int, frozenset[int]]
 
     def reached_from(self, rank: int) -> frozenset[int]:
@@ -325,6 +299,10 @@ class Graph:
             rank for rank in self.edges if rank not in sink and self.reached_from(rank) & sink
         )
 
+    def waits_of(self, rank: int) -> list[Wait]:
+        """Return the waits of a rank in operations."""
+        return [wait for wait in self.waits if wait.rank == rank and wait.operation is not None]
+
     def cycle(self, component: Iterable[int]) -> tuple[int, ...]:
         """Return a cycle through `component`: each waits for the next, the last for the first."""
         component = frozenset(component)
@@ -339,9 +317,9 @@ class Graph:
             path.append(step)
 
 
-def graph_of(waits: Iterable[Wait], ranks: Iterable[int]) -> Graph:
+def graph_of(waits: Sequence[Wait], ranks: Iterable[int]) -> WaitGraph:
     """Return the graph that `waits` make between `ranks`."""
     edges: dict[int, frozenset[int]] = {rank: frozenset() for rank in ranks}
     for wait in waits:
         edges[wait.rank] |= wait.missing
-    return Graph(edges)
+    return WaitGraph(tuple(waits), edges)

@@ -68,6 +68,7 @@ class Operation:
         sequence: Which collective of the group, transfer with this peer, or wait: 1 is the first; 0
             where that is not known.
         peer: The other rank of a transfer.
+        tag: Of a transfer: only one with the same tag can be its other side.
         root: The rank that sends or receives for all, where the collective has one.
         detail: What tells operations of one name apart for the reader: shapes, a key, a tag. Never
             grounds for a judgement.
@@ -92,6 +93,7 @@ class Operation:
     has_members: bool = True
     scope: str = ""
     peer: int | None = None
+    tag: int = 0
     root: int | None = None
     detail: str = ""
     ended_s: float | None = None

@@ -32,7 +32,7 @@ MAGIC = 0x315453484D  # "MHST1"
 
 RECORD = struct.Struct("<QQQIIIIIIIIIIiiQ")
 """began, ended, waited (ns); sequence, detail; thread, file, line, function; flags; name, kind,
-group; peer, root; its own number."""
+group; peer; root, or the tag of a transfer; its own number."""
 
 CALL = struct.Struct("<IIIii")
 """The part of a record that is the same for all operations of one call: name to root."""

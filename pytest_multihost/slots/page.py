@@ -174,7 +174,14 @@ class SlotPage:
         self._halves[count_at(group)] = sequence
 
     def call(
-        self, name: str, kind: OperationKind, group: int, *, peer: int = -1, root: int = -1
+        self,
+        name: str,
+        kind: OperationKind,
+        group: int,
+        *,
+        peer: int = -1,
+        root: int = -1,
+        tag: int = 0,
     ) -> Call:
         """Prepare what `begin` writes.
 
@@ -184,9 +191,10 @@ class SlotPage:
             group: Number of its group.
             peer: Other rank of a transfer.
             root: Rank that sends or receives for all.
+            tag: Of a transfer.
         """
-        text = self._group_texts[group]
-        data = layout.CALL.pack(self.text(name), layout.KINDS.index(kind), text, peer, root)
+        text, last = self._group_texts[group], tag if kind == "transfer" else root
+        data = layout.CALL.pack(self.text(name), layout.KINDS.index(kind), text, peer, last)
         return Call(data, self._sequences[group], count_at(group))
 
     def begin(

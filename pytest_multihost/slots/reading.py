@@ -118,6 +118,7 @@ def _operation(record: Record, texts: Sequence[str]) -> Operation:
     name, kind, group, peer, root = record[10:15]
     ranks, ordinal, scope = _group(_text(texts, group))
     value = flags >> layout.VALUE_SHIFT
+    is_transfer = layout.KINDS[kind] == "transfer"
     return Operation(
         name=_text(texts, name),
         kind=layout.KINDS[kind],
@@ -126,7 +127,8 @@ def _operation(record: Record, texts: Sequence[str]) -> Operation:
         scope=scope,
         sequence=sequence,
         peer=peer if peer >= 0 else None,
-        root=root if root >= 0 else None,
+        tag=root if is_transfer and root >= 0 else 0,
+        root=root if root >= 0 and not is_transfer else None,
         detail=_text(texts, detail),
         since_s=began / 1e9,
         ended_s=ended / 1e9 if ended else None,

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import pytest
 
-from pytest_multihost.blame.build_diagnosis import diagnose
-from pytest_multihost.blame.masked_timeouts import judge_with_excuses
+from pytest_multihost.blame.judge_world import diagnose
+from pytest_multihost.blame.masked_timeouts import judge_masked
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.result import WorldResult
@@ -66,7 +66,7 @@ def told(
             for rank, held in pages.items()
         ),
     )
-    finding = judge_with_excuses(result, Symptoms(()))
+    finding = judge_masked(result, Symptoms(()))
     diagnosis = diagnose(result, finding, SourceContext("/", lambda *_: ""))
     return diagnosis and (diagnosis.kind, diagnosis.culprits, diagnosis.waiting)
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from pytest_multihost.blame.causes import Cause, find_causes
-from pytest_multihost.blame.wait_graph import RankState, graph_of
+from pytest_multihost.blame.rank_states import RankState
+from pytest_multihost.blame.wait_graph import graph_of
 from pytest_multihost.model.operation import Operation
 
 ALL = (0, 1, 2, 3)
@@ -176,7 +177,7 @@ CASES = {
     "stopped before the operation": Case(
         [stands(0, FIRST), stands(1, condition="stopped")], "stopped", (1,), (0,)
     ),
-    "native code holds the interpreter": Case(
+    "native code holds the GIL": Case(
         [stands(0, FIRST), stands(1, condition="gil_held")], "gil_held", (1,), (0,)
     ),
     "a chain over two groups": Case(
@@ -309,10 +310,10 @@ CASES = {
         confidence="likely",
     ),
     "a lock of a file": Case(
-        [stands(0, FIRST), stands(1, locks=(0,))], "deadlock", (), (0, 1), (0, 1)
+        [stands(0, FIRST), stands(1, lock_holders=(0,))], "deadlock", (), (0, 1), (0, 1)
     ),
     "who sleeps with a lock is late": Case(
-        [stands(0, label="SLEEPING"), stands(1, locks=(0,))], "straggler", (0,), (1,)
+        [stands(0, label="SLEEPING"), stands(1, lock_holders=(0,))], "straggler", (0,), (1,)
     ),
     "blocked alone": Case(
         [stands(0, label="BLOCKED"), stands(1, condition="finished", since_s=1.0)],

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.blame.masked_timeouts import judge_with_excuses
+from pytest_multihost.blame.masked_timeouts import judge_masked
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.snapshot import RankSnapshot, WorldSnapshot
@@ -72,7 +72,7 @@ def outcomes(
         snapshots=(WorldSnapshot(at_s=3.2, reason="trouble", ranks=(first, second)),),
         operations=(Operations(0, (left,), {KEY: 2}), Operations(1, pending, dict(entered))),
     )
-    return [each.outcome for each in judge_with_excuses(result, SYMPTOMS).ranks]
+    return [each.outcome for each in judge_masked(result, SYMPTOMS).ranks]
 
 
 @pytest.mark.parametrize("error", [WRAPPED, DEEPLY_WRAPPED, EXIT], ids=["from", "deep", "exit"])

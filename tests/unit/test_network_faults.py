@@ -13,8 +13,8 @@ import pytest
 from pytest_multihost import at, faults
 from pytest_multihost.blame import severed
 from pytest_multihost.blame.causes import Cause, find_causes
-from pytest_multihost.blame.partition_blame import as_cut, cut_words
-from pytest_multihost.blame.wait_graph import RankState
+from pytest_multihost.blame.partition_blame import as_cut, describe_cut
+from pytest_multihost.blame.rank_states import RankState
 from pytest_multihost.engine import Surroundings, run_world
 from pytest_multihost.launch.interface import fault_index, fault_token
 from pytest_multihost.launch.netns.relay import MAX_QUEUE_S, Uplink
@@ -438,8 +438,8 @@ def test_a_slow_network_is_no_cut() -> None:
 
 def test_a_cut_is_told_by_whom_it_keeps_from_whom() -> None:
     """In the words of a summary."""
-    assert cut_words(CUT) == "the network is cut between rank 0 and ranks 1-3"
+    assert describe_cut(CUT) == "the network is cut between rank 0 and ranks 1-3"
     three = faults.partition(groups=[[0], [1, 2], [3]])
-    assert cut_words(three) == "the network is cut between rank 0, ranks 1,2 and rank 3"
+    assert describe_cut(three) == "the network is cut between rank 0, ranks 1,2 and rank 3"
     one_way = faults.partition(groups=[[0], [1, 2]], one_way=True)
-    assert cut_words(one_way) == "nothing that rank 0 sends reaches ranks 1,2"
+    assert describe_cut(one_way) == "nothing that rank 0 sends reaches ranks 1,2"

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_multihost.blame.causes import find_causes
-from pytest_multihost.blame.rank_states import count_alike, rank_states_of
-from pytest_multihost.blame.wait_graph import RankState
+from pytest_multihost.blame.rank_states import RankState, count_alike, rank_states_of
 from pytest_multihost.model.operation import FLIGHT_SCOPE, GroupKey, Operation, Operations
 from pytest_multihost.model.process import KernelSnapshot, Process, Thread
 from pytest_multihost.model.result import Ending, WorldResult

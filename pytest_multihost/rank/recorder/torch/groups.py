@@ -64,18 +64,18 @@ class Group:
         """Return the prepared transfer; `peer` is the other's number in the group, or -1."""
         found = self.transfers.get((name, peer, tag))
         if found is None:
-            found = self._prepare(name, "transfer", peer=peer)
+            found = self._prepare(name, "transfer", peer=peer, tag=tag)
         return self.transfers.setdefault((name, peer, tag), found)
 
     def _prepare(
-        self, name: str, kind: OperationKind, *, peer: int = -1, root: int = -1
+        self, name: str, kind: OperationKind, *, peer: int = -1, root: int = -1, tag: int = 0
     ) -> Prepared:
         page = self.recorder.page
         if not self.is_of_world:
             all_ranks = page.group(self.recorder.all_ranks)
             return page.call(name, "wait", all_ranks), itertools.count(1)
         peer, root = (each if each < 0 else self.members[each] for each in (peer, root))
-        call = page.call(name, kind, page.group(*self.key), peer=peer, root=root)
+        call = page.call(name, kind, page.group(*self.key), peer=peer, root=root, tag=tag)
         is_counted_by_page = kind == "collective"
         return call, itertools.repeat(0) if is_counted_by_page else itertools.count(1)
 
