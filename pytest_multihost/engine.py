@@ -1,8 +1,19 @@
 """Run one world: start its ranks, open their gates, watch the clock, end what is left.
 
-Knows neither pytest nor any runtime. Everything that happens is an `Event` in the world's history;
-what is known of a rank is folded from it, and what to do next is decided from that and the clock
-alone. The engine judges nothing: it returns facts.
+The engine knows neither pytest nor any runtime. Everything that happens is an `Event` in the
+world's history; what is known of a rank is folded from its events (`RankFacts`), and what to do
+next is decided from these facts and the clock alone. The engine judges nothing: it returns what was
+observed, as a `WorldResult`.
+
+Ranks stop at three gates, and the engine opens each for all of them at once:
+
+* `go`: all are ready, so that the test's timeout does not count anybody's start-up;
+* `teardown`: all test bodies are over. A rank that tore down its fixtures while others still
+  communicate would make them fail, and they would look like the cause;
+* `exit`: all are torn down. Where rank 0 hosts a service of the runtime, it leaves last.
+
+When the world ends before its ranks do, it has one of four reasons: a timeout, a rank that has
+failed while the others go on (they get a grace), a proof that no rank can move, or Ctrl-C.
 """
 
 from __future__ import annotations
@@ -69,9 +80,10 @@ _ENDING_REASONS: Mapping[Ending, str] = {
 """Endings that the watch has found, in words."""
 
 Dumper = Callable[[RunningWorld, Sequence[int], Path, Collection[int]], tuple[Dump, ...]]
-"""Takes stacks: of which ranks, where they answer, and which of them compute in the interpreter."""
+"""Takes stacks: of which ranks, where they answer, and which of them compute with the GIL."""
 
 OnTick = Callable[[float, Sequence[RankFacts]], None]
+"""Shows progress: the seconds since the start, and what is known of the ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +100,7 @@ class Surroundings:
         on_tick: Called after every event, and when nothing happens every `tick_s` seconds, with
             the seconds so far and what is known.
         tick_s: How long nothing may happen before `on_tick` is called.
-        watch: Looks at the ranks from outside.
+        watch: Takes snapshots of the ranks from outside.
         on_hang: Called before ranks are ended that did not end by themselves.
     """
 
@@ -107,7 +119,7 @@ class Surroundings:
 def run_world(spec: WorldSpec, surroundings: Surroundings) -> WorldResult:
     """Run a world to its end, whatever that is, and return what was observed.
 
-    On an exception, Ctrl-C among them, the ranks are ended before it goes on its way.
+    On an exception, Ctrl-C among them, the ranks are ended before it propagates.
     """
     world_run = _WorldRun(spec, surroundings, started_s=surroundings.clock.now())
     started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -138,7 +150,23 @@ def run_world(spec: WorldSpec, surroundings: Surroundings) -> WorldResult:
 
 @dataclass(slots=True)
 class _WorldRun:
-    """One world on its way."""
+    """A world that runs.
+
+    Attributes:
+        spec: What it is to be.
+        surroundings: What it is run with.
+        started_s: When it began; all times are on the monotonic clock.
+        history: All events so far, in the order of arrival.
+        facts: What is known of each rank, folded from the history.
+        dumps: Stacks, once they have been taken.
+        leftovers: Command lines of processes that ranks had left behind.
+        opened: When each gate was opened.
+        observed: What the watch has seen, once it is closed.
+        decided_s: When the harness decided to end the world.
+        detected_s: When all evidence of that was taken.
+        is_restoring_network: Whether the network is being restored before the teardown.
+        snapshot_s: When the watch was last asked.
+    """
 
     spec: WorldSpec
     surroundings: Surroundings
@@ -165,7 +193,7 @@ class _WorldRun:
             ending = self._follow(world, exchange)
         except KeyboardInterrupt:
             with contextlib.suppress(LaunchError, KeyboardInterrupt):
-                self._take_stacks(world)  # who interrupts wants to know where it hung
+                self._take_stacks(world)  # whoever interrupts wants to know where it hung
             with contextlib.suppress(LaunchError):
                 self._end(world)
             return "interrupted", "interrupted by Ctrl-C"
@@ -179,6 +207,11 @@ class _WorldRun:
     def _follow(
         self, world: RunningWorld, exchange: HarnessCollectives
     ) -> tuple[Ending, str | None]:
+        """Let the world run until it has ended or has to be ended; return why.
+
+        A turn: decide from what is known, wait for events, take them in. While events keep coming
+        no snapshot is taken, but not for longer than `MAX_SNAPSHOT_DELAY_S`.
+        """
         events: Sequence[Event] = ()
         while True:
             now = self._now()
@@ -209,7 +242,11 @@ class _WorldRun:
         return self.surroundings.clock.now()
 
     def _take_snapshot(self, now: float) -> Ending | None:
-        """Return what shows that the world hangs or only waits for a rank that has failed."""
+        """Ask the watch; return why the world is to be ended now, None if it is not.
+
+        Before `go` the start-up timeout alone decides: importing a runtime looks like a hang. While
+        a fault will still do something, waiting for it is no hang either.
+        """
         self.snapshot_s = now
         if "go" not in self.opened:
             return None
@@ -220,10 +257,11 @@ class _WorldRun:
         if pending_actions(self.spec.faults, events, now):
             return None
         ending_found = self.surroundings.watch.check(now, self.facts, deadline_s=deadline_s)
-        is_ours = ending_found == "stopped" and continued_by_plan(self.spec.faults, events)
-        return None if is_ours else ending_found
+        is_planned = ending_found == "stopped" and continued_by_plan(self.spec.faults, events)
+        return None if is_planned else ending_found
 
     def _dump(self, world: RunningWorld) -> None:
+        """Take the last snapshot and then the stacks, for which the ranks have to be disturbed."""
         self.decided_s = self._now()
         self.observed = self.surroundings.watch.close(self.decided_s, self.facts)
         self._take_stacks(world)
@@ -243,7 +281,7 @@ class _WorldRun:
             self.surroundings.watch.note_failure(self._now(), self.facts)
 
     def _open_gates(self, world: RunningWorld, exchange: HarnessCollectives) -> None:
-        """Open each gate when all ranks stand before it."""
+        """Open each gate when all ranks wait at it, or will never come to it."""
         now = self._now()
         if all(each.ready_s is not None for each in self.facts):
             self._open("go", world, self.facts, now)
@@ -259,7 +297,7 @@ class _WorldRun:
                 self._open("exit", world, self.facts[:1], now)
 
     def _is_network_restored(self, world: RunningWorld) -> bool:
-        """Whether the network is as it was; fixtures are torn down on one that is whole."""
+        """Whether no fault disturbs the network any more: teardown must not fail of a fault."""
         if "teardown" in self.opened or not disturbs_network(self.spec.faults):
             return True
         if not self.is_restoring_network:
@@ -288,7 +326,10 @@ class _WorldRun:
         return self.started_s + self.spec.startup_timeout_s, "startup-overrun"
 
     def _grace_deadline(self, facts: RankFacts) -> tuple[float, Ending]:
-        """After a death or raise the others get a grace, anew at each gate that opens."""
+        """Return until when the others may go on after a rank has failed.
+
+        The grace begins anew at each gate that opens: they have just been let go on.
+        """
         grace_s = GRACE_AFTER_DEATH_S if facts.has_died else GRACE_AFTER_RAISE_S
         last_gate_s = max(self.opened.values(), default=0.0)
         return max(_trouble_or_zero(facts), last_gate_s) + grace_s, "settled"
@@ -305,11 +346,11 @@ class _WorldRun:
         dead = [each.rank for each in self.facts if each.has_died]
         if dead:
             return f"{rank_set(dead)} died, then {self._unfinished()}: ended after a grace"
-        # Who raised first may only have lost another: whose doing it was is judged later.
+        # The first to raise may only have lost another rank: who is to blame is judged later.
         return "a rank had failed: the others were ended after a grace"
 
     def _unfinished(self) -> str:
-        """Say which ranks have not reached the gate that the others stand before."""
+        """Name the ranks that have not come to the gate at which the others wait."""
         if "go" not in self.opened:
             return f"{rank_set(e.rank for e in self.facts if e.ready_s is None)} not ready"
         late = [each for each in self.facts if not each.is_past_body]
@@ -318,18 +359,19 @@ class _WorldRun:
         return f"{rank_set(each.rank for each in late)} still in {late[0].phase}"
 
     def _end(self, world: RunningWorld) -> None:
-        """End the world. What its ranks do once that is decided is not the test's doing.
+        """End the world, and keep of its last events only what the test itself has caused.
 
-        Asking a stopped rank for its stacks, for one, lets it go on.
+        What ranks do once the end is decided is the harness's doing: asking a stopped rank for its
+        stacks, for one, continues it.
         """
-        told_s = self.decided_s or self._now()
+        decided_s = self.decided_s or self._now()
         ending = world.end(grace_s=SIGTERM_GRACE_S)
         self.leftovers = ending.leftovers
         for event in ending.events:
             if isinstance(event.body, Exited):
                 body = replace(event.body, by_harness=True)
                 self._take(Event(event.at_s, event.rank, body))
-            elif event.at_s <= told_s:
+            elif event.at_s <= decided_s:
                 self._take(event)
 
 

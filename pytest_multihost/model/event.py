@@ -369,23 +369,12 @@ class Event:
         """The name of what happened."""
         return self.body.kind
 
-    @property
-    def detail(self) -> dict[str, Any]:
-        """What the body carries, in JSON values."""
-        detail: dict[str, Any] = to_json(self.body)
-        del detail["kind"]
-        if isinstance(self.body, FaultChanged):
-            return {name: each for name, each in detail.items() if each or name == "index"}
-        return detail
-
     def record(self, *, origin_s: float) -> dict[str, Json]:
         """Return its line in history.jsonl: time counted from `origin_s`, without the payload."""
-        return {
-            "at_s": round(self.at_s - origin_s, 6),
-            "rank": self.rank,
-            "kind": self.kind,
-            "detail": self.detail,
-        }
+        detail = to_json(self.body)
+        kind = detail.pop("kind")
+        at_s = round(self.at_s - origin_s, 6)
+        return {"at_s": at_s, "rank": self.rank, "kind": kind, "detail": detail}
 
 
 def event_header(body: RankEventBody, at_s: float) -> dict[str, Json]:

@@ -6,14 +6,12 @@ import base64
 import binascii
 import json
 import zlib
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pytest_multihost.model.errors import SettingError
-from pytest_multihost.model.fault import Fault
+from pytest_multihost.model.fault import Fault, Point
 from pytest_multihost.model.hosts import ONE, Host, all_hosts, host_of
-from pytest_multihost.model.json_values import Json, from_json
+from pytest_multihost.model.json_values import Json, JsonObject, from_json, parse_json
 
 Site = tuple[str, str, str, int]
 """A host's name, its address, the network interface with that address, and its number of ranks."""
@@ -108,6 +106,7 @@ class RankSpec:
 
 VERSION = 1
 _CRC_BYTES = 4
+_ShortFault = tuple[str, tuple[int, ...] | str, Point, JsonObject, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +130,17 @@ class Replay:
         return self.test == checksum(nodeid)
 
 
+@dataclass(frozen=True, slots=True)
+class _Token:
+    """What is in a token: version, test, size, seed and faults, under names of one letter."""
+
+    v: int
+    t: int = 0
+    n: int = 0
+    s: int = 0
+    f: tuple[_ShortFault, ...] = ()
+
+
 def checksum(nodeid: str) -> int:
     """Return a number that tells node ids apart."""
     return zlib.crc32(nodeid.encode("utf-8", "surrogatepass"))
@@ -150,29 +160,40 @@ def token(spec: WorldSpec) -> str:
     return base64.urlsafe_b64encode(sealed).decode().rstrip("=")
 
 
+def _short(fault: Fault) -> list[Json]:
+    data = fault.record()
+    return [data["kind"], data["ranks"], data["at"], data["params"], int(fault.must_fire)]
+
+
 def read_token(text: str) -> Replay:
     """Return what a token says.
 
     Raises:
         SettingError: It is none, or one of another version.
     """
-    data = _opened(text)
-    if data.get("v") != VERSION:
+    found = _opened(text)
+    if found.v != VERSION:
         raise SettingError(
             "the token cannot be replayed by this version of pytest-multihost-hangs",
-            seen=f"It is of format {data.get('v')}, and this version reads {VERSION}.",
+            seen=f"It is of format {found.v}, and this version reads {VERSION}.",
             remedy="Run the test with the version that has printed it, or find a new failure.",
         )
-    return Replay(data["t"], data["n"], data["s"], tuple(_long(each) for each in data["f"]))
+    faults = tuple(_long(*each) for each in found.f)
+    return Replay(found.t, found.n, found.s, faults)
 
 
-def _opened(text: str) -> Mapping[str, Any]:
+def _long(
+    kind: str, ranks: tuple[int, ...] | str, at: Point, params: JsonObject, must_fire: int
+) -> Fault:
+    return Fault(kind, ranks, at, params, must_fire=bool(must_fire))
+
+
+def _opened(text: str) -> _Token:
     try:
         sealed = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
         content, crc = sealed[:-_CRC_BYTES], sealed[-_CRC_BYTES:]
         if zlib.crc32(content).to_bytes(_CRC_BYTES, "big") == crc:
-            data: Mapping[str, Any] = json.loads(content)
-            return data
+            return from_json(_Token, parse_json(content))
     except (binascii.Error, ValueError):
         pass
     raise SettingError(
@@ -180,14 +201,3 @@ def _opened(text: str) -> Mapping[str, Any]:
         seen=f"{text[:40]!r} does not end in the checksum of what it says.",
         remedy="Copy all of it from the line that begins with 'replay'.",
     )
-
-
-def _short(fault: Fault) -> list[Json]:
-    data = fault.record()
-    return [data["kind"], data["ranks"], data["at"], data["params"], int(fault.must_fire)]
-
-
-def _long(data: Sequence[Json]) -> Fault:
-    names = ("kind", "ranks", "at", "params", "must_fire")
-    fields = dict(zip(names, data, strict=True))
-    return from_json(Fault, {**fields, "must_fire": bool(fields["must_fire"])})

@@ -107,7 +107,7 @@ def test_a_lost_host_has_killed_those_that_lived(shares) -> None:
     assert [event.rank for event in world.wait(1.0)] == [2]
     shares[1].says(gone=True)
     (death,) = world.wait(1.0)
-    assert (death.rank, death.detail["signal"]) == (3, 9)
+    assert (death.rank, death.body.signal) == (3, 9)
     shares[0].says(exited(0))
     assert [event.rank for event in world.wait(1.0)] == [0]
 
@@ -135,7 +135,7 @@ def test_the_end_survives_a_lost_host(shares) -> None:
     """Its ranks count as killed."""
     shares[0].is_gone = True
     ending = JoinedWorld(shares).end(grace_s=0.0)
-    killed = {event.rank for event in ending.events if event.detail["signal"]}
+    killed = {event.rank for event in ending.events if event.body.signal}
     assert (killed, ending.leftovers) == ({0, 1}, ("left by [2, 3]",))
 
 

@@ -12,6 +12,7 @@ import pytest
 from pytest_multihost.engine import SIGTERM_GRACE_S
 from pytest_multihost.launch.interface import Ending
 from pytest_multihost.model.errors import LaunchError
+from pytest_multihost.model.event import Exited, ReportMade
 from pytest_multihost.outcome import RankFacts, fold_history
 from pytest_multihost.testing import (
     ScriptedLauncher,
@@ -122,8 +123,11 @@ def test_exits_found_at_the_end_are_no_deaths(run: Run) -> None:
     """A rank that we end has not died on its own, whatever its status says."""
     ran = run(HANGS)
     found = [event for event in ran.result.history if event.kind == "exited"]
-    assert [event.detail["by_harness"] for event in found] == [True, True]
-    assert all(event.detail["signal"] == 15 for event in found)
+    assert [isinstance(each.body, Exited) and each.body.by_harness for each in found] == [
+        True,
+        True,
+    ]
+    assert all(isinstance(each.body, Exited) and each.body.signal == 15 for each in found)
     assert [facts.has_died for facts in fold_history(ran.result.history, 2)] == [False, False]
 
 
@@ -157,9 +161,9 @@ class Parting(ScriptedLauncher):
 def test_what_is_found_at_the_end_counts(run: Run) -> None:
     """A report that was under way is heard, but not what a rank makes of being ended by us."""
     result = run(HANGS, launched_by=Parting).result
-    [heard] = (each for each in result.history if each.kind == "report" and each.detail["error"])
-    assert heard.detail["error"]["message"] == "boom"
-    assert "by_harness" not in heard.detail
+    reports = (each.body for each in result.history if isinstance(each.body, ReportMade))
+    [error] = (each.error for each in reports if each.error is not None)
+    assert error.message == "boom"
     assert result.leftovers == ("sleep 600",)
 
 

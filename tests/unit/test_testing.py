@@ -63,7 +63,9 @@ def test_ending_finds_every_rank_that_is_left() -> None:
     world = started(Step(0, "exited", exited()))
     world.wait(1.0)
     ending = world.end(grace_s=0.5)
-    assert [(event.rank, event.detail["signal"]) for event in ending.events] == [(1, 15)]
+    assert [
+        (event.rank, event.record(origin_s=0.0)["detail"]["signal"]) for event in ending.events
+    ] == [(1, 15)]
     assert world.end(grace_s=0.5).events == ()
     assert world.ended == [0.5, 0.5]
 

@@ -60,7 +60,7 @@ class JoinedWorld:
         """Return what was heard and the deaths of ranks with their hosts, in order of time."""
         events = [*heard, *self._deaths]
         self._deaths = []
-        self._exited |= {event.rank for event in events if event.kind == "exited"}
+        self._exited |= {event.rank for event in events if isinstance(event.body, Exited)}
         return sorted(events, key=lambda event: event.at_s)
 
     def _ready(self, timeout_s: float) -> list[ServerWorld]:

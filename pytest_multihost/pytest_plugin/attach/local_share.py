@@ -11,7 +11,7 @@ from typing import Any
 from pytest_multihost.launch.attach.file_transfer import pack
 from pytest_multihost.launch.interface import DumpKind, Ending
 from pytest_multihost.launch.server.world import ServerWorld
-from pytest_multihost.model.event import Event
+from pytest_multihost.model.event import Event, FaultChanged
 from pytest_multihost.model.json_values import to_json
 from pytest_multihost.nemesis.cleanup import heal_files, unreported_faults
 from pytest_multihost.pytest_plugin.watchdog_setup import harness_on
@@ -58,7 +58,7 @@ class Shared:
             LaunchError: The server is gone.
         """
         events = self.world.wait(0)
-        self.faults += [event for event in events if event.kind == "fault"]
+        self.faults += [event for event in events if isinstance(event.body, FaultChanged)]
         return events
 
     def end(self, *, grace_s: float) -> Ending:
