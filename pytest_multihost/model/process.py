@@ -33,7 +33,7 @@ Kind = Literal[
 
 Where = Literal[
     "inside",  # only processes of the world
-    "ours",  # the harness
+    "harness",  # the controller or a server of ours
     "outside",  # somebody else, perhaps beside processes of the world
     "nobody",  # the other side is closed
     "unknown",
@@ -58,7 +58,7 @@ class Descriptor:
         watched: Descriptors that an epoll watches; None where they could not be read.
         pid: Process of a pidfd.
         is_exempt: Whether it is the harness's own; a thread that waits for it does not matter.
-        ends: Both addresses of a TCP connection, or sockets of a unix one, its own first; an
+        endpoints: Both addresses of a TCP connection, or sockets of a unix one, its own first; an
             address that means something on one machine alone says on which.
     """
 
@@ -73,7 +73,7 @@ class Descriptor:
     watched: tuple[int, ...] | None = ()
     pid: int = 0
     is_exempt: bool = False
-    ends: tuple[str, str] = ("", "")
+    endpoints: tuple[str, str] = ("", "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +95,8 @@ class Thread:
         fds: Descriptors that can end its wait; None where they could not be read.
         target: For the reader: path, pipe, socket or child that the call is about.
         child: Process that it waits for: an id, -1 for any child, 0 for none.
-        word: Who shares the page of a futex: "inside" for memory of its own.
-        is_for_interpreter: Whether it waits for its turn to run Python: for a word in the
+        futex_scope: Who shares the page of a futex: "inside" for memory of its own.
+        waits_for_gil: Whether it waits for its turn to run Python: for a word in the
             interpreter's own data.
         holders: Processes that hold the file lock which it waits for; None if unknown.
         code: Files whose code its stack returns to; None where that was not looked at.
@@ -119,8 +119,8 @@ class Thread:
     fds: tuple[int, ...] | None = ()
     target: str = ""
     child: int = 0
-    word: Where = "inside"
-    is_for_interpreter: bool = False
+    futex_scope: Where = "inside"
+    waits_for_gil: bool = False
     holders: tuple[int, ...] | None = None
     code: tuple[str, ...] | None = None
     function: str = ""

@@ -63,9 +63,11 @@ def _moves(interval: Interval, last: Descriptor, found: Descriptor) -> bool:
 
 
 def _leads_to_itself(interval: Interval, found: Descriptor) -> bool:
-    here, there = found.ends
+    here, there = found.endpoints
     descriptors = interval.process.descriptors.values()
-    return bool(here) and (there, here) in {each.ends for each in descriptors if each.kind == "tcp"}
+    return bool(here) and (there, here) in {
+        each.endpoints for each in descriptors if each.kind == "tcp"
+    }
 
 
 def _may_still_arrive(interval: Interval, found: Descriptor) -> bool:
@@ -143,7 +145,7 @@ def _is_runtimes_business(interval: Interval, found: Descriptor) -> bool:
 
 def _describe_peer(found: Descriptor) -> str:
     """Name the peer of a descriptor for the reader."""
-    if found.where == "ours":
+    if found.where == "harness":
         return "the harness"
     leads = "may lead" if found.where == "unknown" else "leads"
     return f"{found.kind} {found.peer or found.target}, which {leads} outside the world"

@@ -131,5 +131,5 @@ def _identity(operation: Operation) -> Operation:
 
 def addresses(found: Descriptor) -> tuple[str, str]:
     """Return the addresses of a connection without their ports: its own, its peer's."""
-    own, peer = (end.rpartition(":")[0] for end in found.ends)
+    own, peer = (end.rpartition(":")[0] for end in found.endpoints)
     return own, peer

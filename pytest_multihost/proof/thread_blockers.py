@@ -55,7 +55,7 @@ def _is_runtimes(interval: Interval, thread: Thread) -> bool:
 def _waits_for_gil(interval: Interval, thread: Thread) -> bool:
     """Whether a thread has done nothing but wait for its turn to run Python."""
     last = interval.earlier.get(thread.tid)
-    if last is None or not (last.is_for_interpreter and thread.is_for_interpreter):
+    if last is None or not (last.waits_for_gil and thread.waits_for_gil):
         return False
     return not interval.is_busy(thread)
 
@@ -137,7 +137,7 @@ def _wait_without_timeout(interval: Interval, thread: Thread) -> Iterator[str]:
 
 def _futex(thread: Thread) -> Iterator[str]:
     """A word in memory that no foreign process maps can only be woken by the world's threads."""
-    if thread.word != "inside":
+    if thread.futex_scope != "inside":
         yield "waits for a lock in memory that others may share"
 
 

@@ -179,12 +179,12 @@ def other(end: Inet, space: str) -> Inet:
 def test_ends_of_a_connection_between_hosts_find_each_other() -> None:
     """Each is in the table of its own host."""
     near = connection("10.77.0.1", "10.77.0.2", "net:[1]")
-    assert near.peer_ends == other(near, "net:[2]").ends
+    assert near.peer_endpoints == other(near, "net:[2]").endpoints
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.9.9.9", "::1"])
 def test_loopbacks_of_two_hosts_are_two(address: str) -> None:
     """Equal addresses and ports on two hosts: this looks like the other end, and is not."""
     near = connection(address, address, "net:[1]")
-    assert near.peer_ends == other(near, "net:[1]").ends
-    assert near.peer_ends != other(near, "net:[2]").ends
+    assert near.peer_endpoints == other(near, "net:[1]").endpoints
+    assert near.peer_endpoints != other(near, "net:[2]").endpoints

@@ -279,7 +279,7 @@ def talking(where: str = "inside", queues: tuple[int, int] = (0, 0), **changes: 
         kind="tcp",
         where=where,  # type: ignore[arg-type]
         queues=queues,
-        ends=(f"{A}:1", f"{B}:2"),
+        endpoints=(f"{A}:1", f"{B}:2"),
         **changes,
     )
     main = Thread(tid=1, call="recvfrom", fds=(3,), ends_s=math.inf, args=(3,))

@@ -150,8 +150,8 @@ def test_a_glance_proves_nothing() -> None:
         (thread("clock_nanosleep", ends_s=110.0), "rank 0: main thread sleeps until +9.0 s"),
         (thread("futex", ends_s=110.0), "main thread waits in futex until +9.0 s"),
         (thread("futex", ends_s=None), "main thread waits in futex for some time"),
-        (thread("futex", word="outside"), "memory that others may share"),
-        (thread("futex", word="unknown"), "memory that others may share"),
+        (thread("futex", futex_scope="outside"), "memory that others may share"),
+        (thread("futex", futex_scope="unknown"), "memory that others may share"),
         (thread(state="R"), "main thread runs"),
         (thread("running"), "main thread runs"),
         (thread("vfork", state="D", ends_s=None), "uninterruptible sleep (vfork)"),
@@ -420,7 +420,7 @@ def test_a_stopped_rank_is_another_verdict() -> None:
         descriptor("file", target="/data/ckpt"),
         descriptor("unix", "outside"),
         descriptor("unix", "unknown"),
-        descriptor("unix", "ours"),
+        descriptor("unix", "harness"),
         descriptor("tcp", "outside"),
         descriptor("udp", "unknown"),
         descriptor("netlink", "unknown"),
@@ -531,7 +531,7 @@ def test_a_connection_to_the_outside_counts_even_if_nobody_waits_for_it(kind: st
         descriptor("idle", "unknown"),
         descriptor("pipe", "outside"),
         descriptor("tty"),
-        descriptor("unix", "ours"),
+        descriptor("unix", "harness"),
     ],
     ids=lambda found: found.kind,
 )
@@ -564,8 +564,10 @@ def to_itself(*moved: int) -> list[Process]:
     return [
         process(
             descriptors={
-                3: descriptor("tcp", ends=ends, bytes_moved=each),
-                4: descriptor("tcp", fd=4, ends=ends[::-1], bytes_moved=each, queues=(each % 7, 0)),
+                3: descriptor("tcp", endpoints=ends, bytes_moved=each),
+                4: descriptor(
+                    "tcp", fd=4, endpoints=ends[::-1], bytes_moved=each, queues=(each % 7, 0)
+                ),
             }
         )
         for each in moved
@@ -595,7 +597,7 @@ def test_data_between_two_ranks_are_nobodys_own() -> None:
 
 def for_its_turn(**changes: object) -> Thread:
     """Return a thread that waits, five milliseconds at a time, until it may run Python."""
-    return beside(ends_s=101.0, is_for_interpreter=True, **changes)
+    return beside(ends_s=101.0, waits_for_gil=True, **changes)
 
 
 def test_a_thread_that_waits_for_its_turn_ends_nothing() -> None:

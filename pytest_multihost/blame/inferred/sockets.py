@@ -28,7 +28,8 @@ def waits_at_sockets(look: KernelSnapshot) -> dict[int, Operation]:
     found = {}
     for rank, process in look.ranks.items():
         awaited = _awaited(process)
-        far = {holders.get(each.ends[::-1]) for each in awaited if each.kind != "listen"} - {rank}
+        peers = [each.endpoints[::-1] for each in awaited if each.kind != "listen"]
+        far = {holders.get(each) for each in peers} - {rank}
         known = {each for each in far if each is not None}
         if any(each.kind == "listen" for each in awaited):
             found[rank] = _operation(process, look, "wait", look.ranks.keys())
@@ -72,14 +73,14 @@ def _holders(look: KernelSnapshot) -> Mapping[_Ends, int]:
     for process in look.processes:
         beside = {fd for thread in process.threads[1:] for fd in thread.fds or ()}
         for each in filter(_is_inside, process.descriptors.values()):
-            is_alone = process.is_rank and each.fd not in beside and each.ends not in found
+            is_alone = process.is_rank and each.fd not in beside and each.endpoints not in found
             if is_alone and process.rank is not None:
-                found[each.ends] = process.rank
+                found[each.endpoints] = process.rank
             else:
-                shared.add(each.ends)
+                shared.add(each.endpoints)
     return {ends: rank for ends, rank in found.items() if ends not in shared}
 
 
 def _is_inside(found: Descriptor) -> bool:
-    is_connection = found.kind in {"tcp", "unix"} and all(found.ends)
+    is_connection = found.kind in {"tcp", "unix"} and all(found.endpoints)
     return is_connection and found.where == "inside" and not found.is_exempt

@@ -82,8 +82,8 @@ def _moved(process: Process, where: RemoteSnapshot) -> Process:
 def _named(process: Process, machine: str) -> Process:
     """Return a process in which loopback addresses say on which machine they are."""
     descriptors = {
-        fd: replace(each, ends=(machine + each.ends[0], machine + each.ends[1]))
-        if each.ends[0].startswith(_SPACE)
+        fd: replace(each, endpoints=(machine + each.endpoints[0], machine + each.endpoints[1]))
+        if each.endpoints[0].startswith(_SPACE)
         else each
         for fd, each in process.descriptors.items()
     }
@@ -101,16 +101,16 @@ def _connected(processes: Iterable[Process]) -> tuple[Process, ...]:
     """Return processes with connections between machines told as such."""
     processes = tuple(processes)
     owners = {
-        each.ends: process
+        each.endpoints: process
         for process in processes
         for each in process.descriptors.values()
-        if each.kind == "tcp" and all(each.ends)
+        if each.kind == "tcp" and all(each.endpoints)
     }
     return tuple(
         replace(
             process,
             descriptors={
-                fd: _connect(each, owners.get((each.ends[1], each.ends[0])))
+                fd: _connect(each, owners.get((each.endpoints[1], each.endpoints[0])))
                 for fd, each in process.descriptors.items()
             },
         )

@@ -30,8 +30,7 @@ from pytest_multihost.watch.kernel.sockets import (
 )
 
 _TCP, _UDP = 6, 17
-_CLOSED = 7
-_SYN_SENT = 2
+_ESTABLISHED, _SYN_SENT, _SYN_RECEIVED, _CLOSED = 1, 2, 3, 7  # net/tcp_states.h of Linux
 _INODE = re.compile(r"(?:socket|pipe):\[(\d+)\]")
 _TTYS = ("/dev/pts/", "/dev/tty", "/dev/ptmx", "/dev/console")
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri", "/dev/accel", "/dev/infiniband", "/dev/vfio")
@@ -62,7 +61,7 @@ class Tables:
         ranks: What to call a process of the world.
         harness: What belongs to the harness.
         tcp: Sockets by inode; those without one only by their addresses.
-        by_ends: All TCP sockets by their pair of addresses.
+        by_endpoints: All TCP sockets by their pair of addresses.
         udp: Sockets by inode.
         unix: Sockets by inode.
         unread: What could not be read.
@@ -73,7 +72,7 @@ class Tables:
     ranks: Mapping[int, str]
     harness: HarnessProcesses
     tcp: dict[int, Inet] = field(default_factory=dict)
-    by_ends: dict[tuple[object, ...], Inet] = field(default_factory=dict)
+    by_endpoints: dict[tuple[object, ...], Inet] = field(default_factory=dict)
     udp: dict[int, Inet] = field(default_factory=dict)
     unix: dict[int, Unix] = field(default_factory=dict)
     unread: list[str] = field(default_factory=list)
@@ -89,7 +88,7 @@ class Tables:
     def _read_sockets(self) -> None:
         tcp, udp = list(self._inet(_TCP, "tcp")), list(self._inet(_UDP, "udp"))
         self.tcp = {each.inode: each for each in tcp if each.inode}
-        self.by_ends = {each.ends: each for each in tcp}
+        self.by_endpoints = {each.endpoints: each for each in tcp}
         self.udp = {each.inode: each for each in udp}
         for table in (None, *self.harness.tables.values()):
             try:
@@ -165,7 +164,7 @@ class Tables:
             return _inet_descriptor(fd, target, "listen", tcp, "unknown", _text(tcp.local))
         if tcp.state == _CLOSED:
             return _inet_descriptor(fd, target, "idle", tcp, "inside", "")
-        other = self.by_ends.get(tcp.peer_ends)
+        other = self.by_endpoints.get(tcp.peer_endpoints)
         where, who = self._tcp_peer(tcp, other)
         return _inet_descriptor(fd, target, "tcp", tcp, where, f"{_text(tcp.remote)}{who}")
 
@@ -174,7 +173,8 @@ class Tables:
             return "outside", ""
         if other.inode:
             return self._holder(f"socket:[{other.inode}]")
-        if other.state not in {1, 3}:  # closed by its process; the kernel finishes the connection
+        is_open = other.state in {_ESTABLISHED, _SYN_RECEIVED}
+        if not is_open:  # closed by its process; the kernel finishes the connection
             return "nobody", ""
         return self._accepting(other)
 
@@ -197,7 +197,7 @@ class Tables:
             kind = "idle" if unix.state == _CLOSED else "unix"
         elif kind == "unix" and unix.peer:
             where, who = self._holder(f"socket:[{unix.peer}]")
-        ends = (target, f"socket:[{unix.peer}]") if unix.peer else ("", "")
+        endpoints = (target, f"socket:[{unix.peer}]") if unix.peer else ("", "")
         return Descriptor(
             fd=fd,
             target=target,
@@ -205,7 +205,7 @@ class Tables:
             where=where,
             peer=who.strip(),
             queues=unix.queues,
-            ends=ends,
+            endpoints=endpoints,
         )
 
     def _holder(self, target: str) -> tuple[Where, str]:
@@ -216,7 +216,7 @@ class Tables:
         inside, outside = self.holders(target)
         pids = [pid for pid, _ in outside]
         if pids and all(pid in self.harness.channels for pid in pids):
-            return "ours", " (the harness)"
+            return "harness", " (the harness)"
         if pids:
             return "outside", f" ({self.names.get(pids[0], '')} {pids[0]})"
         if inside:
@@ -260,12 +260,12 @@ def _inet_descriptor(
         peer=peer,
         queues=found.queues,
         bytes_moved=found.bytes_moved,
-        ends=_ends(found) if kind == "tcp" else ("", ""),
+        endpoints=_endpoints(found) if kind == "tcp" else ("", ""),
     )
 
 
-def _ends(tcp: Inet) -> tuple[str, str]:
-    space, local, remote = tcp.ends
+def _endpoints(tcp: Inet) -> tuple[str, str]:
+    space, local, remote = tcp.endpoints
     return f"{space}{_text(local)}", f"{space}{_text(remote)}"
 
 
@@ -298,7 +298,10 @@ def _kind_of_file(path: str, target: str) -> Kind:
 
 
 def _mode(pid: int, fd: int) -> int | None:
-    """Return how a descriptor was opened: 0 to read, 1 to write, 2 for both; None if unknown."""
+    """Return how a descriptor was opened: 0 to read, 1 to write, 2 for both; None if unknown.
+
+    The flags in fdinfo are those of open(2), in octal; the last two bits are the access mode.
+    """
     found = re.search(rb"flags:\s*([0-7]+)", read(f"/proc/{pid}/fdinfo/{fd}") or b"")
     return int(found[1], 8) & 3 if found else None
 
@@ -308,7 +311,11 @@ def _is_peer(mine: int, other: int | None) -> bool:
 
 
 def _timer_end(info: str) -> float | None:
-    """Return when a timer descriptor becomes readable, from its fdinfo."""
+    """Return when a timerfd becomes readable, from its fdinfo; None where that is not known.
+
+    ``ticks`` are expirations that nobody has read yet; ``it_value`` is what is left until the next,
+    in seconds and nanoseconds, 0 for a timer that is not set (timerfd_create(2)).
+    """
     found = re.search(r"ticks: (\d+).*it_value: \((\d+), (\d+)\)", info, re.DOTALL)
     if found is None:
         return None
@@ -333,7 +340,12 @@ def _is_busy_ring(kind: Kind, info: str) -> bool:
 
 
 def _watched(info: str, links: Mapping[int, str]) -> tuple[int, ...] | None:
-    """Return the descriptors that an epoll watches, None if one is not what it was."""
+    """Return the descriptors that an epoll watches, by its fdinfo; None if one is not what it was.
+
+    A line for each has its number when it was added (``tfd``) and its inode (``ino``): the number
+    may have been closed since and belong to something else, while the epoll goes on watching what
+    it was (epoll(7), question 6).
+    """
     pattern = r"tfd:\s*(\d+).*?ino:\s*([0-9a-f]+)"
     found = [(int(fd), int(inode, 16)) for fd, inode in re.findall(pattern, info)]
     if not info or len(found) != info.count("tfd:"):
@@ -346,5 +358,6 @@ def _watched(info: str, links: Mapping[int, str]) -> tuple[int, ...] | None:
 
 
 def _pidfd(info: str) -> int:
+    """Return the process of a pidfd: -1 once it was waited for (pidfd_open(2))."""
     found = re.search(r"^Pid:\s*(-?\d+)", info, re.MULTILINE)
     return int(found[1]) if found else 0

@@ -130,8 +130,8 @@ class ProcessReader:
             fds=(fd,) if fd is not None else self._polled(call),
             target=target,
             child=child,
-            word=who_wakes(call, self.memory, self.tables),
-            is_for_interpreter=is_deep and waits_for_gil(call, self.memory, ends_s),
+            futex_scope=who_wakes(call, self.memory, self.tables),
+            waits_for_gil=is_deep and waits_for_gil(call, self.memory, ends_s),
             holders=self.locks.get(self.pid) if call.is_file_lock and self.locks else None,
             is_exempt=bool(target) and self.harness.is_path(target),
         )

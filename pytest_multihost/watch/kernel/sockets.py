@@ -59,13 +59,13 @@ class Inet:
     space: str = ""
 
     @property
-    def ends(self) -> tuple[str, Address, Address]:
+    def endpoints(self) -> tuple[str, Address, Address]:
         """What no other connection has: a loopback address is one of its namespace alone."""
         return (self.space if _is_loopback(self.local) else ""), self.local, self.remote
 
     @property
-    def peer_ends(self) -> tuple[str, Address, Address]:
-        """The `ends` of its peer."""
+    def peer_endpoints(self) -> tuple[str, Address, Address]:
+        """The `endpoints` of its peer."""
         return (self.space if _is_loopback(self.remote) else ""), self.remote, self.local
 
 
@@ -129,9 +129,9 @@ def _inet(message: bytes) -> Inet:
     size = 4 if family == socket.AF_INET else 16
     local, remote = message[8 : 8 + size], message[24 : 24 + size]
     _, receive, send, _, inode = struct.unpack_from("=IIIII", message, 52)
-    ends = (_host(local), local_port), (_host(remote), remote_port)
+    addresses = (_host(local), local_port), (_host(remote), remote_port)
     queues = (0, 0) if state == LISTEN else (receive, send)
-    return Inet(inode, state, *ends, queues, _bytes_moved(message[72:]))
+    return Inet(inode, state, *addresses, queues, _bytes_moved(message[72:]))
 
 
 def _bytes_moved(data: bytes) -> int:
