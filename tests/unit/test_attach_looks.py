@@ -26,7 +26,7 @@ PID = 50
 def connection(local: str, remote: str, **changes: object) -> Descriptor:
     """Return one side of a TCP connection that leads out of its machine."""
     about = {"fd": 5, "target": "socket:[1]", "kind": "tcp", "where": "outside", "peer": remote}
-    return Descriptor(**{**about, "ends": (local, remote), **changes})
+    return Descriptor(**{**about, "endpoints": (local, remote), **changes})
 
 
 def waiting(rank: int, found: Descriptor, **changes: object) -> Process:

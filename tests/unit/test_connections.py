@@ -16,7 +16,7 @@ ELSEWHERE = "127.0.0.1:7000"
 def end(fd: int, own: str, other: str, **changes: object) -> Descriptor:
     """Return one end of a connection between ranks."""
     return Descriptor(
-        **{"fd": fd, "target": f"socket:[{fd}]", "kind": "tcp", "ends": (own, other), **changes}
+        **{"fd": fd, "target": f"socket:[{fd}]", "kind": "tcp", "endpoints": (own, other), **changes}
     )
 
 
