@@ -15,9 +15,8 @@ ELSEWHERE = "127.0.0.1:7000"
 
 def end(fd: int, own: str, other: str, **changes: object) -> Descriptor:
     """Return one end of a connection between ranks."""
-    return Descriptor(
-        **{"fd": fd, "target": f"socket:[{fd}]", "kind": "tcp", "endpoints": (own, other), **changes}
-    )
+    given = {"fd": fd, "target": f"socket:[{fd}]", "kind": "tcp", "endpoints": (own, other)}
+    return Descriptor(**{**given, **changes})
 
 
 def process(rank: int, *held: Descriptor, fds: tuple[int, ...] = (), **more: object) -> Process:

@@ -280,7 +280,7 @@ def test_a_thread_is_python_if_the_interpreter_is_on_its_stack() -> None:
         ({"state": "D"}, "uninterruptible"),
         ({"cpu_ns": 30_000_000}, "runs"),
         ({"call": "ioctl"}, "ioctl"),
-        ({"word": "unknown"}, "memory that others may share"),
+        ({"futex_scope": "unknown"}, "memory that others may share"),
     ],
 )
 def test_a_runtimes_own_thread_may_not_work(own: dict[str, Any], expected: str) -> None:
