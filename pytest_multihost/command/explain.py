@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_multihost.model.json_values import to_json
 from pytest_multihost.model.stack import SourceOf
-from pytest_multihost.report.artifacts import build_verdict, rejudge
+from pytest_multihost.report.artifacts import rejudge
 from pytest_multihost.report.text import page_sections
 
 
@@ -30,8 +30,7 @@ def explain(directory: Path, source_of: SourceOf) -> Iterator[str]:
         judged.result, judged.finding, judged.diagnosis, context=context, files=str(directory)
     ):
         yield from (f"--- {part.title}", part.text)
-    data = build_verdict(judged.result, judged.finding, judged.diagnosis, again.attempt)
-    yield from _agreement(json.loads(json.dumps(to_json(data))), again.written)
+    yield from _agreement(json.loads(json.dumps(to_json(again.verdict))), again.written)
 
 
 def differences(derived: Mapping[str, Any], written: Mapping[str, Any]) -> list[str]:

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from pytest_multihost.model.errors import MultihostError
+from pytest_multihost.model.json_values import JsonError
 from pytest_multihost.model.stack import SourceContext, SourceOf
 from pytest_multihost.report import write_trace
-from pytest_multihost.report.artifacts import build_verdict, rejudge
+from pytest_multihost.report.artifacts import rejudge
 from pytest_multihost.report.html import PAGE_NAME, PageModel, write_index, write_page
 
 _REMEDY = "Name the artifacts directory, by default .pytest_multihost, or a folder in it."
@@ -46,7 +47,7 @@ def rebuild(directory: Path, source_of: SourceOf) -> Iterator[Path | MultihostEr
 def _again(directory: Path, source_of: SourceOf) -> Path:
     try:
         again = rejudge(directory, source_of)
-    except (KeyError, TypeError, ValueError) as error:
+    except JsonError as error:
         raise MultihostError(
             f"{directory}: its facts cannot be read",
             seen=f"{type(error).__name__}: {error}",
@@ -59,7 +60,7 @@ def _again(directory: Path, source_of: SourceOf) -> Path:
         result=judged.result,
         finding=judged.finding,
         diagnosis=judged.diagnosis,
-        verdict=build_verdict(judged.result, judged.finding, judged.diagnosis, again.attempt),
+        verdict=again.verdict,
         context=context,
     )
     return write_page(directory, page)

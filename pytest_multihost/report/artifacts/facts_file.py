@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,29 +13,34 @@ from pytest_multihost.model.errors import MultihostError
 from pytest_multihost.model.json_values import from_json, to_json
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.stack import SourceContext, SourceOf
+from pytest_multihost.model.verdict import Verdict
 from pytest_multihost.outcome import Symptoms
-from pytest_multihost.report.artifacts.verdict_record import Attempt
+from pytest_multihost.report.artifacts.verdict_record import Attempt, build_verdict
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What facts.json holds.
+
+    Attributes:
+        result: What was observed.
+        symptoms: How failures look that follow from another rank's.
+        attempt: Where the verdict belongs.
+        root: pytest's rootdir.
+    """
+
+    result: WorldResult
+    symptoms: Symptoms
+    attempt: Attempt
+    root: str
 
 
 def write_facts(
     directory: Path, result: WorldResult, symptoms: Symptoms, attempt: Attempt, *, root: str
 ) -> None:
-    """Write what the verdict was derived from, so that it can be derived again.
-
-    Args:
-        directory: The attempt's folder.
-        result: What was observed.
-        symptoms: What the backend calls the consequences of another rank's failure.
-        attempt: Where the verdict belongs.
-        root: pytest's rootdir.
-    """
-    facts = {
-        "result": to_json(result),
-        "symptoms": asdict(symptoms),
-        "attempt": asdict(attempt),
-        "root": root,
-    }
-    text = json.dumps(facts, default=repr)
+    """Write what the verdict was derived from, so that it can be derived again."""
+    # What a test has put into pytest's report may be no JSON.
+    text = json.dumps(to_json(_Facts(result, symptoms, attempt, root)), default=repr)
     (directory / "facts.json").write_text(text + "\n", encoding="utf-8")
 
 
@@ -44,14 +49,14 @@ class Rejudged:
     """A world judged a second time, from its artifacts.
 
     Attributes:
-        judged: The new verdict's grounds: result, finding and diagnosis.
-        attempt: Where it belongs.
+        judged: Result, finding and diagnosis.
+        verdict: The verdict that follows.
         context: Root directory and source lines.
         written: The verdict that was written at the time.
     """
 
     judged: Judgement
-    attempt: Attempt
+    verdict: Verdict
     context: SourceContext
     written: Mapping[str, Any]
 
@@ -65,22 +70,22 @@ def rejudge(directory: Path, source_of: SourceOf) -> Rejudged:
 
     Raises:
         MultihostError: The folder does not hold what is needed.
+        JsonError: The facts were written by another version.
     """
-    facts = _read(directory / "facts.json")
+    facts = from_json(_Facts, _read(directory / "facts.json"))
     written = _read(directory / "verdict.json")
-    context = SourceContext(facts["root"], source_of)
-    symptoms = Symptoms(**{name: tuple(each) for name, each in facts["symptoms"].items()})
-    judged = judge_world(from_json(WorldResult, facts["result"]), symptoms, context)
-    return Rejudged(judged, Attempt(**facts["attempt"]), context, written)
+    context = SourceContext(facts.root, source_of)
+    judged = judge_world(facts.result, facts.symptoms, context)
+    verdict = build_verdict(judged.result, judged.finding, judged.diagnosis, facts.attempt)
+    return Rejudged(judged, verdict, context, written)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> Any:  # noqa: ANN401 - JSON
     try:
-        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise MultihostError(
             f"{path.parent} is not the folder of an attempt that can be explained",
             seen=f"{path.name}: {error}",
             remedy="Name a folder such as .pytest_multihost/latest/NAME of a test that failed.",
         ) from error
-    return data

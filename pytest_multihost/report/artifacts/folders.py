@@ -12,7 +12,6 @@ import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pytest_multihost.model.event import Event
 
@@ -46,7 +45,7 @@ class RunFolder:
         path.mkdir(parents=True, exist_ok=True)
         return path
 
-    def append_verdict(self, verdict: Mapping[str, Any]) -> None:
+    def append_verdict(self, verdict: Mapping[str, object]) -> None:
         """Add a line to the run's verdicts.jsonl.
 
         One write to a file opened for appending: the lines of several processes do not mix.
@@ -107,7 +106,7 @@ def attempt_name(nodeid: str, attempt: int) -> str:
 
 
 def write_attempt(
-    directory: Path, verdict: Mapping[str, Any], history: Iterable[Event], *, origin_s: float
+    directory: Path, verdict: Mapping[str, object], history: Iterable[Event], *, origin_s: float
 ) -> None:
     """Write one attempt's verdict and history, and remove stack files that nobody filled."""
     text = json.dumps(verdict, indent=1, allow_nan=False)
