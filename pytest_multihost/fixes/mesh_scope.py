@@ -28,6 +28,13 @@ from typing import Any, Literal, ParamSpec, TypeVar
 from pytest_multihost.fixes.fix import Fix
 from pytest_multihost.fixes.versions import refuse_unknown
 
+Mesh = Any
+"""A mesh of jax's, which the type checker does not see."""
+
+Namespace = Any
+"""A module or class in which something is replaced."""
+
+
 FIX = Fix(
     name="mesh_scope",
     title="a local mesh in context where a replica works alone",
@@ -47,11 +54,11 @@ Call = Callable[..., Any]
 _KNOWN = ("0.11.32", "0.11.39")
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
-_outer_mesh: contextvars.ContextVar[Any] = contextvars.ContextVar("outer_mesh", default=None)
+_outer_mesh: contextvars.ContextVar[Mesh] = contextvars.ContextVar("outer_mesh", default=None)
 
 
 @contextlib.contextmanager
-def local_mesh_scope(mesh: Any) -> Iterator[None]:  # noqa: ANN401 - not seen by mypy
+def local_mesh_scope(mesh: Mesh) -> Iterator[None]:
     """Set `mesh` as the context mesh in this block; afterwards the former one again.
 
     Around what a process computes on its own devices while a mesh over all processes is in context.
@@ -118,14 +125,14 @@ def patch_orbax_mesh_scope(part: Part = "complete") -> Iterator[None]:
         yield
 
 
-def _replaced(patches: contextlib.ExitStack, owner: Any, name: str, wrap: Call) -> None:  # noqa: ANN401 - a module
+def _replaced(patches: contextlib.ExitStack, owner: Namespace, name: str, wrap: Call) -> None:
     """Replace the attribute `name` of `owner` by `wrap(original, ...)` until `patches` end."""
     original = getattr(owner, name)
     patches.callback(setattr, owner, name, original)
     setattr(owner, name, functools.wraps(original)(functools.partial(wrap, original)))
 
 
-async def _zeros_on_own_mesh(original: Call, /, *given: Any) -> Any:  # noqa: ANN401 - orbax's
+async def _zeros_on_own_mesh(original: Call, /, *given: Mesh) -> object:
     """Restore with the replica's own mesh in context, where that begins with making zeros.
 
     Where it begins with reading, the context is kept: other coroutines of the thread run meanwhile.
@@ -143,7 +150,7 @@ async def _zeros_on_own_mesh(original: Call, /, *given: Any) -> Any:  # noqa: AN
         _outer_mesh.reset(token)
 
 
-def _on_outer_mesh(original: Call, /, *given: Any, **named: Any) -> Any:  # noqa: ANN401 - orbax's
+def _on_outer_mesh(original: Call, /, *given: object, **named: object) -> object:
     """Broadcast with the mesh in context that the restore was called with: all take part in it."""
     mesh = _outer_mesh.get()
     if mesh is None:  # it was never changed: this process is of the replica that reads
@@ -152,13 +159,13 @@ def _on_outer_mesh(original: Call, /, *given: Any, **named: Any) -> Any:  # noqa
         return original(*given, **named)
 
 
-def _on_no_mesh(original: Call, /, *given: Any, **named: Any) -> Any:  # noqa: ANN401 - orbax's
+def _on_no_mesh(original: Call, /, *given: object, **named: object) -> object:
     """Give each shard its axis on its own device; upstream enters a mesh of one device for each."""
     with local_mesh_scope(None):
         return original(*given, **named)
 
 
-def _reads(mesh: Any, axis: int, primary_replica: int) -> bool:  # noqa: ANN401 - jax's
+def _reads(mesh: Mesh, axis: int, primary_replica: int) -> bool:
     """Return whether this process is one of the replica that reads."""
     import jax
     from orbax.checkpoint._src.multihost import multislice
@@ -167,7 +174,7 @@ def _reads(mesh: Any, axis: int, primary_replica: int) -> bool:  # noqa: ANN401 
     return jax.process_index() in readers
 
 
-def _no_mesh() -> Any:  # noqa: ANN401 - jax's
+def _no_mesh() -> Mesh:
     """Return what is in context where no mesh is; jax before 0.10 does not take None for it."""
     import jax
     import numpy as np

@@ -33,6 +33,13 @@ from typing import Any, Literal
 from pytest_multihost.fixes.fix import Fix
 from pytest_multihost.fixes.versions import refuse_unknown
 
+Mesh = Any
+"""A mesh of jax's, which the type checker does not see."""
+
+Client = Any
+"""The client of jax's coordination service."""
+
+
 FIX = Fix(
     name="orbax_barrier",
     title="a coordination-service barrier before the single-replica broadcast",
@@ -139,7 +146,7 @@ def patch_orbax_single_replica_restore(
     original = multislice.broadcast_one_replica_to_all
 
     @functools.wraps(original)
-    def broadcast(in_tree: Any, global_mesh: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - orbax's
+    def broadcast(in_tree: object, global_mesh: Mesh, *args: object, **kwargs: object) -> object:
         wait(global_mesh)
         return original(in_tree, global_mesh, *args, **kwargs)
 
@@ -150,7 +157,7 @@ def patch_orbax_single_replica_restore(
         multislice.broadcast_one_replica_to_all = original
 
 
-def _barrier_call(barrier: Barrier | None, timeout_s: float) -> Callable[[Any], None]:
+def _barrier_call(barrier: Barrier | None, timeout_s: float) -> Callable[[Mesh], None]:
     """Return a function that makes the processes of a mesh wait for each other."""
     if barrier is None:
         return lambda _: None
@@ -161,7 +168,7 @@ def _barrier_call(barrier: Barrier | None, timeout_s: float) -> Callable[[Any], 
     raise ValueError(f"barrier must be 'coordination', 'device' or None, not {barrier!r}")
 
 
-def _wait_on_coordination_service(mesh: Any, *, timeout_s: float) -> None:  # noqa: ANN401 - jax's
+def _wait_on_coordination_service(mesh: Mesh, *, timeout_s: float) -> None:
     processes = {device.process_index for device in mesh.devices.flat}
     pre_broadcast_barrier("orbax restore", timeout_s=timeout_s, processes=processes)
 
@@ -172,7 +179,7 @@ def _wait_on_devices(_: object, *, numbers: Iterator[int]) -> None:
     multihost.sync_global_processes(f"{_PREFIX}/{next(numbers)}")
 
 
-def _client() -> Any:  # noqa: ANN401 - jax's
+def _client() -> Client:
     """Return the client of the coordination service; jax has no public way to it."""
     from jax._src.distributed import global_state
 
@@ -192,7 +199,7 @@ def _next_barrier_id(name: str, all_processes: frozenset[int]) -> str:
     return f"{key}/{_calls[key]}"
 
 
-def _arrived(client: Any, barrier_id: str) -> set[int]:  # noqa: ANN401 - jax's
+def _arrived(client: Client, barrier_id: str) -> set[int]:
     return {int(key.rpartition("/")[2]) for key, _ in client.key_value_dir_get(f"{barrier_id}/")}
 
 

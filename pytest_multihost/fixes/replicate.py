@@ -17,6 +17,19 @@ from typing import Any, Literal
 
 from pytest_multihost.fixes.fix import Fix
 
+PyTree = Any
+"""Any pytree of jax's."""
+
+Sharding = Any
+"""A sharding of jax's, which the type checker does not see."""
+
+Array = Any
+"""An array of jax's or numpy's."""
+
+Client = Any
+"""The client of jax's coordination service."""
+
+
 FIX = Fix(
     name="replicate",
     title="Replicate host arrays without an allgather across processes",
@@ -87,12 +100,12 @@ class RanksMissingError(TimeoutError):
 
 
 def replicate(
-    tree: Any,  # noqa: ANN401 - any pytree
-    sharding: Any,  # noqa: ANN401 - jax is not seen by the type checker
+    tree: PyTree,
+    sharding: Sharding,
     *,
     check: Literal["digest"] | None = "digest",
     timeout_s: float = 300.0,
-) -> Any:  # noqa: ANN401 - the tree that was given
+) -> PyTree:
     """Make global arrays of values that every process has in full; nothing large is exchanged.
 
     Stands for `jax.device_put(tree, sharding)`. Each process needs its value once more for each of
@@ -136,11 +149,11 @@ class _Leaf:
     """
 
     path: str
-    given: Any
-    host: Any = None
+    given: Array
+    host: Array = None
 
 
-def _read(path: str, leaf: Any, sharding: Any) -> _Leaf:  # noqa: ANN401 - jax's
+def _read(path: str, leaf: Array, sharding: Sharding) -> _Leaf:
     import jax
     import numpy
 
@@ -162,14 +175,14 @@ def _read(path: str, leaf: Any, sharding: Any) -> _Leaf:  # noqa: ANN401 - jax's
     )
 
 
-def _raw(array: Any) -> Any:  # noqa: ANN401 - jax's
+def _raw(array: Array) -> Array:
     """Return the numbers of an array of random keys, any other as it is."""
     import jax
 
     return jax.random.key_data(array) if _has_keys(array) else array
 
 
-def _has_keys(leaf: Any) -> bool:  # noqa: ANN401 - jax's
+def _has_keys(leaf: Array) -> bool:
     import jax
 
     is_key: bool = isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(
@@ -178,7 +191,7 @@ def _has_keys(leaf: Any) -> bool:  # noqa: ANN401 - jax's
     return is_key
 
 
-def _place(leaf: _Leaf, sharding: Any) -> Any:  # noqa: ANN401 - jax's
+def _place(leaf: _Leaf, sharding: Sharding) -> Array:
     import jax
 
     host = leaf.host
@@ -190,7 +203,7 @@ def _place(leaf: _Leaf, sharding: Any) -> Any:  # noqa: ANN401 - jax's
     return placed
 
 
-def _compare(leaves: Sequence[_Leaf], sharding: Any, timeout_s: float) -> None:  # noqa: ANN401 - jax's
+def _compare(leaves: Sequence[_Leaf], sharding: Sharding, timeout_s: float) -> None:
     """Raise if the processes of the sharding have not all called with the same leaves.
 
     The tree's own structure is not compared: what it holds besides leaves, say a function, may
@@ -252,7 +265,7 @@ def _digest(leaf: _Leaf) -> str:
     return _digest_of(head, numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8))
 
 
-def _digest_of(*parts: Any) -> str:  # noqa: ANN401 - buffers
+def _digest_of(*parts: Array) -> str:
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     for part in parts:
         digest.update(part)
@@ -271,7 +284,7 @@ class _Exchange:
         timeout_s: How long to wait for the others.
     """
 
-    client: Any
+    client: Client
     prefix: str
     ranks: Sequence[int]
     rank: int

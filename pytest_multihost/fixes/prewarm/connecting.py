@@ -8,6 +8,13 @@ from typing import Any, Literal
 
 from pytest_multihost.fixes.prewarm.agreement import Agreement, Entry, named
 
+ProcessGroup = Any
+"""A process group of torch's, which the type checker does not see."""
+
+Device = Any
+"""A torch.device, or what makes one."""
+
+
 Coverage = Literal["all_pairs", "barrier"]
 
 
@@ -34,13 +41,13 @@ class NotConnectedError(RuntimeError):
 
 
 def connect(
-    group: Any,  # noqa: ANN401 - torch is not seen by the type checker
+    group: ProcessGroup,
     entry: Entry,
     agreement: Agreement,
     *,
     coverage: Coverage,
     timeout: timedelta,
-    device: Any,  # noqa: ANN401 - as above
+    device: Device,
 ) -> None:
     """Connect a group of which this rank is a member.
 
@@ -70,7 +77,7 @@ def connect(
         raise NotConnectedError(entry, reason, agreement.failures(others), timeout) from error
 
 
-def _uses(group: Any, device: Any, coverage: Coverage) -> Iterator[Any]:  # noqa: ANN401 - as above
+def _uses(group: ProcessGroup, device: Device, coverage: Coverage) -> Iterator[Device]:
     """Launch each use when the previous one is over.
 
     A reduction makes the rings and trees of NCCL. An all_to_all makes
@@ -90,21 +97,21 @@ def _uses(group: Any, device: Any, coverage: Coverage) -> Iterator[Any]:  # noqa
     yield dist.all_to_all_single(received, sent, group=group, async_op=True)
 
 
-def devices_of(group: Any, device: Any) -> list[Any]:  # noqa: ANN401 - as above
+def devices_of(group: ProcessGroup, device: Device) -> list[Device]:
     """Return a device for each backend of a group, the CPU first.
 
     Args:
         group: torch's process group.
         device: The accelerator to use; None for the current one.
     """
-    found: dict[int, Any] = {}
+    found: dict[int, Device] = {}
     for each in sorted(group._device_types, key=lambda one: one.type != "cpu"):  # noqa: SLF001 - no public way
         is_asked_for = device is not None and device.type == each.type
         found.setdefault(id(group._get_backend(each)), device if is_asked_for else each)  # noqa: SLF001 - as above
     return list(found.values())
 
 
-def _index(device: Any) -> int:  # noqa: ANN401 - as above
+def _index(device: Device) -> int:
     """Return an accelerator's number; without one it stands for the current one."""
     import torch
 
@@ -112,7 +119,7 @@ def _index(device: Any) -> int:  # noqa: ANN401 - as above
     return int(getattr(torch, device.type).current_device() if index is None else index)
 
 
-def _synchronize(device: Any) -> None:  # noqa: ANN401 - as above
+def _synchronize(device: Device) -> None:
     """Return when an accelerator has done what it was given: until then nothing is connected."""
     import torch
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import Any, get_args
+from typing import get_args
 
 from pytest_multihost.fixes.prewarm.agreement import Agreement, order
-from pytest_multihost.fixes.prewarm.connecting import Coverage, connect
+from pytest_multihost.fixes.prewarm.connecting import Coverage, Device, ProcessGroup, connect
 
 
 def prewarm_process_groups(
-    groups: Iterable[Any] | None = None,
+    groups: Iterable[ProcessGroup] | None = None,
     *,
     coverage: Coverage = "all_pairs",
     timeout: timedelta,
-    device: Any = None,  # noqa: ANN401 - torch is not seen by the type checker
+    device: Device = None,
 ) -> tuple[str, ...]:
     """Connect process groups now instead of when they are first used.
 
@@ -64,13 +64,13 @@ def prewarm_process_groups(
     return tuple(name for name, _ in entries)
 
 
-def _all_groups() -> list[Any]:
+def _all_groups() -> list[ProcessGroup]:
     import torch.distributed as dist
 
     return list(dist.distributed_c10d._world.pg_map)  # noqa: SLF001 - no public way
 
 
-def _by_name(groups: Iterable[Any]) -> dict[str, Any]:
+def _by_name(groups: Iterable[ProcessGroup]) -> dict[str, ProcessGroup]:
     import torch.distributed as dist
 
     given = [dist.group.WORLD if each is None else each for each in groups]

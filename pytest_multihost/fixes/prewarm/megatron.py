@@ -7,18 +7,21 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
-from pytest_multihost.fixes.prewarm.connecting import Coverage
+from pytest_multihost.fixes.prewarm.connecting import Coverage, Device, ProcessGroup
 from pytest_multihost.fixes.prewarm.groups import prewarm_process_groups
+
+Module = Any
+"""megatron.core.parallel_state, of any version."""
 
 _GETTER = "get_inter_distributed_optimizer_instance_group"
 
 
 def prewarm_megatron(
-    parallel_state: Any = None,  # noqa: ANN401 - a module that may be of any version
+    parallel_state: Module = None,
     *,
     coverage: Coverage = "all_pairs",
     timeout: timedelta,
-    device: Any = None,  # noqa: ANN401 - torch is not seen by the type checker
+    device: Device = None,
 ) -> tuple[str, ...]:
     """Connect all groups that `initialize_model_parallel` has made; call it right behind that.
 
@@ -45,7 +48,7 @@ def prewarm_megatron(
     return prewarm_process_groups(found, coverage=coverage, timeout=timeout, device=device)
 
 
-def megatron_groups(parallel_state: Any) -> list[Any]:  # noqa: ANN401 - as above
+def megatron_groups(parallel_state: Module) -> list[ProcessGroup]:
     """Return the groups that Megatron keeps in this process, each once.
 
     They are in the module's variables, alone or in lists and dictionaries. Which there are differs
@@ -66,7 +69,7 @@ def _groups_in(value: object) -> Iterator[object]:
         yield from (each for each in value.values() if isinstance(each, dist.ProcessGroup))
 
 
-def inter_optimizer_group(parallel_state: Any) -> Any:  # noqa: ANN401 - as above
+def inter_optimizer_group(parallel_state: Module) -> ProcessGroup:
     """Return Megatron's group across instances of the distributed optimizer; None without one.
 
     Up to megatron-core 0.12 there is no getter; that of 0.13 and 0.14 takes no argument and asserts
@@ -83,7 +86,7 @@ def inter_optimizer_group(parallel_state: Any) -> Any:  # noqa: ANN401 - as abov
         return None
 
 
-def published_barrier(parallel_state: Any = None) -> bool:  # noqa: ANN401 - as above
+def published_barrier(parallel_state: Module = None) -> bool:
     """Do what was published: one barrier, on one group. For comparison, not for use.
 
     Returns:
@@ -105,7 +108,7 @@ def published_barrier(parallel_state: Any = None) -> bool:  # noqa: ANN401 - as 
     return True
 
 
-def _module(parallel_state: Any) -> Any:  # noqa: ANN401 - as above
+def _module(parallel_state: Module) -> Module:
     if parallel_state is not None:
         return parallel_state
     import megatron.core.parallel_state
