@@ -26,7 +26,7 @@ from pathlib import Path
 
 from pytest_multihost.blame.inferred import with_stacks
 from pytest_multihost.launch.harness_collectives import Answers, HarnessCollectives
-from pytest_multihost.launch.interface import CALM, Launcher, RunningWorld, fault_index
+from pytest_multihost.launch.interface import Launcher, NetworkFaults, RunningWorld
 from pytest_multihost.launch.wire.framing import Frame
 from pytest_multihost.model.clock import Clock
 from pytest_multihost.model.errors import LaunchError
@@ -45,7 +45,7 @@ from pytest_multihost.model.event import (
     ReportMade,
 )
 from pytest_multihost.model.fault import disturbs_network
-from pytest_multihost.model.json_values import to_json
+from pytest_multihost.model.messages import FaultPerformed, Release
 from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.model.result import Ending, WorldResult
 from pytest_multihost.model.spec import WorldSpec
@@ -302,16 +302,16 @@ class _WorldRun:
             return True
         if not self.is_restoring_network:
             self.is_restoring_network = True
-            world.calm()
+            _network_faults(world).calm()
         changes = (each.body for each in self.history if isinstance(each.body, NetworkChanged))
-        return any(each.token == CALM for each in changes)
+        return any(each.index is None for each in changes)
 
     def _open(
         self, gate: Gate, world: RunningWorld, ranks: Sequence[RankFacts], now: float
     ) -> None:
         for each in list(ranks):
             if gate not in each.released and not each.is_gone:
-                world.send(each.rank, Frame({"kind": "release", "gate": gate}))
+                world.send(each.rank, Frame(Release(gate)))
                 self._take(Event(now, each.rank, Released(gate)))
                 self.opened[gate] = now
 
@@ -407,13 +407,20 @@ def _perform(world: RunningWorld, event: Event) -> None:
     """Do what a fault needs from outside of its rank."""
     match event.body:
         case FaultChanged(pause=Pause() as pause):
-            world.pause(event.rank, to_json(pause))
+            world.pause(event.rank, pause)
         case FaultChanged(resume=True):
             world.resume(event.rank)
         case FaultChanged(network=True, index=index):
-            world.disturb(event.rank, index)
-        case NetworkChanged(token, error) if (fault := fault_index(token)) is not None:
-            world.send(event.rank, Frame({"kind": "performed", "index": fault, "error": error}))
+            _network_faults(world).disturb(event.rank, index)
+        case NetworkChanged(int() as index, error):
+            world.send(event.rank, Frame(FaultPerformed(index, error)))
+
+
+def _network_faults(world: RunningWorld) -> NetworkFaults:
+    """Return what disturbs the world's network; which hosts can be is known before it starts."""
+    if world.network_faults is None:
+        raise LaunchError("faults of the network need hosts made from namespaces")
+    return world.network_faults
 
 
 def _send(world: RunningWorld, answers: Answers) -> None:

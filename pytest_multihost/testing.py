@@ -8,7 +8,7 @@ world do what its script says, so many seconds after the start or after they wer
     >>> world = launcher.start(make_spec(2), directory=Path("logs"), scratch=Path("scratch"))
     >>> [event.kind for event in world.wait(1.0) if event.rank == 1]
     ['forked', 'hello', 'ready']
-    >>> world.send(1, Frame({"kind": "release", "gate": "go"}))
+    >>> world.send(1, Frame(Release("go")))
     >>> [event.kind for event in world.wait(1.0)], world.wait(1.0), clock.now()
     (['phase', 'report', 'phase'], [], 1.0)
 """
@@ -23,10 +23,11 @@ from pathlib import Path
 from signal import SIGTERM
 from typing import Any, Literal, Self
 
-from pytest_multihost.launch.interface import CALM, DumpKind, Ending
+from pytest_multihost.launch.interface import Ending
 from pytest_multihost.launch.wire.framing import Frame
-from pytest_multihost.model.event import Event, EventBody, Exited
+from pytest_multihost.model.event import Event, EventBody, Exited, Pause
 from pytest_multihost.model.json_values import from_json
+from pytest_multihost.model.messages import DumpKind, Release, ToRank
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import Dump, ThreadStack
 from pytest_multihost.model.stack import Frame as StackFrame
@@ -149,7 +150,7 @@ class ScriptedLauncher:
         sent: Frames that ranks were sent: when, to whom, what.
         dumped: For each request for stacks, the ranks that were asked.
         ended: For each call of `end`, its grace.
-        paused: Who was to be stopped, and how; nothing where it was to go on.
+        paused: Which rank was to be stopped, and how; None where it was to go on.
         disturbed: Who has met which fault of the network; None where all were to end.
     """
 
@@ -158,10 +159,10 @@ class ScriptedLauncher:
     error: BaseException | None = None
     error_at_s: float = 0.0
     alive: set[int] = field(default_factory=set)
-    sent: list[tuple[float, int, Frame]] = field(default_factory=list)
+    sent: list[tuple[float, int, Frame[ToRank]]] = field(default_factory=list)
     dumped: list[tuple[int, ...]] = field(default_factory=list)
     ended: list[float] = field(default_factory=list)
-    paused: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
+    paused: list[tuple[int, Pause | None]] = field(default_factory=list)
     disturbed: list[tuple[int, int] | None] = field(default_factory=list)
     name: str = "scripted"
     _pending: list[tuple[float, Step]] = field(default_factory=list)
@@ -202,10 +203,11 @@ class ScriptedLauncher:
                 self.alive.discard(step.rank)
         return events
 
-    def send(self, rank: int, frame: Frame) -> None:
+    def send(self, rank: int, frame: Frame[ToRank]) -> None:
         """Note the frame, and have the rank do what it does on it."""
         self.sent.append((self.clock.now(), rank, frame))
-        trigger = frame.header.get("gate", frame.header["kind"])
+        message = frame.message
+        trigger = message.gate if isinstance(message, Release) else message.kind
         self._schedule(step for step in self.script if (step.rank, step.on) == (rank, trigger))
 
     def request_dumps(self, ranks: Sequence[int], kind: DumpKind) -> None:
@@ -213,13 +215,18 @@ class ScriptedLauncher:
         del kind
         self.dumped.append(tuple(ranks))
 
-    def pause(self, rank: int, wish: Mapping[str, Any]) -> None:
-        """Note who was to be stopped, and how."""
-        self.paused.append((rank, dict(wish)))
+    def pause(self, rank: int, pause: Pause) -> None:
+        """Note which rank was to be stopped, and how."""
+        self.paused.append((rank, pause))
 
     def resume(self, rank: int) -> None:
-        """Note who was to go on."""
-        self.paused.append((rank, {}))
+        """Note which rank was to go on."""
+        self.paused.append((rank, None))
+
+    @property
+    def network_faults(self) -> Self:
+        """What disturbs the network: this world itself."""
+        return self
 
     def disturb(self, rank: int, index: int) -> None:
         """Note which fault of the network was to happen."""
@@ -228,7 +235,7 @@ class ScriptedLauncher:
     def calm(self) -> None:
         """Note that all faults of the network were to end, and say that they have."""
         self.disturbed.append(None)
-        self._schedule([Step(min(self.alive, default=0), "network", {"token": CALM})])
+        self._schedule([Step(min(self.alive, default=0), "network", {"index": None, "error": ""})])
 
     def end(self, *, grace_s: float) -> Ending:
         """Return what nobody had heard yet, and the exit by SIGTERM of every rank that is left."""

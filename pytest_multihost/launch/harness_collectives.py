@@ -16,11 +16,9 @@ from dataclasses import dataclass, field
 
 from pytest_multihost.launch.wire.framing import Frame
 from pytest_multihost.model.event import ExchangeEntered
+from pytest_multihost.model.messages import CollectiveBroken, CollectiveComplete, CollectiveKey
 
-Key = tuple[str, str, int]
-"""Operation, its name, and how often the rank had entered it before, in this part of the test."""
-
-Answers = dict[int, Frame]
+Answers = dict[int, Frame[CollectiveComplete] | Frame[CollectiveBroken]]
 """The frame that each rank is to get."""
 
 
@@ -28,7 +26,7 @@ Answers = dict[int, Frame]
 class _Entry:
     """One rank's part in an operation: the key it waits for, and what it contributes."""
 
-    own_key: Key
+    own_key: CollectiveKey
     payload: bytes
 
 
@@ -43,7 +41,7 @@ class HarnessCollectives:
 
     size: int
     lost: dict[int, str] = field(default_factory=dict)
-    _inside: dict[Key, dict[int, _Entry]] = field(default_factory=dict)
+    _inside: dict[CollectiveKey, dict[int, _Entry]] = field(default_factory=dict)
     _alone: dict[int, bool] = field(default_factory=dict)
     _counted: dict[tuple[int, str, str], int] = field(default_factory=dict)
     _begun_at: dict[tuple[int, str, str], int] = field(default_factory=dict)
@@ -84,16 +82,16 @@ class HarnessCollectives:
             self.lost.pop(rank, None)
         self._begun_at = dict(self._counted)
 
-    def _place(self, rank: int, own_key: Key) -> Key:
+    def _place(self, rank: int, own_key: CollectiveKey) -> CollectiveKey:
         """Return the key under which the ranks of an operation meet."""
         operation, name, nth = own_key
         self._counted[rank, operation, name] = nth + 1
         return operation, name, nth - self._begun_at.get((rank, operation, name), 0)
 
-    def _break(self, key: Key, why: str) -> Answers:
+    def _break(self, key: CollectiveKey, why: str) -> Answers:
         happened = f"{_name(key)} can never complete: {why}"
         return {
-            rank: Frame({"kind": "broken", "key": entry.own_key, "error": happened})
+            rank: Frame(CollectiveBroken(entry.own_key, happened))
             for rank, entry in self._inside.pop(key).items()
         }
 
@@ -113,12 +111,12 @@ class HarnessCollectives:
         return answers
 
 
-def _name(key: Key) -> str:
+def _name(key: CollectiveKey) -> str:
     operation, name, _ = key
     return f"{operation} {name!r}" if name else operation
 
 
-def _complete(key: Key, entries: Mapping[int, _Entry]) -> Answers:
+def _complete(key: CollectiveKey, entries: Mapping[int, _Entry]) -> Answers:
     parts: Mapping[str, list[bytes]] = {
         "barrier": [],
         "broadcast": [entries[0].payload],
@@ -127,16 +125,15 @@ def _complete(key: Key, entries: Mapping[int, _Entry]) -> Answers:
     return {rank: _answer(entry.own_key, parts[key[0]]) for rank, entry in entries.items()}
 
 
-def _answer(key: Key, parts: Sequence[bytes]) -> Frame:
-    sizes = [len(part) for part in parts]
-    return Frame({"kind": "complete", "key": key, "sizes": sizes}, b"".join(parts))
+def _answer(key: CollectiveKey, parts: Sequence[bytes]) -> Frame[CollectiveComplete]:
+    return Frame(CollectiveComplete(key, tuple(map(len, parts))), b"".join(parts))
 
 
-def split(frame: Frame) -> list[bytes]:
-    """Return the contributions that an answer carries, in order of rank."""
+def split(payload: bytes, sizes: Sequence[int]) -> list[bytes]:
+    """Return the contributions that a `CollectiveComplete` carries, in order of rank."""
     parts, start = [], 0
-    for size in frame.header["sizes"]:
-        parts.append(frame.payload[start : start + size])
+    for size in sizes:
+        parts.append(payload[start : start + size])
         start += size
     return parts
 

@@ -1,75 +1,22 @@
-"""What controller and server say to each other, and what the engine asks of a launcher.
-
-The control connection is a SOCK_SEQPACKET pair: one message, one packet, descriptors beside it.
-
-Controller to server:
-
-* ``fork``: the world's spec, its directories, and one socket per rank (in further ``streams``
-  packets where they do not fit into one). With ``ranks``, these alone are forked; with ``ports``,
-  the world's are held elsewhere.
-* ``signal``: send a signal to some ranks. The server does it, not the controller: as their parent
-  it alone knows that a process id still means the rank.
-* ``pause``: stop a rank, once or in turns, and continue it by the clock; ``resume``: for good.
-* ``disturb``: have a fault of the network happen on behalf of a rank; ``calm``: end all of these.
-* ``probe``: find out whether hosts can be made from namespaces here.
-* ``end``: end whatever is left of the world.
-* ``quit``: end it, and the server too.
-
-Server to controller: ``serving`` (once, when it has loaded what it should), ``forked`` (process
-ids, ports; the process that disturbs the network, if there is one; the names of network namespaces
-in which ranks are, with one socket per name that reads its tables, in further ``tables`` packets
-where they do not fit into one), ``exited`` (one rank's status), ``changed`` (what was to be done to
-the network has been), ``probed`` (why hosts cannot be made, if so), ``ended`` (everything is gone;
-command lines of what had to be killed beside the ranks), ``failed`` (a request could not be
-served).
-"""
+"""What the engine, and whoever watches a world, ask of a launcher and of the world it starts."""
 
 from __future__ import annotations
 
-import array
-import json
 import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NoReturn, Protocol, get_args
+from typing import Any, NoReturn, Protocol, get_args
 
-from pytest_multihost.launch.wire.framing import Channel, Frame
-from pytest_multihost.model.event import Event
+from pytest_multihost.launch.wire.channel import Channel
+from pytest_multihost.launch.wire.framing import Frame
+from pytest_multihost.model.event import Event, Pause
+from pytest_multihost.model.messages import DumpKind, SnapshotTaken
 from pytest_multihost.model.spec import RankSpec, WorldSpec
-
-MAX_DESCRIPTORS = 250
-"""The kernel takes at most 253 descriptors in one message (SCM_MAX_FD)."""
-
-_MAX_PACKET = 1 << 17
-_INT = array.array("i").itemsize
 
 RunRank = Callable[[RankSpec, Channel], NoReturn]
 """What a freshly forked rank does for the rest of its life."""
-
-
-DumpKind = Literal[
-    "threads",  # the stacks of all threads
-    "main",  # that of the main thread alone
-    "tasks",  # what asyncio's tasks wait for
-]
-"""What a rank can be asked for by a signal."""
-
-
-CALM = "calm"
-"""The token of the event that tells that all faults of the network have ended."""
-
-
-def fault_token(index: int) -> str:
-    """Return the token of the event that tells of a fault of the network, by its place."""
-    return f"fault {index}"
-
-
-def fault_index(token: str) -> int | None:
-    """Return the place of the fault whose token it is, None if it is somebody else's token."""
-    kind, _, number = token.partition(" ")
-    return int(number) if kind == "fault" and number.isdecimal() else None
 
 
 def dump_signal(kind: DumpKind) -> int:
@@ -82,37 +29,6 @@ def dump_signal(kind: DumpKind) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Packet:
-    """One message on the control connection."""
-
-    header: Mapping[str, Any]
-    descriptors: tuple[int, ...] = ()
-
-
-def send_packet(
-    control: socket.socket, header: Mapping[str, Any], descriptors: Sequence[int] = ()
-) -> None:
-    """Send one packet; the kernel duplicates the descriptors for the receiver."""
-    socket.send_fds(control, [json.dumps(header).encode()], list(descriptors))
-
-
-def receive_packet(control: socket.socket) -> Packet | None:
-    """Return the next packet, or None when the other side is gone. Waits for it."""
-    space = socket.CMSG_SPACE(MAX_DESCRIPTORS * _INT)
-    try:
-        data, ancillary, _, _ = control.recvmsg(_MAX_PACKET, space)
-    except ConnectionResetError:
-        return None
-    if not data:
-        return None
-    descriptors = array.array("i")
-    for level, kind, content in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            descriptors.frombytes(content[: len(content) - len(content) % _INT])
-    return Packet(json.loads(data), tuple(descriptors))
-
-
-@dataclass(frozen=True, slots=True)
 class Ending:
     """What was found when a world was ended.
 
@@ -121,25 +37,44 @@ class Ending:
         leftovers: Command lines of processes that ranks had left behind.
     """
 
-    events: tuple[Event, ...]
-    leftovers: tuple[str, ...]
+    events: tuple[Event, ...] = ()
+    leftovers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """The part of a world that one process starts, where several start it together.
+    """The part of a world that one server starts, where several start it together.
 
     Attributes:
         ranks: Which ranks.
-        ports: What whoever starts the primary holds for the world; None there.
+        ports: What the server that starts the primary holds for the world; None there.
     """
 
     ranks: tuple[int, ...]
     ports: tuple[int, int] | None = None
 
 
+class NetworkFaults(Protocol):
+    """Faults of the network between the hosts of one world."""
+
+    def disturb(self, rank: int, index: int) -> None:
+        """Have a fault happen; an event of kind "network" tells what came of it.
+
+        Args:
+            rank: The rank that has passed the fault's point.
+            index: Its place among the world's faults.
+        """
+
+    def calm(self) -> None:
+        """End all of them; an event of kind "network" without an index tells when they have."""
+
+
 class RunningWorld(Protocol):
     """The ranks of one world, as the engine sees them."""
+
+    @property
+    def network_faults(self) -> NetworkFaults | None:
+        """What disturbs the network between its hosts; None where these are not ours to disturb."""
 
     def wait(self, timeout_s: float) -> Sequence[Event]:
         """Return what happened, waiting at most `timeout_s` seconds for the first event.
@@ -148,36 +83,78 @@ class RunningWorld(Protocol):
             LaunchError: The server is gone.
         """
 
-    def send(self, rank: int, frame: Frame) -> None:
+    def send(self, rank: int, frame: Frame[Any]) -> None:
         """Send a frame to a rank; a rank that is gone is no error here."""
 
     def request_dumps(self, ranks: Sequence[int], kind: DumpKind) -> None:
         """Have every rank of `ranks` write what is asked for to its file."""
 
-    def pause(self, rank: int, wish: Mapping[str, Any]) -> None:
-        """Have a rank stopped, once or in turns, and continued by the clock.
-
-        Args:
-            rank: Whom.
-            wish: `stopped_s` and `running_s` of a turn, and when it is over: `until_s`.
-        """
+    def pause(self, rank: int, pause: Pause) -> None:
+        """Have a rank stopped, once or in turns, and continued by the clock."""
 
     def resume(self, rank: int) -> None:
         """End what `pause` began."""
 
-    def disturb(self, rank: int, index: int) -> None:
-        """Have a fault of the network happen; an event of kind "network" tells what came of it.
-
-        Args:
-            rank: Who has passed its point.
-            index: Its place among the world's faults.
-        """
-
-    def calm(self) -> None:
-        """End all faults of the network; an event with the token `CALM` tells when they have."""
-
     def end(self, *, grace_s: float) -> Ending:
         """End what is left, whatever state it is in, and return what was found."""
+
+
+class RemotePart(Protocol):
+    """Ranks of a world on another machine: the peer that has started them sees them for us."""
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        """Which ranks."""
+
+    @property
+    def host(self) -> str:
+        """The machine's name."""
+
+    @property
+    def machine(self) -> str:
+        """What tells its kernel from all others."""
+
+    @property
+    def clock(self) -> tuple[float, float]:
+        """Seconds to add to times on its clock to make them ours, and how wrong that may be."""
+
+    def begin_snapshot(self, *, is_deep: bool) -> None:
+        """Have the peer take a snapshot."""
+
+    def finish_snapshot(self) -> tuple[SnapshotTaken, Mapping[str, bytes]]:
+        """Return the snapshot, and the ranks' slot pages by file name.
+
+        Raises:
+            LaunchError: The peer is gone, or does not answer.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldProcesses:
+    """What of the harness is around the ranks of one world, for whoever watches it.
+
+    Attributes:
+        servers: The processes that have forked the ranks: these hold what the ranks inherit.
+        reaper: The server that inherits the ranks' orphans; None where there are several.
+        companions: Children of the server beside the ranks.
+        socket_tables: What reads the socket tables of network namespaces in which ranks are, by the
+            kernel's names of these.
+        remote: Ranks that are not to be seen from here.
+    """
+
+    servers: frozenset[int] = frozenset()
+    reaper: int | None = None
+    companions: frozenset[int] = frozenset()
+    socket_tables: Mapping[str, socket.socket] = field(default_factory=dict)
+    remote: tuple[RemotePart, ...] = ()
+
+
+class LaunchedWorld(RunningWorld, Protocol):
+    """A world that can be watched from outside."""
+
+    @property
+    def processes(self) -> WorldProcesses:
+        """What of the harness is around its ranks."""
 
 
 class Launcher(Protocol):
@@ -193,3 +170,14 @@ class Launcher(Protocol):
         Raises:
             LaunchError: They could not be started; none is left.
         """
+
+
+class WorldLauncher(Protocol):
+    """Starts worlds that can be watched from outside."""
+
+    @property
+    def name(self) -> str:
+        """The way of launching, as the verdict calls it."""
+
+    def start(self, spec: WorldSpec, *, directory: Path, scratch: Path) -> LaunchedWorld:
+        """Start the ranks of a world; see `Launcher`."""

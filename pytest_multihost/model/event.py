@@ -289,10 +289,15 @@ class Forked:
 
 @dataclass(frozen=True, slots=True)
 class NetworkChanged:
-    """The network of the hosts was changed, or could not be; `token` says for what."""
+    """The network of the hosts was changed, or could not be.
+
+    Attributes:
+        index: The place of the fault that has begun; None: all have ended.
+        error: What went wrong, empty if nothing did.
+    """
 
     kind: ClassVar = "network"
-    token: str
+    index: int | None
     error: str = ""
 
 

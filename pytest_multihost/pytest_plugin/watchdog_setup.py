@@ -12,10 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pytest_multihost.launch.attach.world import AttachedWorld
-from pytest_multihost.launch.docker.world import JoinedWorld
-from pytest_multihost.launch.interface import Launcher, RunningWorld
-from pytest_multihost.launch.server.world import ServerWorld
+from pytest_multihost.launch.interface import LaunchedWorld, RunningWorld, WorldLauncher
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import Dump
 from pytest_multihost.nemesis.cleanup import heal_files
@@ -58,7 +55,7 @@ def make_watchdog(
 class WatchedLauncher:
     """A launcher that shows a world to its watchdog when it has started it."""
 
-    launcher: Launcher
+    launcher: WorldLauncher
     watchdog: Watchdog
 
     @property
@@ -66,23 +63,20 @@ class WatchedLauncher:
         """The way of launching in use."""
         return self.launcher.name
 
-    def start(self, spec: WorldSpec, *, directory: Path, scratch: Path) -> RunningWorld:
+    def start(self, spec: WorldSpec, *, directory: Path, scratch: Path) -> LaunchedWorld:
         """Start a world."""
         world = self.launcher.start(spec, directory=directory, scratch=scratch)
-        observer = self.watchdog.observer
-        if isinstance(world, ServerWorld | JoinedWorld):
-            observer.harness = replace(observer.harness, tables=world.tables)
-        if isinstance(world, ServerWorld):
-            observer.harness = replace(
-                observer.harness,
-                reaper=world.server.pid,
-                beside=frozenset(filter(None, [world.forked.header.get("warden")])),
-            )
-        if isinstance(world, AttachedWorld):
-            watch_remote_ranks(self.watchdog, world)
-        if isinstance(world, JoinedWorld):  # servers that are no children of ours
-            idle = observer.harness.idle | world.servers
-            observer.harness = replace(observer.harness, idle=idle)
+        found, observer = world.processes, self.watchdog.observer
+        harness = observer.harness
+        observer.harness = replace(
+            harness,
+            idle=harness.idle | found.servers,
+            tables=found.socket_tables,
+            reaper=found.reaper,
+            beside=found.companions,
+        )
+        if found.remote:
+            watch_remote_ranks(self.watchdog, found.remote, scratch)
         return world
 
 

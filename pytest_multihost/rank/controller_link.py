@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_multihost.launch.wire.framing import Channel
+from pytest_multihost.launch.wire.channel import Channel
 from pytest_multihost.model.clock import now
+from pytest_multihost.model.event import Gate
+from pytest_multihost.model.messages import FaultPerformed, Release
 
 
 @dataclass(slots=True)
@@ -18,14 +20,13 @@ class ControllerLink:
         """Send an event that has happened now."""
         self.channel.send({"kind": kind, "at_s": now(), **detail})
 
-    def await_gate(self, gate: str) -> None:
+    def await_gate(self, gate: Gate) -> None:
         """Wait until the controller opens `gate`."""
-        self.channel.receive(lambda frame: frame.header.get("gate") == gate)
+        self.channel.receive(lambda message: message == Release(gate))
 
     def await_performed(self, index: int) -> str:
         """Wait until a fault has been performed from outside; return what went wrong."""
-        wanted = ("performed", index)
-        frame = self.channel.receive(
-            lambda frame: (frame.header.get("kind"), frame.header.get("index")) == wanted
-        )
-        return str(frame.header["error"])
+        found = self.channel.receive(
+            lambda message: isinstance(message, FaultPerformed) and message.index == index
+        ).message
+        return found.error if isinstance(found, FaultPerformed) else ""

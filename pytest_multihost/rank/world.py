@@ -12,9 +12,11 @@ from typing import TypeVar
 
 from pytest_multihost.backends import Backend
 from pytest_multihost.launch.harness_collectives import split
-from pytest_multihost.launch.wire.framing import Channel, Frame
+from pytest_multihost.launch.wire.channel import Channel
+from pytest_multihost.launch.wire.framing import Frame
 from pytest_multihost.model.clock import now
 from pytest_multihost.model.errors import NoWorldError, WorldBrokenError
+from pytest_multihost.model.messages import CollectiveBroken, CollectiveComplete, ToRank
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.rank.points import pass_point
 from pytest_multihost.rank.recorder import Recorder
@@ -95,8 +97,8 @@ class World:
         Raises:
             WorldBrokenError: A rank failed, died or left its test and will never enter it.
         """
-        answer = self._exchange("gather", name, pickle.dumps(obj))
-        return [pickle.loads(part) for part in split(answer)]  # noqa: S301 - from ranks of this world
+        parts = self._exchange("gather", name, pickle.dumps(obj))
+        return [pickle.loads(part) for part in parts]  # noqa: S301 - from ranks of this world
 
     def broadcast(self, obj: T, name: str = "") -> T:
         """Return the primary's `obj` on every rank; what the others pass is ignored.
@@ -105,19 +107,19 @@ class World:
             WorldBrokenError: A rank failed, died or left its test and will never enter it.
         """
         payload = pickle.dumps(obj) if self.is_primary else b""
-        answer = self._exchange("broadcast", name, payload)
-        return pickle.loads(split(answer)[0])  # type: ignore[no-any-return]  # noqa: S301
+        [part] = self._exchange("broadcast", name, payload)
+        return pickle.loads(part)  # type: ignore[no-any-return]  # noqa: S301
 
     def sync_point(self, name: str) -> None:
         """Pass a named point of the test: recorded in its history; it does not wait."""
         self._channel.send({"kind": "sync_point", "name": str(name), "at_s": now()})
         pass_point("sync_point", name)
 
-    def _exchange(self, operation: str, name: str, payload: bytes) -> Frame:
+    def _exchange(self, operation: str, name: str, payload: bytes) -> list[bytes]:
         name = str(name)  # a test may pass any object
         nth = self._entered[operation, name]
         self._entered[operation, name] += 1
-        key = [operation, name, nth]
+        key = operation, name, nth
         header = {
             "kind": "exchange",
             "operation": operation,
@@ -132,10 +134,22 @@ class World:
         )
         with self._recorder.during(record):
             self._channel.send(header, payload)
-            answer = self._channel.receive(lambda frame: frame.header.get("key") == key)
-            if answer.header["kind"] == "broken":
-                raise WorldBrokenError(answer.header["error"])
-        return answer
+            answer = self._channel.receive(lambda message: getattr(message, "key", None) == key)
+        return _contributions(answer)
+
+
+def _contributions(answer: Frame[ToRank]) -> list[bytes]:
+    """Return what the ranks have contributed, in order of rank.
+
+    Raises:
+        WorldBrokenError: One of them will never enter.
+    """
+    match answer.message:
+        case CollectiveComplete(_, sizes):
+            return split(answer.payload, sizes)
+        case CollectiveBroken(_, error):
+            raise WorldBrokenError(error)
+    return []
 
 
 _current: list[World] = []

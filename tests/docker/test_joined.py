@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,12 +13,13 @@ from typing import Any
 import psutil
 import pytest
 
+from pytest_multihost.launch.composite_world import CompositeWorld
 from pytest_multihost.launch.docker.containers import is_orphaned, outermost
-from pytest_multihost.launch.docker.world import JoinedWorld
 from pytest_multihost.launch.interface import Ending
 from pytest_multihost.launch.wire.framing import Frame
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.event import Event
+from pytest_multihost.model.messages import Release
 from pytest_multihost.pytest_plugin.launching.container_launcher import _CARRIED
 from pytest_multihost.testing import make_event
 
@@ -28,10 +30,13 @@ BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 class Share:
     """Two ranks on a host whose server says what it is told to say."""
 
-    streams: dict[int, None]
+    ranks: tuple[int, ...]
     told: list[Event] = field(default_factory=list)
     is_gone: bool = False
     asked: list[Any] = field(default_factory=list)
+
+    has_events = False
+    poll_events = select.POLLIN
 
     def __post_init__(self) -> None:
         self.ours, self.theirs = socket.socketpair()
@@ -49,7 +54,7 @@ class Share:
         told, self.told = self.told, []
         return told
 
-    def send(self, rank: int, frame: Frame) -> None:
+    def send(self, rank: int, frame: Frame[Any]) -> None:
         self.asked.append(("send", rank))
 
     def request_dumps(self, ranks: list[int], kind: str) -> None:
@@ -59,10 +64,13 @@ class Share:
         self._ask("end", grace_s)
 
     def finish_end(self) -> Ending:
-        return Ending((exited(next(iter(self.streams))),), (f"left by {[*self.streams]}",))
+        return Ending((exited(self.ranks[0]),), (f"left by {[*self.ranks]}",))
 
-    def let_go(self) -> None:
-        self.asked.append("let go")
+    def collect_dumps(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.asked.append("closed")
 
     def _ask(self, *what: object) -> None:
         if self.is_gone:
@@ -78,18 +86,16 @@ def exited(rank: int, at_s: float = 1.0) -> Event:
 @pytest.fixture
 def shares() -> Iterator[list[Share]]:
     """Two hosts with two ranks each."""
-    found = [Share({0: None, 1: None}), Share({2: None, 3: None})]
+    found = [Share((0, 1)), Share((2, 3))]
     yield found
     for each in found:
         each.ours.close()
         each.theirs.close()
 
 
-def joined(shares: list[Share]) -> JoinedWorld:
-    """Return a world whose beginning has been told."""
-    world = JoinedWorld(shares)
-    world.wait(0.0)
-    return world
+def joined(shares: list[Share]) -> CompositeWorld:
+    """Return the world of these parts."""
+    return CompositeWorld(shares, survives_loss=True)
 
 
 def test_events_of_all_hosts_come_in_order(shares) -> None:
@@ -119,14 +125,14 @@ def test_a_host_that_cannot_be_asked_is_lost(shares) -> None:
     world.request_dumps([0, 2], "main")
     assert shares[0].asked == [("dumps", [0])]
     assert [event.rank for event in world.wait(1.0)] == [2, 3]
-    world.send(3, Frame({"kind": "release"}))
-    assert shares[1].asked == ["let go"]
+    world.send(3, Frame(Release("go")))
+    assert shares[1].asked == ["closed"]
 
 
 def test_the_end_is_begun_everywhere_before_it_is_awaited(shares) -> None:
     """One grace for all, and what each has found."""
     ending = joined(shares).end(grace_s=2.0)
-    assert [share.asked for share in shares] == [[("end", 2.0), "let go"]] * 2
+    assert [share.asked for share in shares] == [[("end", 2.0), "closed"]] * 2
     assert [event.rank for event in ending.events] == [0, 2]
     assert ending.leftovers == ("left by [0, 1]", "left by [2, 3]")
 
@@ -134,7 +140,7 @@ def test_the_end_is_begun_everywhere_before_it_is_awaited(shares) -> None:
 def test_the_end_survives_a_lost_host(shares) -> None:
     """Its ranks count as killed."""
     shares[0].is_gone = True
-    ending = JoinedWorld(shares).end(grace_s=0.0)
+    ending = CompositeWorld(shares, survives_loss=True).end(grace_s=0.0)
     killed = {event.rank for event in ending.events if event.body.signal}
     assert (killed, ending.leftovers) == ({0, 1}, ("left by [2, 3]",))
 

@@ -11,6 +11,7 @@ import pytest
 
 from pytest_multihost.engine import Surroundings, run_world
 from pytest_multihost.launch.interface import RunningWorld
+from pytest_multihost.model.messages import Release
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.stack import Dump
 from pytest_multihost.testing import ManualClock, ScriptedLauncher, Step, make_dump, make_spec
@@ -37,9 +38,9 @@ class Ran:
         What was sent, not what the history says: only the frame frees a rank.
         """
         opened = [
-            (self._since_start(at_s), to, frame.header["gate"])
+            (self._since_start(at_s), to, frame.message.gate)
             for at_s, to, frame in self.launcher.sent
-            if frame.header["kind"] == "release"
+            if isinstance(frame.message, Release)
         ]
         if rank is None:
             return opened
@@ -48,9 +49,9 @@ class Ran:
     def answers(self, rank: int) -> list[Any]:
         """Return the answers to the rank's exchanges: when, and what kind or error."""
         return [
-            (self._since_start(at_s), frame.header.get("error", frame.header["kind"]))
+            (self._since_start(at_s), getattr(frame.message, "error", frame.message.kind))
             for at_s, to, frame in self.launcher.sent
-            if to == rank and frame.header["kind"] != "release"
+            if to == rank and not isinstance(frame.message, Release)
         ]
 
 

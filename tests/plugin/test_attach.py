@@ -474,7 +474,7 @@ def test_strangers_are_sent_away_and_counted(processes: Processes) -> None:
     assert b"challenge" in answer
     assert SECRET.encode() not in answer
     assert "rank 2 of 3 has not come after 6 s" in processes.output[0]
-    assert "it does not speak our language" in processes.output[0]
+    assert "it does not speak our protocol" in processes.output[0]
     assert "it does not know the secret" in processes.output[0]
     assert SECRET not in "".join(processes.output)
 
@@ -516,8 +516,8 @@ def relay(listener: socket.socket, port: int, spoil: Callable[[bytes], bytes]) -
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (lambda data: data + data, "came where frame"),
-        (lambda data: data[:-1] + bytes([data[-1] ^ 1]), "the seal of frame 0 is not ours"),
+        (lambda data: data + data, "frame 1 is not authentic"),
+        (lambda data: data[:-1] + bytes([data[-1] ^ 1]), "frame 0 is not authentic"),
     ],
     ids=["replayed", "changed"],
 )

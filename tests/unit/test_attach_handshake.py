@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -15,52 +14,64 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 
 from pytest_multihost.launch.attach.file_transfer import pack, write_files
 from pytest_multihost.launch.attach.handshake import (
+    VERSION,
+    GreetingDecoder,
     Handshake,
-    Opener,
     RefusedError,
-    Sealer,
+    authenticated_stream,
     greeting,
     new_nonce,
-    proof_is_valid,
-    read_greeting,
 )
 from pytest_multihost.launch.attach.launcher_env import Membership
+from pytest_multihost.launch.attach.peer import Peer
 from pytest_multihost.launch.attach.rendezvous import (
     find_rendezvous,
     given_secret,
     listen,
     rendezvous_path,
 )
-from pytest_multihost.launch.attach.stream import AuthenticatedStream, Peer, signals_deferred
 from pytest_multihost.launch.attach.world import assign_ranks
-from pytest_multihost.launch.wire.framing import Frame
+from pytest_multihost.launch.wire.framing import Frame, encode
+from pytest_multihost.launch.wire.stream import FrameStream, signals_deferred
 from pytest_multihost.model.errors import LaunchError, SettingError
+from pytest_multihost.model.messages import (
+    PeerHello,
+    Ping,
+    Pong,
+    ProbeRead,
+    Proof,
+    RanksLost,
+    ReadProbe,
+)
 
 SECRET = b"correct horse battery staple"
-MEETING = Handshake(challenge="one", answer="two", rank=1, size=2)
-KEY = MEETING.key(SECRET, "agent")
+HANDSHAKE = Handshake(challenge="one", answer="two", rank=1, size=2)
+
+
+Pair = tuple[FrameStream[Any], FrameStream[Any]]
 
 
 @pytest.fixture
-def pair() -> Iterator[tuple[AuthenticatedStream, AuthenticatedStream]]:
-    """Both ends of a sealed connection: the controller's and the agent's."""
+def pair() -> Iterator[Pair]:
+    """Both ends of an authenticated connection: the controller's and the agent's."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         yield (
-            AuthenticatedStream.between(ours, MEETING, SECRET, sender="controller"),
-            AuthenticatedStream.between(theirs, MEETING, SECRET, sender="agent"),
+            authenticated_stream(ours, HANDSHAKE, SECRET, sender="controller"),
+            authenticated_stream(theirs, HANDSHAKE, SECRET, sender="agent"),
         )
 
 
 def test_who_knows_the_secret_can_prove_it() -> None:
     """Without sending it."""
-    proof = MEETING.proof(SECRET)
-    assert proof_is_valid(MEETING, SECRET, proof)
+    proof = HANDSHAKE.proof(SECRET)
+    assert HANDSHAKE.proves(SECRET, proof)
     assert SECRET.hex() not in proof
 
 
@@ -75,13 +86,13 @@ def test_who_knows_the_secret_can_prove_it() -> None:
 )
 def test_a_proof_is_good_for_one_meeting_alone(other) -> None:
     """One that was recorded is worth nothing for another challenge, rank or size."""
-    assert not proof_is_valid(replace(MEETING, **other), SECRET, MEETING.proof(SECRET))
+    assert not replace(HANDSHAKE, **other).proves(SECRET, HANDSHAKE.proof(SECRET))
 
 
-@pytest.mark.parametrize("proof", [None, "", "0" * 64, 17, "ü"])
-def test_anything_else_proves_nothing(proof) -> None:
-    """Whatever type it has."""
-    assert not proof_is_valid(MEETING, SECRET, proof)
+@pytest.mark.parametrize("proof", ["", "0" * 64, "ü", "\udcff"])
+def test_anything_else_proves_nothing(proof: str) -> None:
+    """Even what UTF-8 cannot hold."""
+    assert not HANDSHAKE.proves(SECRET, proof)
 
 
 def test_numbers_that_are_used_once_differ() -> None:
@@ -90,108 +101,82 @@ def test_numbers_that_are_used_once_differ() -> None:
     assert len(new_nonce()) == 64
 
 
-def test_frames_arrive_however_the_stream_is_cut() -> None:
-    """Byte by byte too."""
-    sealer, opener = Sealer(KEY), Opener(KEY)
-    data = b"".join(sealer.seal(each) for each in (b"a", b"", b"c" * 1000))
-    found = [each for at in range(len(data)) for each in opener.feed(data[at : at + 1])]
-    assert found == [b"a", b"", b"c" * 1000]
-
-
-def test_a_frame_that_is_sent_again_is_refused() -> None:
-    """Though its seal is genuine."""
-    sealer, opener = Sealer(KEY), Opener(KEY)
-    frame = sealer.seal(b"kill rank 1")
-    opener.feed(frame)
-    with pytest.raises(RefusedError, match="frame 0 came where frame 1 was due"):
-        opener.feed(frame)
-
-
-def test_a_frame_that_was_left_out_is_noticed() -> None:
-    """By the next one."""
-    sealer, opener = Sealer(KEY), Opener(KEY)
-    sealer.seal(b"first")
-    with pytest.raises(RefusedError, match="frame 1 came where frame 0 was due"):
-        opener.feed(sealer.seal(b"second"))
-
-
-def test_a_frame_with_its_number_changed_is_refused() -> None:
-    """The number is sealed too."""
-    sealer, opener = Sealer(KEY), Opener(KEY)
-    frame = sealer.seal(b"first")
-    opener.feed(frame)
-    with pytest.raises(RefusedError, match="the seal of frame 1 is not ours"):
-        opener.feed(frame[:8] + struct.pack("!Q", 1) + frame[16:])
-
-
-@pytest.mark.parametrize("at", [0, 20, 48, 52])
-def test_a_frame_with_a_byte_changed_is_refused_or_never_complete(at: int) -> None:
-    """In its length, its seal or its content."""
-    frame = bytearray(Sealer(KEY).seal(b"content"))
-    frame[at] ^= 1
-    opener = Opener(KEY)
-    try:
-        assert opener.feed(bytes(frame)) == []  # it waits for a frame of exabytes
-        assert at == 0
-    except RefusedError:
-        assert at != 0
-
-
-def test_what_one_side_has_sent_is_refused_when_it_comes_back() -> None:
+def test_what_one_side_has_sent_is_refused_when_it_comes_back(pair: Pair) -> None:
     """Each direction has a key of its own."""
-    controller, agent = (MEETING.key(SECRET, each) for each in ("controller", "agent"))
+    controller, agent = (HANDSHAKE.key(SECRET, each) for each in ("controller", "agent"))
     assert controller != agent
-    with pytest.raises(RefusedError):
-        Opener(controller).feed(Sealer(agent).seal(b"hello"))
+    one, other = pair
+    one.send(Frame(Ping()))
+    other.socket.send(other.socket.recv(1000))
+    assert one.await_frames(time.monotonic() + 5) == []
+    assert one.is_garbled
 
 
 def test_a_frame_of_another_connection_is_refused() -> None:
     """Its keys are made of that connection's numbers."""
-    other = replace(MEETING, challenge="another").key(SECRET, "agent")
-    with pytest.raises(RefusedError):
-        Opener(KEY).feed(Sealer(other).seal(b"hello"))
+    other = replace(HANDSHAKE, challenge="another")
+    assert other.key(SECRET, "agent") != HANDSHAKE.key(SECRET, "agent")
+
+
+def framed(content: bytes) -> bytes:
+    """Return a frame with this for a message."""
+    return struct.pack("!II", len(content), 0) + content
 
 
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"GET / HTTP/1.1\r\n", "does not speak our language"),
-        (struct.pack("!I", 5) + b"12345", "does not speak our language"),
-        (struct.pack("!I", 3) + b"{{{", "does not speak our language"),
-        (struct.pack("!I", 1 << 20), "does not speak our language"),
-        (struct.pack("!I", 15) + json.dumps({"version": 99}).encode(), "it speaks version 99"),
+        (b"GET / HTTP/1.1\r\n", "does not speak our protocol"),
+        (framed(b"12345"), "does not speak our protocol"),
+        (framed(b"{{{"), "does not speak our protocol"),
+        (framed(b"[" * 1000), "does not speak our protocol"),
+        (framed(b'{"kind": "proof", "version": 2, "proof": 17}'), "does not speak our protocol"),
+        (struct.pack("!II", 1 << 20, 0), "does not speak our protocol"),
+        (struct.pack("!II", 10, 1 << 20), "does not speak our protocol"),
+        (framed(b'{"kind": "proof", "version": 99}'), "it speaks version 99"),
     ],
 )
 def test_whoever_speaks_otherwise_is_told_from_us_at_once(data: bytes, words: str) -> None:
     """Before anything large is waited for."""
     with pytest.raises(RefusedError, match=words):
-        read_greeting(data)
+        GreetingDecoder(Proof).feed(data)
 
 
 def test_a_greeting_is_waited_for_until_it_is_complete() -> None:
-    """And what follows it is kept."""
-    data = greeting({"rank": 1})
-    assert all(read_greeting(data[:size]) is None for size in range(len(data)))
-    found = read_greeting(data + b"more")
-    assert found is not None
-    assert (found[0]["rank"], found[1]) == (1, b"more")
+    """And nothing may follow it: what comes next carries a tag."""
+    data = greeting(Proof(version=VERSION, rank=1))
+    decoder = GreetingDecoder(Proof)
+    assert [decoder.feed(data[at : at + 1]) for at in range(len(data) - 1)] == [None] * (
+        len(data) - 1
+    )
+    assert decoder.feed(data[-1:]) == Proof(version=VERSION, rank=1)
+    with pytest.raises(RefusedError, match="more than its greeting"):
+        GreetingDecoder(Proof).feed(data + b"more")
 
 
-def test_frames_travel_both_ways(pair) -> None:
+def test_a_proof_with_a_lone_surrogate_ends_its_own_connection_alone() -> None:
+    """It is JSON, and no text that could be encoded."""
+    found = GreetingDecoder(Proof).feed(
+        framed(b'{"kind": "proof", "version": %d, "proof": "\\udcff"}' % VERSION)
+    )
+    assert not HANDSHAKE.proves(SECRET, found.proof)
+
+
+def test_frames_travel_both_ways(pair: Pair) -> None:
     """With what is beside them."""
-    one, other = pair
-    one.send({"kind": "ping"}, b"payload")
-    assert other.await_frames(time.monotonic() + 5) == [Frame({"kind": "ping"}, b"payload")]
-    other.send({"kind": "pong"})
-    assert one.await_frames(time.monotonic() + 5)[0].header["kind"] == "pong"
+    controller, agent = pair
+    controller.send(Frame(Ping(), b"payload", 3))
+    assert agent.await_frames(time.monotonic() + 5) == [Frame(Ping(), b"payload", 3)]
+    agent.send(Frame(Pong(1.5), number=3))
+    assert controller.await_frames(time.monotonic() + 5) == [Frame(Pong(1.5), number=3)]
 
 
-def test_a_large_frame_does_not_keep_its_sender_waiting(pair) -> None:
+def test_a_large_frame_does_not_keep_its_sender_waiting(pair: Pair) -> None:
     """What the other side does not take is kept until it does."""
     one, other = pair
-    one.send({"kind": "large"}, bytes(4_000_000))
+    one.send(Frame(Ping(), bytes(4_000_000)))
     assert one.has_more_to_send
-    found = []
+    found: list[Frame[Any]] = []
     while not found:
         one.flush()
         found = other.receive()
@@ -199,37 +184,46 @@ def test_a_large_frame_does_not_keep_its_sender_waiting(pair) -> None:
     assert not one.has_more_to_send
 
 
-def test_a_stream_ends_at_the_first_frame_that_is_not_ours(pair) -> None:
+def test_a_stream_ends_at_the_first_frame_that_is_not_ours(pair: Pair) -> None:
     """And what comes after it is not even looked at."""
     one, other = pair
-    one.stream.send(b"x" * 100)
-    one.send({"kind": "genuine"})
+    one.socket.send(encode(Frame(Ping())) + bytes(32))
+    one.send(Frame(Ping()))
     assert other.await_frames(time.monotonic() + 5) == []
     assert "frame" in str(other.ended)
 
 
-def test_an_answer_is_found_among_what_else_has_come(pair) -> None:
+def test_an_answer_is_found_among_what_else_has_come(pair: Pair) -> None:
     """And that is kept in its order."""
     ours, theirs = pair
-    peer = Peer(1, ours, {"pid": 7, "host": "b"})
-    number = peer.request({"kind": "probe"})
-    theirs.send({"kind": "event", "n": 1})
-    theirs.send({"kind": "answer", "answers": number, "text": "yes"})
-    theirs.send({"kind": "event", "n": 2})
-    assert peer.answer(number, within_s=5).header["text"] == "yes"
-    kept = [*peer.backlog, *peer.stream.receive()]
-    assert [frame.header["n"] for frame in kept] == [1, 2]
+    peer = Peer(1, ours, PeerHello(host="b", pid=7))
+    number = peer.request(ReadProbe("/x"))
+    theirs.send(Frame(RanksLost("1")))
+    theirs.send(Frame(ProbeRead("yes"), number=number))
+    theirs.send(Frame(RanksLost("2")))
+    assert peer.answer(number, ProbeRead, within_s=5) == (ProbeRead("yes"), b"")
+    assert [frame.message for frame in peer.take_arrived()] == [RanksLost("1"), RanksLost("2")]
+
+
+def test_an_answer_to_another_question_ends_the_connection(pair: Pair) -> None:
+    """It could not be believed any more."""
+    ours, theirs = pair
+    peer = Peer(1, ours, PeerHello(host="b", pid=7))
+    theirs.send(Frame(Pong(1.0), number=peer.request(ReadProbe("/x"))))
+    with pytest.raises(LaunchError, match="is gone") as found:
+        peer.answer(1, ProbeRead, within_s=5)
+    assert found.value.seen == "it answered with Pong"
 
 
 @pytest.mark.parametrize("closes", [True, False])
-def test_who_does_not_answer_is_named(pair, closes: bool) -> None:
+def test_who_does_not_answer_is_named(pair: Pair, closes: bool) -> None:
     """Gone, or only silent."""
     ours, theirs = pair
-    peer = Peer(3, ours, {"pid": 7, "host": "b"})
+    peer = Peer(3, ours, PeerHello(host="b", pid=7))
     if closes:
         theirs.close()
     with pytest.raises(LaunchError) as found:
-        peer.ask({"kind": "probe"}, within_s=0.2)
+        peer.answer(peer.request(ReadProbe("/x")), ProbeRead, within_s=0.2)
     assert found.value.happened == "rank 3's process (pid 7 on b) is gone"
     assert found.value.seen == (
         "it closed the connection" if closes else "it has not answered for 0.2 s"
@@ -244,7 +238,7 @@ def test_a_child_does_not_keep_a_connection_open(pair) -> None:
     if child == 0:
         os.read(read, 1)
         os._exit(0)
-    one.stream.close()
+    one.close()
     assert other.await_frames(time.monotonic() + 5) == []
     assert other.ended == "it closed the connection"
     os.write(write, b"x")
@@ -280,7 +274,7 @@ def test_a_signal_in_the_middle_of_a_frame_sends_nothing_twice(pair) -> None:
 
     def interrupt(_: int, frame: FrameType | None) -> None:
         nonlocal interrupted
-        while frame is not None and not frame.f_code.co_filename.endswith("attach/stream.py"):
+        while frame is not None and not frame.f_code.co_filename.endswith("wire/stream.py"):
             frame = frame.f_back
         if frame is not None:
             interrupted += 1
@@ -292,7 +286,7 @@ def test_a_signal_in_the_middle_of_a_frame_sends_nothing_twice(pair) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
         for _ in range(2000):
             with contextlib.suppress(KeyboardInterrupt):
-                one.send({"kind": "n"}, bytes(500))
+                one.send(Frame(Ping(), bytes(500)))
                 sent += 1
             with contextlib.suppress(KeyboardInterrupt), signals_deferred():
                 found += len(other.receive())
@@ -408,11 +402,11 @@ def test_files_travel_in_a_frame(tmp_path: Path) -> None:
     (source / "rank-1.log").write_bytes(b"\xff\x00log")
     (source / "rank-1.stacks").write_bytes(b"")
     names = ("rank-1.log", "rank-1.stacks", "rank-1.none")
-    header, payload = pack(source / name for name in names)
-    write_files(Frame(header, payload), target)
+    sizes, payload = pack(source / name for name in names)
+    write_files(sizes, payload, target)
     assert {path.name: path.read_bytes() for path in target.iterdir()} == {
         "rank-1.log": b"\xff\x00log",
         "rank-1.stacks": b"",
     }
-    write_files(Frame({"files": {"../x": 3}}, payload), target)
+    write_files({"../x": 3}, payload, target)
     assert not (tmp_path / "x").exists()

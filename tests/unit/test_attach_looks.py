@@ -50,7 +50,7 @@ def joined(
     mine: KernelSnapshot = MINE, theirs: KernelSnapshot = THEIRS, **changes: object
 ) -> KernelSnapshot:
     """Return both machines' looks as one."""
-    other = RemoteSnapshot(**{"number": 1, "look": theirs, "offset_s": -1000.0, **changes})
+    other = RemoteSnapshot(**{"number": 1, "snapshot": theirs, "offset_s": -1000.0, **changes})
     return merge_snapshots(mine, [other], machine="here")
 
 
@@ -148,7 +148,7 @@ def test_process_ids_that_threads_and_descriptors_name_move_along() -> None:
 
 # Whether two processes hold the same tests
 
-LISTED = [["t.py::a", 2, "gloo"], ["t.py::b", 4, "none"]]
+LISTED = [("t.py::a", 2, "gloo"), ("t.py::b", 4, "none")]
 
 
 def test_the_same_tests_in_another_order_are_the_same() -> None:
@@ -160,8 +160,8 @@ def test_the_same_tests_in_another_order_are_the_same() -> None:
     ("theirs", "words"),
     [
         (LISTED[:1], "t.py::b: here ranks=4, backend='none' and there it was not collected"),
-        ([*LISTED, ["t.py::c", 2, "jax"]], "t.py::c: here it was not collected and there ranks=2"),
-        ([LISTED[0], ["t.py::b", 2, "none"]], "t.py::b: here ranks=4, backend='none' and there"),
+        ([*LISTED, ("t.py::c", 2, "jax")], "t.py::c: here it was not collected and there ranks=2"),
+        ([LISTED[0], ("t.py::b", 2, "none")], "t.py::b: here ranks=4, backend='none' and there"),
         ([], "t.py::a: here ranks=2, backend='gloo' and there it was not collected"),
     ],
 )

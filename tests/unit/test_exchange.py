@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from pytest_multihost.launch.harness_collectives import Answers, HarnessCollectives, split
+from pytest_multihost.launch.wire.framing import Frame
 from pytest_multihost.model.event import ExchangeEntered
 from pytest_multihost.model.json_values import from_json
+from pytest_multihost.model.messages import CollectiveBroken, CollectiveComplete
 
 
 def enter(exchange: HarnessCollectives, rank: int, name: str = "x", **header: Any) -> Answers:  # noqa: ANN401
@@ -22,8 +24,17 @@ def enter(exchange: HarnessCollectives, rank: int, name: str = "x", **header: An
 
 def errors(answers: Answers) -> dict[int, str]:
     """Return the error each rank gets."""
-    assert all(frame.header["kind"] == "broken" for frame in answers.values())
-    return {rank: frame.header["error"] for rank, frame in answers.items()}
+    found = {}
+    for rank, frame in answers.items():
+        assert isinstance(frame.message, CollectiveBroken)
+        found[rank] = frame.message.error
+    return found
+
+
+def contributions(frame: Frame[Any]) -> list[bytes]:
+    """Return what a complete operation brings a rank."""
+    assert isinstance(frame.message, CollectiveComplete)
+    return split(frame.payload, frame.message.sizes)
 
 
 def test_a_barrier_is_answered_when_the_last_rank_enters() -> None:
@@ -32,14 +43,15 @@ def test_a_barrier_is_answered_when_the_last_rank_enters() -> None:
     assert enter(exchange, 2) == {}
     assert enter(exchange, 0) == {}
     answers = enter(exchange, 1, payload=b"no barrier carries anything")
-    told = {rank: (frame.header["kind"], split(frame)) for rank, frame in answers.items()}
-    assert told == dict.fromkeys(range(3), ("complete", []))
+    assert {rank: contributions(frame) for rank, frame in answers.items()} == {
+        rank: [] for rank in range(3)
+    }
 
 
 def test_an_answer_names_what_it_answers() -> None:
     """By this the thread that waits for it knows its own."""
     [frame] = enter(HarnessCollectives(1), 0, nth=4).values()
-    assert frame.header["key"] == ("barrier", "x", 4)
+    assert frame.message.key == ("barrier", "x", 4)
 
 
 def test_barriers_with_different_names_do_not_meet() -> None:
@@ -48,7 +60,7 @@ def test_barriers_with_different_names_do_not_meet() -> None:
     enter(exchange, 0, "a", alone=False)
     enter(exchange, 0, "b", alone=False)
     answers = enter(exchange, 1, "b", alone=False)
-    assert {frame.header["key"] for frame in answers.values()} == {("barrier", "b", 0)}
+    assert {frame.message.key for frame in answers.values()} == {("barrier", "b", 0)}
 
 
 def test_a_barrier_in_a_loop_needs_no_other_name() -> None:
@@ -65,7 +77,7 @@ def test_a_gather_is_answered_in_order_of_rank() -> None:
     exchange = HarnessCollectives(3)
     for rank, payload in ((2, b"two"), (1, b""), (0, b"zero")):
         answers = enter(exchange, rank, operation="gather", payload=payload)
-    assert [split(answers[rank]) for rank in range(3)] == [[b"zero", b"", b"two"]] * 3
+    assert [contributions(answers[rank]) for rank in range(3)] == [[b"zero", b"", b"two"]] * 3
 
 
 def test_a_broadcast_is_answered_with_what_the_primary_passed() -> None:
@@ -73,7 +85,7 @@ def test_a_broadcast_is_answered_with_what_the_primary_passed() -> None:
     exchange = HarnessCollectives(2)
     enter(exchange, 1, operation="broadcast", payload=b"ignored")
     answers = enter(exchange, 0, operation="broadcast", payload=b"zero")
-    assert [split(answers[rank]) for rank in range(2)] == [[b"zero"]] * 2
+    assert [contributions(answers[rank]) for rank in range(2)] == [[b"zero"]] * 2
 
 
 def test_a_lost_rank_breaks_what_others_wait_in() -> None:
@@ -125,7 +137,7 @@ def test_what_was_entered_in_the_test_does_not_count_in_the_teardown() -> None:
         assert enter(exchange, 0, nth=1 + in_teardown) == {}
         answers = enter(exchange, 1, nth=in_teardown)
         # Each is answered under the number that it has itself given to its entry.
-        keys = {rank: frame.header["key"] for rank, frame in answers.items()}
+        keys = {rank: frame.message.key for rank, frame in answers.items()}
         assert keys == {0: ("barrier", "x", 1 + in_teardown), 1: ("barrier", "x", in_teardown)}
 
 
@@ -137,7 +149,7 @@ def test_what_breaks_in_the_teardown_is_answered_under_its_own_number() -> None:
     exchange.begin_anew(range(2))
     enter(exchange, 0, nth=1)
     [frame] = exchange.lose(1, "failed").values()
-    assert frame.header["key"] == ("barrier", "x", 1)
+    assert frame.message.key == ("barrier", "x", 1)
 
 
 def test_a_barrier_that_all_had_entered_is_complete_whatever_comes_later() -> None:

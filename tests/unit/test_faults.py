@@ -12,7 +12,7 @@ import pytest
 from pytest_multihost import at, faults
 from pytest_multihost.launch.server.pause_schedule import PauseSchedule
 from pytest_multihost.model.errors import SettingError
-from pytest_multihost.model.event import Event
+from pytest_multihost.model.event import Event, Pause
 from pytest_multihost.model.fault import Fault, resolve
 from pytest_multihost.model.json_values import from_json, to_json
 from pytest_multihost.model.spec import read_token, token
@@ -197,8 +197,8 @@ def test_a_paused_rank_is_stopped_and_continued_by_the_clock() -> None:
     import signal
 
     pauses, stop, go = PauseSchedule(), signal.SIGSTOP, signal.SIGCONT
-    wish = {"stopped_s": 0.75, "running_s": 0.25, "until_s": 12.0}
-    assert pauses.begin(1, wish, 10.0) == [(1, stop)]
+    pause = Pause(stopped_s=0.75, running_s=0.25, until_s=12.0)
+    assert pauses.begin(1, pause, 10.0) == [(1, stop)]
     assert (pauses.wait_s(10.0), pauses.act(10.5)) == (0.75, [])
     assert (pauses.act(10.9), pauses.wait_s(10.9)) == ([(1, go)], pytest.approx(0.1))
     assert (pauses.act(11.0), pauses.act(12.5), pauses.act(13.0)) == ([(1, stop)], [(1, go)], [])

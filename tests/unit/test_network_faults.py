@@ -16,10 +16,10 @@ from pytest_multihost.blame.causes import Cause, find_causes
 from pytest_multihost.blame.partition_blame import as_cut, describe_cut
 from pytest_multihost.blame.rank_states import RankState
 from pytest_multihost.engine import Surroundings, run_world
-from pytest_multihost.launch.interface import fault_index, fault_token
 from pytest_multihost.launch.netns.relay import MAX_QUEUE_S, Uplink
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.json_values import from_json, to_json
+from pytest_multihost.model.messages import FaultPerformed
 from pytest_multihost.model.network import (
     Disturbance,
     Shape,
@@ -240,7 +240,7 @@ def test_losses_come_to_the_share_that_was_asked_for() -> None:
 def test_the_server_is_asked_when_the_point_is_passed_and_the_rank_told_when_it_is_done() -> None:
     """And everything is healed before the fixtures are torn down."""
     begun = {"index": 0, "fault": "partition", "at": {}, "phase": "begun", "network": True}
-    done = {"token": fault_token(0), "error": ""}
+    done = {"index": 0, "error": ""}
     script = [
         *well_behaved(0),
         *well_behaved(1),
@@ -258,10 +258,7 @@ def test_the_server_is_asked_when_the_point_is_passed_and_the_rank_told_when_it_
     )
     run_world(spec, surroundings)
     assert launcher.disturbed == [(0, 0), None]
-    told = [(rank, dict(each.header)) for _, rank, each in launcher.sent]
-    performed = (0, {"kind": "performed", "index": 0, "error": ""})
-    assert performed in told
-    assert fault_index("of somebody else") is None
+    assert (0, FaultPerformed(0, "")) in [(rank, each.message) for _, rank, each in launcher.sent]
 
 
 # What is proven

@@ -9,6 +9,7 @@ import pytest
 
 from pytest_multihost import testing
 from pytest_multihost.launch.wire.framing import Frame
+from pytest_multihost.model.messages import Release
 from pytest_multihost.model.stack import Frame as StackFrame
 from pytest_multihost.testing import ManualClock, ScriptedLauncher, Step, exited, make_spec
 
@@ -45,9 +46,9 @@ def test_time_passes_only_up_to_the_timeout() -> None:
 def test_a_rank_does_what_it_does_on_being_told() -> None:
     """Nothing before, and nothing when another rank is told."""
     world = started(Step(0, "parked", after_s=1.0, on="go"))
-    world.send(1, Frame({"kind": "release", "gate": "go"}))
+    world.send(1, Frame(Release("go")))
     assert world.wait(5.0) == []
-    world.send(0, Frame({"kind": "release", "gate": "go"}))
+    world.send(0, Frame(Release("go")))
     assert [event.at_s for event in world.wait(5.0)] == [106.0]
 
 

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from pytest_multihost.launch.wire import framing as wire
+from pytest_multihost.launch.wire.channel import Channel
 from pytest_multihost.launch.wire.framing import (
-    Channel,
+    Authenticator,
     Decoder,
     Frame,
     GarbledError,
     encode,
-    read_available,
 )
+from pytest_multihost.launch.wire.stream import FrameStream
 from pytest_multihost.model.errors import MultihostError
+from pytest_multihost.model.event import Gate
+from pytest_multihost.model.messages import Release, ToRank
 
 FRAMES = [
     Frame({"kind": "hello", "text": "ü ☃ \N{PILE OF POO}"}),
@@ -55,7 +59,7 @@ def test_a_frame_comes_out_as_soon_as_it_is_complete() -> None:
         b"Hello, world!",  # read as lengths, these would be two billion bytes
         b"\x00\x00\x00\x03\x00\x00\x00\x00abc",
         b"\x00\x00\x00\x02\x00\x00\x00\x00\xff\xfe",
-        encode(Frame([])),  # type: ignore[arg-type]
+        b"\x00\x00\x00\x02\x00\x00\x00\x00[]",
         encode(Frame({"kind": "pickle"})),
         encode(Frame({})),
     ],
@@ -64,14 +68,14 @@ def test_a_frame_comes_out_as_soon_as_it_is_complete() -> None:
 def test_what_we_did_not_write_is_refused(garbage: bytes) -> None:
     """Somebody else may write into a descriptor that they think is theirs."""
     with pytest.raises(GarbledError):
-        Decoder({"hello"}).feed(garbage)
+        Decoder(frozenset({"hello"})).feed(garbage)
 
 
 def test_a_header_is_looked_at_before_its_payload_is_waited_for() -> None:
     """A length that nobody meant could announce gigabytes that never come."""
     announced = encode(Frame({"kind": "pickle"}, b"x" * 100))[:-100]
     with pytest.raises(GarbledError):
-        Decoder({"hello"}).feed(announced)
+        Decoder(frozenset({"hello"})).feed(announced)
 
 
 class _Unspeakable:
@@ -92,7 +96,7 @@ class _Unspeakable:
 )
 def test_what_json_does_not_know_is_sent_as_its_repr(value: object, sent: object) -> None:
     """A less precise record is worth more than none."""
-    assert Decoder().feed(encode(Frame({"value": value})))[0].header == {"value": sent}
+    assert Decoder().feed(encode(Frame({"value": value})))[0].message == {"value": sent}
 
 
 @pytest.mark.parametrize("value", [{(1, 2): 3}, [[]]], ids=["tuple as key", "circular"])
@@ -101,7 +105,7 @@ def test_what_json_refuses_is_sent_as_well(value: Any) -> None:  # noqa: ANN401
     if isinstance(value, list):
         value[0].append(value)
     [frame] = Decoder().feed(encode(Frame({"kind": "report", "value": value})))
-    assert frame.header["kind"] == "report"
+    assert frame.message["kind"] == "report"
 
 
 @pytest.mark.timeout(0.5)
@@ -116,12 +120,12 @@ def test_what_json_refuses_twice_is_sent_as_well(case: str) -> None:
         "bad key": {_Unspeakable(): 1},
     }[case]
     [frame] = Decoder().feed(encode(Frame({"kind": "report", "value": value})))
-    assert frame.header["kind"] == "report"
+    assert frame.message["kind"] == "report"
 
 
 def test_text_that_utf8_cannot_hold_is_sent() -> None:
     """Output of a test may hold lone surrogates."""
-    assert Decoder().feed(encode(Frame({"text": "\udcff"})))[0].header == {"text": "\udcff"}
+    assert Decoder().feed(encode(Frame({"text": "\udcff"})))[0].message == {"text": "\udcff"}
 
 
 def test_a_message_that_is_too_large_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,9 +153,9 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 Ends = tuple[Channel, socket.socket]
 
 
-def wait_for(channel: Channel, kind: str) -> Frame:
-    """Return the next frame of a kind."""
-    return channel.receive(lambda frame: frame.header["kind"] == kind)
+def wait_for(channel: Channel, gate: Gate) -> Frame[ToRank]:
+    """Return the next frame that opens a gate."""
+    return channel.receive(lambda message: message == Release(gate))
 
 
 def await_reader(channel: Channel) -> None:
@@ -170,41 +174,42 @@ def test_what_a_rank_sends_arrives(ends: Ends) -> None:
 def test_frames_for_somebody_else_are_kept(ends: Ends) -> None:
     """A frame that nobody wants yet is there when somebody does."""
     channel, controller = ends
-    for kind in ("early", "wanted"):
-        controller.sendall(encode(Frame({"kind": kind})))
-    assert wait_for(channel, "wanted").header == {"kind": "wanted"}
-    assert wait_for(channel, "early").header == {"kind": "early"}
+    for gate in ("go", "exit"):
+        controller.sendall(encode(Frame(Release(gate))))
+    assert wait_for(channel, "exit").message == Release("exit")
+    assert wait_for(channel, "go").message == Release("go")
 
 
 def test_each_of_two_threads_gets_its_own_frame(ends: Ends, pool: ThreadPoolExecutor) -> None:
     """Whichever of them reads, the other is served while the reader still waits for its own."""
     channel, controller = ends
-    first = pool.submit(wait_for, channel, "first")
+    first = pool.submit(wait_for, channel, "go")
     await_reader(channel)  # so it is `first` that reads, and must hand over what is not its own
-    second = pool.submit(wait_for, channel, "second")
-    controller.sendall(encode(Frame({"kind": "second"})))
-    assert second.result(5).header == {"kind": "second"}
+    second = pool.submit(wait_for, channel, "teardown")
+    controller.sendall(encode(Frame(Release("teardown"))))
+    assert second.result(5).message == Release("teardown")
     assert not first.done()
-    controller.sendall(encode(Frame({"kind": "first"})))
-    assert first.result(5).header == {"kind": "first"}
+    controller.sendall(encode(Frame(Release("go"))))
+    assert first.result(5).message == Release("go")
 
 
 def test_reading_goes_on_when_the_reader_leaves(ends: Ends, pool: ThreadPoolExecutor) -> None:
     """The thread that has what it wanted leaves the reading to one that has not."""
     channel, controller = ends
-    first = pool.submit(wait_for, channel, "first")
+    first = pool.submit(wait_for, channel, "go")
     await_reader(channel)
-    second = pool.submit(wait_for, channel, "second")
-    controller.sendall(encode(Frame({"kind": "first"})))
+    second = pool.submit(wait_for, channel, "teardown")
+    controller.sendall(encode(Frame(Release("go"))))
     assert first.result(5)
-    controller.sendall(encode(Frame({"kind": "second"})))
-    assert second.result(5).header == {"kind": "second"}
+    controller.sendall(encode(Frame(Release("teardown"))))
+    assert second.result(5).message == Release("teardown")
 
 
 def test_all_threads_hear_that_the_controller_is_gone(ends: Ends, pool: ThreadPoolExecutor) -> None:
     """Not only the one that happens to read."""
     channel, controller = ends
-    waiting: list[Future[Frame]] = [pool.submit(wait_for, channel, kind) for kind in "ab"]
+    gates: list[Gate] = ["go", "exit"]
+    waiting = [pool.submit(wait_for, channel, gate) for gate in gates]
     await_reader(channel)
     controller.close()
     for each in waiting:
@@ -221,30 +226,129 @@ def test_threads_that_send_do_not_mix_their_frames(ends: Ends, pool: ThreadPoolE
     while len(frames) < len(kinds):
         frames += decoder.feed(controller.recv(1 << 20))
     assert [each.result(5) for each in sent] == [None, None, None]
-    assert {f.header["kind"]: set(f.payload) for f in frames} == {k: {ord(k)} for k in kinds}
+    assert {f.message["kind"]: set(f.payload) for f in frames} == {k: {ord(k)} for k in kinds}
 
 
 @pytest.mark.parametrize(
-    "use", [lambda channel: channel.send({}), lambda c: wait_for(c, "x")], ids=["send", "receive"]
+    "use", [lambda channel: channel.send({}), lambda c: wait_for(c, "go")], ids=["send", "receive"]
 )
 def test_a_forked_child_may_not_use_the_channel(ends: Ends, use: Any) -> None:  # noqa: ANN401
     """Two processes on one stream would tear each other's frames apart."""
     channel, controller = ends
     inherited = Channel(channel.stream, _owner=os.getpid() + 1)
-    controller.sendall(encode(Frame({"kind": "x"})))  # so that an unrefused read would not wait
+    controller.sendall(encode(Frame(Release("go"))))  # so that an unrefused read would not wait
     assert (channel.is_ours, inherited.is_ours) == (True, False)
     with pytest.raises(MultihostError, match="forked child"):
         use(inherited)
 
 
 def test_reading_what_is_there_never_waits(ends: Ends) -> None:
-    """Data, nothing and the end of the stream are told apart."""
+    """Frames, nothing and the end of the stream are told apart."""
     channel, controller = ends
-    controller.setblocking(False)
-    assert read_available(controller) == b""
-    channel.stream.sendall(b"data")
-    assert read_available(controller) == b"data"
-    channel.stream.sendall(b"last words")
+    stream = FrameStream[Any](controller, Decoder())
+    assert (stream.receive(), stream.ended) == ([], None)
+    channel.send({"kind": "hello"})
+    assert (stream.receive(), stream.ended) == ([Frame({"kind": "hello"})], None)
+    channel.send({"kind": "done"})
     channel.stream.close()
-    assert read_available(controller) == b"last words"
-    assert read_available(controller) is None
+    assert stream.receive() == [Frame({"kind": "done"})]
+    assert (stream.receive(), stream.ended) == ([], "it closed the connection")
+
+
+def test_what_was_said_before_the_end_is_heard_when_sending_finds_the_end(ends: Ends) -> None:
+    """A rank that has died still counts as having told what it told."""
+    channel, controller = ends
+    stream = FrameStream[Any](controller, Decoder())
+    channel.send({"kind": "done"})
+    channel.stream.close()
+    stream.send(Frame(Release("exit")))
+    assert (stream.receive(), stream.has_more_to_send) == ([Frame({"kind": "done"})], False)
+
+
+NESTED = b'{"kind": "release", "gate": ' + b"[" * 100_000
+LONG = b'{"kind": "performed", "error": "", "index": ' + b"9" * 10_000 + b"}"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        NESTED,
+        LONG,
+        b'{"kind": "release"}',
+        b'{"kind": "release", "gate": "none"}',
+        b'{"kind": "release", "gate": {}}',
+        b'{"kind": ["release"], "gate": "go"}',
+        b'{"kind": "release", "gate": "go", "number": "one"}',
+        b'{"kind": "complete", "key": ["a", "b"], "sizes": []}',
+        b"[]",
+        b"\xed\xa0\x80",
+    ],
+)
+def test_a_message_of_another_shape_is_refused(content: bytes) -> None:
+    """With one error, whatever is wrong with it: whoever reads has others to serve."""
+    with pytest.raises(GarbledError):
+        Decoder(ToRank).feed(struct.pack("!II", len(content), 0) + content)
+
+
+def test_a_frame_that_is_larger_than_allowed_is_refused_before_it_comes() -> None:
+    """Who has proven nothing must not make us keep megabytes."""
+    decoder = Decoder(ToRank, max_size=1024)
+    assert decoder.feed(struct.pack("!II", 1000, 16)) == []
+    with pytest.raises(GarbledError):
+        Decoder(ToRank, max_size=1024).feed(struct.pack("!II", 1000, 17))
+
+
+KEY = b"k" * 32
+
+
+def authentic(*messages: ToRank) -> list[bytes]:
+    """Return frames with the tags that they have in their order."""
+    sender = Authenticator(KEY)
+    return [encode(Frame(each), sender) for each in messages]
+
+
+def test_authentic_frames_arrive_however_the_stream_is_cut() -> None:
+    """Byte by byte too."""
+    data = b"".join(authentic(Release("go"), Release("exit")))
+    decoder = Decoder(ToRank, authenticator=Authenticator(KEY))
+    found = [each for at in range(len(data)) for each in decoder.feed(data[at : at + 1])]
+    assert [each.message for each in found] == [Release("go"), Release("exit")]
+
+
+@pytest.mark.parametrize(
+    "select",
+    [
+        lambda go, _: [go, go],  # sent again
+        lambda _, leave: [leave],  # the one before was left out
+        lambda go, leave: [leave, go],
+        lambda go, _: [go[:-1] + bytes([go[-1] ^ 1])],
+    ],
+    ids=["again", "left out", "exchanged", "another tag"],
+)
+def test_a_frame_that_is_not_the_one_that_is_due_is_refused(select: Any) -> None:  # noqa: ANN401
+    """Though its tag is genuine: it counts the frames."""
+    decoder = Decoder(ToRank, authenticator=Authenticator(KEY))
+    with pytest.raises(GarbledError, match="is not authentic"):
+        decoder.feed(b"".join(select(*authentic(Release("go"), Release("exit")))))
+
+
+@pytest.mark.parametrize("at", [0, 7, 20, 50])
+def test_a_frame_with_a_byte_changed_is_refused_or_never_complete(at: int) -> None:
+    """In its lengths, its message or its tag."""
+    [frame] = authentic(Release("go"))
+    changed = bytearray(frame)
+    changed[at] ^= 1
+    decoder = Decoder(ToRank, authenticator=Authenticator(KEY))
+    try:
+        assert decoder.feed(bytes(changed)) == []  # it waits for more than will come
+        assert at in {0, 7}
+    except GarbledError:
+        assert at not in {0, 7}
+
+
+def test_nothing_in_a_frame_is_read_before_its_tag(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a stranger sends must not even reach the JSON parser."""
+    monkeypatch.setattr(wire.json, "loads", lambda _: pytest.fail("it was parsed"))
+    decoder = Decoder(ToRank, authenticator=Authenticator(KEY))
+    with pytest.raises(GarbledError):
+        decoder.feed(struct.pack("!II", 2, 0) + b"{}" + bytes(32))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +20,7 @@ from pytest_multihost.launch.harness_collectives import Answers, HarnessCollecti
 from pytest_multihost.launch.wire.framing import Decoder, Frame, encode
 from pytest_multihost.model.event import ExchangeEntered
 from pytest_multihost.model.json_values import from_json
+from pytest_multihost.model.messages import ToRank
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.rank.recorder import Recorder
 from pytest_multihost.slots import SlotPage
@@ -36,16 +36,16 @@ class Controller:
         self.pages = pages
         self._exchange = HarnessCollectives(SIZE)
         self._lock = threading.Lock()
-        self.inboxes: list[SimpleQueue[Frame]] = [SimpleQueue() for _ in range(SIZE)]
+        self.inboxes: list[SimpleQueue[Frame[ToRank]]] = [SimpleQueue() for _ in range(SIZE)]
         self.told: list[Mapping[str, Any]] = []
 
-    def hear(self, rank: int, frame: Frame) -> None:
+    def hear(self, rank: int, frame: Frame[Mapping[str, Any]]) -> None:
         with self._lock:
-            self.told.append(frame.header)
-            if frame.header["kind"] == "exchange":
+            self.told.append(frame.message)
+            if frame.message["kind"] == "exchange":
                 self._answer(
                     self._exchange.enter(
-                        rank, from_json(ExchangeEntered, frame.header), frame.payload
+                        rank, from_json(ExchangeEntered, frame.message), frame.payload
                     )
                 )
 
@@ -55,8 +55,8 @@ class Controller:
 
     def _answer(self, answers: Answers) -> None:
         for rank, frame in answers.items():
-            # Through JSON, as over a socket: a key comes back as a list.
-            self.inboxes[rank].put(Decoder().feed(encode(frame))[0])
+            # Through JSON, as over a socket.
+            self.inboxes[rank].put(Decoder[ToRank](ToRank).feed(encode(frame))[0])
 
 
 @dataclass
@@ -65,14 +65,14 @@ class Wire:
 
     controller: Controller
     rank: int
-    kept: list[Frame] = field(default_factory=list)
+    kept: list[Frame[ToRank]] = field(default_factory=list)
 
     def send(self, header: Mapping[str, Any], payload: bytes = b"") -> None:
         self.controller.hear(self.rank, Decoder().feed(encode(Frame(header, payload)))[0])
 
-    def receive(self, wanted: Callable[[Frame], bool]) -> Frame:
+    def receive(self, wanted: Callable[[ToRank], bool]) -> Frame[ToRank]:
         frame = self.controller.inboxes[self.rank].get(timeout=5)
-        assert wanted(frame), f"{json.dumps(frame.header)} is not what the rank waits for"
+        assert wanted(frame.message), f"{frame.message} is not what the rank waits for"
         return frame
 
 

@@ -9,34 +9,40 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pytest_multihost.launch.attach.handshake import (
+    VERSION,
+    GreetingDecoder,
     Handshake,
     RefusedError,
+    authenticated_stream,
     greeting,
     new_nonce,
-    read_greeting,
 )
 from pytest_multihost.launch.attach.launcher_env import Address, Membership
 from pytest_multihost.launch.attach.rendezvous import Rendezvous
-from pytest_multihost.launch.attach.stream import AuthenticatedStream
 from pytest_multihost.launch.wire.framing import Frame
+from pytest_multihost.launch.wire.stream import FrameStream
 from pytest_multihost.model.errors import LaunchError
+from pytest_multihost.model.messages import Challenge, Proof, Refused, ToPeer
 
 _PAUSE_S = 0.05
 _TRY_S = 5.0
-"""How long one address is believed in."""
+"""How long one address is tried."""
 
 _COLLECT_S = 600.0
 """How long rank 0 may take to answer where somebody listens already: it collects."""
 
 
+Stream = FrameStream[ToPeer]
+
+
 @dataclass(slots=True)
 class Connector:
-    """The way to rank 0.
+    """Finds rank 0 and connects to it.
 
     Attributes:
         membership: Our own membership.
         find: Returns where rank 0 is, None as long as that is not known.
-        where: What is said of that to the reader.
+        where: Where that is looked up, for messages.
         seen: What went wrong at each address, the last time.
     """
 
@@ -44,17 +50,17 @@ class Connector:
     find: Callable[[], Rendezvous | None]
     where: str
     seen: dict[Address, str] = field(default_factory=dict)
-    _hopes_s: float = 0.0
-    """Until when somebody who listens and says nothing is taken for a rank 0 that collects."""
+    _patience_s: float = 0.0
+    """Until when a listener that says nothing is taken for a rank 0 that collects."""
 
-    def connect(self, timeout_s: float) -> tuple[AuthenticatedStream, Frame]:
+    def connect(self, timeout_s: float) -> tuple[Stream, Frame[ToPeer]]:
         """Return the connection to rank 0, and its greeting, which wants an answer.
 
         Raises:
             LaunchError: It was not found in that time, or does not want us.
         """
         started_s = time.monotonic()
-        while time.monotonic() < (deadline_s := max(started_s + timeout_s, self._hopes_s)):
+        while time.monotonic() < (deadline_s := max(started_s + timeout_s, self._patience_s)):
             point = self.find()
             for address in point.addresses if point is not None else ():
                 found = self._try(address, point.secret if point else b"", deadline_s)
@@ -74,64 +80,62 @@ class Connector:
 
     def _try(
         self, address: Address, secret: bytes, deadline_s: float
-    ) -> tuple[AuthenticatedStream, Frame] | None:
+    ) -> tuple[Stream, Frame[ToPeer]] | None:
         until_s = min(deadline_s, time.monotonic() + _TRY_S)
         try:
-            stream = socket.create_connection(address, timeout=_TRY_S)
+            connection = socket.create_connection(address, timeout=_TRY_S)
         except OSError as error:
-            self.seen[address], self._hopes_s = str(error), 0.0
+            self.seen[address], self._patience_s = str(error), 0.0
             return None
         with contextlib.ExitStack() as undo:
-            undo.callback(stream.close)
+            undo.callback(connection.close)
             try:
-                sealed = self._greet(stream, secret, until_s)
-                frames = sealed.await_frames(until_s)
+                stream = self._prove(connection, secret, until_s)
+                frames = stream.await_frames(until_s)
             except TimeoutError:
                 self.seen[address] = "somebody listens there and says nothing"
-                self._hopes_s = self._hopes_s or time.monotonic() + _COLLECT_S
+                self._patience_s = self._patience_s or time.monotonic() + _COLLECT_S
                 return None
             except (OSError, RefusedError) as error:
                 self.seen[address] = str(error) or type(error).__name__
                 return None
             if not frames:
-                self.seen[address] = sealed.ended or "it has not answered our greeting yet"
+                self.seen[address] = stream.ended or "it has not answered our greeting yet"
                 return None
-            if frames[0].header["kind"] == "refused":
-                happened = (
-                    f"rank 0 does not want this process, which says it is {self.membership.rank}"
-                )
-                raise LaunchError(happened, seen=str(frames[0].header["why"]))
+            if isinstance(refused := frames[0].message, Refused):
+                rank = self.membership.rank
+                happened = f"rank 0 does not want this process, which says it is {rank}"
+                raise LaunchError(happened, seen=refused.why)
             undo.pop_all()
-        return sealed, frames[0]
+        return stream, frames[0]
 
-    def _greet(self, stream: socket.socket, secret: bytes, until_s: float) -> AuthenticatedStream:
-        """Prove that we know the secret; what is sealed afterwards proves that rank 0 does.
+    def _prove(self, connection: socket.socket, secret: bytes, until_s: float) -> Stream:
+        """Prove that we know the secret; the tag of the first frame proves that rank 0 does.
 
         Raises:
             OSError: It is not there, or says nothing.
-            RefusedError: It does not speak our language.
+            RefusedError: It does not speak our protocol.
         """
-        data, found = b"", None
-        while found is None:
-            stream.settimeout(max(0.01, until_s - time.monotonic()))
-            more = stream.recv(4096)
-            if not more:
+        decoder = GreetingDecoder(Challenge)
+        challenge: Challenge | None = None
+        while challenge is None:
+            connection.settimeout(max(0.01, until_s - time.monotonic()))
+            data = connection.recv(4096)
+            if not data:
                 raise RefusedError("it closed the connection")
-            data += more
-            found = read_greeting(data)
-        if found[1]:
-            raise RefusedError("it said more than its challenge")
+            challenge = decoder.feed(data)
         handshake = Handshake(
-            challenge=str(found[0].get("challenge")),
+            challenge=challenge.challenge,
             answer=new_nonce(),
             rank=self.membership.rank,
             size=self.membership.size,
         )
-        mine = {
-            "answer": handshake.answer,
-            "rank": handshake.rank,
-            "size": handshake.size,
-            "proof": handshake.proof(secret),
-        }
-        stream.sendall(greeting(mine))
-        return AuthenticatedStream.between(stream, handshake, secret, sender="agent")
+        proof = Proof(
+            version=VERSION,
+            answer=handshake.answer,
+            rank=handshake.rank,
+            size=handshake.size,
+            proof=handshake.proof(secret),
+        )
+        connection.sendall(greeting(proof))
+        return authenticated_stream(connection, handshake, secret, sender="agent")

@@ -6,16 +6,13 @@ import contextlib
 import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
-
-from pytest_multihost.launch.wire.framing import Frame
 
 MAX_FILE = 64 << 20
 """Bytes of a file that travel; of a longer one, the end."""
 
 
-def pack(paths: Iterable[Path]) -> tuple[dict[str, Any], bytes]:
-    """Return what to add to a frame's header, and its payload, to send files that are there."""
+def pack(paths: Iterable[Path]) -> tuple[dict[str, int], bytes]:
+    """Return the sizes of those files that are there by name, and a payload with their contents."""
     sizes, content = {}, b""
     for path in paths:
         with contextlib.suppress(OSError), path.open("rb") as file:
@@ -24,13 +21,12 @@ def pack(paths: Iterable[Path]) -> tuple[dict[str, Any], bytes]:
             data = file.read(MAX_FILE)
             sizes[path.name] = len(data)
             content += data
-    return {"files": sizes}, zlib.compress(content, 1)
+    return sizes, zlib.compress(content, 1)
 
 
-def unpack(frame: Frame) -> dict[str, bytes]:
-    """Return the files in a frame by name; none where it carries none."""
-    sizes: Mapping[str, int] = frame.header.get("files", {})
-    content = zlib.decompress(frame.payload) if sizes else b""
+def unpack(sizes: Mapping[str, int], payload: bytes) -> dict[str, bytes]:
+    """Return the contents of files by name."""
+    content = zlib.decompress(payload) if sizes else b""
     files, start = {}, 0
     for name, size in sizes.items():
         files[Path(name).name] = content[start : start + size]
@@ -38,7 +34,7 @@ def unpack(frame: Frame) -> dict[str, bytes]:
     return files
 
 
-def write_files(frame: Frame, directory: Path) -> None:
-    """Write the files in a frame into a directory."""
-    for name, data in unpack(frame).items():
+def write_files(sizes: Mapping[str, int], payload: bytes, directory: Path) -> None:
+    """Write files into a directory, under their bare names."""
+    for name, data in unpack(sizes, payload).items():
         (directory / name).write_bytes(data)

@@ -1,10 +1,14 @@
 """How two processes of an attached run make sure of each other, and of every frame after that.
 
-Both know a secret; neither sends it. Each sends a number that is used once, and what follows is
-sealed with keys that only who knows the secret can make of the two numbers: one key for each
-direction, so that nothing can be sent back as if it were an answer. A sealed frame carries its
-place in the sequence, so one that is recorded and sent again is refused, in this connection and in
-any other. Nothing is encrypted: who can listen can read.
+Both know a secret; neither sends it. The controller sends a number that is used once. The other
+side answers with a number of its own and a proof: an HMAC, keyed with the secret, of both numbers,
+its rank and the number of processes. Nobody can make that who does not know the secret, and none
+that was recorded fits another challenge.
+
+From the same values both derive two keys, one for each direction, and every later frame carries a
+tag made with its direction's key; see `launch.wire.framing.Authenticator`. So the first frame from
+the controller proves that it knows the secret as well, no frame can be sent back as if it were an
+answer, and none of another connection is taken. Nothing is encrypted: who can listen can read.
 
 HMAC-SHA256 (RFC 2104) throughout, compared in constant time.
 """
@@ -14,24 +18,30 @@ from __future__ import annotations
 import hmac
 import json
 import secrets
-import struct
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import socket
+from dataclasses import dataclass
 from typing import Any, Literal
+
+from pytest_multihost.launch.attach.sockets import close_in_children, enable_keepalive
+from pytest_multihost.launch.wire.framing import (
+    Authenticator,
+    Decoder,
+    Frame,
+    GarbledError,
+    encode,
+)
+from pytest_multihost.launch.wire.stream import FrameStream
+from pytest_multihost.model.messages import Challenge, FromPeer, Proof, ToPeer
 
 Role = Literal["controller", "agent"]
 
-VERSION = 1
+VERSION = 2
 MAX_GREETING = 1024
-"""Bytes of the largest message that is read from somebody unknown."""
-
-_LENGTH = struct.Struct("!I")
-_SEAL = struct.Struct("!QQ32s")
-"""Length of what is sealed, its place in the sequence, and the proof of both."""
+"""Bytes of the largest frame that is read from a process that has proven nothing."""
 
 
 class RefusedError(Exception):
-    """Whoever is at the other end is not one of us, or somebody stands between."""
+    """The other end is not one of us, or there is somebody between."""
 
 
 def new_nonce() -> str:
@@ -46,7 +56,7 @@ class Handshake:
     Attributes:
         challenge: The controller's number.
         answer: The agent's.
-        rank: Who the agent says it is.
+        rank: What rank the agent claims.
         size: How many processes it has been told there are.
     """
 
@@ -60,98 +70,65 @@ class Handshake:
         return self._derive(secret, "proof").hex()
 
     def key(self, secret: bytes, sender: Role) -> bytes:
-        """Return what frames are sealed with that `sender` sends in this connection."""
+        """Return the key for the frames that `sender` sends in this connection."""
         return self._derive(secret, f"key of the {sender}")
 
     def _derive(self, secret: bytes, use: str) -> bytes:
+        # As JSON, so that no two different lists of values make the same text.
         text = json.dumps([VERSION, use, self.challenge, self.answer, self.rank, self.size])
         return hmac.digest(secret, text.encode(), "sha256")
 
-
-def proof_is_valid(handshake: Handshake, secret: bytes, proof: object) -> bool:
-    """Tell whether `proof` could only be made by who knows the secret."""
-    expected = handshake.proof(secret)
-    return isinstance(proof, str) and hmac.compare_digest(expected.encode(), proof.encode())
-
-
-def greeting(content: Mapping[str, Any]) -> bytes:
-    """Return the bytes of a message that comes before the seals."""
-    data = json.dumps({"version": VERSION, **content}).encode()
-    return _LENGTH.pack(len(data)) + data
+    def proves(self, secret: bytes, proof: str) -> bool:
+        """Return whether `proof` could only be made by a process that knows the secret."""
+        given = proof.encode("utf-8", "replace")  # it may hold what UTF-8 does not
+        return hmac.compare_digest(self.proof(secret).encode(), given)
 
 
-def read_greeting(data: bytes) -> tuple[Mapping[str, Any], bytes] | None:
-    """Return the message that `data` begins with and what follows it; None where more must come.
+def greeting(message: Challenge | Proof) -> bytes:
+    """Return the bytes of a message of the handshake."""
+    return encode(Frame(message))
 
-    Raises:
-        RefusedError: It is no message of ours, or of another version.
+
+class GreetingDecoder:
+    """Reads the one message that comes before the tags, however it was cut.
+
+    Args:
+        wanted: Its class.
     """
-    if len(data) < _LENGTH.size:
-        return None
-    (size,) = _LENGTH.unpack_from(data)
-    if size > MAX_GREETING:
-        raise RefusedError("it does not speak our language")
-    if len(data) < _LENGTH.size + size:
-        return None
-    try:
-        content = json.loads(data[_LENGTH.size : _LENGTH.size + size])
-    except ValueError:
-        content = None
-    if not isinstance(content, dict):
-        raise RefusedError("it does not speak our language")
-    if content.get("version") != VERSION:
-        raise RefusedError(f"it speaks version {content.get('version')!r}, we speak {VERSION}")
-    return content, data[_LENGTH.size + size :]
 
+    def __init__(self, wanted: type[Challenge | Proof]) -> None:
+        self._decoder: Decoder[Any] = Decoder(wanted, max_size=MAX_GREETING)
 
-@dataclass(slots=True)
-class Sealer:
-    """Seals what one side sends."""
-
-    key: bytes
-    _count: int = 0
-
-    def seal(self, data: bytes) -> bytes:
-        """Return `data` with its place in the sequence and the proof of both."""
-        head = struct.pack("!QQ", len(data), self._count)
-        proof = hmac.digest(self.key, head + data, "sha256")
-        self._count += 1
-        return head + proof + data
-
-
-@dataclass(slots=True)
-class Opener:
-    """Opens what the other side has sealed, however the stream was cut."""
-
-    key: bytes
-    _count: int = 0
-    _pending: bytearray = field(default_factory=bytearray)
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """Take in `data` and return what was sealed and is complete by now.
+    def feed(self, data: bytes) -> Any | None:  # noqa: ANN401 - of the class that is wanted
+        """Return the message that `data` completes; None where more must come.
 
         Raises:
-            RefusedError: Somebody else has sealed it, or it was sent before. Nothing that comes
-                after that may be believed.
+            RefusedError: It is no such message, of another version, or not all that came.
         """
-        self._pending += data
-        opened = []
-        while (content := self._next()) is not None:
-            opened.append(content)
-        return opened
+        try:
+            frames = self._decoder.feed(data)
+        except GarbledError as error:
+            raise RefusedError(str(error)) from error
+        if not frames:
+            return None
+        message = frames[0].message
+        if message.version != VERSION:
+            raise RefusedError(f"it speaks version {message.version}, we speak {VERSION}")
+        if len(frames) > 1 or not self._decoder.is_empty:
+            raise RefusedError("it said more than its greeting")
+        return message
 
-    def _next(self) -> bytes | None:
-        if len(self._pending) < _SEAL.size:
-            return None
-        size, count, proof = _SEAL.unpack_from(self._pending)
-        if count != self._count:
-            raise RefusedError(f"frame {count} came where frame {self._count} was due")
-        if len(self._pending) < _SEAL.size + size:
-            return None
-        content = bytes(self._pending[_SEAL.size : _SEAL.size + size])
-        head = struct.pack("!QQ", size, count)
-        if not hmac.compare_digest(hmac.digest(self.key, head + content, "sha256"), proof):
-            raise RefusedError(f"the seal of frame {count} is not ours")
-        self._count += 1
-        del self._pending[: _SEAL.size + size]
-        return content
+
+def authenticated_stream(
+    connection: socket.socket, handshake: Handshake, secret: bytes, *, sender: Role
+) -> FrameStream[Any]:
+    """Return a stream whose frames carry tags for this one connection."""
+    enable_keepalive(connection)
+    close_in_children(connection)
+    other: Role = "agent" if sender == "controller" else "controller"
+    messages: object = FromPeer if sender == "controller" else ToPeer
+    return FrameStream(
+        connection,
+        Decoder(messages, authenticator=Authenticator(handshake.key(secret, other))),
+        Authenticator(handshake.key(secret, sender)),
+    )

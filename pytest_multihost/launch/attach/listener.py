@@ -6,39 +6,41 @@ import contextlib
 import selectors
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from pytest_multihost.launch.attach.handshake import (
+    VERSION,
+    GreetingDecoder,
     Handshake,
     RefusedError,
+    authenticated_stream,
     greeting,
     new_nonce,
-    proof_is_valid,
-    read_greeting,
 )
 from pytest_multihost.launch.attach.launcher_env import Membership
-from pytest_multihost.launch.attach.stream import AuthenticatedStream, Peer, close_in_children
+from pytest_multihost.launch.attach.peer import Peer
+from pytest_multihost.launch.attach.sockets import close_in_children
+from pytest_multihost.launch.wire.framing import Frame
 from pytest_multihost.model.errors import LaunchError
+from pytest_multihost.model.messages import Challenge, PeerHello, Proof, Refused
 
-KNOCK_S = 10.0
-"""How long whoever connects may take to prove itself."""
+PROVE_S = 10.0
+"""How long a process that connects may take to prove itself."""
 
-_MAX_KNOCKS = 256
-_MAX_TOLD = 3
-_HELLO_S = 60.0
+_MAX_PENDING = 256
+_MAX_SHOWN = 3
 
 
 @dataclass(slots=True)
-class _Knock:
-    """Somebody who has connected and not yet proven anything."""
+class _Pending:
+    """A connection from a process that has not proven anything yet."""
 
-    stream: socket.socket
-    who: str
+    connection: socket.socket
+    address: str
     challenge: str
     deadline_s: float
-    data: bytes = b""
+    decoder: GreetingDecoder = field(default_factory=lambda: GreetingDecoder(Proof))
 
 
 @dataclass(slots=True)
@@ -58,7 +60,7 @@ class Listener:
     listener: socket.socket
     peers: dict[int, Peer] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)
-    _knocks: dict[int, _Knock] = field(default_factory=dict)
+    _pending: dict[int, _Pending] = field(default_factory=dict)
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
 
     def __post_init__(self) -> None:
@@ -68,28 +70,28 @@ class Listener:
 
     @property
     def missing(self) -> list[int]:
-        """Who has not come."""
+        """The ranks whose processes have not come."""
         return [rank for rank in range(1, self.membership.size) if rank not in self.peers]
 
     def await_peers(self, timeout_s: float) -> None:
-        """Wait until everybody has come and told of itself.
+        """Wait until all peers have come and told what they are.
 
         Raises:
-            LaunchError: Somebody has not, in that time; says who.
+            LaunchError: Some have not, in that time; says which.
         """
         deadline_s = time.monotonic() + timeout_s
         while self.missing:
             if time.monotonic() >= deadline_s:
                 raise self._incomplete(timeout_s)
             self._step(min(0.5, max(0.0, deadline_s - time.monotonic())))
+        self.listener.close()
         for peer in self.peers.values():
-            # The greeting was the first request.
-            peer.about = dict(peer.answer(1, within_s=_HELLO_S).header)
+            peer.await_hello()
 
     def close(self) -> None:
-        """Let nobody in any more."""
-        for knock in list(self._knocks.values()):
-            self._drop(knock)
+        """Accept nobody any more."""
+        for pending in list(self._pending.values()):
+            self._drop(pending)
         self._selector.close()
         self.listener.close()
 
@@ -97,15 +99,15 @@ class Listener:
         size, missing = self.membership.size, self.missing
         have = "has" if len(missing) == 1 else "have"
         here = _ranks([0, *self.peers])
-        told = [f"{here} {'is' if len(self.peers) == 0 else 'are'} here"]
+        seen = [f"{here} {'is' if len(self.peers) == 0 else 'are'} here"]
         host, port = self.listener.getsockname()[:2]
-        told.append(f"listening at {host}:{port} as {self.membership.source} says")
+        seen.append(f"listening at {host}:{port} as {self.membership.source} says")
         if self.refused:
-            count, first = len(self.refused), "; ".join(self.refused[:_MAX_TOLD])
-            told.append(f"{count} connections were refused: {first}")
+            count, first = len(self.refused), "; ".join(self.refused[:_MAX_SHOWN])
+            seen.append(f"{count} connections were refused: {first}")
         return LaunchError(
             f"{_ranks(missing)} of {size} {have} not come after {timeout_s:g} s",
-            seen=", ".join(told) + ".",
+            seen=", ".join(seen) + ".",
             remedy=(
                 "Every process must run the same pytest command, with --multihost-attach, and"
                 " reach rank 0. Give a slow start more time: --multihost-startup-timeout=SECONDS"
@@ -116,95 +118,93 @@ class Listener:
         for key, _ in self._selector.select(timeout_s):
             if key.fileobj is self.listener:
                 self._accept()
-            elif key.fd in self._knocks:
-                self._hear(self._knocks[key.fd])
+            elif key.fd in self._pending:
+                self._read(self._pending[key.fd])
         now_s = time.monotonic()
-        for knock in [each for each in self._knocks.values() if each.deadline_s <= now_s]:
-            self._refuse(knock, f"it proved nothing within {KNOCK_S:g} s")
+        for pending in [each for each in self._pending.values() if each.deadline_s <= now_s]:
+            self._refuse(pending, f"it proved nothing within {PROVE_S:g} s")
 
     def _accept(self) -> None:
         while True:
             try:
-                stream, address = self.listener.accept()
+                connection, address = self.listener.accept()
             except OSError:
                 return
-            knock = _Knock(
-                stream, f"{address[0]}:{address[1]}", new_nonce(), time.monotonic() + KNOCK_S
-            )
-            stream.setblocking(False)  # noqa: FBT003 - the standard library's signature
-            close_in_children(stream)
-            if len(self._knocks) >= _MAX_KNOCKS:
-                self._drop(next(iter(self._knocks.values())))  # the oldest
-            self._knocks[stream.fileno()] = knock
-            self._selector.register(stream, selectors.EVENT_READ)
+            deadline_s = time.monotonic() + PROVE_S
+            pending = _Pending(connection, f"{address[0]}:{address[1]}", new_nonce(), deadline_s)
+            connection.setblocking(False)  # noqa: FBT003 - the standard library's signature
+            close_in_children(connection)
+            if len(self._pending) >= _MAX_PENDING:
+                self._drop(next(iter(self._pending.values())))  # the oldest
+            self._pending[connection.fileno()] = pending
+            self._selector.register(connection, selectors.EVENT_READ)
             with contextlib.suppress(OSError):
-                stream.send(greeting({"challenge": knock.challenge}))
+                connection.send(greeting(Challenge(VERSION, pending.challenge)))
 
-    def _hear(self, knock: _Knock) -> None:
+    def _read(self, pending: _Pending) -> None:
         try:
-            data = knock.stream.recv(4096)
+            data = pending.connection.recv(4096)
         except BlockingIOError:
             return
         except OSError:
             data = b""
-        if not data:  # gone before it said a word: an agent of ours that comes again, or a probe
-            self._drop(knock)
+        if not data:  # gone before it said anything: an agent of ours that comes again, or a probe
+            self._drop(pending)
             return
-        knock.data += data
         try:
-            found = read_greeting(knock.data)
-            if found is not None:
-                self._let_in(knock, *found)
+            proof: Proof | None = pending.decoder.feed(data)
+            if proof is not None:
+                self._admit(pending, proof)
         except RefusedError as error:
-            self._refuse(knock, str(error))
+            self._refuse(pending, str(error))
 
-    def _let_in(self, knock: _Knock, said: Mapping[str, Any], rest: bytes) -> None:
-        """Make whoever has proven itself one of us.
+    def _admit(self, pending: _Pending, proof: Proof) -> None:
+        """Make a process that has proven itself a peer.
 
         Raises:
             RefusedError: It has not.
         """
-        rank, size, answer = said.get("rank"), said.get("size"), said.get("answer")
-        if not (isinstance(rank, int) and isinstance(size, int) and isinstance(answer, str)):
-            raise RefusedError("it does not speak our language")
-        handshake = Handshake(challenge=knock.challenge, answer=answer, rank=rank, size=size)
-        if not proof_is_valid(handshake, self.secret, said.get("proof")):
-            raise RefusedError("it does not know the secret")
-        self._forget(knock)
-        stream = AuthenticatedStream.between(
-            knock.stream, handshake, self.secret, sender="controller"
+        handshake = Handshake(
+            challenge=pending.challenge, answer=proof.answer, rank=proof.rank, size=proof.size
         )
-        why = "it said more than its greeting" if rest else self._why_not(rank, size)
+        if not handshake.proves(self.secret, proof.proof):
+            raise RefusedError("it does not know the secret")
+        self._forget(pending)
+        stream = authenticated_stream(
+            pending.connection, handshake, self.secret, sender="controller"
+        )
+        why = self._why_not(proof)
         if why is not None:
-            self.refused.append(f"{knock.who}: {why}")
-            stream.send({"kind": "refused", "why": why})
+            self.refused.append(f"{pending.address}: {why}")
+            stream.send(Frame(Refused(why)))
             stream.drain(time.monotonic() + 1.0)
             stream.close()
             return
-        peer = Peer(rank, stream, {"host": knock.who, "pid": None})
-        peer.request({"kind": "welcome"})
-        self.peers[rank] = peer
+        peer = Peer(proof.rank, stream, PeerHello(host=pending.address))
+        peer.welcome()
+        self.peers[proof.rank] = peer
 
-    def _why_not(self, rank: int, size: int) -> str | None:
+    def _why_not(self, proof: Proof) -> str | None:
+        rank, size = proof.rank, proof.size
         if size != self.membership.size:
             return f"it is one of {size} processes, this run has {self.membership.size}"
         if not 0 < rank < size:
-            return f"there is no membership {rank} for it"
+            return f"there is no place {rank} for it"
         if rank in self.peers:
             return f"rank {rank} has come twice"
         return None
 
-    def _refuse(self, knock: _Knock, why: str) -> None:
-        self.refused.append(f"{knock.who}: {why}")
-        self._drop(knock)
+    def _refuse(self, pending: _Pending, why: str) -> None:
+        self.refused.append(f"{pending.address}: {why}")
+        self._drop(pending)
 
-    def _drop(self, knock: _Knock) -> None:
-        self._forget(knock)
-        knock.stream.close()
+    def _drop(self, pending: _Pending) -> None:
+        self._forget(pending)
+        pending.connection.close()
 
-    def _forget(self, knock: _Knock) -> None:
-        self._selector.unregister(knock.stream)
-        del self._knocks[knock.stream.fileno()]
+    def _forget(self, pending: _Pending) -> None:
+        self._selector.unregister(pending.connection)
+        del self._pending[pending.connection.fileno()]
 
 
 def _ranks(ranks: Sequence[int]) -> str:

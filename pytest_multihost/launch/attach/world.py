@@ -1,24 +1,39 @@
-"""A world whose ranks are started by several processes, as the engine sees it."""
+"""Start the ranks of one world through all processes of an attached run."""
 
 from __future__ import annotations
 
-import contextlib
-import select
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from pytest_multihost.launch.attach.file_transfer import write_files
-from pytest_multihost.launch.attach.stream import Peer
-from pytest_multihost.launch.interface import DumpKind, Ending, Share
+from pytest_multihost.launch.attach.file_transfer import unpack, write_files
+from pytest_multihost.launch.attach.peer import Peer
+from pytest_multihost.launch.composite_world import CompositeWorld
+from pytest_multihost.launch.interface import Ending, Share, WorldProcesses
 from pytest_multihost.launch.server.connection import ANSWER_S
 from pytest_multihost.launch.server.world import ServerWorld
 from pytest_multihost.launch.wire.framing import Frame
 from pytest_multihost.model.errors import LaunchError
-from pytest_multihost.model.event import Event
-from pytest_multihost.model.json_values import Json, from_json, to_json
+from pytest_multihost.model.event import Event, Pause
+from pytest_multihost.model.messages import (
+    DumpKind,
+    DumpsWritten,
+    EndWorld,
+    Fork,
+    FromPeer,
+    PauseRank,
+    RankEvent,
+    RanksLost,
+    RequestDumps,
+    ResumeRank,
+    SendToRank,
+    SnapshotTaken,
+    TakeSnapshot,
+    WorldEnded,
+    WorldForked,
+)
 from pytest_multihost.model.spec import Site, WorldSpec
 
 _END_S = 15.0
@@ -26,6 +41,9 @@ _END_S = 15.0
 
 _DUMP_S = 20.0
 """How long one on another machine may take to have its ranks write their stacks."""
+
+_SNAPSHOT_S = 10.0
+"""How long a process may take to take a snapshot. One that is stopped never answers."""
 
 
 class LocalLauncher(Protocol):
@@ -58,14 +76,14 @@ def assign_ranks(size: int, processes: int) -> dict[int, tuple[int, ...]]:
 def sites_for(size: int, peers: Mapping[int, Peer]) -> tuple[Site, ...]:
     """Return the hosts of a world of `size` ranks; none where all are on this one."""
     shares = assign_ranks(size, len(peers) + 1)
-    far = [peers[process] for process in shares if process and not peers[process].is_near]
+    far = [peers[process] for process in shares if process and not peers[process].is_local]
     if not far:
         return ()
-    here = far[0].here
+    here = far[0].our_address
     sites: list[Site] = []
     for process, ranks in sorted(shares.items()):
-        near = process == 0 or peers[process].is_near
-        name, address, interface = here if near else peers[process].there
+        is_local = process == 0 or peers[process].is_local
+        name, address, interface = here if is_local else peers[process].its_address
         if sites and sites[-1][:3] == (name, address, interface):
             sites[-1] = (name, address, interface, sites[-1][3] + len(ranks))
         else:
@@ -90,7 +108,7 @@ class AttachLauncher:
         """The way of launching, as the verdict calls it."""
         return "attach"
 
-    def start(self, spec: WorldSpec, *, directory: Path, scratch: Path) -> AttachedWorld:
+    def start(self, spec: WorldSpec, *, directory: Path, scratch: Path) -> CompositeWorld:
         """Start the ranks of a world, the primary first: its process holds the world's ports.
 
         Raises:
@@ -99,23 +117,15 @@ class AttachLauncher:
         shares = assign_ranks(spec.size, len(self.peers) + 1)
         for process in shares.keys() & self.peers.keys():
             self.peers[process].measure_clock()
-        mine = self.local.start(
-            spec, directory=directory, scratch=scratch, share=Share(ranks=shares.pop(0))
-        )
-        peers = {process: self.peers[process] for process in shares}
-        whose = {rank: process for process, ranks in shares.items() for rank in ranks}
-        world = AttachedWorld(mine, peers, whose, directory, scratch)
-        order = {"kind": "start", "spec": to_json(spec), "ports": mine.forked.header["ports"]}
-        places = {"directory": str(directory), "scratch": str(scratch)}
+        share = Share(ranks=shares.pop(0))
+        mine = self.local.start(spec, directory=directory, scratch=scratch, share=share)
+        parts = [PeerWorld(self.peers[each], shares[each], directory) for each in shares]
+        world = CompositeWorld([mine, *parts], survives_loss=False)
         try:
-            asked = {
-                process: peer.request(
-                    {**order, "ranks": shares[process], **(places if peer.is_near else {})}
-                )
-                for process, peer in peers.items()
-            }
-            for process, peer in peers.items():
-                peer.answer(asked[process], within_s=ANSWER_S)
+            for part in parts:
+                part.begin_fork(spec, mine.forked.ports, scratch)
+            for part in parts:
+                part.finish_fork()
         except LaunchError:
             world.end(grace_s=0.0)
             raise
@@ -123,159 +133,147 @@ class AttachLauncher:
 
 
 @dataclass(slots=True)
-class AttachedWorld:
-    """The ranks of one world in several processes.
+class PeerWorld:
+    """The ranks of one world that a peer has started; see `WorldPart`.
+
+    What has to be answered is asked first and waited for later, so that several peers work at the
+    same time.
 
     Attributes:
-        mine: Those that this process has started.
-        peers: The processes that have started others.
-        process_of: Which of them has started a rank; not there for our own.
+        peer: The process that has started them.
+        ranks: Which ranks.
         directory: Where logs and stacks go.
-        scratch: The world's directory for everything else.
     """
 
-    mine: ServerWorld
-    peers: Mapping[int, Peer]
-    process_of: Mapping[int, int]
+    peer: Peer
+    ranks: Sequence[int]
     directory: Path
-    scratch: Path
-    _poll: select.poll = field(default_factory=select.poll)
+    _fork: int = field(default=0, init=False)
+    _dumps: int = field(default=0, init=False)
+    _snapshot: int = field(default=0, init=False)
+    _end: int = field(default=0, init=False)
 
-    def __post_init__(self) -> None:
-        self._poll.register(self.mine.fileno(), select.POLLIN)
+    def begin_fork(self, spec: WorldSpec, ports: tuple[int, int], scratch: Path) -> None:
+        """Have the peer start the ranks."""
+        is_local = self.peer.is_local
+        request = Fork(
+            spec=spec,
+            directory=str(self.directory) if is_local else None,
+            scratch=str(scratch) if is_local else None,
+            ranks=tuple(self.ranks),
+            ports=ports,
+        )
+        self._fork = self.peer.request(request)
+
+    def finish_fork(self) -> None:
+        """Wait until they have been started."""
+        self.peer.answer(self._fork, WorldForked, within_s=ANSWER_S)
+
+    @property
+    def processes(self) -> WorldProcesses:
+        """What of the harness is around them."""
+        return WorldProcesses(remote=() if self.peer.is_local else (self,))
+
+    @property
+    def has_events(self) -> bool:
+        """Whether something came while an answer was waited for."""
+        return bool(self.peer.backlog)
+
+    @property
+    def poll_events(self) -> int:
+        """What to wait for in a poll of the connection."""
+        return self.peer.stream.poll_events
+
+    def fileno(self) -> int:
+        """Return the connection's descriptor."""
+        return self.peer.stream.fileno()
 
     def wait(self, timeout_s: float) -> Sequence[Event]:
-        """Return what happened, waiting at most `timeout_s` seconds for the first event.
-
-        Raises:
-            LaunchError: A process that has started ranks is gone.
-        """
-        events = list(self.mine.wait(0))
-        if not events and not any(peer.backlog for peer in self.peers.values()):
-            self._await_something(timeout_s)
-            events += self.mine.wait(0)
-        for peer in self.peers.values():
-            events += self._take(peer)
-        return events
-
-    def _await_something(self, timeout_s: float) -> None:
-        for peer in self.peers.values():
-            more = select.POLLOUT if peer.stream.has_more_to_send else 0
-            self._poll.register(peer.stream.fileno(), select.POLLIN | more)
-        self._poll.poll(timeout_s * 1000)
-
-    def _take(self, peer: Peer) -> list[Event]:
-        peer.stream.flush()
-        frames = [*peer.backlog, *peer.stream.receive()]
-        peer.backlog.clear()
-        events = []
+        """Return what has happened by now; `timeout_s` is the composite world's to wait."""
+        del timeout_s
+        frames = self.peer.take_arrived()
         for frame in frames:
-            if frame.header["kind"] == "event":
-                events.append(_event(peer, frame))
-            elif frame.header["kind"] == "broken":
-                happened = f"the ranks of {peer.name} are lost"
-                raise LaunchError(happened, seen=str(frame.header["error"]))
-        if not events and peer.stream.ended is not None:
-            raise peer.lost("")
+            match frame.message:
+                case RanksLost(error):
+                    raise LaunchError(f"the ranks of {self.peer.name} are lost", seen=error)
+        events = self._events(frames)
+        if not events and self.peer.stream.ended is not None:
+            raise self.peer.lost("")
         return events
 
-    def send(self, rank: int, frame: Frame) -> None:
+    def _events(self, frames: Sequence[Frame[FromPeer]]) -> list[Event]:
+        """Return the events among frames, with their times on our clock."""
+        now_s = time.monotonic()
+        found = []
+        for frame in frames:
+            match frame.message:
+                case RankEvent(event):
+                    at_s = min(event.at_s + self.peer.offset_s, now_s)
+                    found.append(replace(event, at_s=at_s, payload=frame.payload))
+        return found
+
+    def send(self, rank: int, frame: Frame[Any]) -> None:
         """Send a frame to a rank; a rank that is gone is no error here."""
-        peer = self._party(rank)
-        if peer is None:
-            self.mine.send(rank, frame)
-        else:
-            peer.stream.send({"kind": "send", "rank": rank, "frame": frame.header}, frame.payload)
+        self.peer.send(SendToRank(rank, frame.message), frame.payload)
 
     def request_dumps(self, ranks: Sequence[int], kind: DumpKind) -> None:
-        """Have every rank of `ranks` write what is asked for to its file."""
-        asked: dict[int, int] = {}
-        self.mine.request_dumps([rank for rank in ranks if self._party(rank) is None], kind)
-        for process, peer in self.peers.items():
-            theirs = [rank for rank in ranks if self.process_of.get(rank) == process]
-            if theirs and peer.is_near:
-                peer.stream.send({"kind": "dump", "ranks": theirs, "what": kind})
-            elif theirs:
-                asked[process] = peer.request({"kind": "dump", "ranks": theirs, "what": kind})
-        for process, number in asked.items():
-            answer = self.peers[process].answer(number, within_s=_DUMP_S)
-            write_files(answer, self.directory)
-
-    def pause(self, rank: int, wish: Mapping[str, Any]) -> None:
-        """Have a rank stopped, once or in turns, and continued by the clock."""
-        peer = self._party(rank)
-        if peer is None:
-            self.mine.pause(rank, wish)
+        """Have ranks write what is asked for."""
+        request = RequestDumps(tuple(ranks), kind)
+        if self.peer.is_local:
+            self.peer.send(request)
         else:
-            peer.stream.send({"kind": "pause", "rank": rank, "pause": dict(wish)})
+            self._dumps = self.peer.request(request)
+
+    def collect_dumps(self) -> None:
+        """Wait for the files from another machine, and write them where ours are."""
+        if not self.peer.is_local:
+            answer, payload = self.peer.answer(self._dumps, DumpsWritten, within_s=_DUMP_S)
+            write_files(answer.sizes, payload, self.directory)
+
+    def pause(self, rank: int, pause: Pause) -> None:
+        """Have a rank stopped, once or in turns, and continued by the clock."""
+        self.peer.send(PauseRank(rank, pause))
 
     def resume(self, rank: int) -> None:
         """End what `pause` began."""
-        peer = self._party(rank)
-        if peer is None:
-            self.mine.resume(rank)
-        else:
-            peer.stream.send({"kind": "resume", "rank": rank})
+        self.peer.send(ResumeRank(rank))
 
-    def disturb(self, rank: int, index: int) -> None:
-        """Refuse: these hosts are not made from namespaces, which is known as tests are planned."""
-        raise LaunchError(f"fault {index} of rank {rank} needs hosts made from namespaces")
+    def begin_end(self, *, grace_s: float) -> None:
+        """Have the peer begin with the end."""
+        self._end = self.peer.request(EndWorld(grace_s))
 
-    def calm(self) -> None:
-        """Let the network be: nothing disturbs it."""
+    def finish_end(self) -> Ending:
+        """Wait until the peer has ended everything, and return what was found."""
+        answer, payload = self.peer.answer(self._end, WorldEnded, within_s=_END_S)
+        write_files(answer.sizes, payload, self.directory)
+        return Ending(tuple(self._events(self.peer.take_arrived())), answer.leftovers)
 
-    def end(self, *, grace_s: float) -> Ending:
-        """End what is left, whatever state it is in, and return what was found.
+    def close(self) -> None:
+        """Forget what came of this world and was not asked for; the connection stays."""
+        self.peer.backlog.clear()
 
-        A process that is gone has taken its ranks with it.
-        """
-        asked = {
-            process: peer.request({"kind": "end", "grace_s": grace_s})
-            for process, peer in self.peers.items()
-        }
-        events: list[Event] = []
-        leftovers: list[str] = []
-        try:
-            ending = self.mine.end(grace_s=grace_s)
-            events += ending.events
-            leftovers += ending.leftovers
-        finally:
-            for process, peer in self.peers.items():
-                with contextlib.suppress(LaunchError):
-                    answer = peer.answer(asked[process], within_s=_END_S)
-                    events += [_event(peer, each) for each in peer.backlog if _is_event(each)]
-                    told = [Frame(each) for each in answer.header["events"]]
-                    events += [_event(peer, each) for each in told]
-                    write_files(answer, self.directory)
-                    leftovers += answer.header["leftovers"]
-                peer.backlog.clear()
-        return Ending(tuple(events), tuple(leftovers))
+    # What it is for whoever watches ranks on another machine, see `RemotePart`
 
     @property
-    def far(self) -> dict[Peer, tuple[int, ...]]:
-        """The processes whose ranks cannot be seen from here, with these ranks."""
-        return {
-            peer: tuple(rank for rank, whose in self.process_of.items() if whose == process)
-            for process, peer in self.peers.items()
-            if not peer.is_near
-        }
+    def host(self) -> str:
+        """The machine's name."""
+        return self.peer.hello.host
 
-    def _party(self, rank: int) -> Peer | None:
-        process = self.process_of.get(rank)
-        return None if process is None else self.peers[process]
+    @property
+    def machine(self) -> str:
+        """What tells its kernel from all others."""
+        return self.peer.hello.kernel[0]
 
+    @property
+    def clock(self) -> tuple[float, float]:
+        """Seconds to add to times on its clock to make them ours, and how wrong that may be."""
+        return self.peer.offset_s, self.peer.uncertainty_s
 
-def _is_event(frame: Frame) -> bool:
-    return bool(frame.header["kind"] == "event")
+    def begin_snapshot(self, *, is_deep: bool) -> None:
+        """Have the peer take a snapshot."""
+        self._snapshot = self.peer.request(TakeSnapshot(is_deep))
 
-
-def event_header(event: Event) -> dict[str, Json]:
-    """Return how an event travels from the process that has started its rank."""
-    return {"kind": "event", **to_json(event)}
-
-
-def _event(peer: Peer, frame: Frame) -> Event:
-    """Return an event with its time on our clock."""
-    event = from_json(Event, frame.header)
-    at_s = min(event.at_s + peer.offset_s, time.monotonic())
-    return replace(event, at_s=at_s, payload=frame.payload)
+    def finish_snapshot(self) -> tuple[SnapshotTaken, Mapping[str, bytes]]:
+        """Return the snapshot, and the ranks' slot pages by file name."""
+        answer, payload = self.peer.answer(self._snapshot, SnapshotTaken, within_s=_SNAPSHOT_S)
+        return answer, unpack(answer.sizes, payload)

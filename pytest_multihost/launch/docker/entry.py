@@ -7,7 +7,7 @@ import socket
 import sys
 from typing import NoReturn
 
-from pytest_multihost.launch.interface import receive_packet
+from pytest_multihost.launch.wire.packets import receive_packet
 
 ORDER = "PYTEST_MULTIHOST_ORDER"
 """As in `launch.starting`, which imports the server, which imports this."""
@@ -45,5 +45,5 @@ def main() -> NoReturn:
     (letter,) = packet.descriptors
     os.set_inheritable(letter, True)  # noqa: FBT003 - the standard library's signature
     os.dup2(control.fileno(), CONTROL)
-    code: str = packet.header["code"]
+    code: str = packet.message["code"]
     os.execve(sys.executable, [sys.executable, "-c", code], {**os.environ, ORDER: str(letter)})

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pytest_multihost.launch.composite_world import CompositeWorld
 from pytest_multihost.launch.docker.containers import (
     Dwelling,
     Engine,
@@ -22,13 +23,13 @@ from pytest_multihost.launch.docker.containers import (
     told,
 )
 from pytest_multihost.launch.docker.entry import CODE, CONTROL, SOCKET
-from pytest_multihost.launch.docker.world import JoinedWorld
 from pytest_multihost.launch.fallback import FallbackLauncher
-from pytest_multihost.launch.interface import Share, send_packet
+from pytest_multihost.launch.interface import Share
 from pytest_multihost.launch.server.connection import ANSWER_S, ServerConnection, wait_for_exit
 from pytest_multihost.launch.server.launcher import ServerLauncher
 from pytest_multihost.launch.server.start_server import Program, write_job_spec
 from pytest_multihost.launch.server.world import ServerWorld
+from pytest_multihost.launch.wire.packets import send_packet
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.hosts import Host, all_hosts
 from pytest_multihost.model.spec import WorldSpec
@@ -111,7 +112,7 @@ class ContainerLauncher:
         starts = {way: partial(self._start, host, make) for way, make in self.programs.items()}
         return FallbackLauncher([ServerLauncher(way, start) for way, start in starts.items()])
 
-    def start(self, spec: WorldSpec, *, directory: Path, scratch: Path) -> JoinedWorld:
+    def start(self, spec: WorldSpec, *, directory: Path, scratch: Path) -> CompositeWorld:
         """Start the ranks of a world, with new containers for those that are gone.
 
         Raises:
@@ -122,14 +123,14 @@ class ContainerLauncher:
         shares: list[ServerWorld] = []
         try:
             for host in hosts:
-                ports = shares[0].forked.header["ports"] if shares else None
+                ports = shares[0].forked.ports if shares else None
                 share = Share(ranks=tuple(host.ranks), ports=ports)
                 ladder = self._ladders[host.index]
                 shares.append(ladder.start(spec, directory=directory, scratch=scratch, share=share))
         except LaunchError:
-            JoinedWorld(shares).end(grace_s=0.0)
+            CompositeWorld(shares, survives_loss=True).end(grace_s=0.0)
             raise
-        return JoinedWorld(shares)
+        return CompositeWorld(shares, survives_loss=True)
 
     def close(self) -> None:
         """End the servers, and remove the containers and the network."""

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_multihost.launch.interface import send_packet
 from pytest_multihost.launch.netns import namespaces as kernel
 from pytest_multihost.launch.netns.files import mount_own_files
 from pytest_multihost.launch.netns.links import ETHERNET, LOOPBACK, Links
 from pytest_multihost.launch.netns.netlink import open_sock_diag
+from pytest_multihost.launch.wire.packets import send_packet
 from pytest_multihost.model.hosts import BRIDGE_ADDRESS, NETWORK, Host
 
 BRIDGE = "lan"

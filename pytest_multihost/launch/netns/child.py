@@ -8,15 +8,16 @@ import signal
 import socket
 from collections.abc import Callable
 from os import _exit as leave
+from typing import Any
 
-from pytest_multihost.launch.interface import Packet, receive_packet, send_packet
 from pytest_multihost.launch.server.reaper import die_with_parent
+from pytest_multihost.launch.wire.packets import Packet, receive_packet, send_packet
 
 Work = Callable[[socket.socket], None]
 """What a child does; it tells of it with packets."""
 
 
-def in_child(work: Work, *, timeout_s: float) -> list[Packet]:
+def in_child(work: Work, *, timeout_s: float) -> list[Packet[Any]]:
     """Return the packets that a child sends before it ends; it has ended then.
 
     An exception in the child arrives as a packet of kind "failed" with its text as `error`.

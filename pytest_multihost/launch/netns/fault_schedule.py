@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from pytest_multihost.launch.interface import receive_packet, send_packet
 from pytest_multihost.launch.netns.child import start_child
 from pytest_multihost.launch.netns.files import set_names_known
 from pytest_multihost.launch.netns.netfault_daemon import be_warden, wish
 from pytest_multihost.launch.netns.network import HostNetwork
+from pytest_multihost.launch.wire.packets import receive_packet, send_packet
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.fault import disturbs_network
 from pytest_multihost.model.network import Disturbance, disturbance_of, merged
@@ -124,7 +124,7 @@ class Traffic:
             answer = receive_packet(self.stream)
         except OSError as error:
             return f"whoever disturbs the network does not answer: {error}"
-        return str(answer.header["error"]) if answer else "whoever disturbs the network has ended"
+        return str(answer.message["error"]) if answer else "whoever disturbs the network has ended"
 
 
 def direct(network: HostNetwork, spec: WorldSpec) -> Traffic | None:
@@ -138,7 +138,7 @@ def direct(network: HostNetwork, spec: WorldSpec) -> Traffic | None:
     pid, stream = start_child(partial(be_warden, network, spec.seed))
     stream.settimeout(_ANSWER_S)
     try:
-        told: Mapping[str, str] = packet.header if (packet := receive_packet(stream)) else {}
+        told: Mapping[str, str] = packet.message if (packet := receive_packet(stream)) else {}
     except OSError as error:
         told = {"error": str(error)}
     traffic = Traffic(network, spec, pid, stream)

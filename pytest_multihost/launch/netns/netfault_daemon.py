@@ -20,7 +20,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from pytest_multihost.launch.interface import receive_packet, send_packet
 from pytest_multihost.launch.netns import namespaces as kernel
 from pytest_multihost.launch.netns.build import BRIDGE
 from pytest_multihost.launch.netns.links import ETHERNET, Links
@@ -29,6 +28,7 @@ from pytest_multihost.launch.netns.network import HostNetwork
 from pytest_multihost.launch.netns.relay import Relay, Uplink
 from pytest_multihost.launch.netns.reset_connections import reset_connections
 from pytest_multihost.launch.server.reaper import die_with_parent
+from pytest_multihost.launch.wire.packets import receive_packet, send_packet
 from pytest_multihost.model.hosts import Host
 from pytest_multihost.model.network import Disturbance, Shape, bridge_segments, relay_routes
 
@@ -186,7 +186,7 @@ def _serve_once(warden: _Warden, stream: socket.socket) -> bool:
     packet = receive_packet(stream)
     if packet is None:
         return False
-    send_packet(stream, {"kind": "done", "error": _answer(warden, packet.header)})
+    send_packet(stream, {"kind": "done", "error": _answer(warden, packet.message)})
     return True
 
 

@@ -16,13 +16,14 @@ import socket
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from pytest_multihost.launch.interface import Packet
 from pytest_multihost.launch.netns import namespaces as kernel
 from pytest_multihost.launch.netns.build import build
 from pytest_multihost.launch.netns.child import in_child
 from pytest_multihost.launch.netns.files import mount_own_files, write_files
 from pytest_multihost.launch.netns.refusal import refusal
+from pytest_multihost.launch.wire.packets import Packet
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.hosts import Host
 
@@ -131,8 +132,8 @@ def make_network(hosts: tuple[Host, ...], folder: Path) -> HostNetwork:
     return _network(packets, hosts, folder)
 
 
-def _network(packets: list[Packet], hosts: tuple[Host, ...], folder: Path) -> HostNetwork:
-    last = packets[-1].header if packets else {"kind": "failed", "error": "its maker was killed"}
+def _network(packets: list[Packet[Any]], hosts: tuple[Host, ...], folder: Path) -> HostNetwork:
+    last = packets[-1].message if packets else {"kind": "failed", "error": "its maker was killed"}
     if last["kind"] != "ports":
         raise refusal(last)
     bridge, *inside, ports = packets

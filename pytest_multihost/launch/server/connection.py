@@ -9,11 +9,19 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from pytest_multihost.launch.interface import Packet, receive_packet, send_packet
 from pytest_multihost.launch.server.reaper import kill_strays, wait_until_dead
+from pytest_multihost.launch.wire.framing import GarbledError
+from pytest_multihost.launch.wire.packets import Packet, receive_packet, send_packet
 from pytest_multihost.model.errors import LaunchError, UnsoundForkError
+from pytest_multihost.model.messages import (
+    Failed,
+    FromServer,
+    Quit,
+    ToServer,
+    Unsound,
+    WorldForked,
+)
 
 ANSWER_S = 60.0
 """How long the server may take to answer. Forking 64 ranks of a large image takes a second."""
@@ -53,15 +61,15 @@ class ServerConnection:
 
     Attributes:
         control: Our end of the control connection.
-        pid: The server, our child if nothing else is said of its burial.
+        pid: The server, our child unless `reap` says otherwise.
         log: Where it prints, if that is not the terminal.
-        bury: Waits for its end, at the latest after having killed it, and removes what is left.
+        reap: Waits for its end, at the latest after having killed it, and removes what is left.
     """
 
     control: socket.socket
     pid: int
     log: Path | None = None
-    bury: Callable[[int], None] = reap_child
+    reap: Callable[[int], None] = reap_child
     is_closed: bool = False
     _ranks: frozenset[int] = frozenset()
 
@@ -73,7 +81,7 @@ class ServerConnection:
             LaunchError: It could not get ready.
         """
         self.control.settimeout(PREPARE_S)
-        self.hear()
+        self.receive()
         self.control.settimeout(ANSWER_S)
 
     def close(self) -> None:
@@ -86,48 +94,53 @@ class ServerConnection:
             return
         self.is_closed = True
         with contextlib.suppress(OSError):
-            send_packet(self.control, {"kind": "quit"})
+            send_packet(self.control, Quit())
         self.control.close()
-        self.bury(self.pid)
+        self.reap(self.pid)
 
-    def tell(self, header: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+    def send(self, message: ToServer, descriptors: Sequence[int] = ()) -> None:
         """Send a request to the server.
 
         Raises:
             LaunchError: The server is gone.
         """
         try:
-            send_packet(self.control, header, descriptors)
+            send_packet(self.control, message, descriptors)
         except OSError as error:
             raise self._lost(str(error)) from error
 
-    def hear(self) -> Packet:
-        """Return the server's next packet.
+    def receive(self) -> FromServer:
+        """Return the server's next message; see `receive_packet`."""
+        return self.receive_packet().message
+
+    def receive_packet(self) -> Packet[FromServer]:
+        """Return the server's next message with its descriptors.
 
         Raises:
             UnsoundForkError: It must not fork ranks.
             LaunchError: The server is gone, does not answer, or could not do what it was asked.
         """
         try:
-            packet = receive_packet(self.control)
-        except OSError as error:
+            packet: Packet[FromServer] | None = receive_packet(self.control, FromServer)
+        except (OSError, GarbledError) as error:
             raise self._lost(str(error)) from error
         if packet is None:
             raise self._lost("it closed its connection")
-        if packet.header["kind"] == "forked":
-            self._ranks = frozenset(packet.header["pids"])
-        if packet.header["kind"] == "unsound":
-            self.close()
-            raise UnsoundForkError(
-                "the server cannot be forked into ranks: a rank would hang, not fail",
-                seen=packet.header["problems"],
-            )
-        if packet.header["kind"] == "failed":
-            raise LaunchError("the ranks could not be started", seen=packet.header["error"])
+        match packet.message:
+            case WorldForked(pids=pids):
+                self._ranks = frozenset(pids)
+            case Unsound(problems):
+                self.close()
+                raise UnsoundForkError(
+                    "the server cannot be forked into ranks: a rank would hang, not fail",
+                    seen=problems,
+                )
+            case Failed(why):
+                raise LaunchError("the ranks could not be started", seen=why)
         return packet
 
     def _lost(self, seen: str) -> LaunchError:
-        """Bury the server; the next world gets a new one."""
+        """Reap the server; the next world gets a new one."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         self.close()
@@ -144,3 +157,8 @@ class ServerConnection:
         except OSError:
             return ""
         return f"\nIts last words, from {self.log}:\n{text}" if text.strip() else ""
+
+
+def unexpected(message: FromServer) -> LaunchError:
+    """Return the error for a message that does not fit what the server was asked."""
+    return LaunchError(f"the server said {type(message).__name__} at the wrong time")

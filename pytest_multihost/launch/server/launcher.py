@@ -6,13 +6,22 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from pytest_multihost.launch.interface import MAX_DESCRIPTORS, Packet, Share
-from pytest_multihost.launch.server.connection import ServerConnection
-from pytest_multihost.launch.server.world import ServerWorld
+from pytest_multihost.launch.interface import Share
+from pytest_multihost.launch.server.connection import ServerConnection, unexpected
+from pytest_multihost.launch.server.world import ServerWorld, Stream
+from pytest_multihost.launch.wire.framing import Decoder
+from pytest_multihost.launch.wire.packets import MAX_DESCRIPTORS, Packet
+from pytest_multihost.launch.wire.stream import FrameStream
 from pytest_multihost.model.errors import LaunchError
-from pytest_multihost.model.json_values import to_json
+from pytest_multihost.model.event import SENT_BY_RANKS
+from pytest_multihost.model.messages import (
+    Fork,
+    HostsProbed,
+    MoreDescriptors,
+    ProbeHosts,
+    WorldForked,
+)
 from pytest_multihost.model.spec import WorldSpec
 
 
@@ -58,11 +67,17 @@ class ServerLauncher:
             LaunchError: They could not be started; none is left.
         """
         server = self._living_server()
-        ranks = range(spec.size) if share is None else share.ranks
+        ranks = tuple(range(spec.size)) if share is None else share.ranks
+        request = Fork(
+            spec=spec,
+            directory=str(directory),
+            scratch=str(scratch),
+            ranks=ranks,
+            ports=share.ports if share is not None else None,
+        )
         pairs = [socket.socketpair() for _ in ranks]
         try:
-            streams = [theirs for _, theirs in pairs]
-            packet = _request_fork(server, spec, streams, directory, scratch, share)
+            packet = _fork(server, request, [theirs.fileno() for _, theirs in pairs])
         except LaunchError:
             for ours, _ in pairs:
                 ours.close()
@@ -70,8 +85,12 @@ class ServerLauncher:
         finally:
             for _, theirs in pairs:
                 theirs.close()
-        channels = {rank: ours for rank, (ours, _) in zip(ranks, pairs, strict=True)}
-        return ServerWorld(server, channels, packet, _tables(server, packet))
+        return ServerWorld(
+            server,
+            {rank: _stream(ours) for rank, (ours, _) in zip(ranks, pairs, strict=True)},
+            packet.message,
+            _socket_tables(server, packet),
+        )
 
     def why_no_hosts(self, scratch: Path) -> LaunchError | None:
         """Return why this machine does not let hosts be made from namespaces; None if it does.
@@ -83,9 +102,11 @@ class ServerLauncher:
             LaunchError: The server is gone.
         """
         server = self._living_server()
-        server.tell({"kind": "probe", "scratch": str(scratch)})
-        error = server.hear().header["error"]
-        return LaunchError(**error) if error else None
+        server.send(ProbeHosts(str(scratch)))
+        match server.receive():
+            case HostsProbed(happened, seen, remedy) if happened:
+                return LaunchError(happened, seen=seen, remedy=remedy)
+        return None
 
     def _living_server(self) -> ServerConnection:
         if self._server is None or self._server.is_closed:
@@ -95,33 +116,28 @@ class ServerLauncher:
         return self._server
 
 
-def _tables(server: ServerConnection, forked: Packet) -> dict[str, socket.socket]:
+def _fork(
+    server: ServerConnection, request: Fork, descriptors: Sequence[int]
+) -> Packet[WorldForked]:
+    server.send(request, descriptors[:MAX_DESCRIPTORS])
+    for first in range(MAX_DESCRIPTORS, len(descriptors), MAX_DESCRIPTORS):
+        server.send(MoreDescriptors(), descriptors[first : first + MAX_DESCRIPTORS])
+    packet = server.receive_packet()
+    if not isinstance(packet.message, WorldForked):
+        raise unexpected(packet.message)
+    return Packet(packet.message, packet.descriptors)
+
+
+def _stream(ours: socket.socket) -> Stream:
+    return FrameStream(ours, Decoder(SENT_BY_RANKS))
+
+
+def _socket_tables(
+    server: ServerConnection, forked: Packet[WorldForked]
+) -> dict[str, socket.socket]:
     """Return what the tables of sockets are read from, by the names of network namespaces."""
-    names, descriptors = forked.header.get("spaces", []), list(forked.descriptors)
+    names, descriptors = forked.message.namespaces, list(forked.descriptors)
     while len(descriptors) < len(names):
-        descriptors += server.hear().descriptors
+        descriptors += server.receive_packet().descriptors
     sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
     return dict(zip(names, sockets, strict=True))
-
-
-def _request_fork(
-    server: ServerConnection,
-    spec: WorldSpec,
-    streams: Sequence[socket.socket],
-    directory: Path,
-    scratch: Path,
-    share: Share | None,
-) -> Packet:
-    descriptors = [stream.fileno() for stream in streams]
-    header: dict[str, Any] = {
-        "kind": "fork",
-        "spec": to_json(spec),
-        "directory": str(directory),
-        "scratch": str(scratch),
-    }
-    if share is not None:
-        header |= {"ranks": share.ranks, "ports": share.ports}
-    server.tell(header, descriptors[:MAX_DESCRIPTORS])
-    for first in range(MAX_DESCRIPTORS, len(descriptors), MAX_DESCRIPTORS):
-        server.tell({"kind": "streams"}, descriptors[first : first + MAX_DESCRIPTORS])
-    return server.hear()

@@ -1,16 +1,19 @@
-"""Ranks that are stopped for a while, or again and again, and when to continue them.
+"""When to stop ranks and when to continue them: once, or in turns.
 
-All moments are absolute, so a turn that came late does not put off those after it. No I/O: who
-keeps them is told what to send to whom.
+All times are absolute, so a turn that came late does not put off those after it. Sends nothing: the
+caller is given the signals.
 """
 
 from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+
+from pytest_multihost.model.event import Pause
+
+Signals = list[tuple[int, int]]
+"""Ranks, and the number of the signal that each is to get."""
 
 
 @dataclass(slots=True)
@@ -38,24 +41,18 @@ class PauseSchedule:
 
     _planned: dict[int, _Pause] = field(default_factory=dict)
 
-    def begin(self, rank: int, wish: Mapping[str, Any], now_s: float) -> list[tuple[int, int]]:
-        """Stop a rank now, and later continue it; return who is to get which signal now.
-
-        Args:
-            rank: Whom.
-            wish: `stopped_s` and `running_s` of a turn, and `until_s`; None or absent is for ever.
-            now_s: The time.
-        """
+    def begin(self, rank: int, pause: Pause, now_s: float) -> Signals:
+        """Stop a rank now, and later continue it; return which signals to send now."""
         self._planned[rank] = _Pause(
-            stopped_s=_seconds(wish.get("stopped_s")),
-            running_s=_seconds(wish.get("running_s")),
-            until_s=_seconds(wish.get("until_s")),
+            stopped_s=_or_for_ever(pause.stopped_s),
+            running_s=_or_for_ever(pause.running_s),
+            until_s=_or_for_ever(pause.until_s),
             due_s=now_s,
         )
         return self.act(now_s)
 
-    def end(self, rank: int) -> list[tuple[int, int]]:
-        """Continue a rank for good; return who is to get which signal now."""
+    def end(self, rank: int) -> Signals:
+        """Continue a rank for good; return which signals to send now."""
         was = self._planned.pop(rank, None)
         return [(rank, signal.SIGCONT)] if was is not None else []
 
@@ -70,9 +67,9 @@ class PauseSchedule:
         )
         return None if due_s is None or math.isinf(due_s) else max(0.0, due_s - now_s)
 
-    def act(self, now_s: float) -> list[tuple[int, int]]:
-        """Return who is to get which signal now."""
-        sent: list[tuple[int, int]] = []
+    def act(self, now_s: float) -> Signals:
+        """Return which signals to send now."""
+        sent: Signals = []
         for rank, pause in list(self._planned.items()):
             if now_s >= pause.until_s:
                 sent += self.end(rank)
@@ -83,5 +80,5 @@ class PauseSchedule:
         return sent
 
 
-def _seconds(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else math.inf
+def _or_for_ever(seconds: float | None) -> float:
+    return math.inf if seconds is None else seconds

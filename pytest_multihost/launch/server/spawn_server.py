@@ -21,7 +21,7 @@ from pytest_multihost.launch.server.start_server import (
     take_job_spec,
     write_job_spec,
 )
-from pytest_multihost.launch.wire.framing import Channel
+from pytest_multihost.launch.wire.channel import Channel
 from pytest_multihost.model.fault import hash_seed_of
 from pytest_multihost.model.json_values import from_json, to_json
 from pytest_multihost.model.spec import RankSpec

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pytest_multihost.launch.interface import RunRank, send_packet
+from pytest_multihost.launch.interface import RunRank
 from pytest_multihost.launch.server.connection import ANSWER_S, ServerConnection
 from pytest_multihost.launch.server.fork_soundness import fork_problems
 from pytest_multihost.launch.server.serve import serve
+from pytest_multihost.launch.wire.packets import send_packet
 from pytest_multihost.model.errors import UnsoundForkError
+from pytest_multihost.model.messages import Failed, Unsound
 
 ORDER = "PYTEST_MULTIHOST_ORDER"
 """Environment variable that names the descriptor from which a new interpreter reads its order."""
@@ -54,11 +56,11 @@ def prepare_and_serve(
         prepare()
         problems = fork_problems()
         if problems:
-            send_packet(control, {"kind": "unsound", "problems": "; ".join(problems)})
+            send_packet(control, Unsound("; ".join(problems)))
             os._exit(0)
     except BaseException as error:  # noqa: BLE001 - must not climb into pytest's stack
         happened = f"the server could not prepare itself: {type(error).__name__}: {error}"
-        send_packet(control, {"kind": "failed", "error": happened})
+        send_packet(control, Failed(happened))
         os._exit(0)
     serve(control, run_rank, controller=controller)
 

@@ -1,149 +1,180 @@
-"""A running world as the engine sees it, whatever way its ranks were launched."""
+"""The ranks that one server has started, as the controller sees them."""
 
 from __future__ import annotations
 
+import select
 import selectors
 import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_multihost.launch.interface import DumpKind, Ending, Packet, dump_signal
-from pytest_multihost.launch.server.connection import ServerConnection
-from pytest_multihost.launch.wire.framing import (
-    Decoder,
-    Frame,
-    GarbledError,
-    encode,
-    read_available,
-)
-from pytest_multihost.model.errors import LaunchError
+from pytest_multihost.launch.interface import Ending, NetworkFaults, WorldProcesses
+from pytest_multihost.launch.server.connection import ServerConnection, unexpected
+from pytest_multihost.launch.wire.framing import Frame
+from pytest_multihost.launch.wire.stream import FrameStream
 from pytest_multihost.model.event import (
-    SENT_BY_RANKS,
     Event,
-    Exited,
     Forked,
     Interrupted,
-    NetworkChanged,
+    Pause,
     RaisedError,
     read_event,
 )
-from pytest_multihost.model.json_values import JsonError, from_json
+from pytest_multihost.model.json_values import JsonError
+from pytest_multihost.model.messages import (
+    Calm,
+    Disturb,
+    DumpKind,
+    EndWorld,
+    FromServer,
+    PauseRank,
+    RankEvent,
+    RequestDumps,
+    ResumeRank,
+    WorldEnded,
+    WorldForked,
+)
+
+Stream = FrameStream[Mapping[str, Any]]
 
 
 @dataclass(slots=True)
 class ServerWorld:
-    """The ranks of one world that a server has started: streams to them, requests to it.
+    """The ranks of one world, or a share of them: streams to them, requests to their server.
 
     Attributes:
-        server: Who has started them.
-        streams: Their channels by rank.
+        server: The server that has started them.
+        streams: Their connections by rank.
         forked: What it said then.
-        tables: By the names of network namespaces in which ranks are, beside our own: sockets
-            that read their tables of sockets.
+        socket_tables: By the names of network namespaces in which ranks are, beside our own:
+            sockets that read their tables of sockets.
     """
 
     server: ServerConnection
-    streams: dict[int, socket.socket]
-    forked: Packet
-    tables: dict[str, socket.socket] = field(default_factory=dict)
+    streams: dict[int, Stream]
+    forked: WorldForked
+    socket_tables: dict[str, socket.socket] = field(default_factory=dict)
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
-    _decoders: dict[int, Decoder] = field(default_factory=dict)
-    _outbox: dict[int, bytearray] = field(default_factory=dict)
-    _announced: bool = False
+    _is_announced: bool = False
 
     def __post_init__(self) -> None:
         self._selector.register(self.server.control, selectors.EVENT_READ, None)
         for rank, stream in self.streams.items():
-            stream.setblocking(False)  # noqa: FBT003 - the standard library's signature
-            self._decoders[rank] = Decoder(SENT_BY_RANKS)
             self._selector.register(stream, selectors.EVENT_READ, rank)
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        """Which ranks these are."""
+        return tuple(self.streams)
+
+    @property
+    def processes(self) -> WorldProcesses:
+        """What of the harness is around them, see `LaunchedWorld`."""
+        daemon = self.forked.netfault_daemon
+        return WorldProcesses(
+            servers=frozenset({self.server.pid}),
+            reaper=self.server.pid,
+            companions=frozenset() if daemon is None else frozenset({daemon}),
+            socket_tables=self.socket_tables,
+        )
+
+    @property
+    def network_faults(self) -> NetworkFaults:
+        """What disturbs the network between its hosts: the server."""
+        return self
+
+    # What a composite world waits for
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when there is something to wait for no longer."""
         epoll: Any = self._selector
         return int(epoll.fileno())
 
+    @property
+    def poll_events(self) -> int:
+        """What to wait for in a poll of that descriptor."""
+        return select.POLLIN
+
+    @property
+    def has_events(self) -> bool:
+        """Whether `wait` has something to return at once."""
+        return not self._is_announced
+
     def wait(self, timeout_s: float) -> Sequence[Event]:
         """Return what happened, waiting at most `timeout_s` seconds for the first event."""
-        if not self._announced:
-            self._announced = True
-            return _forked_events(self.forked, self.streams)
+        if not self._is_announced:
+            self._is_announced = True
+            pids = zip(self.streams, self.forked.pids, strict=True)
+            return [Event(self.forked.at_s, rank, Forked(pid)) for rank, pid in pids]
         events: list[Event] = []
-        told: list[Event] = []
+        from_server: list[Event] = []
         for key, _ in self._selector.select(timeout_s):
             if key.data is None:
-                told += _server_events(self.server.hear())
+                from_server.append(_server_event(self.server.receive()))
             else:
-                self._flush(key.data)
                 events += self._read(key.data)
-        for event in told:  # its last words arrived before it died
+        for event in from_server:  # the last frames of a rank arrived before it died
             events += self._read(event.rank)
-        return events + told
+        return events + from_server
 
     def _read(self, rank: int) -> list[Event]:
         stream = self.streams[rank]
         if stream.fileno() < 0:
             return []
-        try:
-            data = read_available(stream)
-        except OSError:  # reset: it died with frames of ours unread
-            data = None
-        if data is None:
-            self._selector.unregister(stream)
-            stream.close()
-            return []
-        try:
-            frames = self._decoders[rank].feed(data)
-            return [read_event(rank, frame.header, frame.payload) for frame in frames]
-        except (GarbledError, JsonError):
-            self._selector.unregister(stream)
-            stream.close()
-            return [_garbled(rank)]
+        stream.flush()
+        events, is_garbled = [], False
+        for frame in stream.receive():
+            try:
+                events.append(read_event(rank, frame.message, frame.payload))
+            except JsonError:
+                is_garbled = True
+                break
+        if stream.ended is None and not is_garbled:
+            self._watch(rank)
+            return events
+        self._selector.unregister(stream)
+        stream.close()
+        return [*events, _garbled(rank)] if is_garbled or stream.is_garbled else events
 
-    def send(self, rank: int, frame: Frame) -> None:
+    def _watch(self, rank: int) -> None:
+        stream = self.streams[rank]
+        more = selectors.EVENT_WRITE if stream.has_more_to_send else 0
+        self._selector.modify(stream, selectors.EVENT_READ | more, rank)
+
+    def send(self, rank: int, frame: Frame[Any]) -> None:
         """Send a frame to a rank; a rank that is gone is no error here.
 
         Never waits: what a slow or stopped rank does not take now is sent while we wait for
         events.
         """
-        self._outbox.setdefault(rank, bytearray()).extend(encode(frame))
-        self._flush(rank)
-
-    def _flush(self, rank: int) -> None:
-        stream, pending = self.streams[rank], self._outbox.get(rank)
-        if stream.fileno() < 0 or not pending:
-            return
-        try:
-            del pending[: stream.send(pending)]
-        except BlockingIOError:
-            pass
-        except OSError:  # it is gone; its exit will be told by the server
-            pending.clear()
-        interest = selectors.EVENT_READ | (selectors.EVENT_WRITE if pending else 0)
-        self._selector.modify(stream, interest, rank)
+        if self.streams[rank].fileno() >= 0:
+            self.streams[rank].send(frame)
+            self._watch(rank)
 
     def request_dumps(self, ranks: Sequence[int], kind: DumpKind) -> None:
         """Have every rank of `ranks` write what is asked for to its file."""
-        header = {"kind": "signal", "ranks": list(ranks), "signal": dump_signal(kind)}
-        self.server.tell(header)
+        self.server.send(RequestDumps(tuple(ranks), kind))
 
-    def pause(self, rank: int, wish: Mapping[str, Any]) -> None:
+    def collect_dumps(self) -> None:
+        """Do nothing: the ranks write where we read."""
+
+    def pause(self, rank: int, pause: Pause) -> None:
         """Have a rank stopped, once or in turns, and continued by the clock."""
-        self.server.tell({"kind": "pause", "rank": rank, "pause": dict(wish)})
+        self.server.send(PauseRank(rank, pause))
 
     def resume(self, rank: int) -> None:
         """End what `pause` began."""
-        self.server.tell({"kind": "resume", "rank": rank})
+        self.server.send(ResumeRank(rank))
 
     def disturb(self, rank: int, index: int) -> None:
-        """Have a fault of the network happen, see `RunningWorld`."""
-        self.server.tell({"kind": "disturb", "rank": rank, "index": index})
+        """Have a fault of the network happen, see `NetworkFaults`."""
+        self.server.send(Disturb(rank, index))
 
     def calm(self) -> None:
         """End all faults of the network."""
-        self.server.tell({"kind": "calm"})
+        self.server.send(Calm())
 
     def end(self, *, grace_s: float) -> Ending:
         """End what is left, whatever state it is in, and return what was found."""
@@ -151,27 +182,27 @@ class ServerWorld:
             self.begin_end(grace_s=grace_s)
             return self.finish_end()
         finally:
-            self.let_go()
+            self.close()
 
     def begin_end(self, *, grace_s: float) -> None:
         """Have the server begin with the end."""
-        self.server.tell({"kind": "end", "grace_s": grace_s})
-
-    def let_go(self) -> None:
-        """Close the streams."""
-        self._selector.close()
-        for stream in (*self.streams.values(), *self.tables.values()):
-            stream.close()
+        self.server.send(EndWorld(grace_s))
 
     def finish_end(self) -> Ending:
         """Wait until the server has ended everything, and return what was found."""
-        events: list[Event] = []
-        while (packet := self.server.hear()).header["kind"] != "ended":
-            events += _server_events(packet)
-        for rank in self.streams:
-            events += self._read(rank)
-        events += [_exit_event(each) for each in packet.header["exits"]]
-        return Ending(tuple(events), tuple(packet.header["leftovers"]))
+        from_server: list[Event] = []
+        while not isinstance(message := self.server.receive(), WorldEnded):
+            from_server.append(_server_event(message))
+        events = [event for rank in self.streams for event in self._read(rank)]
+        return Ending((*events, *from_server), message.leftovers)
+
+    def close(self) -> None:
+        """Close the streams."""
+        self._selector.close()
+        for stream in self.streams.values():
+            stream.close()
+        for table in self.socket_tables.values():
+            table.close()
 
 
 def _garbled(rank: int) -> Event:
@@ -180,21 +211,7 @@ def _garbled(rank: int) -> Event:
     return Event(time.monotonic(), rank, Interrupted(error))
 
 
-def _forked_events(packet: Packet, ranks: Iterable[int]) -> list[Event]:
-    at_s = packet.header["at_s"]
-    pids = zip(ranks, packet.header["pids"], strict=True)
-    return [Event(at_s, rank, Forked(pid)) for rank, pid in pids]
-
-
-def _server_events(packet: Packet) -> list[Event]:
-    if packet.header["kind"] == "changed":
-        data = packet.header
-        return [Event(data["at_s"], data["rank"], NetworkChanged(data["token"], data["error"]))]
-    if packet.header["kind"] != "exited":
-        happened = f"the server said {packet.header['kind']!r} at the wrong time"
-        raise LaunchError(happened)
-    return [_exit_event(packet.header)]
-
-
-def _exit_event(data: Any) -> Event:  # noqa: ANN401 - a JSON object
-    return Event(data["at_s"], data["rank"], from_json(Exited, {**data, "kind": Exited.kind}))
+def _server_event(message: FromServer) -> Event:
+    if isinstance(message, RankEvent):
+        return message.event
+    raise unexpected(message)

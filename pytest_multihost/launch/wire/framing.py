@@ -1,74 +1,112 @@
-"""Frames between a rank and the controller.
+"""Frames: how a message becomes bytes, the same on every connection of the harness.
 
-Why not pickle: what a rank sends is read by the controller, and a controller that unpickles
-executes whatever a broken rank hands it, and dies of exceptions whose constructor wants
-arguments. A frame is a JSON header with an optional payload of bytes. The payload serves
-`World.gather` and `World.broadcast`, whose objects travel from rank to rank; the controller passes
-it on unopened.
+Why JSON and not pickle: what a rank sends is read by the controller, and a controller that
+unpickles executes whatever a broken rank hands it, and dies of exceptions whose constructor wants
+arguments. A frame is a message as a JSON object, with bytes beside it where there are some. These
+serve `World.gather` and `World.broadcast`, whose objects travel from rank to rank unopened, and
+files.
 
-Layout: two unsigned 32-bit big-endian lengths (header, payload), the header as UTF-8, the payload.
+Layout: two unsigned 32-bit big-endian lengths (message, payload), the message in UTF-8, the
+payload; on a connection between machines a tag that only who knows its key can make.
 """
 
 from __future__ import annotations
 
-import contextlib
+import hmac
 import json
-import socket
 import struct
-import threading
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-# By name: a test may replace any of these in its modules, and we must not notice.
-from json import dumps as to_json
-from os import getpid
-from typing import Any
+# By name: a test may replace it in its module, and we must not notice.
+from json import dumps as to_json_text
+from typing import Any, Generic, TypeVar
 
 from pytest_multihost.model.errors import MultihostError
+from pytest_multihost.model.json_values import JsonObject, from_json, to_json
+
+M = TypeVar("M")
 
 _LENGTHS = struct.Struct("!II")
-_CHUNK = 1 << 16
+_PLACE = struct.Struct("!Q")
+_TAG = 32  # bytes of SHA-256
 _MAX_DEPTH = 20
 _MAX_PARTS = 10_000
 _MAX_NUMBER = 1 << 1000
 MAX_PART = (1 << 32) - 1
 MAX_HEADER = 1 << 28
-"""Bytes of the largest header that is believed in."""
+"""Bytes of the largest message that is believed in."""
+
+_NOT_OURS = "it does not speak our protocol"
 
 
 class GarbledError(Exception):
-    """What came through a connection was not written by this package."""
+    """What came through a connection was not written by this package, or not for it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
-    """One message: a JSON object and, rarely, bytes beside it."""
+class Frame(Generic[M]):
+    """One message and what travels beside it.
 
-    header: Mapping[str, Any]
+    Attributes:
+        message: One of `model.messages`, or a rank's event as a JSON object.
+        payload: Bytes.
+        number: Of the request that this is or answers; 0 where nobody waits for an answer.
+    """
+
+    message: M
     payload: bytes = b""
+    number: int = 0
 
 
-def encode(frame: Frame) -> bytes:
+@dataclass(slots=True)
+class Authenticator:
+    """Makes the tags of the frames that go in one direction of one connection, in their order.
+
+    HMAC-SHA256 (RFC 2104) of the frame and its place in the sequence. So a frame that was changed,
+    left out, sent again or recorded in another connection has a tag that is not the expected one.
+
+    Attributes:
+        key: The direction's; see `launch.attach.handshake`.
+    """
+
+    key: bytes
+    count: int = 0
+
+    def next_tag(self, frame: bytes) -> bytes:
+        """Return the tag of the next frame."""
+        tag = hmac.digest(self.key, _PLACE.pack(self.count) + frame, "sha256")
+        self.count += 1
+        return tag
+
+
+def encode(frame: Frame[Any], authenticator: Authenticator | None = None) -> bytes:
     """Return the bytes of `frame`.
 
     A value that JSON does not know is sent as its `repr`: a record that reaches the controller
     a little less precise is worth more than one that does not reach it.
 
     Raises:
-        MultihostError: Header or payload is 4 GiB or larger.
+        MultihostError: Message or payload is 4 GiB or larger.
     """
-    header = _dumped(frame.header).encode("utf-8", "backslashreplace")
+    header = _dumped(_header(frame)).encode("utf-8", "backslashreplace")
     if max(len(header), len(frame.payload)) > MAX_PART:
         happened = "a message between ranks is larger than 4 GiB"
         raise MultihostError(happened, remedy="Pass a path in shared_tmp_path instead.")
-    return _LENGTHS.pack(len(header), len(frame.payload)) + header + frame.payload
+    data = _LENGTHS.pack(len(header), len(frame.payload)) + header + frame.payload
+    return data if authenticator is None else data + authenticator.next_tag(data)
+
+
+def _header(frame: Frame[Any]) -> Mapping[str, Any]:
+    message = frame.message if isinstance(frame.message, Mapping) else to_json(frame.message)
+    return {**message, "number": frame.number} if frame.number else message
 
 
 def _dumped(header: Mapping[str, Any]) -> str:
     try:
-        return to_json(header, default=_safe_repr)
+        return to_json_text(header, default=_safe_repr)
     except (TypeError, ValueError, RecursionError):  # a key that is no text, a circle
-        return to_json(_plain(header, room=[_MAX_PARTS], depth=0))
+        return to_json_text(_plain(header, room=[_MAX_PARTS], depth=0))
 
 
 def _plain(value: object, *, room: list[int], depth: int) -> object:
@@ -97,23 +135,38 @@ def _safe_repr(value: object) -> str:
         return f"<{type(value).__name__} whose repr() raises>"
 
 
-class Decoder:
+class Decoder(Generic[M]):
     """Turns a stream of bytes back into frames, however it was cut.
 
     Args:
-        kinds: Kinds of frames that may come; any if none is named.
+        messages: The messages that may come: a union of classes, or kinds of events.
+        authenticator: Makes the tags that the frames must carry.
+        max_size: Bytes of the largest frame that is waited for; small where the sender is unknown.
     """
 
-    def __init__(self, kinds: Collection[str] = ()) -> None:
-        self._kinds = kinds
+    def __init__(
+        self,
+        messages: object = JsonObject,
+        *,
+        authenticator: Authenticator | None = None,
+        max_size: int | None = None,
+    ) -> None:
+        self._messages = messages
+        self._authenticator = authenticator
+        self._max_size = max_size
         self._pending = bytearray()
-        self._header: Mapping[str, Any] | None = None
+        self._frame: Frame[M] | None = None
 
-    def feed(self, data: bytes) -> list[Frame]:
+    @property
+    def is_empty(self) -> bool:
+        """Whether no part of a frame is waiting for the rest."""
+        return not self._pending
+
+    def feed(self, data: bytes) -> list[Frame[M]]:
         """Take `data` and return the frames that are complete by now.
 
         Raises:
-            GarbledError: The bytes are no frames of ours.
+            GarbledError: The bytes are no frames of ours. Nothing that comes after may be believed.
         """
         self._pending += data
         frames = []
@@ -121,119 +174,46 @@ class Decoder:
             frames.append(frame)
         return frames
 
-    def _next(self) -> Frame | None:
+    def _next(self) -> Frame[M] | None:
         if len(self._pending) < _LENGTHS.size:
             return None
         header_size, payload_size = _LENGTHS.unpack_from(self._pending)
         payload_start = _LENGTHS.size + header_size
-        if header_size > MAX_HEADER:
-            raise GarbledError
-        if len(self._pending) < payload_start:
-            return None
-        if self._header is None:  # looked at before a payload is waited for
-            self._header = self._read_header(bytes(self._pending[_LENGTHS.size : payload_start]))
         end = payload_start + payload_size
-        if len(self._pending) < end:
+        if header_size > MAX_HEADER or (self._max_size is not None and end > self._max_size):
+            raise GarbledError(_NOT_OURS)
+        tag_size = 0 if self._authenticator is None else _TAG
+        if self._frame is None and self._authenticator is None:
+            # Read before a payload is waited for: a length that nobody meant could announce
+            # gigabytes that never come.
+            if len(self._pending) < payload_start:
+                return None
+            self._frame = self._read(bytes(self._pending[_LENGTHS.size : payload_start]))
+        if len(self._pending) < end + tag_size:
             return None
-        frame = Frame(self._header, bytes(self._pending[payload_start:end]))
-        self._header = None
-        del self._pending[:end]
+        self._authenticate(bytes(self._pending[:end]), bytes(self._pending[end : end + tag_size]))
+        found = self._frame or self._read(bytes(self._pending[_LENGTHS.size : payload_start]))
+        frame = Frame(found.message, bytes(self._pending[payload_start:end]), found.number)
+        self._frame = None
+        del self._pending[: end + tag_size]
         return frame
 
-    def _read_header(self, data: bytes) -> Mapping[str, Any]:
+    def _authenticate(self, frame: bytes, tag: bytes) -> None:
+        """Check a frame's tag, before anything in it is read."""
+        if self._authenticator is None:
+            return
+        place = self._authenticator.count
+        if not hmac.compare_digest(self._authenticator.next_tag(frame), tag):
+            raise GarbledError(f"frame {place} is not authentic: changed, repeated or left out")
+
+    def _read(self, data: bytes) -> Frame[M]:
         try:
             header = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise GarbledError from error
-        if not isinstance(header, dict) or (self._kinds and header.get("kind") not in self._kinds):
-            raise GarbledError
-        return header
-
-
-@dataclass(slots=True)
-class Channel:
-    """A rank's end of its connection to the controller.
-
-    Several threads may use it at once: each waits for frames of its own. Whichever of them finds
-    nobody reading reads for all, so no thread of ours is needed in the rank. Useless in a forked
-    child: two processes that write to one stream would tear each other's frames apart, so a child
-    gets an error instead.
-    """
-
-    stream: socket.socket
-    _owner: int = field(default_factory=getpid)
-    _sending: threading.Lock = field(default_factory=threading.Lock)
-    _changed: threading.Condition = field(default_factory=threading.Condition)
-    _is_being_read: bool = False
-    _decoder: Decoder = field(default_factory=Decoder)
-    _arrived: list[Frame] = field(default_factory=list)
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether this process is the rank itself and not a forked child of it."""
-        return getpid() == self._owner
-
-    def send(self, header: Mapping[str, Any], payload: bytes = b"") -> None:
-        """Send one frame; blocks until the kernel has taken all of it.
-
-        Raises:
-            MultihostError: Called in a forked child of the rank.
-            OSError: The controller is gone or the descriptor was closed.
-        """
-        self._check_owner()
-        data = encode(Frame(header, payload))
-        with self._sending:
-            self.stream.sendall(data)
-
-    def receive(self, wanted: Callable[[Frame], bool]) -> Frame:
-        """Return the first frame that is `wanted`, waiting for it as long as it takes.
-
-        Raises:
-            EOFError: The controller is gone.
-        """
-        self._check_owner()
-        while True:
-            with self._changed:
-                for index, frame in enumerate(self._arrived):
-                    if wanted(frame):
-                        return self._arrived.pop(index)
-                if self._is_being_read:
-                    self._changed.wait()
-                    continue
-                self._is_being_read = True
-            self._read_for_all()
-
-    def _read_for_all(self) -> None:
-        frames: list[Frame] = []
-        try:
-            while not frames:
-                frames = self._decoder.feed(self._read())
-        finally:
-            with self._changed:
-                self._arrived += frames
-                self._is_being_read = False
-                self._changed.notify_all()
-
-    def _read(self) -> bytes:
-        data = self.stream.recv(_CHUNK)
-        if not data:
-            message = "the controller closed the channel"
-            raise EOFError(message)
-        return data
-
-    def _check_owner(self) -> None:
-        if not self.is_ours:
-            happened = "a forked child of a rank used the rank's world"
-            raise MultihostError(
-                happened, remedy="Use world and the fixtures only in the rank's own process."
-            )
-
-
-def read_available(stream: socket.socket) -> bytes | None:
-    """Return what can be read without waiting, b"" if nothing, None at the end of the stream."""
-    chunks = []
-    with contextlib.suppress(BlockingIOError):
-        while data := stream.recv(_CHUNK):
-            chunks.append(data)
-        return b"".join(chunks) or None
-    return b"".join(chunks)
+            if isinstance(self._messages, frozenset):
+                if header.get("kind") not in self._messages:
+                    raise GarbledError(_NOT_OURS)
+                return Frame(header)
+            number = from_json(int, header.pop("number", 0))
+            return Frame(from_json(self._messages, header), number=number)
+        except (ValueError, RecursionError, TypeError, AttributeError) as error:
+            raise GarbledError(_NOT_OURS) from error

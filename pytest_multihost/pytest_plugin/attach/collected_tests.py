@@ -3,35 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from pytest_multihost.pytest_plugin.plan import Plan
 
-Listed = Sequence[Sequence[Any]]
-"""For each world its test's node id, number of ranks and backend, in order."""
+CollectedTest = tuple[str, int, str]
+"""Of each world: its test's node id, number of ranks, and backend."""
 
 
-def listed(plans: Mapping[str, Plan]) -> Listed:
+def collected_tests(plans: Mapping[str, Plan]) -> tuple[CollectedTest, ...]:
     """Return what is compared."""
-    return [[plan.nodeid, plan.size, plan.backend.name] for plan in plans.values()]
+    return tuple((plan.nodeid, plan.size, plan.backend.name) for plan in plans.values())
 
 
-def first_difference(ours: Listed, theirs: Listed) -> str | None:
+def first_difference(ours: Sequence[CollectedTest], theirs: Sequence[CollectedTest]) -> str | None:
     """Return in one sentence where two collections part, None where they do not.
 
     Their order is free: rank 0 says which test is next.
     """
-    here, there = ({each[0]: list(each) for each in items} for items in (ours, theirs))
+    here, there = ({each[0]: each for each in tests} for tests in (ours, theirs))
     for nodeid in [*here, *there]:
         if here.get(nodeid) != there.get(nodeid):
-            says = f"{_say(here.get(nodeid))} and there {_say(there.get(nodeid))}"
+            says = f"{_describe(here.get(nodeid))} and there {_describe(there.get(nodeid))}"
             counts = f"{len(here)} multihost tests here, {len(there)} there"
             return f"{nodeid}: here {says} ({counts})."
     return None
 
 
-def _say(listed: Sequence[Any] | None) -> str:
-    if listed is None:
+def _describe(test: CollectedTest | None) -> str:
+    if test is None:
         return "it was not collected"
-    _, size, backend = listed
+    _, size, backend = test
     return f"ranks={size}, backend={backend!r}"

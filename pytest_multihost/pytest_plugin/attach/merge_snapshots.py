@@ -1,4 +1,4 @@
-"""What was seen of a world's processes on several machines, put together to one look.
+"""Kernel snapshots of a world's processes on several machines, merged to one.
 
 Each machine has process ids, inodes and a clock of its own. What comes from another one gets
 numbers that no process of ours has, and our time. A connection that leads out of one machine leads
@@ -23,35 +23,35 @@ _SPACE = "net:["
 
 @dataclass(frozen=True, slots=True)
 class RemoteSnapshot:
-    """A look that was taken by another process.
+    """A snapshot that was taken by a peer.
 
     Attributes:
         number: 1, 2, ...: tells its process ids from all others.
-        look: What it has seen.
+        snapshot: What it has seen.
         offset_s: What must be added to its times to make them ours.
         slack_s: By how much they may then be wrong.
         machine: Which machine it is; a loopback address means something on that one alone.
     """
 
     number: int
-    look: KernelSnapshot
+    snapshot: KernelSnapshot
     offset_s: float = 0.0
     slack_s: float = 0.0
     machine: str = ""
 
 
 def merge_snapshots(
-    mine: KernelSnapshot, others: Sequence[RemoteSnapshot], *, machine: str = ""
+    local: KernelSnapshot, others: Sequence[RemoteSnapshot], *, machine: str = ""
 ) -> KernelSnapshot:
-    """Return one look at all processes of the world; `machine` is ours."""
-    ours = [_named(process, machine) for process in mine.processes]
-    found = [_moved(process, each) for each in others for process in each.look.processes]
+    """Return one snapshot of all processes of the world; `machine` is ours."""
+    ours = [_named(process, machine) for process in local.processes]
+    found = [_moved(process, each) for each in others for process in each.snapshot.processes]
     processes = (*ours, *found)
     ranks = [each for each in processes if each.is_rank]
     children = [each for each in processes if not each.is_rank]
     ordered = [*sorted(ranks, key=lambda each: each.rank or 0), *children]
-    is_deep = mine.is_deep and all(each.look.is_deep for each in others)
-    return KernelSnapshot(at_s=mine.at_s, processes=_connected(ordered), is_deep=is_deep)
+    is_deep = local.is_deep and all(each.snapshot.is_deep for each in others)
+    return KernelSnapshot(at_s=local.at_s, processes=_connected(ordered), is_deep=is_deep)
 
 
 def _moved(process: Process, where: RemoteSnapshot) -> Process:

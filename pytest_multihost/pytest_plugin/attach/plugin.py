@@ -23,10 +23,10 @@ import pytest
 from pytest_multihost.launch.attach.launcher_env import Membership, read_membership
 from pytest_multihost.launch.attach.listener import Listener
 from pytest_multihost.launch.attach.rendezvous import given_secret, listen, rendezvous_path
-from pytest_multihost.launch.attach.stream import PING_S, kernel_identity
 from pytest_multihost.model.errors import LaunchError, MultihostError
 from pytest_multihost.model.hosts import ONE
-from pytest_multihost.pytest_plugin.attach.collected_tests import first_difference, listed
+from pytest_multihost.model.messages import Quit
+from pytest_multihost.pytest_plugin.attach.collected_tests import collected_tests, first_difference
 from pytest_multihost.pytest_plugin.attach.options import ATTACHED_PLUGIN
 from pytest_multihost.pytest_plugin.attach.state import ATTACHED, Attached
 from pytest_multihost.pytest_plugin.fixtures import requests_object_store
@@ -57,7 +57,7 @@ MEMBERSHIP = pytest.StashKey[Membership]()
 
 
 def read_role(config: pytest.Config) -> None:
-    """Find out which process this is, and calm it down if it is not the controller.
+    """Find out which process this is, and switch off its output if it is not the controller.
 
     Raises:
         pytest.UsageError: Nobody has said which it is, or it cannot be attached.
@@ -106,10 +106,10 @@ def attach(config: pytest.Config) -> None:
 
 
 def take_part(session: pytest.Session, chosen: Sequence[pytest.Item]) -> None:
-    """Wait for the others, and make sure that they hold the same tests.
+    """Wait for the peers, and make sure that they hold the same tests.
 
     Raises:
-        pytest.UsageError: Somebody has not come, or has collected something else.
+        pytest.UsageError: One has not come, or has collected something else.
     """
     config = session.config
     attached = config.stash[ATTACHED]
@@ -120,9 +120,8 @@ def take_part(session: pytest.Session, chosen: Sequence[pytest.Item]) -> None:
     atexit.register(_hang_up, attached)  # the others take the end of a connection for ours
     try:
         listener.await_peers(attached.timeout_s)
-        listener.listener.close()
         _compare(config, chosen, attached)
-        _look_around(config, attached)
+        _detect_local_peers(config, attached)
     except LaunchError as error:
         raise pytest.UsageError(str(error)) from error
     finally:
@@ -141,12 +140,12 @@ def _hang_up(attached: Attached) -> None:
 def _compare(config: pytest.Config, chosen: Sequence[pytest.Item], attached: Attached) -> None:
     plans = plan_items(config, chosen, config.stash[TALLY].settings)
     _refuse(plans, chosen)
-    ours = listed(plans)
+    ours = collected_tests(plans)
     for peer in attached.peers.values():
-        problems = peer.about["problems"]
-        if problems:
-            raise LaunchError(f"{peer.name} cannot take part", seen="\n".join(problems))
-        difference = first_difference(ours, peer.about["items"])
+        if peer.hello.problems:
+            seen = "\n".join(peer.hello.problems)
+            raise LaunchError(f"{peer.name} cannot take part", seen=seen)
+        difference = first_difference(ours, peer.hello.tests)
         if difference is not None:
             raise LaunchError(
                 f"{peer.name} has collected other tests than rank 0's",
@@ -175,22 +174,20 @@ def _refuse(plans: Mapping[str, Plan], chosen: Sequence[pytest.Item]) -> None:
             raise LaunchError(happened, remedy="Leave it out, say with -k or a mark.")
 
 
-def _look_around(config: pytest.Config, attached: Attached) -> None:
-    """Find out who shares our kernel and our files."""
+def _detect_local_peers(config: pytest.Config, attached: Attached) -> None:
+    """Find out which peers see the processes and files that we see."""
     token = secrets.token_hex(16)
     probe = base_temp(config) / f"attach-{token}"
     probe.write_text(token)
     try:
         for peer in attached.peers.values():
-            question = {"kind": "probe", "path": str(probe)}
-            answer = peer.ask(question, within_s=PING_S).header["text"]
-            peer.is_near = peer.about["kernel"] == kernel_identity() and answer == token
+            peer.detect_locality(str(probe), token)
     finally:
         probe.unlink()
 
 
 def _describe(attached: Attached) -> str:
-    hosts = dict.fromkeys([socket.gethostname(), *(p.host for p in attached.peers.values())])
+    hosts = dict.fromkeys([socket.gethostname(), *(p.hello.host for p in attached.peers.values())])
     where = f"{len(hosts)} machines" if len(hosts) > 1 else "one machine"
     return (
         f"multihost: attached to {attached.membership.size} processes on {where},"
@@ -224,12 +221,12 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
-    """Tell the others how the run went, when all is said and done here."""
+    """Tell the peers how the run went, when all output is written here."""
     try:
         return (yield)
     finally:
         for peer in session.config.stash[ATTACHED].peers.values():
-            peer.stream.send({"kind": "quit", "status": int(session.exitstatus)})
+            peer.send(Quit(int(session.exitstatus)))
             peer.stream.drain(time.monotonic() + _FAREWELL_S)
 
 

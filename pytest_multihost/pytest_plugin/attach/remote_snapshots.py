@@ -1,127 +1,118 @@
-"""The watchdog's eyes on ranks of other machines: the processes there look, and tell.
+"""How the watchdog sees ranks on other machines: the peers there take snapshots and send them.
 
 Slot pages are copied to where the watchdog reads those of its own ranks, with times of our clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from pytest_multihost.launch.attach.file_transfer import unpack
-from pytest_multihost.launch.attach.stream import Peer, kernel_identity
-from pytest_multihost.launch.attach.world import AttachedWorld
-from pytest_multihost.launch.wire.framing import Frame
-from pytest_multihost.model.json_values import from_json
+from pytest_multihost.launch.attach.sockets import kernel_identity
+from pytest_multihost.launch.interface import RemotePart
 from pytest_multihost.model.process import KernelSnapshot
 from pytest_multihost.model.rank_set import rank_set
-from pytest_multihost.pytest_plugin.attach.merge_snapshots import (
-    RemoteSnapshot,
-    merge_snapshots,
-)
+from pytest_multihost.pytest_plugin.attach.merge_snapshots import RemoteSnapshot, merge_snapshots
 from pytest_multihost.slots import shift_times
 from pytest_multihost.watch import RemoteRanks, Watchdog
 from pytest_multihost.watch.kernel import HarnessProcesses, ProcReader
 
-_SEE_S = 10.0
-"""How long a process may take to look. One that is stopped never answers."""
 
+def watch_remote_ranks(watchdog: Watchdog, remote: Sequence[RemotePart], scratch: Path) -> None:
+    """Let a watchdog see the ranks of a world that are on other machines.
 
-def watch_remote_ranks(watchdog: Watchdog, world: AttachedWorld) -> None:
-    """Let a watchdog see the ranks of a world that are on other machines."""
-    far = world.far
-    if not far:
-        return
-    observer = RemoteObserver(far, world.scratch)
-    ranks = frozenset(rank for ranks in far.values() for rank in ranks)
-    watchdog.observer.remote = RemoteRanks(ranks, observer.refresh, observer.reader, notes_on(far))
-
-
-def notes_on(far: Mapping[Peer, tuple[int, ...]]) -> tuple[str, ...]:
-    """Return what must be known of ranks on other machines: who saw them, and by which clock."""
-    hosts: dict[str, list[Peer]] = {}
-    for peer in far:
-        hosts.setdefault(peer.host, []).append(peer)
-    return tuple(
-        _note(host, [rank for peer in peers for rank in far[peer]], peers)
-        for host, peers in hosts.items()
+    Args:
+        watchdog: The world's.
+        remote: These ranks.
+        scratch: The world's directory, for copies of slot pages.
+    """
+    observer = _RemoteObserver(remote, scratch)
+    watchdog.observer.remote = RemoteRanks(
+        observer.ranks, observer.refresh, observer.reader, notes_on(remote)
     )
 
 
-def _note(host: str, ranks: list[int], peers: list[Peer]) -> str:
-    error_s = max(peer.uncertainty_s for peer in peers)
+def notes_on(remote: Sequence[RemotePart]) -> tuple[str, ...]:
+    """Return what must be known of ranks on other machines: who saw them, and by which clock."""
+    hosts: dict[str, list[RemotePart]] = {}
+    for each in remote:
+        hosts.setdefault(each.host, []).append(each)
+    return tuple(_note(host, parts) for host, parts in hosts.items())
+
+
+def _note(host: str, parts: Sequence[RemotePart]) -> str:
+    error_s = max(part.clock[1] for part in parts)
     clock = f"on a clock known to {error_s * 1e3:.2g} ms" if error_s else "on our clock"
-    return f"{rank_set(ranks)} on {host}: seen by pytest there, {clock}, without native frames"
+    ranks = rank_set(rank for part in parts for rank in part.ranks)
+    return f"{ranks} on {host}: seen by pytest there, {clock}, without native frames"
 
 
 @dataclass(slots=True)
-class RemoteObserver:
-    """What processes on other machines see.
+class _RemoteObserver:
+    """Takes snapshots of ranks on other machines.
 
     Attributes:
-        far: These processes, with their ranks.
+        remote: These ranks.
         scratch: Where copies of slot pages go.
+        shallow: The last shallow snapshots.
     """
 
-    far: Mapping[Peer, tuple[int, ...]]
+    remote: Sequence[RemotePart]
     scratch: Path
-    _last: list[RemoteSnapshot] = field(default_factory=list)
+    shallow: list[RemoteSnapshot] = field(default_factory=list)
+
+    @property
+    def ranks(self) -> frozenset[int]:
+        """All these ranks."""
+        return frozenset(rank for each in self.remote for rank in each.ranks)
 
     def refresh(self) -> None:
-        """Have everybody glance at its ranks.
+        """Take shallow snapshots, for `shallow`.
 
         Raises:
-            LaunchError: A process is gone, or does not answer.
+            LaunchError: A peer is gone, or does not answer.
         """
-        self._last = self.look({"deep": False})
+        self.shallow = self.take(is_deep=False)
 
-    def glances(self) -> list[RemoteSnapshot]:
-        """Return what the last glance has shown."""
-        return self._last
-
-    def look(self, how: Mapping[str, Any]) -> list[RemoteSnapshot]:
-        """Return what everybody sees now, and copy the slot pages.
+    def take(self, *, is_deep: bool) -> list[RemoteSnapshot]:
+        """Return what every peer sees now, and copy the slot pages.
 
         Raises:
-            LaunchError: A process is gone, or does not answer.
+            LaunchError: A peer is gone, or does not answer.
         """
-        asked = {peer: peer.request({"kind": "see", **how}) for peer in self.far}
-        found = []
-        for number, (peer, request) in enumerate(asked.items(), 1):
-            answer = peer.answer(request, within_s=_SEE_S)
-            self._copy_pages(peer, answer)
-            look = from_json(KernelSnapshot, answer.header["look"])
-            machine = peer.about["kernel"][0]
-            found.append(RemoteSnapshot(number, look, peer.offset_s, peer.uncertainty_s, machine))
-        return found
+        for each in self.remote:
+            each.begin_snapshot(is_deep=is_deep)
+        return [self._finish(number, each) for number, each in enumerate(self.remote, 1)]
 
-    def _copy_pages(self, peer: Peer, answer: Frame) -> None:
-        for name, data in unpack(answer).items():
-            (self.scratch / name).write_bytes(shift_times(data, round(peer.offset_s * 1e9)))
+    def _finish(self, number: int, ranks: RemotePart) -> RemoteSnapshot:
+        taken, pages = ranks.finish_snapshot()
+        offset_s, uncertainty_s = ranks.clock
+        for name, data in pages.items():
+            (self.scratch / name).write_bytes(shift_times(data, round(offset_s * 1e9)))
+        return RemoteSnapshot(number, taken.snapshot, offset_s, uncertainty_s, ranks.machine)
 
-    def reader(self, pids: Mapping[int, int], harness: HarnessProcesses) -> _Joined:
-        """Return what looks at all ranks."""
-        far = {rank for ranks in self.far.values() for rank in ranks}
-        near = {rank: pid for rank, pid in pids.items() if rank not in far}
-        return _Joined(ProcReader(near, harness), self)
+    def reader(self, pids: Mapping[int, int], harness: HarnessProcesses) -> _MergingReader:
+        """Return what takes snapshots of all ranks."""
+        here = {rank: pid for rank, pid in pids.items() if rank not in self.ranks}
+        return _MergingReader(ProcReader(here, harness), self)
 
 
 @dataclass(frozen=True, slots=True)
-class _Joined:
+class _MergingReader:
     """Sees all processes of a world, here and elsewhere."""
 
-    mine: ProcReader
-    eyes: RemoteObserver
+    local: ProcReader
+    observer: _RemoteObserver
 
     def shallow_snapshot(self) -> KernelSnapshot:
         """See the main threads of all ranks."""
-        return merge_snapshots(
-            self.mine.shallow_snapshot(), self.eyes.glances(), machine=kernel_identity()[0]
-        )
+        return self._merge(self.local.shallow_snapshot(), self.observer.shallow)
 
     def deep_snapshot(self) -> KernelSnapshot:
         """See all threads and descriptors."""
-        others = self.eyes.look({"deep": True})
-        return merge_snapshots(self.mine.deep_snapshot(), others, machine=kernel_identity()[0])
+        remote = self.observer.take(is_deep=True)
+        return self._merge(self.local.deep_snapshot(), remote)
+
+    def _merge(self, local: KernelSnapshot, remote: Sequence[RemoteSnapshot]) -> KernelSnapshot:
+        return merge_snapshots(local, remote, machine=kernel_identity()[0])

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_multihost.launch.attach.launcher_env import Membership
 from pytest_multihost.launch.attach.listener import Listener
-from pytest_multihost.launch.attach.stream import Peer
+from pytest_multihost.launch.attach.peer import Peer
 from pytest_multihost.launch.attach.world import AttachLauncher, sites_for
 from pytest_multihost.launch.docker.launcher import ContainerLauncher
 from pytest_multihost.launch.fallback import FallbackLauncher
@@ -22,11 +22,11 @@ class Attached:
     """This process's part in an attached run.
 
     Attributes:
-        membership: Its membership.
+        membership: Its rank and what its launcher has told it.
         secret: What the user has given; None where one is made.
         rendezvous_file: Where rank 0 leaves its address and the secret that it has made.
         timeout_s: How long to wait for the others.
-        listener: In the controller, the others.
+        listener: In the controller: what the peers have come to.
         lost: In the controller, which of them are gone, in words.
     """
 
@@ -43,9 +43,9 @@ class Attached:
         return self.listener.peers if self.listener is not None else {}
 
     def note_losses(self) -> list[str]:
-        """Look who is gone; return all that are, in words."""
+        """Look which peers are gone; return all that are, in words."""
         for peer in self.peers.values():
-            peer.backlog += peer.stream.receive()
+            peer.note_arrived()
             if peer.stream.ended is not None:
                 words = f"{peer.name} is gone: {peer.stream.ended}"
                 self.lost += [words] if words not in self.lost else []
@@ -81,4 +81,4 @@ def others_of(config: pytest.Config) -> frozenset[int]:
     """Return the other processes that we can see and that start ranks as this one does."""
     attached = config.stash.get(ATTACHED, None)
     peers = attached.peers.values() if attached is not None else ()
-    return frozenset(int(peer.about["pid"]) for peer in peers if peer.is_near)
+    return frozenset(peer.hello.pid for peer in peers if peer.is_local and peer.hello.pid)

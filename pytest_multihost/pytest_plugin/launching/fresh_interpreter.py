@@ -23,7 +23,7 @@ from pytest_multihost.backends import Backend, find_backend
 from pytest_multihost.launch.interface import RunRank
 from pytest_multihost.launch.server.spawn_server import spec_of
 from pytest_multihost.launch.server.start_server import control_of, prepare_and_serve, take_job_spec
-from pytest_multihost.launch.wire.framing import Channel
+from pytest_multihost.launch.wire.channel import Channel
 from pytest_multihost.model.errors import CollectedDifferentlyError
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.pytest_plugin.launching.server_process import (

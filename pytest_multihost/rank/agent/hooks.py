@@ -10,7 +10,7 @@ from warnings import WarningMessage
 
 import pytest
 
-from pytest_multihost.launch.wire.framing import Channel
+from pytest_multihost.launch.wire.channel import Channel
 from pytest_multihost.model.clock import now
 from pytest_multihost.pytest_private import runtestprotocol, xfail_in_force
 from pytest_multihost.rank.agent.exceptions import (

@@ -1,0 +1,172 @@
+"""Another process of an attached run, as the controller sees it: requests and answers."""
+
+from __future__ import annotations
+
+import socket
+import time
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from pytest_multihost.launch.attach.sockets import interface_of_address, kernel_identity
+from pytest_multihost.launch.wire.framing import Frame
+from pytest_multihost.launch.wire.stream import FrameStream
+from pytest_multihost.model.errors import LaunchError
+from pytest_multihost.model.messages import (
+    Failed,
+    FromPeer,
+    PeerHello,
+    Ping,
+    Pong,
+    ProbeRead,
+    ReadProbe,
+    ToPeer,
+    Welcome,
+)
+
+A = TypeVar("A")
+
+_PINGS = 8
+PING_S = 30.0
+"""How long a process may take to answer when it has nothing else to do."""
+
+_HELLO_S = 60.0
+"""How long it may take to tell what it is: it may be collecting."""
+
+
+@dataclass(slots=True, eq=False)
+class Peer:
+    """Another process of the run.
+
+    Attributes:
+        rank: Its place.
+        stream: The connection to it.
+        hello: What it has told of itself.
+        offset_s: What must be added to its times to make them ours.
+        uncertainty_s: By how much that may be wrong.
+        is_local: Whether it shares our kernel, process ids and files, so that we see its ranks.
+        backlog: Frames that came while an answer was waited for.
+    """
+
+    rank: int
+    stream: FrameStream[FromPeer]
+    hello: PeerHello
+    offset_s: float = 0.0
+    uncertainty_s: float = 0.0
+    is_local: bool = False
+    backlog: list[Frame[FromPeer]] = field(default_factory=list)
+    _requests: int = 0
+    _hello: int = 0
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages."""
+        return f"rank {self.rank}'s process (pid {self.hello.pid} on {self.hello.host})"
+
+    @property
+    def our_address(self) -> tuple[str, str, str]:
+        """Our own machine as it reaches it: name, address, network interface."""
+        address = str(self.stream.socket.getsockname()[0])
+        return socket.gethostname(), address, interface_of_address(address)
+
+    @property
+    def its_address(self) -> tuple[str, str, str]:
+        """Its machine: name, address, network interface."""
+        return self.hello.host, self.hello.address, self.hello.interface
+
+    def send(self, message: ToPeer, payload: bytes = b"") -> None:
+        """Send a message that it does not answer."""
+        self.stream.send(Frame(message, payload))
+
+    def request(self, message: ToPeer) -> int:
+        """Send a request; return the number under which the answer will come."""
+        self._requests += 1
+        self.stream.send(Frame(message, number=self._requests))
+        return self._requests
+
+    def answer(self, number: int, wanted: type[A], *, within_s: float) -> tuple[A, bytes]:
+        """Return the answer to a request and its payload; what else comes meanwhile is kept.
+
+        Raises:
+            LaunchError: It is gone, or does not answer, or could not do it.
+        """
+        deadline_s = time.monotonic() + within_s
+        while True:
+            for index, frame in enumerate(self.backlog):
+                if frame.number == number:
+                    del self.backlog[index]
+                    return self._checked(frame, wanted)
+            frames = self.stream.await_frames(deadline_s)
+            if not frames:
+                raise self.lost(f"it has not answered for {within_s:g} s")
+            self.backlog += frames
+
+    def _checked(self, frame: Frame[FromPeer], wanted: type[A]) -> tuple[A, bytes]:
+        if isinstance(frame.message, wanted):
+            return frame.message, frame.payload
+        if isinstance(frame.message, Failed):
+            happened = f"the ranks of {self.name} could not be started"
+            raise LaunchError(happened, seen=frame.message.error)
+        raise self.lost(f"it answered with {type(frame.message).__name__}")
+
+    def welcome(self) -> None:
+        """Let it know that it is in: the first request, answered when it has collected."""
+        self._hello = self.request(Welcome())
+
+    def await_hello(self) -> None:
+        """Wait until it has told what it is.
+
+        Raises:
+            LaunchError: It is gone, or does not answer.
+        """
+        self.hello, _ = self.answer(self._hello, PeerHello, within_s=_HELLO_S)
+
+    def detect_locality(self, path: str, content: str) -> None:
+        """Find out whether it sees the processes and files that we see.
+
+        Args:
+            path: A file of ours.
+            content: What only who sees that file can know.
+
+        Raises:
+            LaunchError: It is gone, or does not answer.
+        """
+        answer, _ = self.answer(self.request(ReadProbe(path)), ProbeRead, within_s=PING_S)
+        self.is_local = self.hello.kernel == kernel_identity() and answer.text == content
+
+    def measure_clock(self) -> None:
+        """Measure by how much its clock differs from ours, by round trips; anew for each world.
+
+        The shortest trip tells most: the answer was written somewhere within it.
+
+        Raises:
+            LaunchError: It is gone.
+        """
+        if self.hello.kernel[:2] == kernel_identity()[:2]:
+            return
+        found = []
+        for _ in range(_PINGS):
+            sent_s = time.monotonic()
+            pong, _ = self.answer(self.request(Ping()), Pong, within_s=PING_S)
+            back_s = time.monotonic()
+            found.append(((back_s - sent_s) / 2, (sent_s + back_s) / 2 - pong.now_s))
+        self.uncertainty_s, self.offset_s = min(found)
+
+    def take_arrived(self) -> list[Frame[FromPeer]]:
+        """Return the frames that have arrived and answer no request."""
+        self.stream.flush()
+        frames = [*self.backlog, *self.stream.receive()]
+        self.backlog.clear()
+        return frames
+
+    def note_arrived(self) -> None:
+        """Read what has arrived, for later: an end of the connection is seen by that."""
+        self.backlog += self.stream.receive()
+
+    def lost(self, seen: str) -> LaunchError:
+        """Have no more to do with it, and return the error that says so."""
+        self.stream.give_up(seen)
+        return LaunchError(
+            f"{self.name} is gone",
+            seen=self.stream.ended or seen,
+            remedy="Its own last words, or its launcher's, may say why.",
+        )

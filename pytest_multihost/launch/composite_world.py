@@ -1,0 +1,214 @@
+"""A world whose ranks were started by several servers, as the engine sees it: as one.
+
+The servers are in containers, or in the processes that a launcher such as torchrun has started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import signal
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from pytest_multihost.launch.interface import Ending, WorldProcesses
+from pytest_multihost.launch.wire.framing import Frame
+from pytest_multihost.model.errors import LaunchError
+from pytest_multihost.model.event import Event, Exited, Pause
+from pytest_multihost.model.messages import DumpKind
+
+T = TypeVar("T")
+
+
+class WorldPart(Protocol):
+    """The ranks of a world that one server has started.
+
+    Whatever is asked of it raises LaunchError when the server turns out to be gone.
+    """
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        """Which ranks these are."""
+
+    @property
+    def processes(self) -> WorldProcesses:
+        """What of the harness is around them."""
+
+    @property
+    def has_events(self) -> bool:
+        """Whether `wait` has something to return although nothing can be read."""
+
+    @property
+    def poll_events(self) -> int:
+        """What to wait for in a poll of its descriptor."""
+
+    def fileno(self) -> int:
+        """Return the descriptor to wait for."""
+
+    def wait(self, timeout_s: float) -> Sequence[Event]:
+        """Return what happened."""
+
+    def send(self, rank: int, frame: Frame[Any]) -> None:
+        """Send a frame to a rank; one that is gone is no error."""
+
+    def request_dumps(self, ranks: Sequence[int], kind: DumpKind) -> None:
+        """Have ranks write what is asked for."""
+
+    def collect_dumps(self) -> None:
+        """Wait until what the ranks have written lies in the world's directory, if it has to."""
+
+    def pause(self, rank: int, pause: Pause) -> None:
+        """Have a rank stopped and continued."""
+
+    def resume(self, rank: int) -> None:
+        """Have a rank continued for good."""
+
+    def begin_end(self, *, grace_s: float) -> None:
+        """Have the server begin with the end."""
+
+    def finish_end(self) -> Ending:
+        """Wait for the end and return what was found."""
+
+    def close(self) -> None:
+        """Let go of the streams."""
+
+
+@dataclass(slots=True)
+class CompositeWorld:
+    """The parts of one world.
+
+    Attributes:
+        parts: Each holds other ranks, and all ranks together.
+        survives_loss: What the end of a server means. True: its host has failed as a whole, as by a
+            power cut; its ranks were killed, and the world goes on, for that is what the other
+            ranks would see. False: the world is lost.
+    """
+
+    parts: Sequence[WorldPart]
+    survives_loss: bool
+    _exited: set[int] = field(default_factory=set, init=False)
+    _lost: set[int] = field(default_factory=set, init=False)
+    _deaths: list[Event] = field(default_factory=list, init=False)
+
+    @property
+    def network_faults(self) -> None:
+        """Nothing: these hosts are not made from namespaces that we could disturb."""
+        return
+
+    @property
+    def processes(self) -> WorldProcesses:
+        """What of the harness is around the ranks."""
+        found = [part.processes for part in self.parts]
+        return WorldProcesses(
+            servers=frozenset().union(*(each.servers for each in found)),
+            companions=frozenset().union(*(each.companions for each in found)),
+            socket_tables={k: v for each in found for k, v in each.socket_tables.items()},
+            remote=tuple(ranks for each in found for ranks in each.remote),
+        )
+
+    def wait(self, timeout_s: float) -> Sequence[Event]:
+        """Return what happened, waiting at most `timeout_s` seconds for the first event.
+
+        Raises:
+            LaunchError: A server is gone, and the world with it.
+        """
+        answers = [self._call(part, partial(part.wait, 0.0)) for part in self._ready(timeout_s)]
+        return self._with_deaths(event for events in answers for event in events or ())
+
+    def _ready(self, timeout_s: float) -> list[WorldPart]:
+        """Return the parts that have something to tell, waiting for the first."""
+        living = self._living()
+        ready = [part for part in living if part.has_events]
+        poll, by_descriptor = select.poll(), {part.fileno(): part for part in living}
+        for descriptor, part in by_descriptor.items():
+            poll.register(descriptor, part.poll_events)
+        is_urgent = bool(ready or self._deaths)
+        found = poll.poll(0.0 if is_urgent else max(0.0, timeout_s) * 1000)
+        polled = [by_descriptor[descriptor] for descriptor, _ in found]
+        return [part for part in living if part in ready or part in polled]
+
+    def _with_deaths(self, events: Iterable[Event]) -> list[Event]:
+        """Return events and the deaths of ranks with their hosts, in order of time."""
+        found = [*events, *self._deaths]
+        self._deaths = []
+        self._exited |= {event.rank for event in found if isinstance(event.body, Exited)}
+        return sorted(found, key=lambda event: event.at_s)
+
+    def _living(self, ranks: Iterable[int] | None = None) -> list[WorldPart]:
+        """Return the parts whose server is there, only those with some of `ranks` if named."""
+        wanted = None if ranks is None else set(ranks)
+        return [
+            part
+            for index, part in enumerate(self.parts)
+            if index not in self._lost and (wanted is None or not wanted.isdisjoint(part.ranks))
+        ]
+
+    def _call(self, part: WorldPart, request: Callable[[], T]) -> T | None:
+        """Return the answer to a request; None if the server is gone and the world survives it."""
+        try:
+            return request()
+        except LaunchError:
+            self._lose(part)
+            if not self.survives_loss:
+                raise
+            return None
+
+    def _lose(self, part: WorldPart) -> None:
+        self._lost.add(self.parts.index(part))
+        part.close()
+        if self.survives_loss:
+            now_s = time.monotonic()
+            alive = [rank for rank in part.ranks if rank not in self._exited]
+            self._deaths += [_killed(rank, now_s) for rank in alive]
+
+    def send(self, rank: int, frame: Frame[Any]) -> None:
+        """Send a frame to a rank; a rank that is gone is no error here."""
+        for part in self._living([rank]):
+            part.send(rank, frame)
+
+    def request_dumps(self, ranks: Sequence[int], kind: DumpKind) -> None:
+        """Have every rank of `ranks` write what is asked for to its file.
+
+        All are asked before any is waited for.
+        """
+        for part in self._living(ranks):
+            theirs = [rank for rank in ranks if rank in part.ranks]
+            self._call(part, partial(part.request_dumps, theirs, kind))
+        for part in self._living(ranks):
+            self._call(part, part.collect_dumps)
+
+    def pause(self, rank: int, pause: Pause) -> None:
+        """Have a rank stopped, once or in turns, and continued by the clock."""
+        for part in self._living([rank]):
+            self._call(part, partial(part.pause, rank, pause))
+
+    def resume(self, rank: int) -> None:
+        """End what `pause` began."""
+        for part in self._living([rank]):
+            self._call(part, partial(part.resume, rank))
+
+    def end(self, *, grace_s: float) -> Ending:
+        """End what is left, whatever state it is in, and return what was found.
+
+        A server that is gone has taken its ranks with it.
+        """
+        endings: list[Ending] = []
+        for part in self._living():
+            with contextlib.suppress(LaunchError):
+                self._call(part, partial(part.begin_end, grace_s=grace_s))
+        for part in self._living():
+            with contextlib.suppress(LaunchError):
+                endings.append(self._call(part, part.finish_end) or Ending())
+        for part in self._living():
+            part.close()
+        return Ending(
+            tuple(self._with_deaths(event for each in endings for event in each.events)),
+            tuple(leftover for each in endings for leftover in each.leftovers),
+        )
+
+
+def _killed(rank: int, at_s: float) -> Event:
+    return Event(at_s, rank, Exited(signal=int(signal.SIGKILL)))
