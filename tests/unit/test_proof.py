@@ -18,11 +18,14 @@ from pytest_multihost.proof.blockers import blockers
 from pytest_multihost.proof.threads.owners import is_idle, is_python, is_runtime_thread, read_stack
 from pytest_multihost.watch.kernel import descriptors
 from pytest_multihost.watch.kernel.descriptors import Tables
-from pytest_multihost.watch.kernel.eventfds import with_eventfd_holders
-from pytest_multihost.watch.kernel.foreign_handles import ForeignProcesses, eventfd_id
+from pytest_multihost.watch.kernel.foreign_handles import (
+    ForeignProcesses,
+    eventfd_id,
+    with_eventfd_holders,
+)
 from pytest_multihost.watch.kernel.futexes import can_be_opened
 from pytest_multihost.watch.kernel.harness import HarnessProcesses
-from pytest_multihost.watch.kernel.memory import Mapping, Memory
+from pytest_multihost.watch.kernel.memory import Memory, MemoryMapping
 
 DEADLINE_S = 160.0
 MAIN = 100
@@ -658,7 +661,9 @@ def told_of_eventfd(theirs: dict[int | None, int], *threads: Thread) -> Descript
     tables.foreign = ForeignProcesses(())
     number = eventfd_id(os.getpid(), eventfd)
     tables.foreign.eventfds = {each and number: pid for each, pid in theirs.items()}
-    told = with_eventfd_holders(process(*waiting, pid=os.getpid(), descriptors=found), tables)
+    told = with_eventfd_holders(
+        process(*waiting, pid=os.getpid(), descriptors=found), tables.foreign, tables.names
+    )
     os.close(eventfd)
     return told.descriptors[eventfd]
 
@@ -680,17 +685,17 @@ def test_an_eventfd_of_others_is_another_one() -> None:
     waits = process(thread("read", fds=(mine,)), descriptors={mine: descriptor("eventfd", fd=mine)})
     assert eventfd_id(os.getpid(), mine) in tables.foreign.eventfds
     tables.foreign.eventfds = {eventfd_id(os.getpid(), other): 9}
-    inside = with_eventfd_holders(replace(waits, pid=os.getpid()), tables)
+    inside = with_eventfd_holders(replace(waits, pid=os.getpid()), tables.foreign, tables.names)
     assert inside.descriptors[mine].where == "inside"
-    untold = with_eventfd_holders(replace(waits, pid=0), tables)
+    untold = with_eventfd_holders(replace(waits, pid=0), tables.foreign, tables.names)
     assert untold.descriptors[mine].where == "unknown"
     os.close(mine)
     os.close(other)
 
 
-def mapped(path: Path | str, inode: int = 77) -> Mapping:
+def mapped(path: Path | str, inode: int = 77) -> MemoryMapping:
     """Return shared memory, as the kernel tells of it."""
-    return Mapping(0x1000, 0x2000, "rw-s", f"00:1b {inode}", str(path))
+    return MemoryMapping(0x1000, 0x2000, "rw-s", f"00:1b {inode}", str(path))
 
 
 @pytest.mark.parametrize(
@@ -742,7 +747,7 @@ def test_a_removed_file_may_have_another_name(tmp_path: Path) -> None:
 def test_a_semaphore_can_be_opened_until_its_name_is_removed(*, name: str, is_open: bool) -> None:
     """Its memory is called removed from the beginning; multiprocessing's names are by lot."""
 
-    def files() -> dict[str, Mapping]:
+    def files() -> dict[str, MemoryMapping]:
         shared = (each for each in Memory(os.getpid()).mappings if "/sem." in each.path)
         return {each.file: each for each in shared}
 

@@ -1,4 +1,4 @@
-"""What a thread is doing, in one word and for the reader, from what the kernel tells of it."""
+"""What a thread is doing, as a label and in detail, from the kernel's view of it."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def read_stack(
 
     Args:
         returns: Where the stack returns to, innermost first.
-        symbol: Tells the name of a function by file and offset.
+        symbol: Returns the name of a function by file and offset.
         is_leaf: Whether the first of these is where the wait itself returns to.
     """
     depth, function = _innermost_function(returns, symbol)

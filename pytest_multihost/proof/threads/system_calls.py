@@ -162,7 +162,7 @@ class SystemCall:
     def timeout(self) -> Timeout:
         """Where the timeout of a wait in it is found.
 
-        What a socket was told with SO_RCVTIMEO is not in the arguments and not seen here.
+        A socket's own SO_RCVTIMEO is not in the arguments and not seen here.
         """
         return _timeout_of(self.name, self.args)
 

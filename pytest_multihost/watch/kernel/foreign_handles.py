@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from pytest_multihost.watch.kernel.memory import Mapping
+from pytest_multihost.model.process import Descriptor, Process, Thread, Where
+from pytest_multihost.proof.threads import is_runtime_thread
+from pytest_multihost.watch.kernel.memory import MemoryMapping
 from pytest_multihost.watch.kernel.proc_files import entries, link, maps_file, read
 
 EVENTFD = "anon_inode:[eventfd]"
@@ -34,7 +36,7 @@ class ForeignProcesses:
         """Return who holds the pipe or socket that a link leads to: process and descriptor."""
         return self._held.get(target, [])
 
-    def has(self, mapping: Mapping) -> bool:
+    def has(self, mapping: MemoryMapping) -> bool:
         """Return whether any of them has a file without a name, mapped or open."""
         if mapping.file not in self._known:
             is_mapped = any(maps_file(pid, mapping.file) for pid in self.pids)
@@ -48,7 +50,7 @@ class ForeignProcesses:
 
     @cached_property
     def _removed(self) -> frozenset[str]:
-        """Files that are open and have no name any more, as `Mapping.file` has them."""
+        """Files that are open and have no name any more, as `MemoryMapping.file` has them."""
         targets = [target for target in self._held if target.endswith(_REMOVED)]
         return frozenset(_file(*each) for target in targets for each in self._held[target])
 
@@ -83,3 +85,53 @@ def _file(pid: int, fd: int) -> str:
     except OSError:
         return ""
     return f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x} {found.st_ino}"
+
+
+def with_eventfd_holders(
+    process: Process, foreign: ForeignProcesses, names: Mapping[int, str]
+) -> Process:
+    """Return a process with who else may write to the eventfds that its threads wait for.
+
+    All eventfds have the same link in /proc/PID/fd; only the number in fdinfo tells them apart.
+
+    What its runtime's own threads wait for does not matter, and to find out is not for nothing:
+    all processes there are may have it.
+    """
+    found = dict(process.descriptors)
+    waited = [found[fd] for fd in _waited(process) if fd in found]
+    for each in waited:
+        if each.kind == "eventfd":
+            found[each.fd] = _with_holder(process.pid, each, foreign, names)
+    return replace(process, descriptors=found)
+
+
+def _waited(process: Process) -> Collection[int]:
+    """Return the descriptors that threads wait for, with what is watched by an epoll of them."""
+    todo = [fd for each in process.threads if _matters(process, each) for fd in each.fds or ()]
+    found: set[int] = set()
+    while todo:
+        fd = todo.pop()
+        watched = process.descriptors[fd].watched if fd in process.descriptors else ()
+        todo += [each for each in watched or () if each not in found]
+        found.add(fd)
+    return found
+
+
+def _matters(process: Process, thread: Thread) -> bool:
+    return thread is process.main or not (process.is_rank and is_runtime_thread(thread))
+
+
+def _with_holder(
+    pid: int, found: Descriptor, foreign: ForeignProcesses, names: Mapping[int, str]
+) -> Descriptor:
+    where, holder = _eventfd_holder(pid, found.fd, foreign.eventfds)
+    peer = f"{names.get(holder, '')} {holder}" if holder else ""
+    return replace(found, where=where, peer=peer)
+
+
+def _eventfd_holder(pid: int, fd: int, theirs: Mapping[int | None, int]) -> tuple[Where, int]:
+    """Return whether a foreign process has an eventfd, and which; 0 for none that is known."""
+    number = eventfd_id(pid, fd) if theirs else None
+    if not theirs or number is None:
+        return ("unknown" if theirs else "inside"), 0
+    return ("outside", theirs[number]) if number in theirs else ("inside", 0)

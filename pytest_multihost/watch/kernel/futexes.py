@@ -8,7 +8,7 @@ import re
 from pytest_multihost.model.process import NEVER, Where
 from pytest_multihost.proof.threads import SystemCall, is_interpreter
 from pytest_multihost.watch.kernel.descriptors import Tables
-from pytest_multihost.watch.kernel.memory import Mapping, Memory
+from pytest_multihost.watch.kernel.memory import Memory, MemoryMapping
 
 _NUMBERED = "/SYSV"
 """System V memory is no file and always called removed; any process of its user can attach it."""
@@ -41,7 +41,7 @@ def who_wakes(call: SystemCall, memory: Memory, tables: Tables | None) -> Where:
     return "outside" if tables.foreign.has(mapping) else "inside"
 
 
-def can_be_opened(mapping: Mapping, pid: int) -> bool:
+def can_be_opened(mapping: MemoryMapping, pid: int) -> bool:
     """Return whether a process that does not have a file yet may open it: by name, or by number.
 
     Nobody guesses a random name, and the process that made it up hands it only to its children.
@@ -53,7 +53,7 @@ def can_be_opened(mapping: Mapping, pid: int) -> bool:
     return any(not _RANDOM_NAME.fullmatch(name) for name in _other_names(mapping, pid))
 
 
-def _other_names(mapping: Mapping, pid: int) -> list[str]:
+def _other_names(mapping: MemoryMapping, pid: int) -> list[str]:
     """Return the names that a removed file still has in its directory.
 
     glibc makes a semaphore under one name, gives it its own and removes the first, by which the

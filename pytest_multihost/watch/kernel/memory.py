@@ -16,7 +16,7 @@ from functools import cached_property
 
 
 @dataclass(frozen=True, slots=True)
-class Mapping:
+class MemoryMapping:
     """One line of /proc/PID/maps.
 
     Attributes:
@@ -90,7 +90,7 @@ class Memory:
         return data.partition(b"\0")[0].decode("utf-8", "backslashreplace") if data else ""
 
     @cached_property
-    def mappings(self) -> tuple[Mapping, ...]:
+    def mappings(self) -> tuple[MemoryMapping, ...]:
         """All mappings by address; none where they cannot be read."""
         try:
             with open(f"/proc/{self.pid}/maps", encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - as for PTH115
@@ -98,7 +98,7 @@ class Memory:
         except OSError:
             return ()
 
-    def mapping(self, address: int) -> Mapping | None:
+    def mapping(self, address: int) -> MemoryMapping | None:
         """Return the mapping in which `address` lies."""
         at = bisect.bisect(self.mappings, address, key=lambda each: each.start) - 1
         found = self.mappings[at] if at >= 0 else None
@@ -116,8 +116,8 @@ class Memory:
         return before.path if before is not None else ""
 
 
-def _mapping(line: str) -> Mapping:
+def _mapping(line: str) -> MemoryMapping:
     place, flags, offset, device, inode, *path = line.split(maxsplit=5)
     start, _, end = place.partition("-")
     name, file = "".join(path).rstrip("\n"), f"{device} {inode}"
-    return Mapping(int(start, 16), int(end, 16), flags, file, name, int(offset, 16))
+    return MemoryMapping(int(start, 16), int(end, 16), flags, file, name, int(offset, 16))

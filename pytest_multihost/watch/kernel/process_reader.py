@@ -16,7 +16,7 @@ from pytest_multihost.proof.threads import SystemCall, read_stack
 from pytest_multihost.watch.kernel import proc_files
 from pytest_multihost.watch.kernel.descriptors import Tables
 from pytest_multihost.watch.kernel.elf import symbol_table
-from pytest_multihost.watch.kernel.eventfds import with_eventfd_holders
+from pytest_multihost.watch.kernel.foreign_handles import with_eventfd_holders
 from pytest_multihost.watch.kernel.futexes import waits_for_gil, who_wakes
 from pytest_multihost.watch.kernel.harness import HarnessProcesses
 from pytest_multihost.watch.kernel.memory import Memory
@@ -80,7 +80,7 @@ class ProcessReader:
             tracer=int(status.get("TracerPid", "0")),
             unread=(*(unread if threads else ()), *tables.unread),
         )
-        return with_eventfd_holders(found, tables)
+        return with_eventfd_holders(found, tables.foreign, tables.names)
 
     def thread(self, tid: int) -> Thread | None:
         """Return what a thread does; None when it is gone."""
@@ -156,7 +156,7 @@ class ProcessReader:
         return seconds + (since_s if timeout.kind == "relative" else 0.0)
 
     def _socket_ends_s(self, fd: int, ends_s: float | None, since_s: float) -> float | None:
-        """Return when a blocking call ends, with what its socket was told with SO_RCVTIMEO."""
+        """Return when a blocking call ends, by its arguments and by its socket's SO_RCVTIMEO."""
         timeout_s = _socket_timeout_s(self.pid, fd)
         if timeout_s is None or ends_s is None:
             return None

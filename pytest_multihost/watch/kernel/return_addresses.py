@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from pytest_multihost.watch.kernel.memory import Mapping, Memory
+from pytest_multihost.watch.kernel.memory import Memory, MemoryMapping
 
 BYTES = 8
 """How many bytes before an address are needed to judge it."""
@@ -34,7 +34,7 @@ _BRANCHES = ((0xFC000000, 0x94000000), (0xFFFFFC1F, 0xD63F0000), (0xFEFFF800, 0x
 
 
 def is_call(before: bytes, machine: str) -> bool:
-    """Tell whether code that ends in these bytes ends in a call.
+    """Return whether code that ends in these bytes ends in a call instruction.
 
     Args:
         before: The last `BYTES` of it.
@@ -92,7 +92,7 @@ class ReturnAddresses:
         data = self.memory.read(pointer, 8)
         return data is not None and any(self._find(data))
 
-    def _find(self, stack: bytes) -> Iterator[tuple[Mapping, int]]:
+    def _find(self, stack: bytes) -> Iterator[tuple[MemoryMapping, int]]:
         starts, mappings = self._code
         for word in array.array("Q", stack):
             address = word & _ADDRESS_BITS
@@ -108,6 +108,6 @@ class ReturnAddresses:
         return self._is_behind_call[address]
 
     @cached_property
-    def _code(self) -> tuple[list[int], list[Mapping]]:
+    def _code(self) -> tuple[list[int], list[MemoryMapping]]:
         mappings = [each for each in self.memory.mappings if "x" in each.flags]
         return [each.start for each in mappings], mappings
