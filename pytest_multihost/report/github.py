@@ -17,12 +17,12 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 
-from pytest_multihost.model.rank_set import rank_set
+from pytest_multihost.model.rank_set import group_by_value, rank_set
+from pytest_multihost.report.artifacts.folders import JsonVerdict
 
 MAX_SUMMARY = 1024 * 1024
 """Bytes of all that one step may show as its summary; GitHub drops a larger file as a whole."""
@@ -38,9 +38,6 @@ _PUNCTUATION = re.compile(r"[\\`*_{}\[\]()#+.!|~<>&@:\"'=$-]")
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 """Control characters but tab and line feed, and what cannot be encoded as UTF-8."""
-
-Verdict = Mapping[str, Any]
-"""A line of verdicts.jsonl."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +59,21 @@ class Checkout:
         return PurePosixPath(path).relative_to(self.workspace).as_posix() if inside else None
 
 
-def last_attempts(verdicts: Iterable[Verdict]) -> list[Verdict]:
+def last_attempts(verdicts: Iterable[JsonVerdict]) -> list[JsonVerdict]:
     """Return the last verdict of each test: a rerun replaces what it repeats."""
-    found: dict[str, Verdict] = {}
+    found: dict[str, JsonVerdict] = {}
     for each in verdicts:
         if each["nodeid"] not in found or found[each["nodeid"]]["attempt"] <= each["attempt"]:
             found[each["nodeid"]] = each
     return list(found.values())
 
 
-def has_failed(verdict: Verdict) -> bool:
+def has_failed(verdict: JsonVerdict) -> bool:
     """Whether pytest counts the test as failed."""
     return verdict["status"] in ("failed", "error")
 
 
-def headline(verdict: Verdict) -> str:
+def headline(verdict: JsonVerdict) -> str:
     """Return what happened, in one line."""
     if verdict["diagnosis"] is not None:
         return str(verdict["diagnosis"]["summary"])
@@ -90,13 +87,13 @@ def headline(verdict: Verdict) -> str:
 # Errors at a line
 
 
-def error_commands(verdicts: Sequence[Verdict], checkout: Checkout) -> list[str]:
+def error_commands(verdicts: Sequence[JsonVerdict], checkout: Checkout) -> list[str]:
     """Return GitHub's workflow commands that put an error at the line of each culprit."""
     failed = [each for each in last_attempts(verdicts) if has_failed(each)]
     return [_error_command(each, checkout) for each in failed[:MAX_ERRORS]]
 
 
-def _error_command(verdict: Verdict, checkout: Checkout) -> str:
+def _error_command(verdict: JsonVerdict, checkout: Checkout) -> str:
     file, line = _place(verdict, checkout)
     title = f"{verdict['outcome'].upper()} {verdict['nodeid']}"
     given = {"file": file, "line": line, "title": title}
@@ -107,7 +104,7 @@ def _error_command(verdict: Verdict, checkout: Checkout) -> str:
     return f"::error {','.join(properties)}::{_command_data(message)}"
 
 
-def _place(verdict: Verdict, checkout: Checkout) -> tuple[str | None, int | None]:
+def _place(verdict: JsonVerdict, checkout: Checkout) -> tuple[str | None, int | None]:
     """Return the culprit's line, else that of an error, else the test's file."""
     for file, line in _places(verdict):
         if file and (known := checkout.relative(file)) is not None:
@@ -115,7 +112,7 @@ def _place(verdict: Verdict, checkout: Checkout) -> tuple[str | None, int | None
     return checkout.relative(verdict["nodeid"].partition("::")[0]), None
 
 
-def _places(verdict: Verdict) -> Iterator[tuple[str | None, int | None]]:
+def _places(verdict: JsonVerdict) -> Iterator[tuple[str | None, int | None]]:
     diagnosis = verdict["diagnosis"]
     culprits = diagnosis["culprits"] if diagnosis else []
     if diagnosis and diagnosis["where"]:
@@ -125,7 +122,7 @@ def _places(verdict: Verdict) -> Iterator[tuple[str | None, int | None]]:
     yield from ((each["error"]["file"], each["error"]["line"]) for each in raised)
 
 
-def _message(verdict: Verdict) -> Iterator[str]:
+def _message(verdict: JsonVerdict) -> Iterator[str]:
     yield headline(verdict)
     diagnosis = verdict["diagnosis"]
     if diagnosis is not None:
@@ -148,7 +145,7 @@ def _command_data(text: str) -> str:
 # The summary
 
 
-def summary(verdicts: Sequence[Verdict], *, max_bytes: int = MAX_SUMMARY) -> str:
+def summary(verdicts: Sequence[JsonVerdict], *, max_bytes: int = MAX_SUMMARY) -> str:
     """Return the run's verdicts as Markdown; the empty text where no world ran.
 
     Args:
@@ -185,14 +182,14 @@ def _fitting(parts: Sequence[str], max_bytes: int) -> str:
     return text
 
 
-def _heading(last: Sequence[Verdict]) -> str:
+def _heading(last: Sequence[JsonVerdict]) -> str:
     outcomes = Counter(each["outcome"] if has_failed(each) else each["status"] for each in last)
     counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
     tests = "test" if len(last) == 1 else "tests"
     return f"### Multi-host tests\n\n{len(last)} {tests} ran as worlds of ranks: {counts}\n\n"
 
 
-def _row(verdict: Verdict) -> str:
+def _row(verdict: JsonVerdict) -> str:
     found = verdict["diagnosis"] or {}
     where = found.get("where")
     result = verdict["outcome"].upper() if has_failed(verdict) else verdict["status"]
@@ -210,7 +207,7 @@ def _row(verdict: Verdict) -> str:
     return f"| {' | '.join(_escaped(cell) for cell in cells)} |\n"
 
 
-def _details(verdict: Verdict) -> str:
+def _details(verdict: JsonVerdict) -> str:
     title = f"{verdict['nodeid']}: {headline(verdict)}"
     lines = [f"\n<details><summary>{_escaped(title)}</summary>\n"]
     diagnosis = verdict["diagnosis"]
@@ -224,21 +221,22 @@ def _details(verdict: Verdict) -> str:
     return "\n".join([*lines, "\n</details>\n"])
 
 
-def _ranks(verdict: Verdict) -> Iterator[str]:
-    """Yield what became of the ranks, one line for all with the same."""
-    found: dict[str, list[int]] = {}
-    for each in verdict["rank_results"]:
-        label = f", {each['label']}" if each["label"] else ""
-        found.setdefault(f"{each['outcome']} in {each['phase']}{label}", []).append(each["rank"])
-    return (f"{rank_set(ranks)}: {words}" for words, ranks in found.items())
+def _ranks(verdict: JsonVerdict) -> Iterator[str]:
+    """Yield what happened to the ranks, one line for all to whom the same did."""
+    alike = group_by_value(
+        ((each["outcome"], each["phase"], each["label"]), each["rank"])
+        for each in verdict["rank_results"]
+    )
+    for (outcome, phase, label), ranks in alike.items():
+        yield f"{rank_set(ranks)}: {outcome} in {phase}{f', {label}' if label else ''}"
 
 
-def _claims(diagnosis: Verdict) -> list[tuple[str, str]]:
+def _claims(diagnosis: JsonVerdict) -> list[tuple[str, str]]:
     """Return equal pieces of evidence once, with the ranks that they hold for."""
-    found: dict[tuple[str, str], list[int]] = {}
-    for each in diagnosis["evidence"]:
-        found.setdefault((each["fact"], each["source"]), []).append(each["rank"])
-    claims = [(f"{rank_set(ranks)}: {fact}", source) for (fact, source), ranks in found.items()]
+    alike = group_by_value(
+        ((each["fact"], each["source"]), each["rank"]) for each in diagnosis["evidence"]
+    )
+    claims = [(f"{rank_set(ranks)}: {fact}", source) for (fact, source), ranks in alike.items()]
     return claims[:_MAX_CLAIMS]
 
 
@@ -254,7 +252,7 @@ def _escaped(value: object, limit: int = _MAX_CELL) -> str:
     return _PUNCTUATION.sub(lambda found: f"&#{ord(found[0])};", shown)
 
 
-def append_summary(path: Path, verdicts: Sequence[Verdict]) -> None:
+def append_summary(path: Path, verdicts: Sequence[JsonVerdict]) -> None:
     """Add the run's verdicts to the summary of a step, which others write to as well.
 
     Raises:

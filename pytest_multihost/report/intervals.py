@@ -113,10 +113,9 @@ def _phase_starts(rank: int, world: JudgedWorld) -> Iterator[tuple[int, str]]:
 
 def operations_of(rank: int, result: WorldResult) -> list[Operation]:
     """Return what is known of a rank's operations: its records, and what was seen besides."""
-    recent = [each for page in result.operations if page.rank == rank for each in page.recent]
-    last = result.snapshots[-1].ranks if result.snapshots else ()
-    seen = [each for one in last if one.rank == rank for each in one.operations]
-    return recent + [each for each in seen if not any(_is_same(each, old) for old in recent)]
+    recorded = [each for page in result.operations if page.rank == rank for each in page.recent]
+    seen = result.last_seen[rank].operations if rank in result.last_seen else ()
+    return recorded + [each for each in seen if not any(_is_same(each, old) for old in recorded)]
 
 
 def _is_same(one: Operation, other: Operation) -> bool:
@@ -160,9 +159,10 @@ def _operation_args(operation: Operation, world: JudgedWorld) -> Args:
 
 def _last_seen(rank: int, world: JudgedWorld) -> Args:
     """Return what a rank's main thread was seen to do last."""
-    last = world.result.snapshots[-1].ranks if world.result.snapshots else ()
-    seen = next((each for each in last if each.rank == rank and each.label), None)
-    return {} if seen is None else {"seen": f"{seen.label} {seen.activity or ''}".rstrip()}
+    seen = world.result.last_seen.get(rank)
+    if seen is None or not seen.label:
+        return {}
+    return {"seen": f"{seen.label} {seen.activity or ''}".rstrip()}
 
 
 def _how_left(

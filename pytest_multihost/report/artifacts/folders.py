@@ -12,8 +12,12 @@ import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pytest_multihost.model.event import Event
+
+JsonVerdict = Mapping[str, Any]
+"""A line of verdicts.jsonl; docs/verdict.md describes its fields."""
 
 KEPT_RUNS = 3
 _MAX_NAME = 120
@@ -44,6 +48,15 @@ class RunFolder:
         path = self.path / attempt_name(nodeid, attempt)
         path.mkdir(parents=True, exist_ok=True)
         return path
+
+    def verdicts(self) -> list[JsonVerdict]:
+        """Return the verdicts that the run's processes have written.
+
+        Raises:
+            OSError: The file cannot be read.
+        """
+        lines = (self.path / "verdicts.jsonl").read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines]
 
     def append_verdict(self, verdict: Mapping[str, object]) -> None:
         """Add a line to the run's verdicts.jsonl.

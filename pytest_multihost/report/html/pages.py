@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
 
+from pytest_multihost.report.artifacts.folders import JsonVerdict
 from pytest_multihost.report.html import explanations, sections
 from pytest_multihost.report.html.page_model import PageModel, rank_groups
 from pytest_multihost.report.html.render import Assets, render, script_json
@@ -14,9 +14,6 @@ from pytest_multihost.report.stack_tree import merge_stacks
 
 _OUTCOMES = ("hung", "crashed", "failed", "error", "xfailed", "xpassed", "skipped", "passed")
 """In the order in which a run's page lists them."""
-
-JsonVerdict = Mapping[str, Any]
-"""A line of verdicts.jsonl; docs/verdict.md tells its fields."""
 
 
 def attempt_page(page: PageModel, assets: Assets) -> str:

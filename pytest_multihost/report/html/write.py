@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import linecache
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
+from pytest_multihost.report.artifacts.folders import RunFolder
 from pytest_multihost.report.html.page_model import PageModel
 from pytest_multihost.report.html.pages import attempt_page, run_page
 from pytest_multihost.report.html.render import Assets, display_text
@@ -30,7 +29,7 @@ def write_page(directory: Path, page: PageModel) -> Path:
 
     Args:
         directory: The attempt's folder, with everything else already in it.
-        page: What is to be told; logs, excerpt and files are read here.
+        page: What it shows; logs, source lines and names of files are read here.
     """
     read = replace(
         page,
@@ -47,25 +46,19 @@ def write_index(run: Path) -> Path:
     Args:
         run: The run's folder, with its verdicts.jsonl.
     """
-    verdicts = list(_verdicts(run / "verdicts.jsonl"))
+    verdicts = RunFolder(run.parent, run.name).verdicts()
     pages = frozenset(path.parent.name for path in run.glob(f"*/{PAGE_NAME}"))
     return _write(run / PAGE_NAME, run_page(run.name, verdicts, pages, _assets("index.js")))
 
 
 def _write(path: Path, text: str) -> Path:
-    """Write a file in one step: whoever looks sees the old one or the new one."""
+    """Write a file in one step: a reader sees the old one or the new one."""
     new = path.with_name(f".{path.name}.new")
     try:
         new.write_text(text, encoding="utf-8", errors="replace")
         return new.replace(path)
     finally:
         new.unlink(missing_ok=True)
-
-
-def _verdicts(path: Path) -> Iterator[Mapping[str, Any]]:
-    with path.open(encoding="utf-8") as file:
-        for line in file:
-            yield json.loads(line)
 
 
 @cache
@@ -104,17 +97,19 @@ def _source_lines(page: PageModel) -> Sequence[tuple[int, str]]:
 
 
 def _block(lines: Sequence[str], at: int) -> list[tuple[int, str]]:
-    """Return lines around one of them, but none of the next function or class."""
+    """Return numbered lines around one of them, but none of the next function or class."""
     is_inside = lines[at - 1][:1].isspace()
-    found = [(at, lines[at - 1].rstrip())]
-    for n in range(at - 1, max(0, at - 1 - _AROUND), -1):
-        found.insert(0, (n, lines[n - 1].rstrip()))
-        if is_inside and not lines[n - 1][:1].isspace() and lines[n - 1].strip():
-            break
-    for n in range(at + 1, min(len(lines), at + _AROUND) + 1):
-        if is_inside and not lines[n - 1][:1].isspace() and lines[n - 1].strip():
-            break
-        found.append((n, lines[n - 1].rstrip()))
-    while found[-1][1] == "":
-        found.pop()
-    return found
+
+    def begins_another(number: int) -> bool:
+        line = lines[number - 1]
+        return is_inside and bool(line.strip()) and not line[:1].isspace()
+
+    first, last = at, at
+    while first > max(1, at - _AROUND) and not begins_another(first):
+        first -= 1  # the line that begins this one is shown
+    while last < min(len(lines), at + _AROUND) and not begins_another(last + 1):
+        last += 1
+    block = [(number, lines[number - 1].rstrip()) for number in range(first, last + 1)]
+    while not block[-1][1] and len(block) > 1:
+        block.pop()
+    return block
