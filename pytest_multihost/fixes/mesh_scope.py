@@ -132,7 +132,7 @@ def _replaced(patches: contextlib.ExitStack, owner: Namespace, name: str, wrap: 
     setattr(owner, name, functools.wraps(original)(functools.partial(wrap, original)))
 
 
-async def _zeros_on_own_mesh(original: Call, /, *given: Mesh) -> object:
+async def _zeros_on_own_mesh(original: Call, /, *given: Any) -> object:  # noqa: ANN401 - orbax's
     """Restore with the replica's own mesh in context, where that begins with making zeros.
 
     Where it begins with reading, the context is kept: other coroutines of the thread run meanwhile.

@@ -12,6 +12,13 @@ from typing import Any
 from pytest_multihost.model.errors import SettingError
 from pytest_multihost.nemesis.interpose import CallTarget
 
+Module = Any
+"""A module, or an object that stands for one in sys.modules."""
+
+Function = Any
+"""A function or a descriptor that makes one."""
+
+
 OnCall = Callable[[str], None]
 """Gets "before" and "after"."""
 
@@ -19,7 +26,7 @@ _PACKAGE = "pytest_multihost"
 
 
 def wrap_calls(
-    target: CallTarget, on_call: OnCall, undoing: ExitStack, *, more_modules: Iterable[Any] = ()
+    target: CallTarget, on_call: OnCall, undoing: ExitStack, *, more_modules: Iterable[Module] = ()
 ) -> None:
     """Call `on_call` before and after each call of a function.
 
@@ -49,7 +56,7 @@ def wrap_calls(
         undoing.callback(_replace_names, wrapper, target.function, more_modules)
 
 
-def _replace_names(old: object, new: object, more_modules: Iterable[Any]) -> None:
+def _replace_names(old: object, new: object, more_modules: Iterable[Module]) -> None:
     """Put `new` wherever a module has `old` under a name of its own.
 
     The modules of this package keep the original: the harness's own calls are not the test's.
@@ -59,7 +66,7 @@ def _replace_names(old: object, new: object, more_modules: Iterable[Any]) -> Non
             setattr(module, name, new)
 
 
-def _names_of(module: Any, value: object) -> Iterator[str]:  # noqa: ANN401 - or what poses as one
+def _names_of(module: Module, value: object) -> Iterator[str]:
     names = getattr(module, "__dict__", None)
     owner = names.get("__name__") if isinstance(names, dict) else None
     if not isinstance(names, dict) or str(owner).partition(".")[0] == _PACKAGE:
@@ -67,13 +74,13 @@ def _names_of(module: Any, value: object) -> Iterator[str]:  # noqa: ANN401 - or
     yield from (name for name, found in names.copy().items() if found is value)
 
 
-def _wrapped(function: Any, on_call: OnCall) -> Any:  # noqa: ANN401 - a function or a descriptor
+def _wrapped(function: Function, on_call: OnCall) -> Function:
     if isinstance(function, staticmethod | classmethod):
         return type(function)(_wrapped(function.__func__, on_call))
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
-        async def coroutine(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as the original
+        async def coroutine(*args: object, **kwargs: object) -> object:
             __tracebackhide__ = True
             on_call("before")
             try:
@@ -84,7 +91,7 @@ def _wrapped(function: Any, on_call: OnCall) -> Any:  # noqa: ANN401 - a functio
         return coroutine
 
     @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as the original
+    def wrapper(*args: object, **kwargs: object) -> object:
         __tracebackhide__ = True
         on_call("before")
         try:

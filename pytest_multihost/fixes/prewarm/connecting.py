@@ -11,6 +11,9 @@ from pytest_multihost.fixes.prewarm.agreement import Agreement, Entry, named
 ProcessGroup = Any
 """A process group of torch's, which the type checker does not see."""
 
+Work = Any
+"""What torch returns for an operation that is not waited for."""
+
 Device = Any
 """A torch.device, or what makes one."""
 
@@ -77,7 +80,7 @@ def connect(
         raise NotConnectedError(entry, reason, agreement.failures(others), timeout) from error
 
 
-def _uses(group: ProcessGroup, device: Device, coverage: Coverage) -> Iterator[Device]:
+def _uses(group: ProcessGroup, device: Device, coverage: Coverage) -> Iterator[Work]:
     """Launch each use when the previous one is over.
 
     A reduction makes the rings and trees of NCCL. An all_to_all makes

@@ -28,6 +28,19 @@ from pytest_multihost.model.operation import program_scope
 from pytest_multihost.rank.recorder.after_import import after_import
 from pytest_multihost.rank.recorder.recorder import Ranks, Recorder
 
+Program = Any
+"""A program that jax has compiled."""
+
+Namespace = Any
+"""A module or class of jax's in which something is wrapped."""
+
+Argument = Any
+"""An argument of a function of jax's: a client, a state, or what jax will refuse."""
+
+Array = Any
+"""An array of jax's."""
+
+
 BARRIER_SCOPE = "barrier "
 """Begins the scope of a coordination service's barrier; the barrier's id follows."""
 
@@ -121,7 +134,7 @@ class _JaxRecorder:
 
     def _wrapped_start(self, start: Call) -> Call:
         @functools.wraps(start)
-        def recorded(program: Any, *args: Any) -> Any:  # noqa: ANN401 - whatever jax's does
+        def recorded(program: Program, *args: object) -> object:
             __tracebackhide__ = True
             with contextlib.suppress(Exception):  # an error in recording is no error of the test
                 self._record_program(program)
@@ -129,7 +142,7 @@ class _JaxRecorder:
 
         return recorded
 
-    def _record_program(self, program: Any) -> None:  # noqa: ANN401 - jax's
+    def _record_program(self, program: Program) -> None:
         """Record on which processes a program runs; a recorded operation has its own members."""
         shardings = (*program.out_handler.out_shardings, *program.in_handler.in_shardings)
         processes = {device.process_index for device in next(iter(shardings)).device_set}
@@ -139,14 +152,14 @@ class _JaxRecorder:
         page, scope = self.recorder.page, program_scope(*self.recorder.user_line())
         page.reach(page.group(tuple(sorted(processes)), 0, scope), next(self.starts))
 
-    def _wrap(self, owner: Any, name: str, describe: Describe) -> None:  # noqa: ANN401 - jax's
+    def _wrap(self, owner: Namespace, name: str, describe: Describe) -> None:
         with contextlib.suppress(Exception):  # another version of jax
             setattr(owner, name, self._wrapped(getattr(owner, name), describe=describe))
 
     def _wrapped(self, call: Call, *, describe: Describe) -> Call:
         thread, recorder = self.thread, self.recorder
 
-        def recorded(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever jax's does
+        def recorded(*args: object, **kwargs: object) -> object:
             __tracebackhide__ = True
             begin = None if thread.is_inside else _describe(describe, args, kwargs)
             if begin is None:
@@ -166,14 +179,14 @@ class _JaxRecorder:
         self,
         client: object,
         barrier_id: str,
-        timeout_in_ms: object = None,
+        timeout_in_ms: Argument = None,
         process_ids: Iterable[int] | None = None,
     ) -> Begin | None:
         scope = f"{BARRIER_SCOPE}{barrier_id}"
         begin = self._barrier(client, "wait_at_barrier", scope, process_ids, barrier_id)
         return begin and functools.partial(self._begin_with_timeout, begin, timeout_in_ms)
 
-    def _begin_with_timeout(self, begin: Begin, timeout_in_ms: Any) -> int:  # noqa: ANN401 - jax's
+    def _begin_with_timeout(self, begin: Begin, timeout_in_ms: Argument) -> int:
         record = begin()
         with contextlib.suppress(TypeError):  # what jax will refuse
             self.recorder.page.set_timeout(record, timeout_in_ms / 1000)
@@ -207,7 +220,7 @@ class _JaxRecorder:
         all_ranks = self.recorder.all_ranks
         return self._begin("jax.distributed.initialize", all_ranks, scope=RUNTIME_SCOPE)
 
-    def _shutdown(self, state: Any) -> Begin | None:  # noqa: ANN401 - jax's
+    def _shutdown(self, state: Argument) -> Begin | None:
         if not self._is_of_this_world(state.client):
             return None
         all_ranks = self.recorder.all_ranks
@@ -228,7 +241,7 @@ class _JaxRecorder:
             self.recorder.begin, name, "collective", group, scope=scope, detail=_shortened(detail)
         )
 
-    def _device_wait(self, array: Any, *_: object) -> Begin | None:  # noqa: ANN401 - jax's
+    def _device_wait(self, array: Array, *_: object) -> Begin | None:
         """Describe a wait for an array; one that is ready costs well under a microsecond.
 
         Asking a deleted array whether it is ready ends the process (jax 0.10.2, SIGSEGV).
@@ -244,7 +257,7 @@ class _JaxRecorder:
             detail=_shapes([array]),
         )
 
-    def _batch_wait(self, arrays: Iterable[Any]) -> Begin | None:
+    def _batch_wait(self, arrays: Iterable[Array]) -> Begin | None:
         described = (self._device_wait(array) for array in arrays)
         return next((begin for begin in described if begin is not None), None)
 
@@ -259,16 +272,18 @@ class _JaxRecorder:
         return client is not None and client is state.client and process == own
 
 
-def _copy_metadata(wrapper: Any, call: Call) -> None:  # noqa: ANN401 - a function gets attributes
+def _copy_metadata(wrapper: Namespace, call: Call) -> None:
     """Do what `functools.wraps` does, also for methods from C++ that lack a name or a module."""
     for attribute in functools.WRAPPER_ASSIGNMENTS:
         with contextlib.suppress(AttributeError, TypeError):
             setattr(wrapper, attribute, getattr(call, attribute))
-    vars(wrapper).update(getattr(call, "__dict__", {}))
+    wrapper.__dict__.update(getattr(call, "__dict__", {}))
     wrapper.__wrapped__ = call
 
 
-def _describe(describe: Describe, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Begin | None:
+def _describe(
+    describe: Describe, args: tuple[object, ...], kwargs: dict[str, object]
+) -> Begin | None:
     """Return what records the call's begin; None for wrong arguments or a deleted array.
 
     The call itself raises for these.
@@ -316,7 +331,7 @@ _DETAILS: dict[str, Callable[..., str]] = {
 """Functions of `multihost_utils` that all processes must call, and the details of their calls."""
 
 
-def _trampoline(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever jax's does
+def _trampoline(*args: object, **kwargs: object) -> Any:  # noqa: ANN401 - whatever jax's does
     __tracebackhide__ = True
     return _target(*args, **kwargs)  # this name is replaced, see _replace_code
 

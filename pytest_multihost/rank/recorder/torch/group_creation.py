@@ -11,11 +11,17 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import update_wrapper
 from types import ModuleType
-from typing import Any
 
 from pytest_multihost.rank.recorder.recorder import Recorder
 from pytest_multihost.rank.recorder.torch.flight_recorder import FlightRecorderThread
-from pytest_multihost.rank.recorder.torch.groups import Function, Groups, copy_identity
+from pytest_multihost.rank.recorder.torch.groups import (
+    Argument,
+    Function,
+    Groups,
+    ProcessGroup,
+    Store,
+    copy_identity,
+)
 from pytest_multihost.rank.recorder.torch.process_groups import Details
 from pytest_multihost.slots import NO_RECORD
 
@@ -63,7 +69,7 @@ class GroupCreationRecorder:
                 setattr(module.Store, name, self._wrap_store_wait(methods[name], name))
 
     def _wrap_init(self, original: Function) -> Function:
-        def init_process_group(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's
+        def init_process_group(*args: object, **kwargs: object) -> object:
             __tracebackhide__ = True
             begin = lambda: self._begin_init(args, kwargs)  # noqa: E731 - as the others have it
             timeout = _argument(args, kwargs, _INIT_TIMEOUT_AT, "timeout")
@@ -75,7 +81,7 @@ class GroupCreationRecorder:
 
         return init_process_group
 
-    def _begin_init(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    def _begin_init(self, args: Sequence[Argument], kwargs: Mapping[str, Argument]) -> int:
         is_of_world = True
         with contextlib.suppress(Exception):  # arguments that torch will refuse
             size = _declared(_argument(args, kwargs, _SIZE_AT, "world_size"), "WORLD_SIZE")
@@ -92,7 +98,7 @@ class GroupCreationRecorder:
         return self.recorder.begin(name, "collective", all_ranks, scope=scope, detail=detail)
 
     def _wrap_new_group(self, original: Function) -> Function:
-        def _new_group_with_tag(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's
+        def _new_group_with_tag(*args: object, **kwargs: object) -> object:
             __tracebackhide__ = True
             ordinal, begin = None, _begin_nothing
             with contextlib.suppress(Exception):
@@ -107,7 +113,7 @@ class GroupCreationRecorder:
         return _new_group_with_tag
 
     def _prepare_new_group(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+        self, args: Sequence[Argument], kwargs: Mapping[str, Argument]
     ) -> tuple[int | None, Callable[[], int]]:
         """Return the new group's ordinal, and what records that it is being made."""
         default = self.groups.get(self.groups.default)
@@ -124,7 +130,7 @@ class GroupCreationRecorder:
             "new_group", "collective", members, scope="new_group", detail=detail
         )
 
-    def _begin_in(self, pg: Any, name: str, detail: str) -> int:  # noqa: ANN401 - torch's
+    def _begin_in(self, pg: ProcessGroup, name: str, detail: str) -> int:
         """Record the next collective of an existing group."""
         self.recorder.notify(name, "collective")
         with contextlib.suppress(Exception):  # torch will complain of the group
@@ -133,7 +139,7 @@ class GroupCreationRecorder:
         return NO_RECORD
 
     def _wrap_split(self, original: Function) -> Function:
-        def split_group(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's
+        def split_group(*args: object, **kwargs: object) -> object:
             __tracebackhide__ = True
             parent = args[0] if args else kwargs.get("parent_pg")
             parent = self.groups.default if parent is None else parent
@@ -146,7 +152,7 @@ class GroupCreationRecorder:
         return split_group
 
     def _wrap_store_wait(self, original: Function, name: str) -> Function:
-        def recorded(store: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's
+        def recorded(store: Store, *args: object, **kwargs: object) -> object:
             __tracebackhide__ = True
             if self._depth.count or _is_private(store):
                 return original(store, *args, **kwargs)
@@ -164,10 +170,10 @@ class GroupCreationRecorder:
         self,
         begin: Callable[[], int],
         original: Function,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
+        args: Sequence[Argument],
+        kwargs: Mapping[str, Argument],
         timeout: object = None,
-    ) -> Any:  # noqa: ANN401 - torch's
+    ) -> object:
         """Call `original` within an operation; the store's operations inside are not recorded."""
         __tracebackhide__ = True
         record = begin()
@@ -185,7 +191,9 @@ def _begin_nothing() -> int:
     return NO_RECORD
 
 
-def _argument(args: Sequence[Any], kwargs: Mapping[str, Any], at: int, name: str) -> Any:  # noqa: ANN401 - torch's
+def _argument(
+    args: Sequence[Argument], kwargs: Mapping[str, Argument], at: int, name: str
+) -> Argument:
     return args[at] if len(args) > at else kwargs.get(name)
 
 
@@ -197,7 +205,7 @@ def _declared(value: int | None, variable: str) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-def _is_private(store: Any) -> bool:  # noqa: ANN401 - torch's
+def _is_private(store: Store) -> bool:
     """Whether a store, below any prefixes, lies in this process.
 
     No other rank sets its keys or ends a wait for one: that is a wait for another thread.
@@ -207,7 +215,7 @@ def _is_private(store: Any) -> bool:  # noqa: ANN401 - torch's
     return type(store).__name__ == "HashStore"
 
 
-def _keys(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+def _keys(args: Sequence[Argument], kwargs: Mapping[str, Argument]) -> str:
     keys = args[0] if args else kwargs.get("key", "")
     text = keys if isinstance(keys, str) else ", ".join(map(str, keys))
     return text[:_MAX_KEYS]

@@ -15,6 +15,22 @@ from pytest_multihost.model.operation import GroupKey, OperationKind
 from pytest_multihost.rank.recorder.recorder import Ranks, Recorder
 from pytest_multihost.slots import Call
 
+ProcessGroup = Any
+"""A process group of torch's, which the type checker does not see."""
+
+Work = Any
+"""What torch returns for an operation that runs beside the thread that began it."""
+
+Tensor = Any
+"""A tensor of torch's, or a sequence of these."""
+
+Store = Any
+"""A store of torch's."""
+
+Argument = Any
+"""An argument of a function of torch's."""
+
+
 Function = Callable[..., Any]
 Prepared = tuple[Call, Iterator[int]]
 """What every record of an operation holds, and what yields the operation's sequence."""
@@ -40,7 +56,7 @@ class Group:
     members: Ranks
     ordinal: int
     is_of_world: bool
-    pg: weakref.ref[Any]
+    pg: weakref.ref[ProcessGroup]
     collectives: dict[tuple[str, int], Prepared] = field(default_factory=dict)
     transfers: dict[tuple[str, int, int], Prepared] = field(default_factory=dict)
 
@@ -95,11 +111,11 @@ class Groups:
     known: dict[int, Group] = field(default_factory=dict)
     _ordinals: Counter[Ranks] = field(default_factory=Counter)
 
-    def get(self, pg: Any) -> Group:  # noqa: ANN401 - torch is not seen by the type checker
+    def get(self, pg: ProcessGroup) -> Group:
         """Return what is known of a process group."""
         return self.known.get(id(pg)) or self.register(pg)
 
-    def register(self, pg: Any, ordinal: int | None = None) -> Group:  # noqa: ANN401 - as above
+    def register(self, pg: ProcessGroup, ordinal: int | None = None) -> Group:
         """Add a process group; `ordinal` where it was counted before it was made."""
         known = self.known.get(id(pg))
         if known is not None:
@@ -126,7 +142,7 @@ class Groups:
         return ordinal
 
     @property
-    def default(self) -> Any:  # noqa: ANN401 - as above
+    def default(self) -> ProcessGroup:
         """The default group of torch, or None."""
         return self.module._world.default_pg  # noqa: SLF001 - no public way
 

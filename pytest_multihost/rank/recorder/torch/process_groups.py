@@ -6,22 +6,25 @@ import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from pytest_multihost.model.operation import OperationKind
 from pytest_multihost.rank.recorder.recorder import Recorder
 from pytest_multihost.rank.recorder.torch.groups import (
+    Argument,
     Function,
     Group,
     Groups,
     Prepared,
+    ProcessGroup,
+    Tensor,
+    Work,
     copy_identity,
 )
 from pytest_multihost.rank.recorder.torch.works import OpenWorks
 from pytest_multihost.slots import NO_RECORD
 
-Arguments = tuple[Any, ...]
-Options = dict[str, Any]
+Arguments = tuple[Argument, ...]
+Options = dict[str, Argument]
 
 COLLECTIVES: Mapping[str, tuple[str, int | None]] = {
     "allreduce": ("all_reduce", 0),
@@ -68,7 +71,7 @@ class Details:
     recorder: Recorder
     _numbers: dict[object, int] = field(default_factory=dict)
 
-    def of(self, sent: Any, prefix: str = "") -> int:  # noqa: ANN401 - torch's
+    def of(self, sent: Tensor, prefix: str = "") -> int:
         """Return the number of the text for a tensor, a list of tensors, or a list of lists."""
         more = depth = 0
         while (type(sent) is list or type(sent) is tuple) and depth < _NESTED:
@@ -81,7 +84,7 @@ class Details:
             return self.text(prefix)
         return self._numbers.get(key) or self._add(key, sent)
 
-    def _add(self, key: tuple[Any, Any, int, str], tensor: Any) -> int:  # noqa: ANN401 - torch's
+    def _add(self, key: tuple[object, object, int, str], tensor: Tensor) -> int:
         _, _, more, prefix = key
         number = self.text(f"{prefix} {_tensor_text(tensor)}{f' +{more}' if more else ''}")
         if len(self._numbers) < _DETAILS:
@@ -93,7 +96,7 @@ class Details:
         return self.recorder.page.detail(text.strip())
 
 
-def _tensor_text(tensor: Any) -> str:  # noqa: ANN401 - torch's
+def _tensor_text(tensor: Tensor) -> str:
     dtype = str(tensor.dtype).removeprefix("torch.")
     short = _BITS.sub(lambda match: _LETTERS[match[1]] + match[2], dtype)
     return f"{short}[{','.join(map(str, tensor.shape))}]"
@@ -168,7 +171,7 @@ class ProcessGroupRecorder:
         recorder = self.recorder
         on_begin, begin_call, fail = recorder.on_begin, recorder.begin_call, recorder.fail
 
-        def recorded(pg: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's
+        def recorded(pg: ProcessGroup, *args: object, **kwargs: object) -> object:
             __tracebackhide__ = True
             try:
                 group = known.get(id(pg)) or get(pg)
@@ -196,7 +199,7 @@ class ProcessGroupRecorder:
         return copy_identity(original, recorded, method)
 
     def _start_coalescing(self, original: Function) -> Function:
-        def recorded(pg: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's
+        def recorded(pg: ProcessGroup, *args: object, **kwargs: object) -> object:
             result = original(pg, *args, **kwargs)
             self.works.begin_coalescing()
             return result
@@ -204,7 +207,7 @@ class ProcessGroupRecorder:
         return copy_identity(original, recorded, "_start_coalescing")
 
     def _end_coalescing(self, original: Function) -> Function:
-        def recorded(pg: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's
+        def recorded(pg: ProcessGroup, *args: object, **kwargs: object) -> object:
             __tracebackhide__ = True
             try:
                 work = original(pg, *args, **kwargs)
@@ -216,12 +219,14 @@ class ProcessGroupRecorder:
 
         return copy_identity(original, recorded, "_end_coalescing")
 
-    def _end_batch(self, work: Any, pg: Any, *, error: BaseException | None = None) -> None:  # noqa: ANN401 - torch's
+    def _end_batch(
+        self, work: Work, pg: ProcessGroup, *, error: BaseException | None = None
+    ) -> None:
         with contextlib.suppress(Exception):
             self.works.end_coalescing(work, self.groups.get(pg), error=error)
 
 
-def _root(root_at: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+def _root(root_at: int, args: Sequence[Argument], kwargs: Mapping[str, Argument]) -> int:
     """Return the root of a collective, by its number in the group."""
     opts = kwargs.get("opts", args[-1] if args else None)
     root = getattr(opts, "rootRank", None)
@@ -230,7 +235,9 @@ def _root(root_at: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
     return int(root)
 
 
-def _peer_and_tag(method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, int]:
+def _peer_and_tag(
+    method: str, args: Sequence[Argument], kwargs: Mapping[str, Argument]
+) -> tuple[int, int]:
     """Return the other rank of a transfer, by its number in the group, and the tag."""
     if method == "recv_anysource":
         return -1, int(args[1])

@@ -6,11 +6,10 @@ import contextlib
 import threading
 import weakref
 from dataclasses import dataclass, field
-from typing import Any
 
 from pytest_multihost.model.clock import now_ns
 from pytest_multihost.rank.recorder.recorder import Recorder
-from pytest_multihost.rank.recorder.torch.groups import Function, Group, copy_identity
+from pytest_multihost.rank.recorder.torch.groups import Function, Group, Work, copy_identity
 
 _WAITS = ("wait", "synchronize")
 
@@ -36,7 +35,7 @@ class _Thread(threading.local):
         self.state = ThreadState()
 
 
-class AsyncWork(weakref.ref[Any]):
+class AsyncWork(weakref.ref[Work]):
     """An asynchronous operation, for as long as anybody holds its work.
 
     It inherits because a weak reference's callback gets the reference and nothing else.
@@ -77,7 +76,7 @@ class OpenWorks:
         completed = self._wrap_is_completed(vars(work)["is_completed"])
         work.is_completed = completed  # type: ignore[attr-defined] # a bound class
 
-    def launched(self, work: Any, record: int, group: Group, opts: object) -> None:  # noqa: ANN401 - torch's
+    def launched(self, work: Work, record: int, group: Group, opts: object) -> None:
         """Record that a call has returned.
 
         Args:
@@ -103,7 +102,7 @@ class OpenWorks:
                 self.recorder.end(state.record)
             state.work, state.record = id(work), record
 
-    def _add(self, work: Any, records: tuple[int, ...], group: Group | None) -> None:  # noqa: ANN401 - torch's
+    def _add(self, work: Work, records: tuple[int, ...], group: Group | None) -> None:
         pending = AsyncWork(work, self._remove)
         pending.records, pending.group, pending.launched_ns = records, group, now_ns()
         pending.address = address = id(work)
@@ -153,7 +152,7 @@ class OpenWorks:
         begin, end, fail = self._begin_wait, self._end_wait, self._fail_wait
         thread, end_record = self._thread, self.recorder.end
 
-        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's
+        def wait(work: Work, *args: object, **kwargs: object) -> object:
             __tracebackhide__ = True
             state = thread.state
             if state.work == id(work):
@@ -182,7 +181,7 @@ class OpenWorks:
         return copy_identity(original, wait, name)
 
     def _wrap_is_completed(self, original: Function) -> Function:
-        def is_completed(work: Any) -> Any:  # noqa: ANN401 - torch's
+        def is_completed(work: Work) -> object:
             result = original(work)
             pending = None
             with contextlib.suppress(Exception):  # an error in recording is no error of the test
@@ -199,7 +198,7 @@ class OpenWorks:
 
     def end_coalescing(
         self,
-        work: Any,  # noqa: ANN401 - torch's
+        work: Work,
         group: Group,
         *,
         error: BaseException | None = None,
