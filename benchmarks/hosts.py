@@ -27,7 +27,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from pytest_multihost.launch.netns.network import make_network
+from pytest_multihost.launch.netns import make_network
 from pytest_multihost.model.hosts import all_hosts
 
 MADE_LIMIT_S = 0.5

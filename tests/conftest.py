@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from pytest_multihost.launch.netns.network import make_network
+from pytest_multihost.launch.netns import make_network
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.hosts import all_hosts
 

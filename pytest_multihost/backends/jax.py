@@ -43,8 +43,8 @@ def xla_flags(inherited: str, timeout_s: int) -> str:
         timeout_s: Seconds a collective may take before XLA gives up.
     """
     kept = _DEVICE_COUNT.sub("", inherited).split()
-    ours = [f"{flag}={timeout_s}" for flag in _TIMEOUT_FLAGS if flag not in inherited]
-    return " ".join(kept + ours)
+    added = [f"{flag}={timeout_s}" for flag in _TIMEOUT_FLAGS if flag not in inherited]
+    return " ".join(kept + added)
 
 
 def _start(spec: RankSpec) -> None:

@@ -32,7 +32,7 @@ def heal_files(scratch: Path, ranks: Iterable[int]) -> None:
 
 
 def clean_up_faults(result: WorldResult, scratch: Path) -> WorldResult:
-    """Remove what ranks have left, and return the result with the faults nobody has reported.
+    """Remove what ranks have left, and return the result with the faults that no rank has reported.
 
     Args:
         result: Of a world that has ended.

@@ -46,7 +46,7 @@ def _data_bytes() -> int:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmData:"):
             return int(line.split()[1]) * 1024
-    raise OSError("the kernel tells no VmData in /proc/self/status")
+    raise OSError("/proc/self/status has no VmData")
 
 
 def _enter_cgroup(headroom: int, strike: Strike) -> None:
@@ -129,7 +129,7 @@ def descriptor_limit(open_descriptors: Collection[int], headroom: int) -> int:
 
 def _limit_descriptors(strike: Strike) -> None:
     # Listing the folder takes a descriptor itself, which is closed by the time that they are
-    # counted: hence the second look at each.
+    # counted: so each is checked again.
     listed = [int(name) for name in os.listdir("/proc/self/fd")]
     found = [number for number in listed if os.path.exists(f"/proc/self/fd/{number}")]  # noqa: PTH110
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -155,10 +155,10 @@ def io_rules(params: Mapping[str, Any], spare: Sequence[str]) -> tuple[IoRule, .
     return (failing,) if has_error_only else (rule, failing)
 
 
-def spared(path: str, place: RankSpec) -> tuple[str, ...]:
+def spared(path: str, spec: RankSpec) -> tuple[str, ...]:
     """Return globs of what is never slowed down: the harness's files; with ``*``, system files."""
-    scratch, directory = (glob.escape(each) for each in (place.scratch, place.directory))
-    own = (f"{directory}/*", f"{scratch}/rank-{place.rank}.*", f"{scratch}/????-store")
+    scratch, directory = (glob.escape(each) for each in (spec.scratch, spec.directory))
+    own = (f"{directory}/*", f"{scratch}/rank-{spec.rank}.*", f"{scratch}/????-store")
     fitting = tuple(each for each in own if len(each.encode()) < _MAX_GLOB_BYTES)
     return (*fitting, *SYSTEM_FILES) if path == "*" else fitting
 

@@ -15,7 +15,7 @@ import pytest
 from pytest_multihost.blame import judge_world
 from pytest_multihost.engine import Surroundings, run_world
 from pytest_multihost.launch.interface import WorldLauncher
-from pytest_multihost.launch.netns.network import FOLDER
+from pytest_multihost.launch.netns import HOSTS_FOLDER
 from pytest_multihost.launch.throttle import permit_count, places
 from pytest_multihost.model.clock import MonotonicClock
 from pytest_multihost.model.result import WorldResult
@@ -129,7 +129,7 @@ def _remove_scratch(scratch: Path, config: pytest.Config) -> None:
         return
     for store in scratch.glob("*-store"):
         store.unlink(missing_ok=True)
-    shutil.rmtree(scratch / FOLDER, ignore_errors=True)
+    shutil.rmtree(scratch / HOSTS_FOLDER, ignore_errors=True)
     for directory in (*scratch.iterdir(), scratch):
         with suppress(OSError):  # not empty: the test's own files
             directory.rmdir()

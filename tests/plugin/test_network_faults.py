@@ -431,9 +431,9 @@ def test_a_fault_that_the_kernel_refuses_fails_its_rank_and_says_why(
         faults.partition(groups=[[0], [1]], at=at.sync_point("now"))])
     def test_it(world):
         if world.is_primary:
-            [warden] = {each.pid for each in psutil.Process(os.getppid()).children()} - {
+            [daemon] = {each.pid for each in psutil.Process(os.getppid()).children()} - {
                 *world.gather(os.getpid())}
-            os.kill(warden, signal.SIGKILL)
+            os.kill(daemon, signal.SIGKILL)
         else:
             world.gather(os.getpid())
         world.sync_point("now")

@@ -17,7 +17,8 @@ from typing import TypeVar
 
 import pytest
 
-from pytest_multihost.launch.netns.network import HostNetwork, make_network
+from pytest_multihost.launch import libc
+from pytest_multihost.launch.netns import HostNetwork, make_network
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.hosts import BRIDGE_ADDRESS, all_hosts
 from pytest_multihost.watch.kernel.descriptors import Tables
@@ -292,7 +293,7 @@ print(launcher.why_no_hosts(folder / "trial"))
 for hosts in ("netns", "one"):
     spec = replace(make_spec(2), hosts=hosts)
     world = launcher.start(spec, directory=folder, scratch=folder)
-    print(len(world.tables), *sorted(event.rank for event in world.end(grace_s=0.0).events))
+    print(len(world.socket_tables), *sorted(event.rank for event in world.end(grace_s=0.0).events))
 launcher.close()
 """
 
@@ -365,7 +366,8 @@ def test_a_connection_to_somebody_else_leads_outside(network: HostNetwork, insid
     )
     pid = os.fork()
     if pid == 0:
-        network._join(network.bridge)
+        network.become_owner()
+        libc.join(network.bridge, libc.NEW_NETWORK)
         os.execv(sys.executable, [sys.executable, "-c", service])
     inside.pids.append(pid)
     deadline = time.monotonic() + 20
@@ -439,7 +441,7 @@ def test_nothing_is_left_of_many_networks(tmp_path: Path, inside: Inside) -> Non
     held = len(os.listdir("/proc/self/fd"))
     for number in range(20):
         made = make_network(HOSTS, tmp_path / str(number))
-        own = {os.readlink(f"/proc/self/fd/{each}") for each in (made.bridge, *made.spaces)}
+        own = {os.readlink(f"/proc/self/fd/{each}") for each in (made.bridge, *made.namespaces)}
         inside.start(made, 2, lambda: listen("10.77.0.3"))
         assert own <= spaces()
         made.close()
@@ -452,7 +454,7 @@ def test_a_network_ends_with_whoever_holds_it(tmp_path: Path) -> None:
     """SIGKILL: nobody cleans up, and nothing has a name under which it would stay."""
     program = (
         "import sys, time; from pathlib import Path\n"
-        "from pytest_multihost.launch.netns.network import make_network\n"
+        "from pytest_multihost.launch.netns import make_network\n"
         "from pytest_multihost.model.hosts import all_hosts\n"
         "network = make_network(all_hosts('netns', 3), Path(sys.argv[1]))\n"
         "print(*network.names, flush=True); time.sleep(600)\n"

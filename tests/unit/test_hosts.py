@@ -8,6 +8,8 @@ from collections.abc import Mapping
 
 import pytest
 
+from pytest_multihost.launch.netns.build import Refused
+from pytest_multihost.launch.netns.child import ChildFailed
 from pytest_multihost.launch.netns.refusal import refusal, remedy
 from pytest_multihost.model.errors import SettingError
 from pytest_multihost.model.hosts import (
@@ -152,14 +154,14 @@ def test_what_helps_depends_on_what_refuses(
 
 def test_a_refusal_names_the_step_that_was_refused() -> None:
     """Three beats: what happened, what was seen, what helps."""
-    error = refusal({"step": "make a user namespace", "errno": 1, "error": "not permitted"})
+    error = refusal(Refused("make a user namespace", 1, "not permitted"))
     assert "make a user namespace: not permitted" in error.seen
     assert error.remedy
 
 
 def test_a_maker_that_failed_otherwise_is_quoted() -> None:
     """A bug of ours is no refusal, and has no remedy."""
-    error = refusal({"kind": "failed", "error": "KeyError: 'x'"})
+    error = refusal(ChildFailed("KeyError: 'x'"))
     assert ("KeyError: 'x'" in error.seen, error.remedy) == (True, "")
 
 

@@ -1,1 +1,6 @@
-"""Worlds whose hosts are containers."""
+"""Worlds whose hosts are containers, each with a server in it."""
+
+from pytest_multihost.launch.docker.containers import ContainerSpec
+from pytest_multihost.launch.docker.launcher import ContainerLauncher
+
+__all__ = ["ContainerLauncher", "ContainerSpec"]

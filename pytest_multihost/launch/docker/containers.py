@@ -1,13 +1,12 @@
-"""Containers that stand for hosts: the network between them, and what each sees of this machine.
+"""Containers as hosts, through the Docker API: the network between them, and what they share.
 
-All through the Docker API. Each container has a host name, an address, a loopback, a root file
-system and shared memory of its own. It shares the process ids of the machine (``--pid=host``): a
-rank's id, a thread's id and the kernel's table of locks then mean the same to the rank and to
-whoever watches it, so that slot pages, deaths and proofs need no translation. What is shared with
-pytest beside that is mounted at the same path.
+Each container has a host name, an address, a loopback, a root file system and shared memory of its
+own. It shares the process ids of the machine (``--pid=host``): a rank's id, a thread's id and the
+kernel's table of locks then mean the same in the container and to the watchdog outside, so that
+slot pages, deaths and proofs need no translation. Directories are shared at the same path.
 
-No container survives its server, and no server the controller: then the engine removes it. What a
-killed controller leaves is an empty network; the next run removes it.
+A container ends with its server, a server with the controller, and the engine removes containers
+that have ended. A controller that was killed leaves an empty network; the next run removes it.
 """
 
 from __future__ import annotations
@@ -18,20 +17,25 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import psutil
 
 from pytest_multihost.model.errors import LaunchError
 
 LABEL = "pytest-multihost-hangs.controller"
-"""What all that we make carries; its value says for whom it was made."""
+"""Label of every container and network; its value identifies the controller."""
 
 ENGINE_S = 60
-"""How long the engine may take for an answer."""
+"""How long the engine may take to answer."""
 
 _REMOVED_S = 10.0
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
+# The package docker has no types.
+Client: TypeAlias = Any
+Container: TypeAlias = Any
+Network: TypeAlias = Any
+
 _REMEDY = (
     "Start an engine of this machine (systemctl start docker), let DOCKER_HOST name it, and be a"
     " member of the group docker."
@@ -40,21 +44,21 @@ _INSTALL = "the Python package docker is missing: pip install 'pytest-multihost-
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dwelling:
-    """What all containers of a run are made from.
+class ContainerSpec:
+    """How the containers of a run are created.
 
     Attributes:
-        image: The image, which must be there: nothing is pulled.
+        image: The image, which must exist: nothing is pulled.
         python: The interpreter, a path or a name on the image's PATH.
-        shared: Absolute paths of this machine that are seen at the same place, and can be changed.
-        lent: Such that can only be read.
-        cwd: Absolute path of the directory to start in, one of those above or beneath one.
+        shared: Absolute paths of this machine that are mounted at the same path, writable.
+        read_only: Such that are mounted read-only.
+        cwd: Absolute path of the directory to start in, beneath one of those.
     """
 
     image: str
     python: str
     shared: tuple[Path, ...]
-    lent: tuple[Path, ...] = ()
+    read_only: tuple[Path, ...] = ()
     cwd: Path
 
 
@@ -64,22 +68,22 @@ class Engine:
 
     Attributes:
         client: Of the package docker.
-        network: The network that joins the containers.
-        traits: What the engine says of itself.
+        network: The network that connects the containers.
+        info: What the engine says about itself.
     """
 
-    client: Any
-    network: Any = None
-    traits: Mapping[str, Any] = field(default_factory=dict)
+    client: Client
+    network: Network = None
+    info: Mapping[str, Any] = field(default_factory=dict)
 
     def open(self) -> None:
-        """Make the network, after removing those that killed controllers have left.
+        """Create the network, after removing those that killed controllers have left.
 
         Raises:
             LaunchError: The engine refuses.
         """
-        with told("the network between the containers could not be made"):
-            self.traits = self.client.info()
+        with engine_errors("the network between the containers could not be made"):
+            self.info = self.client.info()
             remove_stale(self.client)
             name = f"multihost-{os.getpid()}-{time.monotonic_ns():x}"
             labels = {LABEL: _owner()}
@@ -87,26 +91,26 @@ class Engine:
 
     def run(
         self,
-        dwelling: Dwelling,
+        spec: ContainerSpec,
         *,
         host: str,
         command: Sequence[str],
         environment: Mapping[str, str],
-    ) -> Any:  # noqa: ANN401 - docker has no types
+    ) -> Container:
         """Start a container and return it.
 
         Args:
-            dwelling: What it is made from.
+            spec: How it is created.
             host: Its host name; the other containers find it by this.
             command: What it runs.
-            environment: Variables beside those of the image.
+            environment: Variables in addition to those of the image.
 
         Raises:
             LaunchError: The engine refuses.
         """
-        with told(f"the container for {host} could not be started from {dwelling.image}"):
+        with engine_errors(f"the container for {host} could not be started from {spec.image}"):
             return self.client.containers.run(
-                dwelling.image,
+                spec.image,
                 list(command),
                 detach=True,
                 auto_remove=True,
@@ -116,24 +120,24 @@ class Engine:
                 entrypoint=[],
                 environment=dict(environment),
                 user=f"{os.getuid()}:{os.getgid()}",
-                working_dir=str(dwelling.cwd),
-                mounts=_mounts(dwelling),
+                working_dir=str(spec.cwd),
+                mounts=_mounts(spec),
                 shm_size="1g",
                 pid_mode="host",
-                userns_mode="host",  # the engine's own map of users does not go with the above
+                userns_mode="host",  # pid_mode excludes a user namespace (userns-remap)
                 security_opt=self._security(),
-                networking_config=self._place(host),
+                networking_config=self._endpoint(host),
                 network=self.network.name,
-                # Where nothing answers for names of the outside, a look-up takes 10 s otherwise.
+                # Without a name server outside, resolving an unknown name would take 10 s.
                 dns_opt=["timeout:1", "attempts:1"],
             )
 
-    def _place(self, host: str) -> Mapping[str, Any]:
+    def _endpoint(self, host: str) -> Mapping[str, Any]:
         return {self.network.name: self.client.api.create_endpoint_config(aliases=[host])}
 
     def _security(self) -> list[str]:
-        """Let the ranks be read: AppArmor's profile forbids it even to those outside."""
-        has_apparmor = "name=apparmor" in (self.traits.get("SecurityOptions") or ())
+        """Allow the ranks to be read: AppArmor's profile forbids that even to processes outside."""
+        has_apparmor = "name=apparmor" in (self.info.get("SecurityOptions") or ())
         return ["apparmor=unconfined"] if has_apparmor else []
 
     def close(self) -> None:
@@ -154,11 +158,11 @@ def connect() -> Engine:
         import docker
     except ImportError as error:
         raise LaunchError("containers cannot be started", seen=_INSTALL) from error
-    with told("the Docker engine cannot be reached", remedy=_REMEDY):
+    with engine_errors("the Docker engine cannot be reached", remedy=_REMEDY):
         return Engine(docker.from_env(timeout=ENGINE_S))
 
 
-def lacking(image: str) -> LaunchError | None:
+def docker_problem(image: str) -> LaunchError | None:
     """Return why this machine cannot run worlds in containers of an image; None if it can."""
     try:
         engine = connect()
@@ -167,13 +171,13 @@ def lacking(image: str) -> LaunchError | None:
     from docker.errors import ImageNotFound
 
     try:
-        with told("the engine does not tell its images"):
+        with engine_errors("the engine does not list its images"):
             engine.client.images.get(image)
     except LaunchError as error:
         if not isinstance(error.__cause__, ImageNotFound):
             return error
         happened = f"the Docker engine has no image {image!r}"
-        remedy = "Make it as docker/README.md tells, or name another: --multihost-docker-image."
+        remedy = "Build it as docker/README.md says, or name another: --multihost-docker-image."
         return LaunchError(happened, remedy=remedy)
     finally:
         engine.client.close()
@@ -181,11 +185,11 @@ def lacking(image: str) -> LaunchError | None:
 
 
 @contextlib.contextmanager
-def told(happened: str, *, remedy: str = "") -> Iterator[None]:
-    """Tell what an engine's refusal means.
+def engine_errors(happened: str, *, remedy: str = "") -> Iterator[None]:
+    """Turn errors of the engine into errors of launching.
 
     Raises:
-        LaunchError: The engine refused, or was gone.
+        LaunchError: The engine has refused, or cannot be reached.
     """
     from docker.errors import DockerException
 
@@ -196,17 +200,17 @@ def told(happened: str, *, remedy: str = "") -> Iterator[None]:
         raise LaunchError(happened, seen=seen, remedy=remedy) from error
 
 
-def remove_container(container: Any) -> None:  # noqa: ANN401 - docker has no types
-    """End a container with all that it runs, and remove it; one that is gone is no error."""
+def remove_container(container: Container) -> None:
+    """End a container with all that it runs, and remove it; it may be gone already."""
     from docker.errors import APIError
 
-    # 404: it is gone, 409: the engine is about to remove it.
+    # Status 404: it is gone; 409: the engine is about to remove it.
     with contextlib.suppress(APIError, OSError):
         container.remove(force=True, v=True)
 
 
-def remove_network(network: Any) -> None:  # noqa: ANN401 - docker has no types
-    """Remove a network; waits for containers that the engine is about to remove."""
+def remove_network(network: Network) -> None:
+    """Remove a network, once the engine has removed its containers."""
     from docker.errors import APIError, NotFound
 
     deadline_s = time.monotonic() + _REMOVED_S
@@ -221,8 +225,8 @@ def remove_network(network: Any) -> None:  # noqa: ANN401 - docker has no types
             return
 
 
-def remove_stale(client: Any) -> None:  # noqa: ANN401 - docker has no types
-    """Remove what controllers of this machine have left that are gone."""
+def remove_stale(client: Client) -> None:
+    """Remove containers and networks of this machine's controllers that have ended."""
     wanted = {"label": LABEL}
     for container in client.containers.list(all=True, filters=wanted, ignore_removed=True):
         if is_orphaned(container.labels[LABEL]):
@@ -233,13 +237,13 @@ def remove_stale(client: Any) -> None:  # noqa: ANN401 - docker has no types
 
 
 def _owner() -> str:
-    """Return which process this is, unlike any other that ever was."""
+    """Return a text that identifies this process: ids are reused, start times and boots are not."""
     started_s = psutil.Process().create_time()
     return f"{_boot()}/{os.getpid()}/{started_s:.2f}"
 
 
 def is_orphaned(owner: str) -> bool:
-    """Tell whether a label's value names a process of this machine that is gone."""
+    """Return whether a label's value names a process of this machine that has ended."""
     boot, _, process = owner.partition("/")
     pid, _, started_s = process.partition("/")
     if boot != _boot() or not pid.isdecimal():
@@ -254,14 +258,14 @@ def _boot() -> str:
     return _BOOT.read_text().strip()
 
 
-def _mounts(dwelling: Dwelling) -> list[Any]:
+def _mounts(spec: ContainerSpec) -> list[Any]:
     from docker.types import Mount
 
-    shared = outermost(dwelling.shared)
-    lent = [path for path in outermost(dwelling.lent) if outermost((*shared, path)) != shared]
+    shared = outermost(spec.shared)
+    read_only = [path for path in outermost(spec.read_only) if outermost((*shared, path)) != shared]
     return [
-        Mount(str(path), str(path), type="bind", read_only=path in lent)
-        for path in (*shared, *lent)
+        Mount(str(path), str(path), type="bind", read_only=path in read_only)
+        for path in (*shared, *read_only)
     ]
 
 

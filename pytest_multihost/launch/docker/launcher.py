@@ -11,23 +11,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from pytest_multihost.launch.composite_world import CompositeWorld
+from pytest_multihost.launch.container_entry import CODE, CONTROL, SOCKET, RunProgram
 from pytest_multihost.launch.docker.containers import (
-    Dwelling,
+    Container,
+    ContainerSpec,
     Engine,
     connect,
-    lacking,
+    docker_problem,
+    engine_errors,
     remove_container,
-    told,
 )
-from pytest_multihost.launch.docker.entry import CODE, CONTROL, SOCKET
 from pytest_multihost.launch.fallback import FallbackLauncher
 from pytest_multihost.launch.interface import Share
 from pytest_multihost.launch.server.connection import ANSWER_S, ServerConnection, wait_for_exit
 from pytest_multihost.launch.server.launcher import ServerLauncher
-from pytest_multihost.launch.server.start_server import Program, write_job_spec
+from pytest_multihost.launch.server.start_server import ORDER, Program, write_job_spec
 from pytest_multihost.launch.server.world import ServerWorld
 from pytest_multihost.launch.wire.packets import send_packet
 from pytest_multihost.model.errors import LaunchError
@@ -37,7 +37,7 @@ from pytest_multihost.model.spec import WorldSpec
 ARRIVE_S = 30.0
 """How long a container may take until the first of its Python runs."""
 
-_LOOK_S = 0.5
+_POLL_S = 0.5
 _CREDENTIALS = struct.Struct("=iII")  # struct ucred of unix(7)
 
 
@@ -46,37 +46,37 @@ class ContainerLauncher:
     """Starts worlds in containers, which serve one world after the other.
 
     Attributes:
-        dwelling: What the containers are made from.
-        programs: For each way of launching, the cheapest first: what a container is to run. It gets
-            the host's name, for its log.
+        spec: How the containers are created.
+        programs: For each way of launching, the cheapest first: returns what a container is to run,
+            given the host's name, which is in the name of its log.
     """
 
-    dwelling: Dwelling
+    spec: ContainerSpec
     programs: Mapping[str, Callable[[str], Program]]
     _engine: Engine | None = None
-    _why: tuple[LaunchError | None] | None = None
-    _ladders: dict[int, FallbackLauncher] = field(default_factory=dict)
-    _begun: dict[str, ServerConnection] = field(default_factory=dict)
+    _problem: tuple[LaunchError | None] | None = None
+    _launchers: dict[int, FallbackLauncher] = field(default_factory=dict)
+    _started: dict[str, ServerConnection] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """The way of launching in use."""
-        ladders = list(self._ladders.values())
-        return f"docker-{ladders[0].name}" if ladders else "docker"
+        launchers = list(self._launchers.values())
+        return f"docker-{launchers[0].name}" if launchers else "docker"
 
     @property
     def reasons(self) -> list[str]:
         """Why the cheapest way was left."""
-        return list(dict.fromkeys(why for each in self._ladders.values() for why in each.reasons))
+        return list(dict.fromkeys(why for each in self._launchers.values() for why in each.reasons))
 
     def open(self) -> None:
-        """Do nothing: where there is no engine, only the tests that need one are skipped."""
+        """Do nothing: without an engine, only the tests that need one are skipped."""
 
     def why_no_hosts(self, _: Path) -> LaunchError | None:
         """Return why no container can be started here; None if they can."""
-        if self._why is None:
-            self._why = (lacking(self.dwelling.image),)
-        return self._why[0]
+        if self._problem is None:
+            self._problem = (docker_problem(self.spec.image),)
+        return self._problem[0]
 
     def _opened(self) -> Engine:
         """Return the engine, connected, with a network.
@@ -91,24 +91,22 @@ class ContainerLauncher:
         return self._engine
 
     def provide(self, hosts: Sequence[Host]) -> None:
-        """Have a container with a server that serves for each host.
-
-        All collect at the same time.
+        """Start a container with a server for each host that has none; they collect in parallel.
 
         Raises:
-            UnsoundForkError: None of the ways is sound.
+            UnsoundForkError: No way of launching is sound.
             LaunchError: A container could not be started.
         """
-        new = [host for host in hosts if host.index not in self._ladders]
+        new = [host for host in hosts if host.index not in self._launchers]
         first = next(iter(self.programs))
         for host in new:
-            self._begun[host.name] = self._start(host.name, self.programs[first])
+            self._started[host.name] = self._start(host.name, self.programs[first])
         for host in new:
-            ladder = self._ladder(host.name)
-            ladder.open()
-            self._ladders[host.index] = ladder
+            launcher = self._launcher(host.name)
+            launcher.open()
+            self._launchers[host.index] = launcher
 
-    def _ladder(self, host: str) -> FallbackLauncher:
+    def _launcher(self, host: str) -> FallbackLauncher:
         starts = {way: partial(self._start, host, make) for way, make in self.programs.items()}
         return FallbackLauncher([ServerLauncher(way, start) for way, start in starts.items()])
 
@@ -125,8 +123,10 @@ class ContainerLauncher:
             for host in hosts:
                 ports = shares[0].forked.ports if shares else None
                 share = Share(ranks=tuple(host.ranks), ports=ports)
-                ladder = self._ladders[host.index]
-                shares.append(ladder.start(spec, directory=directory, scratch=scratch, share=share))
+                launcher = self._launchers[host.index]
+                shares.append(
+                    launcher.start(spec, directory=directory, scratch=scratch, share=share)
+                )
         except LaunchError:
             CompositeWorld(shares, survives_loss=True).end(grace_s=0.0)
             raise
@@ -134,19 +134,22 @@ class ContainerLauncher:
 
     def close(self) -> None:
         """End the servers, and remove the containers and the network."""
-        for ladder in self._ladders.values():
-            ladder.close()
-        for server in self._begun.values():
+        for launcher in self._launchers.values():
+            launcher.close()
+        for server in self._started.values():
             server.close()
         if self._engine is not None:
-            with contextlib.suppress(LaunchError), told("the network could not be removed"):
+            with (
+                contextlib.suppress(LaunchError),
+                engine_errors("the network could not be removed"),
+            ):
                 self._engine.close()
             self._engine = None
 
     def _start(self, host: str, make: Callable[[str], Program]) -> ServerConnection:
-        """Return a server in a new container, or the one that was begun for this host."""
-        if host in self._begun:
-            return self._begun.pop(host)
+        """Return a server in a new container, or the one that was started for this host."""
+        if host in self._started:
+            return self._started.pop(host)
         engine = self._opened()
         with _listening() as listener:
             program = make(host)
@@ -157,38 +160,38 @@ class ContainerLauncher:
                 remove_container(container)
                 raise _with_log(error, program.log) from error
         pid = _peer(control)
-        server = ServerConnection(control, pid, program.log, partial(_bury, container))
+        server = ServerConnection(control, pid, program.log, partial(_remove_after, container))
         order = {**program.order, "control": CONTROL, "controller": os.getpid()}
-        letter = write_job_spec(order)
+        job_spec = write_job_spec(order)
         try:
-            send_packet(control, {"code": program.code}, [letter])
+            send_packet(control, RunProgram(program.code, ORDER), [job_spec])
         finally:
-            os.close(letter)
+            os.close(job_spec)
         return server
 
-    def _run(self, engine: Engine, host: str, program: Program, address: str) -> Any:  # noqa: ANN401 - docker has no types
-        dwelling = Dwelling(
-            image=self.dwelling.image,
-            python=self.dwelling.python,
-            shared=(*self.dwelling.shared, Path(address).parent, program.log.parent),
-            lent=self.dwelling.lent,
-            cwd=self.dwelling.cwd,
+    def _run(self, engine: Engine, host: str, program: Program, address: str) -> Container:
+        spec = ContainerSpec(
+            image=self.spec.image,
+            python=self.spec.python,
+            shared=(*self.spec.shared, Path(address).parent, program.log.parent),
+            read_only=self.spec.read_only,
+            cwd=self.spec.cwd,
         )
-        # The log is this machine's file: what is said even before our first line gets there.
+        # The log is a file of this machine: it has the output from the first line of the shell on.
         script = 'exec "$0" -c "$1" >>"$2" 2>&1 </dev/null'
         return engine.run(
-            dwelling,
+            spec,
             host=host,
-            command=["/bin/sh", "-c", script, self.dwelling.python, CODE, str(program.log)],
+            command=["/bin/sh", "-c", script, self.spec.python, CODE, str(program.log)],
             environment={**program.environment, SOCKET: address},
         )
 
 
 @contextlib.contextmanager
 def _listening() -> Iterator[socket.socket]:
-    """Yield a socket on which a container can reach us; a file, for it has another network.
+    """Yield a unix socket on which the container connects: its network is not that of pytest.
 
-    The file lies in a folder of its own, of which nothing is left when it has been reached.
+    It lies in a folder of its own that is mounted into the container, and removed afterwards.
     """
     with (
         tempfile.TemporaryDirectory(prefix="multihost-") as folder,
@@ -196,17 +199,17 @@ def _listening() -> Iterator[socket.socket]:
     ):
         listener.bind(f"{folder}/socket")
         listener.listen(1)
-        listener.settimeout(_LOOK_S)
+        listener.settimeout(_POLL_S)
         yield listener
 
 
-def _accept(listener: socket.socket, container: Any) -> socket.socket:  # noqa: ANN401 - docker has no types
+def _accept(listener: socket.socket, container: Container) -> socket.socket:
     """Wait for the container's connection.
 
     Raises:
-        LaunchError: It ended before, or does not come.
+        LaunchError: The container has ended, or does not connect in time.
     """
-    for _ in range(int(ARRIVE_S / _LOOK_S)):
+    for _ in range(int(ARRIVE_S / _POLL_S)):
         with contextlib.suppress(TimeoutError):
             control, _ = listener.accept()
             control.settimeout(ANSWER_S)
@@ -219,7 +222,7 @@ def _accept(listener: socket.socket, container: Any) -> socket.socket:  # noqa: 
     )
 
 
-def _is_running(container: Any) -> bool:  # noqa: ANN401 - docker has no types
+def _is_running(container: Container) -> bool:
     from docker.errors import NotFound
 
     try:
@@ -231,22 +234,22 @@ def _is_running(container: Any) -> bool:  # noqa: ANN401 - docker has no types
 
 def _with_log(error: LaunchError, log: Path) -> LaunchError:
     with contextlib.suppress(OSError):
-        words = log.read_text("utf-8", "backslashreplace")[-2000:].strip()
+        text = log.read_text("utf-8", "backslashreplace")[-2000:].strip()
         return LaunchError(
-            error.happened, seen=f"Its last words:\n{words}" if words else "", remedy=error.remedy
+            error.happened, seen=f"The end of its log:\n{text}" if text else "", remedy=error.remedy
         )
     return error
 
 
 def _peer(control: socket.socket) -> int:
-    """Return the process at the other end; the kernel tells its id as it is on this machine."""
+    """Return the process id of the peer, as it is on this machine (SO_PEERCRED, unix(7))."""
     data = control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid: int = _CREDENTIALS.unpack(data)[0]
     return pid
 
 
-def _bury(container: Any, server: int) -> None:  # noqa: ANN401 - docker has no types
-    """Wait for the end of a server, and remove its container with whatever is left in it."""
+def _remove_after(container: Container, server: int) -> None:
+    """Wait for the end of a server, and remove its container with whatever runs in it."""
     with contextlib.suppress(ProcessLookupError):
         wait_for_exit(server)
     remove_container(container)

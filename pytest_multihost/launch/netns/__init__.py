@@ -1,1 +1,24 @@
-"""Worlds whose hosts are Linux network namespaces."""
+"""Worlds whose hosts are made from Linux namespaces, and the faults of the network between them.
+
+`network` holds a world's hosts, which `build` has built; `network_faults` performs faults through
+the netfault daemon. `netlink` frames requests to the kernel, also those for socket tables.
+"""
+
+from pytest_multihost.launch.netns.netlink import (
+    netlink_attributes,
+    netlink_dump,
+    open_sock_diag,
+)
+from pytest_multihost.launch.netns.network import HOSTS_FOLDER, HostNetwork, make_network
+from pytest_multihost.launch.netns.network_faults import NetworkFaults, start_network_faults
+
+__all__ = [
+    "HOSTS_FOLDER",
+    "HostNetwork",
+    "NetworkFaults",
+    "make_network",
+    "netlink_attributes",
+    "netlink_dump",
+    "open_sock_diag",
+    "start_network_faults",
+]

@@ -1,9 +1,13 @@
-"""The process that disturbs the network of a world's hosts; it lives in the bridge's namespace.
+"""The netfault daemon: the process that disturbs the network of a world's hosts.
 
-There is one in a world that has faults of the network, and none in others. Where a cut goes both
-ways, it plugs the cables into bridges that are not connected, and the kernel does the rest. What
-else hosts may still send each other it carries by hand, frame by frame. It ends with the server,
-and with it goes all that it has done: no frame leaves the namespace.
+It lives in the bridge's network namespace. A world with faults of the network has one, others have
+none. Each request of the server describes the whole network as it is to be from now on: hosts that
+are cut off in both directions are plugged into bridges that are not connected, and the kernel does
+the rest; what else hosts may still send each other is relayed in userspace (`relay`).
+
+Healing is the same request with one disturbance less: without any, all cables are plugged into one
+bridge again and nothing is relayed. The daemon ends with the server, and the namespaces with it, so
+nothing is left of what it has done.
 """
 
 from __future__ import annotations
@@ -16,89 +20,111 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import ClassVar, NoReturn
 
-from pytest_multihost.launch.netns import namespaces as kernel
+from pytest_multihost.launch import libc
 from pytest_multihost.launch.netns.build import BRIDGE
+from pytest_multihost.launch.netns.child import ChildFailed
 from pytest_multihost.launch.netns.links import ETHERNET, Links
 from pytest_multihost.launch.netns.netlink import open_sock_diag
 from pytest_multihost.launch.netns.network import HostNetwork
 from pytest_multihost.launch.netns.relay import Relay, Uplink
 from pytest_multihost.launch.netns.reset_connections import reset_connections
-from pytest_multihost.launch.server.reaper import die_with_parent
 from pytest_multihost.launch.wire.packets import receive_packet, send_packet
 from pytest_multihost.model.hosts import Host
 from pytest_multihost.model.network import Disturbance, Shape, bridge_segments, relay_routes
 
-_ORPHANS = "/proc/sys/net/ipv4/tcp_orphan_retries"
+_ORPHAN_RETRIES = "/proc/sys/net/ipv4/tcp_orphan_retries"
 _GET_ETHERNET_ADDRESS = 0x8927  # SIOCGIFHWADDR, netdevice(7)
 _MORE_BRIDGES = 20_000
-"""Index of the first bridge beside the one that is always there."""
+"""Index of the first bridge beside the one that always exists."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetDisturbance:
+    """To the daemon: what the network is to be like from now on, and whom to reset now."""
+
+    kind: ClassVar = "set_disturbance"
+    wanted: Disturbance
+
+
+@dataclass(frozen=True, slots=True)
+class DisturbanceSet:
+    """From the daemon: it is done, or what went wrong. The first one says that it is ready."""
+
+    kind: ClassVar = "disturbance_set"
+    error: str = ""
+
+
+FromDaemon = DisturbanceSet | ChildFailed
 
 
 @dataclass(slots=True)
-class _HostSide:
-    """What is reached on one host, from wherever this process is.
+class _HostAccess:
+    """Access to one host from outside of its namespace.
 
     Attributes:
-        host: Which.
+        host: The host.
         ethernet: Its Ethernet address.
         links: Its links.
-        table: Its table of sockets.
-        retries: A file that says how often its kernel sends again what ended processes have left.
+        table: Reads its socket tables.
+        orphan_retries: A descriptor of its sysctl tcp_orphan_retries, see tcp(7).
     """
 
     host: Host
     ethernet: bytes
     links: Links
     table: socket.socket
-    retries: int
+    orphan_retries: int
 
 
 @dataclass(slots=True)
-class _Warden:
-    """What this process knows and holds.
+class _Network:
+    """The network as it is now.
 
     Attributes:
-        sides: The hosts.
+        hosts: Access to the hosts.
         links: The bridge's.
-        frames: Those that it carries by hand.
+        relay: Relays frames between bridges.
         plugged: The bridge that each host's cable is plugged into; 0 is none.
-        bridges: Those that there are.
+        bridges: The bridges that exist.
     """
 
-    sides: Sequence[_HostSide]
+    hosts: Sequence[_HostAccess]
     links: Links
-    frames: Relay
+    relay: Relay
     plugged: dict[int, int]
     bridges: list[int] = field(default_factory=lambda: [ETHERNET])
 
-    def disturb(self, wanted: Disturbance) -> None:
-        """Have the network as it is wanted from now on.
+    def set_disturbance(self, wanted: Disturbance) -> None:
+        """Change the network to what is wanted from now on.
 
         Raises:
             OSError: The kernel refuses.
         """
-        parts = bridge_segments(len(self.sides), wanted)
-        ways = relay_routes(parts, wanted)
-        for host, shape in wanted.shapes.items():
+        segments = bridge_segments(len(self.hosts), wanted)
+        routes = relay_routes(segments, wanted)
+        for index, shape in wanted.shapes.items():
             if shape.loss or shape.bytes_per_s is not None:
-                self.sides[host].links.send_single_packets(ETHERNET)
-        for side, line in zip(self.sides, self.frames.uplinks, strict=True):
-            line.shape = wanted.shapes.get(side.host.index, Shape())
-        # Listened to before it is unplugged: what is sent meanwhile may come twice, but comes.
-        self.frames.tap(ways)
-        self.frames.routes = ways
-        self._plug(parts)
-        self.frames.set_routes(ways, time.monotonic())
+                self.hosts[index].links.send_single_packets(ETHERNET)
+        for access, uplink in zip(self.hosts, self.relay.uplinks, strict=True):
+            uplink.shape = wanted.shapes.get(access.host.index, Shape())
+        # A host is tapped before it is unplugged: what it sends meanwhile may arrive twice, which
+        # TCP puts right, but is not lost.
+        self.relay.tap(routes)
+        self.relay.routes = routes
+        self._plug(segments)
+        self.relay.set_routes(routes, time.monotonic())
+        for index in wanted.resets:
+            self._reset(index)
 
-    def _plug(self, parts: Sequence[Sequence[int]]) -> None:
-        """Plug the cables of each part into a bridge of its own; one that is alone into none."""
-        for number, part in enumerate(parts):
-            bridge = self._bridge(number) if len(part) > 1 else 0
-            for host in part:
+    def _plug(self, segments: Sequence[Sequence[int]]) -> None:
+        """Plug the cables of each segment into a bridge of its own; a single one into none."""
+        for number, segment in enumerate(segments):
+            bridge = self._bridge(number) if len(segment) > 1 else 0
+            for host in segment:
                 if self.plugged[host] != bridge:
                     self.links.plug(ETHERNET + 1 + host, bridge)
                     self.plugged[host] = bridge
@@ -112,122 +138,105 @@ class _Warden:
             self.bridges.append(index)
         return self.bridges[number]
 
-    def reset(self, hosts: Sequence[int]) -> None:
-        """Reset the connections between some hosts and all others.
+    def _reset(self, index: int) -> None:
+        """Reset the connections between a host and all others."""
+        others = {each.host.address for each in self.hosts if each.host.index != index}
+        reset_connections(self.hosts[index].table, others)
 
-        Raises:
-            OSError: The kernel refuses.
+    def abandon_unsent(self) -> None:
+        """Have the kernel give up what dead ranks have not sent, because the network was cut.
+
+        It would retry for two minutes, and keep the namespaces for so long.
         """
-        for index in hosts:
-            others = {side.host.address for side in self.sides if side.host.index != index}
-            reset_connections(self.sides[index].table, others)
+        for each in self.hosts:
+            os.write(each.orphan_retries, b"1")
 
 
-def be_warden(network: HostNetwork, seed: int, stream: socket.socket) -> None:
+def run_netfault_daemon(network: HostNetwork, seed: int, connection: socket.socket) -> None:
     """Do what the server asks for until it ends.
 
     Args:
         network: The world's.
         seed: Decides which frames are lost.
-        stream: The connection to the server; all other descriptors are closed.
+        connection: To the server; all other descriptors are closed.
     """
     network.become_owner()
     signal.signal(signal.SIGTERM, _leave)
-    die_with_parent(os.getppid(), signal.SIGTERM)
-    sides = [_side(host, network.spaces[host.index]) for host in network.hosts]
-    kernel.join(network.bridge, kernel.NEW_NETWORK)
-    links = Links()
-    for side in sides:
-        for other in sides:
-            if other is not side:
-                side.links.add_neighbour(ETHERNET, other.host.address, other.ethernet)
-    lines = [Uplink(chance=random.Random(f"{seed}/{host.name}")) for host in network.hosts]
-    names = [host.name for host in network.hosts]
-    frames = Relay(names, {side.ethernet: side.host.index for side in sides}, lines)
-    plugged = dict.fromkeys(range(len(sides)), ETHERNET)
-    warden = _Warden(sides, links, frames, plugged)
-    keep = {stream.fileno(), links.fileno()}
-    for side in sides:
-        keep |= {side.links.fileno(), side.table.fileno(), side.retries}
-    _close_others(keep)
-    send_packet(stream, {"kind": "ready"})
+    libc.die_with_parent(os.getppid(), signal.SIGTERM)
+    hosts = [
+        _visit(host, namespace)
+        for host, namespace in zip(network.hosts, network.namespaces, strict=True)
+    ]
+    libc.join(network.bridge, libc.NEW_NETWORK)
+    _add_neighbours(hosts)
+    uplinks = [Uplink(chance=random.Random(f"{seed}/{host.name}")) for host in network.hosts]
+    cables = [host.name for host in network.hosts]
+    relay = Relay(cables, {each.ethernet: each.host.index for each in hosts}, uplinks)
+    running = _Network(hosts, Links(), relay, dict.fromkeys(range(len(hosts)), ETHERNET))
+    _close_all_but({connection.fileno(), running.links.fileno(), *_descriptors(hosts)})
+    send_packet(connection, DisturbanceSet())
     try:
-        while _serve_once(warden, stream):
+        while _serve_once(running, connection):
             pass
     finally:
-        _give_up(sides)
+        running.abandon_unsent()
 
 
 def _leave(*_: object) -> NoReturn:
     raise SystemExit
 
 
-def _give_up(sides: Sequence[_HostSide]) -> None:
-    """Let the kernel give up what dead ranks have not got rid of: the network was cut.
-
-    It would try for two minutes, and keep the network so long.
-    """
-    for side in sides:
-        os.write(side.retries, b"1")
-
-
-def _serve_once(warden: _Warden, stream: socket.socket) -> bool:
-    """Carry frames and serve requests; return whether to go on."""
-    frames = warden.frames
-    frames.deliver(time.monotonic())
-    ready, _, _ = select.select(
-        [stream, *frames.sockets()], [], [], frames.wait_s(time.monotonic())
-    )
+def _serve_once(network: _Network, connection: socket.socket) -> bool:
+    """Relay frames and serve a request; return whether to go on."""
+    relay = network.relay
+    relay.deliver(time.monotonic())
+    timeout_s = relay.wait_s(time.monotonic())
+    ready, _, _ = select.select([connection, *relay.sockets()], [], [], timeout_s)
     for each in ready:
-        if each is not stream:
-            frames.read(each, time.monotonic())
-    if stream not in ready:
+        if each is not connection:
+            relay.read(each, time.monotonic())
+    if connection not in ready:
         return True
-    packet = receive_packet(stream)
+    packet = receive_packet(connection, SetDisturbance)
     if packet is None:
         return False
-    send_packet(stream, {"kind": "done", "error": _answer(warden, packet.message)})
+    error = ""
+    try:
+        network.set_disturbance(packet.message.wanted)
+    except OSError as refused:
+        error = f"the kernel refuses: {refused.strerror or refused}"
+    send_packet(connection, DisturbanceSet(error))
     return True
 
 
-def _answer(warden: _Warden, header: Mapping[str, Any]) -> str:
-    """Do what is asked for, and return what went wrong."""
-    try:
-        warden.disturb(_wanted(header))
-        warden.reset(header["resets"])
-    except OSError as error:
-        return f"the kernel refuses: {error.strerror or error}"
-    return ""
-
-
-def wish(wanted: Disturbance) -> dict[str, Any]:
-    """Return what to tell a warden."""
-    shapes = {
-        str(host): [shape.delay_s, shape.loss, shape.bytes_per_s]
-        for host, shape in wanted.shapes.items()
-    }
-    cuts = sorted(wanted.cuts)
-    return {"kind": "disturb", "cuts": cuts, "shapes": shapes, "resets": sorted(wanted.resets)}
-
-
-def _wanted(header: Mapping[str, Any]) -> Disturbance:
-    cuts = frozenset((sender, to) for sender, to in header["cuts"])
-    shapes = {int(host): Shape(*given) for host, given in header["shapes"].items()}
-    return Disturbance(cuts=cuts, shapes=shapes)
-
-
-def _side(host: Host, space: int) -> _HostSide:
-    """Visit a host, and return what is reached on it from elsewhere."""
-    kernel.join(space, kernel.NEW_NETWORK)
-    table = open_sock_diag()
+def _visit(host: Host, namespace: int) -> _HostAccess:
+    """Enter a host's namespace, and return access to it from elsewhere."""
+    libc.join(namespace, libc.NEW_NETWORK)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         request = struct.pack("256s", host.interface.encode())
         ethernet = fcntl.ioctl(probe, _GET_ETHERNET_ADDRESS, request)[18:24]
-    return _HostSide(host, ethernet, Links(), table, os.open(_ORPHANS, os.O_WRONLY))
+    retries = os.open(_ORPHAN_RETRIES, os.O_WRONLY)
+    return _HostAccess(host, ethernet, Links(), open_sock_diag(), retries)
 
 
-def _close_others(keep: set[int]) -> None:
-    """Close what was inherited from the server: no end of a rank's connection must live on here."""
+def _add_neighbours(hosts: Sequence[_HostAccess]) -> None:
+    """Make all Ethernet addresses known to all hosts: ARP would not get through a cut."""
+    for one in hosts:
+        for other in hosts:
+            if other is not one:
+                one.links.add_neighbour(ETHERNET, other.host.address, other.ethernet)
+
+
+def _descriptors(hosts: Iterable[_HostAccess]) -> set[int]:
+    return {
+        descriptor
+        for each in hosts
+        for descriptor in (each.links.fileno(), each.table.fileno(), each.orphan_retries)
+    }
+
+
+def _close_all_but(keep: set[int]) -> None:
+    """Close what was inherited from the server, or ranks' connections would not end with them."""
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2 and int(name) not in keep:  # noqa: PLR2004 - the standard streams
             try:

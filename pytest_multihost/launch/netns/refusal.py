@@ -1,13 +1,14 @@
-"""Why a machine does not let hosts be made from namespaces, and what would help."""
+"""Why a machine cannot make hosts from namespaces, and what would help."""
 
 from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+from pytest_multihost.launch.netns.build import Refused
+from pytest_multihost.launch.netns.child import ChildFailed
 from pytest_multihost.model.errors import LaunchError
 
 Read = Callable[[str], str]
@@ -19,17 +20,13 @@ _ABSENT = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENODEV, errno.EAF
 _AS_ROOT = "run pytest as root"
 
 
-def refusal(told: Mapping[str, Any]) -> LaunchError:
-    """Return the error that says why hosts cannot be made here.
-
-    Args:
-        told: By who has tried: `step`, `errno` and `error`; or only `error`.
-    """
+def refusal(reason: Refused | ChildFailed) -> LaunchError:
+    """Return the error that says why hosts cannot be made here."""
     happened = "hosts cannot be made from namespaces here"
-    if "step" not in told:
-        return LaunchError(happened, seen=f"Their maker failed: {told['error']}.")
-    seen = f"The kernel does not let this process {told['step']}: {told['error']}."
-    return LaunchError(happened, seen=seen, remedy=remedy(told["errno"], _read))
+    if isinstance(reason, ChildFailed):
+        return LaunchError(happened, seen=f"The process that builds them failed: {reason.error}.")
+    seen = f"The kernel does not let this process {reason.step}: {reason.error}."
+    return LaunchError(happened, seen=seen, remedy=remedy(reason.errno, _read))
 
 
 def remedy(number: int, read: Read) -> str:

@@ -9,50 +9,20 @@ end of a stream: descriptors are inherited by children and outlive the rank.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import select
 import signal
 import time
 from collections.abc import Collection, Iterable, Mapping
-from functools import cache, partial
 from pathlib import Path
 
 import psutil
-
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
 
 SERVER_VARIABLE = "PYTEST_MULTIHOST_SERVER_PID"
 """By this variable the descendants of a server's ranks are known when the server is gone."""
 
 ORPHANS_S = 5.0
 """Bound for the hunt after orphans: one in uninterruptible sleep cannot be ended by anybody."""
-
-
-_libc = cache(partial(ctypes.CDLL, None, use_errno=True))  # once: the ranks inherit the server's
-
-
-def _prctl(option: int, value: int) -> None:
-    if _libc().prctl(option, value, 0, 0, 0) != 0:
-        error = ctypes.get_errno()
-        raise OSError(error, os.strerror(error))
-
-
-def adopt_orphans() -> None:
-    """Make this process the parent of every descendant whose own parent ends."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
-def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
-    """Have the kernel kill this process, or send it another signal, when `parent` ends.
-
-    The signal is bound to the thread that forked us, which is why the server has only one. If the
-    parent ended before the call took effect nobody would ever tell, hence the check.
-    """
-    _prctl(_PR_SET_PDEATHSIG, number)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def signal_group(leader: int, number: int) -> None:

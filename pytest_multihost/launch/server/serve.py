@@ -26,13 +26,18 @@ from typing import NoReturn
 
 import psutil
 
-from pytest_multihost.launch.docker.entry import own_space, own_table
 from pytest_multihost.launch.interface import RunRank
-from pytest_multihost.launch.netns.fault_schedule import Traffic, direct
-from pytest_multihost.launch.netns.network import FOLDER, HostNetwork, make_network
+from pytest_multihost.launch.libc import adopt_orphans
+from pytest_multihost.launch.netns import (
+    HOSTS_FOLDER,
+    HostNetwork,
+    NetworkFaults,
+    make_network,
+    open_sock_diag,
+    start_network_faults,
+)
 from pytest_multihost.launch.server.fork_rank import fork_rank, reserve_port
 from pytest_multihost.launch.server.rank_processes import RankProcesses
-from pytest_multihost.launch.server.reaper import adopt_orphans
 from pytest_multihost.launch.wire.packets import (
     MAX_DESCRIPTORS,
     Packet,
@@ -80,7 +85,7 @@ class _Server:
         ranks: The running world's.
         ports: Sockets that hold the world's ports.
         network: The world's hosts, where they are namespaces.
-        traffic: The faults of the network between them, if there are any.
+        network_faults: The faults of the network between them, if there are any.
     """
 
     control: socket.socket
@@ -90,7 +95,7 @@ class _Server:
     ranks: RankProcesses
     ports: list[socket.socket] = field(default_factory=list)
     network: HostNetwork | None = None
-    traffic: Traffic | None = None
+    network_faults: NetworkFaults | None = None
 
     def send(self, message: FromServer, descriptors: Sequence[int] = ()) -> None:
         """Send a message to the controller."""
@@ -137,8 +142,8 @@ def _prepare(control: socket.socket, run_rank: RunRank, controller: int) -> _Ser
 def _serve_once(server: _Server) -> bool:
     """Wait for something and handle it; return whether to go on."""
     server.ranks.act(time.monotonic())
-    if server.traffic is not None:
-        server.traffic.act(time.monotonic())
+    if server.network_faults is not None:
+        server.network_faults.heal_due(time.monotonic())
     for key, _ in server.selector.select(_wait_s(server)):
         if key.fd == server.controller:
             return False
@@ -157,7 +162,7 @@ def _serve_once(server: _Server) -> bool:
 def _wait_s(server: _Server) -> float | None:
     """Return in how many seconds there is something to do by the clock, None if never."""
     now_s = time.monotonic()
-    planned = (server.ranks, server.traffic)
+    planned = (server.ranks, server.network_faults)
     waits = [each.wait_s(now_s) for each in planned if each is not None]
     return min((each for each in waits if each is not None), default=None)
 
@@ -175,7 +180,7 @@ def _answer(server: _Server, packet: Packet[ToServer]) -> None:
         case Disturb(rank, index):
             _disturb(server, index, rank)
         case Calm():
-            error = server.traffic.calm() if server.traffic is not None else ""
+            error = server.network_faults.heal_all() if server.network_faults is not None else ""
             _send_network_event(server, 0, None, error)
         case ProbeHosts(scratch):
             server.send(_probe_hosts(scratch))
@@ -221,10 +226,10 @@ def _hold_ports(server: _Server, spec: WorldSpec, scratch: str) -> tuple[int, in
         address = spec.host_of(0).address if spec.sites else "127.0.0.1"
         server.ports = [reserve_port(address), reserve_port(address)]
         return _numbers(server.ports)
-    server.network = make_network(spec.all_hosts, Path(scratch, FOLDER))
-    server.traffic = direct(server.network, spec)
-    if server.traffic is not None:
-        server.traffic.begin_rendezvous(time.monotonic())
+    server.network = make_network(spec.all_hosts, Path(scratch, HOSTS_FOLDER))
+    server.network_faults = start_network_faults(server.network, spec)
+    if server.network_faults is not None:
+        server.network_faults.begin_before_rendezvous(time.monotonic())
     return _numbers(server.network.ports)
 
 
@@ -281,7 +286,7 @@ def _descriptors(server: _Server) -> list[int]:
     selector = getattr(server.selector, "fileno", lambda: -1)()
     own = [server.control.fileno(), server.controller, selector]
     own += server.network.descriptors if server.network is not None else []
-    own += [server.traffic.stream.fileno()] if server.traffic is not None else []
+    own += [server.network_faults.connection.fileno()] if server.network_faults is not None else []
     return [*own, *server.ranks.pidfds, *(port.fileno() for port in server.ports)]
 
 
@@ -291,14 +296,14 @@ def _send_forked(
     """Tell of the ranks, and hand out what the tables of their hosts are read from."""
     network = server.network
     spaces, tables = (network.names, network.tables) if network is not None else ([], ())
-    own = own_table() if kind_of(spec.hosts) == DOCKER else None
+    own = open_sock_diag() if kind_of(spec.hosts) == DOCKER else None
     if own is not None:
-        spaces, tables = [own_space()], (own.fileno(),)
+        spaces, tables = [os.readlink("/proc/self/ns/net")], (own.fileno(),)
     forked = WorldForked(
         pids=tuple(pids),
         ports=ports,
         at_s=time.monotonic(),
-        netfault_daemon=server.traffic.pid if server.traffic is not None else None,
+        netfault_daemon=server.network_faults.pid if server.network_faults is not None else None,
         namespaces=tuple(spaces),
     )
     server.send(forked, tables[:MAX_DESCRIPTORS])
@@ -324,8 +329,8 @@ def _probe_hosts(scratch: str) -> HostsProbed:
 def _disturb(server: _Server, index: int, rank: int) -> None:
     """Have a fault of the network happen, and tell what came of it."""
     error = _NO_NETWORK
-    if server.traffic is not None:
-        error = server.traffic.begin(index, rank, time.monotonic())
+    if server.network_faults is not None:
+        error = server.network_faults.begin(index, rank, time.monotonic())
     _send_network_event(server, rank, index, error)
 
 
@@ -336,9 +341,9 @@ def _send_network_event(server: _Server, rank: int, index: int | None, error: st
 
 def _end(server: _Server, *, grace_s: float) -> tuple[list[Event], list[str]]:
     """End the world's processes and release its ports."""
-    if server.traffic is not None:
-        server.traffic.close()
-        server.traffic = None
+    if server.network_faults is not None:
+        server.network_faults.close()
+        server.network_faults = None
     found = server.ranks.end(grace_s=grace_s)
     for port in server.ports:
         port.close()

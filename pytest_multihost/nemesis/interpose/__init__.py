@@ -1,6 +1,6 @@
 """Intercept calls of Python code: of functions that a point names, and of files.
 
-Nothing is replaced while nobody is interested in it, and everything is put back afterwards.
+Nothing is replaced before it is needed, and everything is put back afterwards.
 """
 
 from pytest_multihost.nemesis.interpose.call_targets import CallTarget, load_target

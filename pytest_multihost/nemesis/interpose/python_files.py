@@ -219,7 +219,7 @@ def _make_open(files: InterceptedFiles, original: Callable[..., Any]) -> Callabl
             return original(file, mode, buffering, *for_text, closefd, opener)
         files.before("open", path)
         raw = _ObservedFile(file, mode.replace("b", "").replace("t", ""), closefd, opener)
-        raw._path = path  # noqa: SLF001 - ours
+        raw._path = path  # noqa: SLF001 - a class of this module
         return _buffered(raw, mode, buffering, for_text)
 
     return open

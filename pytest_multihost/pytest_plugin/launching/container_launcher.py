@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.launch.docker.containers import Dwelling
-from pytest_multihost.launch.docker.launcher import ContainerLauncher
+from pytest_multihost.launch.docker import ContainerLauncher, ContainerSpec
 from pytest_multihost.launch.server.start_server import Program
 from pytest_multihost.pytest_plugin.launching.launcher_factory import (
     SERVER_MODES,
@@ -51,18 +50,18 @@ def container_launcher(
     config = factory.config
     shared, python = _shared(config, settings.artifacts), settings.docker_python
     is_lent = python == HOST_PYTHON
-    dwelling = Dwelling(
+    spec = ContainerSpec(
         image=settings.docker_image,
         python=sys.executable if is_lent else python,
         shared=shared,
-        lent=(*_preloaded(env), *(_interpreter() if is_lent else ())),
+        read_only=(*_preloaded(env), *(_interpreter() if is_lent else ())),
         cwd=config.invocation_params.dir,
     )
     variables = _variables(env, shared, is_lent=is_lent)
     path = sys.path if is_lent else None
     names = [mode] if mode in SERVER_MODES else list(SERVER_MODES)
     programs = {name: partial(_program, factory, name, variables, path) for name in names}
-    return ContainerLauncher(dwelling, programs)
+    return ContainerLauncher(spec, programs)
 
 
 def _program(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_multihost.backends import Backend
-from pytest_multihost.launch.docker.launcher import ContainerLauncher
+from pytest_multihost.launch.docker import ContainerLauncher
 from pytest_multihost.launch.fallback import FallbackLauncher
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.hosts import ONE, kind_of

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 
-from pytest_multihost.launch.netns.netlink import (
+from pytest_multihost.launch.netns import (
     netlink_attributes,
     netlink_dump,
     open_sock_diag,

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_multihost.launch.netns import namespaces as kernel
+from pytest_multihost.launch import libc
 from pytest_multihost.model.hosts import Host
 
 _ETC = "/etc"
@@ -54,10 +54,10 @@ def mount_own_files(folder: Path, name: str) -> None:
     Raises:
         OSError: The kernel refuses.
     """
-    kernel.unshare(kernel.NEW_MOUNTS | kernel.NEW_UTS)
-    kernel.make_mounts_private()
+    libc.unshare(libc.NEW_MOUNTS | libc.NEW_UTS)
+    libc.make_mounts_private()
     for path in sorted(folder.iterdir()):
         target = Path(_ETC, path.name)
         if path.name == _HOSTS or target.exists():
-            kernel.bind_mount(str(path), str(target))
+            libc.bind_mount(str(path), str(target))
     socket.sethostname(name)

@@ -1,12 +1,15 @@
-"""System calls for namespaces, through the C library: namespaces(7), mount(2), capset(2).
+"""System calls for which Python has no function, through the C library.
 
-Python has some of them from 3.12 on; 3.11 is supported as well.
+Of namespaces(7), mount(2), capset(2) and prctl(2). Python has some of them from 3.12 on; 3.11 is
+supported as well.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import signal
+from functools import cache, partial
 
 NEW_MOUNTS = 0x00020000
 NEW_UTS = 0x04000000
@@ -15,6 +18,9 @@ NEW_NETWORK = 0x40000000
 
 _BIND, _RECURSIVE, _PRIVATE = 0x1000, 0x4000, 0x40000
 _CAPABILITIES_3 = 0x20080522
+_SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36
+
+_libc = cache(partial(ctypes.CDLL, None, use_errno=True))  # once: ranks inherit the server's
 
 
 def _call(name: str, *arguments: object) -> None:
@@ -23,7 +29,7 @@ def _call(name: str, *arguments: object) -> None:
     Raises:
         OSError: It failed; the text names the function.
     """
-    if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) != 0:
+    if getattr(_libc(), name)(*arguments) != 0:
         error = ctypes.get_errno()
         raise OSError(error, f"{name}: {os.strerror(error)}")
 
@@ -34,21 +40,8 @@ def unshare(kinds: int) -> None:
 
 
 def join(namespace: int, kind: int) -> None:
-    """Move this process into the namespace that a descriptor names."""
+    """Move this process into the namespace that a descriptor refers to (setns(2))."""
     _call("setns", namespace, kind)
-
-
-def make_mounts_private() -> None:
-    """Keep what is mounted from now on out of other mount namespaces.
-
-    Most systems mount / as shared, and a copy of a shared mount propagates (mount_namespaces(7)).
-    """
-    _call("mount", None, b"/", None, _RECURSIVE | _PRIVATE, None)
-
-
-def bind_mount(source: str, target: str) -> None:
-    """Make the file `source` appear at the path of the file `target`."""
-    _call("mount", os.fsencode(source), os.fsencode(target), None, _BIND, None)
 
 
 def unshare_user() -> None:
@@ -78,3 +71,33 @@ def drop_capabilities() -> None:
     header = (ctypes.c_uint32 * 2)(_CAPABILITIES_3, 0)
     none = (ctypes.c_uint32 * 6)()
     _call("capset", header, none)
+
+
+def make_mounts_private() -> None:
+    """Keep what is mounted from now on out of other mount namespaces.
+
+    Most systems mount / as shared, and a copy of a shared mount propagates (mount_namespaces(7)).
+    """
+    _call("mount", None, b"/", None, _RECURSIVE | _PRIVATE, None)
+
+
+def bind_mount(source: str, target: str) -> None:
+    """Make the file `source` appear at the path of the file `target`."""
+    _call("mount", os.fsencode(source), os.fsencode(target), None, _BIND, None)
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of every descendant whose own parent ends."""
+    _call("prctl", _SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
+    """Have the kernel kill this process, or send it another signal, when `parent` ends.
+
+    The signal is sent when the thread ends that has forked this process, which is why the server
+    has only one. If the parent ended before this call took effect there would be no signal, hence
+    the check.
+    """
+    _call("prctl", _SET_PARENT_DEATH_SIGNAL, number, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)

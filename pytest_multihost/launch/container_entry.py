@@ -1,0 +1,52 @@
+"""The first program of a container: it connects to the controller and becomes what that names.
+
+The controller learns the process id, as it is outside of the container, from the connection. The
+module lies beside the package `docker`, which would take three times as long to import here.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from dataclasses import dataclass
+from typing import ClassVar, NoReturn
+
+from pytest_multihost.launch.wire.packets import receive_packet
+
+SOCKET = "PYTEST_MULTIHOST_SOCKET"
+"""Environment variable that names the socket on which the controller listens."""
+
+CONTROL = 100
+"""The descriptor under which a server finds its control connection."""
+
+CODE = "from pytest_multihost.launch.container_entry import main; main()"
+
+
+@dataclass(frozen=True, slots=True)
+class RunProgram:
+    """From the controller: run a program. A descriptor of its job spec lies beside.
+
+    Attributes:
+        code: What Python is to run.
+        variable: The environment variable in which the program looks for its job spec.
+    """
+
+    kind: ClassVar = "run_program"
+    code: str
+    variable: str
+
+
+def main() -> NoReturn:
+    """Connect, and run the program that the controller names."""
+    control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    control.connect(os.environ.pop(SOCKET))
+    packet = receive_packet(control, RunProgram)
+    if packet is None:
+        sys.exit("the controller ended before it had said what to run")
+    program: RunProgram = packet.message
+    (job_spec,) = packet.descriptors
+    os.set_inheritable(job_spec, True)  # noqa: FBT003 - the standard library's signature
+    os.dup2(control.fileno(), CONTROL)
+    environment = {**os.environ, program.variable: str(job_spec)}
+    os.execve(sys.executable, [sys.executable, "-c", program.code], environment)
