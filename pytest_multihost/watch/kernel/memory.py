@@ -1,8 +1,8 @@
 """Read the memory of another process without touching it: /proc/PID/mem and maps (proc(5)).
 
 The process goes on meanwhile, so that what is read may be of two instants; it counts only where the
-thread that it belongs to has not moved. It needs the permission to ptrace(2), which a parent has of
-its children, without attaching to the process.
+thread that it belongs to has not moved. It takes the permission to ptrace(2), which an ancestor of
+the same user has by default (Yama's ptrace_scope), but attaches to nothing.
 """
 
 from __future__ import annotations
