@@ -3,7 +3,7 @@
 Everything is taken from verdicts.jsonl, see docs/verdict.md, because under pytest-xdist several
 processes have written it and only the controller reports.
 
-Two formats of GitHub's are written here, and in both a test's own words must stay words:
+Two formats of GitHub's are written here, and in both a test's own text must stay text:
 
 * Workflow commands, ``::error file=F,line=N,title=T::MESSAGE``, one to a line of output. ``%``,
   CR and LF are written as ``%25``, ``%0D`` and ``%0A``; in properties, which end at a comma and as
@@ -126,7 +126,7 @@ def _message(verdict: JsonVerdict) -> Iterator[str]:
     yield headline(verdict)
     diagnosis = verdict["diagnosis"]
     if diagnosis is not None:
-        after = f"told {diagnosis['detected_after_s']:.1f} s after the last progress"
+        after = f"judged {diagnosis['detected_after_s']:.1f} s after the last progress"
         yield f"{diagnosis['kind']}, {diagnosis['confidence']}: {after}"
         if diagnosis["waiting"]:
             yield f"waiting: {rank_set(diagnosis['waiting'])}"
@@ -165,7 +165,7 @@ def summary(verdicts: Sequence[JsonVerdict], *, max_bytes: int = MAX_SUMMARY) ->
 
 
 _TABLE_HEAD = (
-    "| test | ranks | result | kind | who | waiting | where | told after |\n"
+    "| test | ranks | result | kind | culprits | waiting | where | judged after |\n"
     "|---|--:|---|---|---|---|---|--:|\n"
 )
 _LEFT_OUT = "\n_There is more in the artifacts\\: it does not fit into a summary._\n"
@@ -222,7 +222,7 @@ def _details(verdict: JsonVerdict) -> str:
 
 
 def _ranks(verdict: JsonVerdict) -> Iterator[str]:
-    """Yield what happened to the ranks, one line for all to whom the same did."""
+    """Yield what happened to the ranks, one line for those to which the same happened."""
     alike = group_by_value(
         ((each["outcome"], each["phase"], each["label"]), each["rank"])
         for each in verdict["rank_results"]

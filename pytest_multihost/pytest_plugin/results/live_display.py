@@ -34,11 +34,11 @@ FindBlockingRanks = Callable[[Sequence[RankFacts]], BlockingRanks | None]
 class LiveLine:
     """A line that says where the ranks are, while a world takes longer than a second.
 
-    Where some wait for another, it says for whom, and what that one does.
+    Where some wait for another, it names that one and what it does.
 
     Attributes:
         config: The run's.
-        blocking_ranks: Returns for whom the others wait.
+        blocking_ranks: Returns the ranks that the others wait for.
         tick_s: How often it is to be updated.
     """
 
@@ -152,7 +152,7 @@ def live_display(
         config: The run's.
         directory: Where the ranks' logs are.
         size: Number of ranks.
-        blocking_ranks: Returns for whom the others wait.
+        blocking_ranks: Returns the ranks that the others wait for.
     """
     is_captured = config.getoption("capture", None) != "no"
     output = LiveOutput(directory, size, partial(write_through, config))

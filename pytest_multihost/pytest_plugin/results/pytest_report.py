@@ -1,4 +1,4 @@
-"""From what ranks told to pytest's own report: text, output, properties, warnings, subtests."""
+"""From the ranks' results to pytest's own report: text, output, properties, warnings, subtests."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _Room:
 
 _FULL = _Room(head=20_000, tail=20_000)
 _COLLATERAL = _Room(head=1_000, tail=2_000)
-"""A runtime that lost its peers prints pages, and none of them tells why."""
+"""A runtime that has lost its peers prints pages that do not say why."""
 
 
 def longrepr(item: pytest.Item, attempt: CompletedAttempt) -> TerminalRepr | str:
@@ -98,7 +98,7 @@ def _deserialized(config: pytest.Config, data: SerializedReport) -> pytest.TestR
 
 
 def add_results(item: pytest.Item, attempt: CompletedAttempt) -> None:
-    """Add to an item's report, and to pytest's, everything that the ranks told."""
+    """Add to an item's report, and to pytest's, everything that the ranks have sent."""
     _add_output(item, attempt)
     _add_properties(item, attempt)
     _pass_on_warnings(item.config, attempt)

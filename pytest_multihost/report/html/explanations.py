@@ -1,4 +1,4 @@
-"""What the pages say in words of their own: what each kind of hang means, and what to do next."""
+"""The fixed texts of the pages: what each kind of hang means, and what to do next."""
 
 from __future__ import annotations
 

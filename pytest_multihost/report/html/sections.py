@@ -66,7 +66,7 @@ def ground(page: PageModel) -> str:
     shown_by = DETECTED_BY[diagnosis.detected_by]
     if diagnosis.detected_by == "deadline" and reason:
         shown_by = reason[0].upper() + reason[1:]
-    sentence = f"{shown_by}; told {diagnosis.detected_after_s:.1f} s after the last progress."
+    sentence = f"{shown_by}; judged {diagnosis.detected_after_s:.1f} s after the last progress."
     return sentence if page.finding.outcome == "hung" else f"{diagnosis.summary}. {sentence}"
 
 

@@ -1,18 +1,17 @@
 """What is drawn on the lanes of a world's ranks, as data for the script that draws it.
 
-Times are whole microseconds from the world's start; what repeats stands in tables and is referred
-to by its index there, so that ten thousand operations are a few hundred kilobytes.
+Times are whole microseconds from the world's start; repeated values are in tables and
+referred to by their index, so that ten thousand operations are a few hundred kilobytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import chain, pairwise
 from typing import NamedTuple
 
 from pytest_multihost.model.event import FaultChanged, Parked, Released, SyncPointPassed
-from pytest_multihost.model.operation import Operation, OperationKind
+from pytest_multihost.model.operation import Operation, OperationKind, group_name
 from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.stack import Frame, short_path
@@ -129,14 +128,15 @@ def _numbers(each: Operation, us: _Clock, tables: _Tables) -> tuple[int, ...]:
 
 
 def _kind(sample: Operation, world_size: int) -> Json:
-    words = replace(sample, sequence=0, detail="").describe(world_size)
+    is_of_a_group = sample.kind == "collective" and not sample.scope and not sample.is_own
+    group = group_name(sample.group, world_size, sample.ordinal)
     return {
         "name": display_text(sample.name),
         "kind": sample.kind,
         "group": sample.group,
         # Operations with the same key and sequence number meet each other.
         "meets": f"{sample.group}/{sample.ordinal}/{sample.scope}",
-        "of": display_text(words.removeprefix(sample.name).strip()),
+        "of": f"({group})" if is_of_a_group else "",
         "peer": sample.peer,
     }
 
@@ -237,7 +237,7 @@ def _faults(result: WorldResult, us: _Clock) -> Iterator[_Fault]:
 
 
 def _waits(page: PageModel) -> list[tuple[int, tuple[int, ...], str]]:
-    """Return for each waiting rank whom it waits for, in numbers and in words."""
+    """Return for each waiting rank the ranks that it waits for, as numbers and as text."""
     waits = page.diagnosis.waits_for if page.diagnosis is not None else ()
     return [(wait.rank, wait.for_, rank_set(wait.for_) if wait.for_ else "") for wait in waits]
 

@@ -125,7 +125,7 @@ def _grounds(result: WorldResult, finding: Finding, diagnosis: Diagnosis | None)
     ground = _DETECTED_BY.get(diagnosis.detected_by) or result.reason
     yield (
         f"{diagnosis.kind}, {diagnosis.confidence}: {ground};"
-        f" told {diagnosis.detected_after_s:.1f} s after the last progress"
+        f" judged {diagnosis.detected_after_s:.1f} s after the last progress"
     )
 
 

@@ -50,26 +50,26 @@ function draw() {
   drawSelection(full);
 }
 
-function text(
-  words,
+function drawText(
+  label,
   x,
   y,
   color,
   { size = 11, weight = 400, align = "left", max = Infinity } = {},
 ) {
   context.font = `${weight} ${size}px ${colors.sans}`;
-  let shown = words;
+  let shown = label;
   if (max < Infinity && context.measureText(shown).width > max) {
     if (max < size * 2) return 0;
     let low = 0,
-      high = words.length;
+      high = label.length;
     while (low < high) {
       const middle = (low + high + 1) >> 1;
-      if (context.measureText(`${words.slice(0, middle)}…`).width <= max) low = middle;
+      if (context.measureText(`${label.slice(0, middle)}…`).width <= max) low = middle;
       else high = middle - 1;
     }
     if (low < 2) return 0;
-    shown = `${words.slice(0, low)}…`;
+    shown = `${label.slice(0, low)}…`;
   }
   context.textAlign = align;
   context.fillStyle = color;
@@ -77,7 +77,7 @@ function text(
   return context.measureText(shown).width;
 }
 
-function line(x1, y1, x2, y2, color, width = 1, dash = []) {
+function drawLine(x1, y1, x2, y2, color, width = 1, dash = []) {
   context.strokeStyle = color;
   context.lineWidth = width;
   context.setLineDash(dash);
@@ -96,17 +96,17 @@ function drawAxis(full) {
     if (isSilence) drawSilence(begin, end, x1, x2, full);
     else drawTicks(begin, end, x1, x2, full);
   }
-  line(PAD, TOP - 0.5, view.width, TOP - 0.5, colors.line);
+  drawLine(PAD, TOP - 0.5, view.width, TOP - 0.5, colors.line);
 }
 
 function drawSilence(begin, end, x1, x2, full) {
   context.fillStyle = colors.soft;
   context.fillRect(x1, 0, x2 - x1, full);
-  const words =
+  const label =
     data.go !== null && end <= data.go
       ? `start-up, ${seconds(end - begin)}`
       : `${seconds(end - begin)} of silence`;
-  text(words, (Math.max(x1, PAD) + Math.min(x2, PAD + plotWidth())) / 2, TOP / 2, colors.quiet, {
+  drawText(label, (Math.max(x1, PAD) + Math.min(x2, PAD + plotWidth())) / 2, TOP / 2, colors.quiet, {
     align: "center",
     max: x2 - x1 - 10,
   });
@@ -119,9 +119,9 @@ function drawTicks(begin, end, x1, x2, full) {
   for (let us = first; us < end; us += step) {
     const x = x1 + (us - begin) / perPixel;
     if (x > PAD + plotWidth()) break;
-    line(x, TOP, x, full, colors.line);
+    drawLine(x, TOP, x, full, colors.line);
     if (x2 - x > 34)
-      text(
+      drawText(
         `+${(us / 1e6).toFixed(Math.max(0, Math.ceil(-Math.log10(step / 1e6) - 1e-9)))} s`,
         x + 3,
         TOP / 2,
@@ -144,7 +144,7 @@ function drawLane(lane, index) {
     context.fillRect(PAD, y, plotWidth(), height);
     context.globalAlpha = 1;
   }
-  if (index) line(PAD, y - 0.5, view.width - gutter, y - 0.5, colors.line);
+  if (index) drawLine(PAD, y - 0.5, view.width - gutter, y - 0.5, colors.line);
   if (data.go !== null) drawStartup(lane, y);
   if (lane.role === "culprit") drawLateness(lane, y);
   let drawnTo = -Infinity,
@@ -169,7 +169,7 @@ function drawStartup(lane, y) {
   const first = lane.operations.length ? xOf(lane.operations[0].begin) : Infinity;
   const room = Math.min(until, first) - toX(0);
   if (height > 30 && view.from === 0 && room > 52)
-    text("start-up", toX(0) + 4, y + height / 2 - 7, colors.quiet, { size: 9 });
+    drawText("start-up", toX(0) + 4, y + height / 2 - 7, colors.quiet, { size: 9 });
 }
 
 function drawLateness(lane, y) {
@@ -190,7 +190,7 @@ function drawLateness(lane, y) {
     colors["culprit-soft"],
     colors["culprit-line"],
   );
-  text(lane.text, x1 + 8, y + height / 2, colors.culprit, {
+  drawText(lane.text, x1 + 8, y + height / 2, colors.culprit, {
     size: height > 20 ? 12 : 11,
     weight: 600,
     max: x2 - x1 - 14,
@@ -248,11 +248,11 @@ function drawOperation(each, lane, x1, x2, y) {
   const size = tall > 14 ? 12 : 10,
     weight = isOpen ? 600 : 400;
   const all = labels(each, isOpen);
-  const words =
-    all.find((words) => fits(words, width - 10, size, weight)) ||
+  const label =
+    all.find((each) => fits(each, width - 10, size, weight)) ||
     (width > 64 ? all[all.length - 1] : each.sequence ? `#${each.sequence}` : "");
   const color = isOpen ? colors[isLate ? "culprit" : "wait"] : colors["op-ink"];
-  text(words, left + 5, top + tall / 2 + 0.5, color, { size, weight, max: width - 8 });
+  drawText(label, left + 5, top + tall / 2 + 0.5, color, { size, weight, max: width - 8 });
 }
 
 function labels(each, isOpen) {
@@ -263,11 +263,11 @@ function labels(each, isOpen) {
 }
 
 const widths = new Map();
-function fits(words, max, size, weight) {
-  const key = `${weight}/${size}/${words}`;
+function fits(label, max, size, weight) {
+  const key = `${weight}/${size}/${label}`;
   if (!widths.has(key)) {
     context.font = `${weight} ${size}px ${colors.sans}`;
-    widths.set(key, context.measureText(words).width);
+    widths.set(key, context.measureText(label).width);
   }
   return widths.get(key) <= max;
 }
@@ -279,7 +279,7 @@ function drawInstants(full) {
   ].filter(([us]) => us !== null);
   for (const [us] of at) {
     const x = Math.min(xOf(us), PAD + plotWidth() - 0.5);
-    line(x, TOP - 6, x, full, colors.culprit, 1, [2, 3]);
+    drawLine(x, TOP - 6, x, full, colors.culprit, 1, [2, 3]);
   }
 }
 
@@ -289,16 +289,16 @@ function drawMarks() {
       x = xOf(us);
     if (x < PAD - 8 || x > view.width) continue;
     const bad = { raised: colors.culprit, died: colors.culprit, killed: colors.fault }[sort];
-    if (sort === "point") line(x, y - height / 2 + 2, x, y + height / 2 - 2, colors.quiet, 1.5);
+    if (sort === "point") drawLine(x, y - height / 2 + 2, x, y + height / 2 - 2, colors.quiet, 1.5);
     else if (bad) cross(x, y, bad);
-    else line(x, y - 6, x, y + 6, colors.quiet, 2);
+    else drawLine(x, y - 6, x, y + 6, colors.quiet, 2);
   }
   for (const [rank, from, until] of data.faults) {
     const lane = lanes[laneOf.get(rank)];
     const y = yOf(laneOf.get(rank)) + height - 4,
       x1 = xOf(from),
       x2 = xOf(until === OPEN ? lane.end : until);
-    if (x2 - x1 > 2) line(x1, y, x2, y, colors.fault, 2);
+    if (x2 - x1 > 2) drawLine(x1, y, x2, y, colors.fault, 2);
     diamond(x1, y, colors.fault);
   }
 }
@@ -308,8 +308,8 @@ function cross(x, y, color) {
   context.beginPath();
   context.arc(x, y, 7, 0, 7);
   context.fill();
-  line(x - 4, y - 4, x + 4, y + 4, color, 2.5);
-  line(x - 4, y + 4, x + 4, y - 4, color, 2.5);
+  drawLine(x - 4, y - 4, x + 4, y + 4, color, 2.5);
+  drawLine(x - 4, y + 4, x + 4, y - 4, color, 2.5);
 }
 
 function diamond(x, y, color) {
@@ -346,7 +346,7 @@ function drawMeeting() {
   }
 }
 
-// Who waits for whom: for each rank that is waited for a line beside the lanes, with its arrow
+// Waits: for each rank that others wait for, a line beside the lanes with an arrow
 
 function drawWaits() {
   targets.forEach((target, n) => {
@@ -359,12 +359,12 @@ function drawWaits() {
     const isCircle = data.waits.some(([rank]) => rank === target);
     const color = isCircle && targets.length > 1 ? colors.wait : colors.culprit;
     const edge = view.width - gutter + 3;
-    line(x, Math.min(y, ...from), x, Math.max(y, ...from), color, 1.5);
+    drawLine(x, Math.min(y, ...from), x, Math.max(y, ...from), color, 1.5);
     for (const each of from) {
-      line(edge, each, x, each, color, 1.2);
+      drawLine(edge, each, x, each, color, 1.2);
       dot(edge, each, color);
     }
-    line(edge + 3, y, x, y, color, 1.5);
+    drawLine(edge + 3, y, x, y, color, 1.5);
     context.fillStyle = color;
     context.beginPath();
     for (const [dx, dy] of [

@@ -13,13 +13,13 @@ const PAD = 10;
 const MIN_SPAN = 1e-6;
 const view = { from: 0, to: 1, width: 0, selected: null, drag: null };
 
-// Lanes: who is to blame first, then as they are numbered.
+// Lanes: the culprits first, then in the order of the ranks.
 
 const lanes = data.ranks.map((rank) => ({ ...rank, operations: operationsOf(rank.rank) }));
 lanes.sort((a, b) => (b.role === "culprit") - (a.role === "culprit") || a.rank - b.rank);
 const laneOf = new Map(lanes.map((lane, index) => [lane.rank, index]));
 const height = lanes.length <= 8 ? 36 : lanes.length <= 20 ? 26 : 18;
-const waits = new Map(data.waits.map(([rank, , names]) => [rank, names])); // whom each waits for
+const waits = new Map(data.waits.map(([rank, , names]) => [rank, names])); // what each waits for
 
 // Arrows lead to the culprits alone, if others wait for any; in a circle all are both.
 const awaited = [...new Set(data.waits.flatMap(([, ranks]) => ranks))].filter((r) => laneOf.has(r));

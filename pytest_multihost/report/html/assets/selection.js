@@ -1,8 +1,8 @@
 // What is chosen, what is said of it, and how: by pointer, by keyboard, by button.
 
-function element(words, tag = "span", name = "") {
+function element(text, tag = "span", name = "") {
   const found = document.createElement(tag);
-  found.textContent = words;
+  found.textContent = text;
   if (name) found.className = name;
   return found;
 }
@@ -14,10 +14,10 @@ function rankSet(ranks) {
     if (last && last[1] === rank - 1) last[1] = rank;
     else spans.push([rank, rank]);
   }
-  const words = spans
+  const text = spans
     .map(([a, b]) => (a === b ? `${a}` : b === a + 1 ? `${a},${b}` : `${a}-${b}`))
     .join(",");
-  return `${ranks.length === 1 ? "rank" : "ranks"} ${words}`;
+  return `${ranks.length === 1 ? "rank" : "ranks"} ${text}`;
 }
 
 function select(rank, operation = null) {
@@ -59,31 +59,31 @@ function describeMeeting(operation) {
   const missing = operation.kind.group.filter((rank) => !ranks.includes(rank));
   const begins = met.map((each) => each.begin);
   const spread = Math.max(...begins) - Math.min(...begins);
-  const words = `Entered by ${rankSet(ranks)}${ranks.length > 1 ? ` within ${seconds(spread)}` : ""}`;
+  const sentence = `Entered by ${rankSet(ranks)}${ranks.length > 1 ? ` within ${seconds(spread)}` : ""}`;
   const latest = met.find((each) => each.begin === Math.max(...begins));
   const different = met.filter((each) => each.kind.name !== operation.kind.name);
   if (different.length) {
     const who = rankSet(different.map((each) => each.rank));
-    return `${words}, by ${who} as ${different[0].kind.name}.`;
+    return `${sentence}, by ${who} as ${different[0].kind.name}.`;
   }
-  if (missing.length) return `${words}; not by ${rankSet(missing)}.`;
-  return `${words}${ranks.length > 1 ? `, rank ${latest.rank} last` : ""}.`;
+  if (missing.length) return `${sentence}; not by ${rankSet(missing)}.`;
+  return `${sentence}${ranks.length > 1 ? `, rank ${latest.rank} last` : ""}.`;
 }
 
 function describeLane(rank) {
   const lane = lanes[laneOf.get(rank)];
   const found = element("", "p");
   found.append(element(`rank ${rank}`, "b"), ` ${lane.text} `);
-  const told = [
+  const events = [
     ...data.marks
       .filter((mark) => mark[1] === rank && mark[2] !== "point")
-      .map(([us, , , words]) => `${words} at ${timestamp(us)}`),
+      .map(([us, , , text]) => `${text} at ${timestamp(us)}`),
     ...data.faults
       .filter((fault) => fault[0] === rank)
-      .map(([, us, , , words]) => `${words} at ${timestamp(us)}`),
+      .map(([, us, , , text]) => `${text} at ${timestamp(us)}`),
   ];
   const count = `${lane.operations.length} operation${lane.operations.length === 1 ? "" : "s"}`;
-  return [found, element([count, ...told].join(" · "), "p", "quiet")];
+  return [found, element([count, ...events].join(" · "), "p", "quiet")];
 }
 
 // Keyboard
