@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pytest_multihost.launch.wire.channel import Channel
 from pytest_multihost.model.clock import now
-from pytest_multihost.model.event import Gate
+from pytest_multihost.model.event import Gate, RankEventBody, event_header
 from pytest_multihost.model.messages import FaultPerformed, Release
 
 
@@ -16,9 +16,9 @@ class ControllerLink:
 
     channel: Channel
 
-    def send(self, kind: str, **detail: object) -> None:
-        """Send an event that has happened now."""
-        self.channel.send({"kind": kind, "at_s": now(), **detail})
+    def send(self, body: RankEventBody, at_s: float | None = None) -> None:
+        """Send an event that has happened at `at_s`, or now."""
+        self.channel.send(event_header(body, now() if at_s is None else at_s))
 
     def await_gate(self, gate: Gate) -> None:
         """Wait until the controller opens `gate`."""

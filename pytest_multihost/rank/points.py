@@ -17,7 +17,9 @@ from time import sleep  # by name: the test may replace it in its module
 from typing import Any
 
 from pytest_multihost.model.clock import now
+from pytest_multihost.model.event import FaultChanged, PointPassed, PointsPassed, RankEventBody
 from pytest_multihost.model.fault import NETWORK_KINDS, Fault, Point, PointKind
+from pytest_multihost.model.json_values import from_json, to_json
 from pytest_multihost.model.operation import OperationKind
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.nemesis import FaultKind, Strike
@@ -31,8 +33,8 @@ from pytest_multihost.nemesis.interpose import (
 from pytest_multihost.rank.recorder import Recorder
 from pytest_multihost.rank.wrap_calls import wrap_calls
 
-Send = Callable[..., None]
-"""Sends an event to the controller: its kind, and JSON values by name."""
+Send = Callable[[RankEventBody], None]
+"""Sends an event to the controller."""
 
 MAX_POINT_EVENTS = 2_000
 """Points that are sent one by one; those passed later are only counted."""
@@ -124,7 +126,7 @@ class Points:
         self.counts[point, name] = nth
         if self.sends_all and self._sent < MAX_POINT_EVENTS:
             self._sent += 1
-            self.send("point", point=point, name=name, nth=nth)
+            self.send(PointPassed(point, name, nth))
 
     def _perform(self, binding: Binding) -> None:
         __tracebackhide__ = True
@@ -162,9 +164,7 @@ class Points:
                 self._send_fault(binding, "ended", ended)
 
     def _send_fault(self, binding: Binding, phase: str, detail: Mapping[str, Any]) -> None:
-        fault = binding.fault
-        about = {"index": binding.index, "fault": fault.kind, "at": fault.at.record()}
-        self.send("fault", **about, phase=phase, **detail)
+        self.send(_fault_changed(binding.index, binding.fault, phase, detail))
 
     def heal(self) -> None:
         """End every fault, put everything back, and send what was passed."""
@@ -173,8 +173,15 @@ class Points:
         self._is_healed = True
         self.healing.close()
         if self.bindings or self.sends_all:
-            passed = [[*key, count] for key, count in self.counts.items()]
-            self.send("points", passed=passed[:MAX_POINT_EVENTS])
+            passed = tuple((*key, count) for key, count in self.counts.items())
+            self.send(PointsPassed(passed[:MAX_POINT_EVENTS]))
+
+
+def _fault_changed(index: int, fault: Fault, phase: str, detail: Mapping[str, Any]) -> FaultChanged:
+    """Return the event of a fault; a third party's kind may have put anything into `detail`."""
+    data = {"index": index, "fault": fault.kind, "at": to_json(fault.at), "phase": phase}
+    data["kind"] = FaultChanged.kind
+    return from_json(FaultChanged, {**detail, **data})
 
 
 def _is_due(binding: Binding, point: PointKind, name: str, when: str) -> bool:
@@ -224,8 +231,7 @@ def delay_start(spec: RankSpec, send: Send) -> None:
     """Come to the rendezvous as late as the faults say; send those that are performed already."""
     for index, fault in enumerate(spec.world.faults):
         if _is_before_the_test(fault) and spec.rank in fault.ranks:
-            at = fault.at.record()
-            send("fault", index=index, fault=fault.kind, at=at, phase="begun", **_detail(fault))
+            send(_fault_changed(index, fault, "begun", _detail(fault)))
     if seconds := _start_skew_s(spec.world.faults, spec.rank):
         sleep(seconds)
 

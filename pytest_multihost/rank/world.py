@@ -16,6 +16,7 @@ from pytest_multihost.launch.wire.channel import Channel
 from pytest_multihost.launch.wire.framing import Frame
 from pytest_multihost.model.clock import now
 from pytest_multihost.model.errors import NoWorldError, WorldBrokenError
+from pytest_multihost.model.event import ExchangeEntered, SyncPointPassed, event_header
 from pytest_multihost.model.messages import CollectiveBroken, CollectiveComplete, ToRank
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.rank.points import pass_point
@@ -112,7 +113,7 @@ class World:
 
     def sync_point(self, name: str) -> None:
         """Pass a named point of the test: recorded in its history; it does not wait."""
-        self._channel.send({"kind": "sync_point", "name": str(name), "at_s": now()})
+        self._channel.send(event_header(SyncPointPassed(str(name)), now()))
         pass_point("sync_point", name)
 
     def _exchange(self, operation: str, name: str, payload: bytes) -> list[bytes]:
@@ -120,20 +121,13 @@ class World:
         nth = self._entered[operation, name]
         self._entered[operation, name] += 1
         key = operation, name, nth
-        header = {
-            "kind": "exchange",
-            "operation": operation,
-            "name": name,
-            "nth": nth,
-            "alone": threading.active_count() == 1,
-            "at_s": now(),
-        }
+        entered = ExchangeEntered(operation, name, nth, alone=threading.active_count() == 1)
         all_ranks = self._recorder.all_ranks
         record = self._recorder.begin(
             f"world.{operation}", "collective", all_ranks, scope="harness", detail=name
         )
         with self._recorder.during(record):
-            self._channel.send(header, payload)
+            self._channel.send(event_header(entered, now()), payload)
             answer = self._channel.receive(lambda message: getattr(message, "key", None) == key)
         return _contributions(answer)
 

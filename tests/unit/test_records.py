@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pytest_multihost.rank.agent.exceptions import error_record
+from pytest_multihost.rank.agent.exceptions import raised_error
 
 
 def causes(error: BaseException) -> list[str]:
     """Return what is told of the exceptions behind one."""
-    found: list[str] = error_record(error, root="/", text="")["causes"]
-    return found
+    return list(raised_error(error, root="/", text="").causes)
 
 
 def caught(error: BaseException, behind: BaseException, *, handled: BaseException) -> BaseException:

@@ -1,4 +1,4 @@
-"""Exceptions and warnings of a rank as JSON for the controller.
+"""Exceptions and warnings of a rank as values for the controller.
 
 Exceptions are sent as text. Their objects stay in the rank: many cannot be pickled, and a few
 cannot even be printed.
@@ -9,13 +9,11 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import Any
 from warnings import WarningMessage
 
 from pytest_multihost.model.errors import WorldBrokenError
+from pytest_multihost.model.event import RaisedError, WarningText
 from pytest_multihost.model.stack import Frame, innermost_user_frame, is_library, relative_to
-
-Json = dict[str, Any]
 
 MAX_MESSAGE = 20_000
 """Characters of an exception's message that are kept."""
@@ -25,7 +23,7 @@ _MAX_CAUSE = 2_000
 """How many of the exceptions that caused one are kept, and how many characters of each."""
 
 
-def error_record(error: BaseException, *, root: str, text: str) -> Json:
+def raised_error(error: BaseException, *, root: str, text: str) -> RaisedError:
     """Describe an exception.
 
     Args:
@@ -34,18 +32,17 @@ def error_record(error: BaseException, *, root: str, text: str) -> Json:
         text: The representation that pytest made of it.
     """
     frame = innermost_user_frame(_frames(error.__traceback__))
-    return {
-        "type": _type_name(type(error)),
-        "message": _message(error),
-        "file": relative_to(root, frame.file) if frame else None,
-        "line": frame.line if frame else None,
-        "function": frame.function if frame else None,
-        "text": text,
-        "causes": [
-            f"{type(each).__name__}: {_message(each, _MAX_CAUSE)}" for each in _causes(error)
-        ],
-        "is_harness_symptom": isinstance(error, WorldBrokenError),
-    }
+    causes = (f"{type(each).__name__}: {_message(each, _MAX_CAUSE)}" for each in _causes(error))
+    return RaisedError(
+        type=_type_name(type(error)),
+        message=_message(error),
+        file=relative_to(root, frame.file) if frame else None,
+        line=frame.line if frame else None,
+        function=frame.function if frame else None,
+        text=text,
+        causes=tuple(causes),
+        is_harness_symptom=isinstance(error, WorldBrokenError),
+    )
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -116,12 +113,12 @@ def clear_frames(error: BaseException | None) -> None:
         error = error.__context__
 
 
-def warning_record(warning: WarningMessage) -> Json:
+def warning_text(warning: WarningMessage) -> WarningText:
     """Describe a recorded warning."""
-    return {
-        "module": warning.category.__module__,
-        "category": warning.category.__qualname__,
-        "message": str(warning.message),
-        "filename": warning.filename,
-        "lineno": warning.lineno,
-    }
+    return WarningText(
+        module=warning.category.__module__,
+        category=warning.category.__qualname__,
+        message=str(warning.message),
+        filename=warning.filename,
+        lineno=warning.lineno,
+    )

@@ -5,19 +5,27 @@ from __future__ import annotations
 import sys
 from collections.abc import Generator
 from os import _exit  # by name: a test may replace it in its module
-from typing import Any
 from warnings import WarningMessage
 
 import pytest
 
 from pytest_multihost.launch.wire.channel import Channel
 from pytest_multihost.model.clock import now
+from pytest_multihost.model.event import (
+    Parked,
+    PhaseEntered,
+    ReportMade,
+    SerializedReport,
+    SubtestEnded,
+    WarningRecorded,
+    XfailMark,
+)
 from pytest_multihost.pytest_private import runtestprotocol, xfail_in_force
 from pytest_multihost.rank.agent.exceptions import (
-    error_record,
     format_exception,
+    raised_error,
     shortened,
-    warning_record,
+    warning_text,
 )
 from pytest_multihost.rank.controller_link import ControllerLink
 from pytest_multihost.rank.points import Points, start_faults
@@ -52,13 +60,13 @@ class RankPlugin:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Send the phase, and wrap what the faults need before the first fixture runs."""
-        self._link.send("phase", phase="setup")
+        self._link.send(PhaseEntered("setup"))
         start_faults(self._points, [getattr(item, "module", None)])
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self) -> Generator[None]:
         """Send the phase; end the faults with the test's body."""
-        self._link.send("phase", phase="call")
+        self._link.send(PhaseEntered("call"))
         self._is_in_body = True
         try:
             return (yield)
@@ -70,9 +78,9 @@ class RankPlugin:
     def pytest_runtest_teardown(self) -> None:
         """Park: the test body is over, and everything it holds stays open until all are there."""
         self._points.heal()  # also when the setup failed
-        self._link.send("parked")
+        self._link.send(Parked())
         self._link.await_gate("teardown")
-        self._link.send("phase", phase="teardown")
+        self._link.send(PhaseEntered("teardown"))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(
@@ -92,24 +100,24 @@ class RankPlugin:
         error = None
         if call.excinfo is not None and (not report.skipped or hasattr(report, "wasxfail")):
             root = str(item.config.rootpath)
-            error = error_record(
+            error = raised_error(
                 call.excinfo.value, root=root, text=shortened(report.longreprtext, MAX_REPR)
             )
-        record = {
-            "when": report.when,
-            "outcome": report.outcome,
-            "wasxfail": getattr(report, "wasxfail", None),
-            "is_strict_xpass": _is_strict_xpass(call, report),
-            "xfail": _xfail(item),
-            "duration_s": report.duration,
-            "error": error,
-            "report": _serialized(item.config, report),
-        }
-        self._link.channel.send({"kind": "report", "at_s": at_s, **record})
+        made = ReportMade(
+            when=str(report.when),
+            outcome=report.outcome,
+            wasxfail=getattr(report, "wasxfail", None),
+            is_strict_xpass=_is_strict_xpass(call, report),
+            xfail=_xfail(item),
+            duration_s=report.duration,
+            error=error,
+            report=_serialized(item.config, report),
+        )
+        self._link.send(made, at_s)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Send a subtest's report; the test's own reports are not logged in a rank."""
-        self._link.send("subtest", outcome=report.outcome, report=_serialized(self._config, report))
+        self._link.send(SubtestEnded(report.outcome, _serialized(self._config, report)))
 
     def pytest_warning_recorded(
         self,
@@ -121,8 +129,8 @@ class RankPlugin:
         """Send a warning of the test."""
         if when != "runtest":  # of the collection, and replayed to plugins that register later
             return
-        record = warning_record(warning_message)
-        self._link.send("warning", when=when, nodeid=nodeid, location=location, warning=record)
+        text = warning_text(warning_message)
+        self._link.send(WarningRecorded(when, nodeid, location, text))
 
 
 def _end_if_child(channel: Channel, call: pytest.CallInfo[None]) -> None:
@@ -140,12 +148,12 @@ def _is_strict_xpass(call: pytest.CallInfo[None], report: pytest.TestReport) -> 
     return call.excinfo is None and report.failed and text.startswith("[XPASS(strict)]")
 
 
-def _xfail(item: pytest.Item) -> dict[str, Any] | None:
+def _xfail(item: pytest.Item) -> XfailMark | None:
     """Return the xfail mark that is in force, so that a hang or death can be judged by it."""
     xfail = xfail_in_force(item)
     if xfail is None:
         return None
-    return {"reason": xfail.reason, "is_plain": xfail.raises is None}
+    return XfailMark(xfail.reason, is_plain=xfail.raises is None)
 
 
 def is_expected(item: pytest.Item, error: BaseException) -> bool:
@@ -160,9 +168,9 @@ def is_expected(item: pytest.Item, error: BaseException) -> bool:
     return bool(xfail.raises.matches(error))
 
 
-def _serialized(config: pytest.Config, report: pytest.TestReport) -> dict[str, Any]:
+def _serialized(config: pytest.Config, report: pytest.TestReport) -> SerializedReport:
     text = report.longreprtext if report.longrepr is not None else ""
     if len(text) > MAX_REPR:
         report.longrepr = shortened(text, MAX_REPR)
-    data: dict[str, Any] = config.hook.pytest_report_to_serializable(config=config, report=report)
+    data: SerializedReport = config.hook.pytest_report_to_serializable(config=config, report=report)
     return data

@@ -20,6 +20,7 @@ import pytest
 
 from pytest_multihost.backends import Backend
 from pytest_multihost.launch.wire.channel import Channel
+from pytest_multihost.model.event import Done, Hello, Interrupted, Ready
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.nemesis import kinds_by_name
 from pytest_multihost.pytest_private import set_base_temp
@@ -29,7 +30,7 @@ from pytest_multihost.rank.agent.detach_pytest import (
     redirect_pytest,
     reset_setup_state,
 )
-from pytest_multihost.rank.agent.exceptions import clear_frames, error_record, format_exception
+from pytest_multihost.rank.agent.exceptions import clear_frames, format_exception, raised_error
 from pytest_multihost.rank.agent.hooks import RankPlugin, is_expected
 from pytest_multihost.rank.agent.other_tools import save_coverage, share_hypothesis_examples
 from pytest_multihost.rank.controller_link import ControllerLink
@@ -63,7 +64,7 @@ def start_rank(spec: RankSpec, channel: Channel) -> None:
     """Make this process the rank: from now on it can be asked for its stacks."""
     reset_after_fork(spec)
     start_recording(spec)
-    ControllerLink(channel).send("hello", pid=getpid())
+    ControllerLink(channel).send(Hello(getpid()))
 
 
 def start_backend(spec: RankSpec, channel: Channel, backend: Backend) -> None:
@@ -96,10 +97,10 @@ def run_test_and_exit(
         set_world(World(spec, backend, channel, current_recorder()))
         _prepare_item(item, spec)
         _share_examples(item, spec, channel)
-        link.send("ready")
+        link.send(Ready())
         link.await_gate("go")
         _run_test(item, link, _bind_faults(item, spec, link))
-        link.send("done")
+        link.send(Done())
     _leave(link)
 
 
@@ -127,8 +128,8 @@ def send_interrupted(
     """
     link = ControllerLink(channel)
     clear_frames(error)
-    record = error_record(error, root=root, text=format_exception(error))
-    link.send("interrupted", error=record, is_expected=is_expected)
+    raised = raised_error(error, root=root, text=format_exception(error))
+    link.send(Interrupted(raised, is_expected))
     _leave(link)
 
 
