@@ -48,7 +48,7 @@ def read_expectation(item: pytest.Item) -> tuple[Expectation | None, list[str]]:
     return Expectation(**{**given, **ranks}), []
 
 
-def _problems(mark: pytest.Mark, given: Mapping[str, Any]) -> Iterator[str]:
+def _problems(mark: pytest.Mark, given: Mapping[str, object]) -> Iterator[str]:
     if len(mark.args) > 1:
         yield f"takes one positional argument, kind, not {len(mark.args)}"
     if not given:

@@ -113,22 +113,22 @@ def _merge(marks: Iterable[pytest.Mark]) -> tuple[dict[str, Any], list[str]]:
     return values, problems
 
 
-def _as_tuple(value: Any) -> tuple[Any, ...]:  # noqa: ANN401 - checked before
+def _as_tuple(value: object) -> tuple[Any, ...]:
     if value is None:
         return ()
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
-def _each_once(value: Any) -> tuple[Any, ...]:  # noqa: ANN401 - checked before
+def _each_once(value: object) -> tuple[Any, ...]:
     return tuple(dict.fromkeys(_as_tuple(value)))
 
 
-def must_be(is_valid: Callable[[Any], bool], expected: str) -> Check:
+def must_be(is_valid: Callable[[object], bool], expected: str) -> Check:
     """Return a check that says what a value must be where it is not."""
     return lambda value: None if is_valid(value) else f"must be {expected}, not {value!r}"
 
 
-def one_or_more(is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
+def one_or_more(is_valid: Callable[[object], bool]) -> Callable[[object], bool]:
     """Return whether a value, or each of a list that is not empty, is valid."""
 
     def are_valid(value: object) -> bool:

@@ -41,7 +41,7 @@ from pytest_multihost.rank.agent import (
 
 CODE = "from pytest_multihost.pytest_plugin.launching.fresh_interpreter import main; main()"
 
-_SWITCHED_OFF: Mapping[str, Any] = {
+_SWITCHED_OFF: Mapping[str, object] = {
     "basetemp": None,
     "cacheclear": False,
     "collectonly": False,

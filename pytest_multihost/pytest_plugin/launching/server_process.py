@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 
@@ -20,7 +19,7 @@ TMP_PATH_PATTERN = r"[\W]"
 ORIGINAL_CLASS = pytest.StashKey[type[pytest.Item]]()
 """The class that pytest collected an item with."""
 
-ORIGINAL_FUNCTION = pytest.StashKey[Any]()
+ORIGINAL_FUNCTION = pytest.StashKey[Callable[..., object]]()
 """The test function, where something stands in for it in the controller."""
 
 
