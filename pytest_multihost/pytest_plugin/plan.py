@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
 from pytest_multihost.backends import Backend, find_backend
 from pytest_multihost.model.errors import SettingError
-from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.spec import Site, WorldSpec
 from pytest_multihost.outcome import Symptoms
 from pytest_multihost.pytest_plugin.expect import Expectation, read_expectation
@@ -33,30 +32,16 @@ class Plan:
     """How one test is to run: its markers, the settings and the fault options, resolved.
 
     Attributes:
-        nodeid: As pytest collected it.
-        size: Number of ranks.
+        world: What all attempts of the test have in common.
         backend: How the ranks form a process group.
-        local_devices: Devices of each rank.
-        timeout_s: Seconds from all ranks ready to the end.
-        has_own_timeout: Whether the timeout is the marker's.
-        startup_timeout_s: Seconds until all ranks are ready.
-        hosts: What hosts are made from.
-        seed: What chance is drawn from.
-        faults: With a number for each rank.
+        has_own_timeout: Whether the timeout is that of the test's marker.
         requirements: What the test requires of its launcher.
         expected: How its world must hang; None for an ordinary test.
     """
 
-    nodeid: str
-    size: int
+    world: WorldSpec
     backend: Backend
-    local_devices: int
-    timeout_s: float
     has_own_timeout: bool
-    startup_timeout_s: float
-    hosts: str
-    seed: int
-    faults: tuple[Fault, ...]
     requirements: LaunchRequirements
     expected: Expectation | None
 
@@ -66,38 +51,24 @@ class Plan:
         return Symptoms(self.backend.symptoms, self.backend.fatal_symptoms)
 
     def spec(
-        self,
-        attempt: int,
-        *,
-        deadline_s: float | None,
-        sites: tuple[Site, ...],
-        tells_points: bool,
+        self, attempt: int, *, timeout_s: float | None, sites: tuple[Site, ...], tells_points: bool
     ) -> WorldSpec:
-        """Return the spec of a world for one attempt.
+        """Return the spec of the world of one attempt.
 
         Args:
             attempt: Its number, from 1.
-            deadline_s: pytest-timeout's timeout for the test, if it has one. A shorter one on the
+            timeout_s: pytest-timeout's timeout for the test, if it has one. A shorter one on the
                 multihost marker is kept.
             sites: The machines of an attached run.
             tells_points: Whether each rank is to report the points that it passes.
         """
-        timeout_s = self.timeout_s
-        if deadline_s is not None:
-            timeout_s = min(deadline_s, timeout_s) if self.has_own_timeout else deadline_s
-        return WorldSpec(
-            nodeid=self.nodeid,
-            attempt=attempt,
-            size=self.size,
-            backend=self.backend.name,
-            local_devices=self.local_devices,
-            timeout_s=timeout_s,
-            startup_timeout_s=self.startup_timeout_s,
-            seed=self.seed,
-            faults=self.faults,
-            tells_points=tells_points,
-            hosts=self.hosts,
-            sites=sites,
+        own_s = self.world.timeout_s
+        if timeout_s is None:
+            timeout_s = own_s
+        elif self.has_own_timeout:
+            timeout_s = min(timeout_s, own_s)
+        return replace(
+            self.world, attempt=attempt, timeout_s=timeout_s, sites=sites, tells_points=tells_points
         )
 
 
@@ -120,7 +91,7 @@ def plan_items(
             plans[item.nodeid] = plan
     if problems:
         raise pytest.UsageError("\n".join(dict.fromkeys(problems)))
-    fault_options.check_replay(plan.nodeid for plan in plans.values())
+    fault_options.check_replay(plan.world.nodeid for plan in plans.values())
     return plans
 
 
@@ -145,17 +116,22 @@ def _plan_item(
     nodeid = plain_nodeid(item)
     faults, found = fault_options.faults_for(nodeid, size, marked.faults, hosts=marked.hosts)
     problems += [*found, *launch_problems(marked.env, faults, settings.launch)]
-    return Plan(
+    world = WorldSpec(
         nodeid=nodeid,
+        attempt=0,
         size=size,
-        backend=backend,
+        backend=backend.name,
         local_devices=marked.local_devices,
         timeout_s=marked.timeout_s,
-        has_own_timeout=marked.has_own_timeout,
         startup_timeout_s=marked.startup_timeout_s,
-        hosts=marked.hosts,
         seed=fault_options.seed_for(nodeid),
         faults=faults,
+        hosts=marked.hosts,
+    )
+    return Plan(
+        world=world,
+        backend=backend,
+        has_own_timeout=marked.has_own_timeout,
         requirements=launch_requirements(marked.env, faults, settings.launch, marked.hosts),
         expected=expected,
     ), problems

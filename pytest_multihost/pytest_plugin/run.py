@@ -146,8 +146,8 @@ class Run:
         self._attempts[item.nodeid] += 1
         spec = plan.spec(
             self._attempts[item.nodeid],
-            deadline_s=item.stash.get(_TIMEOUT, None),
-            sites=sites_of(self.config, plan.size),
+            timeout_s=item.stash.get(_TIMEOUT, None),
+            sites=sites_of(self.config, plan.world.size),
             tells_points=self.config.getoption("multihost_points"),
         )
         self.tally.ran += 1
@@ -173,10 +173,10 @@ class Run:
         return attempt
 
     def _check_machine(self, plan: Plan) -> None:
-        missing = plan.backend.lacking(ranks_here(self.config, plan.size))
-        if reason := missing_for_faults(plan.faults, self.kinds):
+        missing = plan.backend.lacking(ranks_here(self.config, plan.world.size))
+        if reason := missing_for_faults(plan.world.faults, self.kinds):
             pytest.skip(reason)
-        if reason := self.launchers.host_problem(plan.hosts, plan.requirements):
+        if reason := self.launchers.host_problem(plan.world.hosts, plan.requirements):
             pytest.skip(reason)
         if missing is not None:
             end = pytest.fail if self.tally.settings.is_gpu_required else pytest.skip

@@ -170,7 +170,7 @@ class _Tests:
 
 def _read_tests(config: pytest.Config, items: Sequence[pytest.Item], home: Path) -> _Tests:
     settings = config.stash[TALLY].settings
-    plans = {plan.nodeid: plan for plan in plan_items(config, items, settings).values()}
+    plans = {plan.world.nodeid: plan for plan in plan_items(config, items, settings).values()}
     backends = {plan.backend.name: plan.backend for plan in plans.values()}
     launchers = Launchers(
         config=config, settings=settings, items=items, backends=backends, logs=home

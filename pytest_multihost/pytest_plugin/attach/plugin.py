@@ -163,7 +163,7 @@ def _refuse(plans: Mapping[str, Plan], chosen: Sequence[pytest.Item]) -> None:
     Raises:
         LaunchError: Some do; names them.
     """
-    made = [plan.nodeid for plan in plans.values() if plan.hosts != ONE]
+    made = [plan.world.nodeid for plan in plans.values() if plan.world.hosts != ONE]
     stores = [item.nodeid for item in chosen if requests_object_store(item)]
     for nodeids, why in (
         (made, "hosts are made on one machine, and an attached run has its own"),
