@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.pytest_plugin.launching import ORIGINAL_CLASS, ORIGINAL_FUNCTION
+from pytest_multihost.pytest_plugin.launching import ORIGINAL
 from pytest_multihost.pytest_plugin.results import CompletedAttempt, add_results, longrepr
 from pytest_multihost.pytest_private import TerminalRepr
 
@@ -106,12 +106,13 @@ def convert(item: pytest.Item, run_item: Callable[[pytest.Item], CompletedAttemp
         run_item: Runs it as a world.
     """
     item.stash[_RUN_ITEM] = run_item
-    item.stash[ORIGINAL_CLASS] = type(item)
+    function = None
     if isinstance(item, pytest.Function) and getattr(item.obj, "is_hypothesis_test", False):
         # Hypothesis's plugin wraps pytest_runtest_call, and would call the test's fixtures there.
         _ = item.location  # computed from the function while that is still in place, then cached
-        item.stash[ORIGINAL_FUNCTION] = item.obj
+        function = item.obj
         item.obj = _runs_in_ranks
+    item.stash[ORIGINAL] = type(item), function
     item.__class__ = _mixed(type(item))
 
 

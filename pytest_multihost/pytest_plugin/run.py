@@ -21,7 +21,7 @@ from pytest_multihost.pytest_plugin.attach.state import launcher_of, ranks_here,
 from pytest_multihost.pytest_plugin.attempt import run_attempt
 from pytest_multihost.pytest_plugin.fault_options import fault_kinds, missing_for_faults
 from pytest_multihost.pytest_plugin.item import convert, finish_report
-from pytest_multihost.pytest_plugin.launching import Launchers
+from pytest_multihost.pytest_plugin.launching import LauncherFactory, Launchers
 from pytest_multihost.pytest_plugin.plan import Plan, plan_items
 from pytest_multihost.pytest_plugin.results import CompletedAttempt, write_through
 from pytest_multihost.pytest_plugin.tally import TALLY, PytestMultihostWarning, Tally
@@ -79,13 +79,8 @@ def _open_run(
     workerinput: Mapping[str, str] = getattr(config, "workerinput", {})  # of an xdist worker
     tally.run_id = workerinput.get("multihost_run_id") or new_run_id()
     folder = _open_folder(tally.settings.artifacts, tally.run_id)
-    launchers = Launchers(
-        config=config,
-        settings=tally.settings,
-        items=items,
-        backends={plan.backend.name: plan.backend for plan in plans.values()},
-        logs=folder.path,
-    )
+    backends = {plan.backend.name: plan.backend for plan in plans.values()}
+    launchers = Launchers(LauncherFactory(config, items, backends, folder.path), tally.settings)
     return Run(config, tally, plans, fault_kinds(config), launchers, folder)
 
 

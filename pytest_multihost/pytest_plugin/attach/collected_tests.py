@@ -12,7 +12,9 @@ CollectedTest = tuple[str, int, str]
 
 def collected_tests(plans: Mapping[str, Plan]) -> tuple[CollectedTest, ...]:
     """Return what is compared."""
-    return tuple((plan.world.nodeid, plan.world.size, plan.world.backend) for plan in plans.values())
+    return tuple(
+        (plan.world.nodeid, plan.world.size, plan.world.backend) for plan in plans.values()
+    )
 
 
 def first_difference(ours: Sequence[CollectedTest], theirs: Sequence[CollectedTest]) -> str | None:

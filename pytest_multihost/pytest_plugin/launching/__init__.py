@@ -7,6 +7,7 @@ pytest's items. `fresh_interpreter`: the main program of a server that is not fo
 controller, or of one rank.
 """
 
+from pytest_multihost.pytest_plugin.launching.launcher_factory import LauncherFactory
 from pytest_multihost.pytest_plugin.launching.launchers import Launchers
 from pytest_multihost.pytest_plugin.launching.requirements import (
     LaunchRequirements,
@@ -14,16 +15,15 @@ from pytest_multihost.pytest_plugin.launching.requirements import (
     launch_requirements,
 )
 from pytest_multihost.pytest_plugin.launching.server_process import (
-    ORIGINAL_CLASS,
-    ORIGINAL_FUNCTION,
+    ORIGINAL,
     offered_backends,
     plain_nodeid,
 )
 
 __all__ = [
-    "ORIGINAL_CLASS",
-    "ORIGINAL_FUNCTION",
+    "ORIGINAL",
     "LaunchRequirements",
+    "LauncherFactory",
     "Launchers",
     "launch_problems",
     "launch_requirements",

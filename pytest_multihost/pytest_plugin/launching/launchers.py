@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pytest
-
-from pytest_multihost.backends import Backend
 from pytest_multihost.launch.docker import ContainerLauncher
 from pytest_multihost.launch.fallback import FallbackLauncher
 from pytest_multihost.model.errors import LaunchError
@@ -22,23 +19,17 @@ from pytest_multihost.pytest_plugin.options import Settings
 from pytest_multihost.pytest_private import base_temp
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Launchers:
     """One launcher for each set of requirements.
 
     Attributes:
-        config: pytest's configuration.
+        factory: Makes them.
         settings: The settings.
-        items: The multihost items, which servers hold.
-        backends: The backends they use, by name.
-        logs: Folder for the output of servers.
     """
 
-    config: pytest.Config
+    factory: LauncherFactory
     settings: Settings
-    items: Sequence[pytest.Item]
-    backends: Mapping[str, Backend]
-    logs: Path
     _local: dict[LaunchRequirements, FallbackLauncher] = field(default_factory=dict)
     _containers: dict[LaunchRequirements, ContainerLauncher] = field(default_factory=dict)
     _host_problems: dict[str, str] = field(default_factory=dict)
@@ -54,7 +45,7 @@ class Launchers:
             return self.get_local(requirements)
         if requirements not in self._containers:
             launcher = container_launcher(
-                self._factory, self._mode(requirements), requirements.variables, self.settings
+                self.factory, self._mode(requirements), requirements.variables, self.settings
             )
             launcher.open()
             self._containers[requirements] = launcher
@@ -68,16 +59,12 @@ class Launchers:
             LaunchError: A server cannot start.
         """
         if requirements not in self._local:
-            launcher = self._factory.fallback_launcher(
+            launcher = self.factory.fallback_launcher(
                 self._mode(requirements), requirements.variables
             )
             launcher.open()
             self._local[requirements] = launcher
         return self._local[requirements]
-
-    @property
-    def _factory(self) -> LauncherFactory:
-        return LauncherFactory(self.config, self.items, self.backends, self.logs)
 
     def _mode(self, requirements: LaunchRequirements) -> str:
         return "spawn" if requirements.has_fresh_interpreters else self.settings.launch
@@ -100,7 +87,7 @@ class Launchers:
         if hosts == ONE:
             return ""
         if (kind := kind_of(hosts)) not in self._host_problems:
-            base = Path(tempfile.mkdtemp(prefix="hosts-", dir=base_temp(self.config)))
+            base = Path(tempfile.mkdtemp(prefix="hosts-", dir=base_temp(self.factory.config)))
             error = self.get(requirements).why_no_hosts(base / "trial")
             shutil.rmtree(base)
             self._host_problems[kind] = _in_one_line(error) if error else ""

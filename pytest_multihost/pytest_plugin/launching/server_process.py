@@ -16,18 +16,15 @@ from pytest_multihost.rank.agent import FindItem, prepare_pytest
 TMP_PATH_PATTERN = r"[\W]"
 """What pytest's tmp_path replaces in the name of a test."""
 
-ORIGINAL_CLASS = pytest.StashKey[type[pytest.Item]]()
-"""The class that pytest collected an item with."""
-
-ORIGINAL_FUNCTION = pytest.StashKey[Callable[..., object]]()
-"""The test function, where something stands in for it in the controller."""
+ORIGINAL = pytest.StashKey[tuple[type[pytest.Item], Callable[..., object] | None]]()
+"""The class that pytest collected an item with, and the test function where it was replaced."""
 
 
 def _restore(item: pytest.Item) -> pytest.Item:
     """Undo `item.convert`: in a rank, the item runs as what pytest collected."""
-    item.__class__ = item.stash.get(ORIGINAL_CLASS, type(item))
-    if isinstance(item, pytest.Function) and ORIGINAL_FUNCTION in item.stash:
-        item.obj = item.stash[ORIGINAL_FUNCTION]
+    item.__class__, function = item.stash.get(ORIGINAL, (type(item), None))
+    if isinstance(item, pytest.Function) and function is not None:
+        item.obj = function
     return item
 
 
