@@ -12,7 +12,7 @@ import pytest
 from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.model.verdict import Diagnosis, Kind
 from pytest_multihost.outcome import Finding
-from pytest_multihost.pytest_plugin.marks import Check, is_seconds, must_be, one_or_more
+from pytest_multihost.pytest_plugin.marks import Check, is_seconds, must_be
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,10 @@ def _problems(mark: pytest.Mark, given: Mapping[str, object]) -> Iterator[str]:
             yield f"{name} {problem}"
 
 
-def _is_rank(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+def _are_ranks(value: object) -> bool:
+    """Whether a value is a rank or a list of ranks; an empty one expects that there are none."""
+    values = value if isinstance(value, list | tuple) else [value]
+    return all(isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in values)
 
 
 def _check_match(value: object) -> str | None:
@@ -75,8 +77,8 @@ def _check_match(value: object) -> str | None:
 _KINDS = get_args(Kind)
 _CHECKS: Mapping[str, Check] = {
     "kind": must_be(_KINDS.__contains__, f"one of {', '.join(_KINDS)}"),
-    "culprits": must_be(one_or_more(_is_rank), "a rank or a list of ranks"),
-    "waiting": must_be(one_or_more(_is_rank), "a rank or a list of ranks"),
+    "culprits": must_be(_are_ranks, "a rank or a list of ranks"),
+    "waiting": must_be(_are_ranks, "a rank or a list of ranks"),
     "match": _check_match,
     "within": must_be(is_seconds, "a positive number of seconds"),
 }

@@ -128,7 +128,7 @@ def must_be(is_valid: Callable[[object], bool], expected: str) -> Check:
     return lambda value: None if is_valid(value) else f"must be {expected}, not {value!r}"
 
 
-def one_or_more(is_valid: Callable[[object], bool]) -> Callable[[object], bool]:
+def _one_or_more(is_valid: Callable[[object], bool]) -> Callable[[object], bool]:
     """Return whether a value, or each of a list that is not empty, is valid."""
 
     def are_valid(value: object) -> bool:
@@ -174,8 +174,8 @@ def _check_hosts(value: object) -> str | None:
 
 
 _CHECKS: Mapping[str, Check] = {
-    "ranks": must_be(one_or_more(_is_count), "a whole number of at least 1, or a list of them"),
-    "backend": must_be(one_or_more(_is_name), "a name, or a list of names"),
+    "ranks": must_be(_one_or_more(_is_count), "a whole number of at least 1, or a list of them"),
+    "backend": must_be(_one_or_more(_is_name), "a name, or a list of names"),
     "timeout": must_be(is_seconds, "a positive number of seconds"),
     "startup_timeout": must_be(is_seconds, "a positive number of seconds"),
     "faults": _check_faults,

@@ -163,8 +163,8 @@ class Run:
             write_through(self.config, f"\nwhere the ranks were:\n{stacks}\n")
             raise KeyboardInterrupt
         if outcome.proven_hang is not None:
-            message = f"the world was seen to hang ({outcome.proven_hang})"
-            item.warn(PytestMultihostWarning(f"{message}; its deadline was waited for"))
+            message = f"a hang was detected before the deadline ({outcome.proven_hang})"
+            item.warn(PytestMultihostWarning(f"{message}; multihost_early = warn waits for it"))
         return attempt
 
     def _check_machine(self, plan: Plan) -> None:

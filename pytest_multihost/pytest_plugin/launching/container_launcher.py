@@ -49,16 +49,16 @@ def container_launcher(
     """
     config = factory.config
     shared, python = _shared(config, settings.artifacts), settings.docker_python
-    is_lent = python == HOST_PYTHON
+    is_mounted = python == HOST_PYTHON
     spec = ContainerSpec(
         image=settings.docker_image,
-        python=sys.executable if is_lent else python,
+        python=sys.executable if is_mounted else python,
         shared=shared,
-        read_only=(*_preloaded(env), *(_interpreter() if is_lent else ())),
+        read_only=(*_preloaded(env), *(_interpreter() if is_mounted else ())),
         cwd=config.invocation_params.dir,
     )
-    variables = _variables(env, shared, is_lent=is_lent)
-    path = sys.path if is_lent else None
+    variables = _variables(env, shared, is_mounted=is_mounted)
+    path = sys.path if is_mounted else None
     names = [mode] if mode in SERVER_MODES else list(SERVER_MODES)
     programs = {name: partial(_program, factory, name, variables, path) for name in names}
     return ContainerLauncher(spec, programs)
@@ -93,7 +93,7 @@ def _preloaded(env: Mapping[str, str]) -> Iterable[Path]:
 
 
 def _variables(
-    env: Mapping[str, str], shared: Iterable[Path], *, is_lent: bool
+    env: Mapping[str, str], shared: Iterable[Path], *, is_mounted: bool
 ) -> Mapping[str, str]:
     """Return the variables that a container's environment has beside the image's."""
     foreign = set(foreign_variables(os.environ))
@@ -102,7 +102,7 @@ def _variables(
         for name, value in os.environ.items()
         if _CARRIED.fullmatch(name) and name not in foreign
     }
-    own = {} if is_lent else {"PYTHONPATH": os.pathsep.join(_importable(shared))}
+    own = {} if is_mounted else {"PYTHONPATH": os.pathsep.join(_importable(shared))}
     return {
         **carried,
         **thread_variables(carried),
