@@ -12,9 +12,8 @@ CollectedTest = tuple[str, int, str]
 
 def collected_tests(plans: Mapping[str, Plan]) -> tuple[CollectedTest, ...]:
     """Return what is compared."""
-    return tuple(
-        (plan.world.nodeid, plan.world.size, plan.world.backend) for plan in plans.values()
-    )
+    worlds = [plan.world for plan in plans.values()]
+    return tuple((world.nodeid, world.size, world.backend) for world in worlds)
 
 
 def first_difference(ours: Sequence[CollectedTest], theirs: Sequence[CollectedTest]) -> str | None:
