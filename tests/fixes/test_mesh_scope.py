@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 
 from pytest_multihost import World
+from pytest_multihost.fixes.fix import UnknownVersionError
 from pytest_multihost.fixes.mesh_scope import (
     local_mesh_scope,
     patch_orbax_mesh_scope,
     without_context_mesh,
 )
-from pytest_multihost.fixes.versions import UnknownVersionError
 
 RESTORES = """
 import contextlib
@@ -77,7 +77,7 @@ def test_the_newest_orbax_needs_no_patch_and_takes_none(run_restores) -> None:
     worlds = run_restores(
         RESTORES
         + """
-from pytest_multihost.fixes.versions import UnknownVersionError
+from pytest_multihost.fixes.fix import UnknownVersionError
 
 def test_patch():
     with pytest.raises(UnknownVersionError, match="needs no patch"), patch_orbax_mesh_scope():

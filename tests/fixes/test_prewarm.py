@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from pytest_multihost.fixes import prewarm
-from pytest_multihost.fixes.prewarm.agreement import disagreements, order
+from pytest_multihost.fixes.prewarm import disagreements, order
 
 WORLDS = Path(__file__).with_name("prewarm_worlds.py")
 PRELOAD = """

@@ -1,0 +1,556 @@
+"""Connect process groups while there is room, not when they are first used (torch, Megatron).
+
+`new_group` only writes down who is in a group. NCCL, and gloo with TORCH_GLOO_LAZY_INIT=1, connect
+its members at their first collective, which may come when memory or descriptors are used up. A
+member that cannot connect then leaves the others waiting in a phase that the group's timeout does
+not cover.
+
+Published: https://github.com/modelscope/ms-swift/pull/9486 reports it of mixture-of-experts
+training: all ranks hang, silently, in the first optimizer step. It puts one barrier, on Megatron's
+group across instances of the distributed optimizer, right behind `initialize_model_parallel`.
+
+Measured (torch 2.13, gloo, megatron-core 0.16.1, 4 and 8 ranks):
+
+* Where a rank lacks descriptors, that rank gets an error, and its peers wait in silence: with gloo
+  for five times the group's timeout, which `new_group` does not take from `init_process_group` and
+  which is 30 minutes unless set.
+* With one instance of the distributed optimizer, Megatron's default, the group of the published fix
+  does not exist, with experts or without: nothing is connected, and training hangs as before.
+* The getter that it guards with `hasattr` takes no `check_initialized` in megatron-core 0.13 and
+  0.14, where the fix raises TypeError.
+* All other groups of Megatron are just as lazy: nine of several ranks in a world of four, eleven
+  with two instances.
+* A barrier connects only some pairs. Among eight ranks an all_to_all still hangs behind one.
+* Barriers on groups that overlap must come in one order on all ranks, or they are a deadlock
+  themselves.
+
+So what is here connects all groups, all pairs of each, in an order that is the same everywhere,
+after all ranks have compared what they call their groups. NCCL was not measured. What it shares
+with gloo is taken from its documentation and source: communicators are made at the first use and
+connections of a pair at theirs (NCCL_RUNTIME_CONNECT). Not connected are what NCCL makes beside
+groups, the communicators of two ranks for send and recv outside of a batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal, get_args
+
+from pytest_multihost.fixes.fix import Fix
+
+__all__ = [
+    "FIX",
+    "Coverage",
+    "GroupsDisagreeError",
+    "NotConnectedError",
+    "RanksMissingError",
+    "inter_optimizer_group",
+    "megatron_groups",
+    "prewarm_megatron",
+    "prewarm_process_groups",
+    "published_barrier",
+]
+
+FIX = Fix(
+    name="prewarm",
+    title="Connect all process groups before they are needed",
+    upstream="https://github.com/modelscope/ms-swift/pull/9486",
+    symptom=(
+        "the first step that uses a group hangs: all ranks wait in its first collective, past the"
+        " timeout of the group, and one of them may have logged an error of its own"
+    ),
+    affected=("torch", "megatron-core"),
+    tried=(
+        "torch==2.13.0",
+        *(f"megatron-core=={each}" for each in ("0.13.1", "0.14.0", "0.15.0", "0.16.1")),
+    ),
+    differs=(
+        "Published as one barrier on Megatron's group across optimizer instances. By default"
+        " Megatron makes no such group, and the fix does nothing; on megatron-core 0.13 and 0.14 it"
+        " raises TypeError; and a barrier does not connect all pairs of a group"
+    ),
+)
+
+# Do all members call each group the same? Compared over the store, before anything connects: two
+# members that name a group differently wait for each other under different keys until the group's
+# timeout. The store is up from the start and needs no connection between ranks, so asking there
+# always ends, and can say which rank has not come.
+
+Store = Any
+"""A store of torch's, which the type checker does not see."""
+
+
+Entry = tuple[str, tuple[int, ...]]
+"""A group: its name, and the ranks that are in it."""
+
+_PREFIX = "pytest_multihost/prewarm"
+_PRIMARY = 0
+
+
+class GroupsDisagreeError(RuntimeError):
+    """Members of a group do not agree on it; nothing was connected. Raised on every rank.
+
+    Attributes:
+        problems: One sentence for each group.
+    """
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__(
+            f"process groups were not connected: {'; '.join(problems)}. Members that call a group"
+            " differently never find each other: make groups on all ranks in one order, without"
+            " use_local_synchronization where ranks have made different numbers of groups."
+        )
+        self.problems = tuple(problems)
+
+
+class RanksMissingError(TimeoutError):
+    """Some ranks did not come in time; nothing was connected.
+
+    Attributes:
+        ranks: Which.
+    """
+
+    def __init__(self, ranks: Sequence[int], timeout: timedelta) -> None:
+        super().__init__(
+            f"process groups were not connected: {named(ranks)} did not call within"
+            f" {timeout.total_seconds():g} s. All ranks of the default group must call it."
+        )
+        self.ranks = tuple(ranks)
+
+
+def order(name: str) -> tuple[int, int, str]:
+    """Return a sort key for groups that is the same on every rank that calls the group so.
+
+    torch numbers the groups that all ranks make, and hashes the names of others. Ranks that walk
+    their groups in one order, whichever, never wait for each other in a cycle.
+    """
+    return (0, int(name), "") if name.isdecimal() else (1, 0, name)
+
+
+def disagreements(entries_by_rank: Mapping[int, Iterable[Entry]]) -> tuple[str, ...]:
+    """Return one sentence for each group that is not the same to all of its members.
+
+    Args:
+        entries_by_rank: The groups of each rank.
+    """
+    names: dict[tuple[int, ...], dict[int, set[str]]] = {}
+    for rank, entries in entries_by_rank.items():
+        for name, members in entries:
+            names.setdefault(members, {}).setdefault(rank, set()).add(name)
+    return tuple(text for members in sorted(names) for text in _problem(members, names[members]))
+
+
+def _problem(members: tuple[int, ...], names: Mapping[int, set[str]]) -> Iterator[str]:
+    of_each = [names.get(rank, set()) for rank in members]
+    common = set.intersection(*of_each)
+    if any(each - common for each in of_each):
+        parts = [
+            f"rank {rank} {_calls(each - common)}"
+            for rank, each in zip(members, of_each, strict=True)
+        ]
+        yield f"of the group of {named(members)}, {', '.join(parts)}"
+
+
+def _calls(names: set[str]) -> str:
+    if not names:
+        return "has nothing like it"
+    return f"says {' and '.join(repr(name) for name in sorted(names, key=order))}"
+
+
+def named(ranks: Sequence[int]) -> str:
+    """Return ranks in words."""
+    listed = ", ".join(map(str, ranks))
+    return f"ranks {listed}" if len(ranks) > 1 else f"rank {listed}"
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """One call of all ranks, through keys of the store.
+
+    Attributes:
+        store: The default group's.
+        prefix: Of the call's keys.
+        rank: This one.
+        size: Of the default group.
+    """
+
+    store: Store
+    prefix: str
+    rank: int
+    size: int
+
+    @classmethod
+    def begin(cls, store: Store, rank: int, size: int) -> Agreement:
+        """Begin this rank's next call; all ranks count alike, since all must call each time."""
+        nth = store.add(f"{_PREFIX}/calls/{rank}", 1)
+        return cls(store, f"{_PREFIX}/{nth}", rank, size)
+
+    def agree(self, entries: Sequence[Entry], timeout: timedelta) -> None:
+        """Return when all ranks have come and agree.
+
+        Args:
+            entries: This rank's groups.
+            timeout: How late a rank may be.
+
+        Raises:
+            GroupsDisagreeError: They do not.
+            RanksMissingError: Not all came.
+        """
+        self.store.set(self._entries_key(self.rank), json.dumps(entries))
+        answer = f"{self.prefix}/answer"
+        if self.rank == _PRIMARY:
+            self.store.set(answer, json.dumps(self._compare(timeout)))
+        # The primary may be late as well, and then waits for the others itself.
+        if self._missing([answer], 2 * timeout):
+            raise RanksMissingError([_PRIMARY], 2 * timeout)
+        missing, problems = json.loads(self.store.get(answer))
+        if missing:
+            raise RanksMissingError(missing, timeout)
+        if problems:
+            raise GroupsDisagreeError(problems)
+
+    def _compare(self, timeout: timedelta) -> tuple[list[int], tuple[str, ...]]:
+        """Return who is missing, and if nobody is, on what they disagree."""
+        keys = [self._entries_key(rank) for rank in range(self.size)]
+        if missing := self._missing(keys, timeout):
+            return [keys.index(key) for key in missing], ()
+        found = {rank: json.loads(self.store.get(key)) for rank, key in enumerate(keys)}
+        return [], disagreements(
+            {rank: [(name, tuple(ranks)) for name, ranks in own] for rank, own in found.items()}
+        )
+
+    def _missing(self, keys: Sequence[str], timeout: timedelta) -> list[str]:
+        """Return the keys that nobody has set in time.
+
+        What a store raises then differs from store to store. A broken one raises again.
+        """
+        try:
+            self.store.wait(list(keys), timeout)
+        except RuntimeError:
+            return [key for key in keys if not self.store.check([key])]
+        return []
+
+    def _entries_key(self, rank: int) -> str:
+        return f"{self.prefix}/groups/{rank}"
+
+    def report_failure(self, what: str) -> None:
+        """Write why this rank did not connect, if the store can still be written."""
+        with contextlib.suppress(RuntimeError):
+            self.store.set(f"{self.prefix}/failure/{self.rank}", what)
+
+    def failures(self, ranks: Iterable[int]) -> dict[int, str]:
+        """Return why others did not connect, by rank."""
+        found = {}
+        with contextlib.suppress(RuntimeError):
+            for rank in ranks:
+                key = f"{self.prefix}/failure/{rank}"
+                if self.store.check([key]):
+                    found[rank] = self.store.get(key).decode()
+        return found
+
+
+# Connect one process group: use it once, as a member among all others that do.
+
+ProcessGroup = Any
+"""A process group of torch's, which the type checker does not see."""
+
+Work = Any
+"""What torch returns for an operation that is not waited for."""
+
+Device = Any
+"""A torch.device, or what makes one."""
+
+
+Coverage = Literal["all_pairs", "barrier"]
+
+
+class NotConnectedError(RuntimeError):
+    """A group could not be connected; it is of no use any more.
+
+    Attributes:
+        group: Its name.
+        members: Its ranks.
+        failures: Why members failed, by rank; a rank that is not in it may only have waited.
+    """
+
+    def __init__(
+        self, entry: Entry, reason: str, failures: dict[int, str], timeout: timedelta
+    ) -> None:
+        self.group, self.members = entry
+        self.failures = failures
+        late = f"wait timeout after {timeout.total_seconds() * 1000:.0f}ms"
+        others = "; ".join(f"{named([rank])} failed: {text}" for rank, text in failures.items())
+        super().__init__(
+            f"the process group {self.group!r} of {named(self.members)} was not connected:"
+            f" {reason or late}{f' ({others})' if others else ''}"
+        )
+
+
+def connect(
+    group: ProcessGroup,
+    entry: Entry,
+    agreement: Agreement,
+    *,
+    coverage: Coverage,
+    timeout: timedelta,
+    device: Device,
+) -> None:
+    """Connect a group of which this rank is a member.
+
+    Args:
+        group: torch's process group.
+        entry: Its name and members.
+        agreement: Where failures are written.
+        coverage: What is to be connected.
+        timeout: For each use of the group. Where a runtime connects in the calling thread, as NCCL
+            does, that part ends when it likes.
+        device: The accelerator; None for the current one.
+
+    Raises:
+        NotConnectedError: An error, or not all members came in time.
+    """
+    try:
+        for each in devices_of(group, device):
+            for work in _uses(group, each, coverage):
+                work.wait(timeout)
+            _synchronize(each)
+    except RuntimeError as error:
+        is_late = "timed out" in str(error).lower()
+        reason = "" if is_late else f"{type(error).__name__}: {error}"
+        if reason:
+            agreement.report_failure(reason)
+        others = [rank for rank in entry[1] if rank != agreement.rank]
+        raise NotConnectedError(entry, reason, agreement.failures(others), timeout) from error
+
+
+def _uses(group: ProcessGroup, device: Device, coverage: Coverage) -> Iterator[Work]:
+    """Launch each use when the previous one is over.
+
+    A reduction makes the rings and trees of NCCL. An all_to_all makes
+    the connections of all pairs, which a barrier does not: gloo's opens those to the ranks that are
+    1, 2, 4, ... places away.
+    """
+    import torch
+    import torch.distributed as dist
+
+    if coverage == "barrier":
+        ids = None if device.type == "cpu" else [_index(device)]
+        yield dist.barrier(group=group, async_op=True, device_ids=ids)
+        return
+    yield dist.all_reduce(torch.zeros(1, device=device), group=group, async_op=True)
+    sent = torch.zeros(group.size(), device=device)
+    received = torch.empty_like(sent)
+    yield dist.all_to_all_single(received, sent, group=group, async_op=True)
+
+
+def devices_of(group: ProcessGroup, device: Device) -> list[Device]:
+    """Return a device for each backend of a group, the CPU first.
+
+    Args:
+        group: torch's process group.
+        device: The accelerator to use; None for the current one.
+    """
+    found: dict[int, Device] = {}
+    for each in sorted(group._device_types, key=lambda one: one.type != "cpu"):  # noqa: SLF001 - no public way
+        is_asked_for = device is not None and device.type == each.type
+        found.setdefault(id(group._get_backend(each)), device if is_asked_for else each)  # noqa: SLF001 - as above
+    return list(found.values())
+
+
+def _index(device: Device) -> int:
+    """Return an accelerator's number; without one it stands for the current one."""
+    import torch
+
+    index = device.index
+    return int(getattr(torch, device.type).current_device() if index is None else index)
+
+
+def _synchronize(device: Device) -> None:
+    """Return when an accelerator has done what it was given: until then nothing is connected."""
+    import torch
+
+    if device.type != "cpu":
+        getattr(torch, device.type).synchronize(device)
+
+
+# Connect process groups, all of them, in an order in which no two ranks wait for each other.
+
+
+def prewarm_process_groups(
+    groups: Iterable[ProcessGroup] | None = None,
+    *,
+    coverage: Coverage = "all_pairs",
+    timeout: timedelta,
+    device: Device = None,
+) -> tuple[str, ...]:
+    """Connect process groups now instead of when they are first used.
+
+    Call it on all ranks of the default group, equally often, when the groups have been made and
+    memory, descriptors and ports still abound: before the model. First all ranks compare over the
+    store what they call their groups. Then each walks through its own, in an order that is the same
+    everywhere. Groups of one rank are left out.
+
+    Args:
+        groups: Those of this rank, in any order; None among them stands for the default group, and
+            what `new_group` gives to ranks that are not in a group is left out. None alone: all
+            that this process is in.
+        coverage: `"all_pairs"` connects every member with every other. `"barrier"` does what a
+            barrier does, which is enough for reductions and not for an all_to_all among more than
+            four ranks.
+        timeout: How late a rank may come, and how long each use of a group may take. Not covered is
+            what NCCL does in the calling thread while it makes a communicator.
+        device: The accelerator to use; None for the current one, which each rank must have set.
+
+    Returns:
+        The names of the groups that were connected, in that order.
+
+    Raises:
+        GroupsDisagreeError: Members do not agree on a group; on every rank.
+        RanksMissingError: Not all ranks called in time; on every rank that did.
+        NotConnectedError: A group could not be connected.
+        ValueError: The coverage is unknown.
+    """
+    if coverage not in get_args(Coverage):
+        raise ValueError(f"coverage must be one of {get_args(Coverage)}, not {coverage!r}")
+    import torch
+    import torch.distributed as dist
+
+    known = _by_name(_all_groups() if groups is None else groups)
+    entries = [
+        (name, tuple(dist.get_process_group_ranks(known[name])))
+        for name in sorted(known, key=order)
+        if known[name].size() > 1
+    ]
+    store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - no public way
+    agreement = Agreement.begin(store, dist.get_rank(), dist.get_world_size())
+    agreement.agree(entries, timeout)
+    on = torch.device(device) if device is not None else None
+    for entry in entries:
+        connect(known[entry[0]], entry, agreement, coverage=coverage, timeout=timeout, device=on)
+    return tuple(name for name, _ in entries)
+
+
+def _all_groups() -> list[ProcessGroup]:
+    import torch.distributed as dist
+
+    return list(dist.distributed_c10d._world.pg_map)  # noqa: SLF001 - no public way
+
+
+def _by_name(groups: Iterable[ProcessGroup]) -> dict[str, ProcessGroup]:
+    import torch.distributed as dist
+
+    given = [dist.group.WORLD if each is None else each for each in groups]
+    return {each.group_name: each for each in given if isinstance(each, dist.ProcessGroup)}
+
+
+# The process groups of Megatron, whichever version.
+
+Module = Any
+"""megatron.core.parallel_state, of any version."""
+
+_GETTER = "get_inter_distributed_optimizer_instance_group"
+
+
+def prewarm_megatron(
+    parallel_state: Module = None,
+    *,
+    coverage: Coverage = "all_pairs",
+    timeout: timedelta,
+    device: Device = None,
+) -> tuple[str, ...]:
+    """Connect all groups that `initialize_model_parallel` has made; call it right behind that.
+
+    Args:
+        parallel_state: Megatron's module of that name; None for the one of megatron-core.
+        coverage: As in `prewarm_process_groups`.
+        timeout: As there.
+        device: As there.
+
+    Returns:
+        The names of the groups that were connected, in that order.
+
+    Raises:
+        RuntimeError: Megatron has no groups yet.
+        GroupsDisagreeError: As in `prewarm_process_groups`.
+        RanksMissingError: As there.
+        NotConnectedError: As there.
+    """
+    found = megatron_groups(_module(parallel_state))
+    if not found:
+        raise RuntimeError(
+            "Megatron has no process groups to connect. Call initialize_model_parallel() first."
+        )
+    return prewarm_process_groups(found, coverage=coverage, timeout=timeout, device=device)
+
+
+def megatron_groups(parallel_state: Module) -> list[ProcessGroup]:
+    """Return the groups that Megatron keeps in this process, each once.
+
+    They are in the module's variables, alone or in lists and dictionaries. Which there are differs
+    from version to version, and so does what the getters are called and take.
+    """
+    found = [each for value in vars(parallel_state).values() for each in _groups_in(value)]
+    return list({id(group): group for group in found}.values())
+
+
+def _groups_in(value: object) -> Iterator[object]:
+    import torch.distributed as dist
+
+    if isinstance(value, dist.ProcessGroup):
+        yield value
+    elif isinstance(value, list | tuple):
+        yield from (each for each in value if isinstance(each, dist.ProcessGroup))
+    elif isinstance(value, dict):
+        yield from (each for each in value.values() if isinstance(each, dist.ProcessGroup))
+
+
+def inter_optimizer_group(parallel_state: Module) -> ProcessGroup:
+    """Return Megatron's group across instances of the distributed optimizer; None without one.
+
+    Up to megatron-core 0.12 there is no getter; that of 0.13 and 0.14 takes no argument and asserts
+    that there is a group; from 0.15 on it takes `check_initialized`.
+    """
+    getter = getattr(parallel_state, _GETTER, None)
+    if getter is None:
+        return None
+    if "check_initialized" in inspect.signature(getter).parameters:
+        return getter(check_initialized=False)
+    try:
+        return getter()
+    except AssertionError:
+        return None
+
+
+def published_barrier(parallel_state: Module = None) -> bool:
+    """Do what was published: one barrier, on one group. For comparison, not for use.
+
+    Returns:
+        Whether there was a group. With one instance of the distributed optimizer, which is what
+        Megatron makes unless told otherwise, there is none, and nothing was connected.
+
+    Raises:
+        TypeError: By megatron-core 0.13 and 0.14, whose getter does not take what it is given.
+    """
+    getter = getattr(_module(parallel_state), _GETTER, None)
+    group = getter(check_initialized=False) if getter is not None else None
+    if group is None:
+        return False
+    import torch
+    import torch.distributed as dist
+
+    ids = [torch.cuda.current_device()] if dist.get_backend(group) == "nccl" else None
+    dist.barrier(group=group, device_ids=ids)
+    return True
+
+
+def _module(parallel_state: Module) -> Module:
+    if parallel_state is not None:
+        return parallel_state
+    import megatron.core.parallel_state
+
+    return megatron.core.parallel_state
