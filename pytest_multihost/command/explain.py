@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from pytest_multihost.model.json_values import to_json
+from pytest_multihost.model.json_values import Json, JsonObject, to_json
 from pytest_multihost.model.stack import SourceOf
 from pytest_multihost.report.artifacts import rejudge
 from pytest_multihost.report.text import page_sections
 
+_SET_BY_CONTROLLER = frozenset({"status", "expected"})
+"""Fields that multihost_expect and must_fire change: the controller does that, not the judge."""
 
-def explain(directory: Path, source_of: SourceOf) -> Iterator[str]:
-    """Yield the page of an attempt, and whether the verdict comes out as it was written.
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The page of an attempt.
+
+    Attributes:
+        page: For the terminal.
+        differences: Fields in which the verdict does not come out as it was written.
+    """
+
+    page: str
+    differences: tuple[str, ...]
+
+
+def explain(directory: Path, source_of: SourceOf) -> Explanation:
+    """Return the page of an attempt, and whether its verdict comes out as it was written.
 
     Args:
         directory: The attempt's folder.
@@ -24,33 +40,31 @@ def explain(directory: Path, source_of: SourceOf) -> Iterator[str]:
         MultihostError: The folder does not hold what is needed.
     """
     again = rejudge(directory, source_of)
-    judged, context = again.judged, again.context
-    yield f"{judged.finding.outcome.upper()}  {judged.finding.reason}"
+    result, finding, diagnosis = again.judged.result, again.judged.finding, again.judged.diagnosis
+    lines = [f"{finding.outcome.upper()}  {finding.reason}"]
     for part in page_sections(
-        judged.result, judged.finding, judged.diagnosis, context=context, files=str(directory)
+        result, finding, diagnosis, context=again.context, files=str(directory)
     ):
-        yield from (f"--- {part.title}", part.text)
-    yield from _agreement(json.loads(json.dumps(to_json(again.verdict))), again.written)
+        lines += [f"--- {part.title}", part.text]
+    return Explanation(
+        "\n".join(lines),
+        _differences(json.loads(json.dumps(to_json(again.verdict))), again.written),
+    )
 
 
-def differences(derived: Mapping[str, Any], written: Mapping[str, Any]) -> list[str]:
-    """Return the keys in which two verdicts differ; the source text of lines may have changed."""
-    one, two = _without_sources(derived), _without_sources(written)
-    # multihost_expect and must_fire change the status: the controller's business, not the judge's.
-    keys = sorted((one.keys() | two.keys()) - {"status", "expected"})
-    return [key for key in keys if one.get(key) != two.get(key)]
+def _differences(derived: JsonObject, written: JsonObject) -> tuple[str, ...]:
+    names = sorted((derived.keys() | written.keys()) - _SET_BY_CONTROLLER)
+    return tuple(
+        name
+        for name in names
+        if _without_sources(derived.get(name)) != _without_sources(written.get(name))
+    )
 
 
-def _without_sources(value: Any) -> Any:  # noqa: ANN401 - JSON
+def _without_sources(value: Json) -> Json:
+    """Leave out the texts of source lines, which may have changed since."""
     if isinstance(value, Mapping):
         return {key: _without_sources(each) for key, each in value.items() if key != "source"}
     if isinstance(value, list):
         return [_without_sources(each) for each in value]
     return value
-
-
-def _agreement(derived: Mapping[str, Any], written: Mapping[str, Any]) -> Iterator[str]:
-    found = differences(derived, written)
-    yield (
-        f"differs from verdict.json in: {', '.join(found)}" if found else "agrees with verdict.json"
-    )

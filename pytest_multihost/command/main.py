@@ -7,7 +7,7 @@ import linecache
 import os
 import sys
 import webbrowser
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from pytest_multihost.command.explain import explain
@@ -32,20 +32,24 @@ def main() -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="multihost", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    told = commands.add_parser("explain", help="derive a verdict again from its artifacts alone")
-    told.add_argument("directory", type=Path, help="folder of an attempt, below .pytest_multihost")
-    told.set_defaults(run=_explain)
-    opened = commands.add_parser("open", help="open the last report in a browser")
-    opened.add_argument(
+    explain_ = commands.add_parser(
+        "explain", help="derive a verdict again from its artifacts alone"
+    )
+    explain_.add_argument(
+        "directory", type=Path, help="folder of an attempt, below .pytest_multihost"
+    )
+    explain_.set_defaults(run=_explain)
+    open_ = commands.add_parser("open", help="open the last report in a browser")
+    open_.add_argument(
         "directory", type=Path, nargs="?", default=_artifacts(), help="default: .pytest_multihost"
     )
-    opened.add_argument("--path", action="store_true", help="only say where it is")
-    opened.set_defaults(run=_open)
-    again = commands.add_parser("report", help="write every page again from the artifacts alone")
-    again.add_argument(
+    open_.add_argument("--path", action="store_true", help="only say where it is")
+    open_.set_defaults(run=_open)
+    report = commands.add_parser("report", help="write every page again from the artifacts alone")
+    report.add_argument(
         "directory", type=Path, help="folder of an attempt, of a run, or of all: .pytest_multihost"
     )
-    again.set_defaults(run=_report)
+    report.set_defaults(run=_report)
     return parser
 
 
@@ -54,34 +58,31 @@ def _artifacts() -> Path:
 
 
 def _explain(options: argparse.Namespace) -> int:
-    """Say what was found and how that follows; 1 where the verdict cannot be derived again."""
-    lines = list(explain(options.directory, _source_line))
-    _say(lines)
-    return 1 if lines[-1].startswith("differs") else 0
+    """Print what was found and how that follows; 1 where the verdict cannot be derived again."""
+    found = explain(options.directory, _source_line)
+    differs = f"differs from verdict.json in: {', '.join(found.differences)}"
+    _print([found.page, differs if found.differences else "agrees with verdict.json"])
+    return 1 if found.differences else 0
 
 
 def _open(options: argparse.Namespace) -> int:
     """Open the page of the only test that went wrong in the last run, else the run's."""
     page = last_page(options.directory)
-    _say([str(page)])
+    _print([page])
     if not options.path and not webbrowser.open(page.resolve().as_uri()):
-        _say(["no browser could be started: open this file in one"])
+        _print(["no browser could be started: open this file in one"])
     return 0
 
 
 def _report(options: argparse.Namespace) -> int:
     """Write every page again; 1 where one could not be."""
     pages = list(rebuild(options.directory, _source_line))
-    _say(_told(pages))
-    return 1 if any(isinstance(each, MultihostError) for each in pages) else 0
+    failed = [each for each in pages if isinstance(each, MultihostError)]
+    _print(f"left out: {each}" if each in failed else each for each in pages)
+    return 1 if failed else 0
 
 
-def _told(pages: Sequence[Path | MultihostError]) -> Iterator[str]:
-    for each in pages:
-        yield f"left out: {each}" if isinstance(each, MultihostError) else str(each)
-
-
-def _say(lines: Sequence[str] | Iterator[str]) -> None:
+def _print(lines: Iterable[object]) -> None:
     sys.stdout.writelines(f"{line}\n" for line in lines)
 
 

@@ -1,16 +1,17 @@
-"""Write every page of a run again, from its artifacts alone; and find the one to look at."""
+"""Write every page of a run again, from its artifacts alone; and find the page to open."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from pytest_multihost.model.errors import MultihostError
-from pytest_multihost.model.json_values import JsonError
-from pytest_multihost.model.stack import SourceContext, SourceOf
+from pytest_multihost.model.json_values import from_json
+from pytest_multihost.model.stack import SourceOf
+from pytest_multihost.model.verdict import PlaceGroup
 from pytest_multihost.report import write_trace
-from pytest_multihost.report.artifacts import rejudge
+from pytest_multihost.report.artifacts import Rejudged, rejudge
 from pytest_multihost.report.html import PAGE_NAME, PageModel, write_index, write_page
 
 _REMEDY = "Name the artifacts directory, by default .pytest_multihost, or a folder in it."
@@ -45,16 +46,9 @@ def rebuild(directory: Path, source_of: SourceOf) -> Iterator[Path | MultihostEr
 
 
 def _again(directory: Path, source_of: SourceOf) -> Path:
-    try:
-        again = rejudge(directory, source_of)
-    except JsonError as error:
-        raise MultihostError(
-            f"{directory}: its facts cannot be read",
-            seen=f"{type(error).__name__}: {error}",
-            remedy="They were written by another version: use that one.",
-        ) from error
+    again = rejudge(directory, source_of)
     judged = again.judged
-    context = SourceContext(again.context.root, _as_written(again.written, again.context))
+    context = replace(again.context, source_of=_as_written(again))
     write_trace(directory, judged.result, judged.diagnosis, root=context.root)
     page = PageModel(
         result=judged.result,
@@ -66,19 +60,31 @@ def _again(directory: Path, source_of: SourceOf) -> Path:
     return write_page(directory, page)
 
 
-def _as_written(written: Mapping[str, Any], context: SourceContext) -> SourceOf:
-    """Return what reads a line as it was when the verdict was written, if that tells it."""
-    groups = (written.get("diagnosis") or {}).get("groups", ())
+@dataclass(frozen=True, slots=True)
+class _WrittenDiagnosis:
+    groups: tuple[PlaceGroup, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _WrittenVerdict:
+    """What is wanted of verdict.json: source lines as they were at the time."""
+
+    diagnosis: _WrittenDiagnosis | None = None
+
+
+def _as_written(again: Rejudged) -> SourceOf:
+    """Return what reads a line as it was when the verdict was written, if the verdict has it."""
+    written = from_json(_WrittenVerdict, again.written).diagnosis or _WrittenDiagnosis()
     known = {
-        (f"{context.root}/{frame['file']}", frame["line"]): frame["source"]
-        for group in groups
-        for frame in group["frames"]
+        (f"{again.context.root}/{place.file}", place.line): place.source
+        for group in written.groups
+        for place in group.frames
     }
-    return lambda file, line: known.get((file, line)) or context.source_of(file, line)
+    return lambda file, line: known.get((file, line)) or again.context.source_of(file, line)
 
 
 def _attempts(directory: Path) -> list[Path]:
-    """Return the folders of attempts that can be told of, of each run in order."""
+    """Return the folders of attempts with facts, of each run in order."""
     for pattern in ("facts.json", "*/facts.json", "*/*/facts.json"):
         if found := list(directory.glob(pattern)):
             return sorted({path.parent.resolve() for path in found})  # latest is a link
@@ -91,7 +97,7 @@ def _runs(directory: Path) -> set[Path]:
 
 
 def last_page(directory: Path) -> Path:
-    """Return the page to look at: of the only test that went wrong in the last run, else its own.
+    """Return the page of the only test that went wrong in the last run, else the run's own.
 
     Args:
         directory: The artifacts directory, or a folder in it.

@@ -1,4 +1,4 @@
-"""Which operation a rank is in, told from the native frames of its threads.
+"""Which operation a rank is in, inferred from the native frames of its threads.
 
 What runs in a jitted function leaves no other trace. The names are those of the C++ functions of
 XLA, gloo and c10d, as recorded from jax 0.10.2 and torch 2.13; they say which operation, but not
@@ -45,7 +45,7 @@ _GLOO = {
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """What a function's name tells of the rank that is in it.
+    """What the name of a function says of a thread that is in it.
 
     Attributes:
         pattern: Matches the whole plain name of a frame.
@@ -69,7 +69,7 @@ _COLLECTIVES = (
     _Rule(re.compile(rf".*xla::cpu::({_any(_XLA)})Thunk::\w+"), "collective"),
     _Rule(re.compile(rf"(?:.*\W)?gloo::(?:\{{anonymous\}}::)?({_any(_GLOO)})"), "collective"),
 )
-"""What a thread does that is in a collective's own code."""
+"""Functions of the collectives themselves."""
 
 OF_PROGRAMS = frozenset({*_XLA.values(), "connect"})
 """Names of what runs in a jitted function."""
@@ -107,7 +107,7 @@ _WAITS = (
     _Rule(re.compile(r".*c10d::\w*Store::(wait|get|doWait|doGet)"), "wait", "store.wait"),
     _Rule(re.compile(r".*c10d::(\w+::)*Work\w*::wait"), "collective", "work.wait"),
 )
-"""What a thread waits for; the first that applies to any thread of the rank wins."""
+"""Functions in which threads wait for an operation; the first that applies to a thread wins."""
 
 _PRIVATE_STORE = "c10d::HashStore::"
 
@@ -121,8 +121,8 @@ def operation_of(
 
     Args:
         threads: All of the rank's.
-        group: All ranks; the frames do not tell who takes part.
-        at_s: When they were looked at: the operation began before.
+        group: All ranks; the frames do not say who takes part.
+        at_s: When the frames were read: the operation began before.
     """
     for found in (_collective(threads), _wait(threads)):
         if found is not None:
@@ -156,7 +156,7 @@ def _collective(threads: Sequence[NativeThread]) -> _Found | None:
 
 
 def _stage(thread: NativeThread) -> str:
-    """Return how far a thread got that is in a collective."""
+    """Return how far a thread that is in a collective has got."""
     symbols = thread.symbols
     if any(_BOOTSTRAP.match(symbol) for symbol in symbols):
         return "its first use: connecting"
@@ -175,12 +175,12 @@ def _wait(threads: Sequence[NativeThread]) -> _Found | None:
 
 
 def _is_in_private_store(thread: NativeThread) -> bool:
-    """Tell whether a thread waits for a store that lies in its process: for nobody else."""
+    """Return whether a thread waits for a store within its own process, and so for no rank."""
     return any(symbol.startswith(_PRIVATE_STORE) for symbol in thread.symbols)
 
 
 def _outermost_match(rule: _Rule, thread: NativeThread) -> re.Match[str] | None:
-    """Return the match of the outermost frame: an all_reduce may be made of others."""
+    """Return the match of the outermost frame: an all_reduce may be built of other collectives."""
     matches = (rule.pattern.fullmatch(symbol) for symbol in reversed(thread.symbols))
     return next((match for match in matches if match is not None), None)
 

@@ -1,9 +1,9 @@
-"""Whom a rank waits for at sockets of its own, of which no recorder knows.
+"""What ranks wait in at sockets of their own, of which no recorder knows.
 
 A main thread that reads from a socket, or writes to one that is full, waits for the rank that holds
-the other end: a transfer like any other. Where that end is attended by a thread beside the main one
-- a server within the rank - nobody knows what the answer waits for, and nobody is named. One that
-waits for somebody to connect waits for any of the others that does not wait itself.
+the other end: a transfer like any other. Where a thread beside that rank's main one may attend to
+the other end - a server within the rank - nobody knows what the answer waits for, and no rank is
+named. A main thread that waits for a connection waits for any of the other ranks.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ SOURCE = "proc"
 _Ends = tuple[str, str]
 
 
-def waits_at_sockets(look: KernelSnapshot) -> dict[int, Operation]:
+def waits_at_sockets(snapshot: KernelSnapshot) -> dict[int, Operation]:
     """Return what the main threads of ranks wait in at sockets, by rank.
 
     Args:
-        look: A close look at the world.
+        snapshot: A deep snapshot of the world.
     """
-    holders = _holders(look)
+    holders = _holders(snapshot)
     found = {}
-    for rank, process in look.ranks.items():
+    for rank, process in snapshot.ranks.items():
         awaited = _awaited(process)
-        peers = [each.endpoints[::-1] for each in awaited if each.kind != "listen"]
-        far = {holders.get(each) for each in peers} - {rank}
-        known = {each for each in far if each is not None}
+        endpoints = [each.endpoints[::-1] for each in awaited if each.kind != "listen"]
+        peers = {holders.get(each) for each in endpoints} - {rank}
+        known = {each for each in peers if each is not None}
         if any(each.kind == "listen" for each in awaited):
-            found[rank] = _operation(process, look, "wait", look.ranks.keys())
-        elif far and known == far:
-            found[rank] = _operation(process, look, "transfer", {rank, *known})
+            found[rank] = _operation(process, snapshot, "wait", snapshot.ranks.keys())
+        elif peers and known == peers:
+            found[rank] = _operation(process, snapshot, "transfer", {rank, *known})
     return found
 
 
 def _operation(
-    process: Process, look: KernelSnapshot, kind: OperationKind, group: Collection[int]
+    process: Process, snapshot: KernelSnapshot, kind: OperationKind, group: Collection[int]
 ) -> Operation:
     main, others = process.threads[0], set(group) - {process.rank}
     return Operation(
@@ -50,8 +50,8 @@ def _operation(
         scope=SOCKET_SCOPE if kind == "wait" else "",
         peer=min(others) if kind == "transfer" and len(others) == 1 else None,
         detail=main.target,
-        since_s=look.at_s,
-        waited_s=look.at_s,
+        since_s=snapshot.at_s,
+        waited_s=snapshot.at_s,
         thread=main.tid,
         source=SOURCE,
     )
@@ -66,11 +66,11 @@ def _awaited(process: Process) -> list[Descriptor]:
     return sockets if len(sockets) == len(found) else []
 
 
-def _holders(look: KernelSnapshot) -> Mapping[_Ends, int]:
-    """Return the ranks whose main threads alone attend to an end of a connection."""
+def _holders(snapshot: KernelSnapshot) -> Mapping[_Ends, int]:
+    """Return which rank holds an end of a connection, where only its main thread attends to it."""
     found: dict[_Ends, int] = {}
     shared: set[_Ends] = set()
-    for process in look.processes:
+    for process in snapshot.processes:
         beside = {fd for thread in process.threads[1:] for fd in thread.fds or ()}
         for each in filter(_is_inside, process.descriptors.values()):
             is_alone = process.is_rank and each.fd not in beside and each.endpoints not in found

@@ -39,13 +39,14 @@ def with_stacks(
 def _with_stack(seen: RankSnapshot, dumps: Mapping[int, Dump]) -> RankSnapshot:
     dump = dumps.get(seen.rank)
     frames = dump.main.frames if dump is not None and dump.main is not None else ()
-    # A main thread that computes holds the interpreter in Python as well, from line to line.
+    # A main thread that computes holds the GIL in Python as well, from line to line. Only one that
+    # did not run a signal handler when asked for its stack is in native code for long.
     is_native = seen.label != "RUNNING" or (dump is not None and dump.is_deaf)
     return with_members(replace(seen, holds_gil=seen.holds_gil and is_native), frames)
 
 
 def with_members(seen: RankSnapshot, frames: Sequence[Frame]) -> RankSnapshot:
-    """Return a rank's snapshot with the members of what native frames have told of, where known.
+    """Return a rank's snapshot with the members of its jitted collectives, where known.
 
     Args:
         seen: The rank.

@@ -1,6 +1,6 @@
 """What a run leaves on disk: a folder for each run, in it one for each attempt with its verdict."""
 
-from pytest_multihost.report.artifacts.facts_file import rejudge, write_facts
+from pytest_multihost.report.artifacts.facts_file import Rejudged, rejudge, write_facts
 from pytest_multihost.report.artifacts.folders import (
     RunFolder,
     new_run_id,
@@ -11,6 +11,7 @@ from pytest_multihost.report.artifacts.verdict_record import Attempt, build_verd
 
 __all__ = [
     "Attempt",
+    "Rejudged",
     "RunFolder",
     "build_verdict",
     "new_run_id",

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pytest_multihost.blame import Judgement, judge_world
 from pytest_multihost.model.errors import MultihostError
-from pytest_multihost.model.json_values import from_json, to_json
+from pytest_multihost.model.json_values import (
+    Json,
+    JsonError,
+    JsonObject,
+    from_json,
+    parse_json,
+    to_json,
+)
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.stack import SourceContext, SourceOf
 from pytest_multihost.model.verdict import Verdict
@@ -58,7 +63,7 @@ class Rejudged:
     judged: Judgement
     verdict: Verdict
     context: SourceContext
-    written: Mapping[str, Any]
+    written: JsonObject
 
 
 def rejudge(directory: Path, source_of: SourceOf) -> Rejudged:
@@ -70,20 +75,26 @@ def rejudge(directory: Path, source_of: SourceOf) -> Rejudged:
 
     Raises:
         MultihostError: The folder does not hold what is needed.
-        JsonError: The facts were written by another version.
     """
-    facts = from_json(_Facts, _read(directory / "facts.json"))
-    written = _read(directory / "verdict.json")
+    data, written = _read(directory / "facts.json"), _read(directory / "verdict.json")
+    try:
+        facts = from_json(_Facts, data)
+    except JsonError as error:
+        raise MultihostError(
+            f"{directory}: its facts cannot be read",
+            seen=str(error),
+            remedy="They were written by another version: use that one.",
+        ) from error
     context = SourceContext(facts.root, source_of)
     judged = judge_world(facts.result, facts.symptoms, context)
     verdict = build_verdict(judged.result, judged.finding, judged.diagnosis, facts.attempt)
-    return Rejudged(judged, verdict, context, written)
+    return Rejudged(judged, verdict, context, from_json(JsonObject, written))
 
 
-def _read(path: Path) -> Any:  # noqa: ANN401 - JSON
+def _read(path: Path) -> Json:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        return parse_json(path.read_bytes())
+    except (OSError, JsonError) as error:
         raise MultihostError(
             f"{path.parent} is not the folder of an attempt that can be explained",
             seen=f"{path.name}: {error}",
