@@ -16,7 +16,7 @@ import pytest
 from pytest_multihost.model.json_values import to_json
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.stack import SourceContext
-from pytest_multihost.model.verdict import Diagnosis
+from pytest_multihost.model.verdict import Diagnosis, Verdict
 from pytest_multihost.outcome import Finding, Symptoms
 from pytest_multihost.pytest_plugin.tally import Tally
 from pytest_multihost.report import write_trace
@@ -84,10 +84,19 @@ def write_artifacts(
         folder.append_verdict(to_json(verdict))
     except OSError as error:
         return [f"{result.spec.nodeid}: {error}"]
-    if went_well:
-        return []
+    return [] if went_well else _write_pages(attempt, verdict)
+
+
+def _write_pages(attempt: CompletedAttempt, verdict: Verdict) -> list[str]:
+    """Write trace and page of an attempt that did not go well; return what could not be written."""
+    result, diagnosis = attempt.result, attempt.diagnosis
+    directory, context = attempt.directory, attempt.context
     page = PageModel(
-        result=result, finding=finding, diagnosis=diagnosis, verdict=verdict, context=context
+        result=result,
+        finding=attempt.finding,
+        diagnosis=diagnosis,
+        verdict=verdict,
+        context=context,
     )
     problems = [
         *_tried("trace.json", lambda: write_trace(directory, result, diagnosis, root=context.root)),
