@@ -57,7 +57,7 @@ class WorldObserver:
     def shallow(self, now: float, facts: Sequence[RankFacts]) -> tuple[Snapshot, float]:
         """Return a snapshot with the ranks' main threads, and when a rank last used its slot page.
 
-        It costs about a millisecond for 64 ranks.
+        For 64 ranks that is 4 ms of CPU for /proc and some 10 ms for the slot pages.
         """
         if self.remote is not None:
             self.remote.refresh()
@@ -67,7 +67,7 @@ class WorldObserver:
         return snapshot, max(last_s for _, last_s in pages)
 
     def deep(self, facts: Sequence[RankFacts]) -> KernelSnapshot:
-        """Return a snapshot of all threads and descriptors; some milliseconds for each rank."""
+        """Return a snapshot of all threads and descriptors: 5 ms of CPU for a rank with torch."""
         return self.reader(facts).deep_snapshot()
 
     def recorded_operations(self) -> tuple[Operations, ...]:

@@ -9,6 +9,7 @@ import struct
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Self
 
 from pytest_multihost.model.process import NEVER, Process, Thread
@@ -48,11 +49,9 @@ class ProcessReader:
     tables: Tables | None = None
     locks: Mapping[int, tuple[int, ...]] | None = None
     memory: Memory = field(init=False)
-    _returns: ReturnAddresses = field(init=False)
 
     def __enter__(self) -> Self:
         self.memory = Memory(self.pid)
-        self._returns = ReturnAddresses(self.memory)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -186,6 +185,10 @@ class ProcessReader:
             bits = int.from_bytes(data, "little")
             found |= {fd for fd in range(count) if bits >> fd & 1}
         return tuple(sorted(found))
+
+    @cached_property
+    def _returns(self) -> ReturnAddresses:
+        return ReturnAddresses(self.memory)
 
     def _with_code(self, thread: Thread) -> Thread:
         """Return a thread with whose code waits; of main threads that does not matter."""
