@@ -8,7 +8,7 @@ import socket
 import struct
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -25,9 +25,10 @@ from pytest_multihost.launch.docker.containers import (
 )
 from pytest_multihost.launch.fallback import FallbackLauncher
 from pytest_multihost.launch.interface import Share
+from pytest_multihost.launch.job_spec import JOB_VARIABLE, write_job
 from pytest_multihost.launch.server.connection import ANSWER_S, ServerConnection, wait_for_exit
 from pytest_multihost.launch.server.launcher import ServerLauncher
-from pytest_multihost.launch.server.start_server import ORDER, Program, write_job_spec
+from pytest_multihost.launch.server.start_server import ServerProgram
 from pytest_multihost.launch.server.world import ServerWorld
 from pytest_multihost.launch.wire.packets import send_packet
 from pytest_multihost.model.errors import LaunchError
@@ -52,7 +53,7 @@ class ContainerLauncher:
     """
 
     spec: ContainerSpec
-    programs: Mapping[str, Callable[[str], Program]]
+    programs: Mapping[str, Callable[[str], ServerProgram]]
     _engine: Engine | None = None
     _problem: tuple[LaunchError | None] | None = None
     _launchers: dict[int, FallbackLauncher] = field(default_factory=dict)
@@ -146,7 +147,7 @@ class ContainerLauncher:
                 self._engine.close()
             self._engine = None
 
-    def _start(self, host: str, make: Callable[[str], Program]) -> ServerConnection:
+    def _start(self, host: str, make: Callable[[str], ServerProgram]) -> ServerConnection:
         """Return a server in a new container, or the one that was started for this host."""
         if host in self._started:
             return self._started.pop(host)
@@ -161,15 +162,14 @@ class ContainerLauncher:
                 raise _with_log(error, program.log) from error
         pid = _peer(control)
         server = ServerConnection(control, pid, program.log, partial(_remove_after, container))
-        order = {**program.order, "control": CONTROL, "controller": os.getpid()}
-        job_spec = write_job_spec(order)
+        job = write_job(replace(program.job, control=CONTROL, controller=os.getpid()))
         try:
-            send_packet(control, RunProgram(program.code, ORDER), [job_spec])
+            send_packet(control, RunProgram(program.code, JOB_VARIABLE), [job])
         finally:
-            os.close(job_spec)
+            os.close(job)
         return server
 
-    def _run(self, engine: Engine, host: str, program: Program, address: str) -> Container:
+    def _run(self, engine: Engine, host: str, program: ServerProgram, address: str) -> Container:
         spec = ContainerSpec(
             image=self.spec.image,
             python=self.spec.python,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_multihost.launch.docker import ContainerLauncher, ContainerSpec
-from pytest_multihost.launch.server.start_server import Program
+from pytest_multihost.launch.server.start_server import ServerProgram
 from pytest_multihost.pytest_plugin.launching.launcher_factory import (
     SERVER_MODES,
     LauncherFactory,
@@ -70,7 +70,7 @@ def _program(
     environment: Mapping[str, str],
     path: list[str] | None,
     host: str,
-) -> Program:
+) -> ServerProgram:
     return factory.program(mode, environment, log=f"{mode}-{host}.log", path=path)
 
 

@@ -21,8 +21,8 @@ import pytest
 
 from pytest_multihost.backends import Backend, find_backend
 from pytest_multihost.launch.interface import RunRank
-from pytest_multihost.launch.server.spawn_server import spec_of
-from pytest_multihost.launch.server.start_server import control_of, prepare_and_serve, take_job_spec
+from pytest_multihost.launch.job_spec import RankJob, ServerJob, open_control, take_job
+from pytest_multihost.launch.server.start_server import prepare_and_serve
 from pytest_multihost.launch.wire.channel import Channel
 from pytest_multihost.model.errors import CollectedDifferentlyError
 from pytest_multihost.model.spec import RankSpec
@@ -70,24 +70,25 @@ _UNREGISTERED = {"rerunfailures": "flaky(...): see pytest-rerunfailures"}
 
 def main() -> NoReturn:
     """Run pytest as the controller was run, as a server or as one rank."""
-    job = take_job_spec()
-    os.chdir(job["cwd"])
-    if job["path"] is not None:
-        sys.path[:] = job["path"]
-    sys.argv[:] = ["pytest", *job["args"]]
-    collecting = _Collecting(job["files"])
-    plugin = _rank(job, collecting) if "spec" in job else _server(job, collecting)
-    sys.exit(pytest.main(job["args"], plugins=[collecting, plugin]))
+    job: ServerJob | RankJob = take_job(ServerJob | RankJob)
+    run = job.run
+    os.chdir(run.cwd)
+    if run.path is not None:
+        sys.path[:] = run.path
+    sys.argv[:] = ["pytest", *run.args]
+    collecting = _Collecting(run.files)
+    plugin = _rank(job, collecting) if isinstance(job, RankJob) else _server(job, collecting)
+    sys.exit(pytest.main(list(run.args), plugins=[collecting, plugin]))
 
 
-def _server(job: Mapping[str, Any], collecting: _Collecting) -> _Server:
-    return _Server(collecting, control_of(job), job["controller"], job["backends"])
+def _server(job: ServerJob, collecting: _Collecting) -> _Server:
+    return _Server(collecting, open_control(job), job.controller, job.backends)
 
 
-def _rank(job: Mapping[str, Any], collecting: _Collecting) -> _Rank:
-    stream = socket.socket(fileno=job["channel"])
+def _rank(job: RankJob, collecting: _Collecting) -> _Rank:
+    stream = socket.socket(fileno=job.channel)
     stream.set_inheritable(False)
-    rank = _Rank(collecting, spec_of(job), Channel(stream))
+    rank = _Rank(collecting, job.spec, Channel(stream))
     # Before pytest is configured: from here on this rank answers when it is asked for its stacks.
     start_rank(rank.spec, rank.channel)
     return rank

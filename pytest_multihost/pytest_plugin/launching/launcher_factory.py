@@ -13,10 +13,11 @@ import pytest
 
 from pytest_multihost.backends import Backend
 from pytest_multihost.launch.fallback import FallbackLauncher
-from pytest_multihost.launch.server import spawn_server
+from pytest_multihost.launch.job_spec import PytestRun, ServerJob, SpawnServerJob
 from pytest_multihost.launch.server.connection import ServerConnection
 from pytest_multihost.launch.server.launcher import ServerLauncher
-from pytest_multihost.launch.server.start_server import Program, exec_server, fork_server
+from pytest_multihost.launch.server.spawn_server import SPAWN_SERVER_CODE
+from pytest_multihost.launch.server.start_server import ServerProgram, exec_server, fork_server
 from pytest_multihost.pytest_plugin.launching import fresh_interpreter
 from pytest_multihost.pytest_plugin.launching.server_process import find_item_in, prepare_server
 from pytest_multihost.rank import foreign_variables, thread_variables
@@ -74,7 +75,7 @@ class LauncherFactory:
 
     def program(
         self, mode: str, environment: Mapping[str, str], log: str, path: list[str] | None
-    ) -> Program:
+    ) -> ServerProgram:
         """Return what a new interpreter is to run.
 
         Args:
@@ -83,23 +84,21 @@ class LauncherFactory:
             log: Name of the file in `logs` to which it prints.
             path: Its sys.path; None: the one that it starts with.
         """
-        job = {**self._job(), "path": path}
+        run = PytestRun(
+            cwd=str(self.config.invocation_params.dir),
+            args=_arguments(self.config),
+            files=_files(self.items),
+            path=None if path is None else tuple(path),
+        )
+        code = fresh_interpreter.CODE
         if mode == "server":
-            job = {**job, "backends": list(self.backends)}
-            return Program(fresh_interpreter.CODE, job, environment, self.logs / log)
-        job = {"code": fresh_interpreter.CODE, "rank": job}
-        return Program(spawn_server.CODE, job, environment, self.logs / log)
-
-    def _job(self) -> dict[str, object]:
-        """Return how to run pytest as this run was started."""
-        return {
-            "cwd": str(self.config.invocation_params.dir),
-            "args": _arguments(self.config),
-            "files": _files(self.items),
-        }
+            job = ServerJob(run=run, backends=tuple(self.backends))
+            return ServerProgram(code, job, environment, self.logs / log)
+        spawn = SpawnServerJob(code=code, run=run)
+        return ServerProgram(SPAWN_SERVER_CODE, spawn, environment, self.logs / log)
 
 
-def _arguments(config: pytest.Config) -> list[str]:
+def _arguments(config: pytest.Config) -> tuple[str, ...]:
     """Return the command line; an xdist worker has the controller's in its input.
 
     The plugin is named as its entry point is, not by its module's path: pytest would take that for
@@ -111,11 +110,11 @@ def _arguments(config: pytest.Config) -> list[str]:
     extra = ["-p", "multihost_hangs"]
     if config.pluginmanager.has_plugin("_cov"):
         extra.append("--cov-append")  # else it erases what the controller has measured
-    return [*(str(arg) for arg in args), *extra]  # type: ignore[attr-defined]
+    return (*(str(arg) for arg in args), *extra)  # type: ignore[attr-defined]
 
 
-def _files(items: Iterable[pytest.Item]) -> list[str]:
-    return list(dict.fromkeys(str(item.path) for item in items))
+def _files(items: Iterable[pytest.Item]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(str(item.path) for item in items))
 
 
 def _environment(env: Mapping[str, str]) -> dict[str, str]:

@@ -1,0 +1,113 @@
+"""What a new interpreter of the harness is started for: a value that it finds in a memory file.
+
+Not on the command line and not in the environment: a variable holds at most 128 KiB (execve(2),
+MAX_ARG_STRLEN), and the paths of many test files are longer together.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pytest_multihost.model.json_values import from_json, parse_json, to_json
+from pytest_multihost.model.spec import RankSpec
+
+JOB_VARIABLE = "PYTEST_MULTIHOST_JOB"
+"""Environment variable that names the descriptor of the memory file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PytestRun:
+    """How to run pytest as the controller was run.
+
+    Attributes:
+        cwd: The working directory.
+        args: The command line.
+        files: What to collect, instead of what the command line says.
+        path: The interpreter's sys.path; None: the one that it starts with.
+    """
+
+    cwd: str
+    args: tuple[str, ...]
+    files: tuple[str, ...]
+    path: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerJob:
+    """Collect tests, and fork ranks.
+
+    Attributes:
+        run: How to run pytest.
+        backends: Names of the backends that the tests use.
+        control: Descriptor of the control connection.
+        controller: The controller's process id.
+    """
+
+    kind: ClassVar = "server"
+    run: PytestRun
+    backends: tuple[str, ...]
+    control: int = -1
+    controller: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpawnServerJob:
+    """Start an interpreter for each rank.
+
+    Attributes:
+        code: What it runs, as for ``python -c``.
+        run: How it is to run pytest.
+        control: Descriptor of the control connection.
+        controller: The controller's process id.
+    """
+
+    kind: ClassVar = "spawn-server"
+    code: str
+    run: PytestRun
+    control: int = -1
+    controller: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankJob:
+    """Be one rank.
+
+    Attributes:
+        run: How to run pytest.
+        spec: Which rank, of which world.
+        channel: Descriptor of the connection to the controller.
+    """
+
+    kind: ClassVar = "rank"
+    run: PytestRun
+    spec: RankSpec
+    channel: int
+
+
+Job = ServerJob | SpawnServerJob | RankJob
+
+
+def write_job(job: Job) -> int:
+    """Return an inheritable descriptor of a memory file that holds `job`."""
+    descriptor = os.memfd_create("multihost-job", 0)
+    with open(descriptor, "w", encoding="utf-8", closefd=False) as file:
+        json.dump(to_json(job), file)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def take_job(kinds: object = Job) -> Any:  # noqa: ANN401 - one of `kinds`
+    """Return what this interpreter was started for."""
+    with open(int(os.environ.pop(JOB_VARIABLE)), encoding="utf-8") as file:  # noqa: PTH123
+        return from_json(kinds, parse_json(file.read()))
+
+
+def open_control(job: ServerJob | SpawnServerJob) -> socket.socket:
+    """Return the server's end of the control connection."""
+    control = socket.socket(fileno=job.control)
+    control.set_inheritable(False)
+    return control
