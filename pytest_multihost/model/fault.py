@@ -26,6 +26,9 @@ PointKind = Literal[
 
 When = Literal["before", "after"]
 
+FaultParams = Mapping[str, Any]
+"""What a kind of fault takes, by name: JSON values, which the kind itself checks."""
+
 MAX_HASH_SEED = 4_294_967_295
 """What PYTHONHASHSEED takes."""
 
@@ -127,7 +130,7 @@ class Fault:
     kind: str
     ranks: tuple[int, ...] | str
     at: Point = field(default_factory=Point)
-    params: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    params: FaultParams = field(default_factory=dict, hash=False)
     must_fire: bool = True
 
     def __repr__(self) -> str:

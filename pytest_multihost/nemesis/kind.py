@@ -6,9 +6,9 @@ import contextlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypedDict, TypeGuard
+from typing import TypedDict, TypeGuard
 
-from pytest_multihost.model.fault import Fault
+from pytest_multihost.model.fault import Fault, FaultParams
 from pytest_multihost.model.spec import RankSpec
 
 Check = Callable[[object], str | None]
@@ -80,7 +80,7 @@ class Strike:
         return self.place.rank
 
 
-def _nothing(params: Mapping[str, Any], now_s: float) -> Announcement:  # noqa: ARG001 - as any
+def _nothing(params: FaultParams, now_s: float) -> Announcement:  # noqa: ARG001 - as any
     return {}
 
 
@@ -110,12 +110,12 @@ class FaultKind:
     perform: Callable[[Strike], None]
     params: Mapping[str, Check] = field(default_factory=dict)
     required: frozenset[str] = frozenset()
-    announce: Callable[[Mapping[str, Any], float], Announcement] = _nothing
+    announce: Callable[[FaultParams, float], Announcement] = _nothing
     lasts: bool = False
     tells_itself: bool = False
     lacking: Callable[[Fault], str | None] = _lacks_nothing
 
-    def problems(self, params: Mapping[str, Any]) -> list[str]:
+    def problems(self, params: FaultParams) -> list[str]:
         """Return what is wrong with `params`."""
         found = [f"takes no {name}" for name in params if name not in self.params]
         found += [f"needs {name}" for name in sorted(self.required - params.keys())]

@@ -7,15 +7,15 @@ at the point until that is done.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
-from typing import Any
 
 from pytest_multihost.model.errors import LaunchError
-from pytest_multihost.model.fault import NETWORK_KINDS, Fault
+from pytest_multihost.model.fault import NETWORK_KINDS, Fault, FaultParams
 from pytest_multihost.model.hosts import NETNS, host_of, kind_of
 from pytest_multihost.nemesis.kind import (
     Announcement,
+    Check,
     FaultKind,
     Strike,
     is_number,
@@ -28,7 +28,7 @@ _FULL = 100
 _TWO = 2
 
 
-def _announce(params: Mapping[str, Any], now_s: float) -> Announcement:
+def _announce(params: FaultParams, now_s: float) -> Announcement:
     """Ask the server to perform it."""
     if "heals_after" in params:
         return {"network": True, "until_s": now_s + params["heals_after"]}
@@ -104,7 +104,7 @@ def _host_indices(ranks: Iterable[int | str], hosts: str, size: int) -> set[int]
     return {host_of(hosts, size, rank).index for rank in ranks if isinstance(rank, int)}
 
 
-def _kind(name: str, *required: str, **params: Any) -> FaultKind:  # noqa: ANN401 - checks by name
+def _kind(name: str, *required: str, **params: Check) -> FaultKind:
     return FaultKind(
         name=name,
         perform=_await_server,

@@ -13,13 +13,12 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Mapping
 from time import sleep  # by name: the test may replace it in its module
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from pytest_multihost.model.clock import now
 from pytest_multihost.model.errors import SettingError
-from pytest_multihost.model.fault import MAX_HASH_SEED
+from pytest_multihost.model.fault import MAX_HASH_SEED, FaultParams
 from pytest_multihost.nemesis.kind import (
     Announcement,
     FaultKind,
@@ -43,7 +42,7 @@ def _nothing(strike: Strike) -> None:
     """Do nothing: the server performs it, or it was performed before the test."""
 
 
-def _until(params: Mapping[str, Any], now_s: float) -> Announcement:
+def _until(params: FaultParams, now_s: float) -> Announcement:
     return {"until_s": now_s + params["seconds"]} if "seconds" in params else {}
 
 
@@ -54,12 +53,12 @@ def _pause(until: Announcement, stopped_s: float | None, running_s: float) -> An
     return {**until, "pause": pause}
 
 
-def _announce_freeze(params: Mapping[str, Any], now_s: float) -> Announcement:
+def _announce_freeze(params: FaultParams, now_s: float) -> Announcement:
     """Ask for one stop. The thread at the point waits as well, until the signal has arrived."""
     return _pause(_until(params, now_s), params.get("seconds"), 0.0)
 
 
-def _announce_throttle(params: Mapping[str, Any], now_s: float) -> Announcement:
+def _announce_throttle(params: FaultParams, now_s: float) -> Announcement:
     running_s = PERIOD_S * params["percent"] / _FULL
     return _pause(_until(params, now_s), PERIOD_S - running_s, running_s)
 

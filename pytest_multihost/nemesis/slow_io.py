@@ -10,13 +10,13 @@ from __future__ import annotations
 import errno
 import glob
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import sleep  # by name: the test may replace it in its module
-from typing import Any
 
 from pytest_multihost.model.clock import now
+from pytest_multihost.model.fault import FaultParams
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.nemesis.interpose import (
     SYSTEM_FILES,
@@ -66,7 +66,7 @@ class _SlowCall:
             sleep(access.size / self.bytes_per_s)
 
 
-def _slow_call(params: Mapping[str, Any]) -> _SlowCall:
+def _slow_call(params: FaultParams) -> _SlowCall:
     """Return what the parameters of a `slow_io` ask for."""
     return _SlowCall(
         seconds=params.get("seconds", 0.0),
@@ -129,7 +129,7 @@ def page_path(scratch: str | Path, rank: int) -> Path:
     return Path(scratch, f"rank-{rank}.io")
 
 
-def io_rules(params: Mapping[str, Any], spare: Sequence[str]) -> tuple[IoRule, ...]:
+def io_rules(params: FaultParams, spare: Sequence[str]) -> tuple[IoRule, ...]:
     """Return what the parameters of a `slow_io` ask for, as rules of the shim.
 
     A delay is one uninterrupted sleep (`is_whole`): the watchdog then sees one wait that lasts

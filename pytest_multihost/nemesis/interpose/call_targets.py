@@ -7,11 +7,17 @@ import importlib
 import importlib.machinery
 import pkgutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pytest_multihost.model.errors import SettingError
+
+Namespace = Any
+"""A module, a class, or an object that stands for a module in sys.modules."""
+
+Function = Any
+"""A function, or a descriptor that makes one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +31,9 @@ class CallTarget:
             attribute makes of it, so that it can be put back unchanged.
     """
 
-    owner: Any
+    owner: Namespace
     name: str
-    function: Any
+    function: Function
 
 
 def target_problem(target: str) -> str | None:
@@ -43,7 +49,7 @@ def target_problem(target: str) -> str | None:
         except SettingError as error:
             return str(error)
         return None
-    search: Any = None
+    search: Sequence[str] | None = None
     parts = module.split(".")
     for index, part in enumerate(parts):
         name = ".".join(parts[: index + 1])
@@ -54,7 +60,7 @@ def target_problem(target: str) -> str | None:
     return None
 
 
-def _no_module(name: str, part: str, search: Any) -> str:  # noqa: ANN401 - a list of folders
+def _no_module(name: str, part: str, search: Sequence[str] | None) -> str:
     parent = name.rpartition(".")[0]
     siblings = [each.name for each in pkgutil.iter_modules(search)]
     if not parent:
@@ -79,13 +85,13 @@ def load_target(target: str) -> CallTarget:
     return _find(found, path)
 
 
-def _find(module: Any, path: str) -> CallTarget:  # noqa: ANN401 - a module, or an object in its place
+def _find(module: Namespace, path: str) -> CallTarget:
     """Return the function at `path` in `module`.
 
     Raises:
         SettingError: There is none; names the nearest.
     """
-    owner: Any = module
+    owner: Namespace = module
     parts = path.split(".")
     for index, part in enumerate(parts):
         where = ".".join(parts[:index])
@@ -105,7 +111,7 @@ def _find(module: Any, path: str) -> CallTarget:  # noqa: ANN401 - a module, or 
     return CallTarget(owner, parts[-1], _raw_attribute(owner, parts[-1]))
 
 
-def _raw_attribute(owner: Any, name: str) -> Any:  # noqa: ANN401 - of any type
+def _raw_attribute(owner: Namespace, name: str) -> Function:
     """Return what a namespace holds under `name`, without binding it as getattr() does."""
     for each in getattr(owner, "__mro__", (owner,)):
         if name in vars(each):
@@ -113,7 +119,7 @@ def _raw_attribute(owner: Any, name: str) -> Any:  # noqa: ANN401 - of any type
     return getattr(owner, name)  # of a module with __getattr__
 
 
-def _name_of(module: Any) -> str:  # noqa: ANN401 - a module, or an object in its place
+def _name_of(module: Namespace) -> str:
     return str(getattr(module, "__name__", module))
 
 

@@ -18,6 +18,19 @@ from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, Literal
 
+Open = Callable[..., Any]
+"""`open` or one like it."""
+
+Namespace = Any
+"""A module in which something is replaced."""
+
+Buffer = Any
+"""Bytes, or an object with the buffer protocol."""
+
+File = Any
+"""A path, a descriptor, or an object that has one."""
+
+
 Call = Literal["open", "read", "write"]
 
 SYSTEM_FILES = (
@@ -77,7 +90,7 @@ class InterceptedFiles:
     """The observers, and the functions that were replaced for them."""
 
     observers: list[FileObserver] = field(default_factory=list)
-    _originals: list[tuple[Any, str, Any]] = field(default_factory=list)
+    _originals: list[tuple[Namespace, str, object]] = field(default_factory=list)
 
     def add(self, observer: FileObserver) -> None:
         """Report to `observer` what is opened, read and written from now on."""
@@ -121,7 +134,7 @@ class InterceptedFiles:
             self._put(os, name, _os_write(self, getattr(os, name)))
         self._put(os, "fsync", _os_sync(self, os.fsync))
 
-    def _put(self, module: Any, name: str, value: object) -> None:  # noqa: ANN401 - a module
+    def _put(self, module: Namespace, name: str, value: object) -> None:
         self._originals.append((module, name, getattr(module, name)))
         setattr(module, name, value)
 
@@ -157,7 +170,7 @@ class _ObservedFile(io.FileIO):
 
     _path = ""
 
-    def readinto(self, buffer: Any, /) -> int:  # noqa: ANN401 - any buffer
+    def readinto(self, buffer: Buffer, /) -> int:
         view = memoryview(buffer).cast("B")
         size = FILES.before("read", self._path, len(view))
         count = super().readinto(view[:size])
@@ -178,7 +191,7 @@ class _ObservedFile(io.FileIO):
         FILES.after("read", self._path, len(data or b""))
         return data
 
-    def write(self, data: Any, /) -> int:  # noqa: ANN401 - any buffer
+    def write(self, data: Buffer, /) -> int:
         view = memoryview(data).cast("B")
         size = FILES.before("write", self._path, len(view))
         count = super().write(view[:size])
@@ -197,12 +210,12 @@ def _path_of(file: object) -> str | None:
         return None
 
 
-def _make_open(files: InterceptedFiles, original: Callable[..., Any]) -> Callable[..., Any]:
+def _make_open(files: InterceptedFiles, original: Open) -> Open:
     """Return an `open` whose files report their calls where they are observed."""
 
     @wraps(original)
     def open(  # noqa: A001 - it is open
-        file: Any,  # noqa: ANN401 - path or descriptor
+        file: File,
         mode: str = "r",
         buffering: int = -1,
         encoding: str | None = None,
@@ -246,7 +259,7 @@ def _buffered(
 
 def _os_open(files: InterceptedFiles, original: Callable[..., int]) -> Callable[..., int]:
     @wraps(original)
-    def opened(path: Any, *args: Any, **kwargs: Any) -> int:  # noqa: ANN401 - as the original
+    def opened(path: File, *args: object, **kwargs: object) -> int:
         name = _path_of(path) if kwargs.get("dir_fd") is None else None
         if name is not None and files.is_observed(name):
             files.before("open", name)
@@ -270,7 +283,7 @@ def _os_read(files: InterceptedFiles, original: Callable[..., bytes]) -> Callabl
 
 def _os_write(files: InterceptedFiles, original: Callable[..., int]) -> Callable[..., int]:
     @wraps(original)
-    def write(descriptor: int, data: Any, *args: int) -> int:  # noqa: ANN401 - any buffer
+    def write(descriptor: int, data: Buffer, *args: int) -> int:
         path = _path_of(descriptor)
         if path is None or not files.is_observed(path):
             return original(descriptor, data, *args)
@@ -284,7 +297,7 @@ def _os_write(files: InterceptedFiles, original: Callable[..., int]) -> Callable
 
 def _os_sync(files: InterceptedFiles, original: Callable[..., None]) -> Callable[..., None]:
     @wraps(original)
-    def sync(file: Any) -> None:  # noqa: ANN401 - a descriptor, or what has one
+    def sync(file: File) -> None:
         descriptor = file if isinstance(file, int) else file.fileno()
         path = _path_of(descriptor)
         if path is not None and files.is_observed(path):

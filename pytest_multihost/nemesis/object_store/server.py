@@ -16,7 +16,17 @@ from typing import Any
 
 from pytest_multihost.nemesis.object_store.store import CONTROL, StoreCount, StoreRule
 
-Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
+Environ = dict[str, Any]
+"""WSGI's environment of a request."""
+
+StartResponse = Any
+"""WSGI's start_response."""
+
+Stream = Any
+"""WSGI's input."""
+
+
+Application = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 _SIGNED = "AWS4-HMAC-SHA256 Credential=test/20200101/us-east-1/s3/aws4_request, Signature=0"
 """Moto demands a signature of requests, and does not check it."""
@@ -76,7 +86,7 @@ class ActiveRule:
 class Body:
     """A request's body, read at the rate that the rules allow."""
 
-    _stream: Any
+    _stream: Stream
     _rules: list[ActiveRule]
 
     def read(self, size: int = -1) -> bytes:
@@ -108,7 +118,7 @@ class FaultProxy:
     store: Application
     rules: list[ActiveRule] = field(default_factory=list)
 
-    def __call__(self, environ: dict[str, Any], start: Any) -> Iterable[bytes]:  # noqa: ANN401 - as WSGI has it
+    def __call__(self, environ: Environ, start: StartResponse) -> Iterable[bytes]:
         """Answer a request to the store, or one that changes the rules."""
         method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
         if path == CONTROL:
@@ -124,7 +134,7 @@ class FaultProxy:
             environ["wsgi.input"] = Body(environ["wsgi.input"], applied)
         return _paced(self.store(environ, start), applied)
 
-    def _control(self, method: str, environ: dict[str, Any], start: Any) -> Iterable[bytes]:  # noqa: ANN401 - as above
+    def _control(self, method: str, environ: Environ, start: StartResponse) -> Iterable[bytes]:
         answer: object = [asdict(rule.count()) for rule in self.rules]
         if method == "POST":
             size = int(environ["CONTENT_LENGTH"])
@@ -137,12 +147,12 @@ class FaultProxy:
         return _answer("200 OK", "application/json", json.dumps(answer).encode(), start)
 
 
-def _answer(status: str, kind: str, body: bytes, start: Any) -> Iterable[bytes]:  # noqa: ANN401 - as above
+def _answer(status: str, kind: str, body: bytes, start: StartResponse) -> Iterable[bytes]:
     start(status, [("Content-Type", kind), ("Content-Length", str(len(body)))])
     return [body]
 
 
-def _fail(status: int | str, environ: dict[str, Any], start: Any) -> Iterable[bytes]:  # noqa: ANN401 - as above
+def _fail(status: int | str, environ: Environ, start: StartResponse) -> Iterable[bytes]:
     if status == "reset":
         _reset(environ["werkzeug.socket"].fileno())
         raise ConnectionResetError

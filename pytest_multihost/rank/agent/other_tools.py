@@ -8,10 +8,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+Function = Any
+"""A test function, or what a tool has made of it."""
+
+
 Fail = Callable[[BaseException], object]
 
 
-def share_hypothesis_examples(test: Any, seed: int, fail: Fail) -> None:  # noqa: ANN401 - any callable
+def share_hypothesis_examples(test: Function, seed: int, fail: Fail) -> None:
     """Make a hypothesis test draw the same examples in all ranks; leave any other alone.
 
     A rank that shrinks or replays alone would run its test body when the others do not, and each
@@ -24,7 +28,7 @@ def share_hypothesis_examples(test: Any, seed: int, fail: Fail) -> None:  # noqa
         seed: The world's.
         fail: Reports the exception that an example raised, and does not return.
     """
-    function = getattr(test, "__func__", test)
+    function: Function = getattr(test, "__func__", test)
     if not getattr(function, "is_hypothesis_test", False):
         return
     hypothesis: Any = sys.modules["hypothesis"]
@@ -42,9 +46,9 @@ def share_hypothesis_examples(test: Any, seed: int, fail: Fail) -> None:  # noqa
     handle.inner_test = _first_failure_ends(handle.inner_test, fail)
 
 
-def _first_failure_ends(body: Callable[..., Any], fail: Fail) -> Callable[..., Any]:
+def _first_failure_ends(body: Function, fail: Fail) -> Function:
     @functools.wraps(body)
-    def run(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - a test's own arguments
+    def run(*args: object, **kwargs: object) -> object:
         try:
             return body(*args, **kwargs)
         except Exception as error:
@@ -57,7 +61,7 @@ def _first_failure_ends(body: Callable[..., Any], fail: Fail) -> Callable[..., A
     return run
 
 
-def _arguments_text(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+def _arguments_text(args: tuple[object, ...], kwargs: dict[str, object]) -> str:
     parts = [*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())]
     return ", ".join(parts)
 

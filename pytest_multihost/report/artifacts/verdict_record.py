@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from pytest_multihost.model.event import Released
+from pytest_multihost.model.json_values import Json
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.spec import token
@@ -71,7 +71,7 @@ def _startup_s(result: WorldResult) -> float | None:
     return None
 
 
-def _fault_records(result: WorldResult) -> tuple[dict[str, Any], ...]:
+def _fault_records(result: WorldResult) -> tuple[dict[str, Json], ...]:
     """Return each fault with when it has happened to which rank."""
     records = []
     for index, fault in enumerate(result.spec.faults):
@@ -107,7 +107,7 @@ def _rank_result(finding: RankFinding, result: WorldResult) -> RankResult:
     )
 
 
-def _operation(operation: Operation, result: WorldResult) -> dict[str, Any]:
+def _operation(operation: Operation, result: WorldResult) -> dict[str, Json]:
     """Describe an open operation, with its time counted from the world's start."""
     return {
         "name": operation.name,
