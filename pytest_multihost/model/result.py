@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pytest_multihost.model.event import Event
@@ -62,6 +62,14 @@ class WorldResult:
     detected_s: float | None = None
     leftovers: tuple[str, ...] = ()
     last_words: Mapping[int, str] = field(default_factory=dict)
+
+    def with_events(self, events: Iterable[Event]) -> WorldResult:
+        """Return the result with more events, in order of time among those of their rank."""
+        history = list(self.history)
+        for new in events:
+            later = (i for i, e in enumerate(history) if e.rank == new.rank and e.at_s > new.at_s)
+            history.insert(next(later, len(history)), new)
+        return replace(self, history=tuple(history))
 
     @property
     def last_snapshot(self) -> WorldSnapshot | None:

@@ -1,21 +1,23 @@
-"""Perform faults: what kinds there are, how faults are read, validated, performed and cleaned up.
+"""Perform faults: what kinds there are, how faults are parsed, validated, performed and cleaned up.
 
 `kind` says what a kind of fault is; `process_faults`, `resource_faults`, `slow_io` and
 `network_faults` are the built-in kinds. Most are performed in the rank that they are meant for, by
 the thread that passes the fault's point; those of the network by `launch.netns`.
 """
 
+from pytest_multihost.nemesis.cleanup import clean_up_faults, heal_files
 from pytest_multihost.nemesis.kind import FaultKind, Strike
 from pytest_multihost.nemesis.parse import parse_fault
 from pytest_multihost.nemesis.registry import BUILT_IN_KINDS, kinds_by_name
-from pytest_multihost.nemesis.validation import fault_problems, resolved_problems
+from pytest_multihost.nemesis.validation import resolve_faults
 
 __all__ = [
     "BUILT_IN_KINDS",
     "FaultKind",
     "Strike",
-    "fault_problems",
+    "clean_up_faults",
+    "heal_files",
     "kinds_by_name",
     "parse_fault",
-    "resolved_problems",
+    "resolve_faults",
 ]

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from pytest_multihost.model.event import Event, FaultChanged, Forked
-from pytest_multihost.model.result import WorldResult
 from pytest_multihost.nemesis.io_shim import IoPage
-from pytest_multihost.nemesis.resource_faults import remove_cgroup
+from pytest_multihost.nemesis.resource_faults import MEMORY_PRESSURE, remove_cgroup
 from pytest_multihost.nemesis.slow_io import page_path
 
 
@@ -31,24 +29,27 @@ def heal_files(scratch: Path, ranks: Iterable[int]) -> None:
             page.close()
 
 
-def clean_up_faults(result: WorldResult, scratch: Path) -> WorldResult:
-    """Remove what ranks have left, and return the result with the faults that no rank has reported.
+def clean_up_faults(history: Sequence[Event], scratch: Path) -> list[Event]:
+    """Remove what ranks have left, and return the beginnings of faults that they have not reported.
 
     Args:
-        result: Of a world that has ended.
+        history: Of a world that has ended.
         scratch: The world's directory, which holds the pages of I/O rules.
     """
-    if any(fault.params.get("oom_kill") for fault in result.spec.faults):
-        for event in result.history:
-            if isinstance(event.body, Forked):
-                remove_cgroup(event.body.pid)
-    history = result.history
-    for event in unreported_faults(history, scratch):
-        history = _inserted(history, event)
-    return replace(result, history=history)
+    killed = {
+        event.rank
+        for event in history
+        if isinstance(event.body, FaultChanged)
+        and event.body.kills
+        and event.body.fault == MEMORY_PRESSURE.name
+    }
+    for event in history:
+        if isinstance(event.body, Forked) and event.rank in killed:
+            remove_cgroup(event.body.pid)
+    return list(_unreported_faults(history, scratch))
 
 
-def unreported_faults(history: Sequence[Event], scratch: Path) -> Iterator[Event]:
+def _unreported_faults(history: Sequence[Event], scratch: Path) -> Iterator[Event]:
     """Yield the beginnings of faults that only the counters of their I/O rules show.
 
     A fault like `slow_io` is armed at its point and happens at the first matching call, perhaps in
@@ -76,10 +77,3 @@ def _first_strike_s(path: Path, rules: Iterable[int]) -> float | None:
         times_ns = [counts[number].first_ns for number in rules if counts[number].first_ns]
         return min(times_ns) / 1e9 if times_ns else None
     return None
-
-
-def _inserted(history: Sequence[Event], new: Event) -> tuple[Event, ...]:
-    """Return a history with a new event in order of time among those of its rank."""
-    later = (i for i, e in enumerate(history) if e.rank == new.rank and e.at_s > new.at_s)
-    index = next(later, len(history))
-    return (*history[:index], new, *history[index:])

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
-from pytest_multihost.model.fault import NETWORK_KINDS, Fault, Point, size_problems
+from pytest_multihost.model.fault import NETWORK_KINDS, Fault, Point, resolve, size_problems
 from pytest_multihost.nemesis.interpose.call_targets import target_problem
 from pytest_multihost.nemesis.kind import FaultKind
 from pytest_multihost.nemesis.network_faults import network_problems
@@ -15,6 +15,24 @@ _EXCLUSIVE_AT_POINT = frozenset({"freeze", "kill", "raise_at"})
 _STOPPING = frozenset({"cpu_throttle", "freeze"})
 _ONE_PER_RANK = frozenset({"cpu_throttle", "hash_seed"})
 _ONE_PER_POINT = frozenset({"fd_pressure", "memory_pressure", "start_skew"})
+
+
+def resolve_faults(
+    faults: Sequence[Fault], *, size: int, seed: int, hosts: str, kinds: Mapping[str, FaultKind]
+) -> tuple[tuple[Fault, ...], list[str]]:
+    """Return the faults of a test with numbers for ranks, and everything that is wrong with them.
+
+    Args:
+        faults: As the test has them.
+        size: Ranks of its world.
+        seed: Decides which rank is "one".
+        hosts: What its hosts are made from, as the marker has it.
+        kinds: The kinds that exist, by name.
+    """
+    if problems := fault_problems(faults, size=size, kinds=kinds):
+        return (), problems
+    resolved = resolve(faults, size=size, seed=seed)
+    return resolved, resolved_problems(resolved, hosts=hosts, size=size)
 
 
 def fault_problems(

@@ -21,7 +21,7 @@ from pytest_multihost.model.clock import MonotonicClock
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import SourceContext
-from pytest_multihost.nemesis.cleanup import clean_up_faults
+from pytest_multihost.nemesis import clean_up_faults
 from pytest_multihost.outcome.faults import require_fired
 from pytest_multihost.pytest_plugin.expect import apply_expectation
 from pytest_multihost.pytest_plugin.options import Settings
@@ -88,7 +88,8 @@ def run_attempt(
             watch=watchdog,
             on_hang=partial(keep_alive, config) if _keeps_ranks(config) else None,
         )
-        result = clean_up_faults(run_world(spec, surroundings), scratch)
+        result = run_world(spec, surroundings)
+        result = result.with_events(clean_up_faults(result.history, scratch))
     completed = _judge(plan, result, directory, source_context(config))
     is_expected = None if plan.expected is None else completed.finding.status == "passed"
     unwritten += write_artifacts(completed, folder, plan.symptoms, is_expected=is_expected)

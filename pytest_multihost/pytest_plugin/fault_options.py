@@ -8,15 +8,14 @@ from dataclasses import dataclass
 import pytest
 
 from pytest_multihost.model.errors import SettingError
-from pytest_multihost.model.fault import Fault, resolve
+from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.hosts import ONE
 from pytest_multihost.model.spec import Replay, checksum, read_token
 from pytest_multihost.nemesis import (
     FaultKind,
-    fault_problems,
     kinds_by_name,
     parse_fault,
-    resolved_problems,
+    resolve_faults,
 )
 
 MAX_SEED = 1_000_000
@@ -62,10 +61,9 @@ class FaultOptions:
                 return (), [
                     f"is replayed with {self.replay.size} ranks: --ranks {self.replay.size}"
                 ]
-        if problems := fault_problems(faults, size=size, kinds=self.kinds):
-            return (), [f"faults: {each}" for each in problems]
-        resolved = resolve(faults, size=size, seed=self.seed_for(nodeid))
-        problems = resolved_problems(resolved, hosts=hosts, size=size)
+        resolved, problems = resolve_faults(
+            faults, size=size, seed=self.seed_for(nodeid), hosts=hosts, kinds=self.kinds
+        )
         return resolved, [f"faults: {each}" for each in problems]
 
     def check_replay(self, nodeids: Iterable[str]) -> None:

@@ -15,7 +15,7 @@ import pytest
 from pytest_multihost.launch.interface import LaunchedWorld, RunningWorld, WorldLauncher
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import Dump
-from pytest_multihost.nemesis.cleanup import heal_files
+from pytest_multihost.nemesis import heal_files
 from pytest_multihost.outcome import RankFacts
 from pytest_multihost.pytest_plugin.attach.remote_snapshots import watch_remote_ranks
 from pytest_multihost.pytest_plugin.attach.state import others_of

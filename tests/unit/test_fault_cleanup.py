@@ -13,7 +13,7 @@ from pytest_multihost.model.event import Event
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.spec import RankSpec
-from pytest_multihost.nemesis.cleanup import clean_up_faults, heal_files
+from pytest_multihost.nemesis import clean_up_faults, heal_files
 from pytest_multihost.nemesis.interpose import SYSTEM_FILES, matcher
 from pytest_multihost.nemesis.io_shim import IoPage, IoRule, find_library, why_missing
 from pytest_multihost.nemesis.slow_io import io_rules, page_path, spared
@@ -46,6 +46,11 @@ def result(*history: Event, fault: Fault = SLOW) -> WorldResult:
     )
 
 
+def cleaned(result: WorldResult, scratch: Path) -> WorldResult:
+    """Return a result with what its ranks have not reported."""
+    return result.with_events(clean_up_faults(result.history, scratch))
+
+
 def page_with(scratch: Path, *struck_ns: int) -> IoPage:
     """Make rank 1's page, with a rule for each moment at which one struck; 0 is never."""
     page = IoPage.create(page_path(scratch, 1))
@@ -60,7 +65,7 @@ def test_what_only_a_page_has_seen_is_told(tmp_path) -> None:
     """The earlier of its rules counts, and stands between what the rank has told."""
     page_with(tmp_path, 0, 12_500_000_000, 11_500_000_000)
     parked = make_event(13.0, 1, "parked")
-    settled = clean_up_faults(result(fault_event("armed", rules=[0, 1, 2]), parked), tmp_path)
+    settled = cleaned(result(fault_event("armed", rules=[0, 1, 2]), parked), tmp_path)
     assert firings(settled, 0) == {1: [11.5]}
     assert settled.history[-1] is parked
 
@@ -70,22 +75,22 @@ def test_a_fault_that_did_not_happen_is_not_told(tmp_path, rules: list[int]) -> 
     """Another fault's rule in the same page has struck."""
     page_with(tmp_path, 0, 12_000_000_000)
     armed = fault_event("armed", rules=rules)
-    assert firings(clean_up_faults(result(armed), tmp_path), 0) == {}
+    assert firings(cleaned(result(armed), tmp_path), 0) == {}
 
 
 def test_what_the_rank_has_told_is_not_told_twice(tmp_path) -> None:
     """Python's files tell each time, and count as well."""
     page_with(tmp_path, 12_000_000_000)
     told = result(fault_event("armed", rules=[0]), fault_event("begun", 12.1))
-    assert firings(clean_up_faults(told, tmp_path), 0) == {1: [12.1]}
+    assert firings(cleaned(told, tmp_path), 0) == {1: [12.1]}
 
 
 def test_a_page_that_is_gone_or_damaged_tells_nothing(tmp_path) -> None:
     """The test may have removed it."""
     armed = fault_event("armed", rules=[0])
-    assert clean_up_faults(result(armed), tmp_path).history == (armed,)
+    assert cleaned(result(armed), tmp_path).history == (armed,)
     page_path(tmp_path, 1).write_text("something else")
-    assert clean_up_faults(result(armed), tmp_path).history == (armed,)
+    assert cleaned(result(armed), tmp_path).history == (armed,)
     heal_files(tmp_path, [0, 1])
 
 

@@ -13,7 +13,7 @@ from pytest_multihost.launch.interface import Ending
 from pytest_multihost.launch.server.world import ServerWorld
 from pytest_multihost.model.event import Event, FaultChanged
 from pytest_multihost.model.messages import DumpsWritten, RequestDumps, SnapshotTaken
-from pytest_multihost.nemesis.cleanup import heal_files, unreported_faults
+from pytest_multihost.nemesis import clean_up_faults, heal_files
 from pytest_multihost.pytest_plugin.watchdog_setup import harness_on
 from pytest_multihost.slots import slots_path
 from pytest_multihost.watch.kernel import ProcReader
@@ -82,7 +82,7 @@ class LocalRanks:
         ending = self.world.end(grace_s=grace_s)
         if self.directories.private is None:
             return ending
-        found = unreported_faults(self.faults, self.directories.scratch)
+        found = clean_up_faults(self.faults, self.directories.scratch)
         return Ending((*found, *ending.events), ending.leftovers)
 
     def dump(self, request: RequestDumps) -> tuple[DumpsWritten, bytes]:
