@@ -547,7 +547,7 @@ def test_who_asks_for_the_end_of_launched_work_waits_for_it() -> None:
     )
 
 
-def test_launched_work_does_not_excuse_a_rank_that_others_wait_for() -> None:
+def test_launched_work_does_not_clear_a_rank_that_others_wait_for() -> None:
     """It sleeps; that its work waits for another rank keeps nobody."""
     barrier = collective(1, name="barrier", group=(0, 1), ordinal=1)
     first = find_causes([stands(0, ASYNC, label="SLEEPING"), stands(1, barrier)])[0]

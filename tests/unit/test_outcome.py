@@ -378,7 +378,7 @@ def test_a_type_does_not_make_a_symptom() -> None:
     assert finding.ranks[0].outcome == "failed"
 
 
-def test_the_last_words_of_one_rank_excuse_no_other() -> None:
+def test_the_last_words_of_one_rank_make_no_other_collateral() -> None:
     """Each log speaks for its own rank."""
     history = [*fate(0, FATES["crashes"], 2.0), *fate(1, FATES["aborts"], 1.0)]
     finding = judged(history, 2, "self", last_words={0: "", 1: "service is gone"})

@@ -86,8 +86,7 @@ def _fault_records(result: WorldResult) -> tuple[dict[str, Json], ...]:
 
 def _rank_result(finding: RankFinding, result: WorldResult) -> RankResult:
     facts = finding.facts
-    last = result.snapshots[-1].ranks if result.snapshots else ()
-    seen = next((each for each in last if each.rank == facts.rank), None)
+    seen = result.last_seen.get(facts.rank)
     ended_s = facts.exited_s if facts.exited_s is not None else result.ended_s
     return RankResult(
         rank=facts.rank,

@@ -20,7 +20,7 @@ from pytest_multihost.watch.probes.deep_probe import with_probe_results
 
 
 def ended(ending: Ending, *moves: bool, ends_in_s: float | None = None) -> bool:
-    """Return whether a rank is restless that had moved, or not, at the last looks."""
+    """Return whether a rank is restless that had moved, or not, in the last snapshots."""
     history = [
         make_event(0.0, 0, step.kind, step.detail) for step in well_behaved(0, stays_in="call")
     ]
@@ -51,14 +51,14 @@ def test_a_rank_that_runs_until_the_deadline_is_restless(ending: Ending) -> None
 
 @pytest.mark.parametrize("late", range(4))
 def test_a_rank_that_wakes_up_each_second_is_restless(late: int) -> None:
-    """It is seen to move at every fourth look, whenever its deadline comes."""
+    """It is seen to move at every fourth snapshot, whenever its deadline comes."""
     beats = [RAN, STOOD, STOOD, STOOD] * 7
     assert ended("overrun", *beats[late : late + 24])
 
 
 @pytest.mark.parametrize("late", range(8))
 def test_a_rank_that_waits_two_seconds_again_and_again_is_restless(late: int) -> None:
-    """It is seen to move at every eighth look, and its wait is a short one."""
+    """It is seen to move at every eighth snapshot, and its wait is a short one."""
     beats = [RAN, *[STOOD] * 7] * 4
     assert ended("overrun", *beats[late : late + 24], ends_in_s=1.0)
 

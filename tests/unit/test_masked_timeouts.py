@@ -1,4 +1,4 @@
-"""Exceptions that hide a symptom: who is excused, and who has failed for a reason of its own."""
+"""Exceptions that mask a symptom: which ranks are collateral, which have failed by themselves."""
 
 from __future__ import annotations
 
@@ -76,14 +76,14 @@ def outcomes(
 
 
 @pytest.mark.parametrize("error", [WRAPPED, DEEPLY_WRAPPED, EXIT], ids=["from", "deep", "exit"])
-def test_who_waited_for_another_is_excused_whatever_it_raised_from_that(
+def test_a_rank_that_waited_for_another_is_collateral_whatever_it_raised_from_that(
     error: dict[str, Any],
 ) -> None:
     """The other never entered what the first gave up."""
     assert outcomes(error) == ["collateral", "hung"]
 
 
-def test_who_tidied_up_before_it_raised_is_excused_too() -> None:
+def test_a_rank_that_cleaned_up_before_it_raised_is_collateral_too() -> None:
     """Its last collective says for whom it had waited."""
     early = collective(ended_s=1.5, failed=True, error=LIMIT)
     assert outcomes(WRAPPED, left=early) == ["collateral", "hung"]
@@ -102,7 +102,7 @@ def test_who_raised_where_nobody_was_late_has_failed(error: dict[str, Any]) -> N
 
 
 def test_who_raised_after_a_wait_for_nobody_in_particular_has_failed() -> None:
-    """A key that nobody sets: who was to provide it is a guess, and a guess excuses nobody."""
+    """A key that nobody sets: who was to provide it is a guess, and a guess masks nothing."""
     key = Operation(
         name="store.wait",
         kind="wait",

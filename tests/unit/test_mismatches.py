@@ -1,4 +1,4 @@
-"""Operations that can never match: told at once, unless a limit that their caller set ends them."""
+"""Operations that can never match: told at once, unless a timeout ends them."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ def thread(ends_s: float, *, code: tuple[str, ...] = TORCH, call: str = "futex")
     return Thread(tid=7, name="gloo", call=call, args=(0,) * 6, ends_s=ends_s, runs=1, code=code)
 
 
-def moment(*pages: Operations, beside: Thread | None = None) -> Snapshot:
-    """Return a close look at two ranks; the first has a thread beside its main one."""
+def snapshot(*pages: Operations, beside: Thread | None = None) -> Snapshot:
+    """Return a deep snapshot of two ranks; the first has a thread beside its main one."""
     threads = (beside,) if beside is not None else ()
     ranks = Process(pid=10, rank=0, threads=threads), Process(pid=11, rank=1, threads=())
     return Snapshot(KernelSnapshot(at_s=2.0, processes=ranks, is_deep=True), pages)
 
 
-CLASH = page(0, "all_reduce"), page(1, "barrier")
+MISMATCH = page(0, "all_reduce"), page(1, "barrier")
 
 
-def test_who_is_in_operations_that_cannot_match_clashes() -> None:
+def test_ranks_in_operations_that_cannot_match_are_found() -> None:
     """Both of them; nobody where they match."""
-    assert mismatched_ranks(CLASH) == {0, 1}
+    assert mismatched_ranks(MISMATCH) == {0, 1}
     assert mismatched_ranks([page(0, "all_reduce"), page(1, "all_reduce")]) == frozenset()
 
 
 @pytest.mark.parametrize(("limit_s", "gives_up"), [(3.0, True), (100.0, False), (None, False)])
-def test_a_limit_that_is_noted_ends_a_clash(limit_s: float | None, *, gives_up: bool) -> None:
+def test_a_recorded_timeout_ends_a_mismatch(limit_s: float | None, *, gives_up: bool) -> None:
     """If it strikes before the deadline does."""
     pages = page(0, "all_reduce", limit_s), page(1, "barrier")
-    assert has_timeout_before({0, 1}, moment(*pages), deadline_s=DEADLINE_S) is gives_up
+    assert has_timeout_before({0, 1}, snapshot(*pages), deadline_s=DEADLINE_S) is gives_up
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,9 @@ def test_a_limit_that_is_noted_ends_a_clash(limit_s: float | None, *, gives_up: 
     ],
     ids=["early", "late", "never", "somebody else's", "between events"],
 )
-def test_a_limit_of_gloos_own_thread_ends_a_clash(beside: Thread, *, gives_up: bool) -> None:
-    """No other wait with a limit does: those are a runtime's habits."""
+def test_a_timeout_of_gloos_own_thread_ends_a_mismatch(beside: Thread, *, gives_up: bool) -> None:
+    """No other wait with a timeout does: those are a runtime's habits."""
     assert (
-        has_timeout_before({0, 1}, moment(*CLASH, beside=beside), deadline_s=DEADLINE_S) is gives_up
+        has_timeout_before({0, 1}, snapshot(*MISMATCH, beside=beside), deadline_s=DEADLINE_S)
+        is gives_up
     )
