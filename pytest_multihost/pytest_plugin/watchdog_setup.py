@@ -70,10 +70,10 @@ class WatchedLauncher:
         harness = observer.harness
         observer.harness = replace(
             harness,
-            idle=harness.idle | found.servers,
-            tables=found.socket_tables,
+            servers=harness.servers | found.servers,
+            socket_tables=found.socket_tables,
             reaper=found.reaper,
-            beside=found.companions,
+            companions=found.companions,
         )
         if found.remote:
             watch_remote_ranks(self.watchdog, found.remote, scratch)
@@ -91,7 +91,7 @@ def harness_on(directory: Path, scratch: Path, others: frozenset[int]) -> Harnes
     paths = tuple(f"{place}/rank-*" for place in (directory, scratch))
     starting = frozenset({os.getpid()}) | others
     servers = frozenset(child for pid in starting for child in _children(pid))
-    return HarnessProcesses(idle=servers, channels=starting, paths=paths)
+    return HarnessProcesses(servers=servers, controllers=starting, paths=paths)
 
 
 def _children(pid: int) -> list[int]:

@@ -329,7 +329,7 @@ class World:
         }
         names = dict.fromkeys(pids, "rank") | {os.getpid(): "pytest"}
         called = {pid: f"rank {rank}" for rank, pid in enumerate(pids)}
-        tables = Tables(links, names, called, HarnessProcesses(tables=self.tables))
+        tables = Tables(links, names, called, HarnessProcesses(socket_tables=self.tables))
         ours = {link(f"/proc/self/fd/{fd}") for fd in entries("/proc/self/fd") or ()}
         self.found = [
             [

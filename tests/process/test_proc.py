@@ -473,7 +473,7 @@ def _channel(world: World) -> World:
     world.start(WAITS_FOR_US, fds=(theirs.fileno(),))
     theirs.close()
     world.kept.append(ours)
-    world.harness = HarnessProcesses(channels=frozenset({os.getpid()}))
+    world.harness = HarnessProcesses(controllers=frozenset({os.getpid()}))
     return world
 
 
@@ -671,7 +671,7 @@ def socket_to_a_process_that_is_said_to_be_idle(world: World) -> World:
     )
     server = subprocess.Popen([sys.executable, "-c", PRELUDE + source, str(world.path), "server"])
     world.helpers.append(server)
-    world.harness = HarnessProcesses(idle=frozenset({server.pid}))
+    world.harness = HarnessProcesses(servers=frozenset({server.pid}))
     port = "while not os.path.exists(f'{directory}/port'): time.sleep(0.02)\n"
     port += "port = int(open(f'{directory}/port').read())\n"
     connect = "peer = socket.create_connection(('127.0.0.1', port))"
@@ -995,7 +995,7 @@ def test_an_address_of_ipv6_is_read_in_both_of_its_forms() -> None:
 
 def test_processes_that_have_left_their_rank_still_belong_to_the_world() -> None:
     """The reaper inherits them; what it has started itself and ranks of others do not count."""
-    us = HarnessProcesses(reaper=50, idle=frozenset({50}), channels=frozenset({40}))
+    us = HarnessProcesses(reaper=50, servers=frozenset({50}), controllers=frozenset({40}))
     watch = ProcReader({}, us)
     watch.ranks, watch._born = {0: 60}, {60: 1.0}
     parents = {40: 1, 50: 40, 60: 50, 61: 60, 62: 61, 70: 50, 71: 70, 80: 1, 81: 1}

@@ -90,7 +90,7 @@ class Tables:
         self.tcp = {each.inode: each for each in tcp if each.inode}
         self.by_endpoints = {each.endpoints: each for each in tcp}
         self.udp = {each.inode: each for each in udp}
-        for table in (None, *self.harness.tables.values()):
+        for table in (None, *self.harness.socket_tables.values()):
             try:
                 self.unix |= {each.inode: each for each in unix_sockets(table)}
             except OSError:
@@ -103,7 +103,7 @@ class Tables:
         ended and was not waited for has neither sockets nor a namespace.
         """
         here = link("/proc/self/ns/net")
-        tables: dict[str, Table | None] = {here: None, **self.harness.tables}
+        tables: dict[str, Table | None] = {here: None, **self.harness.socket_tables}
         holding = [pid for pid, links in self.links.items() if links]
         elsewhere = {link(f"/proc/{pid}/ns/net"): pid for pid in holding}
         for space, table in tables.items():
@@ -128,7 +128,7 @@ class Tables:
     @cached_property
     def foreign(self) -> ForeignProcesses:
         """All processes but the world's, and those of the harness that do nothing."""
-        return ForeignProcesses(self.names.keys() - self.links.keys() - self.harness.idle)
+        return ForeignProcesses(self.names.keys() - self.links.keys() - self.harness.servers)
 
     def holders(self, target: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         """Return who holds what a link leads to, process and descriptor: in the world, outside."""
@@ -215,7 +215,7 @@ class Tables:
         """
         inside, outside = self.holders(target)
         pids = [pid for pid, _ in outside]
-        if pids and all(pid in self.harness.channels for pid in pids):
+        if pids and all(pid in self.harness.controllers for pid in pids):
             return "harness", " (the harness)"
         if pids:
             return "outside", f" ({self.names.get(pids[0], '')} {pids[0]})"

@@ -14,23 +14,23 @@ class HarnessProcesses:
     """What of this machine belongs to the harness and so cannot end a wait of the test.
 
     Attributes:
-        idle: Processes that hold ends of descriptors and do nothing with them: the server, from
+        servers: Processes that hold ends of descriptors and do nothing with them: the server, from
             which ranks inherit. Only parents of ranks are believed to be that.
-        channels: Processes at the other end of the ranks' channels: the controller.
+        controllers: Processes at the other end of the ranks' channels: the controller.
         paths: Files that only threads of the harness wait for, as patterns of the whole path; a
             star stands for part of one name.
-        tables: Netlink sockets that read the socket tables of the network namespaces of the
+        socket_tables: Netlink sockets that read the socket tables of the network namespaces of the
             world's hosts, by the namespace's name.
-        beside: Other processes of the harness: children of the reaper that no rank has left.
+        companions: Other processes of the harness: children of the reaper that no rank has left.
         reaper: The process that inherits the ranks' orphans; its other children are no part of the
             harness.
     """
 
-    idle: frozenset[int] = frozenset()
-    channels: frozenset[int] = frozenset()
+    servers: frozenset[int] = frozenset()
+    controllers: frozenset[int] = frozenset()
     paths: tuple[str, ...] = ()
-    tables: Mapping[str, Table] = field(default_factory=dict)
-    beside: frozenset[int] = frozenset()
+    socket_tables: Mapping[str, Table] = field(default_factory=dict)
+    companions: frozenset[int] = frozenset()
     reaper: int | None = None
 
     def is_path(self, path: str) -> bool:

@@ -79,7 +79,7 @@ class ProcReader:
         names = {pid: stat.name for pid, stat in stats.items()}
         called = {pid: _describe(rank, pid, names) for pid, (rank, _) in family.items()}
         parents = {stats[pid].parent for pid in self.ranks.values() if pid in stats}
-        harness = replace(self.harness, idle=self.harness.idle & parents)
+        harness = replace(self.harness, servers=self.harness.servers & parents)
         tables = Tables({pid: each or {} for pid, each in links.items()}, names, called, harness)
         locks = holders_by_waiter()
         processes = []
@@ -140,7 +140,7 @@ class ProcReader:
         """
         harness = self.harness
         sessions = {pid: rank for rank, pid in self.ranks.items()}
-        spared = {*family, *harness.idle, *harness.channels, *harness.beside}
+        spared = {*family, *harness.servers, *harness.controllers, *harness.companions}
         todo = list(children.get(harness.reaper or -1, []))
         done: set[int] = set()
         while todo:

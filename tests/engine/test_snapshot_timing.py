@@ -1,0 +1,75 @@
+"""When snapshots are taken: not while events come, for a rank that sends one makes progress."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from pytest_multihost.engine import MAX_SNAPSHOT_DELAY_S, QUIET_PERIOD_S
+from pytest_multihost.outcome import RankFacts
+from pytest_multihost.testing import Step, well_behaved
+from pytest_multihost.watch import Observations
+from pytest_multihost.watch.protocol import Ground
+
+Run = Callable[..., Any]
+HANGS = [*well_behaved(0, stays_in="call"), *well_behaved(1, stays_in="call")]
+INTERVAL_S = 0.25
+
+
+@dataclass
+class Suspicious:
+    """A watch that takes every snapshot for a hang."""
+
+    interval_s: float = INTERVAL_S
+    checks: list[float] = field(default_factory=list)
+
+    def check(self, now: float, facts: Sequence[RankFacts], *, deadline_s: float) -> Ground | None:
+        """Note when it was called."""
+        self.checks.append(now)
+        return "proof"
+
+    def note_failure(self, now: float, facts: Sequence[RankFacts]) -> None:
+        """There is none."""
+
+    def has_settled(self, now: float, facts: Sequence[RankFacts]) -> bool:
+        """Nothing raises here."""
+        return False
+
+    def close(self, now: float, facts: Sequence[RankFacts]) -> Observations:
+        """Return nothing."""
+        return Observations()
+
+
+def events_for(seconds: float) -> list[Step]:
+    """Have rank 0 send an event every ten milliseconds of its test."""
+    times = [number / 100 for number in range(1, round(seconds * 100) + 1)]
+    return [Step(0, "point", after_s=after_s, on="go") for after_s in times]
+
+
+def seconds_to_first_check(run: Run, script: Sequence[Step]) -> float:
+    """Return how long after the test's start the first snapshot was taken."""
+    watch = Suspicious()
+    ran = run(script, watch=watch)
+    go_s = next(at_s for at_s, gate in ran.gates(rank=0) if gate == "go")
+    return float(watch.checks[0] - ran.result.started_s - go_s)
+
+
+def test_no_snapshot_is_taken_while_events_come(run: Run) -> None:
+    """A deep one of a large world takes a tenth of a second, for which every rank would wait."""
+    events_s = MAX_SNAPSHOT_DELAY_S / 2
+    seconds = seconds_to_first_check(run, [*HANGS, *events_for(events_s)])
+    assert events_s < seconds <= events_s + 2 * QUIET_PERIOD_S
+
+
+def test_a_rank_that_sends_events_all_the_time_does_not_hide_the_others(run: Run) -> None:
+    """The snapshot is put off, not left out."""
+    seconds = seconds_to_first_check(run, [*HANGS, *events_for(3 * MAX_SNAPSHOT_DELAY_S)])
+    assert seconds == pytest.approx(MAX_SNAPSHOT_DELAY_S, abs=0.05)
+
+
+def test_without_events_the_first_snapshot_is_taken_at_once(run: Run) -> None:
+    """Only events of ranks put it off."""
+    assert seconds_to_first_check(run, HANGS) <= QUIET_PERIOD_S
