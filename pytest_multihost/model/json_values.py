@@ -124,8 +124,8 @@ def _writer_of_class(cls: type) -> _Write:
     head = {} if tag is None else {"kind": tag}
     parts = [(name, _key(name), _writer(hint)) for name, hint in _hints(cls).items()]
 
-    def write(value: object) -> dict[str, Any]:
-        data: dict[str, Any] = dict(head)
+    def write(value: object) -> dict[str, object]:
+        data: dict[str, object] = dict(head)
         for name, key, writer in parts:
             item = getattr(value, name)
             data[key] = item if writer is None else writer(item)

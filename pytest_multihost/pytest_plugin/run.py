@@ -25,7 +25,7 @@ from pytest_multihost.pytest_plugin.launching import LauncherFactory, Launchers
 from pytest_multihost.pytest_plugin.plan import Plan, plan_items
 from pytest_multihost.pytest_plugin.results import CompletedAttempt, write_through
 from pytest_multihost.pytest_plugin.tally import TALLY, PytestMultihostWarning, Tally
-from pytest_multihost.report.artifacts import RunFolder, new_run_id, open_run
+from pytest_multihost.report.artifacts import RunFolder, new_run_id
 from pytest_multihost.report.text import points_lines, stacks_text
 
 PLATFORM = sys.platform
@@ -86,7 +86,7 @@ def _open_run(
 
 def _open_folder(base: Path, run_id: str) -> RunFolder:
     try:
-        return open_run(base, run_id)
+        return RunFolder.open(base, run_id)
     except OSError as error:
         message = (
             f"the artifacts directory {base} cannot be used\n{error}\n"

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from pytest_multihost.report.artifacts import RunFolder, new_run_id, write_attempt
-from pytest_multihost.report.artifacts import open_run as open_named_run
 from pytest_multihost.report.artifacts.folders import attempt_name
 from pytest_multihost.testing import make_event
 
@@ -20,7 +19,7 @@ NOBODY = 2**22 + 1
 
 def open_run(base: Path) -> RunFolder:
     """Open the folder of a run that starts now."""
-    return open_named_run(base, new_run_id())
+    return RunFolder.open(base, new_run_id())
 
 
 @pytest.mark.parametrize(
@@ -80,8 +79,8 @@ def test_a_run_has_a_folder_that_latest_points_to(tmp_path: Path) -> None:
 def test_the_processes_of_one_run_share_its_folder(tmp_path: Path) -> None:
     """A worker of xdist that comes late takes nothing from what the others have written."""
     run_id = new_run_id()
-    open_named_run(tmp_path, run_id).append_verdict({"worker": "gw0"})
-    open_named_run(tmp_path, run_id).append_verdict({"worker": "gw1"})
+    RunFolder.open(tmp_path, run_id).append_verdict({"worker": "gw0"})
+    RunFolder.open(tmp_path, run_id).append_verdict({"worker": "gw1"})
     lines = (tmp_path / "verdicts.jsonl").read_text().splitlines()
     assert [json.loads(line)["worker"] for line in lines] == ["gw0", "gw1"]
 

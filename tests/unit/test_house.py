@@ -15,10 +15,13 @@ import pytest_multihost
 
 ROOM = Path(pytest_multihost.__file__).parent
 MODULES = sorted(ROOM.rglob("*.py"))
+FACES = [path for path in MODULES if path.name == "__init__.py" and path.parent != ROOM]
 HEAVY = {"jax", "jaxlib", "numpy", "torch"}
 MAX_MODULES = 17
 MEDIAN_LINES = 7
 MOST_LINES = 25
+MAX_ANY = 150
+MAX_NAMES = 8
 
 
 def imported_with(module: str) -> set[str]:
@@ -67,6 +70,29 @@ def test_functions_are_short() -> None:
     )
     assert lengths[len(lengths) // 2] <= MEDIAN_LINES
     assert lengths[len(lengths) * 9 // 10] <= MOST_LINES
+
+
+def test_few_values_may_be_anything() -> None:
+    """`Any` is for JSON and for what torch, jax and pytest do not let the type checker see."""
+    names = (
+        node.id
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Name)
+    )
+    assert Counter(names)["Any"] < MAX_ANY
+
+
+@pytest.mark.parametrize("path", FACES, ids=lambda path: str(path.parent.relative_to(ROOM)))
+def test_a_face_is_small(path: Path) -> None:
+    """What a sub-package exports is what others have to know of it."""
+    bodies = ast.parse(path.read_text(encoding="utf-8")).body
+    names = [
+        ast.literal_eval(node.value)
+        for node in bodies
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    ]
+    assert all(len(each) <= MAX_NAMES for each in names)
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOM)))

@@ -10,6 +10,9 @@ import os
 import sys
 from typing import Any, NoReturn
 
+PytestPrivate = Any
+"""An object of pytest's of which private parts are used."""
+
 _NOT_IN_A_RANK = (
     "timeout",  # pytest-timeout: its SIGALRM would fire in a rank; the world has its own deadline
     "faulthandler",  # its one global timer and its descriptor belong to the controller
@@ -20,7 +23,7 @@ _NOT_IN_A_RANK = (
 """Plugins of the controller that must not act in a rank, by the names they register."""
 
 
-def detach_pytest(config: Any) -> None:  # noqa: ANN401 - pytest's, as in the others
+def detach_pytest(config: PytestPrivate) -> None:
     """Remove what must not act in a rank: timers, debugger, capture."""
     manager = config.pluginmanager
     for name in _NOT_IN_A_RANK:
@@ -30,7 +33,7 @@ def detach_pytest(config: Any) -> None:  # noqa: ANN401 - pytest's, as in the ot
     sys.breakpointhook = _refuse_breakpoint
 
 
-def redirect_pytest(config: Any) -> None:  # noqa: ANN401
+def redirect_pytest(config: PytestPrivate) -> None:
     """Have pytest write to the streams of this process."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None:
@@ -38,7 +41,7 @@ def redirect_pytest(config: Any) -> None:  # noqa: ANN401
     _redirect_log_file(config.pluginmanager.get_plugin("logging-plugin"))
 
 
-def reset_setup_state(session: Any) -> None:  # noqa: ANN401
+def reset_setup_state(session: PytestPrivate) -> None:
     """Start with nothing set up.
 
     A server that replaces a dead one is forked in the middle of a run, while the controller has
@@ -47,7 +50,7 @@ def reset_setup_state(session: Any) -> None:  # noqa: ANN401
     session._setupstate = type(session._setupstate)()  # noqa: SLF001 - no public way
 
 
-def _redirect_log_file(logging_plugin: Any) -> None:  # noqa: ANN401 - private to pytest
+def _redirect_log_file(logging_plugin: PytestPrivate) -> None:
     """Send what would go to the controller's --log-file into the rank's log."""
     handler = logging_plugin.log_file_handler if logging_plugin is not None else None
     if handler is None or handler.baseFilename == os.devnull:  # no log file was asked for
@@ -57,7 +60,7 @@ def _redirect_log_file(logging_plugin: Any) -> None:  # noqa: ANN401 - private t
         replaced.close()
 
 
-def _stop_capturing(capture: Any) -> None:  # noqa: ANN401
+def _stop_capturing(capture: PytestPrivate) -> None:
     """Let the rank print into its log; capsys and capfd still work.
 
     pytest's global capture keeps output in an unnamed temporary file, which is lost when the rank

@@ -4,7 +4,6 @@ from pytest_multihost.report.artifacts.facts_file import Rejudged, rejudge, writ
 from pytest_multihost.report.artifacts.folders import (
     RunFolder,
     new_run_id,
-    open_run,
     write_attempt,
 )
 from pytest_multihost.report.artifacts.verdict_record import Attempt, build_verdict
@@ -15,7 +14,6 @@ __all__ = [
     "RunFolder",
     "build_verdict",
     "new_run_id",
-    "open_run",
     "rejudge",
     "write_attempt",
     "write_facts",

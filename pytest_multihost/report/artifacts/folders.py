@@ -38,6 +38,21 @@ class RunFolder:
     base: Path
     run_id: str
 
+    @classmethod
+    def open(cls, base: Path, run_id: str) -> RunFolder:
+        """Make a run's folder, point `latest` and `verdicts.jsonl` at it, drop old runs.
+
+        The processes of one run may all call it; the first one makes the folder.
+        """
+        folder = cls(base, run_id)
+        folder.path.mkdir(parents=True, exist_ok=True)
+        (base / ".gitignore").write_text(_IGNORE)
+        (folder.path / "verdicts.jsonl").touch()
+        _link(base / "latest", folder.run_id)
+        _link(base / "verdicts.jsonl", "latest/verdicts.jsonl")
+        _drop_old_runs(base)
+        return folder
+
     @property
     def path(self) -> Path:
         """The run's own folder."""
@@ -76,21 +91,6 @@ def new_run_id() -> str:
     """Return a name for a run that starts now in this process."""
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
     return f"{now}-{os.getpid()}"
-
-
-def open_run(base: Path, run_id: str) -> RunFolder:
-    """Make a run's folder, point `latest` and `verdicts.jsonl` at it, drop old runs.
-
-    The processes of one run may all call it; the first one makes the folder.
-    """
-    folder = RunFolder(base, run_id)
-    folder.path.mkdir(parents=True, exist_ok=True)
-    (base / ".gitignore").write_text(_IGNORE)
-    (folder.path / "verdicts.jsonl").touch()
-    _link(base / "latest", folder.run_id)
-    _link(base / "verdicts.jsonl", "latest/verdicts.jsonl")
-    _drop_old_runs(base)
-    return folder
 
 
 def _link(path: Path, target: str) -> None:
