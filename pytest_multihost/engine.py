@@ -25,9 +25,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_multihost.blame.inferred import with_stacks
-from pytest_multihost.launch.harness_collectives import Answers, HarnessCollectives
-from pytest_multihost.launch.interface import Launcher, NetworkFaults, RunningWorld
-from pytest_multihost.launch.wire.framing import Frame
+from pytest_multihost.launch import HarnessCollectives, Launcher, NetworkFaults, RunningWorld
+from pytest_multihost.launch.harness_collectives import Answers
+from pytest_multihost.launch.wire import Frame
 from pytest_multihost.model.clock import Clock
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.event import (

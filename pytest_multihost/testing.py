@@ -23,8 +23,9 @@ from pathlib import Path
 from signal import SIGTERM
 from typing import Any, Literal, Self
 
-from pytest_multihost.launch.interface import Ending
-from pytest_multihost.launch.wire.framing import Frame
+from pytest_multihost.launch import Ending
+from pytest_multihost.launch.interface import WorldProcesses
+from pytest_multihost.launch.wire import Frame
 from pytest_multihost.model.event import Event, EventBody, Exited, Pause
 from pytest_multihost.model.json_values import from_json
 from pytest_multihost.model.messages import DumpKind, Release, ToRank
@@ -222,6 +223,11 @@ class ScriptedLauncher:
     def resume(self, rank: int) -> None:
         """Note which rank was to go on."""
         self.paused.append((rank, None))
+
+    @property
+    def processes(self) -> WorldProcesses:
+        """What of the harness is around the ranks: nothing."""
+        return WorldProcesses()
 
     @property
     def network_faults(self) -> Self:

@@ -1,1 +1,27 @@
-"""Start and reap ranks: one server protocol for every way of launching."""
+"""Start the ranks of worlds, and everything that travels between the harness's processes.
+
+`wire` has the framing, `server` the process that forks ranks, `netns` and `docker` make hosts for
+them, `attach` starts them through several processes of a launcher such as torchrun.
+"""
+
+from pytest_multihost.launch.harness_collectives import HarnessCollectives
+from pytest_multihost.launch.interface import (
+    Ending,
+    Launcher,
+    NetworkFaults,
+    RemotePart,
+    RunningWorld,
+    Share,
+    dump_signal,
+)
+
+__all__ = [
+    "Ending",
+    "HarnessCollectives",
+    "Launcher",
+    "NetworkFaults",
+    "RemotePart",
+    "RunningWorld",
+    "Share",
+    "dump_signal",
+]

@@ -69,36 +69,6 @@ class NetworkFaults(Protocol):
         """End all of them; an event of kind "network" without an index tells when they have."""
 
 
-class RunningWorld(Protocol):
-    """The ranks of one world, as the engine sees them."""
-
-    @property
-    def network_faults(self) -> NetworkFaults | None:
-        """What disturbs the network between its hosts; None where these are not ours to disturb."""
-
-    def wait(self, timeout_s: float) -> Sequence[Event]:
-        """Return what happened, waiting at most `timeout_s` seconds for the first event.
-
-        Raises:
-            LaunchError: The server is gone.
-        """
-
-    def send(self, rank: int, frame: Frame[Any]) -> None:
-        """Send a frame to a rank; a rank that is gone is no error here."""
-
-    def request_dumps(self, ranks: Sequence[int], kind: DumpKind) -> None:
-        """Have every rank of `ranks` write what is asked for to its file."""
-
-    def pause(self, rank: int, pause: Pause) -> None:
-        """Have a rank stopped, once or in turns, and continued by the clock."""
-
-    def resume(self, rank: int) -> None:
-        """End what `pause` began."""
-
-    def end(self, *, grace_s: float) -> Ending:
-        """End what is left, whatever state it is in, and return what was found."""
-
-
 class RemotePart(Protocol):
     """Ranks of a world on another machine: the peer that has started them sees them for us."""
 
@@ -149,12 +119,38 @@ class WorldProcesses:
     remote: tuple[RemotePart, ...] = ()
 
 
-class LaunchedWorld(RunningWorld, Protocol):
-    """A world that can be watched from outside."""
+class RunningWorld(Protocol):
+    """The ranks of one world, as the engine sees them."""
 
     @property
     def processes(self) -> WorldProcesses:
-        """What of the harness is around its ranks."""
+        """What of the harness is around its ranks, for whoever watches them."""
+
+    @property
+    def network_faults(self) -> NetworkFaults | None:
+        """What disturbs the network between its hosts; None where these are not ours to disturb."""
+
+    def wait(self, timeout_s: float) -> Sequence[Event]:
+        """Return what happened, waiting at most `timeout_s` seconds for the first event.
+
+        Raises:
+            LaunchError: The server is gone.
+        """
+
+    def send(self, rank: int, frame: Frame[Any]) -> None:
+        """Send a frame to a rank; a rank that is gone is no error here."""
+
+    def request_dumps(self, ranks: Sequence[int], kind: DumpKind) -> None:
+        """Have every rank of `ranks` write what is asked for to its file."""
+
+    def pause(self, rank: int, pause: Pause) -> None:
+        """Have a rank stopped, once or in turns, and continued by the clock."""
+
+    def resume(self, rank: int) -> None:
+        """End what `pause` began."""
+
+    def end(self, *, grace_s: float) -> Ending:
+        """End what is left, whatever state it is in, and return what was found."""
 
 
 class Launcher(Protocol):
@@ -170,14 +166,3 @@ class Launcher(Protocol):
         Raises:
             LaunchError: They could not be started; none is left.
         """
-
-
-class WorldLauncher(Protocol):
-    """Starts worlds that can be watched from outside."""
-
-    @property
-    def name(self) -> str:
-        """The way of launching, as the verdict calls it."""
-
-    def start(self, spec: WorldSpec, *, directory: Path, scratch: Path) -> LaunchedWorld:
-        """Start the ranks of a world; see `Launcher`."""

@@ -14,7 +14,7 @@ import pytest
 
 from pytest_multihost.blame import judge_world
 from pytest_multihost.engine import Surroundings, run_world
-from pytest_multihost.launch.interface import WorldLauncher
+from pytest_multihost.launch.interface import Launcher
 from pytest_multihost.launch.netns import HOSTS_FOLDER
 from pytest_multihost.launch.throttle import permit_count, places
 from pytest_multihost.model.clock import MonotonicClock
@@ -57,7 +57,7 @@ def run_attempt(
     plan: Plan,
     spec: WorldSpec,
     *,
-    launcher: WorldLauncher,
+    launcher: Launcher,
     settings: Settings,
     folder: RunFolder,
 ) -> AttemptOutcome:

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pytest_multihost.launch.interface import LaunchedWorld, RunningWorld, WorldLauncher
+from pytest_multihost.launch import Launcher, RunningWorld
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import Dump
 from pytest_multihost.nemesis import heal_files
@@ -55,7 +55,7 @@ def make_watchdog(
 class WatchedLauncher:
     """A launcher that shows a world to its watchdog when it has started it."""
 
-    launcher: WorldLauncher
+    launcher: Launcher
     watchdog: Watchdog
 
     @property
@@ -63,7 +63,7 @@ class WatchedLauncher:
         """The way of launching in use."""
         return self.launcher.name
 
-    def start(self, spec: WorldSpec, *, directory: Path, scratch: Path) -> LaunchedWorld:
+    def start(self, spec: WorldSpec, *, directory: Path, scratch: Path) -> RunningWorld:
         """Start a world."""
         world = self.launcher.start(spec, directory=directory, scratch=scratch)
         found, observer = world.processes, self.watchdog.observer

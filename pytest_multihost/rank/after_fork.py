@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pytest_multihost.launch.interface import dump_signal
+from pytest_multihost.launch import dump_signal
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.rank.asyncio_tasks import dump_tasks_on_signal
 from pytest_multihost.rank.environment import foreign_variables, rank_variables

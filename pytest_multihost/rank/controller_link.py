@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_multihost.launch.wire.channel import Channel
+from pytest_multihost.launch.wire import Channel
 from pytest_multihost.model.clock import now
 from pytest_multihost.model.event import Gate, RankEventBody, event_header
 from pytest_multihost.model.messages import FaultPerformed, Release

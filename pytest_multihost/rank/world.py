@@ -12,8 +12,7 @@ from typing import TypeVar
 
 from pytest_multihost.backends import Backend
 from pytest_multihost.launch.harness_collectives import split
-from pytest_multihost.launch.wire.channel import Channel
-from pytest_multihost.launch.wire.framing import Frame
+from pytest_multihost.launch.wire import Channel, Frame
 from pytest_multihost.model.clock import now
 from pytest_multihost.model.errors import NoWorldError, WorldBrokenError
 from pytest_multihost.model.event import ExchangeEntered, SyncPointPassed, event_header

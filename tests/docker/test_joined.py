@@ -13,10 +13,10 @@ from typing import Any
 import psutil
 import pytest
 
+from pytest_multihost.launch import Ending
 from pytest_multihost.launch.composite_world import CompositeWorld
 from pytest_multihost.launch.docker.containers import is_orphaned, outermost
-from pytest_multihost.launch.interface import Ending
-from pytest_multihost.launch.wire.framing import Frame
+from pytest_multihost.launch.wire import Frame
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.messages import Release

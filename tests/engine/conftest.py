@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_multihost.engine import Surroundings, run_world
-from pytest_multihost.launch.interface import RunningWorld
+from pytest_multihost.launch import RunningWorld
 from pytest_multihost.model.messages import Release
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.stack import Dump

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_multihost.engine import SIGTERM_GRACE_S
-from pytest_multihost.launch.interface import Ending
+from pytest_multihost.launch import Ending
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.event import Exited, ReportMade
 from pytest_multihost.outcome import RankFacts, fold_history

@@ -17,7 +17,7 @@ from pytest_multihost import (
     current_world,
 )
 from pytest_multihost.backends import Backend
-from pytest_multihost.launch.interface import Launcher, RunningWorld
+from pytest_multihost.launch import Launcher, RunningWorld
 from pytest_multihost.model.clock import Clock
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.spec import RankSpec

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from pytest_multihost.launch.attach import Membership, Peer, given_secret
 from pytest_multihost.launch.attach.file_transfer import pack, write_files
 from pytest_multihost.launch.attach.handshake import (
     VERSION,
@@ -28,17 +29,11 @@ from pytest_multihost.launch.attach.handshake import (
     greeting,
     new_nonce,
 )
-from pytest_multihost.launch.attach.launcher_env import Membership
-from pytest_multihost.launch.attach.peer import Peer
-from pytest_multihost.launch.attach.rendezvous import (
-    find_rendezvous,
-    given_secret,
-    listen,
-    rendezvous_path,
-)
+from pytest_multihost.launch.attach.rendezvous import find_rendezvous, listen, rendezvous_path
 from pytest_multihost.launch.attach.world import assign_ranks
-from pytest_multihost.launch.wire.framing import Frame, encode
-from pytest_multihost.launch.wire.stream import FrameStream, signals_deferred
+from pytest_multihost.launch.wire import Frame, FrameStream
+from pytest_multihost.launch.wire.framing import encode
+from pytest_multihost.launch.wire.stream import signals_deferred
 from pytest_multihost.model.errors import LaunchError, SettingError
 from pytest_multihost.model.messages import (
     PeerHello,

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.launch.harness_collectives import Answers, HarnessCollectives, split
-from pytest_multihost.launch.wire.framing import Frame
+from pytest_multihost.launch import HarnessCollectives
+from pytest_multihost.launch.harness_collectives import Answers, split
+from pytest_multihost.launch.wire import Frame
 from pytest_multihost.model.event import ExchangeEntered
 from pytest_multihost.model.json_values import from_json
 from pytest_multihost.model.messages import CollectiveBroken, CollectiveComplete

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.launch.fallback import FallbackLauncher
+from pytest_multihost.launch.server import FallbackLauncher
 from pytest_multihost.model.errors import LaunchError, UnsoundForkError
 from pytest_multihost.testing import make_spec
 

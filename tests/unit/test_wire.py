@@ -12,16 +12,9 @@ from typing import Any
 
 import pytest
 
+from pytest_multihost.launch.wire import Channel, Decoder, Frame, FrameStream, GarbledError
 from pytest_multihost.launch.wire import framing as wire
-from pytest_multihost.launch.wire.channel import Channel
-from pytest_multihost.launch.wire.framing import (
-    Authenticator,
-    Decoder,
-    Frame,
-    GarbledError,
-    encode,
-)
-from pytest_multihost.launch.wire.stream import FrameStream
+from pytest_multihost.launch.wire.framing import Authenticator, encode
 from pytest_multihost.model.errors import MultihostError
 from pytest_multihost.model.event import Gate
 from pytest_multihost.model.messages import Release, ToRank

@@ -23,10 +23,10 @@ from pytest_multihost.launch.docker.containers import (
     engine_errors,
     remove_container,
 )
-from pytest_multihost.launch.fallback import FallbackLauncher
 from pytest_multihost.launch.interface import Share
 from pytest_multihost.launch.job_spec import JOB_VARIABLE, write_job
 from pytest_multihost.launch.server.connection import ANSWER_S, ServerConnection, wait_for_exit
+from pytest_multihost.launch.server.fallback import FallbackLauncher
 from pytest_multihost.launch.server.launcher import ServerLauncher
 from pytest_multihost.launch.server.start_server import ServerProgram
 from pytest_multihost.launch.server.world import ServerWorld

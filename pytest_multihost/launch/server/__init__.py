@@ -1,1 +1,23 @@
-"""The server: the process that holds the collected tests and forks ranks."""
+"""The server: the process that holds the collected tests and forks ranks; and how to start one."""
+
+from pytest_multihost.launch.server.connection import ServerConnection
+from pytest_multihost.launch.server.fallback import FallbackLauncher
+from pytest_multihost.launch.server.launcher import ServerLauncher
+from pytest_multihost.launch.server.start_server import (
+    ServerProgram,
+    exec_server,
+    fork_server,
+    prepare_and_serve,
+)
+from pytest_multihost.launch.server.world import ServerWorld
+
+__all__ = [
+    "FallbackLauncher",
+    "ServerConnection",
+    "ServerLauncher",
+    "ServerProgram",
+    "ServerWorld",
+    "exec_server",
+    "fork_server",
+    "prepare_and_serve",
+]

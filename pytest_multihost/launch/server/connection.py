@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_multihost.launch.server.reaper import kill_strays, wait_until_dead
+from pytest_multihost.launch.reaper import kill_strays, wait_until_dead
 from pytest_multihost.launch.wire.framing import GarbledError
 from pytest_multihost.launch.wire.packets import Packet, receive_packet, send_packet
 from pytest_multihost.model.errors import LaunchError, UnsoundForkError

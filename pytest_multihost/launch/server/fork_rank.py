@@ -13,7 +13,7 @@ from os import _exit as leave
 
 from pytest_multihost.launch.interface import RunRank
 from pytest_multihost.launch.libc import die_with_parent
-from pytest_multihost.launch.server.reaper import SERVER_VARIABLE
+from pytest_multihost.launch.reaper import SERVER_VARIABLE
 from pytest_multihost.launch.wire.channel import Channel
 from pytest_multihost.model.event import BROKEN
 from pytest_multihost.model.spec import RankSpec

@@ -16,13 +16,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from pytest_multihost.launch.interface import dump_signal
-from pytest_multihost.launch.server.pause_schedule import PauseSchedule, Signals
-from pytest_multihost.launch.server.reaper import (
+from pytest_multihost.launch.reaper import (
     end_groups,
     kill_orphans,
     signal_group,
     wait_until_dead,
 )
+from pytest_multihost.launch.server.pause_schedule import PauseSchedule, Signals
 from pytest_multihost.model.event import Event, Exited, Pause
 from pytest_multihost.model.messages import RequestDumps
 

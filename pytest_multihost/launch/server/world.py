@@ -71,7 +71,7 @@ class ServerWorld:
 
     @property
     def processes(self) -> WorldProcesses:
-        """What of the harness is around them, see `LaunchedWorld`."""
+        """What of the harness is around them, see `RunningWorld`."""
         daemon = self.forked.netfault_daemon
         return WorldProcesses(
             servers=frozenset({self.server.pid}),

@@ -22,11 +22,12 @@ from typing import NoReturn
 
 import pytest
 
-from pytest_multihost.launch.attach.connector import Connector, Stream
+from pytest_multihost.launch.attach import Connector
+from pytest_multihost.launch.attach.connector import Stream
 from pytest_multihost.launch.attach.rendezvous import find_rendezvous
 from pytest_multihost.launch.attach.sockets import interface_of_address, kernel_identity
-from pytest_multihost.launch.fallback import FallbackLauncher
-from pytest_multihost.launch.wire.framing import Frame
+from pytest_multihost.launch.server import FallbackLauncher
+from pytest_multihost.launch.wire import Frame
 from pytest_multihost.model.errors import LaunchError, MultihostError
 from pytest_multihost.model.messages import PeerHello
 from pytest_multihost.pytest_plugin.attach.collected_tests import CollectedTest, collected_tests

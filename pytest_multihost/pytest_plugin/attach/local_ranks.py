@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pytest_multihost.launch import Ending
 from pytest_multihost.launch.attach.file_transfer import pack
-from pytest_multihost.launch.interface import Ending
-from pytest_multihost.launch.server.world import ServerWorld
+from pytest_multihost.launch.server import ServerWorld
 from pytest_multihost.model.event import Event, FaultChanged
 from pytest_multihost.model.messages import DumpsWritten, RequestDumps, SnapshotTaken
 from pytest_multihost.nemesis import clean_up_faults, heal_files

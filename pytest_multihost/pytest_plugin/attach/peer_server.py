@@ -12,10 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_multihost.launch.fallback import FallbackLauncher
-from pytest_multihost.launch.interface import Share
-from pytest_multihost.launch.wire.framing import Frame
-from pytest_multihost.launch.wire.stream import FrameStream
+from pytest_multihost.launch import Share
+from pytest_multihost.launch.server import FallbackLauncher
+from pytest_multihost.launch.wire import Frame, FrameStream
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.messages import (

@@ -20,9 +20,8 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.launch.attach.launcher_env import Membership, read_membership
-from pytest_multihost.launch.attach.listener import Listener
-from pytest_multihost.launch.attach.rendezvous import given_secret, listen, rendezvous_path
+from pytest_multihost.launch.attach import Listener, Membership, given_secret, read_membership
+from pytest_multihost.launch.attach.rendezvous import listen, rendezvous_path
 from pytest_multihost.model.errors import LaunchError, MultihostError
 from pytest_multihost.model.hosts import ONE
 from pytest_multihost.model.messages import Quit

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pytest_multihost.launch import RemotePart
 from pytest_multihost.launch.attach.sockets import kernel_identity
-from pytest_multihost.launch.interface import RemotePart
 from pytest_multihost.model.process import KernelSnapshot
 from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.pytest_plugin.attach.merge_snapshots import RemoteSnapshot, merge_snapshots

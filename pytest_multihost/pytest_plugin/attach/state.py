@@ -8,12 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.launch.attach.launcher_env import Membership
-from pytest_multihost.launch.attach.listener import Listener
-from pytest_multihost.launch.attach.peer import Peer
-from pytest_multihost.launch.attach.world import AttachLauncher, sites_for
+from pytest_multihost.launch.attach import AttachLauncher, Listener, Membership, Peer, sites_for
 from pytest_multihost.launch.docker import ContainerLauncher
-from pytest_multihost.launch.fallback import FallbackLauncher
+from pytest_multihost.launch.server import FallbackLauncher
 from pytest_multihost.model.spec import Site
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_multihost.launch.docker import ContainerLauncher, ContainerSpec
-from pytest_multihost.launch.server.start_server import ServerProgram
+from pytest_multihost.launch.server import ServerProgram
 from pytest_multihost.pytest_plugin.launching.launcher_factory import (
     SERVER_MODES,
     LauncherFactory,

@@ -22,8 +22,8 @@ import pytest
 from pytest_multihost.backends import Backend, find_backend
 from pytest_multihost.launch.interface import RunRank
 from pytest_multihost.launch.job_spec import RankJob, ServerJob, open_control, take_job
-from pytest_multihost.launch.server.start_server import prepare_and_serve
-from pytest_multihost.launch.wire.channel import Channel
+from pytest_multihost.launch.server import prepare_and_serve
+from pytest_multihost.launch.wire import Channel
 from pytest_multihost.model.errors import CollectedDifferentlyError
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.pytest_plugin.launching.server_process import (

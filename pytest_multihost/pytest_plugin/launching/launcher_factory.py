@@ -12,12 +12,16 @@ from pathlib import Path
 import pytest
 
 from pytest_multihost.backends import Backend
-from pytest_multihost.launch.fallback import FallbackLauncher
 from pytest_multihost.launch.job_spec import PytestRun, ServerJob, SpawnServerJob
-from pytest_multihost.launch.server.connection import ServerConnection
-from pytest_multihost.launch.server.launcher import ServerLauncher
+from pytest_multihost.launch.server import (
+    FallbackLauncher,
+    ServerConnection,
+    ServerLauncher,
+    ServerProgram,
+    exec_server,
+    fork_server,
+)
 from pytest_multihost.launch.server.spawn_server import SPAWN_SERVER_CODE
-from pytest_multihost.launch.server.start_server import ServerProgram, exec_server, fork_server
 from pytest_multihost.pytest_plugin.launching import fresh_interpreter
 from pytest_multihost.pytest_plugin.launching.server_process import find_item_in, prepare_server
 from pytest_multihost.rank import foreign_variables, thread_variables

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_multihost.launch.docker import ContainerLauncher
-from pytest_multihost.launch.fallback import FallbackLauncher
+from pytest_multihost.launch.server import FallbackLauncher
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.hosts import ONE, kind_of
 from pytest_multihost.pytest_plugin.launching.container_launcher import container_launcher

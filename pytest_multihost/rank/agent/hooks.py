@@ -9,7 +9,7 @@ from warnings import WarningMessage
 
 import pytest
 
-from pytest_multihost.launch.wire.channel import Channel
+from pytest_multihost.launch.wire import Channel
 from pytest_multihost.model.clock import now
 from pytest_multihost.model.event import (
     Parked,

@@ -19,7 +19,7 @@ from typing import NoReturn
 import pytest
 
 from pytest_multihost.backends import Backend
-from pytest_multihost.launch.wire.channel import Channel
+from pytest_multihost.launch.wire import Channel
 from pytest_multihost.model.event import Done, Hello, Interrupted, Ready
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.nemesis import kinds_by_name

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_multihost.launch.interface import RunningWorld
+from pytest_multihost.launch import RunningWorld
 from pytest_multihost.model.messages import DumpKind
 from pytest_multihost.model.stack import Dump, Frame, ThreadStack
 
