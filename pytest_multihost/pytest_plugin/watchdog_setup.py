@@ -43,7 +43,7 @@ def make_watchdog(
         directory: Where its logs go.
         scratch: Its own directory for everything else.
     """
-    harness = harness_on(directory, scratch, others_of(config))
+    harness = harness_processes(directory, scratch, others_of(config))
     return Watchdog(
         WorldObserver(scratch, spec.size, harness, spec),
         may_run_jax=spec.backend not in _WITHOUT_JAX,
@@ -80,8 +80,8 @@ class WatchedLauncher:
         return world
 
 
-def harness_on(directory: Path, scratch: Path, others: frozenset[int]) -> HarnessProcesses:
-    """Return what of a rank's descriptors belongs to the harness on this machine.
+def harness_processes(directory: Path, scratch: Path, others: frozenset[int]) -> HarnessProcesses:
+    """Return the processes and files of the harness on this machine, which no rank can wait for.
 
     Args:
         directory: Where the world's logs go.

@@ -14,7 +14,7 @@ from pytest_multihost.launch.server import ServerWorld
 from pytest_multihost.model.event import Event, FaultChanged
 from pytest_multihost.model.messages import DumpsWritten, RequestDumps, SnapshotTaken
 from pytest_multihost.nemesis import clean_up_faults, heal_files
-from pytest_multihost.pytest_plugin.watchdog_setup import harness_on
+from pytest_multihost.pytest_plugin.watchdog_setup import harness_processes
 from pytest_multihost.slots import slots_path
 from pytest_multihost.watch.kernel import ProcReader
 from pytest_multihost.watch.probes import request_dump
@@ -60,7 +60,7 @@ class LocalRanks:
 
     def __post_init__(self) -> None:
         pids = dict(zip(self.world.ranks, self.world.forked.pids, strict=True))
-        harness = harness_on(self.directories.logs, self.directories.scratch, frozenset())
+        harness = harness_processes(self.directories.logs, self.directories.scratch, frozenset())
         self._proc = ProcReader(pids, harness)
 
     def wait(self) -> Sequence[Event]:
