@@ -5,14 +5,12 @@ What needs pytest is in `rank.agent`, so that programs can use a rank's world wi
 
 from pytest_multihost.rank.environment import foreign_variables, thread_variables
 from pytest_multihost.rank.recorder import operation, prepare_recording
-from pytest_multihost.rank.threads import limit_threads
 from pytest_multihost.rank.world import World, current_world
 
 __all__ = [
     "World",
     "current_world",
     "foreign_variables",
-    "limit_threads",
     "operation",
     "prepare_recording",
     "thread_variables",

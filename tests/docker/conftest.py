@@ -156,7 +156,7 @@ def image(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> str:
 def fetch_wheels(folder: Path) -> Path:
     """Return a folder with what is installed with us, and with what builds us; fetched once."""
     wanted = ["hatchling==1.33.0", "editables", "psutil==7.2.2", "pytest==9.2.0"]
-    wanted += ["pytest-timeout==2.4.0", "jinja2==3.1.6"]
+    wanted += ["pytest-timeout==2.4.0", "jinja2==3.1.6", "threadpoolctl==3.8.0"]
     if len(list(folder.glob("*.whl"))) > len(wanted):
         return folder
     version = "--python-version=3.11"

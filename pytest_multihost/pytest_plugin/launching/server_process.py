@@ -10,7 +10,7 @@ import pytest
 
 from pytest_multihost.backends import Backend
 from pytest_multihost.model.errors import CollectedDifferentlyError
-from pytest_multihost.rank import limit_threads, prepare_recording, thread_variables
+from pytest_multihost.rank import prepare_recording, thread_variables
 from pytest_multihost.rank.agent import FindItem, prepare_pytest
 
 TMP_PATH_PATTERN = r"[\W]"
@@ -102,4 +102,16 @@ def prepare_server(
     for item in items:
         _ = item.location  # computed once
     if variables:  # the user has not said otherwise
-        limit_threads(1)
+        _limit_threads()
+
+
+def _limit_threads() -> None:
+    """Set the thread pools of native libraries that are already loaded to one thread.
+
+    N ranks with a pool of all cores each would fight for the machine. OMP_NUM_THREADS and its kin
+    are read when a library is loaded, which for a forked rank was before its fork. So the server
+    sets the loaded libraries, once, and the ranks inherit it.
+    """
+    import threadpoolctl
+
+    threadpoolctl.threadpool_limits(1)
