@@ -1,6 +1,6 @@
 """What it costs to watch a world through /proc: ``python benchmarks/watch_cost.py``.
 
-Prints the time of one glance at 64 ranks, and of one look at 4 torch ranks and at 4 jax ranks that
+Prints the time of a shallow snapshot of 64 ranks, and of deep ones of 4 torch and of 4 jax ranks that
 wait for each other.
 """
 
@@ -85,23 +85,23 @@ def measure(name: str, action: Callable[[], object]) -> None:
 
 def main(names: Sequence[str]) -> None:
     """Measure what is asked for, by default all."""
-    if "glance" in names:
+    if "shallow" in names:
         with ranks(SLEEP, 64) as watch:
-            measure("glance at 64 ranks", watch.shallow_snapshot)
+            measure("shallow snapshot of 64 ranks", watch.shallow_snapshot)
     if "torch" in names:
         with (
             tempfile.TemporaryDirectory() as path,
             ranks(TORCH + WAIT, 4, "4", f"{path}/store") as watch,
         ):
-            measure("look at 4 torch ranks", watch.deep_snapshot)
+            measure("deep snapshot of 4 torch ranks", watch.deep_snapshot)
     if "jax" in names:
         with socket.create_server(("127.0.0.1", 0)) as server:
             place = f"127.0.0.1:{server.getsockname()[1]}"
         with ranks(JAX + WAIT, 4, "4", place) as watch:
-            measure("look at 4 jax ranks", watch.deep_snapshot)
+            measure("deep snapshot of 4 jax ranks", watch.deep_snapshot)
             count = sum(len(each.threads) for each in watch.deep_snapshot().processes)
             print(f"{'':32} {count} threads")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or ("glance", "torch", "jax"))
+    main(sys.argv[1:] or ("shallow", "torch", "jax"))

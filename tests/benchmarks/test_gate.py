@@ -28,7 +28,7 @@ ARTIFACT_BYTES = 4000
 ARTIFACT_BYTES_ONCE = 1500
 PROC_OPENS = 4
 PROC_OPENS_ONCE = 5
-GLANCE_READS = 6
+SHALLOW_READS = 6
 PAGE_FAULTS = 2100
 ENTRY_MODULES = 18
 
@@ -161,7 +161,7 @@ def test_importing_the_entry_module_imports_little_of_ours() -> None:
     assert len(done.stdout.split()) <= ENTRY_MODULES
 
 
-def test_a_glance_reads_the_same_for_each_rank_however_many_there_are() -> None:
+def test_a_shallow_snapshot_reads_the_same_for_each_rank_however_many_there_are() -> None:
     """It happens several times a second: what grows faster than the world ends large worlds."""
     reads = {}
     for size in (2, 8):
@@ -172,7 +172,7 @@ def test_a_glance_reads_the_same_for_each_rank_however_many_there_are() -> None:
             watch.shallow_snapshot()
             reads[size] = (reads_so_far() - before) / size
     assert reads[8] <= reads[2] + 0.01
-    assert reads[8] <= GLANCE_READS
+    assert reads[8] <= SHALLOW_READS
 
 
 def reads_so_far() -> int:

@@ -67,7 +67,7 @@ def _pids(ranks: Ranks) -> dict[int, int]:
 
 def _operations(ranks: Ranks) -> list[Operation | None]:
     look = native_threads(_pids(ranks), budget_s=BUDGET_S)
-    assert look.lacking == ()
+    assert look.unobserved == ()
     group = tuple(range(len(ranks)))
     return [operation_of(look.threads[rank], group=group, at_s=0) for rank in group]
 
@@ -161,7 +161,7 @@ def test_a_stopped_rank_is_left_stopped(sleeper: subprocess.Popen[str]) -> None:
         look = native_threads({0: other.pid, 1: sleeper.pid}, budget_s=BUDGET_S)
         other.kill()
     assert list(look.threads) == [0]
-    assert look.lacking == ("no native frames of rank 1: it is stopped",)
+    assert look.unobserved == ("no native frames of rank 1: it is stopped",)
     assert _state(sleeper.pid) == psutil.STATUS_STOPPED
 
 
@@ -173,7 +173,7 @@ def test_a_dead_rank_is_said_to_be_dead(sleeper: subprocess.Popen[str]) -> None:
     for _ in range(2):
         look = native_threads({3: sleeper.pid}, budget_s=BUDGET_S)
         assert look.threads == {}
-        assert look.lacking == ("no native frames of rank 3: it has ended",)
+        assert look.unobserved == ("no native frames of rank 3: it has ended",)
         sleeper.wait()
 
 
@@ -189,7 +189,7 @@ def test_a_rank_in_uninterruptible_sleep_is_left_alone() -> None:
         look = native_threads({0: parent.pid}, budget_s=BUDGET_S)
         children[0].kill()
         parent.kill()
-    assert look.lacking == ("no native frames of rank 0: it is in uninterruptible sleep",)
+    assert look.unobserved == ("no native frames of rank 0: it is in uninterruptible sleep",)
     assert time.monotonic() - began < BUDGET_S
 
 
@@ -198,8 +198,8 @@ def test_a_rank_whose_reader_is_killed_runs_on(start: Start, when_s: float) -> N
     """Whatever the reader has stopped by then; and no reader is left."""
     ranks = start("psum", 2, 2)
     look = native_threads(_pids(ranks), budget_s=when_s / 2)
-    assert all("took too long" in text for text in look.lacking)
-    assert len(look.threads) + len(look.lacking) == 2
+    assert all("took too long" in text for text in look.unobserved)
+    assert len(look.threads) + len(look.unobserved) == 2
     assert len(set(_let_go(ranks))) == 1
     readers = [each for each in psutil.Process().children() if "native_reader" in str(_argv(each))]
     assert readers == []
@@ -220,7 +220,7 @@ def test_where_nothing_can_read_the_page_says_what_to_install(
     monkeypatch.setattr(native, "find_py_spy", lambda: None)
     look = native_threads({0: sleeper.pid})
     assert look.threads == {}
-    assert any("pip install pytest-multihost-hangs[stacks]" in text for text in look.lacking)
+    assert any("pip install pytest-multihost-hangs[stacks]" in text for text in look.unobserved)
 
 
 def test_py_spy_is_the_second_choice(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,7 +231,7 @@ def test_py_spy_is_the_second_choice(start: Start, monkeypatch: pytest.MonkeyPat
     look = native_threads(_pids(ranks), budget_s=BUDGET_S)
     found = [operation_of(look.threads[rank], group=(0, 1), at_s=0) for rank in range(2)]
     assert [each and each.name for each in found] == [None, "all_reduce"]
-    assert "threads of Python alone" in look.lacking[0]
+    assert "threads of Python alone" in look.unobserved[0]
 
 
 def test_a_process_that_is_not_python_is_no_error() -> None:
@@ -239,7 +239,7 @@ def test_a_process_that_is_not_python_is_no_error() -> None:
     with subprocess.Popen(["sleep", "600"]) as process:
         look = native_threads({0: process.pid}, budget_s=BUDGET_S)
         process.kill()
-    assert look.lacking == ()
+    assert look.unobserved == ()
     assert operation_of(look.threads[0], group=(0,), at_s=0) is None
 
 

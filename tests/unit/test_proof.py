@@ -140,7 +140,7 @@ def test_the_dead_do_not_wait() -> None:
     assert found_in(process(), Process(pid=7, rank=1)) == ""
 
 
-def test_a_glance_proves_nothing() -> None:
+def test_a_shallow_snapshot_proves_nothing() -> None:
     """It has not seen the other threads."""
     first = moment(process())
     shallow = replace(first, kernel=replace(first.kernel, is_deep=False))

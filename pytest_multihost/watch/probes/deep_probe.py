@@ -67,7 +67,7 @@ def probe_unclear_ranks(
         # Again, for now it is known who holds the GIL.
         counted = _pids_with_native_operations(ranks, asked, may_run_jax=may_run_jax)
         ranks = _with_native(ranks, counted, stacks, at_s)
-        unobserved = stacks.lacking
+        unobserved = stacks.unobserved
     return _with_sockets(ranks, kernel), unobserved
 
 

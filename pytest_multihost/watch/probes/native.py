@@ -64,11 +64,11 @@ class NativeStacks:
 
     Attributes:
         threads: All threads of each rank that could be read.
-        lacking: What could not be read, why, and what would help: one sentence each.
+        unobserved: What could not be read, why, and what would help: one sentence each.
     """
 
     threads: Mapping[int, tuple[NativeThread, ...]] = field(default_factory=dict)
-    lacking: tuple[str, ...] = ()
+    unobserved: tuple[str, ...] = ()
 
 
 def native_threads(pids: Mapping[int, int], *, budget_s: float = BUDGET_S) -> NativeStacks:
@@ -82,17 +82,17 @@ def native_threads(pids: Mapping[int, int], *, budget_s: float = BUDGET_S) -> Na
         budget_s: Seconds for each process.
     """
     states = {rank: _lasting_state(pid) for rank, pid in pids.items()}
-    lacking = [
+    unobserved = [
         f"no native frames of rank {rank}: {_WHY_NOT[state]}"
         for rank, state in states.items()
         if state in _WHY_NOT
     ]
     readable = {rank: pid for rank, pid in pids.items() if states[rank] not in _WHY_NOT}
     if not readable:
-        return NativeStacks(lacking=tuple(lacking))
+        return NativeStacks(unobserved=tuple(unobserved))
     answers, note = _ask(list(readable.values()), budget_s)
     stacks = _stacks(readable, answers)
-    return NativeStacks(stacks.threads, (*lacking, *stacks.lacking, *note))
+    return NativeStacks(stacks.threads, (*unobserved, *stacks.unobserved, *note))
 
 
 def _ask(pids: list[int], budget_s: float) -> tuple[dict[int, _Answer], tuple[str, ...]]:
@@ -117,13 +117,13 @@ def _ask(pids: list[int], budget_s: float) -> tuple[dict[int, _Answer], tuple[st
 
 def _stacks(pids: Mapping[int, int], answers: Mapping[int, _Answer]) -> NativeStacks:
     found = {rank: answers.get(pid, _Answer(error=_TOO_LONG)) for rank, pid in pids.items()}
-    lacking = tuple(
+    unobserved = tuple(
         f"no native frames of rank {rank}: {_explained(answer.error)}"
         for rank, answer in found.items()
         if answer.error
     )
     threads = {rank: answer.threads for rank, answer in found.items() if not answer.error}
-    return NativeStacks(threads, lacking)
+    return NativeStacks(threads, unobserved)
 
 
 def _thread(thread: int, symbols: Sequence[str]) -> NativeThread:
