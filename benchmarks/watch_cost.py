@@ -1,6 +1,6 @@
 """What it costs to watch a world through /proc: ``python benchmarks/watch_cost.py``.
 
-Prints the time of a shallow snapshot of 64 ranks, and of deep ones of 4 torch and of 4 jax ranks that
+Prints the time of a shallow snapshot of 64 ranks, and of deep ones of 4 torch and 4 jax ranks that
 wait for each other.
 """
 
