@@ -287,7 +287,7 @@ class _WorldRun:
             self._open("go", world, self.facts, now)
         if all(each.is_past_body for each in self.facts):
             if "teardown" not in self.opened:
-                exchange.begin_anew(each.rank for each in self.facts if not each.is_finished)
+                exchange.readmit(each.rank for each in self.facts if not each.is_finished)
             if self._is_network_restored(world):
                 self._open("teardown", world, self.facts, now)
         if all(each.is_finished for each in self.facts):
@@ -392,14 +392,14 @@ def _answers(exchange: HarnessCollectives, event: Event, facts: RankFacts) -> An
         case ExchangeEntered() as entered:
             return exchange.enter(event.rank, entered, event.payload)
         case Exited() as status:
-            return exchange.lose(event.rank, describe_exit(status))
+            return exchange.mark_lost(event.rank, describe_exit(status))
         case (ReportMade() | Interrupted()) as failure if facts.failure is failure:
             error = failure.error
-            return exchange.lose(event.rank, f"raised {error.type}" if error else "failed")
+            return exchange.mark_lost(event.rank, f"raised {error.type}" if error else "failed")
         case Parked():
-            return exchange.lose(event.rank, "has left the test")
+            return exchange.mark_lost(event.rank, "has left the test")
         case Done():
-            return exchange.lose(event.rank, "has finished its teardown")
+            return exchange.mark_lost(event.rank, "has finished its teardown")
     return {}
 
 

@@ -1,9 +1,9 @@
-"""The harness's own barrier, gather and broadcast: what ranks tell each other through us.
+"""The harness's own barrier, gather and broadcast, which go through the controller.
 
 They never touch the runtime under test, so they work before it is up, while it hangs and after it
-broke. All three are one thing: every rank enters an operation, and when the last one is in, each
-gets its answer. When one rank can no longer come - it failed, died or left its test - the others
-are released with an error at once instead of waiting for ever.
+broke. All three work alike: every rank enters an operation, and when the last one has entered, each
+gets its answer. When one rank can no longer enter - it failed, died or left its test - the others
+get an error at once instead of waiting for ever.
 
 Operations are matched by (operation, name, how often this rank has entered it before), so a
 barrier in a loop needs no counter in its name.
@@ -64,7 +64,7 @@ class HarnessCollectives:
             return self._break(key, _why_lost(self.lost))
         return self._break_disagreement()
 
-    def lose(self, rank: int, why: str) -> Answers:
+    def mark_lost(self, rank: int, why: str) -> Answers:
         """Note that `rank` will never come again; return the errors that are due now."""
         self.lost.setdefault(rank, why)
         answers: Answers = {}
@@ -72,7 +72,7 @@ class HarnessCollectives:
             answers |= self._break(key, _why_lost(self.lost))
         return answers
 
-    def begin_anew(self, ranks: Iterable[int]) -> None:
+    def readmit(self, ranks: Iterable[int]) -> None:
         """Note that `ranks` can come again: they go on to their teardown.
 
         What was entered before does not count there: after a failure some ranks had entered more

@@ -2,8 +2,8 @@
 
 Ten workers that each start a world of eight would be eighty processes that want to start up at
 once, and start-up deadlines would pass for no fault of the tests. So the ranks of all controllers
-of one run draw on a common number of places: files that are locked with flock(2), which the kernel
-releases whoever is killed.
+of one run share a semaphore: a fixed number of permits, each a file that is locked with flock(2).
+The kernel releases a lock when its process ends, however it does.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ def permit_count() -> int:
 
 
 @contextlib.contextmanager
-def places(directory: Path, wanted: int, *, count: int) -> Iterator[None]:
-    """Hold places for a world's ranks, waiting until they are free.
+def hold_permits(directory: Path, wanted: int, *, count: int) -> Iterator[None]:
+    """Hold permits for a world's ranks, waiting until they are free.
 
-    A world larger than all places takes all of them. Who waits holds the gate, so places are not
-    hoarded by several worlds that each have a part of theirs.
+    A world larger than their number takes all of them. Whoever waits holds the gate, so that
+    several worlds cannot each hold a part of what they need and wait for the rest.
 
     Args:
         directory: Where the lock files are; one per run of pytest.
         wanted: Number of ranks.
-        count: Number of places.
+        count: Number of permits.
     """
     directory.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as held:
         with _locked(directory / "gate"):
-            for place in _take(directory, min(wanted, count), count):
-                held.callback(os.close, place)
+            for permit in _take(directory, min(wanted, count), count):
+                held.callback(os.close, permit)
         yield
 
 
 def _take(directory: Path, wanted: int, count: int) -> Iterator[int]:
-    """Yield descriptors of `wanted` locked places: first the free ones, then whichever come."""
+    """Yield descriptors of `wanted` locked files: first the free ones, then whichever come."""
     import fcntl  # not on every system that can import this package
 
     busy = []

@@ -16,7 +16,7 @@ from pytest_multihost.blame import judge_world
 from pytest_multihost.engine import Surroundings, run_world
 from pytest_multihost.launch.interface import Launcher
 from pytest_multihost.launch.netns import HOSTS_FOLDER
-from pytest_multihost.launch.throttle import permit_count, places
+from pytest_multihost.launch.throttle import hold_permits, permit_count
 from pytest_multihost.model.clock import MonotonicClock
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.spec import WorldSpec
@@ -156,7 +156,7 @@ def _permits(config: pytest.Config, folder: RunFolder, size: int) -> AbstractCon
     """Hold permits for the ranks where other processes of this run start worlds too."""
     if not hasattr(config, "workerinput"):
         return nullcontext()
-    return places(folder.path / "places", size, count=permit_count())
+    return hold_permits(folder.path / "places", size, count=permit_count())
 
 
 def source_context(config: pytest.Config) -> SourceContext:

@@ -94,7 +94,7 @@ def test_a_lost_rank_breaks_what_others_wait_in() -> None:
     exchange = HarnessCollectives(4)
     enter(exchange, 0, "a")
     enter(exchange, 1, "b")
-    assert errors(exchange.lose(3, "was killed by SIGKILL")) == {
+    assert errors(exchange.mark_lost(3, "was killed by SIGKILL")) == {
         0: "barrier 'a' can never complete: rank 3 was killed by SIGKILL",
         1: "barrier 'b' can never complete: rank 3 was killed by SIGKILL",
     }
@@ -104,16 +104,16 @@ def test_what_broke_is_answered_once() -> None:
     """A second loss has nobody left to tell."""
     exchange = HarnessCollectives(3)
     enter(exchange, 0)
-    exchange.lose(1, "failed")
-    assert exchange.lose(2, "failed") == {}
+    exchange.mark_lost(1, "failed")
+    assert exchange.mark_lost(2, "failed") == {}
 
 
 def test_who_enters_after_a_loss_is_told_at_once() -> None:
     """With every reason, and of each rank the first."""
     exchange = HarnessCollectives(3)
-    exchange.lose(2, "raised KeyError")
-    exchange.lose(1, "was killed by SIGKILL")
-    exchange.lose(2, "has left the test")
+    exchange.mark_lost(2, "raised KeyError")
+    exchange.mark_lost(1, "was killed by SIGKILL")
+    exchange.mark_lost(2, "has left the test")
     why = "rank 1 was killed by SIGKILL; rank 2 raised KeyError"
     assert errors(enter(exchange, 0)) == {0: f"barrier 'x' can never complete: {why}"}
 
@@ -121,9 +121,9 @@ def test_who_enters_after_a_loss_is_told_at_once() -> None:
 def test_a_rank_that_was_lost_can_take_part_in_the_teardown() -> None:
     """After a failure the ranks go on to it together; only those that live."""
     exchange = HarnessCollectives(3)
-    exchange.lose(1, "raised KeyError")
-    exchange.lose(2, "was killed by SIGKILL")
-    exchange.begin_anew([0, 1])
+    exchange.mark_lost(1, "raised KeyError")
+    exchange.mark_lost(2, "was killed by SIGKILL")
+    exchange.readmit([0, 1])
     [error] = errors(enter(exchange, 0)).values()
     assert error == "barrier 'x' can never complete: rank 2 was killed by SIGKILL"
 
@@ -132,8 +132,8 @@ def test_what_was_entered_in_the_test_does_not_count_in_the_teardown() -> None:
     """After a failure some ranks have entered a barrier more often than others."""
     exchange = HarnessCollectives(2)
     enter(exchange, 0, nth=0)
-    exchange.lose(1, "raised KeyError")
-    exchange.begin_anew(range(2))
+    exchange.mark_lost(1, "raised KeyError")
+    exchange.readmit(range(2))
     for in_teardown in range(2):
         assert enter(exchange, 0, nth=1 + in_teardown) == {}
         answers = enter(exchange, 1, nth=in_teardown)
@@ -147,9 +147,9 @@ def test_what_breaks_in_the_teardown_is_answered_under_its_own_number() -> None:
     exchange = HarnessCollectives(2)
     enter(exchange, 0, nth=0)
     enter(exchange, 1, nth=0)
-    exchange.begin_anew(range(2))
+    exchange.readmit(range(2))
     enter(exchange, 0, nth=1)
-    [frame] = exchange.lose(1, "failed").values()
+    [frame] = exchange.mark_lost(1, "failed").values()
     assert frame.message.key == ("barrier", "x", 1)
 
 
@@ -158,7 +158,7 @@ def test_a_barrier_that_all_had_entered_is_complete_whatever_comes_later() -> No
     exchange = HarnessCollectives(2)
     enter(exchange, 0)
     assert set(enter(exchange, 1)) == {0, 1}
-    assert exchange.lose(1, "failed") == {}
+    assert exchange.mark_lost(1, "failed") == {}
 
 
 def test_ranks_that_wait_for_different_things_are_all_told() -> None:

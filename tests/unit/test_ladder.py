@@ -39,9 +39,9 @@ class Rung:
         self.asked.append("close")
 
 
-def ladder(*rungs: Any) -> FallbackLauncher:  # noqa: ANN401 - stands for a launcher
+def ladder(*launchers: Any) -> FallbackLauncher:  # noqa: ANN401 - stands for a launcher
     """Return a ladder of fakes."""
-    return FallbackLauncher(list(rungs))
+    return FallbackLauncher(list(launchers))
 
 
 def unsound(seen: str) -> UnsoundForkError:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.launch.throttle import permit_count, places
+from pytest_multihost.launch.throttle import hold_permits, permit_count
 
 
 def test_worlds_run_together_as_long_as_there_are_places(tmp_path: Path) -> None:
     """Two worlds of two on four places do not wait for each other."""
-    with places(tmp_path / "new", 2, count=4), places(tmp_path / "new", 2, count=4):
+    with hold_permits(tmp_path / "new", 2, count=4), hold_permits(tmp_path / "new", 2, count=4):
         pass
 
 
@@ -23,11 +23,11 @@ def test_a_world_waits_for_its_places(tmp_path: Path) -> None:
     runs = threading.Event()
 
     def run() -> None:
-        with places(tmp_path, 2, count=3):
+        with hold_permits(tmp_path, 2, count=3):
             runs.set()
 
     with ThreadPoolExecutor(1) as pool:
-        with places(tmp_path, 2, count=3):
+        with hold_permits(tmp_path, 2, count=3):
             second = pool.submit(run)
             with pytest.raises(StillWaiting):
                 second.result(0.05)
@@ -37,15 +37,15 @@ def test_a_world_waits_for_its_places(tmp_path: Path) -> None:
 
 def test_a_world_larger_than_the_machine_runs_alone(tmp_path: Path) -> None:
     """It takes all places there are, instead of waiting for ever."""
-    with places(tmp_path, 64, count=3):
+    with hold_permits(tmp_path, 64, count=3):
         pass
 
 
 def test_places_are_given_back_after_an_error(tmp_path: Path) -> None:
     """Else the next world would wait for ever."""
-    with pytest.raises(KeyboardInterrupt), places(tmp_path, 3, count=3):
+    with pytest.raises(KeyboardInterrupt), hold_permits(tmp_path, 3, count=3):
         raise KeyboardInterrupt
-    with places(tmp_path, 3, count=3):
+    with hold_permits(tmp_path, 3, count=3):
         pass
 
 

@@ -53,7 +53,7 @@ class Controller:
 
     def lose(self, rank: int, why: str) -> None:
         with self._lock:
-            self._answer(self._exchange.lose(rank, why))
+            self._answer(self._exchange.mark_lost(rank, why))
 
     def _answer(self, answers: Answers) -> None:
         for rank, frame in answers.items():

@@ -1,4 +1,4 @@
-"""Every other process of an attached run goes to rank 0."""
+"""Every other process of an attached run finds rank 0 and connects to it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Connector:
     """Finds rank 0 and connects to it.
 
     Attributes:
-        membership: Our own membership.
+        membership: Our own rank, and the number of processes.
         find: Returns where rank 0 is, None as long as that is not known.
         where: Where that is looked up, for messages.
         seen: What went wrong at each address, the last time.

@@ -1,8 +1,8 @@
-"""Which membership in an attached run this process has, as its launcher's variables tell.
+"""This process's rank and the number of processes, from the variables of its launcher.
 
-Launchers nest: torchrun runs inside of srun, mpirun inside of an allocation of Slurm. So the
-innermost one that is known to be inside wins, and of two that stand beside each other none does:
-where they differ, nobody guesses.
+Launchers nest: torchrun runs inside srun, mpirun inside a Slurm allocation. So the innermost one
+that is known to be inside wins. Of two that are not known to be nested neither does: where they
+differ, that is an error and no guess.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FIRST_PORT, _PORTS, _CANDIDATES = 20_000, 10_000, 4
 """Ports below those that Linux gives to whoever asks for any."""
 
 _LOOPBACK = re.compile(r"localhost|127\.\d+\.\d+\.\d+|::1")
-_NODES = re.compile(r"(?P<stem>[^,\[]+)(?:\[(?P<first>\d+)[^\]]*\](?P<rest>[^,\[]*))?")
+_NODE_LIST = re.compile(r"(?P<stem>[^,\[]+)(?:\[(?P<first>\d+)[^\]]*\](?P<rest>[^,\[]*))?")
 
 REMEDY = (
     "Say it yourself: PYTEST_MULTIHOST_RANK, PYTEST_MULTIHOST_SIZE and"
@@ -30,13 +30,13 @@ REMEDY = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
-    """One process's membership in an attached run.
+    """One process of an attached run, as its launcher has numbered it.
 
     Attributes:
         rank: Its index, 0..size-1; 0 is the controller.
         size: Number of processes.
-        source: Who says so.
-        job: What tells this run from others that the same launcher has started.
+        source: The launcher that says so.
+        job: What distinguishes this run from others of the same launcher.
         host: Where rank 0 is; None where the launcher does not tell.
         port: Where it listens; None where nobody has named a port.
         is_one_machine: Whether all processes are known to be on one machine.
@@ -74,7 +74,7 @@ class Membership:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Launcher:
-    """The variables by which one launcher tells a process its membership.
+    """The variables in which one launcher tells a process its rank.
 
     Attributes:
         name: What it is called.
@@ -144,7 +144,7 @@ def read_membership(environment: Mapping[str, str]) -> Membership:
         SettingError: They give none, or contradict each other.
     """
     launcher = _launcher(environment)
-    membership = _place(launcher, environment)
+    membership = _membership(launcher, environment)
     address = environment.get("PYTEST_MULTIHOST_ADDRESS")
     if address:
         host, port = parse_address("PYTEST_MULTIHOST_ADDRESS", address)
@@ -170,12 +170,12 @@ def parse_address(name: str, text: str) -> Address:
 
 
 def _launcher(environment: Mapping[str, str]) -> _Launcher:
-    """Return the launcher whose word counts."""
+    """Return the launcher whose variables count."""
     if _OURS.rank in environment or _OURS.size in environment:
         return _OURS
     present = [each for each in _LAUNCHERS if each.rank in environment and each.size in environment]
     if not present:
-        raise _nobody(environment)
+        raise _no_launcher(environment)
     if _TORCHRUN in present and "TORCHELASTIC_RUN_ID" in environment:
         return _TORCHRUN  # runs within whatever else there is
     if any(each in present for each in _MPI):
@@ -186,7 +186,7 @@ def _launcher(environment: Mapping[str, str]) -> _Launcher:
     return present[0]
 
 
-def _place(launcher: _Launcher, environment: Mapping[str, str]) -> Membership:
+def _membership(launcher: _Launcher, environment: Mapping[str, str]) -> Membership:
     rank, size = (_number(name, environment) for name in (launcher.rank, launcher.size))
     if rank >= size:
         happened = f"{launcher.rank}={rank} is not one of {launcher.size}={size} processes"
@@ -223,13 +223,13 @@ def _host(launcher: _Launcher, environment: Mapping[str, str]) -> tuple[str | No
 
 def first_node(nodes: str) -> str:
     """Return the first of a list of Slurm's: of "gpu[07-09,12],x1" it is "gpu07"."""
-    found = _NODES.match(nodes)
+    found = _NODE_LIST.match(nodes)
     if found is None:
         return nodes
     return found["stem"] + (found["first"] or "") + (found["rest"] or "")
 
 
-def _nobody(environment: Mapping[str, str]) -> SettingError:
+def _no_launcher(environment: Mapping[str, str]) -> SettingError:
     known = "; ".join(f"{each.rank} and {each.size} ({each.name})" for each in _LAUNCHERS)
     halves = [
         f"{name} is set and {other} is not"

@@ -1,4 +1,8 @@
-"""Rank 0 waits for the other processes of an attached run, and lets nobody else in."""
+"""Rank 0 waits for the other processes of an attached run, and admits nobody else.
+
+A connection that has proven nothing costs little: a kilobyte at most is read from it, for ten
+seconds at most, and of too many such connections the oldest is closed.
+"""
 
 from __future__ import annotations
 
@@ -45,14 +49,14 @@ class _Pending:
 
 @dataclass(slots=True)
 class Listener:
-    """The processes that have come, and where the others are awaited.
+    """Accepts the peers.
 
     Attributes:
-        membership: Our own membership.
+        membership: Our own: the number of processes.
         secret: What the others must know.
-        listener: Where they come to.
-        peers: Who has come, by rank.
-        refused: Who was not let in, and why.
+        listener: The listening socket.
+        peers: Those that have proven themselves, by rank.
+        refused: The connections that were refused, and why.
     """
 
     membership: Membership

@@ -2,7 +2,8 @@
 
 Either both are given: a secret in the environment or in a file, and rank 0's address by the
 launcher. Or rank 0 makes a secret, listens where it likes, and leaves both in a file that only its
-user may read; the others look for it in the artifacts directory under the run's name.
+user may read, the rendezvous file. The others look for it in the artifacts directory, under the
+run's name.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _BACKLOG = 256
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """Where to go, and what to prove there."""
+    """Rank 0's addresses, and the secret to prove there."""
 
     addresses: tuple[Address, ...]
     secret: bytes
@@ -98,7 +99,7 @@ def find_rendezvous(
 def listen(
     membership: Membership, secret: bytes | None, rendezvous_file: Path
 ) -> tuple[socket.socket, bytes]:
-    """Listen for the others; return where, and the secret that they must know.
+    """Return a socket that listens for the peers, and the secret that they must know.
 
     Raises:
         SettingError: A secret is given, and nobody has said where rank 0 is to listen.

@@ -1,4 +1,4 @@
-"""Ways of launching from the cheapest to the soundest: the first that is sound is used."""
+"""Try ways of launching from the cheapest to the soundest; use the first that is sound."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from pytest_multihost.model.spec import WorldSpec
 
 @dataclass(slots=True)
 class FallbackLauncher:
-    """A launcher that steps up whenever its rung turns out to be unsound.
+    """A launcher that goes on to the next whenever the one in use turns out to be unsound.
 
     Attributes:
-        rungs: Launchers, the cheapest first; the first one is in use.
-        reasons: Why the rungs below were left.
+        launchers: The cheapest first; the first one is in use, those that were given up are gone.
+        reasons: Why those were given up.
     """
 
-    rungs: list[ServerLauncher]
+    launchers: list[ServerLauncher]
     reasons: list[str] = field(default_factory=list)
 
     @property
     def name(self) -> str:
         """The way of launching in use."""
-        return self.rungs[0].name
+        return self.launchers[0].name
 
     def open(self) -> None:
-        """Start a server on the first rung that is sound.
+        """Start a server of the first launcher that is sound.
 
         Raises:
             UnsoundForkError: None is.
@@ -38,34 +38,36 @@ class FallbackLauncher:
         """
         while True:
             try:
-                return self.rungs[0].open()
+                return self.launchers[0].open()
             except UnsoundForkError as error:
-                self._step_up(error)
+                self._fall_back(error)
 
     def start(
         self, spec: WorldSpec, *, directory: Path, scratch: Path, share: Share | None = None
     ) -> ServerWorld:
-        """Start a world, or a share of it; a rung may have become unsound meanwhile.
+        """Start a world, or a share of it; the launcher in use may have become unsound meanwhile.
 
         Raises:
             LaunchError: The ranks could not be started.
         """
         while True:
             try:
-                return self.rungs[0].start(spec, directory=directory, scratch=scratch, share=share)
+                return self.launchers[0].start(
+                    spec, directory=directory, scratch=scratch, share=share
+                )
             except UnsoundForkError as error:
-                self._step_up(error)
+                self._fall_back(error)
 
     def why_no_hosts(self, scratch: Path) -> LaunchError | None:
         """Return why this machine does not let hosts be made from namespaces; None if it does."""
-        return self.rungs[0].why_no_hosts(scratch)
+        return self.launchers[0].why_no_hosts(scratch)
 
-    def _step_up(self, error: UnsoundForkError) -> None:
-        if len(self.rungs) == 1:
+    def _fall_back(self, error: UnsoundForkError) -> None:
+        if len(self.launchers) == 1:
             raise error
-        self.rungs.pop(0).close()
+        self.launchers.pop(0).close()
         self.reasons.append(error.seen)
 
     def close(self) -> None:
         """End the server."""
-        self.rungs[0].close()
+        self.launchers[0].close()

@@ -56,7 +56,7 @@ def fork_rank(
     if pid:
         return pid
     try:
-        os.setsid()
+        os.setsid()  # so that one signal to its process group reaches what it forks in turn
         if enter is not None:
             enter()
         die_with_parent(server)  # after what changes credentials: that would undo it
@@ -68,4 +68,6 @@ def fork_rank(
         traceback.print_exc()
         sys.stderr.flush()
     finally:
+        # Not sys.exit: that would unwind into the server's loop, and run the exit handlers and
+        # flush the buffers that were inherited from the server a second time.
         leave(BROKEN)

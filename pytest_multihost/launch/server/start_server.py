@@ -23,6 +23,8 @@ from pytest_multihost.model.messages import Failed, Unsound
 def fork_server(run_rank: RunRank, prepare: Callable[[], None]) -> ServerConnection:
     """Fork this process into a server.
 
+    Only where `fork_problems` finds none: the server begins with one thread and no lock held.
+
     Args:
         run_rank: What a rank does.
         prepare: Runs once in the server before its first fork.
