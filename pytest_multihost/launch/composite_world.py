@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from pytest_multihost.launch.interface import Ending, WorldProcesses
+from pytest_multihost.launch.interface import Ending, RankControl, WorldProcesses
 from pytest_multihost.launch.wire.framing import Frame
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.event import Event, Exited, Pause
@@ -23,7 +23,7 @@ from pytest_multihost.model.messages import DumpKind
 T = TypeVar("T")
 
 
-class WorldPart(Protocol):
+class WorldPart(RankControl, Protocol):
     """The ranks of a world that one server has started.
 
     Whatever is asked of it raises LaunchError when the server turns out to be gone.
@@ -32,10 +32,6 @@ class WorldPart(Protocol):
     @property
     def ranks(self) -> Sequence[int]:
         """Which ranks these are."""
-
-    @property
-    def processes(self) -> WorldProcesses:
-        """What of the harness is around them."""
 
     @property
     def has_events(self) -> bool:
@@ -48,23 +44,8 @@ class WorldPart(Protocol):
     def fileno(self) -> int:
         """Return the descriptor to wait for."""
 
-    def wait(self, timeout_s: float) -> Sequence[Event]:
-        """Return what happened."""
-
-    def send(self, rank: int, frame: Frame[Any]) -> None:
-        """Send a frame to a rank; one that is gone is no error."""
-
-    def request_dumps(self, ranks: Sequence[int], kind: DumpKind) -> None:
-        """Have ranks write what is asked for."""
-
     def collect_dumps(self) -> None:
         """Wait until what the ranks have written lies in the world's directory, if it has to."""
-
-    def pause(self, rank: int, pause: Pause) -> None:
-        """Have a rank stopped and continued."""
-
-    def resume(self, rank: int) -> None:
-        """Have a rank continued for good."""
 
     def begin_end(self, *, grace_s: float) -> None:
         """Have the server begin with the end."""

@@ -119,16 +119,12 @@ class WorldProcesses:
     remote: tuple[RemotePart, ...] = ()
 
 
-class RunningWorld(Protocol):
-    """The ranks of one world, as the engine sees them."""
+class RankControl(Protocol):
+    """Ranks of a world, all or those of one server: their events, and requests to them."""
 
     @property
     def processes(self) -> WorldProcesses:
         """What of the harness is around its ranks, for whoever watches them."""
-
-    @property
-    def network_faults(self) -> NetworkFaults | None:
-        """What disturbs the network between its hosts; None where these are not ours to disturb."""
 
     def wait(self, timeout_s: float) -> Sequence[Event]:
         """Return what happened, waiting at most `timeout_s` seconds for the first event.
@@ -148,6 +144,14 @@ class RunningWorld(Protocol):
 
     def resume(self, rank: int) -> None:
         """End what `pause` began."""
+
+
+class RunningWorld(RankControl, Protocol):
+    """All ranks of one world, as the engine sees them."""
+
+    @property
+    def network_faults(self) -> NetworkFaults | None:
+        """What disturbs the network between its hosts; None where these are not ours to disturb."""
 
     def end(self, *, grace_s: float) -> Ending:
         """End what is left, whatever state it is in, and return what was found."""
