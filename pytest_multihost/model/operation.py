@@ -77,7 +77,7 @@ class Operation:
         waited_s: Since when a thread waits for its end; None for work that only runs beside.
         failed: Whether it was left by an exception.
         error: By which, in one line; empty where that is not known.
-        limit_s: After how many seconds it gives up, as its caller has set; None: that is not known.
+        timeout_s: After how many seconds it gives up, as its caller has set; None: unknown.
         thread: Native id of the thread that began it, or waits for it.
         frame: The user's line that began it, or waits for it.
         source: Who tells: ``recorder``, ``flight-recorder``, ``native-frames``, ``harness``, or the
@@ -100,7 +100,7 @@ class Operation:
     waited_s: float | None = None
     failed: bool = False
     error: str = ""
-    limit_s: float | None = None
+    timeout_s: float | None = None
     thread: int = 0
     frame: Frame | None = None
     source: str = "recorder"
@@ -123,7 +123,7 @@ class Operation:
     @property
     def gives_up_s(self) -> float:
         """When it gives up by itself, on the monotonic clock."""
-        return math.inf if self.limit_s is None else self.since_s + self.limit_s
+        return math.inf if self.timeout_s is None else self.since_s + self.timeout_s
 
     def describe(self, world_size: int, *, names_world: bool = True) -> str:
         """Return it as the reader knows it: ``all_reduce #3 (world group)``.

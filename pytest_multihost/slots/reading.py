@@ -135,7 +135,7 @@ def _operation(record: Record, texts: Sequence[str]) -> Operation:
         waited_s=waited / 1e9 if waited else None,
         failed=bool(flags & layout.FAILED),
         error=_text(texts, value) if flags & layout.FAILED else "",
-        limit_s=(flags >> layout.VALUE_SHIFT) / layout.TICKS_PER_S
+        timeout_s=(flags >> layout.VALUE_SHIFT) / layout.TICKS_PER_S
         if flags & layout.HAS_TIMEOUT
         else None,
         thread=thread,

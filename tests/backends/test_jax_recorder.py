@@ -154,7 +154,7 @@ def test_a_barrier_is_known_by_its_id_and_its_processes(records: Records) -> Non
             records, lambda: _client().wait_at_barrier("two", TIMEOUT_MS, process_ids=[2, 0]), 0, 2
         )
         _client().wait_at_barrier("everybody", TIMEOUT_MS, None)
-        assert seen is None or (seen.detail, seen.limit_s) == ("two", TIMEOUT_MS / 1000)
+        assert seen is None or (seen.detail, seen.timeout_s) == ("two", TIMEOUT_MS / 1000)
     records.world.barrier()
     noted = {
         rank: [(each.group, each.scope, each.sequence) for each in records.of(rank)]

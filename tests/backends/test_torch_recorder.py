@@ -405,10 +405,10 @@ def test_a_wait_for_a_key_names_the_key(recorded: Recorded) -> None:
     else:
         seen = recorded.await_waiting(0, "store.get")
         assert (seen.kind, seen.group, seen.detail) == ("wait", (0, 1), "answer")
-        assert seen.limit_s == store.timeout.total_seconds()
+        assert seen.timeout_s == store.timeout.total_seconds()
         store.set("answer", "42")
         seen = recorded.await_waiting(0, "store.wait")
-        assert (seen.detail, seen.limit_s) == ("more, and more", 45)
+        assert (seen.detail, seen.timeout_s) == ("more, and more", 45)
         store.set("more", "")
         store.set("and more", "")
     recorded.world.barrier("read")

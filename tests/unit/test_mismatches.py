@@ -15,7 +15,7 @@ DEADLINE_S = 60.0
 TORCH = ("/x/site-packages/torch/lib/libtorch_cpu.so",)
 
 
-def page(rank: int, name: str, limit_s: float | None = None) -> Operations:
+def page(rank: int, name: str, timeout_s: float | None = None) -> Operations:
     """Return what a rank notes that is in the first collective of both."""
     operation = Operation(
         name=name,
@@ -24,7 +24,7 @@ def page(rank: int, name: str, limit_s: float | None = None) -> Operations:
         sequence=1,
         since_s=1.0,
         waited_s=1.0,
-        limit_s=limit_s,
+        timeout_s=timeout_s,
     )
     return Operations(rank, (operation,), {operation.group_key: 1})
 
@@ -50,10 +50,10 @@ def test_ranks_in_operations_that_cannot_match_are_found() -> None:
     assert mismatched_ranks([page(0, "all_reduce"), page(1, "all_reduce")]) == frozenset()
 
 
-@pytest.mark.parametrize(("limit_s", "gives_up"), [(3.0, True), (100.0, False), (None, False)])
-def test_a_recorded_timeout_ends_a_mismatch(limit_s: float | None, *, gives_up: bool) -> None:
+@pytest.mark.parametrize(("timeout_s", "gives_up"), [(3.0, True), (100.0, False), (None, False)])
+def test_a_recorded_timeout_ends_a_mismatch(timeout_s: float | None, *, gives_up: bool) -> None:
     """If it strikes before the deadline does."""
-    pages = page(0, "all_reduce", limit_s), page(1, "barrier")
+    pages = page(0, "all_reduce", timeout_s), page(1, "barrier")
     assert has_timeout_before({0, 1}, snapshot(*pages), deadline_s=DEADLINE_S) is gives_up
 
 

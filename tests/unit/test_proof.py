@@ -307,7 +307,7 @@ def test_a_thread_in_an_open_operation_may_poll() -> None:
 @pytest.mark.parametrize("wait", [thread("clock_nanosleep", ends_s=100.5, runs=6), thread()])
 def test_an_operation_that_its_caller_has_limited_may_end(wait: Thread) -> None:
     """It polls, or the kernel holds a limit that nobody can read; both end when they like."""
-    limited = operation(limit_s=DEADLINE_S - operation().since_s - 1)
+    limited = operation(timeout_s=DEADLINE_S - operation().since_s - 1)
     first = moment(process(), operations=(limited,))
     found = blockers(first, later(first, process(wait)), deadline_s=DEADLINE_S)
     assert len(found) == 1
@@ -326,7 +326,7 @@ def test_who_polls_in_an_operation_of_ones_own_may_give_up() -> None:
 
 def test_a_limit_beyond_the_deadline_ends_nothing() -> None:
     """As those that are set to half an hour, or by ourselves."""
-    limited = operation(limit_s=DEADLINE_S - operation().since_s + 1)
+    limited = operation(timeout_s=DEADLINE_S - operation().since_s + 1)
     first = moment(process(), operations=(limited,))
     assert blockers(first, later(first, process()), deadline_s=DEADLINE_S) == ()
 

@@ -64,7 +64,7 @@ def test_an_exception_is_noted_in_one_line(page: SlotPage, recorder: Recorder) -
         recorder.fail(recorder.begin("barrier", "collective", (0, 1)), error)
     found = read_slots(page.path, rank=0).recent
     assert [each.error for each in found] == ["OSError: no more", "", ""]
-    assert all(each.failed and each.limit_s is None for each in found)
+    assert all(each.failed and each.timeout_s is None for each in found)
 
 
 def test_a_limit_of_the_callers_is_noted(page: SlotPage, recorder: Recorder) -> None:
@@ -72,9 +72,9 @@ def test_a_limit_of_the_callers_is_noted(page: SlotPage, recorder: Recorder) -> 
     for seconds in (2.5, 0.0, -1.0, 1e12):
         page.set_timeout(recorder.begin("store.wait", "wait", (0, 1), detail="a text"), seconds)
     found = read_slots(page.path, rank=0).open
-    assert [each.limit_s for each in found[:3]] == [2.5, 0.0, 0.0]
-    assert found[3].limit_s is not None
-    assert found[3].limit_s > 1e6
+    assert [each.timeout_s for each in found[:3]] == [2.5, 0.0, 0.0]
+    assert found[3].timeout_s is not None
+    assert found[3].timeout_s > 1e6
     assert {(each.failed, each.error) for each in found} == {(False, "")}
     assert found[0].gives_up_s == found[0].since_s + 2.5
 
