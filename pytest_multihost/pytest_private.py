@@ -3,7 +3,7 @@
 The one module that may import `_pytest` (import-linter checks it) or touch a private attribute of
 pytest's configuration and items. A leaf, because both the plugin and the agent inside a rank need
 it. A new release of pytest can break this module and no other, except
-`rank/agent/detach_pytest.py`, which changes objects of pytest that are handed to it.
+`rank/agent/adapt_tools.py`, which changes objects of pytest that are handed to it.
 """
 
 from __future__ import annotations

@@ -28,9 +28,9 @@ from pytest_multihost import World
 from pytest_multihost.model.operation import FLIGHT_SCOPE, Operation, Operations
 from pytest_multihost.rank.recorder import Recorder
 from pytest_multihost.rank.recorder.torch import install
-from pytest_multihost.rank.recorder.torch.flight_recorder import THREAD_NAME
+from pytest_multihost.rank.recorder.torch_flight_recorder import THREAD_NAME
 from pytest_multihost.slots import FlightMailbox, SlotPage, read_slots, slots_path
-from pytest_multihost.slots.layout import RECORDS
+from pytest_multihost.slots.page import RECORDS
 
 pytestmark = [
     pytest.mark.multihost(ranks=2, backend="none", timeout=60),

@@ -23,7 +23,7 @@ from pytest_multihost.model.operation import Operation
 from pytest_multihost.rank.recorder import Recorder
 from pytest_multihost.rank.recorder.torch import install
 from pytest_multihost.slots import SlotPage, read_slots, slots_path
-from pytest_multihost.slots.layout import RECORDS
+from pytest_multihost.slots.page import RECORDS
 
 pytestmark = [
     pytest.mark.multihost(ranks=1, backend="none", timeout=60),

@@ -23,7 +23,7 @@ from pytest_multihost.nemesis.registry import BUILT_IN_KINDS, kinds_by_name
 from pytest_multihost.nemesis.resource_faults import descriptor_limit
 from pytest_multihost.nemesis.validation import fault_problems, resolved_problems
 from pytest_multihost.outcome.faults import continued_by_plan, pending_actions
-from pytest_multihost.rank.wrap_calls import wrap_calls
+from pytest_multihost.rank.points import wrap_calls
 from pytest_multihost.testing import make_event, make_spec
 
 KINDS = kinds_by_name([BUILT_IN_KINDS])

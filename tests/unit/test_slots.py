@@ -16,7 +16,7 @@ from pytest_multihost.slots import (
     read_slots,
     slots_path,
 )
-from pytest_multihost.slots.layout import RECORDS
+from pytest_multihost.slots.page import RECORDS
 
 
 @pytest.fixture

@@ -1,9 +1,10 @@
-"""The hooks of this package inside a rank: events for each phase, and the gates between them."""
+"""The hooks inside a rank: events for each phase go to the controller, gates come back."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Generator
+from dataclasses import dataclass
 from os import _exit  # by name: a test may replace it in its module
 from warnings import WarningMessage
 
@@ -12,14 +13,18 @@ import pytest
 from pytest_multihost.launch.wire import Channel
 from pytest_multihost.model.clock import now
 from pytest_multihost.model.event import (
+    Gate,
     Parked,
     PhaseEntered,
+    RankEventBody,
     ReportMade,
     SerializedReport,
     SubtestEnded,
     WarningRecorded,
     XfailMark,
+    event_header,
 )
+from pytest_multihost.model.messages import FaultPerformed, Release
 from pytest_multihost.pytest_private import runtestprotocol, xfail_in_force
 from pytest_multihost.rank.agent.exceptions import (
     format_exception,
@@ -27,11 +32,32 @@ from pytest_multihost.rank.agent.exceptions import (
     shortened,
     warning_text,
 )
-from pytest_multihost.rank.controller_link import ControllerLink
 from pytest_multihost.rank.points import Points, start_faults
 
 MAX_REPR = 200_000
 """Characters of a failure's representation that are sent; nobody reads the middle of more."""
+
+
+@dataclass(slots=True)
+class ControllerLink:
+    """Sends events with the time at which they happened, and waits for the controller's answers."""
+
+    channel: Channel
+
+    def send(self, body: RankEventBody, at_s: float | None = None) -> None:
+        """Send an event that has happened at `at_s`, or now."""
+        self.channel.send(event_header(body, now() if at_s is None else at_s))
+
+    def await_gate(self, gate: Gate) -> None:
+        """Wait until the controller opens `gate`."""
+        self.channel.receive(lambda message: message == Release(gate))
+
+    def await_performed(self, index: int) -> str:
+        """Wait until a fault has been performed from outside; return what went wrong."""
+        found = self.channel.receive(
+            lambda message: isinstance(message, FaultPerformed) and message.index == index
+        ).message
+        return found.error if isinstance(found, FaultPerformed) else ""
 
 
 class RankPlugin:

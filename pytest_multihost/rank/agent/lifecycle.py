@@ -25,15 +25,15 @@ from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.nemesis import kinds_by_name
 from pytest_multihost.pytest_private import set_base_temp
 from pytest_multihost.rank.after_fork import reset_after_fork
-from pytest_multihost.rank.agent.detach_pytest import (
+from pytest_multihost.rank.agent.adapt_tools import (
     detach_pytest,
     redirect_pytest,
     reset_setup_state,
+    save_coverage,
+    share_hypothesis_examples,
 )
 from pytest_multihost.rank.agent.exceptions import clear_frames, format_exception, raised_error
-from pytest_multihost.rank.agent.hooks import RankPlugin, is_expected
-from pytest_multihost.rank.agent.other_tools import save_coverage, share_hypothesis_examples
-from pytest_multihost.rank.controller_link import ControllerLink
+from pytest_multihost.rank.agent.hooks import ControllerLink, RankPlugin, is_expected
 from pytest_multihost.rank.points import Points, bind_faults, delay_start
 from pytest_multihost.rank.recorder import current_recorder, start_recording
 from pytest_multihost.rank.world import World, set_world

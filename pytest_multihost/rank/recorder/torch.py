@@ -1,4 +1,12 @@
-"""Record how torch's process groups are made, and waits for its stores."""
+"""Record what a rank does with other ranks through torch.distributed.
+
+The methods of the bound C++ class `ProcessGroup` are wrapped, not the functions of
+`torch.distributed`. A test module that says `from torch.distributed import all_reduce` holds the
+function itself, and putting a wrapper into torch's module would not reach it; but every such
+function, DDP, FSDP and the object collectives all call the class. So one operation is recorded for
+each call of the class: it is what the other ranks must match. What C++ calls in C++ only torch's
+flight recorder sees. The functions that make groups are wrapped too, and the waits of the stores.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +20,10 @@ from datetime import timedelta
 from functools import update_wrapper
 from types import ModuleType
 
+from pytest_multihost.rank.recorder.after_import import after_import
 from pytest_multihost.rank.recorder.recorder import Recorder
-from pytest_multihost.rank.recorder.torch.flight_recorder import FlightRecorderThread
-from pytest_multihost.rank.recorder.torch.groups import (
+from pytest_multihost.rank.recorder.torch_flight_recorder import FlightRecorderThread
+from pytest_multihost.rank.recorder.torch_groups import (
     Argument,
     Function,
     Groups,
@@ -22,7 +31,11 @@ from pytest_multihost.rank.recorder.torch.groups import (
     Store,
     copy_identity,
 )
-from pytest_multihost.rank.recorder.torch.process_groups import Details
+from pytest_multihost.rank.recorder.torch_process_groups import (
+    Details,
+    OpenWorks,
+    ProcessGroupRecorder,
+)
 from pytest_multihost.slots import NO_RECORD
 
 CREATION_SCOPE = "creation"
@@ -32,6 +45,29 @@ _STORE_WAITS = ("get", "wait", "multi_get", "queue_pop", "barrier")
 _MAX_KEYS = 120
 _SIZE_AT, _RANK_AT, _INIT_TIMEOUT_AT = 3, 4, 2  # arguments of init_process_group
 _NEW_TIMEOUT_AT = 1  # of new_group
+
+
+def install(recorder: Recorder) -> None:
+    """Record what this rank does through torch.distributed from now on, be it imported or not.
+
+    What is wrapped takes, returns and raises what it did before.
+    """
+    name = "torch.distributed.distributed_c10d"
+    after_import(name, lambda module: _wrap(recorder, module))
+
+
+def _wrap(recorder: Recorder, module: ModuleType) -> None:
+    groups = Groups(recorder, module)
+    works = OpenWorks(recorder)
+    calls = ProcessGroupRecorder(recorder, groups, works)
+    flight = FlightRecorderThread(recorder, groups, works)
+    creation = GroupCreationRecorder(recorder, groups, calls.details, flight)
+    with contextlib.suppress(Exception):  # another version of torch: the rest is wrapped
+        works.wrap(module.Work)
+    with contextlib.suppress(Exception):
+        calls.wrap(module.ProcessGroup)
+    with contextlib.suppress(Exception):
+        creation.wrap(module)
 
 
 class _Depth(threading.local):

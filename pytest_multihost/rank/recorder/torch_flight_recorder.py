@@ -24,8 +24,8 @@ from pytest_multihost.model.clock import now, now_ns
 from pytest_multihost.model.operation import FLIGHT_SCOPE, GroupKey, Operation, Operations
 from pytest_multihost.model.stack import Frame, is_library
 from pytest_multihost.rank.recorder.recorder import Recorder
-from pytest_multihost.rank.recorder.torch.groups import Group, Groups
-from pytest_multihost.rank.recorder.torch.works import OpenWorks
+from pytest_multihost.rank.recorder.torch_groups import Group, Groups
+from pytest_multihost.rank.recorder.torch_process_groups import OpenWorks
 from pytest_multihost.slots import FlightMailbox, read_slots
 
 THREAD_NAME = "multihost-flight-recorder"
