@@ -10,8 +10,7 @@ import webbrowser
 from collections.abc import Iterable
 from pathlib import Path
 
-from pytest_multihost.command.explain import explain
-from pytest_multihost.command.rebuild import last_page, rebuild
+from pytest_multihost.command.rejudged import explain, last_page, rebuild
 from pytest_multihost.model.errors import MultihostError
 
 _ARTIFACTS = "PYTEST_MULTIHOST_ARTIFACTS"

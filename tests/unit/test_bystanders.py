@@ -7,8 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
-from pytest_multihost.blame.judge_world import diagnose
-from pytest_multihost.blame.masked_timeouts import judge_masked
+from pytest_multihost.blame.judge_world import diagnose, judge_masked
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.result import WorldResult

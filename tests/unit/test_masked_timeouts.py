@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.blame.masked_timeouts import judge_masked
+from pytest_multihost.blame.judge_world import judge_masked
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.snapshot import RankSnapshot, WorldSnapshot

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_multihost.blame.inferred.stacks import with_members
+from pytest_multihost.blame.inferred import with_members
 from pytest_multihost.model.operation import Operation, program_scope
 from pytest_multihost.model.snapshot import RankSnapshot
 from pytest_multihost.model.stack import Frame

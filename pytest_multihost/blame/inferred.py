@@ -1,0 +1,367 @@
+"""What ranks wait in where no recorder tells: inferred from native frames, sockets and stacks.
+
+Native frames: what runs in a jitted function leaves no other trace. The names are those of the C++
+functions of XLA, gloo and c10d, as recorded from jax 0.10.2 and torch 2.13; they say which
+operation, but not which call of it, and not between whom.
+
+Stacks: a rank notes on which processes the programs run that it starts from Python, and from which
+line of the user's: the first call of each goes that way (jax 0.10.2, where later ones stay in C++,
+and those of functions with side effects never do). The stack, dumped at the end, says which of
+these lines the rank is in, and so who takes part.
+
+Sockets: a main thread that reads from a socket, or writes to one that is full, waits for the rank
+that holds the other end: a transfer like any other. Where a thread beside that rank's main one may
+attend to the other end - a server within the rank - nobody knows what the answer waits for, and no
+rank is named. A main thread that waits for a connection waits for any of the other ranks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pytest_multihost.model.operation import (
+    PROGRAM_SCOPE,
+    SOCKET_SCOPE,
+    Operation,
+    OperationKind,
+    program_scope,
+)
+from pytest_multihost.model.process import Descriptor, KernelSnapshot, Process
+from pytest_multihost.model.snapshot import RankSnapshot, WorldSnapshot
+from pytest_multihost.model.stack import Dump, Frame, NativeThread, innermost_user_frame
+
+_XLA = {
+    "AllReduce": "all_reduce",
+    "AllGather": "all_gather",
+    "AllToAll": "all_to_all",
+    "RaggedAllToAll": "all_to_all",
+    "ReduceScatter": "reduce_scatter",
+    "CollectivePermute": "collective_permute",
+    "CollectiveBroadcast": "broadcast",
+    "Broadcast": "broadcast",
+    "Barrier": "barrier",
+}
+_GLOO = {
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "allgatherv": "all_gather",
+    "alltoall": "all_to_all",
+    "alltoallv": "all_to_all",
+    "reduce_scatter": "reduce_scatter",
+    "reduce": "reduce",
+    "broadcast": "broadcast",
+    "gather": "gather",
+    "gatherv": "gather",
+    "scatter": "scatter",
+    "barrier": "barrier",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """What the name of a function says of a thread that is in it.
+
+    Attributes:
+        pattern: Matches the whole plain name of a frame.
+        kind: Who must do something for it to end.
+        name: The operation; or None: the pattern's group, translated.
+        detail: What it waits for there.
+    """
+
+    pattern: re.Pattern[str]
+    kind: OperationKind
+    name: str | None = None
+    detail: str = ""
+
+
+def _any(names: Iterable[str]) -> str:
+    return "|".join(sorted(names, key=len, reverse=True))
+
+
+_COLLECTIVES = (
+    _Rule(re.compile(rf".*xla::cpu::\w+Communicator::({_any(_XLA)})"), "collective"),
+    _Rule(re.compile(rf".*xla::cpu::({_any(_XLA)})Thunk::\w+"), "collective"),
+    _Rule(re.compile(rf"(?:.*\W)?gloo::(?:\{{anonymous\}}::)?({_any(_GLOO)})"), "collective"),
+)
+"""Functions of the collectives themselves."""
+
+_OF_PROGRAMS = frozenset({*_XLA.values(), "connect"})
+"""Names of what runs in a jitted function."""
+
+_BOOTSTRAP = re.compile(
+    r".*(GlooKeyValueStore::\w+|createAndConnectAllPairs|connectFullMesh|waitUntilConnected)"
+)
+
+_WAITS = (
+    _Rule(
+        re.compile(
+            r".*\bgloo::(rendezvous|transport)::.*"
+            r"(createAndConnectAllPairs|connectFullMesh|waitUntilConnected)"
+        ),
+        "collective",
+        "connect",
+        "its first use: connecting",
+    ),
+    _Rule(
+        re.compile(r".*CoordinationServiceAgent::WaitAtBarrier"), "collective", "wait_at_barrier"
+    ),
+    _Rule(
+        re.compile(r".*CoordinationServiceAgent::Shutdown\w*"),
+        "collective",
+        "jax.distributed.shutdown",
+    ),
+    _Rule(
+        re.compile(r".*CoordinationServiceAgent::Connect"),
+        "collective",
+        "jax.distributed.initialize",
+    ),
+    _Rule(re.compile(r".*CoordinationServiceAgent::GetKeyValue"), "wait", "blocking_key_value_get"),
+    _Rule(re.compile(r".*c10d::ProcessGroupGloo::SendWork::wait"), "transfer", "send"),
+    _Rule(re.compile(r".*c10d::ProcessGroupGloo::RecvWork::wait"), "transfer", "recv"),
+    _Rule(re.compile(r".*c10d::\w*Store::(wait|get|doWait|doGet)"), "wait", "store.wait"),
+    _Rule(re.compile(r".*c10d::(\w+::)*Work\w*::wait"), "collective", "work.wait"),
+)
+"""Functions in which threads wait for an operation; the first that applies to a thread wins."""
+
+_PRIVATE_STORE = "c10d::HashStore::"
+
+
+def operation_of(
+    threads: Sequence[NativeThread], *, group: tuple[int, ...], at_s: float
+) -> Operation | None:
+    """Return the operation that a rank with these threads is in; None where there is none.
+
+    None as well for a rank that computes: waiting for its own devices is not an operation.
+
+    Args:
+        threads: All of the rank's.
+        group: All ranks; the frames do not say who takes part.
+        at_s: When the frames were read: the operation began before.
+    """
+    for found in (_collective(threads), _wait(threads)):
+        if found is not None:
+            name, kind, detail, thread = found
+            return Operation(
+                name=name,
+                kind=kind,
+                group=group,
+                has_members=False,
+                sequence=0,
+                detail=detail,
+                since_s=at_s,
+                waited_s=at_s,
+                thread=thread,
+                source="native-frames",
+            )
+    return None
+
+
+_Found = tuple[str, OperationKind, str, int]
+
+
+def _collective(threads: Sequence[NativeThread]) -> _Found | None:
+    for rule in _COLLECTIVES:
+        for thread in threads:
+            match = _outermost_match(rule, thread)
+            if match is not None:
+                name = _XLA.get(match[1]) or _GLOO[match[1]]
+                return name, rule.kind, _stage(thread), thread.thread
+    return None
+
+
+def _stage(thread: NativeThread) -> str:
+    """Return how far a thread that is in a collective has got."""
+    symbols = thread.symbols
+    if any(_BOOTSTRAP.match(symbol) for symbol in symbols):
+        return "its first use: connecting"
+    for end, text in (("::waitRecv", "waits to receive"), ("::waitSend", "waits to send")):
+        if any(symbol.endswith(end) for symbol in symbols):
+            return text
+    return ""
+
+
+def _wait(threads: Sequence[NativeThread]) -> _Found | None:
+    for rule in _WAITS:
+        for thread in threads:
+            if _outermost_match(rule, thread) is not None and not _is_in_private_store(thread):
+                return rule.name or "", rule.kind, rule.detail, thread.thread
+    return None
+
+
+def _is_in_private_store(thread: NativeThread) -> bool:
+    """Return whether a thread waits for a store within its own process, and so for no rank."""
+    return any(symbol.startswith(_PRIVATE_STORE) for symbol in thread.symbols)
+
+
+def _outermost_match(rule: _Rule, thread: NativeThread) -> re.Match[str] | None:
+    """Return the match of the outermost frame: an all_reduce may be built of other collectives."""
+    matches = (rule.pattern.fullmatch(symbol) for symbol in reversed(thread.symbols))
+    return next((match for match in matches if match is not None), None)
+
+
+_OPENING, _CLOSING = "<(", ">)"
+_KEPT = {"(anonymous namespace)": "{anonymous}", "operator()": "{call}", "operator<": "{less}"}
+
+
+def plain_name(symbol: str) -> str:
+    """Return a function's name without its arguments, templates and versions.
+
+    ``gloo::allreduce(gloo::AllreduceOptions const&)`` is ``gloo::allreduce``.
+    """
+    symbol = symbol.replace("[abi:cxx11]", "")
+    for text, replacement in _KEPT.items():
+        symbol = symbol.replace(text, replacement)
+    depth, kept = 0, []
+    for character in symbol.partition("@")[0]:
+        if character in _OPENING:
+            depth += 1
+        elif character in _CLOSING:
+            depth -= 1
+        elif depth == 0:
+            kept.append(character)
+    name = "".join(kept).removesuffix(" const").strip()
+    return name.rpartition(" ")[2]
+
+
+# Sockets
+
+_Ends = tuple[str, str]
+
+
+def waits_at_sockets(snapshot: KernelSnapshot) -> dict[int, Operation]:
+    """Return what the main threads of ranks wait in at sockets, by rank.
+
+    Args:
+        snapshot: A deep snapshot of the world.
+    """
+    holders = _holders(snapshot)
+    found = {}
+    for rank, process in snapshot.ranks.items():
+        awaited = _awaited(process)
+        endpoints = [each.endpoints[::-1] for each in awaited if each.kind != "listen"]
+        peers = {holders.get(each) for each in endpoints} - {rank}
+        known = {each for each in peers if each is not None}
+        if any(each.kind == "listen" for each in awaited):
+            found[rank] = _operation(process, snapshot, "wait", snapshot.ranks.keys())
+        elif peers and known == peers:
+            found[rank] = _operation(process, snapshot, "transfer", {rank, *known})
+    return found
+
+
+def _operation(
+    process: Process, snapshot: KernelSnapshot, kind: OperationKind, group: Collection[int]
+) -> Operation:
+    main, others = process.threads[0], set(group) - {process.rank}
+    return Operation(
+        name=main.call,
+        kind=kind,
+        group=tuple(sorted(group)),
+        sequence=0,
+        scope=SOCKET_SCOPE if kind == "wait" else "",
+        peer=min(others) if kind == "transfer" and len(others) == 1 else None,
+        detail=main.target,
+        since_s=snapshot.at_s,
+        waited_s=snapshot.at_s,
+        thread=main.tid,
+        source="proc",
+    )
+
+
+def _awaited(process: Process) -> list[Descriptor]:
+    """Return the sockets that can end the main thread's wait; none if anything else can, too."""
+    main = process.main
+    fds = (main.fds or ()) if main is not None and main.state == "S" else ()
+    found = [process.descriptors.get(fd) for fd in fds]
+    sockets = [each for each in found if each and (each.kind == "listen" or _is_inside(each))]
+    return sockets if len(sockets) == len(found) else []
+
+
+def _holders(snapshot: KernelSnapshot) -> Mapping[_Ends, int]:
+    """Return which rank holds an end of a connection, where only its main thread attends to it."""
+    found: dict[_Ends, int] = {}
+    shared: set[_Ends] = set()
+    for process in snapshot.processes:
+        beside = {fd for thread in process.threads[1:] for fd in thread.fds or ()}
+        for each in filter(_is_inside, process.descriptors.values()):
+            is_alone = process.is_rank and each.fd not in beside and each.endpoints not in found
+            if is_alone and process.rank is not None:
+                found[each.endpoints] = process.rank
+            else:
+                shared.add(each.endpoints)
+    return {ends: rank for ends, rank in found.items() if ends not in shared}
+
+
+def _is_inside(found: Descriptor) -> bool:
+    is_connection = found.kind in {"tcp", "unix"} and all(found.endpoints)
+    return is_connection and found.where == "inside" and not found.is_exempt
+
+
+# Stacks
+
+_STARTS = ("jax/_src/interpreters/pxla.py", "__call__")
+"""File and function in which jax starts a program from Python."""
+
+
+def with_stacks(
+    snapshots: Sequence[WorldSnapshot], dumps: Sequence[Dump]
+) -> tuple[WorldSnapshot, ...]:
+    """Return the snapshots with who takes part in jitted collectives, and who is in native code.
+
+    Args:
+        snapshots: Of the world.
+        dumps: Stacks of its ranks at the end.
+    """
+    by_rank = {each.rank: each for each in dumps}
+    return tuple(
+        replace(snapshot, ranks=tuple(_with_stack(each, by_rank) for each in snapshot.ranks))
+        for snapshot in snapshots
+    )
+
+
+def _with_stack(seen: RankSnapshot, dumps: Mapping[int, Dump]) -> RankSnapshot:
+    dump = dumps.get(seen.rank)
+    frames = dump.main.frames if dump is not None and dump.main is not None else ()
+    # A main thread that computes holds the GIL in Python as well, from line to line. Only one that
+    # did not run a signal handler when asked for its stack is in native code for long.
+    is_native = seen.label != "RUNNING" or (dump is not None and dump.is_deaf)
+    return with_members(replace(seen, holds_gil=seen.holds_gil and is_native), frames)
+
+
+def with_members(seen: RankSnapshot, frames: Sequence[Frame]) -> RankSnapshot:
+    """Return a rank's snapshot with the members of its jitted collectives, where known.
+
+    Args:
+        seen: The rank.
+        frames: Stack of its main thread, innermost first; empty where that is not known.
+    """
+    if all(each.has_members for each in seen.operations):
+        return seen
+    group = _members(seen, frames)
+    operations = tuple(_narrowed(each, group) for each in seen.operations)
+    return replace(seen, operations=operations)
+
+
+def _narrowed(operation: Operation, group: tuple[int, ...] | None) -> Operation:
+    if operation.has_members or operation.name not in _OF_PROGRAMS or group is None:
+        return operation
+    return replace(operation, group=group, has_members=True)
+
+
+def _members(seen: RankSnapshot, frames: Sequence[Frame]) -> tuple[int, ...] | None:
+    """Return the processes of the program that a rank is in; None where it may be several.
+
+    That is the last one where the stack shows that a program is being started. Else it is one of
+    those that were started from where the stack is now; or, where none was, any.
+    """
+    programs = sorted(
+        (last, key[0], key[2]) for key, last in seen.entered if key[2].startswith(PROGRAM_SCOPE)
+    )
+    if any(each.function == _STARTS[1] and each.file.endswith(_STARTS[0]) for each in frames):
+        programs = programs[-1:]
+    user = innermost_user_frame(frames)
+    scope = program_scope(user.file, user.line) if user is not None else ""
+    here = [each for each in programs if each[2] == scope]
+    groups = {group for _, group, _ in here or programs}
+    return groups.pop() if len(groups) == 1 else None
