@@ -1,6 +1,6 @@
-"""Is the world hung? A proof that no wait in it can end, from snapshots alone; pure functions."""
+"""Is the world hung? A proof that no wait in it can end, from snapshots alone."""
 
-from pytest_multihost.proof.proof_state import ProofState, is_still
-from pytest_multihost.proof.snapshot import Snapshot
+from pytest_multihost.proof.proof_state import SLACK_S, ProofSearch, ProofState, is_still
+from pytest_multihost.proof.snapshot import Snapshot, has_left_wait
 
-__all__ = ["ProofState", "Snapshot", "is_still"]
+__all__ = ["SLACK_S", "ProofSearch", "ProofState", "Snapshot", "has_left_wait", "is_still"]

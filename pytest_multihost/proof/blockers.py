@@ -1,16 +1,48 @@
-"""What may end a wait of a world before its deadline: what blocks a proof, one sentence each."""
+"""What may end a wait of a world before its deadline: what blocks a proof, one sentence each.
+
+Each rule yields the rest of a sentence about a process, thread or descriptor for everything that
+may end a wait, and nothing where only threads can that are judged themselves. There are three sorts
+of threads:
+
+* in an operation that the recorder knows: what it does to wait - sleeping, polling, asking a
+  store - does not matter, as long as it is one and the same operation and nobody gives it up
+* a runtime's own (`threads`): it wakes up all the time to look again, so that its timeouts
+  do not matter either; what matters is whether it runs, sleeps, or serves somebody from outside
+* all others, of a rank or of what a rank has started: they must not move at all
+
+`_descriptor_blockers` is about descriptors themselves, whether or not a thread is seen to wait for
+them: data that move, a connection that leaves the world. `_waker` is about one wait: who may end it
+by making a descriptor ready.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_multihost.model.process import KernelSnapshot, Process
-from pytest_multihost.proof.descriptor_blockers import descriptor_blockers
-from pytest_multihost.proof.snapshot import DEAD, Interval, Snapshot, interval_of
-from pytest_multihost.proof.thread_blockers import thread_blockers
-from pytest_multihost.proof.threads.owners import is_runtime_thread
+from pytest_multihost.model.operation import Operation
+from pytest_multihost.model.process import Descriptor, KernelSnapshot, Process, Thread
+from pytest_multihost.proof import system_calls as calls
+from pytest_multihost.proof.snapshot import Interval, Snapshot, addresses, interval_of
+from pytest_multihost.proof.threads import (
+    DEAD,
+    has_gloo_timeout,
+    is_file_access,
+    is_runtime_thread,
+    is_sleep,
+)
 
 _SIGALRM = 1 << 13  # signal 14; bit 0 is signal 1
+
+_TRAFFIC_BYTES = 4096
+"""Bytes on one connection between two snapshots that are more than heartbeats."""
+
+_TO_ITSELF_BYTES = 1 << 16
+"""The same on a connection of a rank to itself: each 10 ms the rank that hosts torch's store asks
+it how many have come."""
+
+_SOCKETS = frozenset({"tcp", "unix", "udp"})
+_SHARED = frozenset({"tcp", "unix", "pipe", "eventfd"})
+"""Descriptors that end a wait when whoever else holds them, or their peer, does something."""
 
 
 def blockers(before: Snapshot, now: Snapshot, *, deadline_s: float) -> tuple[str, ...]:
@@ -59,11 +91,11 @@ def _process_blockers(interval: Interval) -> Iterator[str]:
         return
     yield from _signal_blockers(interval)
     for descriptor in interval.process.descriptors.values():
-        yield from descriptor_blockers(interval, descriptor)
+        yield from _descriptor_blockers(interval, descriptor)
     for thread in interval.process.threads:
         if thread.state not in DEAD:
             name = "main thread" if interval.is_main(thread) else f"thread {thread.name}"
-            yield from (f"{name} {each}" for each in thread_blockers(interval, thread))
+            yield from (f"{name} {each}" for each in _thread_blockers(interval, thread))
     yield from _ended_threads(interval)
 
 
@@ -89,3 +121,291 @@ def _ended_threads(interval: Interval) -> Iterator[str]:
     for tid, thread in interval.earlier.items():
         if tid not in tids and thread.state not in DEAD and not is_runtime_thread(thread):
             yield f"thread {thread.name} has just ended"
+
+
+# Threads
+
+
+def _thread_blockers(interval: Interval, thread: Thread) -> Iterator[str]:
+    """Yield what may end a thread's wait, or that it does not wait."""
+    if not interval.is_main(thread) and (thread.is_exempt or _waits_for_harness(interval, thread)):
+        return
+    operations = interval.awaited_operations(thread)
+    if thread.state == "D":  # for a device or a page: the kernel ends it, at any time
+        yield f"is in uninterruptible sleep ({thread.call or thread.wchan})"
+    elif operations:
+        yield from _operation(interval, thread, operations)
+    elif interval.process.is_rank and _is_runtimes(interval, thread):
+        yield from _runtime_thread(interval, thread)
+    elif _waits_for_gil(interval, thread):
+        return  # until another thread of the process releases it, and each of them is judged
+    else:
+        yield from _other_thread(interval, thread)
+
+
+def _waits_for_harness(interval: Interval, thread: Thread) -> bool:
+    found = [interval.process.descriptors.get(fd) for fd in thread.fds or ()]
+    return bool(found) and all(each is not None and each.is_exempt for each in found)
+
+
+def _is_runtimes(interval: Interval, thread: Thread) -> bool:
+    """Whether a thread is a runtime's own; one on a processor has no stack to read and still is."""
+    last = interval.earlier.get(thread.tid)
+    was = last is not None and not thread.code and is_runtime_thread(last)
+    return not interval.is_main(thread) and (is_runtime_thread(thread) or was)
+
+
+def _waits_for_gil(interval: Interval, thread: Thread) -> bool:
+    """Whether a thread has done nothing but wait for its turn to run Python."""
+    last = interval.earlier.get(thread.tid)
+    if last is None or not (last.waits_for_gil and thread.waits_for_gil):
+        return False
+    return not interval.is_busy(thread)
+
+
+def _operation(
+    interval: Interval, thread: Thread, operations: tuple[Operation, ...]
+) -> Iterator[str]:
+    """Yield what may end an operation: its timeout, or that of the one wait it is in.
+
+    One that wakes up again and again only looks whether its operation has ended, if that is a
+    runtime's; a loop of the user's own may do anything after it has looked.
+    """
+    first = min(operations, key=lambda each: each.gives_up_s)
+    if interval.times_out(thread):
+        yield f"gives up {operations[-1].name}{interval.activity(thread).until}"
+    elif first.gives_up_s <= interval.deadline_s:
+        left_s = first.gives_up_s - interval.at_s
+        yield f"gives up {first.name} until +{max(left_s, 0.0):.1f} s"
+    elif any(each.is_own for each in operations) and not interval.has_not_moved(thread):
+        yield f"wakes up in {operations[-1].name}, and may go another way"
+
+
+def _runtime_thread(interval: Interval, thread: Thread) -> Iterator[str]:
+    """Yield what a runtime's own thread does beyond waiting."""
+    if interval.is_busy(thread):
+        yield "runs"
+    if is_sleep(thread):
+        yield f"sleeps{interval.activity(thread).until}"
+    elif is_file_access(thread):
+        yield from _file_access(interval, thread, is_runtimes=True)
+    elif has_gloo_timeout(thread) and interval.times_out(thread):
+        yield f"gives up what it does for a rank{interval.activity(thread).until}"
+    elif thread.call in calls.FUTEXES:
+        yield from _futex(thread)
+    elif thread.call in calls.POLLS | calls.EPOLLS | calls.SOCKETS | calls.STREAMS:
+        yield from _descriptors(interval, thread, is_runtimes=True)
+    elif thread.state != "R" and thread.call != "running":
+        yield _describe(interval, thread)
+
+
+def _other_thread(interval: Interval, thread: Thread) -> Iterator[str]:
+    """Yield why a thread that must not move is not seen to stand still until the deadline."""
+    if thread.state != "S" or thread.call == "running":
+        yield "runs"
+    elif not interval.has_not_moved(thread):
+        yield f"wakes up and {_describe(interval, thread)}"
+    elif thread.ends_s is None or thread.ends_s <= interval.deadline_s:
+        yield _describe(interval, thread)
+    else:
+        yield from _wait_without_timeout(interval, thread)
+
+
+# What a wait is for
+
+
+def _wait_without_timeout(interval: Interval, thread: Thread) -> Iterator[str]:
+    """Yield what may end a wait that does not end by itself before the deadline."""
+    call = thread.call
+    if call in calls.FUTEXES:
+        yield from _futex(thread)
+    elif call in calls.SIGNALS:
+        yield "waits for a signal, which anybody may send"
+    elif call in calls.CHILDREN:
+        yield from _child(interval, thread)
+    elif calls.is_lock_wait(call, thread.args):
+        yield from _file_lock(interval, thread)
+    elif call in calls.SLEEPS:
+        return  # the timer is the only thing that ends it, and strikes after the deadline
+    elif call in calls.POLLS | calls.EPOLLS | calls.SOCKETS:
+        yield from _descriptors(interval, thread)
+    elif call in calls.STREAMS:
+        yield from _file_access(interval, thread)
+    else:
+        yield _describe(interval, thread)
+
+
+def _futex(thread: Thread) -> Iterator[str]:
+    """A word in memory that no foreign process maps can only be woken by the world's threads."""
+    if thread.futex_scope != "inside":
+        yield "waits for a lock in memory that others may share"
+
+
+def _child(interval: Interval, thread: Thread) -> Iterator[str]:
+    """A child of the world is a process of the world, and judged as one."""
+    if thread.child > 0 and interval.now.kernel.process(thread.child) is None:
+        yield f"waits for process {thread.child}, of which nothing is known"
+
+
+def _file_lock(interval: Interval, thread: Thread) -> Iterator[str]:
+    """A lock is released by its holder, or when that ends: a living process of the world, then."""
+    for pid in thread.holders or (0,):
+        holder = interval.now.kernel.process(pid)
+        if pid <= 0:
+            yield f"waits for a lock of {thread.target}; who holds it is not known"
+        elif holder is None or holder.is_dead:
+            yield f"waits for a lock of {thread.target}, held by process {pid}"
+
+
+def _file_access(interval: Interval, thread: Thread, *, is_runtimes: bool = False) -> Iterator[str]:
+    """A read of a regular file ends whenever its disk or server answers; pipes have writers."""
+    found = [interval.process.descriptors.get(fd) for fd in thread.fds or ()]
+    if any(each is None or each.kind == "file" for each in found) or not found:
+        yield _describe(interval, thread)
+    else:
+        yield from _descriptors(interval, thread, is_runtimes=is_runtimes)
+
+
+def _descriptors(interval: Interval, thread: Thread, *, is_runtimes: bool = False) -> Iterator[str]:
+    fds = _awaited_descriptors(interval, thread.fds)
+    if fds is None:
+        yield f"waits in {thread.call}; for what cannot be read"
+    for fd in fds or ():
+        descriptor = interval.process.descriptors.get(fd)
+        if found := _waker(interval, descriptor, is_runtimes=is_runtimes):
+            yield f"waits for {found}"
+
+
+def _describe(interval: Interval, thread: Thread) -> str:
+    activity = interval.activity(thread)
+    return f"sleeps{activity.until}" if is_sleep(thread) else f"waits in {activity}"
+
+
+# Descriptors
+
+
+def _descriptor_blockers(interval: Interval, found: Descriptor) -> Iterator[str]:
+    """Yield what a descriptor shows that is going on, even where no thread waits for it.
+
+    Data can be on their way through a socket whose reader is busy elsewhere, and an accelerator or
+    io_uring finishes work that was asked for long ago.
+    """
+    if found.is_exempt or interval.is_severed(found):
+        return
+    if found.kind == "device":
+        yield f"has opened {found.target}"
+    elif found.kind == "uring" and found.where != "inside":
+        yield "has asked io_uring for something"
+    elif found.kind in _SOCKETS:
+        yield from _socket_blockers(interval, found)
+
+
+def _socket_blockers(interval: Interval, found: Descriptor) -> Iterator[str]:
+    peer = found.peer or "somebody"
+    if found.where == "outside" or (found.kind != "udp" and found.where == "unknown"):
+        yield f"{found.kind} socket to {peer} leads outside the world"
+    last = interval.was.descriptors.get(found.fd)
+    if last is None or last.target != found.target:
+        yield f"{found.kind} socket to {peer} is new"
+    elif _moves(interval, last, found):
+        yield f"data moves on the {found.kind} socket to {peer}"
+    elif interval.now.is_disturbed and _may_still_arrive(interval, found):
+        yield f"what it has sent to {peer} may still arrive"
+
+
+def _moves(interval: Interval, last: Descriptor, found: Descriptor) -> bool:
+    """Whether data move on a socket, and not only from a waiting rank to itself."""
+    moved = found.bytes_moved - last.bytes_moved
+    main = interval.process.main
+    if main and _leads_to_itself(interval, found) and interval.awaited_operations(main):
+        return moved > _TO_ITSELF_BYTES
+    return last.queues != found.queues or moved > _TRAFFIC_BYTES
+
+
+def _leads_to_itself(interval: Interval, found: Descriptor) -> bool:
+    here, there = found.endpoints
+    descriptors = interval.process.descriptors.values()
+    return bool(here) and (there, here) in {
+        each.endpoints for each in descriptors if each.kind == "tcp"
+    }
+
+
+def _may_still_arrive(interval: Interval, found: Descriptor) -> bool:
+    """Whether a connection has sent what is not acknowledged, and its frames can get there.
+
+    After faults of the network TCP repeats what was lost after any time up to two minutes
+    (tcp(7), RTO): queues that do not change show nothing then.
+    """
+    is_unacknowledged = found.kind == "tcp" and found.queues[1] > 0
+    return is_unacknowledged and addresses(found) not in interval.now.severed
+
+
+def _awaited_descriptors(interval: Interval, fds: tuple[int, ...] | None) -> set[int] | None:
+    """Return the descriptors that a wait for `fds` is about, with those of an epoll in its place.
+
+    Returns:
+        None where they could not be read.
+    """
+    return _flat(interval, fds, frozenset())
+
+
+def _flat(interval: Interval, fds: tuple[int, ...] | None, seen: frozenset[int]) -> set[int] | None:
+    if fds is None:
+        return None
+    found: set[int] = set()
+    for fd in fds:
+        descriptor = interval.process.descriptors.get(fd)
+        if fd in seen:  # an epoll may watch another that watches it
+            continue
+        if descriptor is None or descriptor.kind != "epoll":
+            found.add(fd)
+            continue
+        inner = _flat(interval, descriptor.watched, seen | {fd})
+        if inner is None:
+            return None
+        found |= inner
+    return found
+
+
+def _waker(interval: Interval, found: Descriptor | None, *, is_runtimes: bool) -> str:
+    """Return who or what may make a descriptor ready before the deadline; empty if nobody.
+
+    Args:
+        interval: The process that waits for it.
+        found: The descriptor; None where it could not be read.
+        is_runtimes: Whether a runtime's own thread waits. It may wait for connections, timers and
+            eventfds: what it does then, it does by itself and for itself.
+    """
+    if found is None:
+        return "a descriptor that cannot be read"
+    if _stays_as_it_is(found) or (is_runtimes and _is_runtimes_business(interval, found)):
+        return ""
+    if found.kind in _SHARED:
+        return _describe_peer(found)
+    if found.kind == "pidfd":
+        is_known = interval.now.kernel.process(found.pid) is not None
+        return "" if is_known else f"process {found.pid}, of which nothing is known"
+    if found.kind == "timerfd":
+        is_late = found.ends_s is not None and found.ends_s > interval.deadline_s
+        return "" if is_late else "a timer"
+    if found.kind == "listen":
+        return f"somebody to connect to {found.peer or 'its socket'}"
+    return f"{found.kind} {found.target}"
+
+
+def _stays_as_it_is(found: Descriptor) -> bool:
+    """Whether only the world's own threads, each of which is judged itself, can make it ready."""
+    is_inside = found.where == "inside" and found.kind in _SHARED | {"uring"}
+    return is_inside or found.kind == "epoll" or found.where == "nobody"
+
+
+def _is_runtimes_business(interval: Interval, found: Descriptor) -> bool:
+    return found.kind in {"eventfd", "timerfd", "listen"} or interval.is_severed(found)
+
+
+def _describe_peer(found: Descriptor) -> str:
+    """Name the peer of a descriptor for the reader."""
+    if found.where == "harness":
+        return "the harness"
+    leads = "may lead" if found.where == "unknown" else "leads"
+    return f"{found.kind} {found.peer or found.target}, which {leads} outside the world"

@@ -19,21 +19,33 @@ Two intervals in a row are needed, each of `INTERVAL_S`: data that have left one
 reached the next are in no table (delayed acknowledgements take up to 0.04 s, retransmissions 0.2 s
 and more), a runtime's thread that polls every half second is between two polls, and a process that
 is on its way out has no waits any more.
+
+A deep snapshot reads every thread and descriptor of the world. So `ProofSearch` takes one only
+while shallow ones show that all main threads stand still, and then once per interval. Whatever
+finds out sooner that a world is quiescent belongs there.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
-from pytest_multihost.model.process import Process
+from pytest_multihost.model.process import KernelSnapshot, Process
 from pytest_multihost.proof.blockers import blockers
-from pytest_multihost.proof.snapshot import Snapshot
+from pytest_multihost.proof.snapshot import Snapshot, has_left_wait
 
 INTERVAL_S = 1.0
 """How far two deep snapshots must be apart to show anything."""
 
 _ENOUGH = 0.9
 """Part of an interval that is enough: whoever comes each second is never quite on time."""
+
+EARLY_START_S = 4.0
+"""How often a deep snapshot is taken of a world that was seen to stand still only once."""
+
+SLACK_S = 0.02
+"""How much too early a wakeup may come: timers of the event loop are not exact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +96,61 @@ def _is_still(process: Process, now: Snapshot, deadline_s: float) -> bool:
     if process.is_dead or main is None or now.awaited_operations(process.rank, main.tid):
         return True
     return main.state == "S" and (main.ends_s is None or main.ends_s > deadline_s)
+
+
+@dataclass(slots=True)
+class ProofSearch:
+    """The search for a proof that one world hangs, from shallow snapshot to shallow snapshot.
+
+    Attributes:
+        state: How far the proof has come; its blockers say what may end a wait.
+        last_deep: The last deep snapshot.
+    """
+
+    state: ProofState = field(default_factory=ProofState)
+    last_deep: KernelSnapshot | None = None
+    _early_start_s: float = 0.0
+
+    @property
+    def due_s(self) -> float:
+        """When the next deep snapshot ends an interval; never as long as none has begun."""
+        next_s = self.state.next_s
+        return math.inf if next_s is None else next_s - SLACK_S
+
+    def step(
+        self,
+        before: Snapshot | None,
+        now: Snapshot,
+        take_deep: Callable[[], KernelSnapshot],
+        *,
+        deadline_s: float,
+    ) -> bool:
+        """Take a deep snapshot if it is worth it; return whether the world is proven to hang.
+
+        Args:
+            before: The shallow snapshot before.
+            now: A shallow snapshot.
+            take_deep: Takes a deep one.
+            deadline_s: When the world is ended in any case.
+        """
+        if not is_still(now, deadline_s=deadline_s) or not self._is_worth_it(before, now):
+            self.state = ProofState()
+            return False
+        if self.state.last is None or now.kernel.at_s >= self.due_s:
+            self.last_deep = take_deep()
+            snapshot = replace(now, kernel=self.last_deep)
+            self.state = self.state.after(snapshot, deadline_s=deadline_s)
+        return self.state.is_proof
+
+    def _is_worth_it(self, before: Snapshot | None, now: Snapshot) -> bool:
+        """Return whether no main thread has left its wait since the last shallow snapshot.
+
+        Once in a while a single shallow snapshot is enough to begin. That saves a quarter of a
+        second, and costs a deep snapshot of a world that only happens to stand still.
+        """
+        if before is None:
+            return False
+        if self.state.last is None and now.kernel.at_s >= self._early_start_s:
+            self._early_start_s = now.kernel.at_s + EARLY_START_S
+            return True
+        return not any(has_left_wait(rank, before, now) for rank in now.kernel.ranks)

@@ -8,10 +8,7 @@ from dataclasses import dataclass, replace
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.process import Descriptor, KernelSnapshot, Process, Thread
 from pytest_multihost.model.snapshot import Activity
-from pytest_multihost.proof.threads.labels import activity_of
-
-DEAD = frozenset({"", "X", "Z"})
-"""States of a thread that is gone, ending or not waited for by its parent (proc(5), stat)."""
+from pytest_multihost.proof.threads import activity_of
 
 _BUSY = 0.02
 """Share of a processor from which on a thread does more than wake up and look."""
@@ -133,3 +130,18 @@ def addresses(found: Descriptor) -> tuple[str, str]:
     """Return the addresses of a connection without their ports: its own, its peer's."""
     own, peer = (end.rpartition(":")[0] for end in found.endpoints)
     return own, peer
+
+
+def has_left_wait(rank: int, before: Snapshot, now: Snapshot) -> bool:
+    """Return whether a rank's main thread has left its wait, other than to poll in one operation.
+
+    One that had no wait before and one that is gone have left none.
+    """
+    was, main = (
+        snapshot.kernel.ranks[rank].main if rank in snapshot.kernel.ranks else None
+        for snapshot in (before, now)
+    )
+    if was is None or main is None or was.wait_key == main.wait_key:
+        return False
+    awaited = before.awaited_operations(rank, main.tid)
+    return not awaited or awaited != now.awaited_operations(rank, main.tid)

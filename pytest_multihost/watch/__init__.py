@@ -1,8 +1,7 @@
 """Observe ranks from outside: take snapshots, and find out that their world hangs."""
 
 from pytest_multihost.watch.observer import RemoteRanks, WorldObserver
-from pytest_multihost.watch.protocol import NoWatch, Observations, Watch
-from pytest_multihost.watch.watchdog import Watchdog
+from pytest_multihost.watch.watchdog import NoWatch, Observations, Watch, Watchdog
 
 __all__ = [
     "NoWatch",

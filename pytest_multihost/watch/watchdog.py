@@ -1,7 +1,7 @@
 """The watchdog: observes a world's ranks from outside until it hangs or ends.
 
 It reads slot pages and /proc, and touches nothing. When snapshots are taken is decided here and in
-`proof_search`, what they contain in `observer`; what they prove is decided by pure functions of
+`ProofSearch`, what they contain in `observer`; what they prove is decided by pure functions of
 `proof` and `blame`.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, Protocol
 
 from pytest_multihost.blame import (
     BlockingRanks,
@@ -19,19 +19,22 @@ from pytest_multihost.blame import (
     mismatched_ranks,
     waiting_ranks,
 )
+from pytest_multihost.model.operation import Operations
 from pytest_multihost.model.process import KernelSnapshot
 from pytest_multihost.model.snapshot import SnapshotReason, WorldSnapshot
 from pytest_multihost.outcome import RankFacts
-from pytest_multihost.proof import Snapshot
+from pytest_multihost.proof import SLACK_S, ProofSearch, Snapshot, has_left_wait
 from pytest_multihost.proof.threads import lock_holders
-from pytest_multihost.watch.compare import has_left_wait, rank_snapshots, unmoved_ranks
-from pytest_multihost.watch.observer import WorldObserver, with_gates
+from pytest_multihost.watch.observer import (
+    WorldObserver,
+    rank_snapshots,
+    unmoved_ranks,
+    with_gates,
+)
 from pytest_multihost.watch.probes.deep_probe import (
     probe_unclear_ranks,
     with_probe_results,
 )
-from pytest_multihost.watch.proof_search import SLACK_S, ProofSearch
-from pytest_multihost.watch.protocol import Ground, Observations
 
 INTERVAL_S = 0.25
 """How far two shallow snapshots are apart."""
@@ -52,8 +55,73 @@ _KEPT_SNAPSHOTS = 4
 _KEPT_RUNS = 24
 """Of how many snapshots it is kept who had run: six seconds."""
 
+Ground = Literal["proof", "mismatch", "stopped"]
+"""What shows, before the deadline, that a world hangs."""
+
 Early = Literal["fail", "warn", "off"]
 """What to do when a hang is found: end the world, only note it, or do not look for one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observations:
+    """What a watch has observed of a world, as far as it has kept it.
+
+    Attributes:
+        snapshots: Oldest first: at the first failure if there was one, the last ones, the end.
+        operations: All operations that the ranks' slot pages still have.
+        progress_s: When a rank last made progress; None where that is not known.
+    """
+
+    snapshots: tuple[WorldSnapshot, ...] = ()
+    operations: tuple[Operations, ...] = ()
+    progress_s: float | None = None
+
+
+class Watch(Protocol):
+    """Observes one world from outside, without touching it."""
+
+    @property
+    def interval_s(self) -> float:
+        """How soon the next `check` is due."""
+
+    def check(self, now: float, facts: Sequence[RankFacts], *, deadline_s: float) -> Ground | None:
+        """Take a snapshot if it is due; return what shows that the world hangs, if anything does.
+
+        Args:
+            now: The time.
+            facts: What is known of the ranks from their events.
+            deadline_s: When the world will be ended in any case.
+        """
+
+    def note_failure(self, now: float, facts: Sequence[RankFacts]) -> None:
+        """Keep a snapshot: a rank has just raised or died."""
+
+    def has_settled(self, now: float, facts: Sequence[RankFacts]) -> bool:
+        """Return whether, after a raise, no rank makes progress any more: the others wait."""
+
+    def close(self, now: float, facts: Sequence[RankFacts]) -> Observations:
+        """Take the last snapshots, before the ranks are ended, and return everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoWatch:
+    """Observes nothing: only the deadline ends a world that hangs."""
+
+    interval_s: float = 1.0
+
+    def check(self, now: float, facts: Sequence[RankFacts], *, deadline_s: float) -> Ground | None:
+        """Return None: nothing is known."""
+
+    def note_failure(self, now: float, facts: Sequence[RankFacts]) -> None:
+        """Keep nothing."""
+
+    def has_settled(self, now: float, facts: Sequence[RankFacts]) -> bool:  # noqa: ARG002 - Watch
+        """Return False: nothing is known."""
+        return False
+
+    def close(self, now: float, facts: Sequence[RankFacts]) -> Observations:  # noqa: ARG002 - Watch
+        """Return nothing."""
+        return Observations()
 
 
 @dataclass(slots=True)

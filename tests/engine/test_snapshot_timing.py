@@ -12,7 +12,7 @@ from pytest_multihost.engine import MAX_SNAPSHOT_DELAY_S, QUIET_PERIOD_S
 from pytest_multihost.outcome import RankFacts
 from pytest_multihost.testing import Step, well_behaved
 from pytest_multihost.watch import Observations
-from pytest_multihost.watch.protocol import Ground
+from pytest_multihost.watch.watchdog import Ground
 
 Run = Callable[..., Any]
 HANGS = [*well_behaved(0, stays_in="call"), *well_behaved(1, stays_in="call")]

@@ -22,7 +22,7 @@ from pytest_multihost.launch.netns import HostNetwork, make_network
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.hosts import BRIDGE_ADDRESS, all_hosts
 from pytest_multihost.watch.kernel.descriptors import Tables
-from pytest_multihost.watch.kernel.harness import HarnessProcesses
+from pytest_multihost.watch.kernel.other_processes import HarnessProcesses
 from pytest_multihost.watch.kernel.proc_files import entries, link
 from pytest_multihost.watch.kernel.sockets import inet_sockets, unix_sockets
 

@@ -24,14 +24,13 @@ import pytest
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.process import KernelSnapshot
 from pytest_multihost.proof import Snapshot
-from pytest_multihost.proof.proof_state import ProofState
+from pytest_multihost.proof.proof_state import ProofSearch, ProofState
 from pytest_multihost.proof.threads import lock_holders, main_labels
 from pytest_multihost.watch.kernel.elf import symbol_table
-from pytest_multihost.watch.kernel.harness import HarnessProcesses
+from pytest_multihost.watch.kernel.other_processes import HarnessProcesses
 from pytest_multihost.watch.kernel.proc import ProcReader
 from pytest_multihost.watch.kernel.proc_files import Stat
 from pytest_multihost.watch.kernel.sockets import inet_sockets, inet_sockets_from
-from pytest_multihost.watch.proof_search import ProofSearch
 
 DEADLINE_S = 60.0
 LOOKS = 10

@@ -15,17 +15,17 @@ from pytest_multihost.model.operation import OWN_SCOPE, Operation, Operations
 from pytest_multihost.model.process import Descriptor, KernelSnapshot, Process, Thread
 from pytest_multihost.proof import ProofState, Snapshot, is_still
 from pytest_multihost.proof.blockers import blockers
-from pytest_multihost.proof.threads.owners import is_idle, is_python, is_runtime_thread, read_stack
+from pytest_multihost.proof.threads import is_idle, is_python, is_runtime_thread, read_stack
 from pytest_multihost.watch.kernel import descriptors
 from pytest_multihost.watch.kernel.descriptors import Tables
-from pytest_multihost.watch.kernel.foreign_handles import (
+from pytest_multihost.watch.kernel.memory import Memory, MemoryMapping
+from pytest_multihost.watch.kernel.other_processes import (
     ForeignProcesses,
+    HarnessProcesses,
     eventfd_id,
     with_eventfd_holders,
 )
-from pytest_multihost.watch.kernel.futexes import can_be_opened
-from pytest_multihost.watch.kernel.harness import HarnessProcesses
-from pytest_multihost.watch.kernel.memory import Memory, MemoryMapping
+from pytest_multihost.watch.kernel.process_reader import can_be_opened
 
 DEADLINE_S = 160.0
 MAIN = 100

@@ -16,8 +16,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from pytest_multihost.model.process import NEVER, Descriptor, Kind, Where
-from pytest_multihost.watch.kernel.foreign_handles import EVENTFD, ForeignProcesses
-from pytest_multihost.watch.kernel.harness import HarnessProcesses
+from pytest_multihost.watch.kernel.other_processes import (
+    EVENTFD,
+    ForeignProcesses,
+    HarnessProcesses,
+)
 from pytest_multihost.watch.kernel.proc_files import link, read
 from pytest_multihost.watch.kernel.sockets import (
     LISTEN,

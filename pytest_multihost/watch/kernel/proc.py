@@ -19,8 +19,8 @@ from typing import Protocol
 from pytest_multihost.model.process import KernelSnapshot, Process, Thread
 from pytest_multihost.watch.kernel import proc_files
 from pytest_multihost.watch.kernel.descriptors import Tables
-from pytest_multihost.watch.kernel.file_locks import holders_by_waiter
-from pytest_multihost.watch.kernel.harness import HarnessProcesses
+from pytest_multihost.watch.kernel.other_processes import HarnessProcesses
+from pytest_multihost.watch.kernel.proc_files import holders_by_waiter
 from pytest_multihost.watch.kernel.process_reader import ProcessReader
 
 _TICK_S = 0.02

@@ -1,17 +1,17 @@
-"""The files of /proc about one thread or process (proc(5)); any read may fail, for it may be gone.
+"""The files of /proc about threads, processes and file locks (proc(5)).
 
-Each returns None, or nothing, for what is gone or may not be read: nobody waits for these processes
-to stay.
+Each function returns None, or nothing, for what is gone or may not be read: nobody waits for these
+processes to stay.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_multihost.proof.threads import SystemCall, call_name
+from pytest_multihost.proof.system_calls import SystemCall, call_name
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _MACHINE = os.uname().machine
@@ -159,3 +159,38 @@ def read_status(directory: str) -> Mapping[str, str]:
     text = (read(directory + "/status") or b"").decode("utf-8", "backslashreplace")
     pairs = (line.partition(":") for line in text.splitlines())
     return {name: value.strip() for name, _, value in pairs}
+
+
+def holders_by_waiter() -> Mapping[int, tuple[int, ...]] | None:
+    """Return, for each process that waits for a file lock, those that hold it.
+
+    A line of /proc/locks is a number, ``->`` if the lock is waited for, its type (FLOCK, POSIX,
+    OFDLCK, LEASE), mode, access, process, device and inode. Who waits has the number of the lock
+    that is held.
+    """
+    data = read("/proc/locks")
+    if data is None:
+        return None
+    lines = [line.split() for line in data.decode().splitlines()]
+    held = {words[0]: words for words in lines if words[1] != "->"}
+    waiting: dict[int, tuple[int, ...]] = {}
+    for words in lines:
+        if words[1] == "->":
+            holder = _holder(held[words[0]]) if words[0] in held else 0
+            waiting[int(words[5])] = (*waiting.get(int(words[5]), ()), holder)
+    return waiting
+
+
+def _holder(words: Sequence[str]) -> int:
+    """Return who holds the lock of a line of /proc/locks; 0 where that is not known.
+
+    A lock of flock(2) is its open file's: the line has who took it, which may have handed the
+    descriptor to another process and closed its own.
+    """
+    pid, where = int(words[4]), words[5].encode()
+    if words[1] != "FLOCK":
+        return pid
+    place = f"/proc/{pid}/fdinfo"
+    infos = (read(f"{place}/{fd}") or b"" for fd in entries(place) or ())
+    lines = (line.split() for info in infos for line in info.splitlines())
+    return pid if any(line[:1] == [b"lock:"] and where in line for line in lines) else 0

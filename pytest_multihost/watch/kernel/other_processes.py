@@ -1,7 +1,11 @@
-"""What processes outside the world have open and mapped: read once in a snapshot, if it matters."""
+"""Processes that are not the world's: what belongs to the harness, and what all others have open.
+
+What the others have open and mapped is read once in a snapshot, if it matters.
+"""
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -12,10 +16,43 @@ from pytest_multihost.model.process import Descriptor, Process, Thread, Where
 from pytest_multihost.proof.threads import is_runtime_thread
 from pytest_multihost.watch.kernel.memory import MemoryMapping
 from pytest_multihost.watch.kernel.proc_files import entries, link, maps_file, read
+from pytest_multihost.watch.kernel.sockets import Table
 
 EVENTFD = "anon_inode:[eventfd]"
 _REMOVED = " (deleted)"
 _EVENTFD_ID = re.compile(rb"^eventfd-id:\s*(\d+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HarnessProcesses:
+    """What of this machine belongs to the harness and so cannot end a wait of the test.
+
+    Attributes:
+        servers: Processes that hold ends of descriptors and do nothing with them: the server, from
+            which ranks inherit. Only parents of ranks are believed to be that.
+        controllers: Processes at the other end of the ranks' channels: the controller.
+        paths: Files that only threads of the harness wait for, as patterns of the whole path; a
+            star stands for part of one name.
+        socket_tables: Netlink sockets that read the socket tables of the network namespaces of the
+            world's hosts, by the namespace's name.
+        companions: Other processes of the harness: children of the reaper that no rank has left.
+        reaper: The process that inherits the ranks' orphans; its other children are no part of the
+            harness.
+    """
+
+    servers: frozenset[int] = frozenset()
+    controllers: frozenset[int] = frozenset()
+    paths: tuple[str, ...] = ()
+    socket_tables: Mapping[str, Table] = field(default_factory=dict)
+    companions: frozenset[int] = frozenset()
+    reaper: int | None = None
+
+    def is_path(self, path: str) -> bool:
+        """Return whether a path is one that only threads of the harness wait for."""
+        return any(
+            fnmatch.fnmatchcase(path, pattern) and path.count("/") == pattern.count("/")
+            for pattern in self.paths
+        )
 
 
 @dataclass
