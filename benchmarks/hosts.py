@@ -28,7 +28,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pytest_multihost.launch.netns import make_network
-from pytest_multihost.model.hosts import all_hosts
+from pytest_multihost.model.spec import all_hosts
 
 MADE_LIMIT_S = 0.5
 TRIALS = 9

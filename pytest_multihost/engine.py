@@ -28,7 +28,6 @@ from pytest_multihost.blame.inferred import with_stacks
 from pytest_multihost.launch import HarnessCollectives, Launcher, NetworkFaults, RunningWorld
 from pytest_multihost.launch.harness_collectives import Answers
 from pytest_multihost.launch.wire import Frame
-from pytest_multihost.model.clock import Clock
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.event import (
     Done,
@@ -46,7 +45,7 @@ from pytest_multihost.model.event import (
 )
 from pytest_multihost.model.fault import disturbs_network
 from pytest_multihost.model.messages import FaultPerformed, Release
-from pytest_multihost.model.rank_set import rank_set
+from pytest_multihost.model.operation import rank_set
 from pytest_multihost.model.result import Ending, WorldResult
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import Dump
@@ -93,7 +92,7 @@ class Surroundings:
     Attributes:
         launcher: Starts its ranks.
         dumper: Takes their stacks before they are ended.
-        clock: Tells the time.
+        now: Returns the time in seconds; it never goes backwards.
         directory: Where logs, stacks and the verdict go.
         scratch: A directory of this world's own for everything else.
         primary_leaves_last: Whether rank 0 may leave only when the others have.
@@ -106,7 +105,7 @@ class Surroundings:
 
     launcher: Launcher
     dumper: Dumper
-    clock: Clock
+    now: Callable[[], float]
     directory: Path
     scratch: Path
     primary_leaves_last: bool = False
@@ -121,7 +120,7 @@ def run_world(spec: WorldSpec, surroundings: Surroundings) -> WorldResult:
 
     On an exception, Ctrl-C among them, the ranks are ended before it propagates.
     """
-    world_run = _WorldRun(spec, surroundings, started_s=surroundings.clock.now())
+    world_run = _WorldRun(spec, surroundings, started_s=surroundings.now())
     started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     try:
         ending, reason = world_run.run()
@@ -134,7 +133,7 @@ def run_world(spec: WorldSpec, surroundings: Surroundings) -> WorldResult:
         launch=surroundings.launcher.name,
         started_at=started_at.replace("+00:00", "Z"),
         started_s=world_run.started_s,
-        ended_s=surroundings.clock.now(),
+        ended_s=surroundings.now(),
         history=tuple(world_run.history),
         ending=ending,
         reason=reason,
@@ -239,7 +238,7 @@ class _WorldRun:
                 self.surroundings.on_tick(self._now() - self.started_s, self.facts)
 
     def _now(self) -> float:
-        return self.surroundings.clock.now()
+        return self.surroundings.now()
 
     def _take_snapshot(self, now: float) -> Ending | None:
         """Ask the watch; return why the world is to be ended now, None if it is not.

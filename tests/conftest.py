@@ -14,7 +14,7 @@ import pytest
 
 from pytest_multihost.launch.netns import make_network
 from pytest_multihost.model.errors import LaunchError
-from pytest_multihost.model.hosts import all_hosts
+from pytest_multihost.model.spec import all_hosts
 
 pytest_plugins = "pytester"
 

@@ -11,8 +11,7 @@ from pytest_multihost.blame.rank_states import RankState
 from pytest_multihost.blame.wait_graph import States, Wait, broken_by
 from pytest_multihost.model.event import Event, Exited, RankEventBody
 from pytest_multihost.model.fault import Fault
-from pytest_multihost.model.operation import Operation
-from pytest_multihost.model.rank_set import rank_set
+from pytest_multihost.model.operation import Operation, rank_set
 from pytest_multihost.model.result import Ending, WorldResult
 from pytest_multihost.model.stack import (
     Frame,

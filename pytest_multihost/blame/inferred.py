@@ -29,7 +29,7 @@ from pytest_multihost.model.operation import (
     program_scope,
 )
 from pytest_multihost.model.process import Descriptor, KernelSnapshot, Process
-from pytest_multihost.model.snapshot import RankSnapshot, WorldSnapshot
+from pytest_multihost.model.result import RankSnapshot, WorldSnapshot
 from pytest_multihost.model.stack import Dump, Frame, NativeThread, innermost_user_frame
 
 _XLA = {

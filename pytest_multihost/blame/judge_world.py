@@ -20,8 +20,7 @@ from pytest_multihost.blame.partition_blame import as_cut
 from pytest_multihost.blame.rank_states import last_given_up, rank_states_of
 from pytest_multihost.model.event import RaisedError
 from pytest_multihost.model.operation import Operations
-from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.snapshot import RankSnapshot
+from pytest_multihost.model.result import RankSnapshot, WorldResult
 from pytest_multihost.model.stack import SourceContext, group_by_main_stack
 from pytest_multihost.model.verdict import Diagnosis
 from pytest_multihost.outcome import Finding, RankFinding, Symptoms, judge

@@ -15,8 +15,7 @@ from itertools import pairwise
 from typing import Literal
 
 from pytest_multihost.model.operation import FLIGHT_SCOPE, GroupKey, Operation, Operations
-from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.snapshot import Activity, Label, RankSnapshot, WorldSnapshot
+from pytest_multihost.model.result import Activity, Label, RankSnapshot, WorldResult, WorldSnapshot
 from pytest_multihost.outcome import Finding, RankFacts, RankFinding, Symptoms
 
 Condition = Literal[

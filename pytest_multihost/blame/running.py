@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pytest_multihost.blame.rank_states import states_from_slots
 from pytest_multihost.blame.wait_graph import Wait, find_waits, graph_of
 from pytest_multihost.model.operation import Operations
-from pytest_multihost.model.snapshot import Activity
+from pytest_multihost.model.result import Activity
 from pytest_multihost.proof import Snapshot
 from pytest_multihost.proof.threads import has_gloo_timeout
 

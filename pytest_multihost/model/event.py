@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from time import CLOCK_MONOTONIC, clock_gettime, clock_gettime_ns
 from typing import Any, ClassVar, Literal, get_args
 
 from pytest_multihost.model.fault import Point, PointKind
@@ -26,6 +28,14 @@ from pytest_multihost.model.verdict import Phase, RankError
 
 Gate = Literal["go", "teardown", "exit"]
 """The gates that every rank waits at, in the order in which the controller opens them."""
+
+# Bound calls: freezegun and its like put their own time in place of `time.monotonic` wherever a
+# module has it, and leave these alone.
+now = partial(clock_gettime, CLOCK_MONOTONIC)
+"""Returns seconds on the machine's monotonic clock, which all of its processes share."""
+
+now_ns = partial(clock_gettime_ns, CLOCK_MONOTONIC)
+"""Returns the same in nanoseconds."""
 
 SerializedReport = Mapping[str, Any]
 """What the hook `pytest_report_to_serializable` makes of a report; only pytest looks into it."""

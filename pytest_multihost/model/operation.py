@@ -1,20 +1,25 @@
-"""What a rank does that needs other ranks: collectives, transfers, barriers, waits for a store."""
+"""What a rank does that needs other ranks: collectives, transfers, barriers, waits for a store.
+
+And how a group of ranks is written for the reader.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pytest_multihost.model.stack import Frame
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 
 OperationKind = Literal[
     "collective",  # every member of the group must enter it
     "transfer",  # one other rank must do its part: send, receive
     "wait",  # somebody, unknown who, must provide something: a key of a store
 ]
-
 
 OWN_SCOPE = "operation "
 """How the scope of an operation of the user's own begins."""
@@ -26,14 +31,12 @@ PROGRAM_SCOPE = "program "
 """How the scope begins by which a rank notes what programs of jax run on; the user's line that
 started them follows. Nothing is entered there: the count says which was started last."""
 
-
 GroupKey = tuple[tuple[int, ...], int, str]
 """Members, ordinal and scope of a group."""
 
 FLIGHT_SCOPE = "flight-recorder"
 """The scope of what torch's flight recorder tells: it counts what our own records do not see, and
 so counts apart."""
-
 
 WORLD_GROUP = "world group"
 
@@ -169,3 +172,42 @@ class Operations:
 def program_scope(file: str, line: int) -> str:
     """Return the scope by which a rank notes programs that the user's line has started."""
     return f"{PROGRAM_SCOPE}{file}:{line}"
+
+
+def rank_set(ranks: Iterable[int]) -> str:
+    """Return ranks as a reader writes them: "rank 3", "ranks 0-2,5"."""
+    numbers = sorted(set(ranks))
+    return f"rank{'' if len(numbers) == 1 else 's'} {rank_numbers(numbers)}"
+
+
+def rank_numbers(ranks: Iterable[int]) -> str:
+    """Return the numbers alone: "3", "0-2,5"."""
+    return ",".join(_span(first, last) for first, last in spans(sorted(set(ranks))))
+
+
+def spans(ranks: Iterable[int]) -> list[list[int]]:
+    """Return ascending ranks as spans, each its first and its last."""
+    found: list[list[int]] = []
+    for rank in ranks:
+        if found and found[-1][1] == rank - 1:
+            found[-1][1] = rank
+        else:
+            found.append([rank, rank])
+    return found
+
+
+def group_by_value(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """Return what belongs to equal keys together, in the order in which the keys were met.
+
+    Mostly ranks to which the same applies, because equal things are told once.
+    """
+    groups: dict[K, list[V]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
+
+
+def _span(first: int, last: int) -> str:
+    if first == last:
+        return str(first)
+    return f"{first},{last}" if last == first + 1 else f"{first}-{last}"

@@ -1,4 +1,8 @@
-"""What happened to one world: facts only, nothing judged."""
+"""What was observed of one world: facts only, nothing judged.
+
+A snapshot says what its ranks were doing at one instant. It is taken from the slot pages and from
+/proc, without touching the ranks.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,112 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pytest_multihost.model.event import Event
-from pytest_multihost.model.operation import Operations
-from pytest_multihost.model.snapshot import RankSnapshot, WorldSnapshot
+from pytest_multihost.model.operation import GroupKey, Operation, Operations
 from pytest_multihost.model.spec import WorldSpec
-from pytest_multihost.model.stack import Dump
+from pytest_multihost.model.stack import Dump, NativeThread
+
+Label = Literal[
+    "BLOCKED",  # waits for another thread or process
+    "SLEEPING",  # waits for time to pass
+    "IO",  # reads or writes a file, a pipe, a terminal, or a socket that leaves the world
+    "RUNNING",  # uses the processor
+    "CHILD",  # waits for a child process
+    "STOPPED",  # SIGSTOP, a debugger
+    "DISK",  # uninterruptible: the kernel waits for a device
+    "EXITED",  # its process has ended
+]
+"""What a rank's main thread is doing."""
+
+SnapshotReason = Literal["tick", "trouble", "end"]
+"""Why it was taken: time had passed, a rank had raised or died, the world is being ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What a rank's main thread does at one instant, as far as the kernel tells.
+
+    Attributes:
+        name: The system call that it waits in, or ``sleep`` for any that waits for time alone; of a
+            thread that waits in none ``runs``, ``stopped`` and the like.
+        target: What the call is about: a path, a pipe, a socket, a child process.
+        ends_in_s: After how many seconds a timeout ends the wait; None where there is none, or
+            it is not known.
+        has_unknown_timeout: Whether the wait may have a timeout that could not be read.
+    """
+
+    name: str
+    target: str = ""
+    ends_in_s: float | None = None
+    has_unknown_timeout: bool = False
+
+    @property
+    def call(self) -> str:
+        """The call and what it is about: ``read(/data/ckpt)``."""
+        return f"{self.name}({self.target})" if self.target else self.name
+
+    @property
+    def until(self) -> str:
+        """When it ends by itself, to follow the call: `` until +2.5 s``; empty if it does not."""
+        if self.has_unknown_timeout:
+            return " for some time"
+        return "" if self.ends_in_s is None else f" until +{self.ends_in_s:.1f} s"
+
+    def __str__(self) -> str:
+        """Return all of it for the reader: ``epoll_wait until +2.5 s``."""
+        return f"{self.call}{self.until}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSnapshot:
+    """One rank at one instant.
+
+    Attributes:
+        rank: Its index.
+        label: What its main thread is doing; None where nothing could be read.
+        activity: The same in detail, None where nothing could be read.
+        operations: Its open operations.
+        entered: Each of its groups with the sequence of the last collective it entered there.
+        lock_holders: Ranks that hold a file lock which it waits for.
+        has_run: Whether its main thread has run since the previous snapshot, if only to wait again.
+        recent_runs: `has_run` of the last snapshots, oldest first, four a second; only at the end.
+        holds_gil: Whether native code on its main thread holds the GIL.
+        native: Native frames of the main thread, and of a thread that is in an operation, where
+            they were read.
+    """
+
+    rank: int
+    label: Label | None = None
+    activity: Activity | None = None
+    operations: tuple[Operation, ...] = ()
+    entered: tuple[tuple[GroupKey, int], ...] = ()
+    lock_holders: tuple[int, ...] = ()
+    has_run: bool = False
+    recent_runs: tuple[bool, ...] = ()
+    holds_gil: bool = False
+    native: tuple[NativeThread, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldSnapshot:
+    """A world at one instant.
+
+    Attributes:
+        at_s: When it was taken, on the monotonic clock.
+        reason: Why it was taken.
+        ranks: All of them, in order.
+        blockers: What prevents a proof that the world hangs because it may end a wait before the
+            deadline: one sentence each.
+        unobserved: What could not be read, why, and what would help: one sentence each.
+        notes: What a reader must know about how and when it was taken: one sentence each.
+    """
+
+    at_s: float
+    reason: SnapshotReason
+    ranks: tuple[RankSnapshot, ...]
+    blockers: tuple[str, ...] = ()
+    unobserved: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
 
 Ending = Literal[
     "self",  # every rank left when told to

@@ -12,7 +12,7 @@ from itertools import combinations
 
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.fault import NETWORK_KINDS, Fault, FaultParams
-from pytest_multihost.model.hosts import NETNS, host_of, kind_of
+from pytest_multihost.model.spec import NETNS, host_of, kind_of
 from pytest_multihost.nemesis.kind import (
     Announcement,
     Check,

@@ -16,8 +16,8 @@ import threading
 from time import sleep  # by name: the test may replace it in its module
 from typing import NoReturn
 
-from pytest_multihost.model.clock import now
 from pytest_multihost.model.errors import SettingError
+from pytest_multihost.model.event import now
 from pytest_multihost.model.fault import MAX_HASH_SEED, FaultParams
 from pytest_multihost.nemesis.kind import (
     Announcement,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import sleep  # by name: the test may replace it in its module
 
-from pytest_multihost.model.clock import now
+from pytest_multihost.model.event import now
 from pytest_multihost.model.fault import FaultParams
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.nemesis.interpose import (

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pytest_multihost.model.event import Event, Exited, FaultChanged, PointsPassed
 from pytest_multihost.model.fault import Fault
-from pytest_multihost.model.rank_set import rank_set
+from pytest_multihost.model.operation import rank_set
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.outcome.finding import Finding
 

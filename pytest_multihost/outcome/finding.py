@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pytest_multihost.model.event import BROKEN, Exited, Interrupted, ReportMade, SerializedReport
-from pytest_multihost.model.rank_set import rank_set
+from pytest_multihost.model.operation import rank_set
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.verdict import Outcome, RankError, RankOutcome, Status
 from pytest_multihost.outcome.rank_facts import RankFacts, describe_exit, fold_history

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.process import Descriptor, KernelSnapshot, Process, Thread
-from pytest_multihost.model.snapshot import Activity
+from pytest_multihost.model.result import Activity
 from pytest_multihost.proof.threads import activity_of
 
 _BUSY = 0.02

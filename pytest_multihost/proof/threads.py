@@ -23,7 +23,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from pytest_multihost.model.process import NEVER, KernelSnapshot, Thread
-from pytest_multihost.model.snapshot import Activity, Label
+from pytest_multihost.model.result import Activity, Label
 from pytest_multihost.proof import system_calls as calls
 
 _BUSY = 0.5

@@ -17,7 +17,7 @@ from pytest_multihost.engine import Surroundings, run_world
 from pytest_multihost.launch.interface import Launcher
 from pytest_multihost.launch.netns import HOSTS_FOLDER
 from pytest_multihost.launch.throttle import hold_permits, permit_count
-from pytest_multihost.model.clock import MonotonicClock
+from pytest_multihost.model.event import now
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import SourceContext
@@ -79,7 +79,7 @@ def run_attempt(
         surroundings = Surroundings(
             launcher=WatchedLauncher(launcher, watchdog),
             dumper=partial(dump_healed, scratch),
-            clock=MonotonicClock(),
+            now=now,
             directory=directory,
             scratch=scratch,
             primary_leaves_last=plan.backend.primary_leaves_last,

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import pytest
 
-from pytest_multihost.model.rank_set import rank_set
+from pytest_multihost.model.operation import rank_set
 from pytest_multihost.model.verdict import Diagnosis, Kind
 from pytest_multihost.outcome import Finding
 from pytest_multihost.pytest_plugin.marks import Check, is_seconds, must_be

@@ -9,8 +9,7 @@ import pytest
 
 from pytest_multihost.model.errors import SettingError
 from pytest_multihost.model.fault import Fault
-from pytest_multihost.model.hosts import ONE
-from pytest_multihost.model.spec import Replay, checksum, read_token
+from pytest_multihost.model.spec import ONE, Replay, checksum, read_token
 from pytest_multihost.nemesis import (
     FaultKind,
     kinds_by_name,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_multihost.model.errors import SettingError
-from pytest_multihost.model.hosts import ONE, parse_hosts
+from pytest_multihost.model.spec import ONE, parse_hosts
 from pytest_multihost.pytest_plugin.options import DEFAULT_RANKS, Settings
 from pytest_multihost.pytest_private import is_doctest
 

@@ -15,7 +15,7 @@ from typing import Literal, TypeVar
 import pytest
 
 from pytest_multihost.model.errors import SettingError
-from pytest_multihost.model.hosts import ONE, parse_hosts
+from pytest_multihost.model.spec import ONE, parse_hosts
 
 T = TypeVar("T")
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from pytest_multihost.model.hosts import ONE, Host
-from pytest_multihost.model.spec import RankSpec
+from pytest_multihost.model.spec import ONE, Host, RankSpec
 
 _FOREIGN = re.compile(
     r"""

@@ -19,9 +19,8 @@ from functools import partial
 from time import sleep  # by name: the test may replace it in its module
 from typing import Any
 
-from pytest_multihost.model.clock import now
 from pytest_multihost.model.errors import SettingError
-from pytest_multihost.model.event import FaultChanged, PointPassed, PointsPassed, RankEventBody
+from pytest_multihost.model.event import FaultChanged, PointPassed, PointsPassed, RankEventBody, now
 from pytest_multihost.model.fault import NETWORK_KINDS, Fault, Point, PointKind
 from pytest_multihost.model.json_values import from_json, to_json
 from pytest_multihost.model.operation import OperationKind

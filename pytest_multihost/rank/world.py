@@ -13,9 +13,8 @@ from typing import TypeVar
 from pytest_multihost.backends import Backend
 from pytest_multihost.launch.harness_collectives import split
 from pytest_multihost.launch.wire import Channel, Frame
-from pytest_multihost.model.clock import now
 from pytest_multihost.model.errors import NoWorldError, WorldBrokenError
-from pytest_multihost.model.event import ExchangeEntered, SyncPointPassed, event_header
+from pytest_multihost.model.event import ExchangeEntered, SyncPointPassed, event_header, now
 from pytest_multihost.model.messages import CollectiveBroken, CollectiveComplete, ToRank
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.rank.points import pass_point

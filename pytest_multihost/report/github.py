@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from pytest_multihost.model.rank_set import group_by_value, rank_set
+from pytest_multihost.model.operation import group_by_value, rank_set
 from pytest_multihost.report.artifacts.folders import JsonVerdict
 
 MAX_SUMMARY = 1024 * 1024

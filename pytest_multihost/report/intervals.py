@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from pytest_multihost.model.event import Done, Forked, Hello, PhaseEntered
-from pytest_multihost.model.operation import Operation
-from pytest_multihost.model.rank_set import rank_set
+from pytest_multihost.model.operation import Operation, rank_set
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.stack import relative_to
 from pytest_multihost.model.verdict import Diagnosis

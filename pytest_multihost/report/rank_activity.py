@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.snapshot import RankSnapshot
+from pytest_multihost.model.result import RankSnapshot, WorldResult
 from pytest_multihost.model.verdict import RankOutcome
 
 

@@ -33,8 +33,7 @@ from pytest_multihost.model.event import (
     ReportMade,
     SyncPointPassed,
 )
-from pytest_multihost.model.operation import Operation
-from pytest_multihost.model.rank_set import rank_set
+from pytest_multihost.model.operation import Operation, rank_set
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.verdict import Diagnosis, OperationName, WaitsFor
 from pytest_multihost.report.intervals import Interval, JudgedWorld, intervals_of

@@ -34,8 +34,7 @@ from itertools import count, islice
 from pathlib import Path
 from typing import get_args
 
-from pytest_multihost.model.operation import GroupKey, Operation, OperationKind, Operations
-from pytest_multihost.model.rank_set import spans
+from pytest_multihost.model.operation import GroupKey, Operation, OperationKind, Operations, spans
 from pytest_multihost.model.stack import Frame
 
 RECORDS = 1024

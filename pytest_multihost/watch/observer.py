@@ -11,7 +11,7 @@ from pytest_multihost.model.event import FaultChanged
 from pytest_multihost.model.fault import disturbs_network
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.process import KernelSnapshot
-from pytest_multihost.model.snapshot import RankSnapshot
+from pytest_multihost.model.result import RankSnapshot
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.outcome import RankFacts
 from pytest_multihost.proof import Snapshot

@@ -21,7 +21,7 @@ from pytest_multihost.blame import (
 )
 from pytest_multihost.model.operation import Operations
 from pytest_multihost.model.process import KernelSnapshot
-from pytest_multihost.model.snapshot import SnapshotReason, WorldSnapshot
+from pytest_multihost.model.result import SnapshotReason, WorldSnapshot
 from pytest_multihost.outcome import RankFacts
 from pytest_multihost.proof import SLACK_S, ProofSearch, Snapshot, has_left_wait
 from pytest_multihost.proof.threads import lock_holders

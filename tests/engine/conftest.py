@@ -85,7 +85,7 @@ def run(tmp_path: Path) -> Callable[..., Ran]:
         surroundings = Surroundings(
             launcher=launcher,
             dumper=dumper,
-            clock=clock,
+            now=clock.now,
             directory=tmp_path,
             scratch=tmp_path,
             **surroundings,

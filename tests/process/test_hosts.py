@@ -20,7 +20,7 @@ import pytest
 from pytest_multihost.launch import libc
 from pytest_multihost.launch.netns import HostNetwork, make_network
 from pytest_multihost.model.errors import LaunchError
-from pytest_multihost.model.hosts import BRIDGE_ADDRESS, all_hosts
+from pytest_multihost.model.spec import BRIDGE_ADDRESS, all_hosts
 from pytest_multihost.watch.kernel.descriptors import Tables
 from pytest_multihost.watch.kernel.other_processes import HarnessProcesses
 from pytest_multihost.watch.kernel.proc_files import entries, link
@@ -455,7 +455,7 @@ def test_a_network_ends_with_whoever_holds_it(tmp_path: Path) -> None:
     program = (
         "import sys, time; from pathlib import Path\n"
         "from pytest_multihost.launch.netns import make_network\n"
-        "from pytest_multihost.model.hosts import all_hosts\n"
+        "from pytest_multihost.model.spec import all_hosts\n"
         "network = make_network(all_hosts('netns', 3), Path(sys.argv[1]))\n"
         "print(*network.names, flush=True); time.sleep(600)\n"
     )

@@ -18,7 +18,6 @@ from pytest_multihost import (
 )
 from pytest_multihost.backends import Backend
 from pytest_multihost.launch import Launcher, RunningWorld
-from pytest_multihost.model.clock import Clock
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.testing import (
@@ -89,9 +88,9 @@ def a_test_of_ones_own_launcher() -> Sequence[Event]:
     script = [*well_behaved(0), Step(1, "ready", after_s=0.5)]
     fake = ScriptedLauncher(clock, script)
     launcher: Launcher = fake
-    time: Clock = clock
+    now: Callable[[], float] = clock.now
     world: RunningWorld = launcher.start(make_spec(2), directory=Path(), scratch=Path())
     dump: Callable[..., object] = make_dump
     dump(0, "storage.py:17 read_shard")
-    assert_type(time.now(), float)
+    assert_type(now(), float)
     return world.wait(1.0)

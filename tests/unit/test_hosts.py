@@ -12,16 +12,17 @@ from pytest_multihost.launch.netns.build import Refused
 from pytest_multihost.launch.netns.child import ChildFailed
 from pytest_multihost.launch.netns.refusal import refusal, remedy
 from pytest_multihost.model.errors import SettingError
-from pytest_multihost.model.hosts import (
+from pytest_multihost.model.json_values import from_json, to_json
+from pytest_multihost.model.spec import (
     BRIDGE_ADDRESS,
     NETWORK,
+    RankSpec,
+    WorldSpec,
     all_hosts,
     host_count,
     host_of,
     parse_hosts,
 )
-from pytest_multihost.model.json_values import from_json, to_json
-from pytest_multihost.model.spec import RankSpec, WorldSpec
 from pytest_multihost.rank.environment import rank_variables
 from pytest_multihost.testing import make_spec
 from pytest_multihost.watch.kernel.sockets import Inet

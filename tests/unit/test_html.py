@@ -18,8 +18,7 @@ from pytest_multihost.blame import judge_world
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.operation import Operation, Operations
-from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.snapshot import Activity, RankSnapshot, WorldSnapshot
+from pytest_multihost.model.result import Activity, RankSnapshot, WorldResult, WorldSnapshot
 from pytest_multihost.model.stack import Frame, NativeThread, SourceContext, ThreadStack
 from pytest_multihost.model.verdict import CulpritPlace, Kind, Outcome
 from pytest_multihost.model.verdict import DetectedBy as DetectedByName

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from pytest_multihost.model.process import KernelSnapshot, Process, Thread
-from pytest_multihost.model.snapshot import Activity
+from pytest_multihost.model.result import Activity
 from pytest_multihost.proof.system_calls import CALLS, SystemCall
 from pytest_multihost.proof.threads import label, lock_holders, main_labels
 

@@ -8,8 +8,7 @@ import pytest
 
 from pytest_multihost.blame.judge_world import judge_masked
 from pytest_multihost.model.operation import Operation, Operations
-from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.snapshot import RankSnapshot, WorldSnapshot
+from pytest_multihost.model.result import RankSnapshot, WorldResult, WorldSnapshot
 from pytest_multihost.outcome import Symptoms
 from pytest_multihost.testing import exited, make_event, make_spec, raised, report, well_behaved
 

@@ -30,8 +30,7 @@ from pytest_multihost.model.network import (
 )
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.process import Descriptor, KernelSnapshot, Process, Thread
-from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.snapshot import Activity
+from pytest_multihost.model.result import Activity, WorldResult
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.nemesis.network_faults import network_problems
 from pytest_multihost.nemesis.parse import parse_fault
@@ -252,7 +251,7 @@ def test_the_server_is_asked_when_the_point_is_passed_and_the_rank_told_when_it_
     surroundings = Surroundings(
         launcher=launcher,
         dumper=lambda *_: (),
-        clock=clock,
+        now=clock.now,
         directory=Path("/nowhere"),
         scratch=Path("/nowhere"),
     )

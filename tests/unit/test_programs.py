@@ -8,7 +8,7 @@ import pytest
 
 from pytest_multihost.blame.inferred import with_members
 from pytest_multihost.model.operation import Operation, program_scope
-from pytest_multihost.model.snapshot import RankSnapshot
+from pytest_multihost.model.result import RankSnapshot
 from pytest_multihost.model.stack import Frame
 
 ALL = (0, 1, 2)

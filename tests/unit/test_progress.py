@@ -9,7 +9,7 @@ import pytest
 from pytest_multihost.blame import BlockingRanks, find_blocking_ranks
 from pytest_multihost.model.event import Exited
 from pytest_multihost.model.operation import Operation, Operations
-from pytest_multihost.model.snapshot import Activity
+from pytest_multihost.model.result import Activity
 from pytest_multihost.model.stack import Frame
 from pytest_multihost.outcome import RankFacts
 from pytest_multihost.report.text.progress import blocking_text, erase, overlay, progress_text

@@ -11,8 +11,7 @@ from pytest_multihost.blame.causes import find_causes
 from pytest_multihost.blame.rank_states import RankState, count_alike, rank_states_of
 from pytest_multihost.model.operation import FLIGHT_SCOPE, GroupKey, Operation, Operations
 from pytest_multihost.model.process import KernelSnapshot, Process, Thread
-from pytest_multihost.model.result import Ending, WorldResult
-from pytest_multihost.model.snapshot import Activity, RankSnapshot, WorldSnapshot
+from pytest_multihost.model.result import Activity, Ending, RankSnapshot, WorldResult, WorldSnapshot
 from pytest_multihost.outcome import Symptoms, judge
 from pytest_multihost.testing import make_event, make_spec, well_behaved
 from pytest_multihost.watch.observer import unmoved_ranks

@@ -30,7 +30,7 @@ def recorded(script: list[Step], **spec: Any) -> dict[str, Any]:  # noqa: ANN401
     surroundings = Surroundings(
         launcher=ScriptedLauncher(clock, script),
         dumper=lambda *_: (),
-        clock=clock,
+        now=clock.now,
         directory=Path("/nonexistent"),
         scratch=Path("/nonexistent"),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_multihost.blame.inferred import with_stacks
-from pytest_multihost.model.snapshot import Label, RankSnapshot, WorldSnapshot
+from pytest_multihost.model.result import Label, RankSnapshot, WorldSnapshot
 from pytest_multihost.model.stack import Dump
 
 

@@ -16,7 +16,7 @@ import pytest_multihost
 from pytest_multihost.blame import Judgement, judge_world
 from pytest_multihost.engine import Surroundings, run_world
 from pytest_multihost.model.operation import Operation, Operations
-from pytest_multihost.model.snapshot import Activity, RankSnapshot, WorldSnapshot
+from pytest_multihost.model.result import Activity, RankSnapshot, WorldSnapshot
 from pytest_multihost.model.stack import Dump, SourceContext
 from pytest_multihost.outcome import Symptoms
 from pytest_multihost.report.text import COLOURS, page_sections
@@ -89,7 +89,7 @@ def judged(
     surroundings = Surroundings(
         launcher=ScriptedLauncher(clock, script),
         dumper=dumper,
-        clock=clock,
+        now=clock.now,
         directory=Path("/nonexistent"),
         scratch=Path("/nonexistent"),
     )

@@ -15,8 +15,7 @@ from pytest_multihost import at, faults
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.operation import Operation, Operations
-from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.snapshot import Activity, RankSnapshot, WorldSnapshot
+from pytest_multihost.model.result import Activity, RankSnapshot, WorldResult, WorldSnapshot
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import Frame
 from pytest_multihost.model.verdict import CulpritPlace, Diagnosis, OperationName, WaitsFor

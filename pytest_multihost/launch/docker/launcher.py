@@ -32,8 +32,7 @@ from pytest_multihost.launch.server.start_server import ServerProgram
 from pytest_multihost.launch.server.world import ServerWorld
 from pytest_multihost.launch.wire.packets import send_packet
 from pytest_multihost.model.errors import LaunchError
-from pytest_multihost.model.hosts import Host, all_hosts
-from pytest_multihost.model.spec import WorldSpec
+from pytest_multihost.model.spec import Host, WorldSpec, all_hosts
 
 ARRIVE_S = 30.0
 """How long a container may take until the first of its Python runs."""

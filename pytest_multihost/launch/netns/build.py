@@ -21,7 +21,7 @@ from pytest_multihost.launch.netns.etc_files import mount_own_files
 from pytest_multihost.launch.netns.links import ETHERNET, LOOPBACK, Links
 from pytest_multihost.launch.netns.netlink import open_sock_diag
 from pytest_multihost.launch.wire.packets import send_packet
-from pytest_multihost.model.hosts import BRIDGE_ADDRESS, NETWORK, Host
+from pytest_multihost.model.spec import BRIDGE_ADDRESS, NETWORK, Host
 
 BRIDGE = "lan"
 """Name of the bridge; "br" would be a keyword of ip(8)."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_multihost.launch import libc
-from pytest_multihost.model.hosts import Host
+from pytest_multihost.model.spec import Host
 
 _ETC = "/etc"
 _HOSTS = "hosts"

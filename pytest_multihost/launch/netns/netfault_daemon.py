@@ -33,8 +33,8 @@ from pytest_multihost.launch.netns.network import HostNetwork
 from pytest_multihost.launch.netns.relay import Relay, Uplink
 from pytest_multihost.launch.netns.reset_connections import reset_connections
 from pytest_multihost.launch.wire.packets import receive_packet, send_packet
-from pytest_multihost.model.hosts import Host
 from pytest_multihost.model.network import Disturbance, Shape, bridge_segments, relay_routes
+from pytest_multihost.model.spec import Host
 
 _ORPHAN_RETRIES = "/proc/sys/net/ipv4/tcp_orphan_retries"
 _GET_ETHERNET_ADDRESS = 0x8927  # SIOCGIFHWADDR, netdevice(7)

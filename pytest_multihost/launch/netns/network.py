@@ -25,7 +25,7 @@ from pytest_multihost.launch.netns.etc_files import mount_own_files, write_files
 from pytest_multihost.launch.netns.refusal import refusal
 from pytest_multihost.launch.wire.packets import Packet
 from pytest_multihost.model.errors import LaunchError
-from pytest_multihost.model.hosts import Host
+from pytest_multihost.model.spec import Host
 
 BUILD_S = 30.0
 """How long the kernel may take to build a network: milliseconds, unless it is out of order."""

@@ -46,7 +46,6 @@ from pytest_multihost.launch.wire.packets import (
 )
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.event import Event, NetworkChanged
-from pytest_multihost.model.hosts import DOCKER, NETNS, all_hosts, kind_of
 from pytest_multihost.model.messages import (
     Calm,
     Disturb,
@@ -67,7 +66,7 @@ from pytest_multihost.model.messages import (
     WorldEnded,
     WorldForked,
 )
-from pytest_multihost.model.spec import RankSpec, WorldSpec
+from pytest_multihost.model.spec import DOCKER, NETNS, RankSpec, WorldSpec, all_hosts, kind_of
 
 _MAX_LEFTOVERS = 20
 _NO_NETWORK = "the world has no network of its own: its hosts are one"

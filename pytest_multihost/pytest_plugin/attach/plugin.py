@@ -23,8 +23,8 @@ import pytest
 from pytest_multihost.launch.attach import Listener, Membership, given_secret, read_membership
 from pytest_multihost.launch.attach.rendezvous import listen, rendezvous_path
 from pytest_multihost.model.errors import LaunchError, MultihostError
-from pytest_multihost.model.hosts import ONE
 from pytest_multihost.model.messages import Quit
+from pytest_multihost.model.spec import ONE
 from pytest_multihost.pytest_plugin.attach.collected_tests import collected_tests, first_difference
 from pytest_multihost.pytest_plugin.attach.options import ATTACHED_PLUGIN
 from pytest_multihost.pytest_plugin.attach.state import ATTACHED, Attached

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from pytest_multihost.launch import RemotePart
 from pytest_multihost.launch.attach.sockets import kernel_identity
+from pytest_multihost.model.operation import rank_set
 from pytest_multihost.model.process import KernelSnapshot
-from pytest_multihost.model.rank_set import rank_set
 from pytest_multihost.pytest_plugin.attach.merge_snapshots import RemoteSnapshot, merge_snapshots
 from pytest_multihost.slots import shift_times
 from pytest_multihost.watch import RemoteRanks, Watchdog

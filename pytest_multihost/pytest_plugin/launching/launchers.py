@@ -11,7 +11,7 @@ from pathlib import Path
 from pytest_multihost.launch.docker import ContainerLauncher
 from pytest_multihost.launch.server import FallbackLauncher
 from pytest_multihost.model.errors import LaunchError
-from pytest_multihost.model.hosts import ONE, kind_of
+from pytest_multihost.model.spec import ONE, kind_of
 from pytest_multihost.pytest_plugin.launching.container_launcher import container_launcher
 from pytest_multihost.pytest_plugin.launching.launcher_factory import LauncherFactory
 from pytest_multihost.pytest_plugin.launching.requirements import LaunchRequirements

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_multihost.model.fault import Fault
-from pytest_multihost.model.hosts import DOCKER, ONE, kind_of
+from pytest_multihost.model.spec import DOCKER, ONE, kind_of
 from pytest_multihost.nemesis.io_shim import find_library, preload_variables
 
 

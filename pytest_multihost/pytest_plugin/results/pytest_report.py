@@ -16,7 +16,7 @@ from pytest_multihost.model.event import (
     WarningRecorded,
     WarningText,
 )
-from pytest_multihost.model.rank_set import group_by_value, rank_set
+from pytest_multihost.model.operation import group_by_value, rank_set
 from pytest_multihost.outcome import RankFinding
 from pytest_multihost.pytest_plugin.results.artifacts import CompletedAttempt
 from pytest_multihost.pytest_private import (

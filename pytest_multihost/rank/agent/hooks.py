@@ -11,7 +11,6 @@ from warnings import WarningMessage
 import pytest
 
 from pytest_multihost.launch.wire import Channel
-from pytest_multihost.model.clock import now
 from pytest_multihost.model.event import (
     Gate,
     Parked,
@@ -23,6 +22,7 @@ from pytest_multihost.model.event import (
     WarningRecorded,
     XfailMark,
     event_header,
+    now,
 )
 from pytest_multihost.model.messages import FaultPerformed, Release
 from pytest_multihost.pytest_private import runtestprotocol, xfail_in_force

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType
 
-from pytest_multihost.model.clock import now_ns
+from pytest_multihost.model.event import now_ns
 from pytest_multihost.model.operation import OperationKind
 from pytest_multihost.model.stack import is_library
 from pytest_multihost.slots import NO_RECORD, Call, SlotPage

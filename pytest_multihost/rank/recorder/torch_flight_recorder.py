@@ -20,7 +20,7 @@ from time import CLOCK_REALTIME, clock_gettime_ns
 from types import FrameType
 from typing import Any
 
-from pytest_multihost.model.clock import now, now_ns
+from pytest_multihost.model.event import now, now_ns
 from pytest_multihost.model.operation import FLIGHT_SCOPE, GroupKey, Operation, Operations
 from pytest_multihost.model.stack import Frame, is_library
 from pytest_multihost.rank.recorder.recorder import Recorder
@@ -31,7 +31,7 @@ from pytest_multihost.slots import FlightMailbox, read_slots
 THREAD_NAME = "multihost-flight-recorder"
 
 _ASKED_BYTES = 4096
-_wall_ns = partial(clock_gettime_ns, CLOCK_REALTIME)  # bound, as in model.clock
+_wall_ns = partial(clock_gettime_ns, CLOCK_REALTIME)  # bound, as in model.event
 
 Entry = Mapping[str, Any]
 Span = tuple[GroupKey, int, float]

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_multihost.model.clock import now_ns
+from pytest_multihost.model.event import now_ns
 from pytest_multihost.model.operation import OperationKind
 from pytest_multihost.rank.recorder.recorder import Recorder
 from pytest_multihost.rank.recorder.torch_groups import (

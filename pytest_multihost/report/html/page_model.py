@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Literal
 
-from pytest_multihost.model.rank_set import group_by_value
-from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.snapshot import RankSnapshot
+from pytest_multihost.model.operation import group_by_value
+from pytest_multihost.model.result import RankSnapshot, WorldResult
 from pytest_multihost.model.stack import Frame, NativeThread, SourceContext
 from pytest_multihost.model.verdict import Diagnosis, Place, RankError, Verdict
 from pytest_multihost.outcome import Finding, RankFinding

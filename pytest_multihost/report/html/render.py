@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_multihost.model.rank_set import rank_set
+from pytest_multihost.model.operation import rank_set
 from pytest_multihost.report.html.sections import folded
 
 if TYPE_CHECKING:

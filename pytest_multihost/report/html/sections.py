@@ -9,9 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from pytest_multihost.model.operation import group_name
-from pytest_multihost.model.rank_set import group_by_value, rank_set
-from pytest_multihost.model.snapshot import WorldSnapshot
+from pytest_multihost.model.operation import group_by_value, group_name, rank_set
+from pytest_multihost.model.result import WorldSnapshot
 from pytest_multihost.model.stack import (
     Dump,
     Frame,

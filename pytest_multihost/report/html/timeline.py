@@ -11,8 +11,7 @@ from itertools import chain, pairwise
 from typing import NamedTuple
 
 from pytest_multihost.model.event import FaultChanged, Parked, Released, SyncPointPassed
-from pytest_multihost.model.operation import Operation, OperationKind, group_name
-from pytest_multihost.model.rank_set import rank_set
+from pytest_multihost.model.operation import Operation, OperationKind, group_name, rank_set
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.stack import Frame, short_path
 from pytest_multihost.outcome import RankFinding, describe_exit

@@ -6,10 +6,9 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_multihost.model.hosts import host_count
-from pytest_multihost.model.rank_set import rank_numbers, rank_set
+from pytest_multihost.model.operation import rank_numbers, rank_set
 from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.spec import token
+from pytest_multihost.model.spec import host_count, token
 from pytest_multihost.model.stack import SourceContext
 from pytest_multihost.model.verdict import Diagnosis
 from pytest_multihost.outcome import Finding, RankFinding

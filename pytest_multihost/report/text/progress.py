@@ -9,7 +9,7 @@ from pathlib import PurePath
 from pytest_multihost.blame import BlockingRanks
 from pytest_multihost.model.event import Event, PointPassed
 from pytest_multihost.model.fault import Point
-from pytest_multihost.model.rank_set import rank_set
+from pytest_multihost.model.operation import rank_set
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.stack import Frame
 from pytest_multihost.outcome import RankFacts

@@ -16,7 +16,7 @@ from pathlib import Path
 from pytest_multihost.blame.inferred import operation_of, waits_at_sockets
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.process import KernelSnapshot
-from pytest_multihost.model.snapshot import RankSnapshot, WorldSnapshot
+from pytest_multihost.model.result import RankSnapshot, WorldSnapshot
 from pytest_multihost.model.stack import NativeThread
 from pytest_multihost.slots import FlightMailbox
 from pytest_multihost.watch.probes.native import NativeStacks, native_threads
