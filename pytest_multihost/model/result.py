@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from pytest_multihost.model.event import Event
+from pytest_multihost.model.event import Event, Released
 from pytest_multihost.model.operation import GroupKey, Operation, Operations
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import Dump, NativeThread
@@ -176,6 +176,15 @@ class WorldResult:
             later = (i for i, e in enumerate(history) if e.rank == new.rank and e.at_s > new.at_s)
             history.insert(next(later, len(history)), new)
         return replace(self, history=tuple(history))
+
+    def us(self, at_s: float) -> int:
+        """Convert a time of the monotonic clock to microseconds from the world's start."""
+        return max(0, round((at_s - self.started_s) * 1e6))
+
+    @property
+    def go_s(self) -> float | None:
+        """When all ranks were ready and the test began, on the monotonic clock."""
+        return next((each.at_s for each in self.history if each.body == Released("go")), None)
 
     @property
     def last_snapshot(self) -> WorldSnapshot | None:

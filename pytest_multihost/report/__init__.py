@@ -3,8 +3,8 @@
 `artifacts`, `html` and `text` have faces of their own.
 """
 
+from pytest_multihost.report.artifacts.folders import read_log
 from pytest_multihost.report.github import Checkout, append_summary, error_commands
-from pytest_multihost.report.log_excerpt import read_log
 from pytest_multihost.report.trace import write_trace
 
 __all__ = ["Checkout", "append_summary", "error_commands", "read_log", "write_trace"]

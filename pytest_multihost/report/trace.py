@@ -21,28 +21,35 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from pytest_multihost.model.event import (
+    Done,
     Event,
     FaultChanged,
+    Forked,
+    Hello,
     Interrupted,
     Parked,
+    PhaseEntered,
     Ready,
     ReportMade,
     SyncPointPassed,
 )
-from pytest_multihost.model.operation import Operation, rank_set
+from pytest_multihost.model.fault import Fault
+from pytest_multihost.model.operation import Operation, group_by_value, rank_set
 from pytest_multihost.model.result import WorldResult
+from pytest_multihost.model.spec import WorldSpec
+from pytest_multihost.model.stack import relative_to
 from pytest_multihost.model.verdict import Diagnosis, OperationName, WaitsFor
-from pytest_multihost.report.intervals import Interval, JudgedWorld, intervals_of
+from pytest_multihost.outcome import RankFacts, describe_exit, fold_history
 
 SCHEMA = "pytest-multihost-hangs/trace/1"
 
 Json = dict[str, object]
-Tracks = Mapping[int, Sequence[Sequence[Interval]]]
-"""The tracks of each rank, and on each of them its intervals."""
 
 _WORLD = 1
 """The process id that stands for the world; 0 is the idle task to many readers."""
@@ -50,33 +57,54 @@ _WORLD = 1
 _MAX_TRACKS = 1000
 """Tracks that a rank may have: one for each thread that waited beside the others."""
 
+# A world has few groups and files, and many operations.
+_members = lru_cache(rank_set)
+_relative = lru_cache(relative_to)
 
-def trace_of(result: WorldResult, diagnosis: Diagnosis | None, *, root: str) -> Json:
-    """Return the trace of a world as a JSON object.
 
-    Args:
-        result: What was observed.
-        diagnosis: Who waits for whom, where that is known.
-        root: pytest's rootdir; files below it are named relative to it.
+@dataclass(frozen=True, slots=True)
+class _Interval:
+    """Something that lasted, in microseconds from the world's start.
+
+    Attributes:
+        name: What it was.
+        category: ``phase``, ``operation``, ``open operation``, ``culprit`` or ``awaited``.
+        start_us: When it began.
+        end_us: When it ended; for an operation that has not, when its rank did.
+        args: More about it, for the reader.
+        operation: The operation, if it is one.
     """
-    world = JudgedWorld(result, diagnosis, root)
-    intervals = intervals_of(world)
-    flows = _flows(diagnosis.waits_for if diagnosis is not None else (), intervals)
-    awaited = _awaited(flows, intervals)
-    tracks = {
-        rank: _tracks([*own, awaited[rank]] if rank in awaited else own)
-        for rank, own in intervals.items()
-    }
-    return {
-        "traceEvents": [
-            *_metadata(world, tracks),
-            *(event for rank, own in tracks.items() for event in _slices(rank, own)),
-            *_instants(world),
-            *_flow_events(flows, awaited, tracks),
-        ],
-        "displayTimeUnit": "ms",
-        "otherData": _about(world),
-    }
+
+    name: str
+    category: str
+    start_us: int
+    end_us: int
+    args: Json = field(default_factory=dict)
+    operation: Operation | None = None
+
+
+_Intervals = Mapping[int, Sequence[_Interval]]
+"""The intervals of each rank."""
+
+_Tracks = Mapping[int, Sequence[Sequence[_Interval]]]
+"""The tracks of each rank, and on each of them its intervals."""
+
+
+@dataclass(frozen=True, slots=True)
+class _World:
+    """A world, who waits for whom in it where that is known, and pytest's rootdir."""
+
+    result: WorldResult
+    diagnosis: Diagnosis | None
+    root: str
+
+    def us(self, at_s: float) -> int:
+        """Convert a time of the monotonic clock to microseconds from the world's start."""
+        return self.result.us(at_s)
+
+    def gone_us(self, facts: RankFacts) -> int:
+        """Return when a rank could do no more."""
+        return self.us(self.result.ended_s if facts.exited_s is None else facts.exited_s)
 
 
 def write_trace(
@@ -88,7 +116,36 @@ def write_trace(
     (directory / "trace.json").write_text(text + "\n", encoding="utf-8")
 
 
-def _about(world: JudgedWorld) -> Json:
+def trace_of(result: WorldResult, diagnosis: Diagnosis | None, *, root: str) -> Json:
+    """Return the trace of a world as a JSON object.
+
+    Args:
+        result: What was observed.
+        diagnosis: Who waits for whom, where that is known.
+        root: pytest's rootdir; files below it are named relative to it.
+    """
+    world = _World(result, diagnosis, root)
+    facts = fold_history(result.history, result.spec.size)
+    intervals = {each.rank: _intervals(each, world) for each in facts}
+    flows = _flows(diagnosis.waits_for if diagnosis is not None else (), intervals)
+    awaited = _awaited(flows, intervals)
+    tracks = {
+        rank: _tracks([*own, awaited[rank]] if rank in awaited else own)
+        for rank, own in intervals.items()
+    }
+    return {
+        "traceEvents": [
+            *_metadata(result.spec, tracks),
+            *(event for rank, own in tracks.items() for event in _slices(rank, own)),
+            *_instants(world),
+            *_flow_events(flows, awaited, tracks),
+        ],
+        "displayTimeUnit": "ms",
+        "otherData": _about(world),
+    }
+
+
+def _about(world: _World) -> Json:
     spec, diagnosis = world.result.spec, world.diagnosis
     return {
         "schema": SCHEMA,
@@ -102,12 +159,120 @@ def _about(world: JudgedWorld) -> Json:
     }
 
 
+# What each rank did over time, as intervals: its phases, its operations, how it was left
+
+
+def _intervals(facts: RankFacts, world: _World) -> list[_Interval]:
+    operations = operations_of(facts.rank, world.result)
+    found = [
+        *_phases(facts, world),
+        *(_operation_interval(each, facts, world) for each in operations),
+    ]
+    return [*found, *_how_left(facts, found, world)]
+
+
+def _phases(facts: RankFacts, world: _World) -> Iterator[_Interval]:
+    begun = sorted(_phase_starts(facts.rank, world))
+    ends = [*(start_us for start_us, _ in begun[1:]), world.gone_us(facts)]
+    for (start_us, name), end_us in zip(begun, ends, strict=False):
+        # The news of a death can overtake the rank's last events.
+        yield _Interval(name, "phase", start_us, max(start_us, end_us))
+
+
+def _phase_starts(rank: int, world: _World) -> Iterator[tuple[int, str]]:
+    events = [event for event in world.result.history if event.rank == rank]
+    first = [world.us(event.at_s) for event in events if isinstance(event.body, Forked | Hello)]
+    if first:
+        yield min(first), "startup"
+    for event in events:
+        match event.body:
+            case PhaseEntered(phase) if phase != "shutdown":
+                yield world.us(event.at_s), phase
+            case Done():  # the rank leaves when it may, which is later than its own "shutdown"
+                yield world.us(event.at_s), "shutdown"
+
+
+def operations_of(rank: int, result: WorldResult) -> list[Operation]:
+    """Return what is known of a rank's operations: its records, and what was seen besides."""
+    recorded = [each for page in result.operations if page.rank == rank for each in page.recent]
+    seen = result.last_seen[rank].operations if rank in result.last_seen else ()
+    return recorded + [each for each in seen if not any(_is_same(each, old) for old in recorded)]
+
+
+def _is_same(one: Operation, other: Operation) -> bool:
+    """Whether two observations are of one operation; it may have ended between them."""
+    return (one.name, one.since_s, one.group_key) == (other.name, other.since_s, other.group_key)
+
+
+def _operation_interval(operation: Operation, facts: RankFacts, world: _World) -> _Interval:
+    start_us, args = world.us(operation.since_s), _operation_args(operation, world)
+    name = operation.describe(world.result.spec.size)
+    if operation.ended_s is not None:
+        end_us = max(start_us, world.us(operation.ended_s))
+        return _Interval(name, "operation", start_us, end_us, args, operation)
+    args |= _last_seen(facts.rank, world)
+    end_us = max(start_us, world.gone_us(facts))
+    return _Interval(name, "open operation", start_us, end_us, args, operation)
+
+
+def _operation_args(operation: Operation, world: _World) -> Json:
+    frame = operation.frame
+    place = f"{_relative(world.root, frame.file)}:{frame.line}" if frame else None
+    args = {
+        "kind": operation.kind,
+        "group": _members(operation.group),
+        "sequence": operation.sequence or None,
+        "peer": operation.peer,
+        "root": operation.root,
+        "detail": operation.detail or None,
+        "scope": operation.scope or None,
+        "place": place,
+        "function": frame.function if frame else None,
+        "waits": operation.waited_s is not None,
+        "ended": "never" if operation.is_open else "by an exception" if operation.failed else None,
+        "source": operation.source,
+    }
+    return {name: value for name, value in args.items() if value is not None}
+
+
+def _last_seen(rank: int, world: _World) -> Json:
+    """Return what a rank's main thread was seen to do last."""
+    seen = world.result.last_seen.get(rank)
+    if seen is None or not seen.label:
+        return {}
+    return {"seen": f"{seen.label} {seen.activity or ''}".rstrip()}
+
+
+def _how_left(facts: RankFacts, found: Sequence[_Interval], world: _World) -> Iterator[_Interval]:
+    """Yield how a rank was left: it is gone, or others wait for it and it is in no operation."""
+    gone_us, end_us = world.gone_us(facts), world.us(world.result.ended_s)
+    diagnosis = world.diagnosis
+    if facts.exit is not None and gone_us < end_us and not facts.was_ended:
+        yield _Interval(describe_exit(facts.exit), "culprit", gone_us, end_us)
+    elif diagnosis is not None and facts.rank in diagnosis.culprits:
+        if any(each.category == "open operation" for each in found):
+            return
+        trouble = [world.us(at_s) for at_s in (facts.failed_s, facts.parked_s) if at_s]
+        begun = [each.start_us for each in found]
+        ended = [each.end_us for each in found if each.operation is not None]
+        since_us = min(gone_us, max([*begun, *ended, *trouble], default=0))
+        name, args = _accusation(facts.rank, diagnosis), _last_seen(facts.rank, world)
+        yield _Interval(name, "culprit", since_us, gone_us, args)
+
+
+def _accusation(rank: int, diagnosis: Diagnosis) -> str:
+    where = diagnosis.where
+    if where is None or where.rank != rank:
+        return diagnosis.kind
+    return f"{diagnosis.kind}: {where.file}:{where.line} {where.source}".rstrip()
+
+
 # Tracks
 
 
-def _tracks(intervals: Iterable[Interval]) -> list[list[Interval]]:
+def _tracks(intervals: Iterable[_Interval]) -> list[list[_Interval]]:
     """Spread intervals over tracks so that on each they lie side by side or within another."""
-    tracks: list[list[Interval]] = [[]]
+    tracks: list[list[_Interval]] = [[]]
     open_until: list[list[int]] = [[]]  # of each track, the ends of the intervals still open
     for each in sorted(intervals, key=lambda one: (one.start_us, -one.end_us)):
         at = next((i for i, ends in enumerate(open_until) if _fits(each, ends)), len(tracks))
@@ -119,7 +284,7 @@ def _tracks(intervals: Iterable[Interval]) -> list[list[Interval]]:
     return tracks
 
 
-def _fits(one: Interval, ends: list[int]) -> bool:
+def _fits(one: _Interval, ends: list[int]) -> bool:
     """Whether an interval lies within the innermost that is open; those past are closed."""
     while ends and ends[-1] <= one.start_us:
         ends.pop()
@@ -135,8 +300,7 @@ def _on(rank: int, track: int = 0) -> Json:
     return {"pid": _WORLD, "tid": _thread_id(rank, track)}
 
 
-def _metadata(world: JudgedWorld, tracks: Tracks) -> Iterator[Json]:
-    spec = world.result.spec
+def _metadata(spec: WorldSpec, tracks: _Tracks) -> Iterator[Json]:
     title = f"{spec.nodeid} ({spec.size} ranks, {spec.backend})"
     yield {"ph": "M", "name": "process_name", "pid": _WORLD, "args": {"name": title}}
     for rank, own in tracks.items():
@@ -147,7 +311,7 @@ def _metadata(world: JudgedWorld, tracks: Tracks) -> Iterator[Json]:
             yield {"ph": "M", "name": "thread_sort_index", **_on(rank, track), "args": order}
 
 
-def _slices(rank: int, tracks: Sequence[Sequence[Interval]]) -> Iterator[Json]:
+def _slices(rank: int, tracks: Sequence[Sequence[_Interval]]) -> Iterator[Json]:
     for track, intervals in enumerate(tracks):
         for each in intervals:
             yield {
@@ -157,26 +321,27 @@ def _slices(rank: int, tracks: Sequence[Sequence[Interval]]) -> Iterator[Json]:
                 **_on(rank, track),
                 "ts": each.start_us,
                 "dur": each.end_us - each.start_us,
-                "args": dict(each.args),
+                "args": each.args,
             }
 
 
 # Instants
 
 
-def _instants(world: JudgedWorld) -> Iterator[Json]:
-    for event in world.result.history:
-        if (found := _instant_of(event, world)) is not None:
+def _instants(world: _World) -> Iterator[Json]:
+    result, diagnosis = world.result, world.diagnosis
+    for event in result.history:
+        if (found := _instant_of(event, result.spec.faults)) is not None:
             name, category = found
             yield _instant(name, category, world.us(event.at_s), _on(event.rank), scope="t")
-    if world.diagnosis is not None:
+    if diagnosis is not None:
+        at_us = world.us(result.detected_s or result.ended_s)
         on_world: Json = {"pid": _WORLD, "tid": _WORLD}
-        yield _instant(world.diagnosis.summary, "verdict", world.judged_us, on_world, scope="g")
+        yield _instant(diagnosis.summary, "verdict", at_us, on_world, scope="g")
 
 
-def _instant_of(event: Event, world: JudgedWorld) -> tuple[str, str] | None:
+def _instant_of(event: Event, faults: Sequence[Fault]) -> tuple[str, str] | None:
     """Return name and category of an event that is worth an instant, else None."""
-    faults = world.result.spec.faults
     match event.body:
         case FaultChanged(index=index, phase=phase) if 0 <= index < len(faults):
             return f"{faults[index]!r}: {phase}", "fault"
@@ -200,16 +365,15 @@ def _instant(name: str, category: str, at_us: int, track: Json, *, scope: str) -
 # Who waits for whom, as flows
 
 
-@dataclass(frozen=True, slots=True)
-class _Flow:
+class _Flow(NamedTuple):
     """A wait: of which rank, in what, for whom."""
 
     rank: int
-    waiting: Interval
+    waiting: _Interval
     to: int
 
 
-def _flows(waits: Iterable[WaitsFor], intervals: Mapping[int, Sequence[Interval]]) -> list[_Flow]:
+def _flows(waits: Iterable[WaitsFor], intervals: _Intervals) -> list[_Flow]:
     return [
         _Flow(wait.rank, waiting, rank)
         for wait in waits
@@ -219,60 +383,45 @@ def _flows(waits: Iterable[WaitsFor], intervals: Mapping[int, Sequence[Interval]
     ]
 
 
-def _waiting(wait: WaitsFor, intervals: Sequence[Interval]) -> Interval | None:
+def _waiting(wait: WaitsFor, intervals: Sequence[_Interval]) -> _Interval | None:
     """Return the operation of a wait; of one without, the interval that ended last."""
-    named = [
-        each for each in intervals if each.operation and _name(each.operation) == wait.operation
-    ]
+    known = [(each, each.operation) for each in intervals if each.operation is not None]
+    names = [(each, OperationName(it.name, it.sequence, it.group)) for each, it in known]
+    named = [each for each, name in names if name == wait.operation]
     return named[-1] if named else max(intervals, key=lambda each: each.end_us, default=None)
 
 
-def _name(operation: Operation) -> OperationName:
-    return OperationName(operation.name, operation.sequence, operation.group)
-
-
-def _awaited(
-    flows: Iterable[_Flow], intervals: Mapping[int, Sequence[Interval]]
-) -> dict[int, Interval]:
+def _awaited(flows: Iterable[_Flow], intervals: _Intervals) -> dict[int, _Interval]:
     """Return for each rank that others wait for the interval in which they all do.
 
     Flows end there: Perfetto has them lead from what began first to what began later, and most
     culprits began what they do before the others waited for it.
     """
-    found: dict[int, list[_Flow]] = {}
-    for flow in flows:
-        found.setdefault(flow.to, []).append(flow)
+    found = group_by_value((flow.to, flow) for flow in flows)
     return {rank: _awaited_by(flows, intervals[rank]) for rank, flows in found.items()}
 
 
-def _awaited_by(flows: Sequence[_Flow], intervals: Sequence[Interval]) -> Interval:
+def _awaited_by(flows: Sequence[_Flow], intervals: Sequence[_Interval]) -> _Interval:
     end_us = max(each.end_us for each in intervals)
     around = [each.start_us for each in intervals if each.end_us == end_us]
     since_us = max([*(each.waiting.start_us + 2 for each in flows), *around])
-    return Interval(
-        name=f"{rank_set(each.rank for each in flows)} waiting for it",
-        category="awaited",
-        start_us=min(since_us, end_us),
-        end_us=end_us,
-    )
+    name = f"{rank_set(each.rank for each in flows)} waiting for it"
+    return _Interval(name, "awaited", min(since_us, end_us), end_us)
 
 
 def _flow_events(
-    flows: Sequence[_Flow], awaited: Mapping[int, Interval], tracks: Tracks
+    flows: Sequence[_Flow], awaited: Mapping[int, _Interval], tracks: _Tracks
 ) -> Iterator[Json]:
     """Yield both ends of each flow; each binds to the slice that has begun last at its time."""
     for number, flow in enumerate(flows, 1):
         start, end = flow.waiting, awaited[flow.to]
         if start.start_us + 1 < min(start.end_us, end.end_us) and end.start_us < end.end_us:
             common = {"name": "waits for", "cat": "waits for", "id": number}
-            begins_on, ends_on = (
-                _track_of(start, flow.rank, tracks),
-                _track_of(end, flow.to, tracks),
-            )
+            begins_on = _track_of(start, flow.rank, tracks)
+            ends_on = _track_of(end, flow.to, tracks)
             yield {"ph": "s", **common, **begins_on, "ts": start.start_us + 1}
             yield {"ph": "f", "bp": "e", **common, **ends_on, "ts": end.start_us}
 
 
-def _track_of(interval: Interval, rank: int, tracks: Tracks) -> Json:
-    numbered = enumerate(tracks[rank])
-    return _on(rank, next(n for n, own in numbered if any(interval is each for each in own)))
+def _track_of(interval: _Interval, rank: int, tracks: _Tracks) -> Json:
+    return _on(rank, next(n for n, own in enumerate(tracks[rank]) if interval in own))

@@ -20,18 +20,23 @@ from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.result import Activity, RankSnapshot, WorldResult, WorldSnapshot
 from pytest_multihost.model.stack import Frame, NativeThread, SourceContext, ThreadStack
-from pytest_multihost.model.verdict import CulpritPlace, Kind, Outcome
+from pytest_multihost.model.verdict import CulpritPlace, Kind
 from pytest_multihost.model.verdict import DetectedBy as DetectedByName
 from pytest_multihost.outcome import Symptoms
 from pytest_multihost.report.artifacts import Attempt, build_verdict
+from pytest_multihost.report.artifacts.folders import LogExcerpt
 from pytest_multihost.report.html import timeline as timelines
-from pytest_multihost.report.html.explanations import DETECTED_BY, MEANINGS, NEXT_STEPS, OUTCOMES
 from pytest_multihost.report.html.page_model import PageModel, rank_groups
-from pytest_multihost.report.html.pages import attempt_page, run_page
+from pytest_multihost.report.html.pages import (
+    as_shown,
+    attempt_page,
+    run_page,
+    write_index,
+    write_page,
+)
 from pytest_multihost.report.html.render import Assets, display_text, script_json
+from pytest_multihost.report.html.sections import DETECTED_BY, MEANINGS, NEXT_STEPS
 from pytest_multihost.report.html.timeline import AxisSpan, axis
-from pytest_multihost.report.html.write import as_shown, write_index, write_page
-from pytest_multihost.report.log_excerpt import LogExcerpt
 from pytest_multihost.testing import make_dump, make_event, make_spec, raised, report
 
 ROOT = "/home/u/project"
@@ -292,7 +297,7 @@ def test_the_source_around_the_culprit_marks_its_line() -> None:
 
 @pytest.mark.parametrize(
     ("words", "keys"),
-    [(MEANINGS, Kind), (NEXT_STEPS, Kind), (DETECTED_BY, DetectedByName), (OUTCOMES, Outcome)],
+    [(MEANINGS, Kind), (NEXT_STEPS, Kind), (DETECTED_BY, DetectedByName)],
 )
 def test_there_are_explanations_for_everything_that_can_be_found(words, keys) -> None:
     """A page never fails for want of an explanation."""

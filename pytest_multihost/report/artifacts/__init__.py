@@ -1,12 +1,17 @@
 """What a run leaves on disk: a folder for each run, in it one for each attempt with its verdict."""
 
-from pytest_multihost.report.artifacts.facts_file import Rejudged, rejudge, write_facts
 from pytest_multihost.report.artifacts.folders import (
     RunFolder,
     new_run_id,
     write_attempt,
 )
-from pytest_multihost.report.artifacts.verdict_record import Attempt, build_verdict
+from pytest_multihost.report.artifacts.record import (
+    Attempt,
+    Rejudged,
+    build_verdict,
+    rejudge,
+    write_facts,
+)
 
 __all__ = [
     "Attempt",

@@ -79,12 +79,8 @@ class RunFolder:
         One write to a file opened for appending: the lines of several processes do not mix.
         """
         line = json.dumps(verdict, allow_nan=False) + "\n"
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-        descriptor = os.open(self.path / "verdicts.jsonl", flags, 0o644)
-        try:
-            os.write(descriptor, line.encode())
-        finally:
-            os.close(descriptor)
+        with (self.path / "verdicts.jsonl").open("ab", buffering=0) as file:
+            file.write(line.encode())
 
 
 def new_run_id() -> str:
@@ -101,15 +97,10 @@ def _link(path: Path, target: str) -> None:
 
 
 def _drop_old_runs(base: Path) -> None:
-    runs = sorted(path for path in base.iterdir() if _RUN_ID.fullmatch(path.name))
-    for path in runs[:-KEPT_RUNS]:
-        if not _is_running(path.name):
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _is_running(run_id: str) -> bool:
-    found = _RUN_ID.fullmatch(run_id)
-    return found is not None and Path("/proc", found[1]).exists()
+    found = filter(None, (_RUN_ID.fullmatch(path.name) for path in base.iterdir()))
+    for run_id, process_id in sorted((each[0], each[1]) for each in found)[:-KEPT_RUNS]:
+        if not Path("/proc", process_id).exists():
+            shutil.rmtree(base / run_id, ignore_errors=True)
 
 
 def attempt_name(nodeid: str, attempt: int) -> str:
@@ -132,3 +123,44 @@ def write_attempt(
             if _STACKS.fullmatch(entry.name) and entry.stat().st_size == 0:
                 with contextlib.suppress(OSError):
                     Path(entry).unlink()
+
+
+@dataclass(frozen=True, slots=True)
+class LogExcerpt:
+    """Parts of a log.
+
+    Attributes:
+        name: The file's name.
+        head: Its beginning.
+        tail: Its end; empty where `head` is all of it.
+        left_out: Number of bytes between the two.
+    """
+
+    name: str
+    head: str
+    tail: str = ""
+    left_out: int = 0
+
+
+def read_log(path: Path, *, head: int, tail: int) -> LogExcerpt:
+    """Read both ends of a log; one that is not there is empty.
+
+    Args:
+        path: The log.
+        head: Bytes to read from its beginning.
+        tail: Bytes to read from its end.
+    """
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            if size <= head + tail:
+                return LogExcerpt(path.name, _text(file.read()))
+            first = file.read(head)
+            file.seek(size - tail)
+            return LogExcerpt(path.name, _text(first), _text(file.read(tail)), size - head - tail)
+    except OSError:
+        return LogExcerpt(path.name, "")
+
+
+def _text(content: bytes) -> str:
+    return content.decode("utf-8", "backslashreplace")

@@ -1,10 +1,10 @@
 """The pages for a browser: one for each test that hung or broke, one for each run.
 
 `page_model` holds what an attempt's page is made from, `sections` and `timeline` derive what it
-shows, the templates lay that out, and `write` alone reads and writes files.
+shows, the templates lay that out, and `pages` alone reads and writes files.
 """
 
 from pytest_multihost.report.html.page_model import PageModel
-from pytest_multihost.report.html.write import PAGE_NAME, write_index, write_page
+from pytest_multihost.report.html.pages import PAGE_NAME, write_index, write_page
 
 __all__ = ["PAGE_NAME", "PageModel", "write_index", "write_page"]

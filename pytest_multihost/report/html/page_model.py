@@ -12,9 +12,8 @@ from pytest_multihost.model.result import RankSnapshot, WorldResult
 from pytest_multihost.model.stack import Frame, NativeThread, SourceContext
 from pytest_multihost.model.verdict import Diagnosis, Place, RankError, Verdict
 from pytest_multihost.outcome import Finding, RankFinding
-from pytest_multihost.report.log_excerpt import LogExcerpt
-from pytest_multihost.report.rank_activity import rank_activity
-from pytest_multihost.report.stack_tree import innermost_places
+from pytest_multihost.report.activity import innermost_places, rank_activity
+from pytest_multihost.report.artifacts.folders import LogExcerpt
 
 Role = Literal["culprit", "waiting", ""]
 """What a rank is in a diagnosis."""

@@ -2,18 +2,118 @@
 
 from __future__ import annotations
 
+import linecache
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
 
-from pytest_multihost.report.artifacts.folders import JsonVerdict
-from pytest_multihost.report.html import explanations, sections
+from pytest_multihost.report.activity import merge_stacks
+from pytest_multihost.report.artifacts.folders import JsonVerdict, LogExcerpt, RunFolder, read_log
+from pytest_multihost.report.html import sections
 from pytest_multihost.report.html.page_model import PageModel, rank_groups
-from pytest_multihost.report.html.render import Assets, render, script_json
+from pytest_multihost.report.html.render import Assets, display_text, render, script_json
 from pytest_multihost.report.html.timeline import timeline_data
-from pytest_multihost.report.stack_tree import merge_stacks
+
+PAGE_NAME = "report.html"
+
+_SCRIPTS = ("lanes.js", "drawing.js", "selection.js", "page.js")
+_ASSETS = Path(__file__).with_name("assets")
+_AROUND = 4
+_HEAD_BYTES, _TAIL_BYTES = 4_000, 12_000
+_ALL_LOGS_BYTES = 500_000
+"""Of all logs together, so that a page stays one that opens at once."""
 
 _OUTCOMES = ("hung", "crashed", "failed", "error", "xfailed", "xpassed", "skipped", "passed")
 """In the order in which a run's page lists them."""
+
+
+def write_page(directory: Path, page: PageModel) -> Path:
+    """Write the page of an attempt into its folder, and return where it is.
+
+    Args:
+        directory: The attempt's folder, with everything else already in it.
+        page: What it shows; logs, source lines and names of files are read here.
+    """
+    read = replace(
+        page,
+        logs=tuple(_logs(directory, page.result.spec.size)),
+        source_lines=tuple(_source_lines(page)),
+        files=sorted(path.name for path in directory.iterdir() if path.is_file()),
+    )
+    return _write(directory / PAGE_NAME, attempt_page(read, _assets(*_SCRIPTS)))
+
+
+def write_index(run: Path) -> Path:
+    """Write the page of a run into its folder, and return where it is.
+
+    Args:
+        run: The run's folder, with its verdicts.jsonl.
+    """
+    verdicts = RunFolder(run.parent, run.name).verdicts()
+    pages = frozenset(path.parent.name for path in run.glob(f"*/{PAGE_NAME}"))
+    return _write(run / PAGE_NAME, run_page(run.name, verdicts, pages, _assets("index.js")))
+
+
+def _write(path: Path, text: str) -> Path:
+    """Write a file in one step: a reader sees the old one or the new one."""
+    new = path.with_name(f".{path.name}.new")
+    try:
+        new.write_text(text, encoding="utf-8", errors="replace")
+        return new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+@cache
+def _assets(*scripts: str) -> Assets:
+    style, *texts = ((_ASSETS / name).read_text("utf-8") for name in ("report.css", *scripts))
+    return Assets(style, "\n".join(texts))
+
+
+def _logs(directory: Path, size: int) -> Iterator[LogExcerpt]:
+    share = max(1_000, min(_HEAD_BYTES + _TAIL_BYTES, _ALL_LOGS_BYTES // size))
+    for rank in range(size):
+        log = read_log(directory / f"rank-{rank}.log", head=share // 4, tail=share - share // 4)
+        yield replace(log, head=as_shown(log.head), tail=as_shown(log.tail))
+
+
+def as_shown(text: str) -> str:
+    """Return what a terminal would show in the end: of a progress bar, its last state."""
+    lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+    return display_text("\n".join(lines))
+
+
+def _source_lines(page: PageModel) -> Sequence[tuple[int, str]]:
+    """Return the lines around the culprit's place, unless the file has changed since."""
+    where = page.diagnosis.where if page.diagnosis else None
+    if where is None:
+        return ()
+    lines = linecache.getlines(str(Path(page.context.root, where.file)))
+    at = where.line
+    if not 0 < at <= len(lines) or lines[at - 1].strip() != where.source:
+        return ()
+    return _block(lines, at)
+
+
+def _block(lines: Sequence[str], at: int) -> list[tuple[int, str]]:
+    """Return numbered lines around one of them, but none of the next function or class."""
+    is_inside = lines[at - 1][:1].isspace()
+
+    def begins_another(number: int) -> bool:
+        line = lines[number - 1]
+        return is_inside and bool(line.strip()) and not line[:1].isspace()
+
+    first, last = at, at
+    while first > max(1, at - _AROUND) and not begins_another(first):
+        first -= 1  # the line that begins this one is shown
+    while last < min(len(lines), at + _AROUND) and not begins_another(last + 1):
+        last += 1
+    block = [(number, lines[number - 1].rstrip()) for number in range(first, last + 1)]
+    while not block[-1][1] and len(block) > 1:
+        block.pop()
+    return block
 
 
 def attempt_page(page: PageModel, assets: Assets) -> str:
@@ -30,7 +130,6 @@ def attempt_page(page: PageModel, assets: Assets) -> str:
         is_planned=page.diagnosis is not None and sections.is_planned(page, page.diagnosis),
         merge_stacks=merge_stacks,
         sections=sections,
-        explanations=explanations,
         left_out=timeline["left_out"],
         timeline_json=script_json(timeline),
     )

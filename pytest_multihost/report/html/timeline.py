@@ -6,18 +6,18 @@ referred to by their index, so that ten thousand operations are a few hundred ki
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 from typing import NamedTuple
 
-from pytest_multihost.model.event import FaultChanged, Parked, Released, SyncPointPassed
+from pytest_multihost.model.event import FaultChanged, Parked, SyncPointPassed
 from pytest_multihost.model.operation import Operation, OperationKind, group_name, rank_set
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.stack import Frame, short_path
-from pytest_multihost.outcome import RankFinding, describe_exit
+from pytest_multihost.outcome import describe_exit
 from pytest_multihost.report.html.page_model import PageModel, rank_groups
 from pytest_multihost.report.html.render import display_text
-from pytest_multihost.report.intervals import operations_of
+from pytest_multihost.report.trace import operations_of
 
 Json = dict[str, object]
 
@@ -34,29 +34,30 @@ OPEN = -1
 def timeline_data(page: PageModel) -> Json:
     """Return everything that the script draws, as JSON; `lanes.js` reads it."""
     result = page.result
-    us = _clock(result.started_s)
+    us = result.us
     end_us = us(result.detected_s or result.ended_s)
     by_rank = {rank: _operations(result, rank) for rank in range(result.spec.size)}
     kept = max(1, MAX_OPERATIONS // result.spec.size)
     tables = _Tables({}, {}, {})
     operations = [
-        [number for each in found[-kept:] for number in _numbers(each, us, tables)]
+        [number for each in found[-kept:] for number in _numbers(each, result, tables)]
         for found in by_rank.values()
     ]
-    marks = sorted(_marks(page, us))
-    faults = list(_faults(result, us))
+    marks = sorted(_marks(page))
+    faults = list(_faults(result))
+    known = chain.from_iterable(by_rank.values())
     instants = chain(
-        _begins_and_ends(chain.from_iterable(by_rank.values()), us),
+        (us(at_s) for each in known for at_s in (each.since_s, each.ended_s) if at_s is not None),
         (mark.at_us for mark in marks),
         (at_us for each in faults for at_us in (each.begin_us, each.end_us) if at_us != OPEN),
     )
     return {
         "end": end_us,
         "axis": axis(instants, end_us),
-        "go": _go(result, us),
+        "go": us(result.go_s) if result.go_s is not None else None,
         "progress": us(result.progress_s) if result.progress_s else None,
         "judged": us(result.detected_s) if result.detected_s else None,
-        "ranks": list(_lanes(page, end_us, us)),
+        "ranks": list(_lanes(page, end_us)),
         "kinds": [_kind(each, result.spec.size) for _, each in tables.kinds.values()],
         "places": [_place(each, page.context.root) for each in tables.frames],
         "details": [display_text(each) for each in tables.details],
@@ -67,14 +68,6 @@ def timeline_data(page: PageModel) -> Json:
         "selected": _selected(page),
         "left_out": sum(max(0, len(each) - kept) for each in by_rank.values()),
     }
-
-
-_Clock = Callable[[float], int]
-"""Converts times of the monotonic clock to microseconds from the world's start."""
-
-
-def _clock(started_s: float) -> _Clock:
-    return lambda at_s: round((at_s - started_s) * 1e6)
 
 
 # Operations
@@ -102,18 +95,11 @@ def _operations(result: WorldResult, rank: int) -> list[Operation]:
     return sorted(drawn, key=lambda each: each.since_s)
 
 
-def _begins_and_ends(operations: Iterable[Operation], us: _Clock) -> Iterator[int]:
-    for each in operations:
-        yield us(each.since_s)
-        if each.ended_s is not None:
-            yield us(each.ended_s)
-
-
-def _numbers(each: Operation, us: _Clock, tables: _Tables) -> tuple[int, ...]:
+def _numbers(each: Operation, result: WorldResult, tables: _Tables) -> tuple[int, ...]:
     """Return an operation as the eight numbers that `operationsOf` in lanes.js reads."""
     key = each.name, each.kind, each.group, each.ordinal, each.scope, each.peer
     kind, _ = tables.kinds.setdefault(key, (len(tables.kinds), each))
-    begin_us = us(each.since_s)
+    us, begin_us = result.us, result.us(each.since_s)
     return (
         kind,
         each.sequence,
@@ -147,7 +133,8 @@ def _place(frame: Frame | None, root: str) -> str:
 # Ranks, and what happened to them
 
 
-def _lanes(page: PageModel, end_us: int, us: _Clock) -> Iterator[Json]:
+def _lanes(page: PageModel, end_us: int) -> Iterator[Json]:
+    us = page.result.us
     groups = {rank: group for group in rank_groups(page) for rank in group.ranks}
     for each in page.finding.ranks:
         facts, group = each.facts, groups[each.facts.rank]
@@ -168,12 +155,6 @@ def _text(text: str) -> str:
     return display_text(text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…")
 
 
-def _go(result: WorldResult, us: _Clock) -> int | None:
-    """Return when all ranks were ready and the test began."""
-    released = (event.at_s for event in result.history if event.body == Released("go"))
-    return next(map(us, released), None)
-
-
 class _Mark(NamedTuple):
     """An instant at which something happened to a rank; `sort` chooses how it is drawn."""
 
@@ -183,7 +164,8 @@ class _Mark(NamedTuple):
     text: str
 
 
-def _marks(page: PageModel, us: _Clock) -> Iterator[_Mark]:
+def _marks(page: PageModel) -> Iterator[_Mark]:
+    us = page.result.us
     for event in page.result.history:
         match event.body:
             case SyncPointPassed(name):
@@ -196,13 +178,9 @@ def _marks(page: PageModel, us: _Clock) -> Iterator[_Mark]:
         if each.at_s is not None and not facts.has_died:
             yield _Mark(us(each.at_s), facts.rank, "raised", _text(each.summary))
         if facts.exit is not None and facts.exited_s is not None and not facts.was_ended:
-            yield _Mark(us(facts.exited_s), facts.rank, _exit_sort(each), describe_exit(facts.exit))
-
-
-def _exit_sort(finding: RankFinding) -> str:
-    if finding.outcome == "killed_as_planned":
-        return "killed"
-    return "died" if finding.facts.has_died else "left"
+            is_planned = each.outcome == "killed_as_planned"
+            sort = "killed" if is_planned else "died" if facts.has_died else "left"
+            yield _Mark(us(facts.exited_s), facts.rank, sort, describe_exit(facts.exit))
 
 
 class _Fault(NamedTuple):
@@ -215,20 +193,18 @@ class _Fault(NamedTuple):
     text: str
 
 
-def _faults(result: WorldResult, us: _Clock) -> Iterator[_Fault]:
+def _faults(result: WorldResult) -> Iterator[_Fault]:
     active: dict[tuple[int, int], _Fault] = {}
     for event in result.history:
         match event.body:
             case FaultChanged(index=index, phase="begun"):
                 if (before := active.pop((index, event.rank), None)) is not None:
                     yield before
-                fault = result.spec.faults[index]
-                begun = _Fault(
-                    event.rank, us(event.at_s), OPEN, fault.kind, display_text(repr(fault))
-                )
-                active[index, event.rank] = begun
+                fault, begin_us = result.spec.faults[index], result.us(event.at_s)
+                text = display_text(repr(fault))
+                active[index, event.rank] = _Fault(event.rank, begin_us, OPEN, fault.kind, text)
             case FaultChanged(index=index, phase="ended") if (index, event.rank) in active:
-                yield active.pop((index, event.rank))._replace(end_us=us(event.at_s))
+                yield active.pop((index, event.rank))._replace(end_us=result.us(event.at_s))
     yield from active.values()
 
 

@@ -13,8 +13,13 @@ from pytest_multihost.model.stack import SourceContext
 from pytest_multihost.model.verdict import Diagnosis
 from pytest_multihost.outcome import Finding, RankFinding
 from pytest_multihost.outcome.faults import fault_notes, firings
-from pytest_multihost.report.rank_activity import rank_activity
-from pytest_multihost.report.stack_tree import Node, innermost_places, merge_stacks, walk
+from pytest_multihost.report.activity import (
+    Node,
+    innermost_places,
+    merge_stacks,
+    rank_activity,
+    walk,
+)
 from pytest_multihost.report.text.spans import Line, Role, Span, clip, clip_line, text_of
 
 _WIDTHS = (80, 160)

@@ -1,17 +1,28 @@
-"""Put what was observed and what was found into the verdict's form."""
+"""An attempt's records: the verdict, and `facts.json`, which holds all that it is derived from."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from pytest_multihost.model.event import Released
-from pytest_multihost.model.json_values import Json
+from pytest_multihost.blame import Judgement, judge_world
+from pytest_multihost.model.errors import MultihostError
+from pytest_multihost.model.json_values import (
+    Json,
+    JsonError,
+    JsonObject,
+    from_json,
+    parse_json,
+    to_json,
+)
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.spec import token
+from pytest_multihost.model.stack import SourceContext, SourceOf
 from pytest_multihost.model.verdict import Diagnosis, RankResult, Verdict
-from pytest_multihost.outcome import Finding, RankFinding
+from pytest_multihost.outcome import Finding, RankFinding, Symptoms
 from pytest_multihost.outcome.faults import fault_note, firings
 
 
@@ -55,20 +66,13 @@ def build_verdict(
         # After a grace the engine knows that ranks were ended, and only the finding for whom.
         reason=finding.reason if result.ending == "settled" else result.reason,
         started_at=result.started_at,
-        startup_s=_startup_s(result),
+        startup_s=None if result.go_s is None else _rounded(result.go_s - result.started_s),
         duration_s=_rounded(result.ended_s - result.started_s),
         environment=attempt.environment,
         faults=_fault_records(result),
         rank_results=tuple(_rank_result(each, result) for each in finding.ranks),
         diagnosis=diagnosis.record() if diagnosis is not None else None,
     )
-
-
-def _startup_s(result: WorldResult) -> float | None:
-    for event in result.history:
-        if event.body == Released("go"):
-            return _rounded(event.at_s - result.started_s)
-    return None
 
 
 def _fault_records(result: WorldResult) -> tuple[dict[str, Json], ...]:
@@ -121,3 +125,82 @@ def _operation(operation: Operation, result: WorldResult) -> dict[str, Json]:
 
 def _rounded(seconds: float) -> float:
     return round(seconds, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What facts.json holds.
+
+    Attributes:
+        result: What was observed.
+        symptoms: How failures look that follow from another rank's.
+        attempt: Where the verdict belongs.
+        root: pytest's rootdir.
+    """
+
+    result: WorldResult
+    symptoms: Symptoms
+    attempt: Attempt
+    root: str
+
+
+def write_facts(
+    directory: Path, result: WorldResult, symptoms: Symptoms, attempt: Attempt, *, root: str
+) -> None:
+    """Write what the verdict was derived from, so that it can be derived again."""
+    # What a test has put into pytest's report may be no JSON.
+    text = json.dumps(to_json(_Facts(result, symptoms, attempt, root)), default=repr)
+    (directory / "facts.json").write_text(text + "\n", encoding="utf-8")
+
+
+@dataclass(frozen=True, slots=True)
+class Rejudged:
+    """A world judged a second time, from its artifacts.
+
+    Attributes:
+        judged: Result, finding and diagnosis.
+        verdict: The verdict that follows.
+        context: Root directory and source lines.
+        written: The verdict that was written at the time.
+    """
+
+    judged: Judgement
+    verdict: Verdict
+    context: SourceContext
+    written: JsonObject
+
+
+def rejudge(directory: Path, source_of: SourceOf) -> Rejudged:
+    """Judge a world from its artifacts alone.
+
+    Args:
+        directory: The attempt's folder.
+        source_of: Reads a line of a file.
+
+    Raises:
+        MultihostError: The folder does not hold what is needed.
+    """
+    data, written = _read(directory / "facts.json"), _read(directory / "verdict.json")
+    try:
+        facts = from_json(_Facts, data)
+    except JsonError as error:
+        raise MultihostError(
+            f"{directory}: its facts cannot be read",
+            seen=str(error),
+            remedy="They were written by another version: use that one.",
+        ) from error
+    context = SourceContext(facts.root, source_of)
+    judged = judge_world(facts.result, facts.symptoms, context)
+    verdict = build_verdict(judged.result, judged.finding, judged.diagnosis, facts.attempt)
+    return Rejudged(judged, verdict, context, from_json(JsonObject, written))
+
+
+def _read(path: Path) -> Json:
+    try:
+        return parse_json(path.read_bytes())
+    except (OSError, JsonError) as error:
+        raise MultihostError(
+            f"{path.parent} is not the folder of an attempt that can be explained",
+            seen=f"{path.name}: {error}",
+            remedy="Name a folder such as .pytest_multihost/latest/NAME of a test that failed.",
+        ) from error

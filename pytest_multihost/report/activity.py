@@ -1,9 +1,9 @@
-"""Stacks of many ranks as one tree: equal parts once, each branch with its ranks.
+"""What ranks were doing when their world ended: their stacks as one tree, a rank in a few words.
 
-As LLNL's Stack Trace Analysis Tool does (https://github.com/LLNL/STAT). Frames of libraries are
-left out where there are the user's own; a chain of frames that the same ranks are in is one node;
-of two branches the one with fewer ranks comes first, because the odd one out is what the reader
-looks for.
+In the tree, equal parts stand once, each branch with its ranks, as LLNL's Stack Trace Analysis Tool
+does (https://github.com/LLNL/STAT). Frames of libraries are left out where there are the user's
+own; a chain of frames that the same ranks are in is one node; of two branches the one with fewer
+ranks comes first, because the odd one out is what the reader looks for.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from pytest_multihost.model.result import RankSnapshot, WorldResult
 from pytest_multihost.model.stack import Dump, Frame, SourceContext, inside_the_test, is_library
-from pytest_multihost.model.verdict import Place
+from pytest_multihost.model.verdict import Place, RankOutcome
 
 _INNERMOST = 6
 """Frames that are shown of a stack without any of the user's."""
@@ -73,3 +74,25 @@ def innermost_places(dumps: Iterable[Dump], context: SourceContext) -> dict[int,
         at = context.place(node.frames[-1])
         found.update(dict.fromkeys(node.ranks, at))  # children come later: the innermost stays
     return found
+
+
+def rank_activity(
+    outcome: RankOutcome, seen: RankSnapshot | None, result: WorldResult
+) -> tuple[str, str]:
+    """Return a rank's state and its details: ``waiting``, ``in all_reduce #3``.
+
+    Args:
+        outcome: What happened to the rank.
+        seen: The last snapshot of it.
+        result: Its world.
+    """
+    if outcome not in ("hung", "collateral") or seen is None:
+        return outcome, ""
+    waited = [each for each in seen.operations if each.waited_s is not None]
+    # A wait within a collective, for a key of the store say, tells less than the collective.
+    operation = next((e for e in waited if e.kind != "wait"), waited[0] if waited else None)
+    if operation is not None:
+        return "waiting", f"in {operation.describe(result.spec.size, names_world=False)}"
+    if outcome == "collateral":
+        return outcome, ""
+    return (seen.label or "hung").lower(), str(seen.activity or "")
