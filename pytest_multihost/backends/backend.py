@@ -8,18 +8,6 @@ from dataclasses import dataclass
 from pytest_multihost.model.spec import RankSpec
 
 
-def _nothing() -> None:
-    """Do nothing."""
-
-
-def _lacks_nothing(_size: int) -> str | None:
-    return None
-
-
-def _no_devices() -> Sequence[object]:
-    return ()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
     """How the ranks of a world form a process group.
@@ -52,9 +40,9 @@ class Backend:
     start: Callable[[RankSpec], None]
     package: str | None = None
     extra: str | None = None
-    preload: Callable[[], None] = _nothing
-    devices: Callable[[], Sequence[object]] = _no_devices
-    lacking: Callable[[int], str | None] = _lacks_nothing
+    preload: Callable[[], None] = lambda: None
+    devices: Callable[[], Sequence[object]] = tuple
+    lacking: Callable[[int], str | None] = lambda _size: None
     symptoms: tuple[str, ...] = ()
     fatal_symptoms: tuple[str, ...] = ()
     primary_leaves_last: bool = False

@@ -1,4 +1,4 @@
-"""The built-in backends, and how a backend is found by its name."""
+"""The built-in backends, `none` among them, and how a backend is found by its name."""
 
 from __future__ import annotations
 
@@ -6,11 +6,22 @@ import importlib.util
 from collections.abc import Iterable
 
 from pytest_multihost.backends.backend import Backend
-from pytest_multihost.backends.gloo import GLOO
 from pytest_multihost.backends.jax import JAX
-from pytest_multihost.backends.nccl import NCCL
-from pytest_multihost.backends.none import NONE
+from pytest_multihost.backends.torch_groups import GLOO, NCCL
 from pytest_multihost.model.errors import SettingError
+
+NONE = Backend(
+    name="none",
+    start=lambda _spec: None,
+    symptoms=GLOO.symptoms + JAX.symptoms,
+    fatal_symptoms=GLOO.fatal_symptoms + JAX.fatal_symptoms,
+)
+"""N processes and a rendezvous port, for code that initialises its runtime itself.
+
+The rank's environment holds torchrun's variables, so `init_process_group("gloo")` and
+`jax.distributed.initialize(f"{MASTER_ADDR}:{MASTER_PORT}", ...)` work as under torchrun. Failures
+of either runtime are recognised as symptoms here too.
+"""
 
 BUILT_IN_BACKENDS = (NONE, GLOO, JAX, NCCL)
 

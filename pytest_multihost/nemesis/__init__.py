@@ -1,15 +1,14 @@
 """Perform faults: what kinds there are, how faults are parsed, validated, performed and cleaned up.
 
-`kind` says what a kind of fault is; `process_faults`, `resource_faults`, `slow_io` and
-`network_faults` are the built-in kinds. Most are performed in the rank that they are meant for, by
+`kind` says what a kind of fault is; `process_faults`, `slow_io` and `network_faults` are the
+built-in kinds. Most are performed in the rank that they are meant for, by
 the thread that passes the fault's point; those of the network by `launch.netns`.
 """
 
 from pytest_multihost.nemesis.cleanup import clean_up_faults, heal_files
-from pytest_multihost.nemesis.kind import FaultKind, Strike
+from pytest_multihost.nemesis.kind import FaultKind, Strike, seconds
 from pytest_multihost.nemesis.parse import parse_fault
-from pytest_multihost.nemesis.registry import BUILT_IN_KINDS, kinds_by_name
-from pytest_multihost.nemesis.validation import resolve_faults
+from pytest_multihost.nemesis.validation import BUILT_IN_KINDS, kinds_by_name, resolve_faults
 
 __all__ = [
     "BUILT_IN_KINDS",
@@ -20,4 +19,5 @@ __all__ = [
     "kinds_by_name",
     "parse_fault",
     "resolve_faults",
+    "seconds",
 ]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pytest_multihost.model.event import Event, FaultChanged, Forked
 from pytest_multihost.nemesis.io_shim import IoPage
-from pytest_multihost.nemesis.resource_faults import MEMORY_PRESSURE, remove_cgroup
+from pytest_multihost.nemesis.process_faults import MEMORY_PRESSURE, remove_cgroup
 from pytest_multihost.nemesis.slow_io import page_path
 
 

@@ -1,4 +1,7 @@
-"""Validate the faults of one test; all problems are reported at once. Nothing is imported."""
+"""The kinds of faults that exist, and the validation of one test's faults.
+
+All problems are reported at once. Nothing that a fault names is imported.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,36 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
 from pytest_multihost.model.fault import NETWORK_KINDS, Fault, Point, resolve, size_problems
-from pytest_multihost.nemesis.interpose.call_targets import target_problem
+from pytest_multihost.nemesis.interpose import target_problem
 from pytest_multihost.nemesis.kind import FaultKind
-from pytest_multihost.nemesis.network_faults import network_problems
+from pytest_multihost.nemesis.network_faults import NETWORK_FAULTS, network_problems
+from pytest_multihost.nemesis.process_faults import FD_PRESSURE, MEMORY_PRESSURE, PROCESS_FAULTS
+from pytest_multihost.nemesis.slow_io import SLOW_IO
+
+BUILT_IN_KINDS: tuple[FaultKind, ...] = (
+    *PROCESS_FAULTS,
+    SLOW_IO,
+    MEMORY_PRESSURE,
+    FD_PRESSURE,
+    *NETWORK_FAULTS,
+)
 
 _EXCLUSIVE_AT_POINT = frozenset({"freeze", "kill", "raise_at"})
 _STOPPING = frozenset({"cpu_throttle", "freeze"})
 _ONE_PER_RANK = frozenset({"cpu_throttle", "hash_seed"})
 _ONE_PER_POINT = frozenset({"fd_pressure", "memory_pressure", "start_skew"})
+
+
+def kinds_by_name(groups: Iterable[Sequence[FaultKind]]) -> dict[str, FaultKind]:
+    """Return the kinds by name; of two with one name the first counts.
+
+    Args:
+        groups: What each plugin offers, that of the plugin registered last first.
+    """
+    found: dict[str, FaultKind] = {}
+    for kind in (kind for group in groups for kind in group):
+        found.setdefault(kind.name, kind)
+    return found
 
 
 def resolve_faults(

@@ -236,7 +236,7 @@ def object_store():
         @pytest.mark.multihost(ranks=2)
         def test_it(world{asked}):
             assert "PYTEST_MULTIHOST_OBJECT_STORE" not in os.environ
-            assert "pytest_multihost.nemesis.object_store.store" not in sys.modules
+            assert "pytest_multihost.nemesis.object_store" not in sys.modules
         """.format(asked=", object_store" if own else "")
     )
     worlds.run.assert_outcomes(passed=1)

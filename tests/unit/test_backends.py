@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.backends import BUILT_IN_BACKENDS, Backend, find_backend, nccl
-from pytest_multihost.backends.gloo import group_timeout_s
+from pytest_multihost.backends import BUILT_IN_BACKENDS, Backend, find_backend, torch_groups
 from pytest_multihost.backends.jax import runtime_timeout_s, xla_flags
+from pytest_multihost.backends.torch_groups import group_timeout_s
 from pytest_multihost.model.errors import SettingError
 from pytest_multihost.testing import make_spec
 
@@ -89,16 +89,16 @@ def test_gpus_are_counted_without_opening_the_driver(
     """Those that are there and that the user lets us see."""
     for number in range(present):
         (tmp_path / f"0000:0{number}:00.0").mkdir()
-    monkeypatch.setattr(nccl, "_DRIVER", tmp_path)
+    monkeypatch.setattr(torch_groups, "_DRIVER", tmp_path)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert nccl.gpu_count() == count
+    assert torch_groups.gpu_count() == count
 
 
 def test_a_machine_without_the_driver_has_no_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And says so with numbers."""
-    monkeypatch.setattr(nccl, "_DRIVER", tmp_path / "absent")
-    assert nccl.NCCL.lacking(2) == "nccl takes one GPU per rank: 2 ranks, 0 GPUs here"
+    monkeypatch.setattr(torch_groups, "_DRIVER", tmp_path / "absent")
+    assert torch_groups.NCCL.lacking(2) == "nccl takes one GPU per rank: 2 ranks, 0 GPUs here"

@@ -16,12 +16,15 @@ from pytest_multihost.model.event import Event, Pause
 from pytest_multihost.model.fault import Fault, resolve
 from pytest_multihost.model.json_values import from_json, to_json
 from pytest_multihost.model.spec import read_token, token
-from pytest_multihost.nemesis.interpose import matcher
-from pytest_multihost.nemesis.interpose.call_targets import load_target, target_problem
+from pytest_multihost.nemesis.interpose import load_target, matcher, target_problem
 from pytest_multihost.nemesis.parse import parse_fault
-from pytest_multihost.nemesis.registry import BUILT_IN_KINDS, kinds_by_name
-from pytest_multihost.nemesis.resource_faults import descriptor_limit
-from pytest_multihost.nemesis.validation import fault_problems, resolved_problems
+from pytest_multihost.nemesis.process_faults import descriptor_limit
+from pytest_multihost.nemesis.validation import (
+    BUILT_IN_KINDS,
+    fault_problems,
+    kinds_by_name,
+    resolved_problems,
+)
 from pytest_multihost.outcome.faults import continued_by_plan, pending_actions
 from pytest_multihost.rank.points import wrap_calls
 from pytest_multihost.testing import make_event, make_spec

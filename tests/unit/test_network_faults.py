@@ -34,8 +34,7 @@ from pytest_multihost.model.result import Activity, WorldResult
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.nemesis.network_faults import network_problems
 from pytest_multihost.nemesis.parse import parse_fault
-from pytest_multihost.nemesis.registry import BUILT_IN_KINDS, kinds_by_name
-from pytest_multihost.nemesis.validation import fault_problems
+from pytest_multihost.nemesis.validation import BUILT_IN_KINDS, fault_problems, kinds_by_name
 from pytest_multihost.proof import Snapshot
 from pytest_multihost.proof.blockers import blockers
 from pytest_multihost.testing import (

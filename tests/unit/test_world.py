@@ -15,7 +15,7 @@ import pytest
 
 import pytest_multihost
 from pytest_multihost import NoWorldError, World, WorldBrokenError
-from pytest_multihost.backends.none import NONE
+from pytest_multihost.backends.registry import NONE
 from pytest_multihost.launch import HarnessCollectives
 from pytest_multihost.launch.harness_collectives import Answers
 from pytest_multihost.launch.wire import Decoder, Frame

@@ -1,7 +1,7 @@
 """Worlds whose hosts are made from Linux namespaces, and the faults of the network between them.
 
 `network` holds a world's hosts, which `build` has built; `network_faults` performs faults through
-the netfault daemon. `netlink` frames requests to the kernel, also those for socket tables.
+the netfault daemon. `netlink` makes requests to the kernel, also those for socket tables.
 """
 
 from pytest_multihost.launch.netns.netlink import (

@@ -1,26 +1,29 @@
-"""Build the namespaces and links of a world's hosts, in a child of the server.
+"""Build the namespaces, links and files of a world's hosts, in a child of the server.
 
-The child ends as soon as it has sent their descriptors. It goes through every step that a rank will
-go through when it enters its host: a kernel that refuses a step does so here, where it can be
-reported.
+A process that enters a user namespace cannot return: setns(2) and unshare(2) with CLONE_NEWUSER
+give it every capability inside and take all that it has outside, also those that it would need to
+come back (user_namespaces(7)). The server must remain what it is. So a child of it enters the
+namespaces, and sends back descriptors and results.
+
+The child that builds them ends as soon as it has sent their descriptors. It goes through every step
+that a rank will go through when it enters its host: a kernel that refuses a step does so here,
+where it can be reported.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pytest_multihost.launch import libc
-from pytest_multihost.launch.netns.child import ChildFailed
-from pytest_multihost.launch.netns.etc_files import mount_own_files
-from pytest_multihost.launch.netns.links import ETHERNET, LOOPBACK, Links
-from pytest_multihost.launch.netns.netlink import open_sock_diag
-from pytest_multihost.launch.wire.packets import send_packet
+from pytest_multihost.launch.netns.netlink import ETHERNET, LOOPBACK, Links, open_sock_diag
+from pytest_multihost.launch.wire.packets import Packet, receive_packet, send_packet
 from pytest_multihost.model.spec import BRIDGE_ADDRESS, NETWORK, Host
 
 BRIDGE = "lan"
@@ -28,27 +31,21 @@ BRIDGE = "lan"
 
 _PORTS = 2
 _CREATE_NETWORK = "make a network namespace"
+_ETC = "/etc"
+_HOSTS = "hosts"
+
+_RESOLVER = """\
+# Nothing answers here, so that names which are not in /etc/hosts are unknown at once.
+nameserver 127.0.0.1
+options timeout:1 attempts:1
+"""
 
 
 @dataclass(frozen=True, slots=True)
-class BridgeBuilt:
-    """Beside it: the bridge's network namespace; and the user namespace, if one was created."""
+class Built:
+    """A part of the network is built; its descriptors lie beside."""
 
-    kind: ClassVar = "bridge"
-
-
-@dataclass(frozen=True, slots=True)
-class HostBuilt:
-    """Beside it: the network namespace of the next host, and a socket that reads its tables."""
-
-    kind: ClassVar = "host"
-
-
-@dataclass(frozen=True, slots=True)
-class PortsBound:
-    """Everything is built. Beside it: sockets bound to ports on the primary's host."""
-
-    kind: ClassVar = "ports"
+    kind: ClassVar = "built"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +64,15 @@ class Refused:
     error: str
 
 
-BuildMessage = BridgeBuilt | HostBuilt | PortsBound | Refused | ChildFailed
+@dataclass(frozen=True, slots=True)
+class ChildFailed:
+    """The child's work has raised an exception."""
+
+    kind: ClassVar = "failed"
+    error: str
+
+
+BuildMessage = Built | Refused | ChildFailed
 
 
 class RefusedError(Exception):
@@ -98,7 +103,9 @@ class _Namespace:
 def build(hosts: Sequence[Host], folder: Path, connection: socket.socket) -> None:
     """Build the hosts and send their descriptors.
 
-    Sends a `BridgeBuilt`, a `HostBuilt` for each host in order, and `PortsBound`; or `Refused`.
+    Sends `Refused`; or a `Built` with the bridge's network namespace, and the user namespace if one
+    was created; then one for each host in order, with its network namespace and a socket that reads
+    its tables; then one with sockets that are bound to ports on the primary's host.
 
     Args:
         hosts: All hosts.
@@ -115,14 +122,16 @@ def build(hosts: Sequence[Host], folder: Path, connection: socket.socket) -> Non
             mount_own_files(folder / hosts[0].name, hosts[0].name)
         with _step("connect hosts by a bridge and cables"):
             _connect(bridge, spaces, hosts)
-            _bind(ports, hosts[0].address)
+            for port in ports:  # as `reserve_port` does
+                port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                port.bind((hosts[0].address, 0))
     except RefusedError as error:
         send_packet(connection, error.refused)
         return
-    send_packet(connection, BridgeBuilt(), [bridge.descriptor, *user])
+    send_packet(connection, Built(), [bridge.descriptor, *user])
     for each in spaces:
-        send_packet(connection, HostBuilt(), [each.descriptor, each.table.fileno()])
-    send_packet(connection, PortsBound(), [port.fileno() for port in ports])
+        send_packet(connection, Built(), [each.descriptor, each.table.fileno()])
+    send_packet(connection, Built(), [port.fileno() for port in ports])
 
 
 def _gain_privileges() -> list[int]:
@@ -169,8 +178,91 @@ def _connect(bridge: _Namespace, spaces: Sequence[_Namespace], hosts: Sequence[H
         space.links.add_address(ETHERNET, host.address, NETWORK.prefixlen)
 
 
-def _bind(ports: Sequence[socket.socket], address: str) -> None:
-    """Reserve ports of an address as `reserve_port` does."""
-    for port in ports:
-        port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        port.bind((address, 0))
+def write_files(folder: Path, hosts: Sequence[Host]) -> None:
+    """Write the files of all hosts, those of each host into a folder with its name."""
+    table = _hosts_table(hosts)
+    for host in hosts:
+        own = folder / host.name
+        own.mkdir(parents=True)
+        (own / _HOSTS).write_text(table, encoding="utf-8")
+        (own / "resolv.conf").write_text(_RESOLVER, encoding="utf-8")
+
+
+def set_names_known(folder: Path, hosts: Sequence[Host], host: Host, *, is_known: bool) -> None:
+    """Let a host find all others by their names, or none; the host sees the change at once."""
+    wanted = _hosts_table(hosts if is_known else [host])
+    path = folder / host.name / _HOSTS
+    if path.read_text(encoding="utf-8") != wanted:
+        # In place: a bind mount shows the inode, whatever appears under the path later.
+        path.write_text(wanted, encoding="utf-8")
+
+
+def _hosts_table(hosts: Sequence[Host]) -> str:
+    """Return the text of an /etc/hosts."""
+    table = "".join(f"{each.address}\t{each.name}\n" for each in hosts)
+    return f"127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n{table}"
+
+
+def mount_own_files(folder: Path, name: str) -> None:
+    """Give this process a host's name, and the host's files in place of the machine's.
+
+    In new mount and UTS namespaces, so no other process sees it. On a machine without
+    /etc/resolv.conf there is nothing to mount it over; names are not resolved there anyway.
+    /etc/hosts is needed: gloo and jax resolve the host's own name.
+
+    Raises:
+        OSError: The kernel refuses.
+    """
+    libc.unshare(libc.NEW_MOUNTS | libc.NEW_UTS)
+    libc.make_mounts_private()
+    for path in sorted(folder.iterdir()):
+        target = Path(_ETC, path.name)
+        if path.name == _HOSTS or target.exists():
+            libc.bind_mount(str(path), str(target))
+    socket.sethostname(name)
+
+
+def run_in_child(
+    work: Callable[[socket.socket], None], messages: object, *, timeout_s: float
+) -> list[Packet[Any]]:
+    """Return the packets that a child sends before it ends; it has ended then.
+
+    Args:
+        work: What it does; it sends packets about it.
+        messages: What it may send, a union of classes, with `ChildFailed` among them.
+        timeout_s: How long it may be silent.
+
+    Raises:
+        TimeoutError: It was silent for longer; it has been killed.
+    """
+    pid, connection = start_child(work)
+    connection.settimeout(timeout_s)
+    try:
+        return list(iter(lambda: receive_packet(connection, messages), None))
+    finally:
+        connection.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def start_child(work: Callable[[socket.socket], None]) -> tuple[int, socket.socket]:
+    """Start a child; return its process id, and the connection to it.
+
+    Fork without exec is sound here: the server has one thread (see `launch.server.serve`).
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        ours.close()
+        try:
+            libc.die_with_parent(parent)
+            work(theirs)
+        except BaseException as error:  # noqa: BLE001 - nothing may unwind into the server's stack
+            with contextlib.suppress(OSError):
+                send_packet(theirs, ChildFailed(f"{type(error).__name__}: {error}"))
+        finally:
+            os._exit(0)
+    theirs.close()
+    return pid, ours

@@ -25,13 +25,10 @@ from dataclasses import dataclass, field
 from typing import ClassVar, NoReturn
 
 from pytest_multihost.launch import libc
-from pytest_multihost.launch.netns.build import BRIDGE
-from pytest_multihost.launch.netns.child import ChildFailed
-from pytest_multihost.launch.netns.links import ETHERNET, Links
-from pytest_multihost.launch.netns.netlink import open_sock_diag
+from pytest_multihost.launch.netns.build import BRIDGE, ChildFailed
+from pytest_multihost.launch.netns.netlink import ETHERNET, Links, open_sock_diag, reset_connections
 from pytest_multihost.launch.netns.network import HostNetwork
 from pytest_multihost.launch.netns.relay import Relay, Uplink
-from pytest_multihost.launch.netns.reset_connections import reset_connections
 from pytest_multihost.launch.wire.packets import receive_packet, send_packet
 from pytest_multihost.model.network import Disturbance, Shape, bridge_segments, relay_routes
 from pytest_multihost.model.spec import Host

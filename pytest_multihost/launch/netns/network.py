@@ -11,18 +11,27 @@ it alive, so all is gone with them, however they end.
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pytest_multihost.launch import libc
-from pytest_multihost.launch.netns.build import BuildMessage, PortsBound, build
-from pytest_multihost.launch.netns.child import ChildFailed, run_in_child
-from pytest_multihost.launch.netns.etc_files import mount_own_files, write_files
-from pytest_multihost.launch.netns.refusal import refusal
+from pytest_multihost.launch.netns.build import (
+    BuildMessage,
+    Built,
+    ChildFailed,
+    Refused,
+    build,
+    mount_own_files,
+    run_in_child,
+    write_files,
+)
 from pytest_multihost.launch.wire.packets import Packet
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.spec import Host
@@ -32,6 +41,11 @@ BUILD_S = 30.0
 
 HOSTS_FOLDER = "hosts"
 """Folder of a world's scratch directory with what hosts see in place of files in /etc."""
+
+_APPARMOR = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns"
+_CLONE = "/proc/sys/kernel/unprivileged_userns_clone"
+_ABSENT = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENODEV, errno.EAFNOSUPPORT)
+_AS_ROOT = "run pytest as root"
 
 
 @dataclass(slots=True)
@@ -127,8 +141,10 @@ def make_network(hosts: tuple[Host, ...], folder: Path) -> HostNetwork:
 
 def _network(packets: list[Packet[Any]], hosts: tuple[Host, ...], folder: Path) -> HostNetwork:
     last = packets[-1].message if packets else ChildFailed("its process was killed")
-    if not isinstance(last, PortsBound):
+    if not isinstance(last, Built):
         raise refusal(last)
+    if len(packets) != len(hosts) + 2:
+        raise refusal(ChildFailed("its process was killed"))
     bridge, *inside, ports = packets
     return HostNetwork(
         hosts=hosts,
@@ -139,3 +155,45 @@ def _network(packets: list[Packet[Any]], hosts: tuple[Host, ...], folder: Path) 
         ports=tuple(socket.socket(fileno=each) for each in ports.descriptors),
         folder=folder,
     )
+
+
+def refusal(reason: Refused | ChildFailed) -> LaunchError:
+    """Return the error that says why hosts cannot be made here."""
+    happened = "hosts cannot be made from namespaces here"
+    if isinstance(reason, ChildFailed):
+        return LaunchError(happened, seen=f"The process that builds them failed: {reason.error}.")
+    seen = f"The kernel does not let this process {reason.step}: {reason.error}."
+    return LaunchError(happened, seen=seen, remedy=remedy(reason.errno, _read))
+
+
+def remedy(number: int, read: Callable[[str], str]) -> str:
+    """Return what helps against an error of the kernel.
+
+    Args:
+        number: The error's number.
+        read: Callable[[str], str]s files of /proc and of the root directory.
+    """
+    if number in _ABSENT:
+        return "A kernel with network namespaces, veth and bridge is needed: modprobe veth bridge."
+    if number in (errno.ENOSPC, errno.EUSERS):
+        return "There is a limit: see /proc/sys/user/max_{user,net,mnt,uts}_namespaces."
+    return f"{_against_refusal(read)}, or use hosts='one'."
+
+
+def _against_refusal(read: Callable[[str], str]) -> str:
+    """Return what helps where namespaces exist and are not allowed."""
+    if re.search(r"^Seccomp:\s*2", read("/proc/self/status"), re.MULTILINE):
+        options = "--cap-add SYS_ADMIN --cap-add NET_ADMIN --security-opt apparmor=unconfined"
+        return f"In a container: start it with {options} (or --privileged)"
+    if read(_APPARMOR).strip() == "1":
+        return f"Either {_AS_ROOT}, or: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
+    if read(_CLONE).strip() == "0":
+        return f"Either {_AS_ROOT}, or: sysctl -w kernel.unprivileged_userns_clone=1"
+    return f"Either {_AS_ROOT}, or allow user namespaces (in a container: --privileged)"
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError:
+        return ""

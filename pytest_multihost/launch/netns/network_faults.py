@@ -13,8 +13,7 @@ import time
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from pytest_multihost.launch.netns.child import start_child
-from pytest_multihost.launch.netns.etc_files import set_names_known
+from pytest_multihost.launch.netns.build import set_names_known, start_child
 from pytest_multihost.launch.netns.netfault_daemon import (
     FromDaemon,
     SetDisturbance,

@@ -1,7 +1,8 @@
-"""Backend ``gloo``: a torch.distributed process group on CPU."""
+"""Backends ``gloo`` (CPU) and ``nccl`` (one rank per GPU): process groups of torch.distributed."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 
 from pytest_multihost.backends.backend import Backend
 from pytest_multihost.model.spec import RankSpec, WorldSpec
+
+_DRIVER = Path("/proc/driver/nvidia/gpus")
 
 _TORCH_DEFAULT_S = 1800.0
 """torch's own timeout of gloo groups (torch.distributed.constants.default_pg_timeout)."""
@@ -21,20 +24,20 @@ def group_timeout_s(world: WorldSpec) -> float:
     return max(_TORCH_DEFAULT_S, world.startup_timeout_s + world.timeout_s + _MARGIN_S)
 
 
-def _start(spec: RankSpec) -> None:
-    distributed = import_torch().distributed
+def _start_gloo(spec: RankSpec) -> None:
+    distributed = _import_torch().distributed
     timeout = timedelta(seconds=group_timeout_s(spec.world))
     if timeout.total_seconds() > _TORCH_DEFAULT_S:
         # new_group() does not inherit the timeout of init_process_group(); it takes this one.
         distributed.distributed_c10d.default_pg_timeout = timeout
-    store = new_store(distributed, spec)
+    store = _new_store(distributed, spec)
     store.set_timeout(timeout)  # its default is 300 s
     distributed.init_process_group(
         "gloo", store=store, rank=spec.rank, world_size=spec.world.size, timeout=timeout
     )
 
 
-def new_store(distributed: Any, spec: RankSpec) -> Any:  # noqa: ANN401 - not seen by mypy
+def _new_store(distributed: Any, spec: RankSpec) -> Any:  # noqa: ANN401 - not seen by mypy
     """Return the store of the rendezvous.
 
     A FileStore, not TCP: no port to lose, no connect back-off, no reverse DNS look-ups (64 ranks:
@@ -50,7 +53,7 @@ def new_store(distributed: Any, spec: RankSpec) -> Any:  # noqa: ANN401 - not se
     )
 
 
-def import_torch() -> Any:  # noqa: ANN401 - torch is not seen by the type checker
+def _import_torch() -> Any:  # noqa: ANN401 - torch is not seen by the type checker
     """Import torch with its distributed package, and return it."""
     import torch
     import torch.distributed
@@ -58,22 +61,22 @@ def import_torch() -> Any:  # noqa: ANN401 - torch is not seen by the type check
     return torch
 
 
-def preload() -> None:
+def _preload() -> None:
     """Import torch; that starts no thread."""
-    import_torch()
+    _import_torch()
 
 
-def _devices() -> Sequence[object]:
-    return (import_torch().device("cpu"),)
+def _cpu() -> Sequence[object]:
+    return (_import_torch().device("cpu"),)
 
 
 GLOO = Backend(
     name="gloo",
     package="torch",
     extra="torch",
-    start=_start,
-    preload=preload,
-    devices=_devices,
+    start=_start_gloo,
+    preload=_preload,
+    devices=_cpu,
     symptoms=(
         r"transport/tcp/\S+ (Connection closed by peer|.*reset by peer|Connect timeout)",
         r"transport/tcp/\S+ (Timed out waiting|.*Broken pipe|Application timeout)",
@@ -87,4 +90,62 @@ GLOO = Backend(
         # gloo fails every operation of a group so, after the one that has timed out.
         r"^RuntimeError: Application timeout caused pair closure$",
     ),
+)
+
+
+def gpu_count() -> int:
+    """Return the number of GPUs a rank may use, without opening the driver.
+
+    A process that has initialized CUDA cannot be forked any more: its children cannot use the GPU.
+    So the driver's listing in /proc is read instead, and CUDA_VISIBLE_DEVICES.
+    """
+    present = len(list(_DRIVER.iterdir())) if _DRIVER.is_dir() else 0
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return present
+    named = [name for name in visible.split(",") if name.strip() not in ("", "-1")]
+    return min(present, len(named))
+
+
+def _lacking(size: int) -> str | None:
+    found = gpu_count()
+    if found >= size:
+        return None
+    return f"nccl takes one GPU per rank: {size} ranks, {found} GPU{'s' if found != 1 else ''} here"
+
+
+def _start_nccl(spec: RankSpec) -> None:
+    torch = _import_torch()
+    device = spec.rank - spec.host.ranks.start
+    torch.cuda.set_device(device)
+    store = _new_store(torch.distributed, spec)
+    torch.distributed.init_process_group(
+        "nccl",
+        store=store,
+        rank=spec.rank,
+        world_size=spec.world.size,
+        timeout=timedelta(seconds=group_timeout_s(spec.world)),
+        device_id=torch.device("cuda", device),
+    )
+
+
+def _gpu() -> Sequence[object]:
+    torch = _import_torch()
+    return (torch.device("cuda", torch.cuda.current_device()),)
+
+
+NCCL = Backend(
+    name="nccl",
+    package="torch",
+    extra="torch",
+    start=_start_nccl,
+    preload=_preload,
+    devices=_gpu,
+    lacking=_lacking,
+    symptoms=(
+        *GLOO.symptoms,
+        r"ncclRemoteError|NCCL.*(remote process exited|Connection closed by remote peer)",
+        r"Watchdog caught collective operation timeout",
+    ),
+    fatal_symptoms=(r"Watchdog caught collective operation timeout",),
 )

@@ -199,7 +199,7 @@ def serving() -> Iterator[str]:
 
 
 def _start(listening: int) -> subprocess.Popen[bytes]:
-    program = "pytest_multihost.nemesis.object_store.server"
+    program = "pytest_multihost.nemesis.object_store_server"
     # The store is no part of the test: no I/O shim, no measuring of coverage.
     environment = {
         k: v for k, v in os.environ.items() if k != "LD_PRELOAD" and not k.startswith("COV_")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from pytest_multihost.nemesis.object_store.store import CONTROL, StoreCount, StoreRule
+from pytest_multihost.nemesis.object_store import CONTROL, StoreCount, StoreRule
 
 Environ = dict[str, Any]
 """WSGI's environment of a request."""
