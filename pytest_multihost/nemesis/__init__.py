@@ -6,7 +6,7 @@ the thread that passes the fault's point; those of the network by `launch.netns`
 """
 
 from pytest_multihost.nemesis.cleanup import clean_up_faults, heal_files
-from pytest_multihost.nemesis.kind import FaultKind, Strike, seconds
+from pytest_multihost.nemesis.kind import FaultKind, Strike
 from pytest_multihost.nemesis.parse import parse_fault
 from pytest_multihost.nemesis.validation import BUILT_IN_KINDS, kinds_by_name, resolve_faults
 
@@ -19,5 +19,4 @@ __all__ = [
     "kinds_by_name",
     "parse_fault",
     "resolve_faults",
-    "seconds",
 ]
