@@ -1,7 +1,7 @@
 """The pytest plugin: the only part of this package, but for the agent in a rank, that knows pytest.
 
 It exports nothing: pytest loads `entry`, whose hooks lead to everything else. A test goes through
-`marks` and `options` to a `plan`, through `launching` to a launcher, through `attempt` to a world,
-its verdict and its artifacts, and through `results` and `item` to pytest's own report. `run` keeps
-what lasts from one attempt to the next.
+`marks` and `options` to a `plan`, through `launchers` to a server (`server_process`), through
+`attempt` to a world, its verdict and its `artifacts`, and through `pytest_report` and `item` to
+pytest's own report. `run` keeps what lasts from one attempt to the next.
 """

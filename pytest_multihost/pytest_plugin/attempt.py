@@ -1,55 +1,56 @@
-"""One attempt of one test: from spec to world to result to verdict to files, with no way back."""
+"""One attempt of one test: from spec to world to result to verdict to files, with no way back.
+
+Also what a world's watchdog must know of the processes that the harness runs.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import linecache
+import os
 import shutil
 import tempfile
-from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
+import time
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pytest_multihost.blame import judge_world
 from pytest_multihost.engine import Surroundings, run_world
-from pytest_multihost.launch.interface import Launcher
+from pytest_multihost.launch import Launcher, RunningWorld
 from pytest_multihost.launch.netns import HOSTS_FOLDER
 from pytest_multihost.launch.throttle import hold_permits, permit_count
 from pytest_multihost.model.event import now
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.spec import WorldSpec
-from pytest_multihost.model.stack import SourceContext
-from pytest_multihost.nemesis import clean_up_faults
+from pytest_multihost.model.stack import Dump, SourceContext
+from pytest_multihost.model.verdict import Diagnosis
+from pytest_multihost.nemesis import clean_up_faults, heal_files
+from pytest_multihost.outcome import Finding, RankFacts
 from pytest_multihost.outcome.faults import require_fired
+from pytest_multihost.pytest_plugin.artifacts import CompletedAttempt, write_artifacts
+from pytest_multihost.pytest_plugin.attach.remote_snapshots import watch_remote_ranks
+from pytest_multihost.pytest_plugin.attach.state import others_of
 from pytest_multihost.pytest_plugin.expect import apply_expectation
+from pytest_multihost.pytest_plugin.live_display import live_display, write_through
 from pytest_multihost.pytest_plugin.options import Settings
 from pytest_multihost.pytest_plugin.plan import Plan
-from pytest_multihost.pytest_plugin.results import CompletedAttempt, live_display, write_artifacts
-from pytest_multihost.pytest_plugin.watchdog_setup import (
-    WatchedLauncher,
-    dump_healed,
-    keep_alive,
-    make_watchdog,
-)
+from pytest_multihost.pytest_plugin.tally import Tally
 from pytest_multihost.pytest_private import base_temp
 from pytest_multihost.report.artifacts import RunFolder
+from pytest_multihost.watch import Watchdog, WorldObserver
+from pytest_multihost.watch.kernel import HarnessProcesses
+from pytest_multihost.watch.probes import dump_stacks
 
+KEPT_S = 3600.0
+"""How long ranks are kept at most, where no Ctrl-C comes."""
 
-@dataclass(frozen=True, slots=True)
-class AttemptOutcome:
-    """What came of one attempt.
-
-    Attributes:
-        completed: What was observed and found, and where it is written.
-        unwritten: What could not be written, and why.
-        proven_hang: What proved a hang whose deadline was waited for: multihost_early = warn.
-    """
-
-    completed: CompletedAttempt
-    unwritten: list[str]
-    proven_hang: str | None
+_WITHOUT_JAX = ("gloo", "nccl")
 
 
 def run_attempt(
@@ -58,9 +59,9 @@ def run_attempt(
     spec: WorldSpec,
     *,
     launcher: Launcher,
-    settings: Settings,
+    tally: Tally,
     folder: RunFolder,
-) -> AttemptOutcome:
+) -> CompletedAttempt:
     """Run a world, judge it, and write down what happened.
 
     Args:
@@ -68,17 +69,25 @@ def run_attempt(
         plan: How the test is to run.
         spec: The world.
         launcher: What starts its ranks.
-        settings: The settings.
+        tally: Has the settings, and gets what could not be written.
         folder: The run's folder of artifacts.
     """
-    scratch = _make_scratch(config, spec)
-    directory, unwritten = _make_directory(folder, spec, scratch)
-    watchdog = make_watchdog(config, spec, settings, directory, scratch)
+    # Not by the factory's `mktemp`: it leaves a symbolic link for every name.
+    scratch = Path(tempfile.mkdtemp(prefix=f"world-{spec.seed}-", dir=base_temp(config)))
+    (scratch / "shared").mkdir()
+    try:
+        directory = folder.attempt(spec.nodeid, spec.attempt)
+    except OSError as error:  # the artifacts' disk is full
+        directory = scratch
+        tally.unwritten.append(f"{spec.nodeid}: {error}")
+    watchdog = _make_watchdog(config, spec, tally.settings, directory, scratch)
+    # In an xdist worker nobody could press Ctrl-C.
+    is_kept = config.option.multihost_keep and not hasattr(config, "workerinput")
     display = live_display(config, directory, spec.size, watchdog.blocking_ranks)
     with _permits(config, folder, spec.size), display as live:
         surroundings = Surroundings(
             launcher=WatchedLauncher(launcher, watchdog),
-            dumper=partial(dump_healed, scratch),
+            dumper=partial(_dump_healed, scratch),
             now=now,
             directory=directory,
             scratch=scratch,
@@ -86,38 +95,30 @@ def run_attempt(
             on_tick=live.show,
             tick_s=live.tick_s,
             watch=watchdog,
-            on_hang=partial(keep_alive, config) if _keeps_ranks(config) else None,
+            on_hang=partial(_keep_alive, config) if is_kept else None,
         )
         result = run_world(spec, surroundings)
         result = result.with_events(clean_up_faults(result.history, scratch))
-    completed = _judge(plan, result, directory, source_context(config))
-    is_expected = None if plan.expected is None else completed.finding.status == "passed"
-    unwritten += write_artifacts(completed, folder, plan.symptoms, is_expected=is_expected)
-    if completed.finding.status == "passed":
+    context = SourceContext(str(config.rootpath), _source_line)
+    finding, diagnosis = _judge(plan, result, context)
+    attempt = CompletedAttempt(result, finding, diagnosis, directory, context, watchdog.warned)
+    is_passed = finding.status == "passed"
+    is_expected = None if plan.expected is None else is_passed
+    tally.unwritten += write_artifacts(attempt, folder, plan.symptoms, is_expected=is_expected)
+    if is_passed:
         _remove_scratch(scratch, config)
-    return AttemptOutcome(completed, unwritten, watchdog.warned)
+    return attempt
 
 
 def _judge(
-    plan: Plan, result: WorldResult, directory: Path, context: SourceContext
-) -> CompletedAttempt:
+    plan: Plan, result: WorldResult, context: SourceContext
+) -> tuple[Finding, Diagnosis | None]:
     judged = judge_world(result, plan.symptoms, context)
     finding = judged.finding
     if plan.expected is not None:
         finding = apply_expectation(finding, plan.expected, judged.diagnosis)
     # Last: a test whose fault never fired has shown nothing, even if it hung as expected.
-    finding = require_fired(finding, result)
-    return CompletedAttempt(result, finding, judged.diagnosis, directory, context)
-
-
-def _make_scratch(config: pytest.Config, spec: WorldSpec) -> Path:
-    """Make the world's directory for temporary files, below pytest's own base directory.
-
-    Not by the factory's `mktemp`: it leaves a symbolic link for every name.
-    """
-    scratch = Path(tempfile.mkdtemp(prefix=f"world-{spec.seed}-", dir=base_temp(config)))
-    (scratch / "shared").mkdir()
-    return scratch
+    return require_fired(finding, result), judged.diagnosis
 
 
 def _remove_scratch(scratch: Path, config: pytest.Config) -> None:
@@ -132,38 +133,110 @@ def _remove_scratch(scratch: Path, config: pytest.Config) -> None:
         store.unlink(missing_ok=True)
     shutil.rmtree(scratch / HOSTS_FOLDER, ignore_errors=True)
     for directory in (*scratch.iterdir(), scratch):
-        with suppress(OSError):  # not empty: the test's own files
+        with contextlib.suppress(OSError):  # not empty: the test's own files
             directory.rmdir()
-
-
-def _make_directory(folder: RunFolder, spec: WorldSpec, scratch: Path) -> tuple[Path, list[str]]:
-    """Make the attempt's folder of artifacts, and return it with what went wrong.
-
-    Where the artifacts' disk is full, the scratch directory serves instead.
-    """
-    try:
-        return folder.attempt(spec.nodeid, spec.attempt), []
-    except OSError as error:
-        return scratch, [f"{spec.nodeid}: {error}"]
-
-
-def _keeps_ranks(config: pytest.Config) -> bool:
-    """Whether ranks that hang stay alive; in an xdist worker nobody could press Ctrl-C."""
-    return bool(config.option.multihost_keep) and not hasattr(config, "workerinput")
 
 
 def _permits(config: pytest.Config, folder: RunFolder, size: int) -> AbstractContextManager[None]:
     """Hold permits for the ranks where other processes of this run start worlds too."""
     if not hasattr(config, "workerinput"):
-        return nullcontext()
+        return contextlib.nullcontext()
     return hold_permits(folder.path / "places", size, count=permit_count())
-
-
-def source_context(config: pytest.Config) -> SourceContext:
-    """Return the root of the user's code, and how to read a line of it."""
-    return SourceContext(str(config.rootpath), _source_line)
 
 
 def _source_line(file: str, line: int) -> str:
     """Return the text of a line of a file; empty where it cannot be read."""
     return linecache.getline(file, line).strip()
+
+
+def _make_watchdog(
+    config: pytest.Config, spec: WorldSpec, settings: Settings, directory: Path, scratch: Path
+) -> Watchdog:
+    harness = harness_processes(directory, scratch, others_of(config))
+    return Watchdog(
+        WorldObserver(scratch, spec.size, harness, spec),
+        may_run_jax=spec.backend not in _WITHOUT_JAX,
+        early=settings.early,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedLauncher:
+    """A launcher that shows a world to its watchdog when it has started it."""
+
+    launcher: Launcher
+    watchdog: Watchdog
+
+    @property
+    def name(self) -> str:
+        """The way of launching in use."""
+        return self.launcher.name
+
+    def start(self, spec: WorldSpec, *, directory: Path, scratch: Path) -> RunningWorld:
+        """Start a world."""
+        world = self.launcher.start(spec, directory=directory, scratch=scratch)
+        found, observer = world.processes, self.watchdog.observer
+        harness = observer.harness
+        observer.harness = replace(
+            harness,
+            servers=harness.servers | found.servers,
+            socket_tables=found.socket_tables,
+            reaper=found.reaper,
+            companions=found.companions,
+        )
+        if found.remote:
+            watch_remote_ranks(self.watchdog, found.remote, scratch)
+        return world
+
+
+def harness_processes(directory: Path, scratch: Path, others: frozenset[int]) -> HarnessProcesses:
+    """Return the processes and files of the harness on this machine, which no rank can wait for.
+
+    Args:
+        directory: Where the world's logs go.
+        scratch: Its own directory for everything else.
+        others: Other processes here that start ranks as this one does.
+    """
+    paths = tuple(f"{place}/rank-*" for place in (directory, scratch))
+    starting = frozenset({os.getpid()}) | others
+    servers = frozenset(child for pid in starting for child in _children(pid))
+    return HarnessProcesses(servers=servers, controllers=starting, paths=paths)
+
+
+def _children(pid: int) -> list[int]:
+    """Return the children of a process.
+
+    From its own lists, see proc_pid_task(5), and not by reading every process: this is asked for
+    each world.
+    """
+    with contextlib.suppress(OSError):  # it is gone, or the kernel has no CONFIG_PROC_CHILDREN
+        lists = list(Path(f"/proc/{pid}/task").glob("*/children"))
+        if lists:
+            return [int(child) for each in lists for child in each.read_text().split()]
+    with contextlib.suppress(psutil.Error):
+        return [child.pid for child in psutil.Process(pid).children()]
+    return []
+
+
+def _dump_healed(
+    scratch: Path,
+    world: RunningWorld,
+    ranks: Sequence[int],
+    directory: Path,
+    computing: Collection[int],
+) -> tuple[Dump, ...]:
+    """Take stacks, after ending faults of slow I/O: these would slow down the answers, too."""
+    heal_files(scratch, ranks)
+    return dump_stacks(world, ranks, directory, computing)
+
+
+def _keep_alive(config: pytest.Config, facts: Sequence[RankFacts]) -> None:
+    """Print how to attach to the ranks of a world that hangs, and wait for Ctrl-C."""
+    alive = [each for each in facts if each.pid is not None and not each.is_gone]
+    lines = [f"  rank {each.rank}  py-spy dump --pid {each.pid}" for each in alive]
+    head = "the world hangs and its ranks are kept; Ctrl-C ends them and goes on:"
+    write_through(config, "\n".join(["", head, *lines, ""]))
+    deadline_s = time.monotonic() + KEPT_S
+    with contextlib.suppress(KeyboardInterrupt):
+        while time.monotonic() < deadline_s:
+            time.sleep(0.2)

@@ -5,7 +5,7 @@ imported by the hook that finds some.
 
 Three more sets of hooks are registered when they are needed: those of a run with worlds
 (`run`), those of an attached run (`attach`), and those of an interpreter that was started
-by a controller (`launching.fresh_interpreter`). Inside a rank `rank.agent` has hooks of its own.
+by a controller (`server_process`). Inside a rank `rank.agent` has hooks of its own.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from pytest_multihost.pytest_plugin.marks import (
     is_multihost,
     parametrize,
 )
-from pytest_multihost.pytest_plugin.name_conflict import check_package
 from pytest_multihost.pytest_plugin.options import add_options, read_settings
 from pytest_multihost.pytest_plugin.tally import TALLY, Tally, require_worlds, summarize
 
 if TYPE_CHECKING:
     from pytest_multihost.backends import Backend
     from pytest_multihost.nemesis import FaultKind
+import pytest_multihost
 
 # pytest finds fixtures in the plugin's namespace.
 __all__ = ["object_store", "shared_tmp_path", "world"]
@@ -53,7 +53,7 @@ __all__ = ["object_store", "shared_tmp_path", "world"]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare options and ini values."""
-    check_package()
+    _check_package()
     add_options(parser)
     add_attach_option(parser)
 
@@ -127,7 +127,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     tally = session.config.stash[TALLY]
     require_worlds(tally, session)
     if tally.ran:
-        from pytest_multihost.pytest_plugin.results import write_run_page
+        from pytest_multihost.pytest_plugin.artifacts import write_run_page
 
         write_run_page(session.config, tally)
 
@@ -137,7 +137,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     tally = terminalreporter.config.stash[TALLY]
     summarize(terminalreporter, tally)
     if os.environ.get("GITHUB_ACTIONS") == "true":
-        from pytest_multihost.pytest_plugin.results import annotate_workflow
+        from pytest_multihost.pytest_plugin.artifacts import annotate_workflow
 
         annotate_workflow(terminalreporter, tally)
 
@@ -183,3 +183,25 @@ def pytest_multihost_faults() -> Sequence[FaultKind]:
     from pytest_multihost.nemesis import BUILT_IN_KINDS
 
     return BUILT_IN_KINDS
+
+
+def _check_package() -> None:
+    """Check that `pytest_multihost` is this package, and not FreeIPA's pytest-multihost.
+
+    pip installs both without a warning. The one installed last owns the `__init__`, and
+    uninstalling it deletes that file; our other modules stay, and half of them work.
+
+    Raises:
+        pytest.UsageError: Its `__init__` is another package's or deleted; says how to repair it.
+    """
+    if hasattr(pytest_multihost, "WorldBrokenError"):
+        return
+    where = getattr(pytest_multihost, "__file__", None) or "deleted"
+    message = (
+        "the package pytest_multihost is not what pytest-multihost-hangs has installed.\n"
+        f"Its __init__.py is not ours ({where}): FreeIPA's pytest-multihost has the same import"
+        " name, and the two cannot be installed together.\n"
+        "Run: pip uninstall pytest-multihost && pip install --force-reinstall --no-deps"
+        " pytest-multihost-hangs"
+    )
+    raise pytest.UsageError(message)

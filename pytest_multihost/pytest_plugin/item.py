@@ -20,8 +20,9 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.pytest_plugin.launching import ORIGINAL
-from pytest_multihost.pytest_plugin.results import CompletedAttempt, add_results, longrepr
+from pytest_multihost.pytest_plugin.artifacts import CompletedAttempt
+from pytest_multihost.pytest_plugin.pytest_report import add_results, longrepr
+from pytest_multihost.pytest_plugin.server_process import ORIGINAL
 from pytest_multihost.pytest_private import TerminalRepr
 
 _RUN_ITEM = pytest.StashKey[Callable[[pytest.Item], CompletedAttempt]]()

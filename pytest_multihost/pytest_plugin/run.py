@@ -17,13 +17,13 @@ import pytest
 
 from pytest_multihost.model.errors import LaunchError, UnsoundForkError
 from pytest_multihost.nemesis import FaultKind
+from pytest_multihost.pytest_plugin.artifacts import CompletedAttempt
 from pytest_multihost.pytest_plugin.attach.state import launcher_of, ranks_here, sites_of
 from pytest_multihost.pytest_plugin.attempt import run_attempt
-from pytest_multihost.pytest_plugin.fault_options import fault_kinds, missing_for_faults
 from pytest_multihost.pytest_plugin.item import convert, finish_report
-from pytest_multihost.pytest_plugin.launching import LauncherFactory, Launchers
-from pytest_multihost.pytest_plugin.plan import Plan, plan_items
-from pytest_multihost.pytest_plugin.results import CompletedAttempt, write_through
+from pytest_multihost.pytest_plugin.launchers import Launchers
+from pytest_multihost.pytest_plugin.live_display import write_through
+from pytest_multihost.pytest_plugin.plan import Plan, fault_kinds, missing_for_faults, plan_items
 from pytest_multihost.pytest_plugin.tally import TALLY, PytestMultihostWarning, Tally
 from pytest_multihost.report.artifacts import RunFolder, new_run_id
 from pytest_multihost.report.text import points_lines, stacks_text
@@ -80,7 +80,7 @@ def _open_run(
     tally.run_id = workerinput.get("multihost_run_id") or new_run_id()
     folder = _open_folder(tally.settings.artifacts, tally.run_id)
     backends = {plan.backend.name: plan.backend for plan in plans.values()}
-    launchers = Launchers(LauncherFactory(config, items, backends, folder.path), tally.settings)
+    launchers = Launchers(config, tally.settings, items, backends, folder.path)
     return Run(config, tally, plans, fault_kinds(config), launchers, folder)
 
 
@@ -146,24 +146,22 @@ class Run:
             tells_points=self.config.getoption("multihost_points"),
         )
         self.tally.ran += 1
-        outcome = run_attempt(
+        attempt = run_attempt(
             self.config,
             plan,
             spec,
             launcher=launcher_of(self.config, self.launchers.get(plan.requirements)),
-            settings=self.tally.settings,
+            tally=self.tally,
             folder=self.folder,
         )
-        attempt = outcome.completed
-        self.tally.unwritten += outcome.unwritten
         if spec.tells_points:
             self.tally.points += points_lines(attempt.result)
         if attempt.result.ending == "interrupted":
             stacks = stacks_text(attempt.result, attempt.context)
             write_through(self.config, f"\nwhere the ranks were:\n{stacks}\n")
             raise KeyboardInterrupt
-        if outcome.proven_hang is not None:
-            message = f"a hang was detected before the deadline ({outcome.proven_hang})"
+        if attempt.proven_hang is not None:
+            message = f"a hang was detected before the deadline ({attempt.proven_hang})"
             item.warn(PytestMultihostWarning(f"{message}; multihost_early = warn waits for it"))
         return attempt
 

@@ -20,7 +20,7 @@ from pytest_multihost.launch.wire import Frame
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.messages import Release
-from pytest_multihost.pytest_plugin.launching.container_launcher import _CARRIED
+from pytest_multihost.pytest_plugin.launchers import _CARRIED
 from pytest_multihost.testing import make_event
 
 BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

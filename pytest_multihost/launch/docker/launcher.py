@@ -69,9 +69,6 @@ class ContainerLauncher:
         """Why the cheapest way was left."""
         return list(dict.fromkeys(why for each in self._launchers.values() for why in each.reasons))
 
-    def open(self) -> None:
-        """Do nothing: without an engine, only the tests that need one are skipped."""
-
     def why_no_hosts(self, _: Path) -> LaunchError | None:
         """Return why no container can be started here; None if they can."""
         if self._problem is None:

@@ -33,7 +33,7 @@ from pytest_multihost.model.messages import PeerHello
 from pytest_multihost.pytest_plugin.attach.collected_tests import CollectedTest, collected_tests
 from pytest_multihost.pytest_plugin.attach.peer_server import PeerServer
 from pytest_multihost.pytest_plugin.attach.state import ATTACHED, Attached
-from pytest_multihost.pytest_plugin.launching import LauncherFactory, Launchers
+from pytest_multihost.pytest_plugin.launchers import Launchers
 from pytest_multihost.pytest_plugin.plan import Plan, plan_items
 from pytest_multihost.pytest_plugin.tally import TALLY
 from pytest_multihost.pytest_private import base_temp, redirect_terminal
@@ -173,5 +173,4 @@ def _read_tests(config: pytest.Config, items: Sequence[pytest.Item], home: Path)
     settings = config.stash[TALLY].settings
     plans = {plan.world.nodeid: plan for plan in plan_items(config, items, settings).values()}
     backends = {plan.backend.name: plan.backend for plan in plans.values()}
-    launchers = Launchers(LauncherFactory(config, items, backends, home), settings)
-    return _Tests(plans, launchers)
+    return _Tests(plans, Launchers(config, settings, items, backends, home))

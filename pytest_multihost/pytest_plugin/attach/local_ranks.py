@@ -14,7 +14,7 @@ from pytest_multihost.launch.server import ServerWorld
 from pytest_multihost.model.event import Event, FaultChanged
 from pytest_multihost.model.messages import DumpsWritten, RequestDumps, SnapshotTaken
 from pytest_multihost.nemesis import clean_up_faults, heal_files
-from pytest_multihost.pytest_plugin.watchdog_setup import harness_processes
+from pytest_multihost.pytest_plugin.attempt import harness_processes
 from pytest_multihost.slots import slots_path
 from pytest_multihost.watch.kernel import ProcReader
 from pytest_multihost.watch.probes import request_dump

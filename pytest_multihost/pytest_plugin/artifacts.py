@@ -1,4 +1,7 @@
-"""Write an attempt's artifacts; what goes wrong is noted, and never fails the test."""
+"""Write what comes of an attempt and of a run: artifacts, pages, annotations of a workflow.
+
+What cannot be written is noted, and never fails a test.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -19,7 +23,7 @@ from pytest_multihost.model.stack import SourceContext
 from pytest_multihost.model.verdict import Diagnosis, Verdict
 from pytest_multihost.outcome import Finding, Symptoms
 from pytest_multihost.pytest_plugin.tally import Tally
-from pytest_multihost.report import write_trace
+from pytest_multihost.report import Checkout, append_summary, error_commands, write_trace
 from pytest_multihost.report.artifacts import (
     Attempt,
     RunFolder,
@@ -40,6 +44,7 @@ class CompletedAttempt:
         diagnosis: Why it hung or broke, where that is known.
         directory: Where its artifacts are.
         context: Root directory and source lines.
+        proven_hang: What proved a hang whose deadline was waited for: multihost_early = warn.
     """
 
     result: WorldResult
@@ -47,6 +52,7 @@ class CompletedAttempt:
     diagnosis: Diagnosis | None
     directory: Path
     context: SourceContext
+    proven_hang: str | None
 
     @property
     def files(self) -> str:
@@ -133,3 +139,29 @@ def _version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def annotate_workflow(reporter: pytest.TerminalReporter, tally: Tally) -> None:
+    """Write errors at the culprits' lines, and add the verdicts to the summary of the step.
+
+    Under pytest-xdist only the controller does: its workers have written their verdicts.
+    """
+    if hasattr(reporter.config, "workerinput"):
+        return
+    verdicts = []
+    if tally.run_id is not None:
+        with suppress(OSError):  # they could not be written; that has been reported
+            verdicts = RunFolder(tally.settings.artifacts, tally.run_id).verdicts()
+    checkout = Checkout(
+        root=os.path.realpath(reporter.config.rootpath),
+        workspace=os.path.realpath(os.environ.get("GITHUB_WORKSPACE", reporter.config.rootpath)),
+    )
+    for command in error_commands(verdicts, checkout):
+        reporter.ensure_newline()
+        reporter.write_line(command)
+    path = os.environ.get("GITHUB_STEP_SUMMARY")
+    if path and verdicts:
+        try:
+            append_summary(Path(path), verdicts)
+        except OSError as error:
+            reporter.write_line(f"multihost: the summary of the step: {error}", yellow=True)

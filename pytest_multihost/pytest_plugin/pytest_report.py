@@ -18,7 +18,7 @@ from pytest_multihost.model.event import (
 )
 from pytest_multihost.model.operation import group_by_value, rank_set
 from pytest_multihost.outcome import RankFinding
-from pytest_multihost.pytest_plugin.results.artifacts import CompletedAttempt
+from pytest_multihost.pytest_plugin.artifacts import CompletedAttempt
 from pytest_multihost.pytest_private import (
     ColouredRepr,
     ExceptionRepr,

@@ -1,0 +1,336 @@
+"""What launches the worlds of a run: which launcher each test requires, each made once.
+
+`pytest_multihost.launch` starts ranks and knows no pytest; here it is told what to start.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from pytest_multihost.backends import Backend
+from pytest_multihost.launch.docker import ContainerLauncher, ContainerSpec
+from pytest_multihost.launch.job_spec import PytestRun, ServerJob, SpawnServerJob
+from pytest_multihost.launch.server import (
+    FallbackLauncher,
+    ServerConnection,
+    ServerLauncher,
+    ServerProgram,
+    exec_server,
+    fork_server,
+)
+from pytest_multihost.launch.server.spawn_server import SPAWN_SERVER_CODE
+from pytest_multihost.model.fault import Fault
+from pytest_multihost.model.spec import DOCKER, ONE, kind_of
+from pytest_multihost.nemesis.io_shim import find_library, preload_variables
+from pytest_multihost.pytest_plugin.options import Settings
+from pytest_multihost.pytest_plugin.server_process import CODE, find_item_in, prepare_server
+from pytest_multihost.pytest_private import base_temp
+from pytest_multihost.rank import foreign_variables, thread_variables
+from pytest_multihost.rank.agent import run_rank
+
+SERVER_MODES = ("server", "spawn")
+"""Ways of launching that begin with a new interpreter, the cheapest first."""
+
+HOST_PYTHON = "host"
+"""Stands for the interpreter that runs pytest, mounted into the containers with its packages."""
+
+_CARRIED = re.compile(
+    r"""
+    PYTEST_.*|PYTHON(?!HOME$|PATH$|STARTUP$|USERBASE$|EXECUTABLE$).*
+    |(CUDA|GLOO|JAX|LC|MKL|NCCL|OMP|OPENBLAS|TF|TORCH|XLA|COVERAGE)_.*
+    |CI|COLUMNS|LANG|TERM|TZ
+    """,
+    re.VERBOSE,
+)
+"""Environment variables that a container gets: those that mean the same in another root file
+system. All others are the image's."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRequirements:
+    """What some tests require; tests with equal requirements share a launcher.
+
+    Attributes:
+        env: Variables that must be set before the ranks' interpreter starts.
+        has_fresh_interpreters: Whether each rank must be an interpreter of its own.
+        has_preloaded_shim: Whether the I/O shim must be loaded, which takes an exec.
+        has_containers: Whether the hosts are containers.
+    """
+
+    env: tuple[tuple[str, str], ...] = ()
+    has_fresh_interpreters: bool = False
+    has_preloaded_shim: bool = False
+    has_containers: bool = False
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment variables that must be set, those for the shim among them."""
+        own = dict(self.env)
+        shim = preload_variables({**os.environ, **own}) if self.has_preloaded_shim else {}
+        return {**own, **shim}
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why the cheapest way of launching does not do, for the reader."""
+        words = [f"env={dict(self.env)}"] if self.env else []
+        words += ["hash_seed"] if self.has_fresh_interpreters else []
+        return words + (["slow_io"] if self.has_preloaded_shim else [])
+
+
+def launch_requirements(
+    env: Mapping[str, str], faults: Sequence[Fault], launch: str, hosts: str = ONE
+) -> LaunchRequirements:
+    """Return what a test requires.
+
+    Args:
+        env: The `env` of its marker.
+        faults: Its own, those of the command line, or those of a token.
+        launch: The `launch` setting. A fork cannot preload the shim; then only what Python reads
+            is slow.
+        hosts: What hosts are made from.
+    """
+    kinds = {each.kind for each in faults}
+    return LaunchRequirements(
+        env=tuple(sorted(env.items())),
+        has_fresh_interpreters="hash_seed" in kinds,
+        has_preloaded_shim="slow_io" in kinds and launch != "fork" and find_library() is not None,
+        has_containers=kind_of(hosts) == DOCKER,
+    )
+
+
+def launch_problems(env: Mapping[str, str], faults: Sequence[Fault], launch: str) -> list[str]:
+    """Return why the ranks of a test cannot be launched in the way that was asked for."""
+    if env and launch == "fork":
+        why = "which must be in place before the ranks' interpreter starts, needs an interpreter"
+        return [f"env={dict(env)}, {why} of its own: leave out --multihost-launch=fork."]
+    seeds = [each for each in faults if each.kind == "hash_seed"]
+    if not seeds or launch in ("auto", "spawn"):
+        return []
+    why = f"its ranks are fresh interpreters, and --multihost-launch={launch} forks them"
+    return [f"faults: {seeds[0]!r}: {why}. Say --multihost-launch=spawn, or leave it out."]
+
+
+@dataclass(slots=True)
+class Launchers:
+    """The launchers of one run, each kept until the run ends: one per set of requirements.
+
+    Attributes:
+        config: pytest's configuration.
+        settings: The settings.
+        items: The multihost items.
+        backends: The backends they use, by name.
+        logs: Folder for the output of servers.
+    """
+
+    config: pytest.Config
+    settings: Settings
+    items: Sequence[pytest.Item]
+    backends: Mapping[str, Backend]
+    logs: Path
+    _local: dict[LaunchRequirements, FallbackLauncher] = field(default_factory=dict)
+    _containers: dict[LaunchRequirements, ContainerLauncher] = field(default_factory=dict)
+    _host_problems: dict[str, str] = field(default_factory=dict)
+
+    def get(self, requirements: LaunchRequirements) -> FallbackLauncher | ContainerLauncher:
+        """Return the launcher that meets `requirements`, open.
+
+        Raises:
+            UnsoundForkError: The way of launching that was asked for is not sound.
+            LaunchError: A server cannot start.
+        """
+        if not requirements.has_containers:
+            return self.get_local(requirements)
+        if requirements not in self._containers:
+            self._containers[requirements] = self._container_launcher(requirements)
+        return self._containers[requirements]
+
+    def get_local(self, requirements: LaunchRequirements) -> FallbackLauncher:
+        """Return the launcher that meets `requirements` by processes of this machine, open.
+
+        Raises:
+            UnsoundForkError: The way of launching that was asked for is not sound.
+            LaunchError: A server cannot start.
+        """
+        if requirements not in self._local:
+            launcher = self._local_launcher(requirements)
+            launcher.open()
+            self._local[requirements] = launcher
+        return self._local[requirements]
+
+    def _mode(self, requirements: LaunchRequirements) -> str:
+        """Return "auto", or the one way of launching to use."""
+        return "spawn" if requirements.has_fresh_interpreters else self.settings.launch
+
+    def _local_launcher(self, requirements: LaunchRequirements) -> FallbackLauncher:
+        mode, env = self._mode(requirements), requirements.variables
+        starts: dict[str, Callable[[], ServerConnection]] = {
+            "fork": self._fork,
+            "server": partial(self._exec, "server", "server.log", env),
+            "spawn": partial(self._exec, "spawn", "spawner.log", env),
+        }
+        names = [mode] if mode != "auto" else list(starts)
+        if env and "fork" in names:  # a fork of this process cannot have them from the start
+            names.remove("fork")
+        return FallbackLauncher([ServerLauncher(name, starts[name]) for name in names])
+
+    def _fork(self) -> ServerConnection:
+        run = partial(run_rank, find_item=find_item_in(self.items), backends=self.backends)
+        backends = list(self.backends.values())
+        return fork_server(run, partial(prepare_server, self.config, self.items, backends))
+
+    def _exec(self, mode: str, log: str, env: Mapping[str, str]) -> ServerConnection:
+        return exec_server(self._program(mode, _environment(env), sys.path, log))
+
+    def _program(
+        self, mode: str, environment: Mapping[str, str], path: list[str] | None, log: str
+    ) -> ServerProgram:
+        """Return what a new interpreter is to run.
+
+        Args:
+            mode: Of `SERVER_MODES`: whether it forks the ranks, or starts interpreters for them.
+            environment: Its whole environment, or what an image's is to have besides.
+            path: Its sys.path; None: the one that it starts with.
+            log: Name of the file in `logs` to which it prints.
+        """
+        run = PytestRun(
+            cwd=str(self.config.invocation_params.dir),
+            args=_arguments(self.config),
+            files=tuple(dict.fromkeys(str(item.path) for item in self.items)),
+            path=None if path is None else tuple(path),
+        )
+        if mode == "server":
+            job = ServerJob(run=run, backends=tuple(self.backends))
+            return ServerProgram(CODE, job, environment, self.logs / log)
+        spawn = SpawnServerJob(code=CODE, run=run)
+        return ServerProgram(SPAWN_SERVER_CODE, spawn, environment, self.logs / log)
+
+    def _container_launcher(self, requirements: LaunchRequirements) -> ContainerLauncher:
+        """Return a launcher of worlds whose hosts are containers."""
+        settings, env = self.settings, requirements.variables
+        cwd, python = self.config.invocation_params.dir, settings.docker_python
+        shared = (self.config.rootpath, cwd, settings.artifacts, base_temp(self.config))
+        is_mounted = python == HOST_PYTHON
+        spec = ContainerSpec(
+            image=settings.docker_image,
+            python=sys.executable if is_mounted else python,
+            shared=shared,
+            read_only=(*_preloaded(env), *(_interpreter() if is_mounted else ())),
+            cwd=cwd,
+        )
+        own = {} if is_mounted else {"PYTHONPATH": os.pathsep.join(_importable(shared))}
+        variables = {**_container_environment(), **own, "PYTEST_MULTIHOST_SERVER": "1", **env}
+        path = sys.path if is_mounted else None
+
+        def program(mode: str, host: str) -> ServerProgram:
+            return self._program(mode, variables, path, f"{mode}-{host}.log")
+
+        mode = self._mode(requirements)
+        names = [mode] if mode in SERVER_MODES else SERVER_MODES
+        return ContainerLauncher(spec, {name: partial(program, name) for name in names})
+
+    def host_problem(self, hosts: str, requirements: LaunchRequirements) -> str:
+        """Return why this machine cannot make hosts of a kind, and what helps; empty if it can.
+
+        Tried once for each kind of host in a run.
+
+        Args:
+            hosts: What hosts are made from; one host is always there.
+            requirements: Their launcher tries it.
+        """
+        if hosts == ONE:
+            return ""
+        if (kind := kind_of(hosts)) not in self._host_problems:
+            base = Path(tempfile.mkdtemp(prefix="hosts-", dir=base_temp(self.config)))
+            error = self.get(requirements).why_no_hosts(base / "trial")
+            shutil.rmtree(base)
+            sentences = str(error).splitlines() if error else ()
+            ended = (each if each.endswith((".", ":")) else f"{each}." for each in sentences)
+            self._host_problems[kind] = " ".join(ended)
+        return self._host_problems[kind]
+
+    def _opened(
+        self,
+    ) -> Iterator[tuple[LaunchRequirements, FallbackLauncher | ContainerLauncher]]:
+        yield from self._local.items()
+        yield from self._containers.items()
+
+    def describe(self) -> str:
+        """Say which ways of launching are in use, and what forced those that are not cheapest."""
+        parts = []
+        for requirements, launcher in self._opened():
+            why = [*requirements.reasons, *launcher.reasons]
+            parts.append(f"{launcher.name} ({'; '.join(why)})" if why else launcher.name)
+        return ", ".join(dict.fromkeys(parts))
+
+    def close(self) -> None:
+        """End the servers, and every rank that is left."""
+        for _, launcher in self._opened():
+            launcher.close()
+
+
+def _arguments(config: pytest.Config) -> tuple[str, ...]:
+    """Return the command line; an xdist worker has the controller's in its input.
+
+    The plugin is named as its entry point is, not by its module's path: pytest would take that for
+    a second plugin where it loads entry points too, and two declare the same options twice. A name
+    works with PYTEST_DISABLE_PLUGIN_AUTOLOAD as well.
+    """
+    workerinput: Mapping[str, Iterable[object]] = getattr(config, "workerinput", {})
+    args = workerinput.get("multihost_args", config.invocation_params.args)
+    extra = ["-p", "multihost_hangs"]
+    if config.pluginmanager.has_plugin("_cov"):
+        extra.append("--cov-append")  # else it erases what the controller has measured
+    return (*(str(arg) for arg in args), *extra)
+
+
+def _own_variables() -> dict[str, str]:
+    """Return our environment without the variables of an outer world or launcher.
+
+    With `RANK`, `MASTER_ADDR`, ... of that one, ranks would join it.
+    """
+    foreign = set(foreign_variables(os.environ))
+    return {name: value for name, value in os.environ.items() if name not in foreign}
+
+
+def _environment(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a server, which limits libraries to one thread."""
+    own = _own_variables()
+    return {**own, **thread_variables(own), "PYTEST_MULTIHOST_SERVER": "1", **env}
+
+
+def _container_environment() -> dict[str, str]:
+    """Return the variables that a container takes from here, and what the image cannot know."""
+    carried = {name: each for name, each in _own_variables().items() if _CARRIED.fullmatch(name)}
+    # The container runs with this process's user id, which the image may not know.
+    user = {"HOME": "/tmp", "USER": "multihost"}  # noqa: S108 - in the container
+    return {**carried, **thread_variables(carried), **user}
+
+
+def _interpreter() -> Iterable[Path]:
+    """Return the directories of this interpreter and of its packages."""
+    program = Path(os.path.realpath(sys.executable)).parent
+    found = [Path(sys.prefix), Path(sys.base_prefix), program, *map(Path, sys.path)]
+    return [path for path in found if path.is_absolute() and path.exists()]
+
+
+def _preloaded(env: Mapping[str, str]) -> Iterable[Path]:
+    """Return the directories of the libraries in LD_PRELOAD."""
+    libraries = env.get("LD_PRELOAD", "").replace(":", " ").split()
+    return [Path(each).parent for each in libraries if each.startswith("/")]
+
+
+def _importable(shared: Iterable[Path]) -> list[str]:
+    """Return the entries of sys.path that lie in a shared directory."""
+    folders = list(shared)
+    found = [Path(each or ".").absolute() for each in sys.path]
+    return [str(each) for each in found if any(each.is_relative_to(folder) for folder in folders)]
