@@ -30,23 +30,13 @@ from pytest_multihost.rank.environment import foreign_variables, rank_variables
 
 def reset_after_fork(spec: RankSpec) -> None:
     """Make this forked process a rank: streams, signals, environment, random numbers, dumps."""
-    log, stacks = _log_path(spec), _stacks_path(spec)
-    _redirect_streams(log)
+    files = Path(spec.directory, f"rank-{spec.rank}")
+    _redirect_streams(files.with_suffix(".log"))
     _reset_signals()
     atexit._clear()  # noqa: SLF001 - there is no public way; CPython's own tests use it
     _set_environment(spec)
     _seed_generators(f"{spec.world.seed}/{spec.rank}")
-    _arm_faulthandler(stacks)
-
-
-def _log_path(spec: RankSpec) -> Path:
-    """Return the file that everything the rank prints goes to."""
-    return Path(spec.directory, f"rank-{spec.rank}.log")
-
-
-def _stacks_path(spec: RankSpec) -> Path:
-    """Return the file that the rank writes its stacks to when asked."""
-    return Path(spec.directory, f"rank-{spec.rank}.stacks")
+    _arm_faulthandler(files.with_suffix(".stacks"))
 
 
 def _redirect_streams(log: Path) -> None:
@@ -62,7 +52,10 @@ def _redirect_streams(log: Path) -> None:
     os.close(descriptor)
     os.close(null)
     for name, target in (("stdout", 1), ("stderr", 2)):
-        stream = _text_stream(target)
+        raw: Any = _Log(target, "wb", closefd=False)
+        stream = io.TextIOWrapper(
+            raw, encoding="utf-8", errors="backslashreplace", write_through=True
+        )
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
 
@@ -78,11 +71,6 @@ class _Log(io.FileIO):
             return super().write(data)
         except OSError:
             return len(data)
-
-
-def _text_stream(descriptor: int) -> io.TextIOWrapper:
-    raw: Any = _Log(descriptor, "wb", closefd=False)
-    return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", write_through=True)
 
 
 def _reset_signals() -> None:
@@ -127,6 +115,12 @@ def _arm_faulthandler(stacks: Path) -> None:
 
 _MAX_TASKS = 50
 _MAX_DEPTH = 30
+_AWAITABLES = (
+    ("cr_code", "cr_frame", "cr_await"),
+    ("gi_code", "gi_frame", "gi_yieldfrom"),
+    ("ag_code", "ag_frame", "ag_await"),
+)
+"""Code, frame and inner awaitable of coroutines and generators."""
 
 
 def dump_tasks_on_signal(number: int, file: Path) -> None:
@@ -161,25 +155,11 @@ def task_lines() -> list[str]:
 
 def _chain(awaited: Any) -> Iterator[str]:  # noqa: ANN401 - whatever can be awaited
     for _ in range(_MAX_DEPTH):
-        frame, code = _frame_and_code(awaited)
-        if code is None:
+        found = (tuple(getattr(awaited, name, None) for name in names) for names in _AWAITABLES)
+        code, frame, inner = next((each for each in found if each[0]), (None, None, None))
+        if not isinstance(code, CodeType):
             break
         line = frame.f_lineno if frame is not None else code.co_firstlineno
         name = getattr(awaited, "__qualname__", code.co_name)
         yield f"{name} {short_path(str(Path.cwd()), code.co_filename)}:{line}"
-        awaited = next(
-            (
-                inner
-                for attribute in ("cr_await", "gi_yieldfrom", "ag_await")
-                if (inner := getattr(awaited, attribute, None)) is not None
-            ),
-            None,
-        )
-
-
-def _frame_and_code(awaited: Any) -> tuple[FrameType | None, CodeType | None]:  # noqa: ANN401
-    for prefix in ("cr", "gi", "ag"):
-        code = getattr(awaited, f"{prefix}_code", None)
-        if isinstance(code, CodeType):
-            return getattr(awaited, f"{prefix}_frame", None), code
-    return None, None
+        awaited = inner

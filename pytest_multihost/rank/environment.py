@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from pytest_multihost.model.spec import ONE, Host, RankSpec
+from pytest_multihost.model.spec import ONE, RankSpec
 
 _FOREIGN = re.compile(
     r"""
@@ -56,9 +56,13 @@ def rank_variables(spec: RankSpec, inherited: Mapping[str, str]) -> dict[str, st
         inherited: The environment so far; thread limits the user has set there are kept.
     """
     rank, size, host = str(spec.rank), str(spec.world.size), spec.host
+    is_alone = spec.world.hosts == ONE and not spec.world.sites
+    only_of_several = {} if is_alone else dict.fromkeys(_INTERFACES, host.interface)
+    if not is_alone and not spec.world.sites:  # a host of a site knows its name
+        only_of_several["HOSTNAME"] = host.name
     return (
         thread_variables(inherited)
-        | _host_variables(spec, host)
+        | only_of_several
         | {
             "RANK": rank,
             "LOCAL_RANK": str(spec.rank - host.ranks.start),
@@ -82,11 +86,3 @@ def rank_variables(spec: RankSpec, inherited: Mapping[str, str]) -> dict[str, st
             "PYTEST_MULTIHOST_WORLD_SIZE": size,
         }
     )
-
-
-def _host_variables(spec: RankSpec, host: Host) -> dict[str, str]:
-    """Return what only one of several hosts has to be told about itself."""
-    interfaces = dict.fromkeys(_INTERFACES, host.interface)
-    if spec.world.sites:  # knows its name
-        return interfaces
-    return {} if spec.world.hosts == ONE else {"HOSTNAME": host.name, **interfaces}

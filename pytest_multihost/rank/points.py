@@ -12,7 +12,7 @@ import inspect
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,14 +21,13 @@ from typing import Any
 
 from pytest_multihost.model.errors import SettingError
 from pytest_multihost.model.event import FaultChanged, PointPassed, PointsPassed, RankEventBody, now
-from pytest_multihost.model.fault import NETWORK_KINDS, Fault, Point, PointKind
+from pytest_multihost.model.fault import NETWORK_KINDS, Fault, PointKind
 from pytest_multihost.model.json_values import from_json, to_json
 from pytest_multihost.model.operation import OperationKind
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.nemesis import FaultKind, Strike
 from pytest_multihost.nemesis.interpose import (
     CallTarget,
-    FileAccess,
     FileObserver,
     load_target,
     matcher,
@@ -38,6 +37,17 @@ from pytest_multihost.rank.recorder import Recorder
 
 Send = Callable[[RankEventBody], None]
 """Sends an event to the controller."""
+
+Module = Any
+"""A module, or an object that stands for one in sys.modules."""
+
+Function = Any
+"""A function or a descriptor that makes one."""
+
+OnCall = Callable[[str], None]
+"""Gets "before" and "after"."""
+
+_PACKAGE = "pytest_multihost"
 
 MAX_POINT_EVENTS = 2_000
 """Points that are sent one by one; those passed later are only counted."""
@@ -68,10 +78,6 @@ class Binding:
     fired: int = 0
 
 
-def _at_once(index: int) -> str:  # noqa: ARG001 - as any
-    return ""
-
-
 class _Thread(threading.local):
     """Whether this thread is performing a fault: the points it passes there do not count."""
 
@@ -97,7 +103,7 @@ class Points:
     send: Send
     bindings: list[Binding] = field(default_factory=list)
     sends_all: bool = False
-    performed: Callable[[int], str] = _at_once
+    performed: Callable[[int], str] = lambda _: ""
     counts: dict[tuple[PointKind, str], int] = field(default_factory=dict)
     healing: ExitStack = field(default_factory=ExitStack)
     _sent: int = 0
@@ -190,30 +196,13 @@ def _fault_changed(index: int, fault: Fault, phase: str, detail: Mapping[str, An
 def _is_due(binding: Binding, point: PointKind, name: str, when: str) -> bool:
     """Count a passage that concerns a fault; return whether it is the one that is asked for."""
     at = binding.fault.at
-    if (at.point, at.when) != (point, when) or not _concerns(at, name):
+    if (at.point, at.when) != (point, when):
+        return False
+    is_any = at.point == "collective" and not at.name
+    if not (matcher(at.name)(name) if at.point == "io" else is_any or at.name == name):
         return False
     binding.passed += 1
     return binding.passed == at.nth
-
-
-def _concerns(at: Point, name: str) -> bool:
-    if at.point == "io":
-        return matcher(at.name)(name)
-    return at.name == name or (at.point == "collective" and not at.name)
-
-
-def observe_files(points: Points, patterns: list[str]) -> None:
-    """Make opens, reads and writes of matching files points."""
-    matches = [matcher(pattern) for pattern in patterns]
-
-    def before(access: FileAccess) -> None:
-        points.pass_point("io", access.path)
-
-    def after(access: FileAccess) -> None:
-        """Do nothing: the point is before the access."""
-
-    observer = FileObserver(lambda path: any(each(path) for each in matches), before, after)
-    points.healing.enter_context(observing_files(observer))
 
 
 _current: list[Points] = []
@@ -234,22 +223,15 @@ def delay_start(spec: RankSpec, send: Send) -> None:
     """Come to the rendezvous as late as the faults say; send those that are performed already."""
     for index, fault in enumerate(spec.world.faults):
         if _is_before_the_test(fault) and spec.rank in fault.ranks:
-            send(_fault_changed(index, fault, "begun", _detail(fault)))
-    if seconds := _start_skew_s(spec.world.faults, spec.rank):
+            detail: dict[str, Any] = {}
+            if fault.kind in NETWORK_KINDS:  # the server has performed it
+                after_s = fault.params.get("heals_after")
+                until = {} if after_s is None else {"until_s": now() + after_s}
+                detail = {"network": "before"} | until
+            send(_fault_changed(index, fault, "begun", detail))
+    mine = (each for each in spec.world.faults if spec.rank in each.ranks)
+    if seconds := sum(each.params["seconds"] for each in mine if each.kind == "start_skew"):
         sleep(seconds)
-
-
-def _start_skew_s(faults: Iterable[Fault], rank: int) -> float:
-    """Return how many seconds late a rank is to come to the rendezvous."""
-    skews = (each for each in faults if each.kind == "start_skew" and rank in each.ranks)
-    return float(sum(each.params["seconds"] for each in skews))
-
-
-def _detail(fault: Fault) -> dict[str, Any]:
-    """Return the details of a fault of the network, which the server has performed."""
-    after_s = fault.params.get("heals_after")
-    until = {} if after_s is None else {"until_s": now() + after_s}
-    return {"network": "before"} | until if fault.kind in NETWORK_KINDS else {}
 
 
 def bind_faults(
@@ -291,26 +273,19 @@ def start_faults(points: Points, more_modules: Iterable[Any] = ()) -> None:
         on_call = partial(points.pass_point, "call", target)
         wrap_calls(load_target(target), on_call, points.healing, more_modules=more_modules)
     if patterns := ["*"] if points.sends_all else _named(faults, "io"):
-        observe_files(points, patterns)
+        matches = [matcher(pattern) for pattern in patterns]
+        observer = FileObserver(
+            lambda path: any(each(path) for each in matches),
+            before=lambda access: points.pass_point("io", access.path),
+            after=lambda _: None,
+        )
+        points.healing.enter_context(observing_files(observer))
     if points.bindings:
         points.pass_point("start")
 
 
 def _named(faults: Iterable[Fault], point: str) -> list[str]:
     return list(dict.fromkeys(each.at.name for each in faults if each.at.point == point))
-
-
-Module = Any
-"""A module, or an object that stands for one in sys.modules."""
-
-Function = Any
-"""A function or a descriptor that makes one."""
-
-
-OnCall = Callable[[str], None]
-"""Gets "before" and "after"."""
-
-_PACKAGE = "pytest_multihost"
 
 
 def wrap_calls(
@@ -350,16 +325,12 @@ def _replace_names(old: object, new: object, more_modules: Iterable[Module]) -> 
     The modules of this package keep the original: the harness's own calls are not the test's.
     """
     for module in (*sys.modules.copy().values(), *more_modules):
-        for name in list(_names_of(module, old)):
-            setattr(module, name, new)
-
-
-def _names_of(module: Module, value: object) -> Iterator[str]:
-    names = getattr(module, "__dict__", None)
-    owner = names.get("__name__") if isinstance(names, dict) else None
-    if not isinstance(names, dict) or str(owner).partition(".")[0] == _PACKAGE:
-        return
-    yield from (name for name, found in names.copy().items() if found is value)
+        names = getattr(module, "__dict__", None)
+        if not isinstance(names, dict) or str(names.get("__name__")).partition(".")[0] == _PACKAGE:
+            continue
+        for name, found in names.copy().items():
+            if found is old:
+                setattr(module, name, new)
 
 
 def _wrapped(function: Function, on_call: OnCall) -> Function:

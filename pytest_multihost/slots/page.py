@@ -27,7 +27,7 @@ import os
 import struct
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count, islice
@@ -104,11 +104,6 @@ SourceRef = tuple[int, int, int]
 """Number of the user's file, line in it, number of its function; zeros where it is not known."""
 
 
-def _anonymous_map(size: int) -> mmap.mmap:
-    """Return memory of `size` bytes without a file."""
-    return mmap.mmap(-1, size)
-
-
 @dataclass(frozen=True, slots=True)
 class Call:
     """What is the same whenever a rank begins the same operation: made once, used often.
@@ -136,7 +131,7 @@ class SlotPage:
     """
 
     path: Path = Path(os.devnull)
-    _map: mmap.mmap = field(default_factory=partial(_anonymous_map, SIZE))
+    _map: mmap.mmap = field(default_factory=partial(mmap.mmap, -1, SIZE))
     _texts: dict[str, int] = field(default_factory=dict)
     _end_of_texts: int = TEXTS_AT
     _groups: dict[GroupKey, int] = field(default_factory=dict)
@@ -162,11 +157,12 @@ class SlotPage:
         self._map = _new_map(path, SIZE, (head, _UNUSED, bytes(STRIDE), texts))
         self.path = path
         self._view()
-        _call_in_children(self.forget)
+        reference = weakref.WeakMethod(self.forget)  # a hook at fork is never removed
+        os.register_at_fork(after_in_child=lambda: (forget := reference()) and forget())
 
     def forget(self) -> None:
         """Let go of the file: what a forked child does is not what the rank does."""
-        self._map = _anonymous_map(SIZE)
+        self._map = mmap.mmap(-1, SIZE)
         self._view()
 
     def _view(self) -> None:
@@ -254,18 +250,16 @@ class SlotPage:
         self,
         call: Call,
         now_ns: int,
-        waited_ns: int,
         thread: int,
         source: SourceRef,
         sequence: int = 0,
         detail: int = 0,
     ) -> int:
-        """Note that an operation begins, and return where it is noted, for `wait` and `end`.
+        """Note that an operation begins and the thread waits for it; return where it is noted.
 
         Args:
             call: Which operation.
             now_ns: The time.
-            waited_ns: The time, if the calling thread waits for it from now on, else 0.
             thread: Native id of the calling thread.
             source: The user's line.
             sequence: Which it is among its like; 0: the group's next collective.
@@ -280,7 +274,7 @@ class SlotPage:
                 return NO_RECORD
             at = FIRST_WORD + number % RECORDS * WORDS
         _pack_record(
-            self._map, at * 8, now_ns, 0, waited_ns, sequence, detail, thread, *source, 0,
+            self._map, at * 8, now_ns, 0, now_ns, sequence, detail, thread, *source, 0,
             call.data, number + 1,
         )  # fmt: skip
         return at
@@ -335,18 +329,6 @@ def _new_map(path: Path, size: int, begin: Sequence[bytes | bytearray]) -> mmap.
         return mmap.mmap(descriptor, size)
     finally:
         os.close(descriptor)
-
-
-def _call_in_children(method: Callable[[], None]) -> None:
-    """Call a bound method in every forked child of this process, while its object is alive."""
-    reference = weakref.WeakMethod(method)
-    os.register_at_fork(after_in_child=lambda: _call_if_alive(reference))
-
-
-def _call_if_alive(method: weakref.WeakMethod[Callable[[], None]]) -> None:
-    call = method()
-    if call is not None:
-        call()
 
 
 _READS = 20
@@ -446,7 +428,10 @@ def _operations(
 ) -> Operations:
     in_order = sorted(records, key=lambda record: record[-1])
     recent = tuple(_operation(each, texts) for each in in_order)
-    return Operations(rank, recent, dict(_entered(data, texts)))
+    counts = memoryview(data)[COUNTS_AT:RECORDS_AT].cast("Q").tolist()
+    used = filter(None, counts)  # few of them
+    entered = {_group(_text(texts, word >> 32)): word & 0xFFFFFFFF for word in used}
+    return Operations(rank, recent, entered)
 
 
 def _operation(record: Record, texts: Sequence[str]) -> Operation:
@@ -471,13 +456,7 @@ def _operation(record: Record, texts: Sequence[str]) -> Operation:
         waited_s=waited / 1e9 if waited else None,
         failed=bool(flags & FAILED),
         error=_text(texts, value) if flags & FAILED else "",
-        timeout_s=(flags >> VALUE_SHIFT) / TICKS_PER_S if flags & HAS_TIMEOUT else None,
+        timeout_s=value / TICKS_PER_S if flags & HAS_TIMEOUT else None,
         thread=thread,
         frame=Frame(_text(texts, file), line, _text(texts, function)) if file else None,
     )
-
-
-def _entered(data: bytes, texts: Sequence[str]) -> Iterator[tuple[GroupKey, int]]:
-    words = memoryview(data)[COUNTS_AT:RECORDS_AT].cast("Q").tolist()
-    for word in filter(None, words):  # few of them are in use
-        yield _group(_text(texts, word >> 32)), word & 0xFFFFFFFF

@@ -180,9 +180,11 @@ def test_a_slot_page_is_moved_to_our_clock(tmp_path: Path) -> None:
     """Its times are, and nothing else of it; an operation that is open stays open."""
     page = SlotPage.create(tmp_path / "rank-1.slots")
     call = page.call("all_reduce", "collective", page.group((0, 1)))
-    begun = page.begin(call, now_ns=5_000_000_000, waited_ns=0, thread=7, source=(0, 0, 0))
+    begun = page.begin(call, now_ns=5_000_000_000, thread=7, source=(0, 0, 0))
+    page.leave(begun)
     page.end(begun, 6_000_000_000)
-    page.begin(call, now_ns=7_000_000_000, waited_ns=7_500_000_000, thread=7, source=(0, 0, 0))
+    waited = page.begin(call, now_ns=7_000_000_000, thread=7, source=(0, 0, 0))
+    page.wait(waited, now_ns=7_500_000_000, thread=7, source=(0, 0, 0))
     data = page.path.read_bytes()
     moved = tmp_path / "moved"
     moved.write_bytes(shift_times(data, -4_000_000_000))

@@ -11,6 +11,7 @@ import pytest
 
 from pytest_multihost.rank.recorder import Recorder
 from pytest_multihost.slots import (
+    Call,
     SlotPage,
     read_open_operations,
     read_slots,
@@ -31,11 +32,19 @@ def recorder(page: SlotPage) -> Recorder:
     return Recorder(page, 0, 4)
 
 
+def begin_prepared(recorder: Recorder, call: Call, detail: str = "") -> int:
+    """Begin an operation as a wrapper does, which is called by the user."""
+    return recorder.begin_call(call, detail=recorder.page.detail(detail))
+
+
 def test_what_is_noted_is_read(page: SlotPage, recorder: Recorder) -> None:
     """All of it, in the order in which it began."""
-    recorder.end(recorder.begin("all_reduce", "collective", (0, 2), ordinal=1, detail="f32[3]"))
-    recorder.begin("send", "transfer", (0, 1), sequence=7, peer=1, is_waited=False)
-    recorder.fail(recorder.begin("broadcast", "collective", (0, 2), ordinal=1, root=2))
+    group = page.group((0, 2), 1)
+    all_reduce = page.call("all_reduce", "collective", group)
+    broadcast = page.call("broadcast", "collective", group, root=2)
+    recorder.end(begin_prepared(recorder, all_reduce, "f32[3]"))
+    page.leave(recorder.begin("send", "transfer", (0, 1), sequence=7, peer=1))
+    recorder.fail(begin_prepared(recorder, broadcast))
     first, second, third = read_slots(page.path, rank=0).recent
     assert (first.name, first.kind, first.group, first.ordinal) == (
         "all_reduce",
@@ -81,13 +90,14 @@ def test_a_limit_of_the_callers_is_noted(page: SlotPage, recorder: Recorder) -> 
 
 def test_a_wait_is_noted_and_left(page: SlotPage, recorder: Recorder) -> None:
     """The operation stays open; its line becomes that of the wait."""
-    at = recorder.begin("all_reduce", "collective", (0, 1), is_waited=False)
+    at = recorder.begin("all_reduce", "collective", (0, 1))
+    page.leave(at)
     (begun,) = read_slots(page.path, rank=0).open
     recorder.wait(at)
     (waited,) = read_slots(page.path, rank=0).open
     assert begun.frame is not None
     assert waited.frame is not None
-    assert waited.frame.line == begun.frame.line + 2
+    assert waited.frame.line == begun.frame.line + 3
     assert waited.waited_s is not None
     page.leave(at)
     (left,) = read_slots(page.path, rank=0).open

@@ -36,24 +36,11 @@ def detach_pytest(config: PytestPrivate) -> None:
 
 
 def redirect_pytest(config: PytestPrivate) -> None:
-    """Have pytest write to the streams of this process."""
+    """Have pytest write to the streams of this process; its --log-file goes to the rank's log."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None:
         reporter._tw._file = sys.stdout  # noqa: SLF001 - no public setter
-    _redirect_log_file(config.pluginmanager.get_plugin("logging-plugin"))
-
-
-def reset_setup_state(session: PytestPrivate) -> None:
-    """Start with nothing set up.
-
-    A server that replaces a dead one is forked in the middle of a run, while the controller has
-    an item on its stack.
-    """
-    session._setupstate = type(session._setupstate)()  # noqa: SLF001 - no public way
-
-
-def _redirect_log_file(logging_plugin: PytestPrivate) -> None:
-    """Send what would go to the controller's --log-file into the rank's log."""
+    logging_plugin = config.pluginmanager.get_plugin("logging-plugin")
     handler = logging_plugin.log_file_handler if logging_plugin is not None else None
     if handler is None or handler.baseFilename == os.devnull:  # no log file was asked for
         return
@@ -135,16 +122,12 @@ def _first_failure_ends(body: Function, fail: Fail) -> Function:
         except Exception as error:
             if type(error).__module__.startswith("hypothesis."):  # assume() and its like
                 raise
-            error.add_note(f"Falsifying example: {_arguments_text(args, kwargs)}")
+            named = (f"{name}={value!r}" for name, value in kwargs.items())
+            error.add_note(f"Falsifying example: {', '.join((*map(repr, args), *named))}")
             fail(error)
             raise
 
     return run
-
-
-def _arguments_text(args: tuple[object, ...], kwargs: dict[str, object]) -> str:
-    parts = [*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())]
-    return ", ".join(parts)
 
 
 def save_coverage() -> None:

@@ -129,12 +129,15 @@ class RankPlugin:
             error = raised_error(
                 call.excinfo.value, root=root, text=shortened(report.longreprtext, MAX_REPR)
             )
+        is_unexpected = call.excinfo is None and report.failed
+        xfail = xfail_in_force(item)
         made = ReportMade(
             when=str(report.when),
             outcome=report.outcome,
             wasxfail=getattr(report, "wasxfail", None),
-            is_strict_xpass=_is_strict_xpass(call, report),
-            xfail=_xfail(item),
+            is_strict_xpass=is_unexpected and str(report.longrepr).startswith("[XPASS(strict)]"),
+            # The mark that is in force, so that a hang or death can be judged by it.
+            xfail=XfailMark(xfail.reason, is_plain=xfail.raises is None) if xfail else None,
             duration_s=report.duration,
             error=error,
             report=_serialized(item.config, report),
@@ -167,19 +170,6 @@ def _end_if_child(channel: Channel, call: pytest.CallInfo[None]) -> None:
         sys.stderr.write(format_exception(call.excinfo.value))
     sys.stderr.write("a forked child of this rank returned from the test; it was ended\n")
     _exit(1)
-
-
-def _is_strict_xpass(call: pytest.CallInfo[None], report: pytest.TestReport) -> bool:
-    text = report.longrepr if isinstance(report.longrepr, str) else ""
-    return call.excinfo is None and report.failed and text.startswith("[XPASS(strict)]")
-
-
-def _xfail(item: pytest.Item) -> XfailMark | None:
-    """Return the xfail mark that is in force, so that a hang or death can be judged by it."""
-    xfail = xfail_in_force(item)
-    if xfail is None:
-        return None
-    return XfailMark(xfail.reason, is_plain=xfail.raises is None)
 
 
 def is_expected(item: pytest.Item, error: BaseException) -> bool:

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from os import _exit, getpid  # by name: a test may replace them in their module
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -28,13 +28,12 @@ from pytest_multihost.rank.after_fork import reset_after_fork
 from pytest_multihost.rank.agent.adapt_tools import (
     detach_pytest,
     redirect_pytest,
-    reset_setup_state,
     save_coverage,
     share_hypothesis_examples,
 )
 from pytest_multihost.rank.agent.exceptions import clear_frames, format_exception, raised_error
 from pytest_multihost.rank.agent.hooks import ControllerLink, RankPlugin, is_expected
-from pytest_multihost.rank.points import Points, bind_faults, delay_start
+from pytest_multihost.rank.points import bind_faults, delay_start
 from pytest_multihost.rank.recorder import current_recorder, start_recording
 from pytest_multihost.rank.world import World, set_world
 
@@ -91,15 +90,20 @@ def run_test_and_exit(
         item = find_item(spec.world.nodeid)
     if not is_started:
         start_backend(spec, channel, backend)
-    with _sending_errors(channel, root=str(item.config.rootpath)):
+    root = str(item.config.rootpath)
+
+    def fail(error: BaseException) -> NoReturn:
+        send_interrupted(channel, error, root=root, is_expected=is_expected(item, error))
+
+    with _sending_errors(channel, root=root):
         # jax registers its shutdown barrier here; a rank leaves without it, see `_leave`.
         atexit._clear()  # noqa: SLF001 - as in after_fork
         set_world(World(spec, backend, channel, current_recorder()))
         _prepare_item(item, spec)
-        _share_examples(item, spec, channel)
+        share_hypothesis_examples(getattr(item, "obj", None), spec.world.seed, fail)
         link.send(Ready())
         link.await_gate("go")
-        _run_test(item, link, _bind_faults(item, spec, link))
+        _run_test(item, spec, link)
         link.send(Done())
     _leave(link)
 
@@ -133,29 +137,15 @@ def send_interrupted(
     _leave(link)
 
 
-def _share_examples(item: pytest.Item, spec: RankSpec, channel: Channel) -> None:
-    root = str(item.config.rootpath)
-
-    def fail(error: BaseException) -> NoReturn:
-        send_interrupted(channel, error, root=root, is_expected=is_expected(item, error))
-
-    share_hypothesis_examples(getattr(item, "obj", None), spec.world.seed, fail)
-
-
-def _bind_faults(item: pytest.Item, spec: RankSpec, link: ControllerLink) -> Points:
-    """Return the points of this rank, with its faults bound to them."""
-    has_faults = bool(spec.world.faults)
-    kinds = kinds_by_name(item.config.hook.pytest_multihost_faults()) if has_faults else {}
-    points = bind_faults(spec, kinds, current_recorder(), link.send)
-    points.performed = link.await_performed
-    return points
-
-
-def _run_test(item: pytest.Item, link: ControllerLink, points: Points) -> None:
+def _run_test(item: pytest.Item, spec: RankSpec, link: ControllerLink) -> None:
     """Run the test through pytest's own protocol hook, never by calling its function.
 
     Assertion messages, warning filters and other plugins are all done by hooks inside it.
     """
+    has_faults = bool(spec.world.faults)
+    kinds = kinds_by_name(item.config.hook.pytest_multihost_faults()) if has_faults else {}
+    points = bind_faults(spec, kinds, current_recorder(), link.send)
+    points.performed = link.await_performed
     plugin: RankPlugin = item.config.pluginmanager.get_plugin(_PLUGIN)  # type: ignore[assignment] # prepare_pytest registered it
     plugin.enter(link, points)
     item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
@@ -201,4 +191,7 @@ def _prepare_item(item: pytest.Item, spec: RankSpec) -> None:
     base = Path(spec.scratch, f"rank-{spec.rank}")
     base.mkdir(mode=0o700)
     set_base_temp(config, base)
-    reset_setup_state(item.session)
+    # A server that replaces a dead one is forked in the middle of a run, while the controller has
+    # an item on its stack.
+    session: Any = item.session
+    session._setupstate = type(session._setupstate)()  # noqa: SLF001 - no public way

@@ -75,19 +75,16 @@ class Recorder:
         """All ranks of the world."""
         return tuple(range(self.size))
 
-    def begin(  # noqa: PLR0913 - as many as an operation has sides, and by name
+    def begin(
         self,
         name: str,
         kind: OperationKind,
         group: Ranks,
         *,
-        ordinal: int = 0,
         scope: str = "",
         sequence: int = 0,
-        peer: int | None = None,
-        root: int | None = None,
+        peer: int = -1,
         detail: str = "",
-        is_waited: bool = True,
     ) -> int:
         """Record that this thread begins an operation; return its record.
 
@@ -95,13 +92,10 @@ class Recorder:
             name: As the runtime's users call it.
             kind: Who must do something for it to end.
             group: Members, ascending.
-            ordinal: Which of the groups with these members.
             scope: Whose groups these are; see `Operation`.
             sequence: Its number among its like; 0: the group's next collective.
             peer: The other rank of a transfer.
-            root: The rank that sends or receives for all.
             detail: More for the reader.
-            is_waited: Whether this thread cannot go on until it has ended.
 
         Raises:
             Exception: What a listener raises, and nothing else.
@@ -109,15 +103,8 @@ class Recorder:
         self.notify(name, kind)
         try:
             page = self.page
-            call = page.call(
-                name,
-                kind,
-                page.group(group, ordinal, scope),
-                peer=-1 if peer is None else peer,
-                root=-1 if root is None else root,
-            )
-            number = page.detail(detail) if detail else 0
-            return self.begin_call(call, sequence, number, is_waited=is_waited)
+            call = page.call(name, kind, page.group(group, scope=scope), peer=peer)
+            return self.begin_call(call, sequence, page.detail(detail) if detail else 0)
         except Exception:  # noqa: BLE001 - an error in recording is no error of the test
             return NO_RECORD
 
@@ -126,21 +113,11 @@ class Recorder:
         for listener in self.on_begin:
             listener(name, kind)
 
-    def begin_call(
-        self, call: Call, sequence: int = 0, detail: int = 0, *, is_waited: bool = True
-    ) -> int:
+    def begin_call(self, call: Call, sequence: int = 0, detail: int = 0) -> int:
         """Do what `begin` does after the listeners were notified, with what was prepared."""
         source = self._user_source(3)  # called by begin(), or by what wraps the runtime's call
         at_ns = now_ns()
-        return self.page.begin(
-            call,
-            at_ns,
-            at_ns if is_waited else 0,
-            self._thread.native_id,
-            source,
-            sequence,
-            detail,
-        )
+        return self.page.begin(call, at_ns, self._thread.native_id, source, sequence, detail)
 
     def wait(self, record: int) -> None:
         """Record that this thread waits for the operation."""
