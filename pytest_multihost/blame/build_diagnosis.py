@@ -210,8 +210,9 @@ def _evidence_against(
         yield Evidence(rank, "left the test", "pytest", at_s=at_s)
     if cause.operation is not None and cause.operation.kind == "collective":
         yield Evidence(rank, _last_in_group(state, cause.operation, result), "recorder")
-    if state.label is not None and state.condition == "alive":
-        yield Evidence(rank, f"main thread {state.label}: {state.activity or ''}", "proc")
+    seen = state.seen
+    if seen.label is not None and state.condition == "alive":
+        yield Evidence(rank, f"main thread {seen.label}: {seen.activity or ''}", "proc")
 
 
 def _last_in_group(state: RankState, operation: Operation, result: WorldResult) -> str:

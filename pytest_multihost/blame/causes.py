@@ -151,7 +151,7 @@ def _kind_of_rank(state: RankState, waiters: frozenset[int], graph: WaitGraph) -
         return "unknown"  # everybody waits for something that one of them should provide
     if waiters:
         return "livelock" if state.is_restless and not own else "straggler"
-    if state.label is None and not own:
+    if state.seen.label is None and not own:
         return None  # nothing was seen of it
     return "stuck"
 

@@ -17,8 +17,9 @@ rank is named. A main thread that waits for a connection waits for any of the ot
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_multihost.model.operation import (
@@ -46,14 +47,11 @@ _XLA = {
 _GLOO = {
     "allreduce": "all_reduce",
     "allgather": "all_gather",
-    "allgatherv": "all_gather",
     "alltoall": "all_to_all",
-    "alltoallv": "all_to_all",
     "reduce_scatter": "reduce_scatter",
     "reduce": "reduce",
     "broadcast": "broadcast",
     "gather": "gather",
-    "gatherv": "gather",
     "scatter": "scatter",
     "barrier": "barrier",
 }
@@ -66,26 +64,15 @@ class _Rule:
     Attributes:
         pattern: Matches the whole plain name of a frame.
         kind: Who must do something for it to end.
-        name: The operation; or None: the pattern's group, translated.
+        name: The operation; empty for a collective that the pattern's group names.
         detail: What it waits for there.
     """
 
     pattern: re.Pattern[str]
     kind: OperationKind
-    name: str | None = None
+    name: str = ""
     detail: str = ""
 
-
-def _any(names: Iterable[str]) -> str:
-    return "|".join(sorted(names, key=len, reverse=True))
-
-
-_COLLECTIVES = (
-    _Rule(re.compile(rf".*xla::cpu::\w+Communicator::({_any(_XLA)})"), "collective"),
-    _Rule(re.compile(rf".*xla::cpu::({_any(_XLA)})Thunk::\w+"), "collective"),
-    _Rule(re.compile(rf"(?:.*\W)?gloo::(?:\{{anonymous\}}::)?({_any(_GLOO)})"), "collective"),
-)
-"""Functions of the collectives themselves."""
 
 _OF_PROGRAMS = frozenset({*_XLA.values(), "connect"})
 """Names of what runs in a jitted function."""
@@ -94,7 +81,10 @@ _BOOTSTRAP = re.compile(
     r".*(GlooKeyValueStore::\w+|createAndConnectAllPairs|connectFullMesh|waitUntilConnected)"
 )
 
-_WAITS = (
+_RULES = (
+    _Rule(re.compile(rf".*xla::cpu::\w+Communicator::({'|'.join(_XLA)})"), "collective"),
+    _Rule(re.compile(rf".*xla::cpu::({'|'.join(_XLA)})Thunk::\w+"), "collective"),
+    _Rule(re.compile(rf"(?:.*\W)?gloo::(?:\{{anonymous\}}::)?({'|'.join(_GLOO)})v?"), "collective"),
     _Rule(
         re.compile(
             r".*\bgloo::(rendezvous|transport)::.*"
@@ -123,7 +113,7 @@ _WAITS = (
     _Rule(re.compile(r".*c10d::\w*Store::(wait|get|doWait|doGet)"), "wait", "store.wait"),
     _Rule(re.compile(r".*c10d::(\w+::)*Work\w*::wait"), "collective", "work.wait"),
 )
-"""Functions in which threads wait for an operation; the first that applies to a thread wins."""
+"""Functions of collectives, and in which threads wait for an operation: the first that applies."""
 
 _PRIVATE_STORE = "c10d::HashStore::"
 
@@ -140,34 +130,22 @@ def operation_of(
         group: All ranks; the frames do not say who takes part.
         at_s: When the frames were read: the operation began before.
     """
-    for found in (_collective(threads), _wait(threads)):
-        if found is not None:
-            name, kind, detail, thread = found
+    awaiting = [each for each in threads if not _is_in_private_store(each)]
+    for rule, thread in itertools.product(_RULES, awaiting):
+        match = _outermost_match(rule, thread)
+        if match is not None:
             return Operation(
-                name=name,
-                kind=kind,
+                name=rule.name or _XLA.get(match[1]) or _GLOO[match[1]],
+                kind=rule.kind,
                 group=group,
                 has_members=False,
                 sequence=0,
-                detail=detail,
+                detail=rule.detail if rule.name else _stage(thread),
                 since_s=at_s,
                 waited_s=at_s,
-                thread=thread,
+                thread=thread.thread,
                 source="native-frames",
             )
-    return None
-
-
-_Found = tuple[str, OperationKind, str, int]
-
-
-def _collective(threads: Sequence[NativeThread]) -> _Found | None:
-    for rule in _COLLECTIVES:
-        for thread in threads:
-            match = _outermost_match(rule, thread)
-            if match is not None:
-                name = _XLA.get(match[1]) or _GLOO[match[1]]
-                return name, rule.kind, _stage(thread), thread.thread
     return None
 
 
@@ -180,14 +158,6 @@ def _stage(thread: NativeThread) -> str:
         if any(symbol.endswith(end) for symbol in symbols):
             return text
     return ""
-
-
-def _wait(threads: Sequence[NativeThread]) -> _Found | None:
-    for rule in _WAITS:
-        for thread in threads:
-            if _outermost_match(rule, thread) is not None and not _is_in_private_store(thread):
-                return rule.name or "", rule.kind, rule.detail, thread.thread
-    return None
 
 
 def _is_in_private_store(thread: NativeThread) -> bool:
@@ -336,17 +306,16 @@ def with_members(seen: RankSnapshot, frames: Sequence[Frame]) -> RankSnapshot:
         seen: The rank.
         frames: Stack of its main thread, innermost first; empty where that is not known.
     """
-    if all(each.has_members for each in seen.operations):
-        return seen
     group = _members(seen, frames)
-    operations = tuple(_narrowed(each, group) for each in seen.operations)
+    if group is None:
+        return seen
+    operations = tuple(
+        each
+        if each.has_members or each.name not in _OF_PROGRAMS
+        else replace(each, group=group, has_members=True)
+        for each in seen.operations
+    )
     return replace(seen, operations=operations)
-
-
-def _narrowed(operation: Operation, group: tuple[int, ...] | None) -> Operation:
-    if operation.has_members or operation.name not in _OF_PROGRAMS or group is None:
-        return operation
-    return replace(operation, group=group, has_members=True)
 
 
 def _members(seen: RankSnapshot, frames: Sequence[Frame]) -> tuple[int, ...] | None:

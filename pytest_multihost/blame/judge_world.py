@@ -18,9 +18,8 @@ from pytest_multihost.blame.build_diagnosis import (
 from pytest_multihost.blame.causes import Cause, find_causes
 from pytest_multihost.blame.partition_blame import as_cut
 from pytest_multihost.blame.rank_states import last_given_up, rank_states_of
-from pytest_multihost.model.event import RaisedError
 from pytest_multihost.model.operation import Operations
-from pytest_multihost.model.result import RankSnapshot, WorldResult
+from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.stack import SourceContext, group_by_main_stack
 from pytest_multihost.model.verdict import Diagnosis
 from pytest_multihost.outcome import Finding, RankFinding, Symptoms, judge
@@ -126,14 +125,11 @@ def _is_ambiguous(cause: Cause, result: WorldResult) -> bool:
     if cause.kind != "stuck" or len(cause.culprits) == 1:
         return False
     seen = [result.last_seen[rank] for rank in cause.culprits if rank in result.last_seen]
-    if len(cause.culprits) == result.spec.size and not all(map(_waits_for_itself, seen)):
+    wait_for_themselves = all(e.activity and e.activity.name in _OWN_WAITS for e in seen)
+    if len(cause.culprits) == result.spec.size and not wait_for_themselves:
         return True
     groups = group_by_main_stack(dump for dump in result.dumps if dump.rank in cause.culprits)
     return len(groups) > 1
-
-
-def _waits_for_itself(seen: RankSnapshot) -> bool:
-    return seen.activity is not None and seen.activity.name in _OWN_WAITS
 
 
 # Exceptions that mask a symptom
@@ -147,36 +143,24 @@ def _waits_for_itself(seen: RankSnapshot) -> bool:
 def judge_masked(result: WorldResult, symptoms: Symptoms) -> Finding:
     """Return what happened to a world, by what its ranks raised and what that masks."""
     plain = judge(result, symptoms)
-    last = {each.rank: each for each in result.operations}
     suspects = frozenset(
         each.facts.rank
         for each in plain.ranks
-        if _may_mask_symptom(each, last.get(each.facts.rank), symptoms)
+        if _may_mask_symptom(each, result.last_operations(each.facts.rank), symptoms)
     )
     if not suspects:
         return plain
-    masked = suspects & _waiting_for_culprit(result, judge(result, symptoms, suspects))
-    return judge(result, symptoms, masked) if masked else plain
+    first, *_ = find_causes(rank_states_of(result, judge(result, symptoms, suspects))) or [_UNKNOWN]
+    waited = first.waiting if first.confidence == "certain" and first.culprits else ()
+    return judge(result, symptoms, suspects.intersection(waited))
 
 
-def _may_mask_symptom(finding: RankFinding, last: Operations | None, symptoms: Symptoms) -> bool:
+def _may_mask_symptom(finding: RankFinding, last: Operations, symptoms: Symptoms) -> bool:
+    """Return whether a rank raised while it handled a symptom, or left by sys.exit after one."""
     failure = finding.facts.failure
     error = failure.error if failure is not None else None
     if error is None or finding.outcome not in ("failed", "error"):
         return False
-    return symptoms.is_raised_from_symptom(error) or _exits_after_symptom(error, last, symptoms)
-
-
-def _exits_after_symptom(error: RaisedError, last: Operations | None, symptoms: Symptoms) -> bool:
-    """Return whether a rank left by sys.exit, and the last collective it was in says why."""
-    if error.type != "SystemExit" or last is None:
-        return False
-    return last_given_up(last, symptoms) is not None
-
-
-def _waiting_for_culprit(result: WorldResult, finding: Finding) -> frozenset[int]:
-    """Return who waited, for certain, for a rank that is to blame."""
-    causes = find_causes(rank_states_of(result, finding))
-    if not causes or causes[0].confidence != "certain" or not causes[0].culprits:
-        return frozenset()
-    return frozenset(causes[0].waiting)
+    if error.type == "SystemExit" and last_given_up(last, symptoms) is not None:
+        return True
+    return symptoms.is_raised_from_symptom(error)

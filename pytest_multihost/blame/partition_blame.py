@@ -95,8 +95,8 @@ def _may_be_under_way(cause: Cause, across: Iterable[Wait], late: Sequence[RankS
 
 
 def _connects(state: RankState) -> bool:
-    activity = state.activity
-    return state.label == "BLOCKED" and activity is not None and activity.name == "connect"
+    activity = state.seen.activity
+    return state.seen.label == "BLOCKED" and activity is not None and activity.name == "connect"
 
 
 def _cut(cause: Cause, fault: Fault, across: Sequence[Wait], late: Sequence[RankState]) -> Cause:

@@ -15,8 +15,8 @@ from itertools import pairwise
 from typing import Literal
 
 from pytest_multihost.model.operation import FLIGHT_SCOPE, GroupKey, Operation, Operations
-from pytest_multihost.model.result import Activity, Label, RankSnapshot, WorldResult, WorldSnapshot
-from pytest_multihost.outcome import Finding, RankFacts, RankFinding, Symptoms
+from pytest_multihost.model.result import RankSnapshot, WorldResult, WorldSnapshot
+from pytest_multihost.outcome import Finding, RankFinding, Symptoms
 
 Condition = Literal[
     "alive",  # in its test, or on its way to it or out of it
@@ -32,6 +32,11 @@ _FREE = frozenset({"SLEEPING", "IO", "RUNNING", "CHILD", "DISK"})
 operation."""
 
 _DEADLINES = ("overrun", "startup-overrun")
+"""Endings at which a rank that still runs is restless.
+
+Where a world ends sooner, say because the others' runtime gave up, a rank that runs is only late:
+it may be between two long reads.
+"""
 
 _LAST_SNAPSHOTS = 8
 """How many of the last snapshots, four a second, show who was running to the end."""
@@ -57,41 +62,40 @@ class RankState:
     """What one rank waited in, and what had become of it.
 
     Attributes:
-        rank: Which.
+        seen: What was seen of it.
         condition: What has become of it.
         since_s: When that happened, on the monotonic clock; None for a rank that is alive.
         pending: Operations that it waits in.
         known: All of its operations that are remembered, the pending ones among them.
         entered: For each group the sequence of the last collective that it entered.
-        label: What its main thread was doing.
-        activity: The same in detail.
         is_restless: Whether its main thread has been running, if only to wait again.
-        lock_holders: Ranks that hold a file lock which it waits for.
         is_lost: Whether its runtime gave up, for want of another rank.
         broke: Operations that it left by an exception which no other rank caused.
         retries: The collective that it has given up again and again for want of another rank.
     """
 
-    rank: int
+    seen: RankSnapshot
     condition: Condition = "alive"
     since_s: float | None = None
     pending: tuple[Operation, ...] = ()
     known: tuple[Operation, ...] = ()
     entered: Mapping[GroupKey, int] = field(default_factory=dict)
-    label: Label | None = None
-    activity: Activity | None = None
     is_restless: bool = False
-    lock_holders: tuple[int, ...] = ()
     is_lost: bool = False
     broke: tuple[Operation, ...] = ()
     retries: Operation | None = None
+
+    @property
+    def rank(self) -> int:
+        """Which rank it is."""
+        return self.seen.rank
 
 
 def states_from_slots(operations: Sequence[Operations]) -> tuple[RankState, ...]:
     """Return the states of ranks by their slot pages alone."""
     return tuple(
         RankState(
-            rank=each.rank,
+            seen=RankSnapshot(rank=each.rank),
             pending=_most_specific([one for one in each.open if one.waited_s is not None]),
             known=each.recent,
             entered=each.entered,
@@ -104,61 +108,50 @@ def rank_states_of(result: WorldResult, finding: Finding) -> tuple[RankState, ..
     """Return the states of a world's ranks at the instant that is judged."""
     snapshot = _judged_snapshot(result, finding)
     seen = {each.rank: each for each in snapshot.ranks} if snapshot is not None else {}
-    last = {each.rank: each for each in result.operations}
     is_end = snapshot is None or snapshot.reason != "trouble"
-    found = tuple(
+    found = [
         _rank_state(
             each,
             seen.get(each.facts.rank, RankSnapshot(rank=each.facts.rank)),
-            last.get(each.facts.rank, Operations(each.facts.rank)),
+            result,
             is_end=is_end,
-            restless=_restless_ranks(result),
             symptoms=finding.symptoms,
         )
         for each in finding.ranks
-    )
+    ]
     return count_alike(found)
 
 
 def _judged_snapshot(result: WorldResult, finding: Finding) -> WorldSnapshot | None:
     """Return the snapshot of the first trouble if that was a symptom, else the last one."""
     trouble = next((each for each in result.snapshots if each.reason == "trouble"), None)
-    if trouble is not None and _is_symptom_first(finding):
-        return trouble
-    return result.last_snapshot
-
-
-def _is_symptom_first(finding: Finding) -> bool:
     troubled = [each for each in finding.ranks if each.at_s is not None]
     first = min(troubled, key=lambda each: each.at_s or 0.0, default=None)
-    return first is not None and first.outcome == "collateral"
+    is_symptom = first is not None and first.outcome == "collateral"
+    return trouble if trouble is not None and is_symptom else result.last_snapshot
 
 
 def _rank_state(
     finding: RankFinding,
     seen: RankSnapshot,
-    last: Operations,
+    result: WorldResult,
     *,
     is_end: bool,
-    restless: frozenset[int],
     symptoms: Symptoms,
 ) -> RankState:
-    facts = finding.facts
+    rank, last = finding.facts.rank, result.last_operations(finding.facts.rank)
     condition = _condition(finding, seen)
-    entered: Mapping[GroupKey, int] = dict(seen.entered)
+    entered = dict(seen.entered)
     if is_end:  # the slot pages do not have what the flight recorder has counted
-        entered = {**entered, **last.entered}
+        entered.update(last.entered)
     return RankState(
-        rank=facts.rank,
+        seen=seen,
         condition=condition,
         since_s=_since_s(finding, condition),
         pending=_pending(finding, seen, last, symptoms),
         known=(*last.recent, *(each for each in seen.operations if each not in last.recent)),
         entered=entered,
-        label=seen.label,
-        activity=seen.activity,
-        is_restless=facts.rank in restless,
-        lock_holders=seen.lock_holders,
+        is_restless=result.ending in _DEADLINES and _is_restless(result.last_seen.get(rank)),
         is_lost=_gave_up(finding),
         broke=tuple(left_by_own_error(last, symptoms)),
         retries=_retried(last, symptoms),
@@ -180,13 +173,10 @@ def _condition(finding: RankFinding, seen: RankSnapshot) -> Condition:
         return "stopped"
     if seen.holds_gil:
         return "gil_held"
-    if facts.failure is None and (facts.waits_at_gate or _has_left(facts)):
+    has_left = facts.is_gone and facts.done_s is not None and not facts.was_ended
+    if facts.failure is None and (facts.waits_at_gate or has_left):
         return "finished"
     return "alive"
-
-
-def _has_left(facts: RankFacts) -> bool:
-    return facts.is_gone and facts.done_s is not None and not facts.was_ended
 
 
 def _since_s(finding: RankFinding, condition: Condition) -> float | None:
@@ -200,23 +190,14 @@ def _gave_up(finding: RankFinding) -> bool:
     return finding.outcome == "collateral" and finding.at_s is not None
 
 
-def _restless_ranks(result: WorldResult) -> frozenset[int]:
-    """Return the ranks that were still running at the deadline, or waking up again and again.
-
-    Where a world ends sooner, say because the others' runtime gave up, a rank that runs is only
-    late: it may be between two long reads.
-    """
-    if result.ending not in _DEADLINES:
-        return frozenset()
-    return frozenset(rank for rank, seen in result.last_seen.items() if _is_restless(seen))
-
-
-def _is_restless(seen: RankSnapshot) -> bool:
+def _is_restless(seen: RankSnapshot | None) -> bool:
     """Return whether a rank ran to the end, or waited a little again and again.
 
     One that had work to do and then began a long wait has run, too, but not in the last snapshots.
     A wait that is short, and before which the rank had run, stood still and run, is one of many.
     """
+    if seen is None:
+        return False
     last = seen.recent_runs[-_LAST_SNAPSHOTS:]
     if sum(last) >= min(_RUNS, len(last)) and any(last[-_LATE_SNAPSHOTS:]):
         return True
@@ -315,7 +296,7 @@ def count_alike(states: Sequence[RankState]) -> tuple[RankState, ...]:
 
 def _recounted(state: RankState, groups: Collection[GroupKey]) -> RankState:
     pending = tuple(_as_counted(each, state, groups) for each in state.pending)
-    found = tuple(each for each in pending if each not in state.pending)
+    found = set(pending) - set(state.pending)
     return replace(state, pending=pending, known=(*state.known, *found))
 
 

@@ -61,8 +61,8 @@ def find_waits(states: States) -> tuple[Wait, ...]:
 def _waits_of(state: RankState, states: States) -> Iterator[Wait]:
     if state.is_lost and not state.pending:
         yield Wait(state.rank, None, _first_lost(state.rank, states), is_sure=False)
-    if state.lock_holders:
-        yield Wait(state.rank, None, frozenset(state.lock_holders) - {state.rank})
+    if state.seen.lock_holders:
+        yield Wait(state.rank, None, frozenset(state.seen.lock_holders) - {state.rank})
     if state.condition in ("alive", "stopped"):
         for operation in state.pending:
             yield _wait(state.rank, operation, states)

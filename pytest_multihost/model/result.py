@@ -195,3 +195,7 @@ class WorldResult:
     def last_seen(self) -> Mapping[int, RankSnapshot]:
         """What was seen of each rank at last; empty where nothing was."""
         return {each.rank: each for each in self.snapshots[-1].ranks} if self.snapshots else {}
+
+    def last_operations(self, rank: int) -> Operations:
+        """Return what the slot page of a rank held at last; nothing where there was none."""
+        return next((each for each in self.operations if each.rank == rank), Operations(rank))

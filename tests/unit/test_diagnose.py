@@ -12,6 +12,7 @@ from pytest_multihost.blame.causes import Cause, find_causes
 from pytest_multihost.blame.rank_states import RankState
 from pytest_multihost.blame.wait_graph import graph_of
 from pytest_multihost.model.operation import Operation
+from pytest_multihost.model.result import RankSnapshot
 
 ALL = (0, 1, 2, 3)
 
@@ -67,7 +68,11 @@ def stands(rank: int, *known: Operation, **more: object) -> RankState:
         if each.kind == "collective":
             entered[each.group_key] = max(each.sequence, entered.get(each.group_key, 0))
     pending = tuple(each for each in known if each.is_open and each.waited_s is not None)
-    return RankState(rank=rank, **{"known": known, "pending": pending, "entered": entered, **more})
+    seen = {name: more.pop(name) for name in ("label", "lock_holders") if name in more}
+    return RankState(
+        seen=RankSnapshot(rank=rank, **seen),
+        **{"known": known, "pending": pending, "entered": entered, **more},
+    )
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from pytest_multihost.model.network import (
 )
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.process import Descriptor, KernelSnapshot, Process, Thread
-from pytest_multihost.model.result import Activity, WorldResult
+from pytest_multihost.model.result import Activity, RankSnapshot, WorldResult
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.nemesis.network_faults import network_problems
 from pytest_multihost.nemesis.parse import parse_fault
@@ -340,7 +340,14 @@ def collective(sequence: int = 1, **more: object) -> Operation:
 def stands(rank: int, *pending: Operation, **more: object) -> RankState:
     """Return where a rank stood."""
     entered = {each.group_key: each.sequence for each in pending if each.kind == "collective"}
-    return RankState(rank=rank, pending=pending, known=pending, entered=entered, **more)
+    seen = {name: more.pop(name) for name in ("label", "activity") if name in more}
+    return RankState(
+        seen=RankSnapshot(rank=rank, **seen),
+        pending=pending,
+        known=pending,
+        entered=entered,
+        **more,
+    )
 
 
 def judged(*states: RankState, fault: Fault = CUT) -> Cause:

@@ -172,11 +172,16 @@ def test_what_only_the_flight_recorder_has_counted_is_not_forgotten_at_the_end()
     assert at_end(seen, Operations(0, (), {OURS: 2})).entered == {OURS: 2, COUNTED: 4}
 
 
+SEEN = RankSnapshot(rank=1)
+
+
 def unseen(rank: int, name: str = "all_reduce", place: int = 5) -> RankState:
     """Return where a rank stood that is in what only the flight recorder has seen."""
     operation = waited(name, place, FLIGHT_SCOPE)
     entered = {OURS: 1, COUNTED: place}
-    return RankState(rank=rank, pending=(operation,), known=(operation,), entered=entered)
+    return RankState(
+        seen=RankSnapshot(rank=rank), pending=(operation,), known=(operation,), entered=entered
+    )
 
 
 def recorded(
@@ -187,7 +192,9 @@ def recorded(
     last = max([2, *(each.sequence for each in later if not each.scope)])
     entered = {OURS: last, COUNTED: place}
     known = (operation, *later)
-    return RankState(rank=rank, pending=(operation,), known=known, entered=entered)
+    return RankState(
+        seen=RankSnapshot(rank=rank), pending=(operation,), known=known, entered=entered
+    )
 
 
 @pytest.mark.parametrize(
@@ -198,13 +205,19 @@ def recorded(
         ([unseen(0), unseen(1), unseen(2)], ("transport", (), (0, 1, 2))),
         ([unseen(0), recorded(1, "all_reduce"), unseen(2)], ("transport", (), (0, 1, 2))),
         (
-            [unseen(0), RankState(rank=1, entered={COUNTED: 4}), recorded(2, "all_reduce")],
+            [
+                unseen(0),
+                RankState(seen=SEEN, entered={COUNTED: 4}),
+                recorded(2, "all_reduce"),
+            ],
             ("straggler", (1,), (0, 2)),
         ),
         (
             [
                 unseen(0),
-                RankState(rank=1, condition="raised", since_s=2.0, entered={COUNTED: 5}),
+                RankState(
+                    seen=RankSnapshot(rank=1), condition="raised", since_s=2.0, entered={COUNTED: 5}
+                ),
                 unseen(2),
             ],
             ("raised", (1,), (0, 2)),
