@@ -18,7 +18,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any, cast
 
-from pytest_multihost.model.fault import Fault, Point
+from pytest_multihost.model.fault import START, Fault, Point
 
 __all__ = [
     "cpu_throttle",
@@ -41,8 +41,6 @@ __all__ = [
 ]
 
 Ranks = int | Sequence[int] | str
-
-START = Point()
 
 
 def delay(*, rank: Ranks, seconds: float, at: Point = START, must_fire: bool = True) -> Fault:

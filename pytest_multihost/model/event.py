@@ -22,7 +22,7 @@ from functools import partial
 from time import CLOCK_MONOTONIC, clock_gettime, clock_gettime_ns
 from typing import Any, ClassVar, Literal, get_args
 
-from pytest_multihost.model.fault import Point, PointKind
+from pytest_multihost.model.fault import START, Point, PointKind
 from pytest_multihost.model.json_values import Json, from_json, to_json
 from pytest_multihost.model.verdict import Phase, RankError
 
@@ -257,7 +257,7 @@ class FaultChanged:
     kind: ClassVar = "fault"
     index: int
     fault: str
-    at: Point = field(default_factory=Point)
+    at: Point = START
     phase: Literal["armed", "begun", "ended"]
     until_s: float | None = None
     pause: Pause | None = None

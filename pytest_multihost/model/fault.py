@@ -11,9 +11,7 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
-
-from pytest_multihost.model.json_values import Json, to_json
+from typing import Any, ClassVar, Literal, get_args
 
 PointKind = Literal[
     "start",  # before the first fixture of the test is set up
@@ -75,7 +73,8 @@ class Point:
         when: Whether a call, or whatever is passed, is about to begin or is over.
     """
 
-    point: PointKind = "start"
+    omits_defaults: ClassVar = True
+    point: PointKind
     name: str = ""
     nth: int = 1
     when: When = "before"
@@ -108,11 +107,8 @@ class Point:
             found.append(f"at.{self.point} needs {'a path' if self.point == 'io' else 'a name'}")
         return found
 
-    def record(self) -> dict[str, Json]:
-        """Return it as verdict.json has it: what is not given is left out."""
-        given: dict[str, Json] = {"name": self.name, "nth": self.nth, "when": self.when}
-        plain = {"name": "", "nth": 1, "when": "before"}
-        return {"point": self.point} | {k: v for k, v in given.items() if v != plain[k]}
+
+START = Point("start")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -129,7 +125,7 @@ class Fault:
 
     kind: str
     ranks: tuple[int, ...] | str
-    at: Point = field(default_factory=Point)
+    at: Point = START
     params: FaultParams = field(default_factory=dict, hash=False)
     must_fire: bool = True
 
@@ -139,7 +135,7 @@ class Fault:
         parts = [] if is_built_in else [repr(self.kind)]
         parts.append(f"rank={_plain(self.ranks)!r}")
         parts += [f"{name}={value!r}" for name, value in self.params.items()]
-        if self.at != Point():
+        if self.at != START:
             parts.append(f"at={self.at!r}")
         if not self.must_fire:
             parts.append("must_fire=False")
@@ -160,10 +156,6 @@ class Fault:
         if not isinstance(self.must_fire, bool):
             found.append(f"must_fire must be True or False, not {self.must_fire!r}")
         return found
-
-    def record(self) -> dict[str, Json]:
-        """Return it as verdict.json has it."""
-        return {**to_json(self), "at": self.at.record()}
 
 
 def resolve(faults: Sequence[Fault], *, size: int, seed: int) -> tuple[Fault, ...]:

@@ -18,8 +18,9 @@ Any frozen dataclass can be written and read without code of its own::
 Types that a field may have, and what they become:
 
 * `None`, `bool`, `int`, `float`, `str`, `Literal`: themselves
-* dataclasses: an object of their fields; with a `kind: ClassVar` that is a text, also that. A
-  trailing underscore, as in `for_`, is left out in JSON
+* dataclasses: an object of their fields; with a `kind: ClassVar` that is a text, also that; with
+  `omits_defaults: ClassVar = True` only of those fields that differ from their defaults. A trailing
+  underscore, as in `for_`, is left out in JSON
 * `tuple` (of one type or of several), `frozenset`: an array; a set is sorted
 * `Mapping` with texts as keys: an object; with other keys: an array of pairs
 * unions of all these: the first that fits, in their order
@@ -39,7 +40,7 @@ import collections.abc
 import json
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache, partial
 from typing import (
     TYPE_CHECKING,
@@ -65,8 +66,7 @@ JsonObject = Mapping[str, Json]
 
 T = TypeVar("T")
 
-_Write = Callable[[Any], object]
-_Read = Callable[[object], Any]
+_Convert = Callable[[object], object]
 
 _PLAIN = (type(None), bool, int, float, str)
 _OPAQUE = (object, Any)
@@ -91,7 +91,7 @@ def parse_json(text: str | bytes) -> Json:
 
 def to_json(value: DataclassInstance) -> dict[str, Json]:
     """Return a dataclass as a JSON object that `from_json` turns back into an equal value."""
-    return typed("dict[str, Json]", _writer_of_class(type(value))(value))
+    return typed("dict[str, Json]", _written(value))
 
 
 @overload
@@ -111,74 +111,65 @@ def from_json(shape: object, value: object) -> object:
     return _reader(shape)(value)
 
 
-# Writing. A writer that is None means that the value is JSON as it is.
+# Writing goes by what the values are.
 
 
-def _written(writer: _Write | None, value: object) -> object:
+def _written(value: object) -> object:
+    cls: type = type(value)
+    writer = _writer(cls)
     return value if writer is None else writer(value)
 
 
 @cache
-def _writer_of_class(cls: type) -> _Write:
+def _writer(cls: type) -> _Convert | None:
+    """Return what writes the values of a class; None where they are JSON as they are."""
+    if is_dataclass(cls):
+        return _writer_of_dataclass(cls)
+    if issubclass(cls, collections.abc.Mapping):
+        return typed("_Convert", _write_mapping)
+    if issubclass(cls, tuple | list | frozenset):
+        in_order = sorted if issubclass(cls, frozenset) else iter
+        return lambda value: [_written(each) for each in in_order(typed("Sequence[str]", value))]
+    return None
+
+
+def _writer_of_dataclass(cls: type) -> _Convert:
     tag = _tag(cls)
     head = {} if tag is None else {"kind": tag}
-    parts = [(name, _key(name), _writer(hint)) for name, hint in _hints(cls).items()]
+    omits_defaults = getattr(cls, "omits_defaults", False)
+    defaults = {each.name: each.default if omits_defaults else MISSING for each in fields(cls)}
+    parts = [
+        # What is any JSON value may be large, and is not looked into.
+        (name, name.removesuffix("_"), defaults[name], _is_json(hint))
+        for name, hint in _hints(cls).items()
+    ]
 
     def write(value: object) -> dict[str, object]:
         data: dict[str, object] = dict(head)
-        for name, key, writer in parts:
+        for name, key, default, is_json in parts:
             item = getattr(value, name)
-            data[key] = item if writer is None else writer(item)
+            if default is MISSING or item != default:
+                data[key] = item if is_json else _written(item)
         return data
 
     return write
 
 
-@cache
-def _writer(hint: object) -> _Write | None:
-    origin, args = get_origin(hint), get_args(hint)
-    if hint in _PLAIN or hint in _OPAQUE or origin is Literal:
-        return None
-    if is_dataclass(hint):
-        return _writer_of_class(typed("type", hint))
-    if _is_union(origin):
-        return _write_any if any(_writer(each) for each in args) else None
-    if origin is tuple and args[-1] is not Ellipsis:
-        writers = [_writer(each) for each in args]
-        return lambda value: [_written(w, each) for w, each in zip(writers, value, strict=True)]
-    if origin in {tuple, frozenset}:
-        item = _writer(args[0])
-        order: Any = sorted if origin is frozenset else list
-        return lambda value: [_written(item, each) for each in order(value)]
-    if origin is collections.abc.Mapping:
-        key, item = map(_writer, args)
-        return partial(_write_object, item) if args[0] is str else partial(_write_pairs, key, item)
-    raise TypeError(f"no JSON form is known of {hint!r}")
+def _is_json(hint: object) -> bool:
+    return hint in (*_PLAIN, *_OPAQUE, Mapping[str, object], Mapping[str, Any])
 
 
-def _write_object(item: _Write | None, value: Mapping[str, object]) -> object:
-    return {name: _written(item, each) for name, each in value.items()}
+def _write_mapping(value: Mapping[object, object]) -> object:
+    if all(isinstance(key, str) for key in value):
+        return {key: _written(item) for key, item in value.items()}
+    return [[_written(key), _written(item)] for key, item in value.items()]
 
 
-def _write_pairs(key: _Write | None, item: _Write | None, value: Mapping[object, object]) -> object:
-    return [[_written(key, name), _written(item, each)] for name, each in value.items()]
-
-
-def _write_any(value: object) -> object:
-    """Write one alternative of a union by what it is."""
-    if is_dataclass(value):
-        cls: type = type(value)
-        return _writer_of_class(cls)(value)
-    if isinstance(value, tuple | frozenset):
-        return [_write_any(each) for each in value]
-    return value
-
-
-# Reading.
+# Reading goes by the type hints.
 
 
 @cache
-def _reader(hint: object) -> _Read:
+def _reader(hint: object) -> _Convert:
     origin, args = get_origin(hint), get_args(hint)
     if hint in _OPAQUE:
         return lambda value: value
@@ -187,17 +178,16 @@ def _reader(hint: object) -> _Read:
     if origin is Literal:
         return partial(_read_literal, args)
     if is_dataclass(hint):
-        return _reader_of_class(typed("type", hint))
-    if _is_union(origin):
+        return _reader_of_dataclass(typed("type", hint))
+    if origin in {Union, types.UnionType}:
         return _reader_of_union(args)
     if origin is tuple and args[-1] is not Ellipsis:
         return partial(_read_fixed, [_reader(each) for each in args])
     if origin in {tuple, frozenset}:
         return partial(_read_sequence, origin, _reader(args[0]))
-    if origin is collections.abc.Mapping and args[0] is str:
-        return partial(_read_mapping, _reader(args[1]))
     if origin is collections.abc.Mapping:
-        return partial(_read_pairs, [_reader(each) for each in args])
+        readers = [_reader(each) for each in args]
+        return partial(_read_object if args[0] is str else _read_pairs, readers)
     raise TypeError(f"no JSON form is known of {hint!r}")
 
 
@@ -205,15 +195,11 @@ def _read_plain(kind: type, value: object) -> object:
     if type(value) is kind:
         return value
     if kind is float and type(value) is int:
-        return _to_float(value)
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise JsonError("the number is too large") from error
     raise _error("null" if kind is type(None) else kind.__name__, value)
-
-
-def _to_float(value: int) -> float:
-    try:
-        return float(value)
-    except OverflowError as error:
-        raise JsonError("the number is too large") from error
 
 
 def _read_literal(choices: Sequence[object], value: object) -> object:
@@ -223,31 +209,35 @@ def _read_literal(choices: Sequence[object], value: object) -> object:
     raise _error(f"one of {', '.join(map(repr, choices))}", value)
 
 
-def _read_sequence(kind: Callable[[list[Any]], Any], item: _Read, value: object) -> object:
+def _read_sequence(kind: _Convert, item: _Convert, value: object) -> object:
     return kind([_inside(item, each, index) for index, each in enumerate(_array(value))])
 
 
-def _read_fixed(items: Sequence[_Read], value: object) -> object:
+def _read_fixed(items: Sequence[_Convert], value: object) -> tuple[object, ...]:
     array = _array(value)
     if len(array) != len(items):
         raise _error(f"an array of {len(items)}", value)
     return tuple(_inside(*each, index) for index, each in enumerate(zip(items, array, strict=True)))
 
 
-def _read_mapping(item: _Read, value: object) -> object:
-    return {name: _inside(item, each, name) for name, each in _object(value).items()}
+def _read_object(readers: Sequence[_Convert], value: object) -> object:
+    return {name: _inside(readers[1], each, name) for name, each in _object(value).items()}
 
 
-def _read_pairs(readers: Sequence[_Read], value: object) -> object:
-    pairs = (_read_fixed(readers, each) for each in _array(value))
-    return dict(typed("tuple[Any, Any]", each) for each in pairs)
+def _read_pairs(readers: Sequence[_Convert], value: object) -> object:
+    array = () if value == {} else _array(value)  # without keys nobody knows which they would be
+    return dict(typed("tuple[object, object]", _read_fixed(readers, each)) for each in array)
 
 
-@cache
-def _reader_of_class(cls: type) -> _Read:
+def _reader_of_dataclass(cls: type) -> _Convert:
     hints, tag = _hints(cls), _tag(cls)
     parts = [
-        (each.name, _key(each.name), _reader(hints[each.name]), _is_required(each))
+        (
+            each.name,
+            each.name.removesuffix("_"),
+            _reader(hints[each.name]),
+            each.default is MISSING and each.default_factory is MISSING,
+        )
         for each in fields(cls)
         if each.name in hints
     ]
@@ -267,16 +257,15 @@ def _reader_of_class(cls: type) -> _Read:
     return read
 
 
-def _reader_of_union(args: Sequence[object]) -> _Read:
+def _reader_of_union(args: Sequence[object]) -> _Convert:
     """Return a reader of one of several types; objects with a `kind` are found by that."""
     tagged = {tag: _reader(each) for each in args if (tag := _tag(each)) is not None}
     readers = [_reader(each) for each in args if _tag(each) is None]
 
     def read(value: object) -> object:
-        if tagged and isinstance(value, dict):
-            kind = value.get("kind")
-            if isinstance(kind, str) and kind in tagged:
-                return tagged[kind](value)
+        kind = value.get("kind") if isinstance(value, dict) else None
+        if isinstance(kind, str) and kind in tagged:
+            return tagged[kind](value)
         problems = []
         for reader in readers:
             try:
@@ -289,20 +278,20 @@ def _reader_of_union(args: Sequence[object]) -> _Read:
     return read
 
 
-def _inside(reader: _Read, value: object, where: object) -> object:
+def _inside(reader: _Convert, value: object, where: object) -> object:
     try:
         return reader(value)
     except JsonError as error:
         raise JsonError(f"{where}: {error}") from None
 
 
-def _array(value: object) -> Sequence[Any]:
+def _array(value: object) -> Sequence[object]:
     if isinstance(value, list | tuple):
         return value
     raise _error("an array", value)
 
 
-def _object(value: object) -> Mapping[str, Any]:
+def _object(value: object) -> Mapping[str, object]:
     if isinstance(value, dict):
         return value
     raise _error("an object", value)
@@ -311,9 +300,6 @@ def _object(value: object) -> Mapping[str, Any]:
 def _error(wanted: str, value: object) -> JsonError:
     text = repr(value) if isinstance(value, _PLAIN) else type(value).__name__
     return JsonError(f"must be {wanted}, not {text[:80]}")
-
-
-# Classes.
 
 
 def _hints(cls: type) -> dict[str, object]:
@@ -325,15 +311,3 @@ def _tag(cls: object) -> str | None:
     """Return what `kind` says of a class in a union; None where it is a field, or not there."""
     tag = vars(cls).get("kind") if is_dataclass(cls) else None
     return tag if isinstance(tag, str) else None
-
-
-def _key(name: str) -> str:
-    return name.removesuffix("_")
-
-
-def _is_required(field: Field[Any]) -> bool:
-    return field.default is MISSING and field.default_factory is MISSING
-
-
-def _is_union(origin: object) -> bool:
-    return origin in {Union, types.UnionType}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pytest_multihost.model.errors import SettingError
 from pytest_multihost.model.fault import Fault, Point
-from pytest_multihost.model.json_values import Json, JsonObject, from_json, parse_json
+from pytest_multihost.model.json_values import JsonObject, from_json, parse_json, to_json
 
 ONE = "one"
 """All ranks on this machine, as it is."""
@@ -238,21 +238,11 @@ def checksum(nodeid: str) -> int:
 
 def token(spec: WorldSpec) -> str:
     """Return the text that repeats a world."""
-    data = {
-        "v": VERSION,
-        "t": checksum(spec.nodeid),
-        "n": spec.size,
-        "s": spec.seed,
-        "f": [_short(each) for each in spec.faults],
-    }
-    text = json.dumps(data, separators=(",", ":")).encode()
+    faults = tuple((f.kind, f.ranks, f.at, f.params, int(f.must_fire)) for f in spec.faults)
+    content = _Token(VERSION, checksum(spec.nodeid), spec.size, spec.seed, faults)
+    text = json.dumps(to_json(content), separators=(",", ":")).encode()
     sealed = text + zlib.crc32(text).to_bytes(_CRC_BYTES, "big")
     return base64.urlsafe_b64encode(sealed).decode().rstrip("=")
-
-
-def _short(fault: Fault) -> list[Json]:
-    data = fault.record()
-    return [data["kind"], data["ranks"], data["at"], data["params"], int(fault.must_fire)]
 
 
 def read_token(text: str) -> Replay:
@@ -268,14 +258,11 @@ def read_token(text: str) -> Replay:
             seen=f"It is of format {found.v}, and this version reads {VERSION}.",
             remedy="Run the test with the version that has printed it, or find a new failure.",
         )
-    faults = tuple(_long(*each) for each in found.f)
+    faults = tuple(
+        Fault(kind, ranks, at, params, must_fire=bool(must_fire))
+        for kind, ranks, at, params, must_fire in found.f
+    )
     return Replay(found.t, found.n, found.s, faults)
-
-
-def _long(
-    kind: str, ranks: tuple[int, ...] | str, at: Point, params: JsonObject, must_fire: int
-) -> Fault:
-    return Fault(kind, ranks, at, params, must_fire=bool(must_fire))
 
 
 def _opened(text: str) -> _Token:

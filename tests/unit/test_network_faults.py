@@ -237,7 +237,13 @@ def test_losses_come_to_the_share_that_was_asked_for() -> None:
 
 def test_the_server_is_asked_when_the_point_is_passed_and_the_rank_told_when_it_is_done() -> None:
     """And everything is healed before the fixtures are torn down."""
-    begun = {"index": 0, "fault": "partition", "at": {}, "phase": "begun", "network": True}
+    begun = {
+        "index": 0,
+        "fault": "partition",
+        "at": {"point": "start"},
+        "phase": "begun",
+        "network": True,
+    }
     done = {"index": 0, "error": ""}
     script = [
         *well_behaved(0),

@@ -84,7 +84,7 @@ def _fault_records(result: WorldResult) -> tuple[dict[str, Json], ...]:
             for rank, times in firings(result, index).items()
         }
         note = fault_note(result.history, index)
-        records.append({**fault.record(), "fired": fired, **({"note": note} if note else {})})
+        records.append({**to_json(fault), "fired": fired, **({"note": note} if note else {})})
     return tuple(records)
 
 
