@@ -9,9 +9,9 @@ from pytest_multihost.blame.causes import Cause
 from pytest_multihost.blame.partition_blame import describe_cut, network_evidence
 from pytest_multihost.blame.rank_states import RankState
 from pytest_multihost.blame.wait_graph import States, Wait, broken_by
-from pytest_multihost.model.event import Event, Exited, RankEventBody
+from pytest_multihost.model.event import Exited, RankEventBody
 from pytest_multihost.model.fault import Fault
-from pytest_multihost.model.operation import Operation, rank_set
+from pytest_multihost.model.operation import Operation, group_by_value, rank_set
 from pytest_multihost.model.result import Ending, WorldResult
 from pytest_multihost.model.stack import (
     Frame,
@@ -35,23 +35,20 @@ from pytest_multihost.model.verdict import (
 from pytest_multihost.outcome import Finding, RankFinding, describe_exit
 from pytest_multihost.outcome.faults import fault_notes, frozen_for_good, unfired_faults
 
-_DETECTED_BY: Mapping[Ending, DetectedBy] = {
+DETECTED_BY: Mapping[Ending, DetectedBy] = {
     "proof": "proof",
     "mismatch": "mismatch",
     "stopped": "stopped",
     "overrun": "deadline",
     "startup-overrun": "deadline",
 }
+"""What showed that a world hangs; an ending that is not here is an event of a rank."""
 
 _VAGUE = frozenset({"stuck", "unknown", "transport", "straggler"})
 """Kinds of which more might be known if more could be seen."""
 
 _MAX_BLOCKERS = 3
-
-
-def detected_by_ending(ending: Ending) -> DetectedBy | None:
-    """Return what showed that a world hangs; None where an event of a rank has ended it."""
-    return _DETECTED_BY.get(ending)
+_DIGITS = 4  # of seconds in a verdict
 
 
 def build_diagnosis(
@@ -73,7 +70,7 @@ def build_diagnosis(
     cause = causes[0]
     last_progress_s = result.progress_s or _last_event_s(result)
     judged_s = result.detected_s or result.ended_s
-    silent_s = _rounded(max(0.0, judged_s - last_progress_s))
+    silent_s = round(max(0.0, judged_s - last_progress_s), _DIGITS)
     by_event: DetectedBy = "exit" if cause.kind == "died" else "raise"
     return Diagnosis(
         kind=cause.kind,
@@ -82,12 +79,15 @@ def build_diagnosis(
         culprits=cause.culprits,
         waiting=cause.waiting,
         cycle=cause.cycle,
-        waits_for=tuple(_waits_for(wait) for wait in _first_waits(cause)),
-        operation=_name(cause.operation) if cause.operation else None,
+        waits_for=tuple(
+            WaitsFor(wait.rank, _name(wait.operation), tuple(sorted(wait.missing)))
+            for wait in _first_waits(cause)
+        ),
+        operation=_name(cause.operation),
         where=_where(cause, states, result, finding, context),
         silent_s=silent_s,
         detected_after_s=silent_s,
-        detected_by=detected_by_ending(result.ending) or by_event,
+        detected_by=DETECTED_BY.get(result.ending, by_event),
         summary=summarize(cause, finding, result),
         evidence=tuple(_evidence(cause, states, result, finding)),
         groups=tuple(_place_groups(result, context)),
@@ -103,33 +103,26 @@ def _rank_with_phase(cause: Cause) -> int:
 
 
 def _last_event_s(result: WorldResult) -> float:
-    return max((e.at_s for e in result.history if _is_progress(e)), default=result.started_s)
-
-
-def _is_progress(event: Event) -> bool:
-    is_own_death = isinstance(event.body, Exited) and not event.body.by_harness
-    return is_own_death or isinstance(event.body, RankEventBody)
+    """Return when a rank last sent an event, or died by itself."""
+    times_s = (
+        event.at_s
+        for event in result.history
+        if isinstance(event.body, RankEventBody)
+        or (isinstance(event.body, Exited) and not event.body.by_harness)
+    )
+    return max(times_s, default=result.started_s)
 
 
 def _first_waits(cause: Cause) -> list[Wait]:
     """Return the first wait of each rank that belongs to the cause."""
-    found: dict[int, Wait] = {}
-    for wait in cause.concerned_waits:
-        found.setdefault(wait.rank, wait)
-    return list(found.values())
+    by_rank = group_by_value((wait.rank, wait) for wait in cause.concerned_waits)
+    return [waits[0] for waits in by_rank.values()]
 
 
-def _waits_for(wait: Wait) -> WaitsFor:
-    operation = _name(wait.operation) if wait.operation else None
-    return WaitsFor(wait.rank, operation, tuple(sorted(wait.missing)))
-
-
-def _name(operation: Operation) -> OperationName:
+def _name(operation: Operation | None) -> OperationName | None:
+    if operation is None:
+        return None
     return OperationName(operation.name, operation.sequence, operation.group)
-
-
-def _rounded(seconds: float) -> float:
-    return round(seconds, 4)
 
 
 # Where
@@ -188,7 +181,7 @@ def _evidence(
         operation = wait.operation
         if operation is not None and wait.rank not in cause.culprits:
             fact = f"entered {operation.describe(result.spec.size)}"
-            since_s = _rounded(operation.since_s - result.started_s)
+            since_s = round(operation.since_s - result.started_s, _DIGITS)
             yield Evidence(wait.rank, fact, operation.source, at_s=since_s)
     for rank in cause.culprits:
         yield from _evidence_against(states[rank], finding.ranks[rank], cause, result)
@@ -203,10 +196,10 @@ def _evidence_against(
     if state.condition == "died" and facts.exit is not None:
         yield Evidence(rank, describe_exit(facts.exit), "pidfd")
     if state.condition == "raised" and finding.at_s is not None:
-        at_s = _rounded(finding.at_s - result.started_s)
+        at_s = round(finding.at_s - result.started_s, _DIGITS)
         yield Evidence(rank, f"raised {finding.summary}", "pytest", at_s=at_s)
     if state.condition == "finished" and facts.parked_s is not None:
-        at_s = _rounded(facts.parked_s - result.started_s)
+        at_s = round(facts.parked_s - result.started_s, _DIGITS)
         yield Evidence(rank, "left the test", "pytest", at_s=at_s)
     if cause.operation is not None and cause.operation.kind == "collective":
         yield Evidence(rank, _last_in_group(state, cause.operation, result), "recorder")
@@ -310,24 +303,16 @@ def _straggler(cause: Cause, _: Finding, result: WorldResult) -> str:
     return f"{waiting} in {words} for something that {who} did not provide"
 
 
-def _livelock(cause: Cause, finding: Finding, result: WorldResult) -> str:
-    return f"{_straggler(cause, finding, result)}: it is busy, or waits again and again"
-
-
 def _mismatch(cause: Cause, _: Finding, result: WorldResult) -> str:
     ranks_in: dict[str, list[int]] = {}
     for wait in cause.waits:
         if wait.is_mismatch and wait.operation is not None:
-            words = _with_root(wait.operation, result.spec.size)
+            words, root = wait.operation.describe(result.spec.size), wait.operation.root
+            words += f" from rank {root}" if root is not None else ""
             ranks_in.setdefault(words, []).append(wait.rank)
     ordered = sorted(ranks_in.items(), key=lambda each: (len(each[1]), each[1]))
     parts = [f"{rank_set(ranks)} in {words}" for words, ranks in ordered]
     return " where ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else parts[0]
-
-
-def _with_root(operation: Operation, size: int) -> str:
-    words = operation.describe(size)
-    return words if operation.root is None else f"{words} from rank {operation.root}"
 
 
 def _deadlock(cause: Cause, _: Finding, result: WorldResult) -> str:
@@ -373,7 +358,7 @@ def _unknown(_: Cause, finding: Finding, result: WorldResult) -> str:
 
 _SUMMARIES: Mapping[Kind, Callable[[Cause, Finding, WorldResult], str]] = {
     "straggler": _straggler,
-    "livelock": _livelock,
+    "livelock": lambda *args: f"{_straggler(*args)}: it is busy, or waits again and again",
     "mismatch": _mismatch,
     "deadlock": _deadlock,
     "transport": _transport,

@@ -9,7 +9,6 @@ than the evidence does: a name too many sends somebody to search where nothing i
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -98,10 +97,9 @@ def find_causes(states: Iterable[RankState]) -> tuple[Cause, ...]:
 def _causes_of(waits: Sequence[Wait], states: States) -> tuple[Cause, ...]:
     graph = graph_of(waits, states)
     found = [_cause_of_sink(sink, graph, states) for sink in graph.sinks()]
-    causes = _merged([cause for cause in found if cause is not None])
-    if any(cause.kind not in ("stuck", "unknown") for cause in causes):
-        causes = [cause for cause in causes if cause.kind not in ("stuck", "unknown")]
-    return tuple(sorted(causes, key=_precedence))
+    causes = _merged([replace(cause, waits=graph.waits) for cause in found if cause is not None])
+    known = [cause for cause in causes if cause.kind not in ("stuck", "unknown")]
+    return tuple(sorted(known or causes, key=_precedence))
 
 
 def _precedence(cause: Cause) -> tuple[float, int]:
@@ -124,16 +122,16 @@ def _cause_of_sink(sink: frozenset[int], graph: WaitGraph, states: States) -> Ca
     if kind == "transport":
         return _transport(state, waiters, graph, states)
     if kind == "unknown":
-        return Cause(kind="unknown", confidence="unknown", waits=graph.waits)
+        return Cause(kind="unknown", confidence="unknown")
     into = [wait for wait in graph.waits if rank in wait.missing]
     left = [wait for wait in into if wait.operation and broken_by(wait.operation, state)]
+    is_certain = kind in ("died", "stopped", "gil_held") or any(wait.is_sure for wait in into)
     return Cause(
         kind=kind,
-        confidence=_confidence(kind, into),
+        confidence="certain" if is_certain else "likely",
         culprits=(rank,),
         waiting=tuple(sorted(waiters)),
         operation=_first_operation(left or into),
-        waits=graph.waits,
         at_s=state.since_s if state.since_s is not None else _since_s(into),
     )
 
@@ -156,12 +154,6 @@ def _kind_of_rank(state: RankState, waiters: frozenset[int], graph: WaitGraph) -
     return "stuck"
 
 
-def _confidence(kind: Kind, into: Sequence[Wait]) -> Confidence:
-    if kind in ("died", "stopped", "gil_held") or any(wait.is_sure for wait in into):
-        return "certain"
-    return "likely"
-
-
 def _transport(
     state: RankState, waiters: frozenset[int], graph: WaitGraph, states: States
 ) -> Cause:
@@ -179,8 +171,7 @@ def _transport(
         for wait in graph.waits
         if operation is not None
         and wait.operation is not None
-        and wait.operation.group_key == operation.group_key
-        and wait.operation.sequence == operation.sequence
+        and wait.operation.place == operation.place
     }
     errors = {
         rank: left.error
@@ -194,7 +185,6 @@ def _transport(
         error=next(iter(errors.values()), ""),
         waiting=tuple(sorted((waiters | fellows | {state.rank}) - set(errors))),
         operation=operation,
-        waits=graph.waits,
         at_s=_since_s(own),
     )
 
@@ -215,7 +205,6 @@ def _cause_of_circle(ranks: frozenset[int], graph: WaitGraph, states: States) ->
             culprits=culprits,
             waiting=tuple(sorted(concerned - set(culprits))),
             operation=mismatch.operation,
-            waits=graph.waits,
             at_s=_since_s(inside),
         )
     return Cause(
@@ -224,7 +213,6 @@ def _cause_of_circle(ranks: frozenset[int], graph: WaitGraph, states: States) ->
         waiting=tuple(sorted(concerned)),
         cycle=graph.cycle(ranks),
         operation=_first_operation(inside),
-        waits=graph.waits,
         at_s=_since_s(inside),
     )
 
@@ -245,7 +233,6 @@ def _cause_of_held(
         culprits=tuple(held),
         waiting=tuple(sorted(concerned - set(held))),
         operation=_first_operation(into),
-        waits=graph.waits,
         at_s=first.since_s,
     )
 
@@ -259,20 +246,14 @@ def _minority(operation: Operation, ranks: frozenset[int], states: States) -> tu
     sorts: dict[tuple[object, ...], list[int]] = {}
     for rank in sorted(ranks):
         for each in states[rank].known:
-            if each.group_key == operation.group_key and each.sequence == operation.sequence:
-                sorts.setdefault(_sort_of(each), []).append(rank)
+            if each.place == operation.place:
+                detail = each.detail if each.scope == "harness" else ""
+                sorts.setdefault((family(each.name), each.root, detail), []).append(rank)
                 break
-    most = Counter({sort: len(members) for sort, members in sorts.items()}).most_common(2)
-    if len(most) < 2 or most[0][1] == most[1][1]:  # noqa: PLR2004 - a tie needs two
+    *fewer, most = sorted(sorts.values(), key=len)
+    if not fewer or len(fewer[-1]) == len(most):
         return ()
-    return tuple(
-        sorted(rank for sort, members in sorts.items() if sort != most[0][0] for rank in members)
-    )
-
-
-def _sort_of(operation: Operation) -> tuple[object, ...]:
-    detail = operation.detail if operation.scope == "harness" else ""
-    return family(operation.name), operation.root, detail
+    return tuple(sorted(rank for members in fewer for rank in members))
 
 
 def _first_operation(waits: Sequence[Wait]) -> Operation | None:
@@ -290,15 +271,10 @@ def _merged(causes: Sequence[Cause]) -> list[Cause]:
     merged: dict[object, Cause] = {}
     for number, cause in enumerate(causes):
         is_event = cause.kind in ("died", "raised", "mismatch", "deadlock")  # each is its own
-        key = (cause.kind, number if is_event else _identity(cause.operation))
+        late_for = cause.operation and (*cause.operation.place, cause.operation.kind)
+        key = (cause.kind, number if is_event else late_for)
         merged[key] = _both(merged[key], cause) if key in merged else cause
     return list(merged.values())
-
-
-def _identity(operation: Operation | None) -> tuple[object, ...]:
-    if operation is None:
-        return ()
-    return operation.group_key, operation.sequence, operation.kind
 
 
 def _both(one: Cause, two: Cause) -> Cause:

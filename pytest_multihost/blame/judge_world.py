@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pytest_multihost.blame.build_diagnosis import (
+    DETECTED_BY,
     build_diagnosis,
-    detected_by_ending,
     planned_freeze,
 )
 from pytest_multihost.blame.causes import Cause, find_causes
@@ -98,7 +98,7 @@ def _is_ended_by_event(result: WorldResult, finding: Finding) -> bool:
     Example: rank 1 dies while rank 0 has not come to the barrier yet that the others are in. By the
     graph rank 0 is late; but it was on its way, and the death ended the world.
     """
-    return finding.outcome != "hung" and detected_by_ending(result.ending) is None
+    return finding.outcome != "hung" and result.ending not in DETECTED_BY
 
 
 def _is_momentary(cause: Cause) -> bool:

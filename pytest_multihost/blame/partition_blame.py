@@ -15,7 +15,7 @@ from pytest_multihost.blame.wait_graph import States, Wait
 from pytest_multihost.model.event import Event, FaultChanged
 from pytest_multihost.model.fault import NETWORK_KINDS, Fault
 from pytest_multihost.model.network import Pair, cuts_of
-from pytest_multihost.model.operation import Operation, rank_set
+from pytest_multihost.model.operation import rank_set
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.verdict import Evidence
@@ -118,15 +118,10 @@ def _spans(wait: Wait, pairs: frozenset[Pair], spec: WorldSpec) -> bool:
     """Return whether an operation takes frames that a cut does not let through."""
     if wait.operation is None:
         return False
-    ranks = _members(wait.operation, wait.rank)
-    hosts = {spec.host_of(rank).index for rank in ranks if rank < spec.size}
+    peer = wait.operation.peer if wait.operation.kind == "transfer" else None
+    others = wait.operation.group if peer is None else (peer,)
+    hosts = {spec.host_of(rank).index for rank in (wait.rank, *others) if rank < spec.size}
     return any(sender in hosts and to in hosts for sender, to in pairs)
-
-
-def _members(operation: Operation, rank: int) -> set[int]:
-    if operation.kind == "transfer" and operation.peer is not None:
-        return {rank, operation.peer}
-    return {rank, *operation.group}
 
 
 def describe_cut(fault: Fault) -> str:
@@ -134,9 +129,8 @@ def describe_cut(fault: Fault) -> str:
     groups = fault.params["groups"]
     names = [rank_set(group) for group in groups]
     if fault.params.get("one_way"):
-        return (
-            f"nothing that {names[0]} send{'s' if len(groups[0]) == 1 else ''} reaches {names[1]}"
-        )
+        send = "sends" if len(groups[0]) == 1 else "send"
+        return f"nothing that {names[0]} {send} reaches {names[1]}"
     return f"the network is cut between {', '.join(names[:-1])} and {names[-1]}"
 
 

@@ -110,7 +110,10 @@ def _wait(rank: int, operation: Operation, states: States) -> Wait:
 def _wait_in_collective(rank: int, operation: Operation, states: States) -> Wait:
     members = frozenset(operation.group) & states.keys()
     mismatched = frozenset(
-        each for each in members if each != rank and _is_mismatch(operation, states[each])
+        other
+        for other in members - {rank}
+        for each in states[other].known
+        if _is_same_collective(operation, each) and not _can_match(operation, each)
     )
     if mismatched and operation.sequence:
         return Wait(rank, operation, mismatched, is_mismatch=True)
@@ -138,14 +141,10 @@ def _has_entered(operation: Operation, other: RankState, own: RankState) -> bool
     return any(
         each.kind == "collective"
         and each.scope == operation.scope
-        and _may_share_members(operation, each)
+        and (each.group == operation.group or not (each.has_members and operation.has_members))
         and own.entered.get(each.group_key, 0) >= each.sequence
         for each in other.pending
     )
-
-
-def _may_share_members(one: Operation, two: Operation) -> bool:
-    return one.group == two.group or not (one.has_members and two.has_members)
 
 
 def _has_broken_off(operation: Operation, other: RankState) -> bool:
@@ -170,17 +169,7 @@ def broken_by(operation: Operation, other: RankState) -> Operation | None:
 
 
 def _is_same_collective(one: Operation, two: Operation) -> bool:
-    return (
-        two.kind == "collective" and one.group_key == two.group_key and one.sequence == two.sequence
-    )
-
-
-def _is_mismatch(operation: Operation, other: RankState) -> bool:
-    """Return whether another member is, at this place in the sequence, in something else."""
-    return any(
-        _is_same_collective(operation, each) and not _can_match(operation, each)
-        for each in other.known
-    )
+    return two.kind == "collective" and one.place == two.place
 
 
 def _can_match(one: Operation, two: Operation) -> bool:
@@ -243,15 +232,12 @@ def _wait_for_any_provider(rank: int, operation: Operation, states: States) -> W
     fellows = {
         each.rank
         for each in states.values()
-        if any(_is_same_wait(operation, theirs) for theirs in each.pending)
+        if ("wait", operation.name, operation.detail)
+        in ((theirs.kind, theirs.name, theirs.detail) for theirs in each.pending)
     }
     if operation.scope == SOCKET_SCOPE:
         fellows |= {each.rank for each in states.values() if each.pending}
     return Wait(rank, operation, frozenset(states) - fellows - {rank}, is_sure=False)
-
-
-def _is_same_wait(one: Operation, two: Operation) -> bool:
-    return two.kind == "wait" and (one.name, one.detail) == (two.name, two.detail)
 
 
 # The graph
@@ -283,38 +269,34 @@ class WaitGraph:
     def sinks(self) -> tuple[frozenset[int], ...]:
         """Return the components that wait for nobody outside themselves, smallest rank first."""
         reached = {rank: self.reached_from(rank) for rank in self.edges}
-        components = {
-            rank: frozenset(
-                {rank} | {each for each in ahead if rank in reached.get(each, frozenset())}
-            )
+        found = {
+            ahead | {rank}
             for rank, ahead in reached.items()
+            if all(rank in reached.get(each, ()) for each in ahead)
         }
-        found = {component for rank, component in components.items() if reached[rank] <= component}
         return tuple(sorted(found, key=min))
 
-    def waiters(self, sink: Iterable[int]) -> frozenset[int]:
+    def waiters(self, sink: frozenset[int]) -> frozenset[int]:
         """Return the ranks outside `sink` that wait for one of it, directly or through others."""
-        sink = frozenset(sink)
         return frozenset(
-            rank for rank in self.edges if rank not in sink and self.reached_from(rank) & sink
+            rank
+            for rank in self.edges
+            if rank not in sink and not self.reached_from(rank).isdisjoint(sink)
         )
 
     def waits_of(self, rank: int) -> list[Wait]:
         """Return the waits of a rank in operations."""
         return [wait for wait in self.waits if wait.rank == rank and wait.operation is not None]
 
-    def cycle(self, component: Iterable[int]) -> tuple[int, ...]:
+    def cycle(self, component: frozenset[int]) -> tuple[int, ...]:
         """Return a cycle through `component`: each waits for the next, the last for the first."""
-        component = frozenset(component)
         path = [min(component)]
-        while True:
-            ahead = sorted(self.edges[path[-1]] & component)
-            if not ahead:
-                return ()
+        while ahead := sorted(self.edges[path[-1]] & component):
             step = next((each for each in ahead if each not in path), ahead[0])
             if step in path:
                 return tuple(path[path.index(step) :])
             path.append(step)
+        return ()
 
 
 def graph_of(waits: Sequence[Wait], ranks: Iterable[int]) -> WaitGraph:

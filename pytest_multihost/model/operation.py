@@ -119,6 +119,11 @@ class Operation:
         return self.group, self.ordinal, self.scope
 
     @property
+    def place(self) -> tuple[GroupKey, int]:
+        """Where it is in the sequence of its group: the same on all of its members."""
+        return self.group_key, self.sequence
+
+    @property
     def is_own(self) -> bool:
         """Whether it is of the user's own: nobody knows what it does beside waiting."""
         return self.scope.startswith(OWN_SCOPE)
