@@ -12,10 +12,10 @@ from typing import TypeVar
 
 from pytest_multihost.backends import Backend
 from pytest_multihost.launch.harness_collectives import split
-from pytest_multihost.launch.wire import Channel, Frame
+from pytest_multihost.launch.wire import Channel
 from pytest_multihost.model.errors import NoWorldError, WorldBrokenError
 from pytest_multihost.model.event import ExchangeEntered, SyncPointPassed, event_header, now
-from pytest_multihost.model.messages import CollectiveBroken, CollectiveComplete, ToRank
+from pytest_multihost.model.messages import CollectiveBroken, CollectiveComplete
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.rank.points import pass_point
 from pytest_multihost.rank.recorder import Recorder
@@ -127,21 +127,12 @@ class World:
         with self._recorder.during(record):
             self._channel.send(event_header(entered, now()), payload)
             answer = self._channel.receive(lambda message: getattr(message, "key", None) == key)
-        return _contributions(answer)
-
-
-def _contributions(answer: Frame[ToRank]) -> list[bytes]:
-    """Return what the ranks have contributed, in order of rank.
-
-    Raises:
-        WorldBrokenError: One of them will never enter.
-    """
-    match answer.message:
-        case CollectiveComplete(_, sizes):
-            return split(answer.payload, sizes)
-        case CollectiveBroken(_, error):
-            raise WorldBrokenError(error)
-    return []
+        match answer.message:
+            case CollectiveComplete(_, sizes):
+                return split(answer.payload, sizes)
+            case CollectiveBroken(_, error):  # a rank will never enter
+                raise WorldBrokenError(error)
+        return []
 
 
 _current: list[World] = []

@@ -7,8 +7,7 @@ cannot even be printed.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable, Iterator
-from types import TracebackType
+from collections.abc import Iterator
 from warnings import WarningMessage
 
 from pytest_multihost.model.errors import WorldBrokenError
@@ -31,7 +30,9 @@ def raised_error(error: BaseException, *, root: str, text: str) -> RaisedError:
         root: pytest's rootdir; files below it are named relative to it.
         text: The representation that pytest made of it.
     """
-    frame = innermost_user_frame(_frames(error.__traceback__))
+    trace = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    frames = (Frame(code.co_filename, line, code.co_name) for code, line in reversed(trace))
+    frame = innermost_user_frame(frames)
     causes = (f"{type(each).__name__}: {_message(each, _MAX_CAUSE)}" for each in _causes(error))
     return RaisedError(
         type=_type_name(type(error)),
@@ -58,19 +59,8 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
-def _frames(trace: TracebackType | None) -> Iterable[Frame]:
-    """Return the frames of a traceback, innermost first."""
-    found = []
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        found.append(Frame(code.co_filename, trace.tb_lineno, code.co_name))
-        trace = trace.tb_next
-    return reversed(found)
-
-
 def _type_name(kind: type) -> str:
-    prefix = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
-    return f"{prefix}{kind.__qualname__}"
+    return f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
 
 
 def _message(error: BaseException, limit: int = MAX_MESSAGE) -> str:

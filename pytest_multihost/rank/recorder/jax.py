@@ -28,18 +28,11 @@ from pytest_multihost.model.operation import program_scope
 from pytest_multihost.rank.recorder.after_import import after_import
 from pytest_multihost.rank.recorder.recorder import Ranks, Recorder
 
-Program = Any
-"""A program that jax has compiled."""
-
-Namespace = Any
-"""A module or class of jax's in which something is wrapped."""
-
-Argument = Any
-"""An argument of a function of jax's: a client, a state, or what jax will refuse."""
-
+Program = Any  # that jax has compiled
+Namespace = Any  # a module or class in which something is wrapped
+Argument = Any  # of a function: a client, a state, or what jax will refuse
 Array = Any
-"""An array of jax's."""
-
+"""Objects of jax's, which the type checker does not see."""
 
 BARRIER_SCOPE = "barrier "
 """Begins the scope of a coordination service's barrier; the barrier's id follows."""
@@ -161,7 +154,10 @@ class _JaxRecorder:
 
         def recorded(*args: object, **kwargs: object) -> object:
             __tracebackhide__ = True
-            begin = None if thread.is_inside else _describe(describe, args, kwargs)
+            try:
+                begin = None if thread.is_inside else describe(*args, **kwargs)
+            except Exception:  # noqa: BLE001 - wrong arguments, a deleted array: the call raises
+                begin = None
             if begin is None:
                 return call(*args, **kwargs)
             record = begin()
@@ -234,7 +230,7 @@ class _JaxRecorder:
         if not self._is_of_this_world(client):
             return None
         all_ranks = self.recorder.all_ranks
-        return self._begin(name, all_ranks, detail=_shortened(detail(*args, **kwargs)))
+        return self._begin(name, all_ranks, detail=detail(*args, **kwargs))
 
     def _begin(self, name: str, group: Ranks, *, scope: str = "", detail: str = "") -> Begin:
         return functools.partial(
@@ -281,19 +277,6 @@ def _copy_metadata(wrapper: Namespace, call: Call) -> None:
     wrapper.__wrapped__ = call
 
 
-def _describe(
-    describe: Describe, args: tuple[object, ...], kwargs: dict[str, object]
-) -> Begin | None:
-    """Return what records the call's begin; None for wrong arguments or a deleted array.
-
-    The call itself raises for these.
-    """
-    try:
-        return describe(*args, **kwargs)
-    except Exception:  # noqa: BLE001 - an error in recording is no error of the test
-        return None
-
-
 def _shapes(tree: object) -> str:
     """Return type and shape of the first arrays of `tree`; their values are not read."""
     leaves = sys.modules["jax"].tree_util.tree_leaves(tree)
@@ -310,34 +293,18 @@ def _shortened(text: str) -> str:
     return text if len(text) <= _DETAIL_CHARS else f"{text[: _DETAIL_CHARS - 1]}…"
 
 
-def _name(name: str) -> str:
-    return name
-
-
-def _tree(in_tree: object, *_: object, **__: object) -> str:
-    return _shapes(in_tree)
-
-
-def _message(in_tree: object, fail_message: str = "") -> str:
-    return fail_message or _shapes(in_tree)
-
-
 _DETAILS: dict[str, Callable[..., str]] = {
-    "sync_global_devices": _name,
-    "process_allgather": _tree,
-    "broadcast_one_to_all": _tree,
-    "assert_equal": _message,
+    "sync_global_devices": lambda name: name,
+    "process_allgather": lambda in_tree, *_, **__: _shapes(in_tree),
+    "broadcast_one_to_all": lambda in_tree, *_, **__: _shapes(in_tree),
+    "assert_equal": lambda in_tree, fail_message="": fail_message or _shapes(in_tree),
 }
 """Functions of `multihost_utils` that all processes must call, and the details of their calls."""
 
 
 def _trampoline(*args: object, **kwargs: object) -> Any:  # noqa: ANN401 - whatever jax's does
     __tracebackhide__ = True
-    return _target(*args, **kwargs)  # this name is replaced, see _replace_code
-
-
-def _target(*_: object, **__: object) -> None:
-    """Stand for what `_trampoline` calls."""
+    return _trampoline(*args, **kwargs)  # this name is replaced, see _replace_code
 
 
 def _replace_code(function: FunctionType, wrap: Callable[[Call], Call]) -> None:
@@ -351,13 +318,8 @@ def _replace_code(function: FunctionType, wrap: Callable[[Call], Call]) -> None:
     if key in names:
         names[key] = wrap(names[key])
         return
-    original = FunctionType(
-        function.__code__,
-        names,
-        function.__name__,
-        function.__defaults__,
-        function.__closure__,
-    )
+    defaults, closure = function.__defaults__, function.__closure__
+    original = FunctionType(function.__code__, names, function.__name__, defaults, closure)
     original.__kwdefaults__ = function.__kwdefaults__
     functools.update_wrapper(original, function)
     del vars(original)["__wrapped__"]

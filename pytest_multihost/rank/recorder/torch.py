@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from types import ModuleType
 
 from pytest_multihost.rank.recorder.after_import import after_import
@@ -32,7 +32,6 @@ from pytest_multihost.rank.recorder.torch_groups import (
     copy_identity,
 )
 from pytest_multihost.rank.recorder.torch_process_groups import (
-    Details,
     OpenWorks,
     ProcessGroupRecorder,
 )
@@ -61,7 +60,7 @@ def _wrap(recorder: Recorder, module: ModuleType) -> None:
     works = OpenWorks(recorder)
     calls = ProcessGroupRecorder(recorder, groups, works)
     flight = FlightRecorderThread(recorder, groups, works)
-    creation = GroupCreationRecorder(recorder, groups, calls.details, flight)
+    creation = GroupCreationRecorder(recorder, groups, flight)
     with contextlib.suppress(Exception):  # another version of torch: the rest is wrapped
         works.wrap(module.Work)
     with contextlib.suppress(Exception):
@@ -83,13 +82,11 @@ class GroupCreationRecorder:
     Attributes:
         recorder: Writes the records.
         groups: The process groups.
-        details: Texts for the reader.
         flight: Started with the first group.
     """
 
     recorder: Recorder
     groups: Groups
-    details: Details
     flight: FlightRecorderThread
     _depth: _Depth = field(default_factory=_Depth)
     _waits: Iterator[int] = field(default_factory=lambda: itertools.count(1))
@@ -107,8 +104,8 @@ class GroupCreationRecorder:
     def _wrap_init(self, original: Function) -> Function:
         def init_process_group(*args: object, **kwargs: object) -> object:
             __tracebackhide__ = True
-            begin = lambda: self._begin_init(args, kwargs)  # noqa: E731 - as the others have it
             timeout = _argument(args, kwargs, _INIT_TIMEOUT_AT, "timeout")
+            begin = partial(self._begin_init, args, kwargs)
             result = self._during(begin, original, args, kwargs, timeout)
             with contextlib.suppress(Exception):
                 self.groups.register(self.groups.default)
@@ -162,16 +159,15 @@ class GroupCreationRecorder:
         ordinal = self.groups.next_ordinal(members) if is_counted else None
         if not is_member or not default.is_of_world:
             return ordinal, _begin_nothing
-        return ordinal, lambda: self.recorder.begin(
-            "new_group", "collective", members, scope="new_group", detail=detail
-        )
+        name, begin = "new_group", self.recorder.begin
+        return ordinal, partial(begin, name, "collective", members, scope=name, detail=detail)
 
-    def _begin_in(self, pg: ProcessGroup, name: str, detail: str) -> int:
-        """Record the next collective of an existing group."""
-        self.recorder.notify(name, "collective")
+    def _begin_split(self, parent: ProcessGroup) -> int:
+        """Record the next collective of the existing group."""
+        self.recorder.notify("split_group", "collective")
         with contextlib.suppress(Exception):  # torch will complain of the group
-            call, sequence = self.groups.get(pg).collective(name)
-            return self.recorder.begin_call(call, next(sequence), self.details.text(detail))
+            call, sequence = self.groups.get(parent).collective("split_group")
+            return self.recorder.begin_call(call, next(sequence))
         return NO_RECORD
 
     def _wrap_split(self, original: Function) -> Function:
@@ -179,8 +175,7 @@ class GroupCreationRecorder:
             __tracebackhide__ = True
             parent = args[0] if args else kwargs.get("parent_pg")
             parent = self.groups.default if parent is None else parent
-            begin = lambda: self._begin_in(parent, "split_group", "")  # noqa: E731 - as the others
-            pg = self._during(begin, original, args, kwargs)
+            pg = self._during(partial(self._begin_split, parent), original, args, kwargs)
             with contextlib.suppress(Exception):  # no member
                 self.groups.register(pg)
             return pg
@@ -197,7 +192,7 @@ class GroupCreationRecorder:
                 keys = _keys(args, kwargs)
             given = [each for each in (*args, *kwargs.values()) if isinstance(each, timedelta)]
             timeout = given[0] if given else getattr(store, "timeout", None)
-            begin = lambda: self._begin(f"store.{name}", None, keys)  # noqa: E731 - as the others
+            begin = partial(self._begin, f"store.{name}", None, keys)
             return self._during(begin, original, (store, *args), kwargs, timeout)
 
         return copy_identity(original, recorded, name)

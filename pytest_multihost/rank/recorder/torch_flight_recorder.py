@@ -63,18 +63,15 @@ class FlightRecorderThread:
         # For writing too: then open() does not wait for a writer, and read() returns no end of file
         # when the last writer has closed.
         descriptor = os.open(mailbox.fifo, os.O_RDWR | os.O_CLOEXEC)
-        arguments = (descriptor, mailbox)
-        threading.Thread(target=self._serve, args=arguments, name=THREAD_NAME, daemon=True).start()
+        serve = partial(self._serve, descriptor, mailbox)
+        threading.Thread(target=serve, name=THREAD_NAME, daemon=True).start()
 
     def _serve(self, descriptor: int, mailbox: FlightMailbox) -> None:
         while os.read(descriptor, _ASKED_BYTES):
             with contextlib.suppress(Exception):  # another version of torch; a full disk
-                self._answer(mailbox)
-
-    def _answer(self, mailbox: FlightMailbox) -> None:
-        self.works.end_completed()
-        at_s = now()
-        mailbox.write(at_s, self._operations())
+                self.works.end_completed()
+                at_s = now()
+                mailbox.write(at_s, self._operations())
 
     def _operations(self) -> Operations:
         trace = json.loads(_bindings()._dump_fr_trace_json())  # noqa: SLF001 - no public way
@@ -107,7 +104,7 @@ class FlightRecorderThread:
         ranks, ordinal, _ = group.key
         is_waited, frame = _main_thread()
         return Operation(
-            name=_name(entry),
+            name=str(entry["profiling_name"]).rpartition(":")[2],
             kind="collective" if group.is_of_world else "wait",
             group=ranks if group.is_of_world else self.recorder.all_ranks,
             ordinal=ordinal,
@@ -124,10 +121,6 @@ class FlightRecorderThread:
 
 def _bindings() -> Any:  # noqa: ANN401 - torch is not seen by the type checker
     return sys.modules["torch._C._distributed_c10d"]
-
-
-def _name(entry: Entry) -> str:
-    return str(entry["profiling_name"]).rpartition(":")[2]
 
 
 def _shape(dtype: str, sizes: Sequence[int]) -> str:
@@ -163,11 +156,9 @@ def _entered(
     for each in entries:
         name = each["process_group"][0]
         last[name] = max(last.get(name, 0), each["collective_seq_id"])
-    for number, each in status.items():
-        if number in names:
-            last[names[number]] = max(
-                last[names[number]], int(each.get("last_enqueued_collective", 0))
-            )
+    for number in status.keys() & names:
+        enqueued = int(status[number].get("last_enqueued_collective", 0))
+        last[names[number]] = max(last[names[number]], enqueued)
     return {
         (*groups[name].key[:2], FLIGHT_SCOPE): count
         for name, count in last.items()

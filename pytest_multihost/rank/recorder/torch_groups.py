@@ -16,20 +16,11 @@ from pytest_multihost.rank.recorder.recorder import Ranks, Recorder
 from pytest_multihost.slots import Call
 
 ProcessGroup = Any
-"""A process group of torch's, which the type checker does not see."""
-
-Work = Any
-"""What torch returns for an operation that runs beside the thread that began it."""
-
-Tensor = Any
-"""A tensor of torch's, or a sequence of these."""
-
+Work = Any  # of an operation that runs beside the thread that began it
+Tensor = Any  # or a sequence of these
 Store = Any
-"""A store of torch's."""
-
-Argument = Any
-"""An argument of a function of torch's."""
-
+Argument = Any  # of a function
+"""Objects of torch's, which the type checker does not see."""
 
 Function = Callable[..., Any]
 Prepared = tuple[Call, Iterator[int]]
@@ -70,18 +61,14 @@ class Group:
         return tuple(sorted(self.members)), self.ordinal, ""
 
     def collective(self, name: str, root: int = -1) -> Prepared:
-        """Return the prepared collective; `root` is the root's number in the group."""
-        found = self.collectives.get((name, root))
-        if found is None:
-            found = self._prepare(name, "collective", root=root)
-        return self.collectives.setdefault((name, root), found)
+        """Prepare a collective, once; `root` is the root's number in the group."""
+        prepared = self._prepare(name, "collective", root=root)
+        return self.collectives.setdefault((name, root), prepared)
 
     def transfer(self, name: str, peer: int, tag: int) -> Prepared:
-        """Return the prepared transfer; `peer` is the other's number in the group, or -1."""
-        found = self.transfers.get((name, peer, tag))
-        if found is None:
-            found = self._prepare(name, "transfer", peer=peer, tag=tag)
-        return self.transfers.setdefault((name, peer, tag), found)
+        """Prepare a transfer, once; `peer` is the other's number in the group, or -1."""
+        prepared = self._prepare(name, "transfer", peer=peer, tag=tag)
+        return self.transfers.setdefault((name, peer, tag), prepared)
 
     def _prepare(
         self, name: str, kind: OperationKind, *, peer: int = -1, root: int = -1, tag: int = 0
