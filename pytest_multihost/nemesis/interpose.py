@@ -20,7 +20,7 @@ import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Literal
 
@@ -93,81 +93,59 @@ def matcher(pattern: str) -> Callable[[str], bool]:
     return lambda path: not _SYSTEM_FILE.match(path)
 
 
-@dataclass(slots=True)
-class InterceptedFiles:
-    """The observers, and the functions that were replaced for them."""
-
-    observers: list[FileObserver] = field(default_factory=list)
-    _originals: list[tuple[Namespace, str, object]] = field(default_factory=list)
-
-    def add(self, observer: FileObserver) -> None:
-        """Report to `observer` what is opened, read and written from now on."""
-        if not self.observers:
-            self._replace()
-        self.observers.append(observer)
-
-    def remove(self, observer: FileObserver) -> None:
-        """Undo `add`; the functions are put back with the last observer."""
-        self.observers.remove(observer)
-        if not self.observers:
-            self._put_back()
-
-    def is_observed(self, path: str) -> bool:
-        """Return whether any observer is interested in `path`."""
-        return any(each.matches(path) for each in self.observers)
-
-    def before(self, call: Call, path: str, size: int = 0) -> int:
-        """Run the observers of `path`; return how many bytes to move at most."""
-        access = FileAccess(call, path, size)
-        for each in tuple(self.observers):
-            if each.matches(path) and (limit := each.before(access)) is not None:
-                size = min(size, limit) if size >= 0 else limit
-        return size
-
-    def after(self, call: Call, path: str, size: int = 0) -> None:
-        """Report to the observers of `path` how many bytes were moved."""
-        access = FileAccess(call, path, size)
-        for each in tuple(self.observers):
-            if each.matches(path):
-                each.after(access)
-
-    def _replace(self) -> None:
-        opened = _make_open(self, io.open)
-        self._put(builtins, "open", opened)
-        self._put(io, "open", opened)
-        self._put(os, "open", _os_open(self, os.open))
-        for name in ("read", "pread"):
-            self._put(os, name, _os_read(self, getattr(os, name)))
-        for name in ("write", "pwrite"):
-            self._put(os, name, _os_write(self, getattr(os, name)))
-        self._put(os, "fsync", _os_sync(self, os.fsync))
-
-    def _put(self, module: Namespace, name: str, value: object) -> None:
-        self._originals.append((module, name, getattr(module, name)))
-        setattr(module, name, value)
-
-    def _put_back(self) -> None:
-        while self._originals:
-            module, name, original = self._originals.pop()
-            setattr(module, name, original)
-
-
-FILES = InterceptedFiles()
-"""One for the process, which has one `open`."""
+_observers: list[FileObserver] = []
+_originals = contextlib.ExitStack()
+"""Puts back what was replaced. One for the process, which has one `open`."""
 
 
 @contextlib.contextmanager
 def observing_files(observer: FileObserver) -> Iterator[None]:
     """Report to `observer` what is opened, read and written within the block."""
-    FILES.add(observer)
+    if not _observers:
+        _replace_functions()
+    _observers.append(observer)
     try:
         yield
     finally:
-        FILES.remove(observer)
+        _observers.remove(observer)
+        if not _observers:
+            _originals.close()
 
 
-_TextOptions = tuple[str | None, str | None, str | None]
-"""Encoding, errors and newline, as `open` takes them."""
+def _replace_functions() -> None:
+    opened = _make_open(io.open)
+    replaced: dict[tuple[Namespace, str], object] = {
+        (builtins, "open"): opened,
+        (io, "open"): opened,
+        (os, "open"): _os_open(os.open),
+        **{(os, name): _os_read(getattr(os, name)) for name in ("read", "pread")},
+        **{(os, name): _os_write(getattr(os, name)) for name in ("write", "pwrite")},
+        (os, "fsync"): _os_sync(os.fsync),
+    }
+    for (module, name), function in replaced.items():
+        _originals.callback(setattr, module, name, getattr(module, name))
+        setattr(module, name, function)
+
+
+def _is_observed(path: str) -> bool:
+    return any(each.matches(path) for each in _observers)
+
+
+def _before(call: Call, path: str, size: int = 0) -> int:
+    """Call the observers of `path` before a call; return how many bytes to move at most."""
+    access = FileAccess(call, path, size)
+    for each in tuple(_observers):
+        if each.matches(path) and (limit := each.before(access)) is not None:
+            size = min(size, limit) if size >= 0 else limit
+    return size
+
+
+def _after(call: Call, path: str, size: int) -> None:
+    """Report to the observers of `path` how many bytes were moved."""
+    access = FileAccess(call, path, size)
+    for each in tuple(_observers):
+        if each.matches(path):
+            each.after(access)
 
 
 class _ObservedFile(io.FileIO):
@@ -180,30 +158,30 @@ class _ObservedFile(io.FileIO):
 
     def readinto(self, buffer: Buffer, /) -> int:
         view = memoryview(buffer).cast("B")
-        size = FILES.before("read", self._path, len(view))
+        size = _before("read", self._path, len(view))
         count = super().readinto(view[:size])
-        FILES.after("read", self._path, count or 0)
+        _after("read", self._path, count or 0)
         return count
 
     def read(self, size: int | None = -1, /) -> Any:  # noqa: ANN401 - None where it would wait
         if size is None or size < 0:
             return self.readall()
-        size = FILES.before("read", self._path, size)
+        size = _before("read", self._path, size)
         data = super().read(size)
-        FILES.after("read", self._path, len(data or b""))
+        _after("read", self._path, len(data or b""))
         return data
 
     def readall(self) -> Any:  # noqa: ANN401 - None where it would wait
-        FILES.before("read", self._path, -1)
+        _before("read", self._path, -1)
         data = super().readall()
-        FILES.after("read", self._path, len(data or b""))
+        _after("read", self._path, len(data or b""))
         return data
 
     def write(self, data: Buffer, /) -> int:
         view = memoryview(data).cast("B")
-        size = FILES.before("write", self._path, len(view))
+        size = _before("write", self._path, len(view))
         count = super().write(view[:size])
-        FILES.after("write", self._path, count or 0)
+        _after("write", self._path, count or 0)
         return count
 
 
@@ -218,7 +196,7 @@ def _path_of(file: object) -> str | None:
         return None
 
 
-def _make_open(files: InterceptedFiles, original: Open) -> Open:
+def _make_open(original: Open) -> Open:
     """Return an `open` whose files report their calls where they are observed."""
 
     @wraps(original)
@@ -236,9 +214,9 @@ def _make_open(files: InterceptedFiles, original: Open) -> Open:
         for_text = (encoding, errors, newline)
         is_binary = "b" in mode
         is_refused = any(each is not None for each in for_text) if is_binary else buffering == 0
-        if path is None or is_refused or not files.is_observed(path):
+        if path is None or is_refused or not _is_observed(path):
             return original(file, mode, buffering, *for_text, closefd, opener)
-        files.before("open", path)
+        _before("open", path)
         raw = _ObservedFile(file, mode.replace("b", "").replace("t", ""), closefd, opener)
         raw._path = path  # noqa: SLF001 - a class of this module
         return _buffered(raw, mode, buffering, for_text)
@@ -265,51 +243,51 @@ def _buffered(
     return text
 
 
-def _os_open(files: InterceptedFiles, original: Callable[..., int]) -> Callable[..., int]:
+def _os_open(original: Callable[..., int]) -> Callable[..., int]:
     @wraps(original)
     def opened(path: File, *args: object, **kwargs: object) -> int:
         name = _path_of(path) if kwargs.get("dir_fd") is None else None
-        if name is not None and files.is_observed(name):
-            files.before("open", name)
+        if name is not None and _is_observed(name):
+            _before("open", name)
         return original(path, *args, **kwargs)
 
     return opened
 
 
-def _os_read(files: InterceptedFiles, original: Callable[..., bytes]) -> Callable[..., bytes]:
+def _os_read(original: Callable[..., bytes]) -> Callable[..., bytes]:
     @wraps(original)
     def read(descriptor: int, size: int, *args: int) -> bytes:
         path = _path_of(descriptor)
-        if path is None or not files.is_observed(path):
+        if path is None or not _is_observed(path):
             return original(descriptor, size, *args)
-        data = original(descriptor, files.before("read", path, size), *args)
-        files.after("read", path, len(data))
+        data = original(descriptor, _before("read", path, size), *args)
+        _after("read", path, len(data))
         return data
 
     return read
 
 
-def _os_write(files: InterceptedFiles, original: Callable[..., int]) -> Callable[..., int]:
+def _os_write(original: Callable[..., int]) -> Callable[..., int]:
     @wraps(original)
     def write(descriptor: int, data: Buffer, *args: int) -> int:
         path = _path_of(descriptor)
-        if path is None or not files.is_observed(path):
+        if path is None or not _is_observed(path):
             return original(descriptor, data, *args)
         view = memoryview(data).cast("B")
-        count = original(descriptor, view[: files.before("write", path, len(view))], *args)
-        files.after("write", path, count)
+        count = original(descriptor, view[: _before("write", path, len(view))], *args)
+        _after("write", path, count)
         return count
 
     return write
 
 
-def _os_sync(files: InterceptedFiles, original: Callable[..., None]) -> Callable[..., None]:
+def _os_sync(original: Callable[..., None]) -> Callable[..., None]:
     @wraps(original)
     def sync(file: File) -> None:
         descriptor = file if isinstance(file, int) else file.fileno()
         path = _path_of(descriptor)
-        if path is not None and files.is_observed(path):
-            files.before("write", path)
+        if path is not None and _is_observed(path):
+            _before("write", path)
         original(file)
 
     return sync
@@ -397,7 +375,8 @@ def _find(module: Namespace, path: str) -> CallTarget:
     for index, part in enumerate(parts):
         where = ".".join(parts[:index])
         if not hasattr(owner, part):
-            namespace = f"{_name_of(module)}{f':{where}' if where else ''}"
+            name = getattr(module, "__name__", module)
+            namespace = f"{name}{f':{where}' if where else ''}"
             prefix = f"{where}." if where else ""
             nearest = _nearest(part, dir(owner), prefix)
             raise SettingError(f"there is no {part!r} in {namespace}{nearest}")
@@ -418,10 +397,6 @@ def _raw_attribute(owner: Namespace, name: str) -> Function:
         if name in vars(each):
             return vars(each)[name]
     return getattr(owner, name)  # of a module with __getattr__
-
-
-def _name_of(module: Namespace) -> str:
-    return str(getattr(module, "__name__", module))
 
 
 def _nearest(name: str, names: Iterable[str], prefix: str) -> str:

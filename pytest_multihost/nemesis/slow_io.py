@@ -11,7 +11,6 @@ import errno
 import glob
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from time import sleep  # by name: the test may replace it in its module
 
@@ -34,52 +33,10 @@ _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 _MAX_GLOB_BYTES = 512
 
 
-@dataclass(frozen=True, slots=True)
-class _SlowCall:
-    """What happens to a call on a file.
-
-    Attributes:
-        seconds: Additional delay.
-        bytes_per_s: Upper bound of the data rate.
-        error: The error that it ends in.
-        short_reads: Whether a read gets half of what it asked for.
-    """
-
-    seconds: float = 0.0
-    bytes_per_s: float | None = None
-    error: int | None = None
-    short_reads: bool = False
-
-    def before(self, access: FileAccess) -> int | None:
-        """Wait, raise, or return how many bytes to move at most."""
-        if self.seconds:
-            sleep(self.seconds)
-        if self.error is not None and (self.error not in _NO_ROOM or access.call == "write"):
-            raise OSError(self.error, os.strerror(self.error), access.path)
-        if self.short_reads and access.call == "read" and access.size > 1:
-            return access.size // 2
-        return None
-
-    def after(self, access: FileAccess) -> None:
-        """Wait until the data rate is met."""
-        if self.bytes_per_s and access.size > 0:
-            sleep(access.size / self.bytes_per_s)
-
-
-def _slow_call(params: FaultParams) -> _SlowCall:
-    """Return what the parameters of a `slow_io` ask for."""
-    return _SlowCall(
-        seconds=params.get("seconds", 0.0),
-        bytes_per_s=params.get("bytes_per_s"),
-        error=error_number(params["error"]) if "error" in params else None,
-        short_reads=params.get("short_reads", False),
-    )
-
-
-def error_number(name: object) -> int | None:
-    """Return the number of an error of the operating system, None where there is none."""
-    found = getattr(errno, name, None) if isinstance(name, str) and name.startswith("E") else None
-    return found if isinstance(found, int) else None
+def _error_number(name: object) -> int:
+    """Return the number of an error of the operating system, 0 where there is none."""
+    found = getattr(errno, name, 0) if isinstance(name, str) and name.startswith("E") else 0
+    return found if isinstance(found, int) else 0
 
 
 def _slow_down(strike: Strike) -> None:
@@ -104,24 +61,33 @@ def _apply(page: IoPage, rules: Sequence[IoRule], strike: Strike, note: str = ""
 
 def _slow_down_python(strike: Strike, rules: Sequence[IoRule]) -> None:
     """Slow down Python's files alone. The page only counts calls then, also those of children."""
-    chosen = _slow_call(strike.fault.params)
     path = page_path(strike.place.scratch, strike.rank)
     page = IoPage.open(path) if path.exists() else IoPage.create(path)
-    number = _apply(page, rules, strike, _python_only())
+    why = why_missing() or "its process was started without the I/O shim"
+    number = _apply(page, rules, strike, f"slow_io works at Python level only: {why}")
 
     def before(access: FileAccess) -> int | None:
         strike.begun()
         page.note(number, round(now() * 1e9))
-        return chosen.before(access)
+        return _before(rules, access)
 
-    observer = FileObserver(matcher(strike.fault.params["path"]), before, chosen.after)
+    def after(access: FileAccess) -> None:
+        if rules[0].bytes_per_s:
+            sleep(access.size / rules[0].bytes_per_s)
+
+    observer = FileObserver(matcher(strike.fault.params["path"]), before, after)
     strike.healing.enter_context(observing_files(observer))
 
 
-def _python_only() -> str:
-    """Return why only Python's own files can be slowed down in this process."""
-    why = why_missing() or "its process was started without the I/O shim"
-    return f"slow_io works at Python level only: {why}"
+def _before(rules: Sequence[IoRule], access: FileAccess) -> int | None:
+    """Wait, raise, or return how many bytes to move at most, as the shim would."""
+    for rule in rules:
+        if access.call in rule.operations and rule.seconds:
+            sleep(rule.seconds)
+        if access.call in rule.operations and rule.error:
+            raise OSError(rule.error, os.strerror(rule.error), access.path)
+    is_short = rules[0].short_reads and access.call == "read" and access.size > 1
+    return access.size // 2 if is_short else None
 
 
 def page_path(scratch: str | Path, rank: int) -> Path:
@@ -135,23 +101,20 @@ def io_rules(params: FaultParams, spare: Sequence[str]) -> tuple[IoRule, ...]:
     A delay is one uninterrupted sleep (`is_whole`): the watchdog then sees one wait that lasts
     longer than the test may take. A thread that woke up again and again would look alive.
     """
-    chosen = _slow_call(params)
-    is_write_error = chosen.error in _NO_ROOM
+    error = _error_number(params.get("error"))
     rule = IoRule(
         path=params["path"],
-        seconds=chosen.seconds,
-        bytes_per_s=max(1.0, chosen.bytes_per_s) if chosen.bytes_per_s else None,
-        error=0 if is_write_error else chosen.error or 0,
-        short="half" if chosen.short_reads else None,
+        seconds=params.get("seconds", 0.0),
+        bytes_per_s=max(1.0, params["bytes_per_s"]) if "bytes_per_s" in params else None,
+        error=0 if error in _NO_ROOM else error,
+        short_reads=params.get("short_reads", False),
         spare=spare,
         is_whole=True,
     )
-    if not is_write_error or chosen.error is None:
+    if error not in _NO_ROOM:
         return (rule,)
-    failing = IoRule(
-        path=params["path"], operations=("write", "sync"), error=chosen.error, spare=spare
-    )
-    has_error_only = not (chosen.seconds or chosen.bytes_per_s or chosen.short_reads)
+    failing = IoRule(path=params["path"], operations=("write", "sync"), error=error, spare=spare)
+    has_error_only = not (rule.seconds or rule.bytes_per_s or rule.short_reads)
     return (failing,) if has_error_only else (rule, failing)
 
 
@@ -163,17 +126,13 @@ def spared(path: str, spec: RankSpec) -> tuple[str, ...]:
     return (*fitting, *SYSTEM_FILES) if path == "*" else fitting
 
 
-def _error_name(value: object) -> str | None:
-    return None if error_number(value) is not None else "the name of an error, as 'EIO'"
-
-
 SLOW_IO = FaultKind(
     name="slow_io",
     perform=_slow_down,
     params={
         "seconds": seconds,
         "bytes_per_s": positive,
-        "error": _error_name,
+        "error": lambda name: None if _error_number(name) else "the name of an error, as 'EIO'",
         "short_reads": truth,
         "path": text,
     },

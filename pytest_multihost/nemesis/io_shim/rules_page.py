@@ -13,14 +13,13 @@ a rank that is stopped, and see what has happened to one that is dead. The layou
 
 from __future__ import annotations
 
-import math
 import mmap
 import os
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 Operation = Literal["open", "read", "write", "sync", "map"]
 
@@ -30,27 +29,26 @@ RULES = 16
 _OPERATIONS: dict[str, int] = {"open": 1, "read": 2, "write": 4, "sync": 8, "map": 16}
 _GLOB_BYTES = 512
 _MAX_SPARED = 16
-_MAGIC = b"OISHIM1\0"
-_SETTINGS = struct.Struct("<IIiIQQQQQ")  # struct rule, up to `serial`
-_COUNTERS = struct.Struct("<QQQQQQ")  # struct rule, from `matched` on
+_MAGIC = b"OISHIM2\0"
+_SETTINGS = struct.Struct("<IiIIQQ")  # struct rule, up to `serial`
+_COUNTERS = struct.Struct("<QQQQQ")  # struct rule, from `struck` on
 _HEADER_BYTES = 64
 _ACTIVE_WORD = 2  # of 4 bytes each, in the header
-_FIRST_NS = 4  # index among the counters
+_FIRST_NS = 3  # index among the counters
 _SERIAL_AT = _SETTINGS.size
 _COUNTERS_AT = _SERIAL_AT + 8
-_GLOB_AT = 128
+_GLOB_AT = _COUNTERS_AT + _COUNTERS.size
 _STRIDE = _GLOB_AT + (1 + _MAX_SPARED) * _GLOB_BYTES
 _SIZE = _HEADER_BYTES + RULES * _STRIDE
 _MAX_INTEGER = (1 << 63) - 1
-_WHOLE = 1 << 16  # a bit beside those of the operations
-_MAX_ERROR = 4095  # MAX_ERRNO of the kernel
+_WHOLE, _SHORT = 1 << 16, 1 << 17  # bits beside those of the operations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IoRule:
     """What happens to calls on files that match.
 
-    Rules add up; of several errors, and of several short reads, the first counts.
+    Rules add up; of several errors the first counts.
 
     Attributes:
         path: A glob for the real path, as in `fnmatch`: ``*`` matches slashes, too. One that
@@ -60,10 +58,8 @@ class IoRule:
         seconds: Delay of each call; threads wait in parallel.
         bytes_per_s: Data rate that all threads and children share; None: unlimited.
         error: The errno with which a call fails instead of being made; 0: none.
-        short: How many bytes a read gets at most, or "half" of what it asked for, rounded up. None:
-            all it asked for. Reads of C's buffered files come in full: the C library reads on.
-        nth: The first matching call that the rule is applied to; 1 is the first.
-        count: To how many calls from there on; None: all.
+        short_reads: Whether a read gets half of what it asked for, rounded up. Reads of C's
+            buffered files come in full: the C library reads on.
         spare: Globs of files that the rule leaves alone, at most 16.
         is_whole: Whether a delay is one uninterrupted sleep. It lasts even if the rule is removed,
             but from outside it is one wait, not a thread that wakes up again and again.
@@ -74,31 +70,9 @@ class IoRule:
     seconds: float = 0.0
     bytes_per_s: float | None = None
     error: int = 0
-    short: int | Literal["half"] | None = None
-    nth: int = 1
-    count: int | None = None
+    short_reads: bool = False
     spare: Sequence[str] = ()
     is_whole: bool = False
-
-    def problems(self) -> list[str]:
-        """Return what is wrong with it."""
-        bounds = (
-            (math.isfinite(self.seconds) and self.seconds >= 0, "seconds must be 0 or more"),
-            (self.bytes_per_s is None or self.bytes_per_s >= 1, "bytes_per_s must be 1 or more"),
-            (0 <= self.error <= _MAX_ERROR, "error must be the number of an error"),
-            (self.short in {None, "half"} or _short(self.short)[1] >= 1, "short must be 1 or more"),
-            (self.nth >= 1, "nth must be 1 or more"),
-            (self.count is None or self.count >= 1, "count must be 1 or more"),
-            (set(self.operations) <= set(_OPERATIONS), f"operations are {get_args(Operation)}"),
-            (bool(self.operations), "there must be an operation"),
-            (len(self.spare) <= _MAX_SPARED, f"at most {_MAX_SPARED} globs can be spared"),
-            (bool(self.path), "path must not be empty"),
-            (
-                all(len(_glob(each)) < _GLOB_BYTES for each in (self.path, *self.spare)),
-                f"a glob must be shorter than {_GLOB_BYTES} bytes",
-            ),
-        )
-        return [problem for is_fine, problem in bounds if not is_fine]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +80,12 @@ class IoCount:
     """What a rule has done.
 
     Attributes:
-        matched: Calls of its operations on files that match.
-        struck: How many of these the rule was applied to: from the `nth` on, `count`.
+        struck: Calls of its operations on files that match.
         bytes: How many bytes these have moved.
         slept_s: How long threads have slept for the rule, in sum.
         first_ns: When it was first applied, on CLOCK_MONOTONIC; 0: not yet.
     """
 
-    matched: int = 0
     struck: int = 0
     bytes: int = 0
     slept_s: float = 0.0
@@ -163,7 +135,7 @@ class IoPage:
         """Put a rule into force beside the others, and return its number.
 
         Raises:
-            ValueError: The rule is invalid, or there are 16 already.
+            ValueError: A glob is too long, or there are 16 rules already.
         """
         active = self._words[_ACTIVE_WORD]
         free = [number for number in range(RULES) if not active >> number & 1]
@@ -183,7 +155,14 @@ class IoPage:
 
     def fired(self) -> tuple[IoCount, ...]:
         """Return the counters of all 16 rules, each since it was put into force."""
-        return tuple(self._count(_rule_at(number)) for number in range(RULES))
+        counters = (
+            _COUNTERS.unpack_from(self._map, _rule_at(number) + _COUNTERS_AT)
+            for number in range(RULES)
+        )
+        return tuple(
+            IoCount(struck, moved, slept_ns / 1e9, first_ns)
+            for struck, moved, slept_ns, first_ns, _ in counters
+        )
 
     def note(self, number: int, now_ns: int) -> None:
         """Count a call that a rule was applied to without the shim.
@@ -194,7 +173,6 @@ class IoPage:
         """
         at = (_rule_at(number) + _COUNTERS_AT) // 8
         self._longs[at] += 1
-        self._longs[at + 1] += 1
         self._longs[at + _FIRST_NS] = self._longs[at + _FIRST_NS] or now_ns
 
     def close(self) -> None:
@@ -203,48 +181,28 @@ class IoPage:
         self._longs.release()
         self._map.close()
 
-    def _count(self, at: int) -> IoCount:
-        matched, struck, moved, slept_ns, first_ns, _ = _COUNTERS.unpack_from(
-            self._map, at + _COUNTERS_AT
-        )
-        return IoCount(matched, struck, moved, slept_ns / 1e9, first_ns)
-
     def _write(self, number: int, rule: IoRule) -> None:
-        if problems := rule.problems():
-            raise ValueError(f"{rule!r}: {'; '.join(problems)}")
+        globs = [_glob(each) for each in (rule.path, *rule.spare)]
+        if any(len(each) >= _GLOB_BYTES for each in globs):
+            raise ValueError(f"{rule!r}: a glob must be shorter than {_GLOB_BYTES} bytes")
+        if len(rule.spare) > _MAX_SPARED:
+            raise ValueError(f"{rule!r}: at most {_MAX_SPARED} globs can be spared")
         at = _rule_at(number)
         self._longs[(at + _SERIAL_AT) // 8] += 1
-        _SETTINGS.pack_into(self._map, at, *_settings(rule))
-        _COUNTERS.pack_into(self._map, at + _COUNTERS_AT, *[0] * 6)
-        for index, glob in enumerate((rule.path, *rule.spare)):
+        operations = sum(_OPERATIONS[each] for each in set(rule.operations))
+        modes = (_WHOLE if rule.is_whole else 0) | (_SHORT if rule.short_reads else 0)
+        delay_ns = min(round(rule.seconds * 1e9), _MAX_INTEGER)
+        rate = min(round(rule.bytes_per_s or 0), _MAX_INTEGER)
+        settings = (operations | modes, rule.error, len(rule.spare), 0, delay_ns, rate)
+        _SETTINGS.pack_into(self._map, at, *settings)
+        _COUNTERS.pack_into(self._map, at + _COUNTERS_AT, *[0] * 5)
+        for index, glob in enumerate(globs):
             start = at + _GLOB_AT + index * _GLOB_BYTES
-            self._map[start : start + _GLOB_BYTES] = _glob(glob).ljust(_GLOB_BYTES, b"\0")
+            self._map[start : start + _GLOB_BYTES] = glob.ljust(_GLOB_BYTES, b"\0")
 
 
 def _rule_at(number: int) -> int:
     return _HEADER_BYTES + number * _STRIDE
-
-
-def _settings(rule: IoRule) -> tuple[int, ...]:
-    short_mode, short_bytes = _short(rule.short)
-    return (
-        sum(_OPERATIONS[each] for each in set(rule.operations)) | (_WHOLE if rule.is_whole else 0),
-        short_mode,
-        rule.error,
-        len(rule.spare),
-        rule.nth,
-        rule.count or 0,
-        min(round(rule.seconds * 1e9), _MAX_INTEGER),
-        min(round(rule.bytes_per_s or 0), _MAX_INTEGER),
-        short_bytes,
-    )
-
-
-def _short(wanted: int | Literal["half"] | None) -> tuple[int, int]:
-    """Return which kind of short read it is, and its number of bytes."""
-    if wanted is None:
-        return 0, 0
-    return (2, 0) if wanted == "half" else (1, wanted)
 
 
 def _glob(path: str) -> bytes:

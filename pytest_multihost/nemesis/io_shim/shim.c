@@ -36,23 +36,21 @@
 #include <unistd.h>
 
 enum { RULES = 16, SPARED = 16, GLOB_BYTES = 512, PIECES = 64 };
-enum { OPEN = 1, READ = 2, WRITE = 4, SYNC = 8, MAP = 16, WHOLE = 1 << 16 };
-enum { SHORT_NONE, SHORT_BYTES, SHORT_HALF };
+enum { OPEN = 1, READ = 2, WRITE = 4, SYNC = 8, MAP = 16, WHOLE = 1 << 16, SHORT = 1 << 17 };
 
-#define MAGIC "OISHIM1"
+#define MAGIC "OISHIM2"
 #define SECOND 1000000000ull
 #define SLICE 50000000ull /* a sleeping thread checks this often whether its rule is removed */
 #define CREDIT 2000000ull /* sleeps end late; so much may be caught up on, or the rate is too low */
 
 struct rule {
-  uint32_t ops, short_mode;
+  uint32_t ops;
   int32_t error;
-  uint32_t spared;
-  uint64_t first, count, delay_ns, bytes_per_s, short_bytes;
+  uint32_t spared, reserved;
+  uint64_t delay_ns, bytes_per_s;
   _Atomic uint64_t serial; /* incremented before the rule is rewritten */
   /* Counters, written here and read by any process. */
-  _Atomic uint64_t matched, struck, bytes, slept_ns, first_ns, busy_until_ns;
-  uint64_t reserved[2];
+  _Atomic uint64_t struck, bytes, slept_ns, first_ns, busy_until_ns;
   char glob[GLOB_BYTES];
   char spare[SPARED][GLOB_BYTES];
 };
@@ -67,9 +65,7 @@ struct page {
 /* What the rules do to one call. `rules` has a bit for each rule that is applied. */
 struct strike {
   uint32_t rules;
-  int error;
-  uint32_t short_mode;
-  uint64_t short_bytes;
+  int error, is_short;
 };
 
 static struct page nothing;
@@ -240,11 +236,6 @@ static int concerns(const struct rule *rule, uint32_t op, const char *path) {
   return 1;
 }
 
-static int is_due(struct rule *rule) {
-  uint64_t number = atomic_fetch_add(&rule->matched, 1) + 1;
-  return number >= rule->first && (!rule->count || number - rule->first < rule->count);
-}
-
 static void strike_by(struct page *page, int index, uint32_t op, struct strike *strike) {
   struct rule *rule = &page->rules[index];
   uint64_t never = 0, now = now_ns();
@@ -252,10 +243,7 @@ static void strike_by(struct page *page, int index, uint32_t op, struct strike *
   atomic_fetch_add(&rule->struck, 1);
   strike->rules |= 1u << index;
   if (rule->error && !strike->error) strike->error = rule->error;
-  if (op == READ && rule->short_mode && !strike->short_mode) {
-    strike->short_mode = rule->short_mode;
-    strike->short_bytes = rule->short_bytes;
-  }
+  if (op == READ && rule->ops & SHORT) strike->is_short = 1;
   if (rule->delay_ns) sleep_until(page, index, now + rule->delay_ns);
 }
 
@@ -270,7 +258,7 @@ static int before_path(struct page *page, uint32_t op, const char *path, struct 
     uint64_t serial = atomic_load(&rule->serial);
     if (!(active >> index & 1) || !concerns(rule, op, path)) continue;
     if (atomic_load(&rule->serial) != serial) continue;
-    if (is_due(rule)) strike_by(page, index, op, strike);
+    strike_by(page, index, op, strike);
   }
   errno = strike->error ? strike->error : kept;
   return strike->error ? -1 : 0;
@@ -319,9 +307,7 @@ static void after(struct page *page, const struct strike *strike, ssize_t bytes)
 }
 
 static size_t cut(const struct strike *strike, size_t count) {
-  if (strike->short_mode == SHORT_HALF) return count - count / 2;
-  if (strike->short_mode == SHORT_BYTES && count > strike->short_bytes) return strike->short_bytes;
-  return count;
+  return strike->is_short ? count - count / 2 : count;
 }
 
 /* Copy as many of the pieces of a vector as a short read may fill; returns how many. */
@@ -329,7 +315,7 @@ static int cut_pieces(const struct strike *strike, const struct iovec **pieces, 
                       struct iovec *copy) {
   size_t total = 0;
   int kept = 0;
-  if (!strike->short_mode || count < 0) return count;
+  if (!strike->is_short || count < 0) return count;
   for (int i = 0; i < count; i++) total += (*pieces)[i].iov_len;
   for (size_t left = cut(strike, total); left && kept < count && kept < PIECES; kept++) {
     copy[kept] = (*pieces)[kept];
