@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -82,17 +82,14 @@ def native_threads(pids: Mapping[int, int], *, budget_s: float = BUDGET_S) -> Na
         budget_s: Seconds for each process.
     """
     states = {rank: _lasting_state(pid) for rank, pid in pids.items()}
-    unobserved = [
-        f"no native frames of rank {rank}: {_WHY_NOT[state]}"
-        for rank, state in states.items()
-        if state in _WHY_NOT
-    ]
     readable = {rank: pid for rank, pid in pids.items() if states[rank] not in _WHY_NOT}
-    if not readable:
-        return NativeStacks(unobserved=tuple(unobserved))
-    answers, note = _ask(list(readable.values()), budget_s)
-    stacks = _stacks(readable, answers)
-    return NativeStacks(stacks.threads, (*unobserved, *stacks.unobserved, *note))
+    answers, notes = _ask(list(readable.values()), budget_s)
+    found = {rank: answers.get(pid, _Answer(error=_TOO_LONG)) for rank, pid in readable.items()}
+    reasons = {rank: _WHY_NOT[state] for rank, state in states.items() if state in _WHY_NOT}
+    reasons |= {rank: _explained(each.error) for rank, each in found.items() if each.error}
+    unobserved = [f"no native frames of rank {rank}: {why}" for rank, why in reasons.items()]
+    threads = {rank: answer.threads for rank, answer in found.items() if not answer.error}
+    return NativeStacks(threads, (*unobserved, *notes))
 
 
 def _ask(pids: list[int], budget_s: float) -> tuple[dict[int, _Answer], tuple[str, ...]]:
@@ -102,28 +99,16 @@ def _ask(pids: list[int], budget_s: float) -> tuple[dict[int, _Answer], tuple[st
     """
     answers: dict[int, _Answer] = {}
     spy, has_pystack = find_py_spy(), importlib.util.find_spec("pystack") is not None
-    if has_pystack:
+    if has_pystack and pids:
         # -P: modules beside the reader must not stand in for those of the library
-        pystack = _Reader((sys.executable, "-P", str(_READER)), 1, _answers_of_reader)
-        answers = _read(pystack, pids, budget_s)
+        argv = (sys.executable, "-P", str(_READER))
+        answers = _read(argv, [pids], _parse_reader, budget_s)
         pids = [pid for pid in pids if pid in answers and answers[pid].error]
     if spy is None or not pids:
-        return answers, () if has_pystack else (_INSTALL,)
-    reader = _Reader((spy, *NATIVE_DUMP), len(pids), _spied)
-    second = _read(reader, pids, budget_s)
+        return answers, (_INSTALL,) if pids and not has_pystack else ()
+    second = _read((spy, *NATIVE_DUMP), [[pid] for pid in pids], _parse_py_spy, budget_s)
     is_partial = any(not answer.error for answer in second.values())
     return answers | second, (_ONLY_PYTHON,) if is_partial else ()
-
-
-def _stacks(pids: Mapping[int, int], answers: Mapping[int, _Answer]) -> NativeStacks:
-    found = {rank: answers.get(pid, _Answer(error=_TOO_LONG)) for rank, pid in pids.items()}
-    unobserved = tuple(
-        f"no native frames of rank {rank}: {_explained(answer.error)}"
-        for rank, answer in found.items()
-        if answer.error
-    )
-    threads = {rank: answer.threads for rank, answer in found.items() if not answer.error}
-    return NativeStacks(threads, unobserved)
 
 
 def _thread(thread: int, symbols: Sequence[str]) -> NativeThread:
@@ -151,80 +136,65 @@ def _lasting_state(pid: int) -> str:
     return state
 
 
-@dataclass(frozen=True, slots=True)
-class _Reader:
-    """A program that reads processes.
+def _read(
+    argv: Sequence[str],
+    shares: Sequence[Sequence[int]],
+    parse: Callable[[str, Sequence[int]], Iterable[tuple[int, _Answer]]],
+    budget_s: float,
+) -> dict[int, _Answer]:
+    """Return what a reader says of each process; nothing of those that took too long.
 
-    Attributes:
+    Args:
         argv: The program and its arguments; process ids follow.
-        count: How many of it may run at once. Each reads its share, one after the other.
-        parse: Returns what its output says of each process, given the ids.
+        shares: The processes, by run. All runs go on at once; each reads one after the other.
+        parse: Returns what a run's output says of each process, given the ids.
+        budget_s: Seconds for each process.
     """
-
-    argv: tuple[str, ...]
-    count: int
-    parse: Callable[[str, Sequence[int]], Iterable[tuple[int, _Answer]]]
-
-
-def _read(reader: _Reader, pids: Sequence[int], budget_s: float) -> dict[int, _Answer]:
-    """Return what the reader says of each process; nothing of those that took too long."""
-    count = min(len(pids), reader.count)
-    deadline = time.monotonic() + budget_s * len(pids)
+    deadline = time.monotonic() + budget_s * sum(map(len, shares))
     answers: dict[int, _Answer] = {}
     with ExitStack() as stack:
-        runs = []
-        for start in range(count):
-            out = stack.enter_context(tempfile.TemporaryFile())
-            runs.append(_Run.start(reader, pids[start::count], out))
-            stack.callback(runs[-1].end)
-        for run in runs:
-            answers.update(run.finish(deadline))
+        runs = [stack.enter_context(_run(argv, pids)) for pids in shares]
+        for (process, out), pids in zip(runs, shares, strict=True):
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0, deadline - time.monotonic()))
+            _end(process, pids)
+            out.seek(0)
+            answers.update(parse(out.read().decode("utf-8", "replace"), pids))
     return answers
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """A reader at work on its share of the processes."""
-
-    reader: _Reader
-    pids: Sequence[int]
-    process: subprocess.Popen[bytes]
-    out: IO[bytes]
-
-    @classmethod
-    def start(cls, reader: _Reader, pids: Sequence[int], out: IO[bytes]) -> _Run:
-        """Start it, with its output going to `out`."""
+@contextmanager
+def _run(
+    argv: Sequence[str], pids: Sequence[int]
+) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
+    """Start a reader, and end it at last; yields it and the file of its output."""
+    with tempfile.TemporaryFile() as out:
         process = subprocess.Popen(
-            [*reader.argv, *map(str, pids)],
+            [*argv, *map(str, pids)],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
             start_new_session=True,
         )
-        return cls(reader, pids, process, out)
-
-    def finish(self, deadline: float) -> Iterator[tuple[int, _Answer]]:
-        """Wait for it until `deadline`, and return what it says of each process."""
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(max(0, deadline - time.monotonic()))
-        self.end()
-        self.out.seek(0)
-        text = self.out.read().decode("utf-8", "replace")
-        yield from self.reader.parse(text, self.pids)
-
-    def end(self) -> None:
-        """End it if it is still at work, and let go of what it has stopped."""
-        if self.process.poll() is not None:
-            return
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        for pid in self.pids:  # ended between stopping a process and waiting for that
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGCONT)
+        try:
+            yield process, out
+        finally:
+            _end(process, pids)
 
 
-def _answers_of_reader(text: str, _: Sequence[int]) -> Iterator[tuple[int, _Answer]]:
+def _end(process: subprocess.Popen[bytes], pids: Sequence[int]) -> None:
+    """End a reader if it is still at work, and let go of what it has stopped."""
+    if process.poll() is not None:
+        return
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    for pid in pids:  # ended between stopping a process and waiting for that
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGCONT)
+
+
+def _parse_reader(text: str, _: Sequence[int]) -> Iterator[tuple[int, _Answer]]:
     """Read what our reader has written: a line of JSON for each process."""
     for line in text.splitlines():
         with suppress(ValueError, TypeError, KeyError):  # a warning; or it was ended while it wrote
@@ -233,7 +203,7 @@ def _answers_of_reader(text: str, _: Sequence[int]) -> Iterator[tuple[int, _Answ
             yield answer["pid"], _Answer(threads, answer.get("error", ""))
 
 
-def _spied(text: str, pids: Sequence[int]) -> Iterator[tuple[int, _Answer]]:
+def _parse_py_spy(text: str, pids: Sequence[int]) -> Iterator[tuple[int, _Answer]]:
     """Read py-spy's answer: Python's threads alone, with Python's frames among the native ones."""
     (pid,) = pids
     try:
