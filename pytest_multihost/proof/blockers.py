@@ -20,9 +20,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_multihost.model.operation import Operation
-from pytest_multihost.model.process import Descriptor, KernelSnapshot, Process, Thread
+from pytest_multihost.model.process import Descriptor, Process, Thread
 from pytest_multihost.proof import system_calls as calls
-from pytest_multihost.proof.snapshot import Interval, Snapshot, addresses, interval_of
+from pytest_multihost.proof.snapshot import Interval, Snapshot, addresses
 from pytest_multihost.proof.threads import (
     DEAD,
     has_gloo_timeout,
@@ -44,6 +44,8 @@ _SOCKETS = frozenset({"tcp", "unix", "udp"})
 _SHARED = frozenset({"tcp", "unix", "pipe", "eventfd"})
 """Descriptors that end a wait when whoever else holds them, or their peer, does something."""
 
+_OF_RUNTIMES = frozenset({"eventfd", "timerfd", "listen"})
+
 
 def blockers(before: Snapshot, now: Snapshot, *, deadline_s: float) -> tuple[str, ...]:
     """Return all that may end a wait of the world before the deadline, one sentence each.
@@ -64,19 +66,13 @@ def blockers(before: Snapshot, now: Snapshot, *, deadline_s: float) -> tuple[str
         if was is None:
             found.append(f"{_name(process)} has just begun")
         else:
-            interval = interval_of(was, process, before, now, deadline_s)
+            earlier = {thread.tid: thread for thread in was.threads}
+            interval = Interval(was, process, before, now, deadline_s, earlier)
             found += [f"{_name(process)} {each}" for each in _process_blockers(interval)]
-    found += [
-        f"{_name(each)} has just ended"
-        for each in before.kernel.processes
-        if not each.is_dead and _is_gone(each, now.kernel)
-    ]
+    pids = {each.pid for each in living}
+    ended = [e for e in before.kernel.processes if not e.is_dead and e.pid not in pids]
+    found += [f"{_name(each)} has just ended" for each in ended]
     return tuple(dict.fromkeys(found))
-
-
-def _is_gone(process: Process, kernel: KernelSnapshot) -> bool:
-    found = kernel.process(process.pid)
-    return found is None or found.is_dead
 
 
 def _name(process: Process) -> str:
@@ -222,8 +218,10 @@ def _wait_without_timeout(interval: Interval, thread: Thread) -> Iterator[str]:
     elif call in calls.SIGNALS:
         yield "waits for a signal, which anybody may send"
     elif call in calls.CHILDREN:
-        yield from _child(interval, thread)
-    elif calls.is_lock_wait(call, thread.args):
+        # A child of the world is a process of the world, and judged as one.
+        if thread.child > 0 and interval.now.kernel.process(thread.child) is None:
+            yield f"waits for process {thread.child}, of which nothing is known"
+    elif calls.SystemCall(call, thread.args).is_file_lock:
         yield from _file_lock(interval, thread)
     elif call in calls.SLEEPS:
         return  # the timer is the only thing that ends it, and strikes after the deadline
@@ -239,12 +237,6 @@ def _futex(thread: Thread) -> Iterator[str]:
     """A word in memory that no foreign process maps can only be woken by the world's threads."""
     if thread.futex_scope != "inside":
         yield "waits for a lock in memory that others may share"
-
-
-def _child(interval: Interval, thread: Thread) -> Iterator[str]:
-    """A child of the world is a process of the world, and judged as one."""
-    if thread.child > 0 and interval.now.kernel.process(thread.child) is None:
-        yield f"waits for process {thread.child}, of which nothing is known"
 
 
 def _file_lock(interval: Interval, thread: Thread) -> Iterator[str]:
@@ -340,27 +332,28 @@ def _may_still_arrive(interval: Interval, found: Descriptor) -> bool:
     return is_unacknowledged and addresses(found) not in interval.now.severed
 
 
-def _awaited_descriptors(interval: Interval, fds: tuple[int, ...] | None) -> set[int] | None:
+def _awaited_descriptors(
+    interval: Interval, fds: tuple[int, ...] | None, seen: frozenset[int] = frozenset()
+) -> set[int] | None:
     """Return the descriptors that a wait for `fds` is about, with those of an epoll in its place.
+
+    Args:
+        interval: The process that waits.
+        fds: What it waits for.
+        seen: What they are watched by: an epoll may watch another that watches it.
 
     Returns:
         None where they could not be read.
     """
-    return _flat(interval, fds, frozenset())
-
-
-def _flat(interval: Interval, fds: tuple[int, ...] | None, seen: frozenset[int]) -> set[int] | None:
     if fds is None:
         return None
     found: set[int] = set()
-    for fd in fds:
+    for fd in set(fds) - seen:
         descriptor = interval.process.descriptors.get(fd)
-        if fd in seen:  # an epoll may watch another that watches it
-            continue
         if descriptor is None or descriptor.kind != "epoll":
             found.add(fd)
             continue
-        inner = _flat(interval, descriptor.watched, seen | {fd})
+        inner = _awaited_descriptors(interval, descriptor.watched, seen | {fd})
         if inner is None:
             return None
         found |= inner
@@ -373,12 +366,14 @@ def _waker(interval: Interval, found: Descriptor | None, *, is_runtimes: bool) -
     Args:
         interval: The process that waits for it.
         found: The descriptor; None where it could not be read.
-        is_runtimes: Whether a runtime's own thread waits. It may wait for connections, timers and
-            eventfds: what it does then, it does by itself and for itself.
+        is_runtimes: Whether a runtime's own thread waits. What it does when it gets a connection,
+            or a timer or eventfd is ready, it does by itself and for itself.
     """
     if found is None:
         return "a descriptor that cannot be read"
-    if _stays_as_it_is(found) or (is_runtimes and _is_runtimes_business(interval, found)):
+    if _stays_as_it_is(found):
+        return ""
+    if is_runtimes and (found.kind in _OF_RUNTIMES or interval.is_severed(found)):
         return ""
     if found.kind in _SHARED:
         return _describe_peer(found)
@@ -397,10 +392,6 @@ def _stays_as_it_is(found: Descriptor) -> bool:
     """Whether only the world's own threads, each of which is judged itself, can make it ready."""
     is_inside = found.where == "inside" and found.kind in _SHARED | {"uring"}
     return is_inside or found.kind == "epoll" or found.where == "nobody"
-
-
-def _is_runtimes_business(interval: Interval, found: Descriptor) -> bool:
-    return found.kind in {"eventfd", "timerfd", "listen"} or interval.is_severed(found)
 
 
 def _describe_peer(found: Descriptor) -> str:

@@ -109,14 +109,6 @@ class Interval:
         return activity_of(thread, self.at_s)
 
 
-def interval_of(
-    was: Process, process: Process, before: Snapshot, now: Snapshot, deadline_s: float
-) -> Interval:
-    """Return one process between two snapshots; see `Interval`."""
-    earlier = {thread.tid: thread for thread in was.threads}
-    return Interval(was, process, before, now, deadline_s, earlier)
-
-
 def _identity(operation: Operation) -> Operation:
     """Return an operation without what differs each time its rank is asked.
 

@@ -129,8 +129,9 @@ class SystemCall:
 
     @property
     def is_file_lock(self) -> bool:
-        """Whether it waits for a file lock."""
-        return is_lock_wait(self.name, self.args)
+        """Whether it waits for a file lock: flock(2), or fcntl(2) with F_(OFD_)SETLKW."""
+        is_set = self.name == "fcntl" and self.args[1] in {_SETLKW, _OFD_SETLKW}
+        return is_set or self.name == "flock"
 
     @property
     def may_be_socket_io(self) -> bool:
@@ -164,40 +165,27 @@ class SystemCall:
 
         A socket's own SO_RCVTIMEO is not in the arguments and not seen here.
         """
-        return _timeout_of(self.name, self.args)
-
-
-def is_lock_wait(call: str, args: tuple[int, ...]) -> bool:
-    """Return whether a call waits for a file lock: flock(2), or fcntl(2) with F_(OFD_)SETLKW."""
-    return call == "flock" or (call == "fcntl" and args[1] in {_SETLKW, _OFD_SETLKW})
+        call, args = self.name, self.args
+        if len(args) < _ARGUMENTS:
+            return _UNKNOWN
+        if call in _MILLISECONDS:
+            low = args[_MILLISECONDS[call]] & 0xFFFFFFFF
+            return _NONE if low >> 31 else Timeout("relative", milliseconds=low)
+        if call in _RELATIVE:
+            return _by_address("relative", args[_RELATIVE[call]])
+        if call == "select":
+            return Timeout("relative", address=args[4], unit=1e6) if args[4] else _NONE
+        if call in SLEEPS:
+            return _sleep_timeout(call, args)
+        if call in FUTEXES:
+            return _futex_timeout(call, args)
+        return _NONE if call in _UNTIMED else _UNKNOWN
 
 
 _NONE, _UNKNOWN = Timeout("none"), Timeout("unknown")
 _UNTIMED = CHILDREN | SIGNALS | LOCKS | SOCKETS | STREAMS
 _RELATIVE = {"ppoll": 2, "pselect6": 4, "epoll_pwait2": 3, "rt_sigtimedwait": 2, "recvmmsg": 4}
 _MILLISECONDS = {"poll": 2, "epoll_wait": 3, "epoll_pwait": 3}
-
-
-def _timeout_of(call: str, args: tuple[int, ...]) -> Timeout:
-    if len(args) < _ARGUMENTS:
-        return _UNKNOWN
-    if call in _MILLISECONDS:
-        return _by_milliseconds(args[_MILLISECONDS[call]])
-    if call in _RELATIVE:
-        return _by_address("relative", args[_RELATIVE[call]])
-    if call == "select":
-        at = args[4]
-        return Timeout("relative", address=at, unit=1e6) if at else _NONE
-    if call in SLEEPS:
-        return _sleep_timeout(call, args)
-    if call in FUTEXES:
-        return _futex_timeout(call, args)
-    return _NONE if call in _UNTIMED else _UNKNOWN
-
-
-def _by_milliseconds(argument: int) -> Timeout:
-    low = argument & 0xFFFFFFFF
-    return _NONE if low >> 31 else Timeout("relative", milliseconds=low)
 
 
 def _by_address(clock: Literal["relative", "monotonic", "realtime"], address: int) -> Timeout:

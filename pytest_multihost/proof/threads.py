@@ -52,17 +52,11 @@ def label(
         return "STOPPED", Activity("stopped" if now.state == "T" else "held by a tracer")
     if now.state == "D":
         return "DISK", Activity(now.call or now.wchan)
-    if is_running(before, now, elapsed_s):
+    used_ns = now.cpu_ns - before.cpu_ns if before and before.tid == now.tid else 0
+    is_busy = elapsed_s > 0 and used_ns > _BUSY * elapsed_s * 1e9
+    if is_busy or now.state == "R" or now.call == "running":
         return "RUNNING", Activity("runs")
     return _wait_label(now), activity_of(now, at_s)
-
-
-def is_running(before: Thread | None, now: Thread, elapsed_s: float) -> bool:
-    """Return whether a thread uses the processor: at this instant, or most of the time before."""
-    if now.state == "R" or now.call == "running":
-        return True
-    used_ns = now.cpu_ns - before.cpu_ns if before and before.tid == now.tid else 0
-    return elapsed_s > 0 and used_ns > _BUSY * elapsed_s * 1e9
 
 
 def is_sleep(thread: Thread) -> bool:
