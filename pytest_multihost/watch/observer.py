@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from pytest_multihost.blame import severed
 from pytest_multihost.model.event import FaultChanged
 from pytest_multihost.model.fault import disturbs_network
 from pytest_multihost.model.operation import Operation, Operations
-from pytest_multihost.model.process import KernelSnapshot
+from pytest_multihost.model.process import KernelSnapshot, Thread
 from pytest_multihost.model.result import RankSnapshot
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.outcome import RankFacts
@@ -63,9 +63,15 @@ class WorldObserver:
         """
         if self.remote is not None:
             self.remote.refresh()
-        pages = [read_open_operations(path, rank=rank) for rank, path in enumerate(self._pages())]
+        pages = [read_open_operations(path, rank=rank) for rank, path in self._pages()]
         kernel = self.reader(facts).shallow_snapshot()
-        snapshot = self._with_network(kernel, tuple(each for each, _ in pages), now, facts)
+        snapshot = Snapshot(kernel, tuple(each for each, _ in pages))
+        if self.spec is not None and disturbs_network(self.spec.faults):
+            events = [event for each in facts for event in each.active_faults]
+            changes = [each.body for each in events if isinstance(each.body, FaultChanged)]
+            has_begun = any(each.network for each in changes)
+            cut = severed(self.spec, events, now)
+            snapshot = replace(snapshot, severed=cut, is_disturbed=has_begun)
         return snapshot, max(last_s for _, last_s in pages)
 
     def deep(self, facts: Sequence[RankFacts]) -> KernelSnapshot:
@@ -74,7 +80,7 @@ class WorldObserver:
 
     def recorded_operations(self) -> tuple[Operations, ...]:
         """Return all operations that the ranks' slot pages still have."""
-        return tuple(read_slots(path, rank=rank) for rank, path in enumerate(self._pages()))
+        return tuple(read_slots(path, rank=rank) for rank, path in self._pages())
 
     def local_pids(self, facts: Sequence[RankFacts]) -> dict[int, int]:
         """Return the process ids of the ranks on this machine."""
@@ -89,23 +95,8 @@ class WorldObserver:
             self._reader = make(pids, self.harness)
         return self._reader
 
-    def _pages(self) -> list[Path]:
-        return [slots_path(self.scratch, rank) for rank in range(self.size)]
-
-    def _with_network(
-        self,
-        kernel: KernelSnapshot,
-        operations: tuple[Operations, ...],
-        now: float,
-        facts: Sequence[RankFacts],
-    ) -> Snapshot:
-        """Return a snapshot with what our own faults of the network do at that time."""
-        if self.spec is None or not disturbs_network(self.spec.faults):
-            return Snapshot(kernel, operations)
-        events = [event for each in facts for event in each.active_faults]
-        changes = [each.body for each in events if isinstance(each.body, FaultChanged)]
-        has_begun = any(each.network for each in changes)
-        return Snapshot(kernel, operations, severed(self.spec, events, now), has_begun)
+    def _pages(self) -> list[tuple[int, Path]]:
+        return [(rank, slots_path(self.scratch, rank)) for rank in range(self.size)]
 
 
 def with_gates(snapshot: Snapshot, facts: Sequence[RankFacts]) -> Snapshot:
@@ -143,44 +134,38 @@ def rank_snapshots(before: Snapshot | None, now: Snapshot) -> tuple[RankSnapshot
     """Return what each rank does in a snapshot, as far as that and the one before show it."""
     kernel = before.kernel if before is not None else None
     labels = main_labels(kernel, now.kernel)
-    ran = ranks_that_ran(kernel, now.kernel)
-    found = []
-    for each in now.operations:
-        label, activity = labels.get(each.rank, (None, None))
-        found.append(
-            RankSnapshot(
-                rank=each.rank,
-                label=label,
-                activity=activity,
-                operations=each.open,
-                entered=tuple(each.entered.items()),
-                has_run=each.rank in ran,
-            )
+    pairs = _main_threads(kernel, now.kernel) if kernel is not None else ()
+    # if only to wait again
+    ran = {rank for rank, was, main in pairs if (was.runs, was.cpu_ns) != (main.runs, main.cpu_ns)}
+    return tuple(
+        RankSnapshot(
+            rank=each.rank,
+            label=label,
+            activity=activity,
+            operations=each.open,
+            entered=tuple(each.entered.items()),
+            has_run=each.rank in ran,
         )
-    return tuple(found)
-
-
-def ranks_that_ran(before: KernelSnapshot | None, now: KernelSnapshot) -> frozenset[int]:
-    """Return the ranks whose main threads have run in between, if only to wait again."""
-    earlier = before.ranks if before is not None else {}
-    return frozenset(
-        rank
-        for rank, process in now.ranks.items()
-        if rank in earlier
-        and (was := earlier[rank].main) is not None
-        and (main := process.main) is not None
-        and (was.runs, was.cpu_ns) != (main.runs, main.cpu_ns)
+        for each in now.operations
+        for label, activity in (labels.get(each.rank, (None, None)),)
     )
 
 
 def unmoved_ranks(before: KernelSnapshot, now: KernelSnapshot) -> frozenset[int]:
     """Return the ranks whose main threads have been in one and the same wait all the while."""
-    earlier = {rank: process.main for rank, process in before.ranks.items()}
     return frozenset(
         rank
-        for rank, process in now.ranks.items()
-        if (main := process.main) is not None
-        and (was := earlier.get(rank)) is not None
-        and was.state == main.state == "S"
-        and was.wait_key == main.wait_key
+        for rank, was, main in _main_threads(before, now)
+        if was.state == main.state == "S" and was.wait_key == main.wait_key
     )
+
+
+def _main_threads(
+    before: KernelSnapshot, now: KernelSnapshot
+) -> Iterator[tuple[int, Thread, Thread]]:
+    """Yield the main thread of each rank in two snapshots, where it was there in both."""
+    earlier = before.ranks
+    for rank, process in now.ranks.items():
+        was = earlier[rank].main if rank in earlier else None
+        if was is not None and process.main is not None:
+            yield rank, was, process.main

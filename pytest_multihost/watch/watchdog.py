@@ -159,17 +159,14 @@ class Watchdog:
         if self.early == "off" or now < self._checked_s + self.interval_s - SLACK_S:
             return None
         ground = self._ground(now, facts, deadline_s)
-        self.interval_s = self._next_interval_s(now)
+        if len(self._runs) == 1:  # snapshots are counted from when the test began
+            self.interval_s = INTERVAL_S - FIRST_S
+        else:  # the next one must not miss the end of an interval of the proof
+            self.interval_s = min(INTERVAL_S, max(2 * SLACK_S, self._search.due_s - now))
         if ground is not None and self.early == "warn":
             self.warned = ground
             return None
         return ground
-
-    def _next_interval_s(self, now: float) -> float:
-        """Return when the next snapshot is due, so that it does not miss the end of an interval."""
-        if len(self._runs) == 1:  # snapshots are counted from when the test began
-            return INTERVAL_S - FIRST_S
-        return min(INTERVAL_S, max(2 * SLACK_S, self._search.due_s - now))
 
     def note_failure(self, now: float, facts: Sequence[RankFacts]) -> None:
         """Keep a snapshot: a rank has just raised or died. Only the first failure is kept."""
@@ -246,16 +243,16 @@ class Watchdog:
     def _add_deep(self, kernel: KernelSnapshot) -> None:
         """Add to the last kept snapshot what only a deep one shows."""
         holders = lock_holders(kernel)
-        last = self._snapshots.pop()
+        last = self._snapshots[-1]
         ranks = tuple(replace(each, lock_holders=holders.get(each.rank, ())) for each in last.ranks)
-        self._snapshots.append(replace(last, ranks=ranks, blockers=self._search.state.blockers))
+        self._snapshots[-1] = replace(last, ranks=ranks, blockers=self._search.state.blockers)
 
     def _probe(self, now: float, facts: Sequence[RankFacts], kernel: KernelSnapshot) -> None:
         """Add to the last kept snapshot what only the ranks themselves or a debugger can say."""
         pids = self.observer.local_pids(facts)
         alive = [each.rank for each in facts if not each.is_gone]
         at_gate = {each.rank for each in facts if each.waits_at_gate}
-        last = self._snapshots.pop()
+        last = self._snapshots[-1]
         ranks, unobserved = probe_unclear_ranks(
             last.ranks,
             kernel,
@@ -265,9 +262,8 @@ class Watchdog:
             may_run_jax=self.may_run_jax,
             at_s=now,
         )
-        remote = self.observer.remote
-        notes = remote.notes if remote is not None else ()
-        self._snapshots.append(replace(last, ranks=ranks, unobserved=unobserved, notes=notes))
+        notes = self.observer.remote.notes if self.observer.remote is not None else ()
+        self._snapshots[-1] = replace(last, ranks=ranks, unobserved=unobserved, notes=notes)
 
     # Judging: what the snapshots show
 

@@ -12,7 +12,7 @@ import re
 import stat
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from pytest_multihost.model.process import NEVER, Descriptor, Kind, Where
@@ -47,7 +47,7 @@ _ANONYMOUS: Mapping[str, Kind] = {
 _RING = ("SqHead", "SqTail", "CachedSqHead", "CqHead", "CqTail", "CachedCqTail")
 """Counts of an io_uring: what was asked, taken, answered and read
 (https://docs.kernel.org/filesystems/proc.html has none of it; see io_uring/fdinfo.c of Linux)."""
-_WRITES, _BOTH = 1, 2
+_BOTH = 2
 
 
 Links = Mapping[int, Mapping[int, str]]
@@ -119,57 +119,55 @@ class Tables:
                 elsewhere.pop(space, None)
         for space, pid in elsewhere.items():
             for each in (name, name + "6"):
-                yield from self._inet_of(f"/proc/{pid}/net/{each}", space)
-
-    def _inet_of(self, path: str, space: str) -> Iterator[Inet]:
-        data = read(path)
-        if data is not None:
-            yield from inet_sockets_from(data.decode(), space)
-        elif not path.endswith("6"):  # without IPv6 there is no such table
-            self.unread.append(path)
+                data = read(path := f"/proc/{pid}/net/{each}")
+                if data is not None:
+                    yield from inet_sockets_from(data.decode(), space)
+                elif each == name:  # without IPv6 there is no table of it
+                    self.unread.append(path)
 
     @cached_property
     def foreign(self) -> ForeignProcesses:
         """All processes but the world's, and those of the harness that do nothing."""
         return ForeignProcesses(self.names.keys() - self.links.keys() - self.harness.servers)
 
-    def holders(self, target: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        """Return who holds what a link leads to, process and descriptor: in the world, outside."""
-        return self._inside.get(target, []), self.foreign.holders(target)
-
     def describe(self, pid: int, fd: int) -> Descriptor:
         """Return what a descriptor leads to."""
         target = self.links[pid].get(fd, "")
+        found = Descriptor(fd=fd, target=target, kind="file")
         if self.harness.is_path(target):
-            return Descriptor(fd=fd, target=target, kind="file", is_exempt=True)
+            return replace(found, is_exempt=True)
         if target.startswith("socket:"):
-            return self._socket(pid, fd, target)
+            return self._socket(pid, found)
         if target.startswith("pipe:"):
-            return self._pipe(pid, fd, target)
+            return self._pipe(pid, found)
         if target.startswith("anon_inode:"):
-            return self._anonymous(pid, fd, target)
-        return Descriptor(fd=fd, target=target, kind=_kind_of_file(f"/proc/{pid}/fd/{fd}", target))
+            return self._anonymous(pid, found)
+        return replace(found, kind=_kind_of_file(f"/proc/{pid}/fd/{fd}", target))
 
-    def _socket(self, pid: int, fd: int, target: str) -> Descriptor:
-        inode = int(target[8:-1])
+    def _socket(self, pid: int, found: Descriptor) -> Descriptor:
+        inode = int(found.target[8:-1])
         if inode in self.tcp:
-            return self._tcp(fd, target, self.tcp[inode])
+            return self._tcp(found, self.tcp[inode])
         if inode in self.unix:
-            return self._unix(fd, target, self.unix[inode])
+            return self._unix(found, self.unix[inode])
         if inode in self.udp:
             udp = self.udp[inode]
             where: Where = "outside" if udp.remote[1] else "unknown"
-            return _inet_descriptor(fd, target, "udp", udp, where, _text(udp.remote))
-        return _unlisted_socket(pid, fd, target)
+            peer = _text(udp.remote)
+            return replace(found, kind="udp", where=where, peer=peer, queues=udp.queues)
+        return _unlisted_socket(pid, found)
 
-    def _tcp(self, fd: int, target: str, tcp: Inet) -> Descriptor:
+    def _tcp(self, found: Descriptor, tcp: Inet) -> Descriptor:
+        found = replace(found, queues=tcp.queues, bytes_moved=tcp.bytes_moved)
         if tcp.state == LISTEN:
-            return _inet_descriptor(fd, target, "listen", tcp, "unknown", _text(tcp.local))
+            return replace(found, kind="listen", where="unknown", peer=_text(tcp.local))
         if tcp.state == _CLOSED:
-            return _inet_descriptor(fd, target, "idle", tcp, "inside", "")
-        other = self.by_endpoints.get(tcp.peer_endpoints)
-        where, who = self._tcp_peer(tcp, other)
-        return _inet_descriptor(fd, target, "tcp", tcp, where, f"{_text(tcp.remote)}{who}")
+            return replace(found, kind="idle")
+        where, who = self._tcp_peer(tcp, self.by_endpoints.get(tcp.peer_endpoints))
+        space, local, remote = tcp.endpoints
+        endpoints = f"{space}{_text(local)}", f"{space}{_text(remote)}"
+        peer = f"{_text(tcp.remote)}{who}"
+        return replace(found, kind="tcp", where=where, peer=peer, endpoints=endpoints)
 
     def _tcp_peer(self, tcp: Inet, other: Inet | None) -> tuple[Where, str]:
         if other is None or tcp.state == _SYN_SENT:
@@ -191,33 +189,26 @@ class Tables:
         found = {self._holder(f"socket:[{each.inode}]") for each in listening}
         return found.pop() if len(found) == 1 else ("unknown", "")
 
-    def _unix(self, fd: int, target: str, unix: Unix) -> Descriptor:
-        kind: Kind = "listen" if unix.state == LISTEN else "unix"
-        where: Where = "unknown"
-        who = ""
-        if kind == "unix" and unix.peer is None:
-            where = "unknown" if unix.state == _CLOSED else "nobody"
-            kind = "idle" if unix.state == _CLOSED else "unix"
-        elif kind == "unix" and unix.peer:
-            where, who = self._holder(f"socket:[{unix.peer}]")
-        endpoints = (target, f"socket:[{unix.peer}]") if unix.peer else ("", "")
-        return Descriptor(
-            fd=fd,
-            target=target,
-            kind=kind,
-            where=where,
-            peer=who.strip(),
-            queues=unix.queues,
-            endpoints=endpoints,
-        )
+    def _unix(self, found: Descriptor, unix: Unix) -> Descriptor:
+        found = replace(found, kind="unix", where="unknown", queues=unix.queues)
+        if unix.state == LISTEN:
+            return replace(found, kind="listen")
+        if unix.peer is None:
+            is_closed = unix.state == _CLOSED
+            return replace(found, kind="idle") if is_closed else replace(found, where="nobody")
+        if not unix.peer:
+            return found
+        peer = f"socket:[{unix.peer}]"
+        where, who = self._holder(peer)
+        return replace(found, where=where, peer=who.strip(), endpoints=(found.target, peer))
 
     def _holder(self, target: str) -> tuple[Where, str]:
         """Return who holds an open socket: whether inside the world, and the same for the reader.
 
         Where nobody is seen to hold it, it is a process that cannot be read: another user's server.
         """
-        inside, outside = self.holders(target)
-        pids = [pid for pid, _ in outside]
+        inside = self._inside.get(target, [])
+        pids = [pid for pid, _ in self.foreign.holders(target)]
         if pids and all(pid in self.harness.controllers for pid in pids):
             return "harness", " (the harness)"
         if pids:
@@ -226,50 +217,28 @@ class Tables:
             return "inside", f" ({self.ranks.get(inside[0][0], '')})"
         return "outside", ""
 
-    def _pipe(self, pid: int, fd: int, target: str) -> Descriptor:
-        mine = _mode(pid, fd)
-        _, outside = self.holders(target)
-        others = [each for each in outside if mine is None or _is_peer(mine, _mode(*each))]
-        if others:
-            name = self.names.get(others[0][0], "")
-            peer = f"{name} {others[0][0]}"
-            return Descriptor(fd=fd, target=target, kind="pipe", where="outside", peer=peer)
-        where: Where = "unknown" if mine is None else "inside"
-        return Descriptor(fd=fd, target=target, kind="pipe", where=where)
+    def _pipe(self, pid: int, found: Descriptor) -> Descriptor:
+        mine = _mode(pid, found.fd)
+        for other, fd in self.foreign.holders(found.target):
+            modes = {mine, _mode(other, fd)}
+            if len(modes) == 2 or modes & {None, _BOTH}:  # noqa: PLR2004 - one reads, one writes
+                peer = f"{self.names.get(other, '')} {other}"
+                return replace(found, kind="pipe", where="outside", peer=peer)
+        return replace(found, kind="pipe", where="unknown" if mine is None else "inside")
 
-    def _anonymous(self, pid: int, fd: int, target: str) -> Descriptor:
-        kind = _ANONYMOUS.get(target, "other")
+    def _anonymous(self, pid: int, found: Descriptor) -> Descriptor:
+        kind = _ANONYMOUS.get(found.target, "other")
         details = {"timerfd", "epoll", "pidfd", "uring"}
-        info = (read(f"/proc/{pid}/fdinfo/{fd}") or b"").decode() if kind in details else ""
-        return Descriptor(
-            fd=fd,
-            target=target,
+        info = (read(f"/proc/{pid}/fdinfo/{found.fd}") or b"").decode() if kind in details else ""
+        process = re.search(r"^Pid:\s*(-?\d+)", info, re.MULTILINE) if kind == "pidfd" else None
+        return replace(
+            found,
             kind=kind,
             where="unknown" if kind == "other" or _is_busy_ring(kind, info) else "inside",
             ends_s=_timer_end(info) if kind == "timerfd" else NEVER,
             watched=_watched(info, self.links[pid]) if kind == "epoll" else (),
-            pid=_pidfd(info) if kind == "pidfd" else 0,
+            pid=int(process[1]) if process else 0,  # -1 once it was waited for (pidfd_open(2))
         )
-
-
-def _inet_descriptor(
-    fd: int, target: str, kind: Kind, found: Inet, where: Where, peer: str
-) -> Descriptor:
-    return Descriptor(
-        fd=fd,
-        target=target,
-        kind=kind,
-        where=where,
-        peer=peer,
-        queues=found.queues,
-        bytes_moved=found.bytes_moved,
-        endpoints=_endpoints(found) if kind == "tcp" else ("", ""),
-    )
-
-
-def _endpoints(tcp: Inet) -> tuple[str, str]:
-    space, local, remote = tcp.endpoints
-    return f"{space}{_text(local)}", f"{space}{_text(remote)}"
 
 
 def _text(address: tuple[str, int]) -> str:
@@ -277,15 +246,16 @@ def _text(address: tuple[str, int]) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _unlisted_socket(pid: int, fd: int, target: str) -> Descriptor:
+def _unlisted_socket(pid: int, found: Descriptor) -> Descriptor:
     """Describe a socket that is in no table: one that is not connected, or of another family."""
+    path = f"/proc/{pid}/fd/{found.fd}"
     try:
-        found = os.getxattr(f"/proc/{pid}/fd/{fd}", "system.sockprotoname").rstrip(b"\0").decode()
+        name = os.getxattr(path, "system.sockprotoname").rstrip(b"\0").decode()
     except OSError:
-        return Descriptor(fd=fd, target=target, kind="other", where="unknown")
+        return replace(found, kind="other", where="unknown")
     kinds: Mapping[str, Kind] = {"TCP": "idle", "TCPv6": "idle", "UDP": "udp", "UDPv6": "udp"}
-    kind = kinds.get(found, "netlink" if found == "NETLINK" else "other")
-    return Descriptor(fd=fd, target=target, kind=kind, where="unknown", peer=found)
+    kind = kinds.get(name, "netlink" if name == "NETLINK" else "other")
+    return replace(found, kind=kind, where="unknown", peer=name)
 
 
 def _kind_of_file(path: str, target: str) -> Kind:
@@ -307,10 +277,6 @@ def _mode(pid: int, fd: int) -> int | None:
     """
     found = re.search(rb"flags:\s*([0-7]+)", read(f"/proc/{pid}/fdinfo/{fd}") or b"")
     return int(found[1], 8) & 3 if found else None
-
-
-def _is_peer(mine: int, other: int | None) -> bool:
-    return other is None or _BOTH in {mine, other} or mine != other
 
 
 def _timer_end(info: str) -> float | None:
@@ -358,9 +324,3 @@ def _watched(info: str, links: Mapping[int, str]) -> tuple[int, ...] | None:
         if fd not in links or (named and int(named[1]) != inode):
             return None
     return tuple(fd for fd, _ in found)
-
-
-def _pidfd(info: str) -> int:
-    """Return the process of a pidfd: -1 once it was waited for (pidfd_open(2))."""
-    found = re.search(r"^Pid:\s*(-?\d+)", info, re.MULTILINE)
-    return int(found[1]) if found else 0

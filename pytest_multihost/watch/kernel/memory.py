@@ -72,7 +72,9 @@ class Memory:
     def read(self, address: int, size: int) -> bytes | None:
         """Return `size` bytes at `address`, None where they cannot be read."""
         if self._file is None:
-            self._file = self._open()
+            self._file = -1
+            with contextlib.suppress(OSError):
+                self._file = os.open(f"/proc/{self.pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
         if self._file < 0 or not address:
             return None
         try:
@@ -80,11 +82,6 @@ class Memory:
         except (OSError, OverflowError):
             return None
         return data if len(data) == size else None
-
-    def _open(self) -> int:
-        with contextlib.suppress(OSError):
-            return os.open(f"/proc/{self.pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
-        return -1
 
     def seconds(self, address: int, unit: float) -> float | None:
         """Return the timespec or timeval at `address`."""
@@ -196,7 +193,7 @@ class ReturnAddresses:
         data = self.memory.read(pointer, stack.end - pointer)
         if data is None:
             return None
-        return tuple((mapping.path, offset) for mapping, offset in self._find(data))
+        return tuple(self._find(data))
 
     def is_at(self, pointer: int) -> bool:
         """Return whether the very word at `pointer` is a return address.
@@ -206,13 +203,13 @@ class ReturnAddresses:
         data = self.memory.read(pointer, 8)
         return data is not None and any(self._find(data))
 
-    def _find(self, stack: bytes) -> Iterator[tuple[MemoryMapping, int]]:
+    def _find(self, stack: bytes) -> Iterator[tuple[str, int]]:
         starts, mappings = self._code
         for word in array.array("Q", stack):
             address = word & _ADDRESS_BITS
             at = bisect.bisect(starts, address) - 1
             if at >= 0 and address < mappings[at].end and self._is_return(address):
-                yield mappings[at], address - mappings[at].start + mappings[at].offset
+                yield mappings[at].path, address - mappings[at].start + mappings[at].offset
 
     def _is_return(self, address: int) -> bool:
         """Return whether a call ends at `address`; it may where that cannot be read."""

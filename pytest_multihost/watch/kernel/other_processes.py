@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from pytest_multihost.model.process import Descriptor, Process, Thread, Where
+from pytest_multihost.model.process import Process
 from pytest_multihost.proof.threads import is_runtime_thread
 from pytest_multihost.watch.kernel.memory import MemoryMapping
 from pytest_multihost.watch.kernel.proc_files import entries, link, maps_file, read
@@ -135,16 +135,27 @@ def with_eventfd_holders(
     all processes there are may have it.
     """
     found = dict(process.descriptors)
-    waited = [found[fd] for fd in _waited(process) if fd in found]
-    for each in waited:
-        if each.kind == "eventfd":
-            found[each.fd] = _with_holder(process.pid, each, foreign, names)
+    for fd in _waited(process):
+        if fd not in found or found[fd].kind != "eventfd":
+            continue
+        theirs = foreign.eventfds
+        number = eventfd_id(process.pid, fd) if theirs else 0
+        if number is None:
+            found[fd] = replace(found[fd], where="unknown")
+        elif number in theirs:
+            peer = f"{names.get(theirs[number], '')} {theirs[number]}"
+            found[fd] = replace(found[fd], where="outside", peer=peer)
     return replace(process, descriptors=found)
 
 
 def _waited(process: Process) -> Collection[int]:
     """Return the descriptors that threads wait for, with what is watched by an epoll of them."""
-    todo = [fd for each in process.threads if _matters(process, each) for fd in each.fds or ()]
+    todo = [
+        fd
+        for each in process.threads
+        if each is process.main or not (process.is_rank and is_runtime_thread(each))
+        for fd in each.fds or ()
+    ]
     found: set[int] = set()
     while todo:
         fd = todo.pop()
@@ -152,23 +163,3 @@ def _waited(process: Process) -> Collection[int]:
         todo += [each for each in watched or () if each not in found]
         found.add(fd)
     return found
-
-
-def _matters(process: Process, thread: Thread) -> bool:
-    return thread is process.main or not (process.is_rank and is_runtime_thread(thread))
-
-
-def _with_holder(
-    pid: int, found: Descriptor, foreign: ForeignProcesses, names: Mapping[int, str]
-) -> Descriptor:
-    where, holder = _eventfd_holder(pid, found.fd, foreign.eventfds)
-    peer = f"{names.get(holder, '')} {holder}" if holder else ""
-    return replace(found, where=where, peer=peer)
-
-
-def _eventfd_holder(pid: int, fd: int, theirs: Mapping[int | None, int]) -> tuple[Where, int]:
-    """Return whether a foreign process has an eventfd, and which; 0 for none that is known."""
-    number = eventfd_id(pid, fd) if theirs else None
-    if not theirs or number is None:
-        return ("unknown" if theirs else "inside"), 0
-    return ("outside", theirs[number]) if number in theirs else ("inside", 0)

@@ -73,7 +73,9 @@ class ProcReader:
     def deep_snapshot(self) -> KernelSnapshot:
         """Read all threads and descriptors of the ranks and of their descendants."""
         at_s = time.monotonic()
-        stats = _all_stats()
+        pids = proc_files.entries("/proc") or ()
+        found_stats = ((pid, proc_files.read_stat(f"/proc/{pid}")) for pid in pids)
+        stats = {pid: stat for pid, stat in found_stats if stat is not None}
         family = self._family(stats)
         links = {pid: _links(pid) for pid in family}
         names = {pid: stat.name for pid, stat in stats.items()}
@@ -91,7 +93,8 @@ class ProcReader:
                 found = reader.process(rank, names.get(pid, ""), tables, is_rank=is_rank)
             missing = found.unread if links[pid] is not None else (*found.unread, "descriptors")
             processes.append(replace(found, unread=missing))
-        self._forget_ended(processes)
+        alive = {thread.tid for each in processes for thread in each.threads}
+        self._waits = {tid: wait for tid, wait in self._waits.items() if tid in alive}
         return KernelSnapshot(at_s=at_s, processes=tuple(processes), is_deep=True)
 
     def _main_thread_of(self, rank: int, pid: int, at_s: float) -> Process:
@@ -166,16 +169,6 @@ class ProcReader:
             since_s = max(since_s, known.at_s)
         self._waits[thread.tid] = _KnownWait(thread.wait_key, since_s, at_s)
         return since_s, known is None or known.key != thread.wait_key
-
-    def _forget_ended(self, processes: list[Process]) -> None:
-        alive = {thread.tid for each in processes for thread in each.threads}
-        self._waits = {tid: wait for tid, wait in self._waits.items() if tid in alive}
-
-
-def _all_stats() -> dict[int, proc_files.Stat]:
-    pids = proc_files.entries("/proc") or ()
-    found = {pid: proc_files.read_stat(f"/proc/{pid}") for pid in pids}
-    return {pid: stat for pid, stat in found.items() if stat is not None}
 
 
 def _links(pid: int) -> dict[int, str] | None:

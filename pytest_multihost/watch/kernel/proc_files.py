@@ -22,27 +22,22 @@ _WORDS_OF_CALL = 9  # number, six arguments, stack pointer, program counter
 _STATE, _PARENT, _SESSION, _USER_TIME, _SYSTEM_TIME, _STARTED = 0, 1, 3, 11, 12, 19
 
 
-def read(path: str) -> bytes | None:
-    """Return a file's content, None where it cannot be read."""
-    return _read(path, once=False)
+def read(path: str, *, is_line: bool = False) -> bytes | None:
+    """Return a file's content, None where it cannot be read.
 
+    A shallow snapshot reads five files of each rank four times a second.
 
-def read_line(path: str) -> bytes | None:
-    """Return the content of a file of one line, without a second read to see that there is no more.
-
-    A shallow snapshot reads five such files of each rank four times a second.
+    Args:
+        path: The file.
+        is_line: Whether it has but one line, so that no second read need see that there is no more.
     """
-    return _read(path, once=True)
-
-
-def _read(path: str, *, once: bool) -> bytes | None:
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
     try:
         data = part = os.read(file, 1 << 16)
-        while part and not once:
+        while part and not is_line:
             part = os.read(file, 1 << 16)
             data += part
     except OSError:
@@ -87,7 +82,7 @@ class Stat:
             by a tracer, Z ended and not waited for, X gone.
         parent: The process that waits for it: whoever inherited it, once its parent has ended.
         session: The process that began its session.
-        started_s: When it began, on the monotonic clock.
+        started_s: When it began, on the monotonic clock, never too late.
         cpu_ns: Processor time, in steps of 10 ms.
     """
 
@@ -101,25 +96,18 @@ class Stat:
 
 def read_stat(directory: str) -> Stat | None:
     """Return what `directory`/stat says; None for what is gone."""
-    data = read_line(directory + "/stat")
+    data = read(directory + "/stat", is_line=True)
     if not data:
         return None
     head, _, tail = data.rpartition(b")")
     words = tail.split()
-    ticks = int(words[_STARTED])
     name = head.partition(b"(")[2].decode("utf-8", "backslashreplace")
     cpu_ns = (int(words[_USER_TIME]) + int(words[_SYSTEM_TIME])) * (1_000_000_000 // _TICKS)
     state, parent, session = words[_STATE].decode(), int(words[_PARENT]), int(words[_SESSION])
-    return Stat(name, state, parent, session, _started(ticks), cpu_ns)
-
-
-def _started(ticks: int) -> float:
-    """Return a start on the monotonic clock, never too late.
-
-    stat counts from boot and goes on while the machine is suspended; the monotonic clock does not.
-    """
+    # stat counts from boot and goes on while the machine is suspended; that clock does not.
     suspended = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
-    return (ticks - 1) / _TICKS - suspended
+    started_s = (int(words[_STARTED]) - 1) / _TICKS - suspended
+    return Stat(name, state, parent, session, started_s, cpu_ns)
 
 
 def read_runs(directory: str) -> tuple[int, int] | None:
@@ -129,7 +117,7 @@ def read_runs(directory: str) -> tuple[int, int] | None:
     no wait that ends goes unseen. Where the kernel does not count there (CONFIG_SCHED_INFO), the
     context switches in status serve as well; their sum grows by one with each wait.
     """
-    cpu_ns, _, runs = ((read_line(directory + "/schedstat") or b"0 0 0").split())[:3]
+    cpu_ns, _, runs = ((read(directory + "/schedstat", is_line=True) or b"0 0 0").split())[:3]
     if int(runs):
         return int(cpu_ns), int(runs)
     status = read_status(directory)
@@ -144,7 +132,7 @@ def read_call(directory: str) -> tuple[SystemCall, int]:
     that is blocked outside of any call, say for a page. Then, and where it may not be read, the
     call's name is empty.
     """
-    words = (read_line(directory + "/syscall") or b"").split()
+    words = (read(directory + "/syscall", is_line=True) or b"").split()
     if words[:1] == [b"running"]:
         return SystemCall("running"), 0
     if len(words) != _WORDS_OF_CALL:

@@ -111,7 +111,7 @@ class ProcessReader:
         )
         since_s, is_new = self.since(bare, self.at_s)
         if call.name in {"", "running"}:
-            wchan = (proc_files.read_line(f"{directory}/wchan") or b"").decode()
+            wchan = (proc_files.read(f"{directory}/wchan", is_line=True) or b"").decode()
             return self._with_code(replace(bare, wchan=wchan, fds=None))
         found = self._with_wait(bare, call, since_s)
         # The stack costs most. Who waits in the same futex as before has the same.
@@ -123,7 +123,10 @@ class ProcessReader:
         target = self._link(fd) if fd is not None else ""
         ends_s = self._ends_s(call, since_s)
         if fd is not None and target.startswith("socket:") and call.may_be_socket_io:
-            ends_s = self._socket_ends_s(fd, ends_s, since_s)
+            timeout_s = _socket_timeout_s(self.pid, fd)
+            ends_s = (
+                None if timeout_s is None or ends_s is None else min(ends_s, since_s + timeout_s)
+            )
         if call.path_address is not None:
             target = self.memory.text(call.path_address)
         elif child > 0:
@@ -161,26 +164,17 @@ class ProcessReader:
             return seconds - (time.time() - time.monotonic())
         return seconds + (since_s if timeout.kind == "relative" else 0.0)
 
-    def _socket_ends_s(self, fd: int, ends_s: float | None, since_s: float) -> float | None:
-        """Return when a blocking call ends, by its arguments and by its socket's SO_RCVTIMEO."""
-        timeout_s = _socket_timeout_s(self.pid, fd)
-        if timeout_s is None or ends_s is None:
-            return None
-        return min(ends_s, since_s + timeout_s) if timeout_s else ends_s
-
     def _polled(self, call: SystemCall) -> tuple[int, ...] | None:
         """Return the descriptors that poll(2) or select(2) wait for; None if unreadable."""
         if call.name in {"poll", "ppoll"}:
-            return self._poll_set(call.args[0], call.args[1])
+            address, count = call.args[:2]
+            data = self.memory.read(address, 8 * count) if count else b""
+            if data is None:
+                return None
+            return tuple(fd for fd, _, _ in struct.iter_unpack("=iHH", data) if fd >= 0)
         if call.name in {"select", "pselect6"}:
             return self._select_set(call.args)
         return ()
-
-    def _poll_set(self, address: int, count: int) -> tuple[int, ...] | None:
-        data = self.memory.read(address, 8 * count) if count else b""
-        if data is None:
-            return None
-        return tuple(fd for fd, _, _ in struct.iter_unpack("=iHH", data) if fd >= 0)
 
     def _select_set(self, args: tuple[int, ...]) -> tuple[int, ...] | None:
         count = args[0] & 0xFFFFFFFF
@@ -205,12 +199,10 @@ class ProcessReader:
         if returns is None:
             return thread
         is_leaf = self._returns.is_at(thread.pointer)
-        code, function = read_stack(returns, _symbol, is_leaf=is_leaf)
+        code, function = read_stack(
+            returns, lambda path, offset: symbol_table(path).name_at_offset(offset), is_leaf=is_leaf
+        )
         return replace(thread, code=code, function=function)
-
-
-def _symbol(path: str, offset: int) -> str:
-    return symbol_table(path).name_at_offset(offset)
 
 
 def _pending(status: Mapping[str, str]) -> int:
@@ -220,13 +212,13 @@ def _pending(status: Mapping[str, str]) -> int:
 
 
 def _socket_timeout_s(pid: int, fd: int) -> float | None:
-    """Return the longest a blocking call on another process's socket takes: 0 for ever.
+    """Return the longest a blocking call on another process's socket takes.
 
     No file in /proc has SO_RCVTIMEO and SO_SNDTIMEO (socket(7)), so the socket itself is asked,
     through a descriptor of our own to it (pidfd_getfd(2)), which is closed at once.
 
     Returns:
-        The shorter of both; None where they cannot be read.
+        The shorter of both, NEVER without any; None where they cannot be read.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     try:
@@ -244,7 +236,7 @@ def _socket_timeout_s(pid: int, fd: int) -> float | None:
     except OSError:
         return None
     seconds = [whole + part / 1e6 for whole, part in (struct.unpack("=qq", each) for each in data)]
-    return min(filter(None, seconds), default=0.0)
+    return min(filter(None, seconds), default=NEVER)
 
 
 # Words in memory that threads wait for (futex(2))

@@ -13,11 +13,7 @@ from collections.abc import Callable
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 
-from pytest_multihost.launch.netns import (
-    netlink_attributes,
-    netlink_dump,
-    open_sock_diag,
-)
+from pytest_multihost.launch.netns import netlink_attributes, netlink_dump, open_sock_diag
 
 LISTEN = 10
 """The state of a socket that waits for connections, of TCP and of unix sockets."""
@@ -110,7 +106,7 @@ def unix_sockets(table: Table | None = None) -> list[Unix]:
 
 def inet_sockets_from(text: str, space: str = "") -> list[Inet]:
     """Return the sockets in the text of a ``/proc/PID/net/tcp``, ``tcp6``, ``udp`` or ``udp6``."""
-    return [replace(_inet_from(line.split()), space=space) for line in text.splitlines()[1:]]
+    return [_inet_from(line.split(), space) for line in text.splitlines()[1:]]
 
 
 def _is_loopback(address: Address) -> bool:
@@ -131,12 +127,10 @@ def _inet(message: bytes) -> Inet:
     _, receive, send, _, inode = struct.unpack_from("=IIIII", message, 52)
     addresses = (_host(local), local_port), (_host(remote), remote_port)
     queues = (0, 0) if state == LISTEN else (receive, send)
-    return Inet(inode, state, *addresses, queues, _bytes_moved(message[72:]))
-
-
-def _bytes_moved(data: bytes) -> int:
-    info = netlink_attributes(data).get(_TCP_INFO, b"")
-    return sum(struct.unpack_from("=QQ", info, _BYTES_AT)) if len(info) >= _BYTES_AT + 16 else 0
+    info = netlink_attributes(message[72:]).get(_TCP_INFO, b"")
+    is_known = len(info) >= _BYTES_AT + 16
+    moved = sum(struct.unpack_from("=QQ", info, _BYTES_AT)) if is_known else 0
+    return Inet(inode, state, *addresses, queues, moved)
 
 
 def _host(data: bytes) -> str:
@@ -155,11 +149,12 @@ def _unix(message: bytes) -> Unix:
     return Unix(inode, state, struct.unpack("=I", peer)[0] if peer else None, (pair[0], pair[1]))
 
 
-def _inet_from(words: list[str]) -> Inet:
+def _inet_from(words: list[str], space: str) -> Inet:
     send, _, receive = words[4].partition(":")
     state = int(words[3], 16)
     queues = (0, 0) if state == LISTEN else (int(receive, 16), int(send, 16))
-    return Inet(int(words[9]), state, _address(words[1]), _address(words[2]), queues)
+    local, remote = _address(words[1]), _address(words[2])
+    return Inet(int(words[9]), state, local, remote, queues, space=space)
 
 
 def _address(text: str) -> Address:

@@ -14,10 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_multihost.blame.inferred import operation_of, waits_at_sockets
-from pytest_multihost.model.operation import Operation, Operations
+from pytest_multihost.model.operation import Operations
 from pytest_multihost.model.process import KernelSnapshot
 from pytest_multihost.model.result import RankSnapshot, WorldSnapshot
-from pytest_multihost.model.stack import NativeThread
 from pytest_multihost.slots import FlightMailbox
 from pytest_multihost.watch.probes.native import NativeStacks, native_threads
 from pytest_multihost.watch.probes.pyspy import gil_holders
@@ -61,14 +60,18 @@ def probe_unclear_ranks(
     with ThreadPoolExecutor(1) as pool:  # two sorts of readers, which both start slowly
         reading = pool.submit(native_threads, asked) if asked else None
         ranks = _with_gil_holders(ranks, unclear)
-    unobserved: tuple[str, ...] = ()
-    if reading is not None:
-        stacks = reading.result()
-        # Again, for now it is known who holds the GIL.
-        counted = _pids_with_native_operations(ranks, asked, may_run_jax=may_run_jax)
-        ranks = _with_native(ranks, counted, stacks, at_s)
-        unobserved = stacks.unobserved
-    return _with_sockets(ranks, kernel), unobserved
+    stacks = reading.result() if reading is not None else NativeStacks()
+    # Again, for now it is known who holds the GIL.
+    counted = _pids_with_native_operations(ranks, asked, may_run_jax=may_run_jax)
+    ranks = _with_native(ranks, counted, stacks, at_s)
+    found = waits_at_sockets(kernel)  # which no recorder sees
+    ranks = tuple(
+        replace(seen, operations=(*seen.operations, found[seen.rank]))
+        if seen.rank in found and _is_unclear(seen)
+        else seen
+        for seen in ranks
+    )
+    return ranks, stacks.unobserved
 
 
 def _pids_with_native_operations(
@@ -79,22 +82,17 @@ def _pids_with_native_operations(
         seen.rank: pids[seen.rank]
         for seen in ranks
         if seen.rank in pids
-        and (seen.label == "BLOCKED" or (may_run_jax and not _waits_with_gil(seen)))
+        and (
+            seen.label == "BLOCKED"
+            or (may_run_jax and not (seen.holds_gil and seen.label != "RUNNING"))
+        )
     }
-
-
-def _waits_with_gil(seen: RankSnapshot) -> bool:
-    return seen.holds_gil and seen.label != "RUNNING"
 
 
 def _is_unclear(seen: RankSnapshot) -> bool:
     """Return whether a rank's records do not say for whom it waits; its own devices are nobody."""
     waited = [each for each in seen.operations if each.waited_s is not None]
-    return all(_is_own_devices(each) for each in waited)
-
-
-def _is_own_devices(operation: Operation) -> bool:
-    return operation.kind == "wait" and len(operation.group) == 1
+    return all(each.kind == "wait" and len(each.group) == 1 for each in waited)
 
 
 def _with_flight(
@@ -126,32 +124,23 @@ def _with_flight(
 def _with_native(
     ranks: Sequence[RankSnapshot], pids: Mapping[int, int], stacks: NativeStacks, at_s: float
 ) -> tuple[RankSnapshot, ...]:
-    """Add the operations that the native frames of these ranks show."""
+    """Add the operations that the native frames of these ranks show, and the frames.
+
+    Of the threads only the main one is kept, and the one that is in the operation.
+    """
     everybody = tuple(seen.rank for seen in ranks)
-    found = {
-        rank: operation_of(threads, group=everybody, at_s=at_s)
-        for rank, threads in stacks.threads.items()
-        if rank in pids
-    }
-    return tuple(
-        _with(seen, found[seen.rank], stacks.threads[seen.rank], pids[seen.rank])
-        if seen.rank in found
-        else seen
-        for seen in ranks
-    )
-
-
-def _with_sockets(
-    ranks: Sequence[RankSnapshot], kernel: KernelSnapshot
-) -> tuple[RankSnapshot, ...]:
-    """Add what ranks wait for at sockets of their own, which no recorder sees."""
-    found = waits_at_sockets(kernel)
-    return tuple(
-        replace(seen, operations=(*seen.operations, found[seen.rank]))
-        if seen.rank in found and _is_unclear(seen)
-        else seen
-        for seen in ranks
-    )
+    found = []
+    for seen in ranks:
+        if seen.rank not in pids or seen.rank not in stacks.threads:
+            found.append(seen)
+            continue
+        threads = stacks.threads[seen.rank]
+        operation = operation_of(threads, group=everybody, at_s=at_s)
+        new = (operation,) if operation is not None else ()
+        tids = {pids[seen.rank], *(each.thread for each in new)}
+        native = tuple(each for each in threads if each.thread in tids)
+        found.append(replace(seen, operations=(*seen.operations, *new), native=native))
+    return tuple(found)
 
 
 def with_probe_results(
@@ -168,38 +157,24 @@ def with_probe_results(
         unmoved: Ranks that have not run in between.
     """
     probed = {seen.rank: seen for seen in end.ranks if seen.rank in unmoved}
-    ranks = (_probed(seen, probed.get(seen.rank, seen)) for seen in failure.ranks)
-    return replace(failure, ranks=tuple(ranks))
-
-
-def _probed(seen: RankSnapshot, later: RankSnapshot) -> RankSnapshot:
-    return replace(
-        seen,
-        operations=later.operations,
-        entered=later.entered,
-        native=later.native,
-        holds_gil=later.holds_gil,
+    ranks = (
+        replace(
+            seen,
+            operations=later.operations,
+            entered=later.entered,
+            native=later.native,
+            holds_gil=later.holds_gil,
+        )
+        for seen in failure.ranks
+        for later in (probed.get(seen.rank, seen),)
     )
-
-
-def _with(
-    seen: RankSnapshot, operation: Operation | None, threads: Sequence[NativeThread], pid: int
-) -> RankSnapshot:
-    """Add an operation, and of the threads the main one and the one that is in it."""
-    tids = {pid, operation.thread} if operation is not None else {pid}
-    native = tuple(each for each in threads if each.thread in tids)
-    found = (operation,) if operation is not None else ()
-    return replace(seen, operations=(*seen.operations, *found), native=native)
+    return replace(failure, ranks=tuple(ranks))
 
 
 def _with_gil_holders(
     ranks: Sequence[RankSnapshot], pids: Mapping[int, int]
 ) -> tuple[RankSnapshot, ...]:
     """Note whose main thread holds the GIL while it waits for something else."""
-    asked = {seen.rank: pids[seen.rank] for seen in ranks if _may_hold_gil(seen, pids)}
-    holders = gil_holders(asked)
+    may_hold = [s.rank for s in ranks if s.label in _MAY_HOLD_GIL and s.rank in pids]
+    holders = gil_holders({rank: pids[rank] for rank in may_hold})
     return tuple(replace(seen, holds_gil=True) if seen.rank in holders else seen for seen in ranks)
-
-
-def _may_hold_gil(seen: RankSnapshot, pids: Mapping[int, int]) -> bool:
-    return seen.label in _MAY_HOLD_GIL and seen.rank in pids

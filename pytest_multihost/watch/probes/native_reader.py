@@ -17,7 +17,7 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from ctypes import CFUNCTYPE, POINTER, byref, c_bool, c_char_p, c_int, c_uint64, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,10 +46,7 @@ _SIGNATURES = {
     "dwfl_frame_pc": (c_bool, [c_void_p, POINTER(c_uint64), POINTER(c_bool)]),
     "dwfl_addrmodule": (c_void_p, [c_void_p, c_uint64]),
     "dwfl_module_getelf": (c_void_p, [c_void_p, POINTER(c_uint64)]),
-    "dwfl_module_info": (
-        c_char_p,
-        [*[c_void_p] * 6, POINTER(c_char_p), c_void_p],
-    ),
+    "dwfl_module_info": (c_char_p, [*[c_void_p] * 6, POINTER(c_char_p), c_void_p]),
     "dwfl_errmsg": (c_char_p, [c_int]),
 }
 
@@ -109,7 +106,9 @@ class _Unwinder:
             self._check(self.dw.dwfl_linux_proc_report(dwfl, pid))
             self._check(self.dw.dwfl_report_end(dwfl, None, None))
             self._check(self.dw.dwfl_linux_proc_attach(dwfl, pid, c_bool(False)))  # noqa: FBT003
-            stacks = {tid: self._addresses(dwfl, tid) for tid in _threads_of(pid)}
+            stacks = {
+                tid: self._addresses(dwfl, tid) for tid in map(int, os.listdir(f"/proc/{pid}/task"))
+            }
             if not any(stacks.values()):
                 self._check(1)
             code = {pc: self._file_and_address(dwfl, pc) for pcs in stacks.values() for pc in pcs}
@@ -147,10 +146,6 @@ class _Unwinder:
         self.dw.dwfl_module_getelf(module, byref(bias))
         name = self.dw.dwfl_module_info(module, *[None] * 5, byref(path), None)
         return os.fsdecode(path.value or name or b""), pc - bias.value
-
-
-def _threads_of(pid: int) -> Iterator[int]:
-    return map(int, os.listdir(f"/proc/{pid}/task"))
 
 
 def _namer() -> Callable[[str, int], str]:

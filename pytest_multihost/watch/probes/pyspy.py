@@ -140,7 +140,10 @@ class PySpySampler:
         if process is None or pid is None or answer is None or process.poll() is None:
             return
         answer.seek(0)
-        self._sample = pid, _user_frame(answer.read(), pid)
+        self._sample = pid, None
+        with contextlib.suppress(ValueError, StopIteration):
+            main = next(each for each in parse_dump(answer.read()) if each.tid == pid)
+            self._sample = pid, innermost_user_frame(main.frames)
         self._forget()
 
     def close(self) -> None:
@@ -154,11 +157,3 @@ class PySpySampler:
         if self._answer is not None:
             self._answer.close()
         self._process = self._answer = None
-
-
-def _user_frame(answer: bytes, pid: int) -> Frame | None:
-    """Return the user's innermost frame in the main thread of a dump."""
-    with contextlib.suppress(ValueError, StopIteration):
-        main = next(each for each in parse_dump(answer) if each.tid == pid)
-        return innermost_user_frame(main.frames)
-    return None
