@@ -139,7 +139,12 @@ def run_world(spec: WorldSpec, surroundings: Surroundings) -> WorldResult:
         reason=reason,
         dumps=world_run.dumps,
         leftovers=world_run.leftovers,
-        last_words=_last_words(world_run.facts, surroundings.directory),
+        last_words={
+            # A runtime that ends its process may have said why.
+            each.rank: _tail(surroundings.directory / f"rank-{each.rank}.log")
+            for each in world_run.facts
+            if each.has_died
+        },
         snapshots=with_stacks(world_run.observed.snapshots, world_run.dumps),
         operations=world_run.observed.operations,
         progress_s=world_run.observed.progress_s,
@@ -152,8 +157,6 @@ class _WorldRun:
     """A world that runs.
 
     Attributes:
-        spec: What it is to be.
-        surroundings: What it is run with.
         started_s: When it began; all times are on the monotonic clock.
         history: All events so far, in the order of arrival.
         facts: What is known of each rank, folded from the history.
@@ -232,7 +235,8 @@ class _WorldRun:
             for event in events:
                 self._take(event)
                 _perform(world, event)
-                _send(world, _answers(exchange, event, self.facts[event.rank]))
+                for rank, frame in _answers(exchange, event, self.facts[event.rank]).items():
+                    world.send(rank, frame)
             self._open_gates(world, exchange)
             if self.surroundings.on_tick is not None:
                 self.surroundings.on_tick(self._now() - self.started_s, self.facts)
@@ -331,7 +335,7 @@ class _WorldRun:
         """
         grace_s = GRACE_AFTER_DEATH_S if facts.has_died else GRACE_AFTER_RAISE_S
         last_gate_s = max(self.opened.values(), default=0.0)
-        return max(_trouble_or_zero(facts), last_gate_s) + grace_s, "settled"
+        return max(_trouble_s(facts) or 0.0, last_gate_s) + grace_s, "settled"
 
     def _why(self, ending: Ending) -> str:
         """Say why the harness ends the world now."""
@@ -376,13 +380,7 @@ class _WorldRun:
 
 def _trouble_s(facts: RankFacts) -> float | None:
     """Return when a rank died or raised, if it did."""
-    if facts.has_died:
-        return facts.exited_s
-    return facts.failed_s
-
-
-def _trouble_or_zero(facts: RankFacts) -> float:
-    return _trouble_s(facts) or 0.0
+    return facts.exited_s if facts.has_died else facts.failed_s
 
 
 def _answers(exchange: HarnessCollectives, event: Event, facts: RankFacts) -> Answers:
@@ -420,20 +418,6 @@ def _network_faults(world: RunningWorld) -> NetworkFaults:
     if world.network_faults is None:
         raise LaunchError("faults of the network need hosts made from namespaces")
     return world.network_faults
-
-
-def _send(world: RunningWorld, answers: Answers) -> None:
-    for rank, frame in answers.items():
-        world.send(rank, frame)
-
-
-def _last_words(facts: Sequence[RankFacts], directory: Path) -> dict[int, str]:
-    """Return the end of the log of each rank that died: its runtime may have said why."""
-    words = {}
-    for each in facts:
-        if each.has_died:
-            words[each.rank] = _tail(directory / f"rank-{each.rank}.log")
-    return words
 
 
 def _tail(path: Path, size: int = 20_000) -> str:

@@ -71,13 +71,8 @@ def kill(
 ) -> Fault:
     """End the rank's process at the point.
 
-    The rank counts as killed as planned, not as failed: the test is about the others.
-
-    Args:
-        rank: Whose.
-        at: Where.
-        signal: Name of the signal; SIGKILL unless given.
-        must_fire: Whether the test fails if it did not happen.
+    The rank counts as killed as planned, not as failed: the test is about the others. `signal` is
+    the name of the signal, SIGKILL unless given.
     """
     return _fault("kill", rank, at, must_fire, signal=signal)
 
@@ -90,15 +85,10 @@ def raise_at(
     at: Point = START,
     must_fire: bool = True,
 ) -> Fault:
-    """Raise an exception at the point.
+    """Raise an exception at the point, RuntimeError unless given.
 
-    Args:
-        rank: Whose.
-        error: The exception's class, or its name: of a built-in one, or ``module:Class``. It is
-            made from the message alone. RuntimeError unless given.
-        message: Its text.
-        at: Where.
-        must_fire: Whether the test fails if it did not happen.
+    `error` is its class, or its name: of a built-in one, or ``module:Class``. It is made from the
+    message alone.
     """
     return _fault("raise_at", rank, at, must_fire, error=_class_name(error), message=message)
 
@@ -116,13 +106,8 @@ def memory_pressure(
     What goes beyond fails in the way of whoever allocates: MemoryError in Python, RuntimeError in
     torch, RESOURCE_EXHAUSTED in jax. New threads need room for their stacks too.
 
-    Args:
-        rank: Whose.
-        headroom_mb: Mebibytes of data that may still be allocated.
-        oom_kill: Have the kernel kill the rank instead, as on a host without memory. Needs a
-            writable memory cgroup; without one the test is skipped.
-        at: Where.
-        must_fire: Whether the test fails if it did not happen.
+    The headroom is in mebibytes of data. With `oom_kill` the kernel kills the rank instead, as on a
+    host without memory. That needs a writable memory cgroup; without one the test is skipped.
     """
     params = {"headroom_mb": headroom_mb, "oom_kill": oom_kill or None}
     return _fault("memory_pressure", rank, at, must_fire, **params)
@@ -145,12 +130,7 @@ def cpu_throttle(
 ) -> Fault:
     """Let the rank and its children run only `percent` of the time, in turns of a tenth second.
 
-    Args:
-        rank: Whose.
-        percent: More than 0, less than 100.
-        seconds: For how long; None: until the test's body is over.
-        at: Where.
-        must_fire: Whether the test fails if it did not happen.
+    More than 0 and less than 100, for `seconds`, or, if None, until the test's body is over.
     """
     return _fault("cpu_throttle", rank, at, must_fire, percent=percent, seconds=seconds)
 
@@ -159,12 +139,8 @@ def hash_seed(*, rank: Ranks = "all", seed: int | None = None, must_fire: bool =
     """Give each rank a seed of its own for the hashes of texts, as hosts have.
 
     Sets and their order differ between hosts, and ranks that are forked from one process share
-    theirs. The ranks of such a test are fresh interpreters, which costs seconds.
-
-    Args:
-        rank: Whose.
-        seed: PYTHONHASHSEED of all these ranks; None draws one for each.
-        must_fire: Whether the test fails if it did not happen.
+    theirs. The ranks of such a test are fresh interpreters, which costs seconds. `seed` is the
+    PYTHONHASHSEED of all these ranks; None draws one for each.
     """
     return _fault("hash_seed", rank, START, must_fire, seed=seed)
 
@@ -185,17 +161,14 @@ def slow_io(
     That takes a library that is preloaded, so the ranks are forked from an interpreter of their
     own. Where that cannot be, only what Python reads is met, and the verdict says so.
 
-    Args:
-        rank: Whose.
-        seconds: What every open, read and write takes in addition.
-        bytes_per_s: How fast data is read and written at most.
-        error: Name of the error that they end in instead: ``EIO``, ``ENOSPC``. An error for lack of
-            space ends only what writes.
-        short_reads: Whether a read gets half of what it asked for, as a read may.
-        path: Which files, as in `at.io`. Python's own and installed packages, /dev, /proc and /sys
-            only where the pattern is more than ``*``.
-        at: From where on.
-        must_fire: Whether the test fails if nothing that matches was opened, read or written.
+    * ``seconds``: what every open, read and write takes in addition.
+    * ``bytes_per_s``: how fast data is read and written at most.
+    * ``error``: name of the error that they end in instead: ``EIO``, ``ENOSPC``. An error for lack
+      of space ends only what writes.
+    * ``short_reads``: whether a read gets half of what it asked for, as a read may.
+    * ``path``: which files, as in `at.io`. Python's own and installed packages, /dev, /proc and
+      /sys only where the pattern is more than ``*``. The fault has happened when one that matches
+      was opened, read or written.
     """
     params = {
         "seconds": seconds,
@@ -221,13 +194,10 @@ def partition(
     Needs ``hosts="netns"``, as all faults of the network do. They last until all ranks have left
     the test's body, not only the one that passed the point.
 
-    Args:
-        groups: Ranks that still reach each other; ranks in none of them still reach everybody.
-        one_way: Cut only what the first of two groups sends to the second.
-        rank: Whose passing of the point makes the cut; the first of the first group unless given.
-        heals_after: Seconds after which the network is whole again.
-        at: Where.
-        must_fire: Whether the test fails if it did not happen.
+    * ``groups``: ranks that still reach each other; ranks in none of them still reach everybody.
+    * ``one_way``: cut only what the first of two groups sends to the second.
+    * ``rank``: whose passing of the point makes the cut; the first of the first group unless given.
+    * ``heals_after``: seconds after which the network is whole again.
     """
     sides: Any = groups
     with contextlib.suppress(TypeError):  # told as the test is planned

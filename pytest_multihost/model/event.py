@@ -51,13 +51,7 @@ BROKEN = 70
 class RaisedError:
     """An exception that was raised in a rank, as text: its object never leaves the rank.
 
-    Attributes:
-        type: Name of the exception's class, with its module unless that is `builtins`.
-        message: Its text.
-        file: The user's innermost frame, relative to pytest's rootdir where below it.
-        line: Line in that file.
-        function: The function in which that line is.
-        text: The representation that pytest made.
+    Attributes, beside those of a `RankError`:
         causes: The exceptions that it was raised from or while handling, last first, one line each.
         is_harness_symptom: Whether the harness raised it because another rank is lost.
         is_harness_error: Whether the harness itself failed.
@@ -104,10 +98,8 @@ class WarningText:
 class Pause:
     """How a rank is stopped and continued from outside: in turns, until a time.
 
-    Attributes:
-        stopped_s: How long it is stopped in each turn; None: for ever.
-        running_s: How long it runs then.
-        until_s: When that ends, on the monotonic clock; None: when it is resumed.
+    It is stopped for `stopped_s`, None: for ever, then runs for `running_s`. That ends at `until_s`
+    on the monotonic clock, None: when it is resumed.
     """
 
     stopped_s: float | None = None
@@ -150,10 +142,7 @@ class ReportMade:
         outcome: ``passed``, ``failed`` or ``skipped``.
         wasxfail: pytest's own attribute: why it was expected to fail, where it did or should have.
         is_strict_xpass: Whether it failed because a strict xfail mark was not met.
-        xfail: The mark in force.
-        duration_s: How long the phase took.
         error: What was raised, unless that is a skip.
-        report: The report as pytest has serialised it.
     """
 
     kind: ClassVar = "report"
@@ -199,7 +188,6 @@ class ExchangeEntered:
     """It has entered a barrier, gather or broadcast of the harness.
 
     Attributes:
-        operation: Which of the three.
         name: The name that the test has given to it.
         nth: How often the rank has entered this one before.
         alone: Whether it has no other thread that could still enter another.
@@ -243,8 +231,6 @@ class FaultChanged:
     Attributes:
         index: Its place among the world's faults.
         fault: Its kind.
-        at: The point that it is bound to.
-        phase: What has changed.
         until_s: When it ends by itself, on the monotonic clock.
         pause: How the server is to stop and continue the rank.
         resume: Whether the server is to end that pause.
@@ -299,11 +285,9 @@ class Forked:
 
 @dataclass(frozen=True, slots=True)
 class NetworkChanged:
-    """The network of the hosts was changed, or could not be.
+    """The network of the hosts was changed, or could not be: then `error` says why.
 
-    Attributes:
-        index: The place of the fault that has begun; None: all have ended.
-        error: What went wrong, empty if nothing did.
+    The fault `index` of the world has begun, or, if that is None, all have ended.
     """
 
     kind: ClassVar = "network"

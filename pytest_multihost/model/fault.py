@@ -33,30 +33,24 @@ MAX_HASH_SEED = 4_294_967_295
 RANK_WORDS = ("primary", "others", "one", "all")
 """What `rank=` takes instead of numbers; "one" is drawn from the world's seed."""
 
-BUILT_IN = (
+NETWORK_KINDS = frozenset(
+    {"dns_failure", "net_delay", "net_loss", "net_rate", "partition", "reset"}
+)
+"""Kinds that disturb the network between hosts, and not the rank that passes their point."""
+
+BUILT_IN = NETWORK_KINDS | {
     "cpu_throttle",
     "delay",
-    "dns_failure",
     "fd_pressure",
     "freeze",
     "hash_seed",
     "kill",
     "memory_pressure",
-    "net_delay",
-    "net_loss",
-    "net_rate",
-    "partition",
     "raise_at",
-    "reset",
     "slow_io",
     "start_skew",
-)
+}
 """Kinds with a constructor of their own name in `pytest_multihost.faults`."""
-
-NETWORK_KINDS = frozenset(
-    {"dns_failure", "net_delay", "net_loss", "net_rate", "partition", "reset"}
-)
-"""Kinds that disturb the network between hosts, and not the rank that passes their point."""
 
 _TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 

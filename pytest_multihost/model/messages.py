@@ -45,12 +45,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class FaultPerformed:
-    """A fault of this rank that is performed from outside has been, or could not be.
-
-    Attributes:
-        index: Its place among the world's faults.
-        error: What went wrong, empty if nothing did.
-    """
+    """The world's fault `index` was performed from outside; `error` is empty if that went well."""
 
     kind: ClassVar = "performed"
     index: int
@@ -59,12 +54,7 @@ class FaultPerformed:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveComplete:
-    """All ranks have entered; the payload holds their contributions.
-
-    Attributes:
-        key: What this rank had entered.
-        sizes: Bytes of each contribution, in order of rank.
-    """
+    """All ranks have entered; the payload holds what each has contributed, with these sizes."""
 
     kind: ClassVar = "complete"
     key: CollectiveKey
@@ -90,11 +80,9 @@ class Fork:
     """Start ranks of a world; one socket for each lies beside.
 
     Attributes:
-        spec: The world.
         directory: Where logs and stacks go. None, to a peer: it does not see our files and has to
             make directories of its own.
         scratch: The world's directory for everything else.
-        ranks: Which ranks.
         ports: The world's ports, where another server holds them.
     """
 
@@ -169,11 +157,7 @@ class ProbeHosts:
 
 @dataclass(frozen=True, slots=True)
 class EndWorld:
-    """End what is left of the world.
-
-    Attributes:
-        grace_s: How long a rank may take to end by itself after SIGTERM.
-    """
+    """End what is left of the world; a rank may take `grace_s` to end by itself after SIGTERM."""
 
     kind: ClassVar = "end_world"
     grace_s: float
@@ -181,11 +165,7 @@ class EndWorld:
 
 @dataclass(frozen=True, slots=True)
 class Quit:
-    """End the world and the process that serves.
-
-    Attributes:
-        status: How the run went; a peer ends with the same exit status.
-    """
+    """End the world and the process that serves; a peer ends with this exit status."""
 
     kind: ClassVar = "quit"
     status: int = 0
@@ -235,11 +215,7 @@ class SendToRank:
 
 @dataclass(frozen=True, slots=True)
 class TakeSnapshot:
-    """Tell what is seen of the ranks from outside.
-
-    Attributes:
-        is_deep: Whether of all threads and descriptors.
-    """
+    """Tell what is seen of the ranks from outside; `is_deep`: of all threads and descriptors."""
 
     kind: ClassVar = "take_snapshot"
     is_deep: bool
@@ -277,8 +253,6 @@ class WorldForked:
 
     Attributes:
         pids: Their process ids, in the order in which the ranks were named.
-        ports: The world's ports.
-        at_s: When.
         netfault_daemon: The process that disturbs the network, if there is one.
         namespaces: The kernel's names of network namespaces in which ranks are, as in
             "net:[4026532840]".
@@ -333,10 +307,8 @@ class PeerHello:
 
     Attributes:
         host: Name of its machine.
-        pid: Its process id there; None as long as it has not told.
         kernel: Which kernel it has, and which clock and process ids.
-        address: Its own address of the connection.
-        interface: The network interface that has this address.
+        address: Its own address of the connection, which is that of `interface`.
         tests: For each world its test's node id, number of ranks and backend, in order.
         problems: What keeps it from taking part.
     """
@@ -408,12 +380,8 @@ class Challenge:
 class Proof:
     """What the other side answers: a number of its own, and that it knows the secret.
 
-    Attributes:
-        version: Of the protocol.
-        answer: Its number.
-        rank: Its rank among the processes of the run.
-        size: How many processes it has been told there are.
-        proof: See `launch.attach.handshake`.
+    With its rank and the number of processes of the run, as its launcher has told it. What the
+    proof is made from, `launch.attach.handshake` tells.
     """
 
     kind: ClassVar = "proof"
@@ -424,54 +392,14 @@ class Proof:
     proof: str = ""
 
 
-ToServer = (
-    Fork
-    | MoreDescriptors
-    | RequestDumps
-    | PauseRank
-    | ResumeRank
-    | Disturb
-    | Calm
-    | ProbeHosts
-    | EndWorld
-    | Quit
-)
+_ToBoth = Fork | RequestDumps | PauseRank | ResumeRank | EndWorld | Quit
 
-FromServer = (
-    Serving
-    | Unsound
-    | Failed
-    | WorldForked
-    | MoreDescriptors
-    | RankEvent
-    | HostsProbed
-    | WorldEnded
-)
+ToServer = _ToBoth | MoreDescriptors | Disturb | Calm | ProbeHosts
 
-ToPeer = (
-    Welcome
-    | Refused
-    | ReadProbe
-    | Ping
-    | Fork
-    | SendToRank
-    | RequestDumps
-    | PauseRank
-    | ResumeRank
-    | TakeSnapshot
-    | EndWorld
-    | Quit
-)
+ToPeer = _ToBoth | Welcome | Refused | ReadProbe | Ping | SendToRank | TakeSnapshot
 
-FromPeer = (
-    PeerHello
-    | ProbeRead
-    | Pong
-    | Failed
-    | WorldForked
-    | RankEvent
-    | DumpsWritten
-    | SnapshotTaken
-    | WorldEnded
-    | RanksLost
-)
+_FromBoth = Failed | WorldForked | RankEvent | WorldEnded
+
+FromServer = _FromBoth | Serving | Unsound | MoreDescriptors | HostsProbed
+
+FromPeer = _FromBoth | PeerHello | ProbeRead | Pong | DumpsWritten | SnapshotTaken | RanksLost

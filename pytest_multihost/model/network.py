@@ -99,15 +99,11 @@ def disturbance_of(fault: Fault, rank: int, spec: WorldSpec) -> Disturbance:
 
 def cuts_of(partition: Fault, spec: WorldSpec) -> frozenset[Pair]:
     """Return the cuts of a partition."""
-    sides = [hosts_of(group, spec) for group in partition.params["groups"]]
+    groups = partition.params["groups"]
+    sides = [frozenset(spec.host_of(rank).index for rank in group) for group in groups]
     one_way = bool(partition.params.get("one_way"))
     pairs = [(sides[0], sides[1])] if one_way else permutations(sides, 2)
     return frozenset((sender, to) for one, two in pairs for sender in one for to in two)
-
-
-def hosts_of(ranks: Iterable[int], spec: WorldSpec) -> frozenset[int]:
-    """Return the hosts that ranks live on."""
-    return frozenset(spec.host_of(rank).index for rank in ranks)
 
 
 def bridge_segments(count: int, wanted: Disturbance) -> list[tuple[int, ...]]:
@@ -139,13 +135,10 @@ def relay_routes(
         segments: As `bridge_segments` returns them.
         wanted: What is to be done to the network.
     """
-    bridge = {host: index for index, segment in enumerate(segments) for host in segment}
-    routes = (
-        (sender, to)
-        for sender, to in permutations(bridge, 2)
-        if bridge[sender] != bridge[to] and (sender, to) not in wanted.cuts
-    )
-    found: dict[int, set[int]] = {}
-    for sender, to in routes:
-        found.setdefault(sender, set()).add(to)
-    return {sender: frozenset(reached) for sender, reached in found.items()}
+    segment_of = {host: segment for segment in segments for host in segment}
+    found = {}
+    for host, segment in segment_of.items():
+        severed = {to for sender, to in wanted.cuts if sender == host}
+        if reached := segment_of.keys() - segment - severed:
+            found[host] = frozenset(reached)
+    return found

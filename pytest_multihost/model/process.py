@@ -46,9 +46,7 @@ class Descriptor:
     """One open descriptor of a process.
 
     Attributes:
-        fd: Its number.
         target: Where its link in /proc leads.
-        kind: What that is.
         where: Who is at the other end, or holds it as well; "inside" for what has no other end,
             and for an eventfd that no thread waits for.
         peer: The other end for the reader: an address, a rank, a program.
@@ -134,15 +132,7 @@ class Thread:
     @property
     def wait_key(self) -> tuple[object, ...]:
         """What stays the same as long as the thread has not left its wait."""
-        return (
-            self.tid,
-            self.state,
-            self.call,
-            self.args,
-            self.pointer,
-            self.cpu_ns,
-            self.runs,
-        )
+        return self.tid, self.state, self.call, self.args, self.pointer, self.cpu_ns, self.runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,10 +140,8 @@ class Process:
     """One process of a world at one instant: a rank, or a descendant of one.
 
     Attributes:
-        pid: Its id.
         rank: Whose it is; None for an orphan of which that is not known.
         is_rank: Whether it is the rank itself.
-        name: Its program.
         threads: Main thread first; only that one in a shallow snapshot; none when it has ended.
         descriptors: By number: all of them in a deep snapshot, those of the main thread's system
             call in a shallow one.
@@ -204,9 +192,8 @@ class KernelSnapshot:
     @property
     def ranks(self) -> Mapping[int, Process]:
         """The ranks themselves."""
-        return {
-            each.rank: each for each in self.processes if each.is_rank and each.rank is not None
-        }
+        ranks = (each for each in self.processes if each.is_rank)
+        return {each.rank: each for each in ranks if each.rank is not None}
 
     def process(self, pid: int) -> Process | None:
         """Return a process by its id."""

@@ -21,7 +21,6 @@ _FILES = 4096
 
 _OUR_PARENT = Path(__file__).parent.parent.parent
 
-
 SourceOf = Callable[[str, int], str]
 """Returns the text of a line of a file, empty where it cannot be read."""
 
@@ -41,15 +40,12 @@ class ThreadStack:
 
     Attributes:
         name: The thread's name where the dumper knows it, else its identifier.
-        frames: Innermost first.
         current: Whether this thread held the interpreter when the dump was taken.
-        truncated: Whether the dumper left outer frames out.
     """
 
     name: str
     frames: tuple[Frame, ...]
     current: bool = False
-    truncated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +53,6 @@ class Dump:
     """All stacks of one rank at one instant.
 
     Attributes:
-        rank: Whose.
         source: Which dumper made it, e.g. ``faulthandler``.
         threads: As the dumper ordered them; empty when the rank gave no answer.
         lacks_main: Whether the dumper left threads out, the oldest and so the main one first.

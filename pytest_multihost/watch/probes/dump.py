@@ -205,7 +205,6 @@ def _thread(head: re.Match[str], lines: Sequence[str]) -> ThreadStack:
         name=head[3] or head[2] or "MainThread",  # "Stack" heads the only thread asked for
         frames=tuple(frames),
         current=head[1] == "Current thread",
-        truncated="  ..." in lines,
     )
 
 
