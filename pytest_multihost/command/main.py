@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import linecache
 import os
 import sys
 import webbrowser
@@ -31,6 +30,7 @@ def main() -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="multihost", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
+    artifacts = Path(os.environ.get(_ARTIFACTS) or _DEFAULT)
     explain_ = commands.add_parser(
         "explain", help="derive a verdict again from its artifacts alone"
     )
@@ -40,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     explain_.set_defaults(run=_explain)
     open_ = commands.add_parser("open", help="open the last report in a browser")
     open_.add_argument(
-        "directory", type=Path, nargs="?", default=_artifacts(), help="default: .pytest_multihost"
+        "directory", type=Path, nargs="?", default=artifacts, help="default: .pytest_multihost"
     )
     open_.add_argument("--path", action="store_true", help="only say where it is")
     open_.set_defaults(run=_open)
@@ -52,16 +52,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _artifacts() -> Path:
-    return Path(os.environ.get(_ARTIFACTS) or _DEFAULT)
-
-
 def _explain(options: argparse.Namespace) -> int:
     """Print what was found and how that follows; 1 where the verdict cannot be derived again."""
-    found = explain(options.directory, _source_line)
-    differs = f"differs from verdict.json in: {', '.join(found.differences)}"
-    _print([found.page, differs if found.differences else "agrees with verdict.json"])
-    return 1 if found.differences else 0
+    page, differences = explain(options.directory)
+    differs = f"differs from verdict.json in: {', '.join(differences)}"
+    _print([page, differs if differences else "agrees with verdict.json"])
+    return 1 if differences else 0
 
 
 def _open(options: argparse.Namespace) -> int:
@@ -75,7 +71,7 @@ def _open(options: argparse.Namespace) -> int:
 
 def _report(options: argparse.Namespace) -> int:
     """Write every page again; 1 where one could not be."""
-    pages = list(rebuild(options.directory, _source_line))
+    pages = list(rebuild(options.directory))
     failed = [each for each in pages if isinstance(each, MultihostError)]
     _print(f"left out: {each}" if each in failed else each for each in pages)
     return 1 if failed else 0
@@ -83,10 +79,6 @@ def _report(options: argparse.Namespace) -> int:
 
 def _print(lines: Iterable[object]) -> None:
     sys.stdout.writelines(f"{line}\n" for line in lines)
-
-
-def _source_line(file: str, line: int) -> str:
-    return linecache.getline(file, line).strip()
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import linecache
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,49 +21,33 @@ _SET_BY_CONTROLLER = frozenset({"status", "expected"})
 """Fields that multihost_expect and must_fire change: the controller does that, not the judge."""
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """The page of an attempt.
-
-    Attributes:
-        page: For the terminal.
-        differences: Fields in which the verdict does not come out as it was written.
-    """
-
-    page: str
-    differences: tuple[str, ...]
-
-
-def explain(directory: Path, source_of: SourceOf) -> Explanation:
-    """Return the page of an attempt, and whether its verdict comes out as it was written.
+def explain(directory: Path) -> tuple[str, list[str]]:
+    """Return an attempt's page for the terminal, and fields that do not come out as in its verdict.
 
     Args:
         directory: The attempt's folder.
-        source_of: Reads a line of a file.
 
     Raises:
         MultihostError: The folder does not hold what is needed.
     """
-    again = rejudge(directory, source_of)
+    again = rejudge(directory, _source_line)
     result, finding, diagnosis = again.judged.result, again.judged.finding, again.judged.diagnosis
     lines = [f"{finding.outcome.upper()}  {finding.reason}"]
     for part in page_sections(
         result, finding, diagnosis, context=again.context, files=str(directory)
     ):
         lines += [f"--- {part.title}", part.text]
-    return Explanation(
-        "\n".join(lines),
-        _differences(json.loads(json.dumps(to_json(again.verdict))), again.written),
-    )
-
-
-def _differences(derived: JsonObject, written: JsonObject) -> tuple[str, ...]:
-    names = sorted((derived.keys() | written.keys()) - _SET_BY_CONTROLLER)
-    return tuple(
+    derived: JsonObject = json.loads(json.dumps(to_json(again.verdict)))
+    differences = [
         name
-        for name in names
-        if _without_sources(derived.get(name)) != _without_sources(written.get(name))
-    )
+        for name in sorted((derived.keys() | again.written.keys()) - _SET_BY_CONTROLLER)
+        if _without_sources(derived.get(name)) != _without_sources(again.written.get(name))
+    ]
+    return "\n".join(lines), differences
+
+
+def _source_line(file: str, line: int) -> str:
+    return linecache.getline(file, line).strip()
 
 
 def _without_sources(value: Json) -> Json:
@@ -77,12 +62,11 @@ def _without_sources(value: Json) -> Json:
 _REMEDY = "Name the artifacts directory, by default .pytest_multihost, or a folder in it."
 
 
-def rebuild(directory: Path, source_of: SourceOf) -> Iterator[Path | MultihostError]:
+def rebuild(directory: Path) -> Iterator[Path | MultihostError]:
     """Write pages again, and yield where each is, or why it cannot be made.
 
     Args:
         directory: Folder of an attempt, of a run, or the artifacts directory.
-        source_of: Reads a line of a file; for lines that the verdict does not hold.
 
     Raises:
         MultihostError: Nothing in it has a page.
@@ -97,7 +81,7 @@ def rebuild(directory: Path, source_of: SourceOf) -> Iterator[Path | MultihostEr
         )
     for each in attempts:
         try:
-            yield _again(each, source_of)
+            yield _again(each)
         except MultihostError as error:
             yield error
     for run in runs:
@@ -105,8 +89,8 @@ def rebuild(directory: Path, source_of: SourceOf) -> Iterator[Path | MultihostEr
             yield write_index(run)
 
 
-def _again(directory: Path, source_of: SourceOf) -> Path:
-    again = rejudge(directory, source_of)
+def _again(directory: Path) -> Path:
+    again = rejudge(directory, _source_line)
     judged = again.judged
     context = replace(again.context, source_of=_as_written(again))
     write_trace(directory, judged.result, judged.diagnosis, root=context.root)

@@ -31,7 +31,6 @@ _CAUSES: Mapping[str, Outcome] = {"crashed": "crashed", "failed": "failed", "err
 
 _ADDRESS = re.compile(r"0x[0-9a-f]+|127\.0\.0\.1\]?:\d+")
 
-
 _HANGS = ("overrun", "startup-overrun", "proof", "mismatch", "stopped")
 
 
@@ -103,8 +102,11 @@ def judge(
     if result.ending not in _HANGS and any(e.outcome == "killed_as_planned" for e in ranks):
         ranks = tuple(_as_survivor(each) for each in ranks)
     first = _first(ranks, _CAUSES)
-    if first is not None:
-        ranks = tuple(_as_collateral(each) for each in ranks)
+    if first is not None:  # a cause is known: who did not end was ended because of that
+        ranks = tuple(
+            replace(each, outcome="collateral") if each.outcome == "hung" else each
+            for each in ranks
+        )
     outcome = _outcome(ranks, first, result)
     status = _status(outcome, ranks)
     decisive = _decisive(status, outcome, ranks, first)
@@ -133,7 +135,9 @@ def _judge_rank(
     if not facts.is_gone or facts.was_ended:
         return _unfinished(facts, result)
     if facts.failed_subtests_s:
-        return _subtests_failed(facts)
+        first_s, *others = facts.failed_subtests_s
+        summary = f"contains {1 + len(others)} failed subtest{'s' if others else ''}"
+        return RankFinding(facts, "failed", first_s, summary)
     if facts.is_skipped:
         return RankFinding(facts, "skipped", None, _skip_reason(facts))
     return RankFinding(facts, "passed", None, "passed")
@@ -147,11 +151,6 @@ def _as_survivor(finding: RankFinding) -> RankFinding:
     if finding.outcome != "collateral" or finding.at_s is None:
         return finding
     return replace(finding, outcome="crashed" if finding.facts.has_died else "failed")
-
-
-def _as_collateral(finding: RankFinding) -> RankFinding:
-    """Return the finding where a cause is known: who did not end was ended because of that."""
-    return replace(finding, outcome="collateral") if finding.outcome == "hung" else finding
 
 
 def _raised(facts: RankFacts, failure: ReportMade | Interrupted, symptoms: Symptoms) -> RankFinding:
@@ -174,12 +173,6 @@ def _raised(facts: RankFacts, failure: ReportMade | Interrupted, symptoms: Sympt
     )
 
 
-def _subtests_failed(facts: RankFacts) -> RankFinding:
-    count = len(facts.failed_subtests_s)
-    summary = f"contains {count} failed subtest{'s' if count > 1 else ''}"
-    return RankFinding(facts, "failed", facts.failed_subtests_s[0], summary)
-
-
 def _died(facts: RankFacts, status: Exited, last_words: str, symptoms: Symptoms) -> RankFinding:
     summary = f"{describe_exit(status)} in {facts.phase}"
     if status.code == 0 and facts.done_s is None:
@@ -196,15 +189,14 @@ def _unfinished(facts: RankFacts, result: WorldResult) -> RankFinding:
     It is hung if time ran out on it, else it was ended only because of another.
     """
     if facts.waits_at_gate:
-        summary = "had left the test"
-        outcome: RankOutcome = "skipped" if facts.is_skipped else "passed"
-        return RankFinding(facts, outcome, None, summary)
+        return RankFinding(
+            facts, "skipped" if facts.is_skipped else "passed", None, "had left the test"
+        )
     if facts.pid is None:
         return RankFinding(facts, "error", None, "was not started")
     # Where a cause is known this becomes collateral; else nobody raised but for want of this one.
     is_hung = result.ending in (*_HANGS, "settled")
-    summary = f"was in {facts.phase}"
-    return RankFinding(facts, "hung" if is_hung else "collateral", None, summary)
+    return RankFinding(facts, "hung" if is_hung else "collateral", None, f"was in {facts.phase}")
 
 
 def _first(ranks: Iterable[RankFinding], outcomes: Collection[str]) -> RankFinding | None:
@@ -254,8 +246,10 @@ def _decisive(
 def _status(outcome: Outcome, ranks: Iterable[RankFinding]) -> Status:
     """Apply xfail and "the worst rank wins" to what happened."""
     ranks = list(ranks)
-    if outcome in ("hung", "crashed"):
-        return "xfailed" if _is_plain_xfail(ranks) else "failed"
+    if outcome in ("hung", "crashed"):  # to be expected, every mark must expect any failure
+        marks = [each.facts.xfail for each in ranks if each.facts.reports]
+        is_expected = bool(marks) and all(mark is not None and mark.is_plain for mark in marks)
+        return "xfailed" if is_expected else "failed"
     if outcome == "error" and not any(each.outcome == "error" for each in ranks):
         return "error"  # the harness's own
     statuses = {_rank_status(each) for each in ranks if each.outcome not in _NEUTRAL}
@@ -292,12 +286,6 @@ def _rank_status(finding: RankFinding) -> str:
     return finding.outcome
 
 
-def _is_plain_xfail(ranks: Iterable[RankFinding]) -> bool:
-    """Return whether every rank that has reported has an xfail mark that expects any failure."""
-    marks = [each.facts.xfail for each in ranks if each.facts.reports]
-    return bool(marks) and all(mark is not None and mark.is_plain for mark in marks)
-
-
 def _when(status: Status, ranks: Iterable[RankFinding]) -> Literal["setup", "call", "teardown"]:
     """Return the phase of pytest's report: a failure of teardown alone is an error at teardown."""
     if status != "error":
@@ -305,11 +293,9 @@ def _when(status: Status, ranks: Iterable[RankFinding]) -> Literal["setup", "cal
     ranks = list(ranks)
     if any(each.outcome == "failed" for each in ranks):  # the call went wrong as well
         return "call"
-    causes = [each.facts.failure for each in ranks if each.outcome == "error"]
-    is_teardown = [
-        isinstance(failure, ReportMade) and failure.when == "teardown" for failure in causes
-    ]
-    return "teardown" if is_teardown and all(is_teardown) else "setup"
+    failures = [each.facts.failure for each in ranks if each.outcome == "error"]
+    phases = {each.when if isinstance(each, ReportMade) else "setup" for each in failures}
+    return "teardown" if phases == {"teardown"} else "setup"
 
 
 def _reason(
@@ -324,30 +310,20 @@ def _reason(
     if outcome in ("passed", "skipped") and status not in ("failed", "xpassed"):
         return ranks[0].summary
     if outcome == "passed":
-        return _xpass_reason(ranks)
+        return next((each.facts.xfail.reason for each in ranks if each.facts.xfail), "")
     if outcome == "hung" and result.ending == "settled":
         late = [each.facts for each in ranks if each.outcome == "hung"]
         if late:
             names = rank_set(each.rank for each in late)
             return f"{names} still in {late[0].phase}, the others gave up waiting"
     if outcome == "hung" or decisive is None:
-        return result.reason or _symptom_reason(ranks)
+        hit = _first(ranks, {"collateral"})
+        lost = f"{_name_all(ranks, hit)} lost the others: {hit.summary}" if hit else ""
+        return result.reason or lost or "the world did not end"
     if decisive.outcome == "skipped":
         others = rank_set(each.facts.rank for each in ranks if each.outcome != "skipped")
         return f"{_name_all(ranks, decisive)} skipped alone: {decisive.summary} ({others} did not)"
     return f"{_name_all(ranks, decisive)}: {decisive.summary}"
-
-
-def _xpass_reason(ranks: tuple[RankFinding, ...]) -> str:
-    mark = next((each.facts.xfail for each in ranks if each.facts.xfail is not None), None)
-    return mark.reason if mark else ""
-
-
-def _symptom_reason(ranks: tuple[RankFinding, ...]) -> str:
-    hit = _first(ranks, {"collateral"})
-    if hit is None:
-        return "the world did not end"
-    return f"{_name_all(ranks, hit)} lost the others: {hit.summary}"
 
 
 def _name_all(ranks: Iterable[RankFinding], finding: RankFinding) -> str:

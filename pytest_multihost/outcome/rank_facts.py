@@ -171,7 +171,11 @@ def _with_result(
 
 
 def _with_fault(facts: RankFacts, event: Event, change: FaultChanged) -> RankFacts:
-    others = tuple(each for each in facts.active_faults if not _is_of(each, change))
+    others = tuple(
+        each
+        for each in facts.active_faults
+        if not (isinstance(each.body, FaultChanged) and each.body.index == change.index)
+    )
     if change.phase != "begun":
         return replace(facts, active_faults=others)
     return replace(
@@ -179,10 +183,6 @@ def _with_fault(facts: RankFacts, event: Event, change: FaultChanged) -> RankFac
         is_being_killed=facts.is_being_killed or change.kills,
         active_faults=(*others, event),
     )
-
-
-def _is_of(event: Event, change: FaultChanged) -> bool:
-    return isinstance(event.body, FaultChanged) and event.body.index == change.index
 
 
 def fold_history(history: Iterable[Event], size: int) -> tuple[RankFacts, ...]:

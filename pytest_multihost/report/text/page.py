@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_multihost.model.operation import rank_numbers, rank_set
+from pytest_multihost.model.operation import group_by_value, rank_numbers, rank_set
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.spec import host_count, token
 from pytest_multihost.model.stack import SourceContext
@@ -162,9 +162,7 @@ def _margin(title: str) -> str:
 
 def _evidence(diagnosis: Diagnosis) -> list[str]:
     """Return equal facts once, with the ranks they hold for; their times are in the verdict."""
-    facts: dict[tuple[str, str], list[int]] = {}
-    for each in diagnosis.evidence:
-        facts.setdefault((each.fact, each.source), []).append(each.rank)
+    facts = group_by_value(((each.fact, each.source), each.rank) for each in diagnosis.evidence)
     lines = [f"{rank_set(ranks)}: {fact} ({source})" for (fact, source), ranks in facts.items()]
     more = len(lines) - _MAX_EVIDENCE
     return lines if more <= 0 else [*lines[:_MAX_EVIDENCE], f"and {more} more in verdict.json"]
@@ -218,30 +216,19 @@ def _rows(
     }
     culprits = frozenset(diagnosis.culprits if diagnosis is not None else ())
     marked: frozenset[int | None] = culprits or frozenset({finding.headline})
-    groups: dict[tuple[bool, tuple[str, str, str]], list[RankFinding]] = {}
-    for each in finding.ranks:
-        rank = each.facts.rank
-        cells = _cells(each, result, places.get(rank, ""))
-        groups.setdefault((rank in culprits, cells), []).append(each)
+    groups = group_by_value(
+        ((rank in culprits, _cells(each, result, places.get(rank, ""))), each)
+        for rank, each in enumerate(finding.ranks)
+    )
+    rows = []
+    for (_, (state, details, place)), group in groups.items():
+        ranks = tuple(each.facts.rank for each in group)
+        times_s = [each.at_s - result.started_s for each in group if each.at_s is not None]
+        timed = f"{state} +{min(times_s):.2f} s" if times_s else state
+        rows.append(_Row(ranks, not marked.isdisjoint(ranks), timed, details, place))
     waiting = set(diagnosis.waiting if diagnosis is not None else ())
-    rows = [
-        _Row(
-            ranks := tuple(each.facts.rank for each in group),
-            not marked.isdisjoint(ranks),
-            _timed(state, group, result),
-            details,
-            place,
-        )
-        for (_, (state, details, place)), group in groups.items()
-    ]
     return sorted(
-        rows,
-        key=lambda row: (
-            not row.is_marked,
-            waiting.isdisjoint(row.ranks),
-            len(row.ranks),
-            row.ranks,
-        ),
+        rows, key=lambda e: (not e.is_marked, waiting.isdisjoint(e.ranks), len(e.ranks), e.ranks)
     )
 
 
@@ -255,12 +242,6 @@ def _cells(finding: RankFinding, result: WorldResult, place: str) -> tuple[str, 
     state, details = rank_activity(finding.outcome, seen, result)
     own = "" if finding.summary == finding.outcome else finding.summary
     return state, details or ("" if finding.outcome == "hung" else own), place
-
-
-def _timed(state: str, group: Sequence[RankFinding], result: WorldResult) -> str:
-    """Add when it happened to the first of a group to whom something happened."""
-    times_s = [each.at_s for each in group if each.at_s is not None]
-    return f"{state} +{min(times_s) - result.started_s:.2f} s" if times_s else state
 
 
 def _table(rows: Sequence[_Row], width: int) -> Iterator[Line]:
@@ -288,9 +269,7 @@ def _table(rows: Sequence[_Row], width: int) -> Iterator[Line]:
 
 def _other_failures(finding: Finding) -> Iterator[Section]:
     """Yield the full text of failures that are neither the headline's nor a symptom."""
-    groups: dict[tuple[object, ...], list[RankFinding]] = {}
-    for each in finding.ranks:
-        groups.setdefault(each.identity, []).append(each)
+    groups = group_by_value((each.identity, each) for each in finding.ranks)
     for group in sorted(groups.values(), key=lambda group: (len(group), group[0].facts.rank)):
         first = group[0]
         ranks = {each.facts.rank for each in group}

@@ -9,7 +9,7 @@ from pathlib import PurePath
 from pytest_multihost.blame import BlockingRanks
 from pytest_multihost.model.event import Event, PointPassed
 from pytest_multihost.model.fault import Point
-from pytest_multihost.model.operation import rank_set
+from pytest_multihost.model.operation import group_by_value, rank_set
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.stack import Frame
 from pytest_multihost.outcome import RankFacts
@@ -38,9 +38,7 @@ def blocking_text(
 
 def progress_text(seconds: float, facts: Iterable[RankFacts]) -> str:
     """Say where the ranks are, as in "12 s: rank 0 in call, ranks 1-3 done"."""
-    places: dict[str, list[int]] = {}
-    for each in facts:
-        places.setdefault(_place(each), []).append(each.rank)
+    places = group_by_value((_place(each), each.rank) for each in facts)
     where = ", ".join(f"{rank_set(ranks)} {place}" for place, ranks in places.items())
     return f"{seconds:.0f} s: {where}"
 
@@ -72,7 +70,7 @@ def erase() -> str:
     return _ERASE_RIGHT
 
 
-def passed_points(history: Iterable[Event], rank: int) -> tuple[str, ...]:
+def _passed_points(history: Iterable[Event], rank: int) -> tuple[str, ...]:
     """Return the points that a rank has passed, in order, repeated ones once with their number."""
     points = [
         Point(event.body.point, event.body.name)
@@ -85,8 +83,7 @@ def passed_points(history: Iterable[Event], rank: int) -> tuple[str, ...]:
 
 def points_lines(result: WorldResult) -> list[str]:
     """Return the points of a world, ranks that have passed the same ones together."""
-    together: dict[tuple[str, ...], list[int]] = {}
-    for rank in range(result.spec.size):
-        together.setdefault(passed_points(result.history, rank), []).append(rank)
+    ranks = range(result.spec.size)
+    together = group_by_value((_passed_points(result.history, rank), rank) for rank in ranks)
     lines = [f"{rank_set(ranks)}  {', '.join(seen) or 'none'}" for seen, ranks in together.items()]
     return [f"points of {result.spec.nodeid}", *(f"  {line}" for line in lines)]
