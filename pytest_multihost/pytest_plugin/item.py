@@ -79,13 +79,10 @@ class MultihostItem(pytest.Item):
         string is evaluated in the test's module, and may ask the world for its size.
         """
         for mark in super().iter_markers(name):
-            if mark.name != "xfail" and not _is_string_skipif(mark):
+            conditions = (*mark.args, mark.kwargs.get("condition"))
+            is_string_skipif = mark.name == "skipif" and str in map(type, conditions)
+            if mark.name != "xfail" and not is_string_skipif:
                 yield mark
-
-
-def _is_string_skipif(mark: pytest.Mark) -> bool:
-    conditions = (*mark.args, mark.kwargs.get("condition"))
-    return mark.name == "skipif" and any(isinstance(each, str) for each in conditions)
 
 
 @cache

@@ -185,8 +185,8 @@ class Launchers:
 
     def _fork(self) -> ServerConnection:
         run = partial(run_rank, find_item=find_item_in(self.items), backends=self.backends)
-        backends = list(self.backends.values())
-        return fork_server(run, partial(prepare_server, self.config, self.items, backends))
+        prepare = partial(prepare_server, self.config, self.items, self.backends.values())
+        return fork_server(run, prepare)
 
     def _exec(self, mode: str, log: str, env: Mapping[str, str]) -> ServerConnection:
         return exec_server(self._program(mode, _environment(env), sys.path, log))

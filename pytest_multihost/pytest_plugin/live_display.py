@@ -24,8 +24,6 @@ from pytest_multihost.pytest_private import (
 from pytest_multihost.report.text import blocking_text, erase, overlay, progress_text
 from pytest_multihost.watch.probes import PySpySampler
 
-_INTERVAL_S = 1.0
-
 FindBlockingRanks = Callable[[Sequence[RankFacts]], BlockingRanks | None]
 """Returns the ranks that the others wait for, if they wait for any."""
 
@@ -57,7 +55,7 @@ class LiveLine:
 
     def show(self, seconds: float, facts: Sequence[RankFacts]) -> None:
         """Show where the ranks are after `seconds`."""
-        if seconds < self._shown_s + _INTERVAL_S:
+        if seconds < self._shown_s + self.tick_s:
             return
         self._shown_s = seconds
         writer = self._terminal()

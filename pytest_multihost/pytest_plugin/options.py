@@ -6,30 +6,26 @@ Precedence: marker, command line, environment, ini, default.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
 from pytest_multihost.model.errors import SettingError
 from pytest_multihost.model.spec import ONE, parse_hosts
 
+if TYPE_CHECKING:
+    from pytest_multihost.watch.watchdog import Early
+
 T = TypeVar("T")
 
 DEFAULT_RANKS = 2
-DEFAULT_BACKEND = "none"
-DEFAULT_TIMEOUT_S = 120.0
-DEFAULT_STARTUP_TIMEOUT_S = 60.0
-Early = Literal["fail", "warn", "off"]
-EARLY_MODES: tuple[Early, ...] = ("fail", "warn", "off")
-LAUNCH_MODES = ("auto", "fork", "server", "spawn")
 DEFAULT_IMAGE = "pytest-multihost-hangs"
-DEFAULT_PYTHON = "python3"
 DEFAULT_ARTIFACTS = ".pytest_multihost"
-
+EARLY_MODES: tuple[Early, ...] = ("fail", "warn", "off")
 
 _OPTIONS = {
     "ranks": ("N[,N...]", "Number of ranks of each multihost test whose marker gives none"),
@@ -121,19 +117,18 @@ def read_settings(config: pytest.Config) -> Settings:
     """
     problems: list[str] = []
     read = partial(_read, config, problems)
-    artifacts = read("artifacts", str) or DEFAULT_ARTIFACTS
     settings = Settings(
         ranks=read("ranks", parse_ranks),
-        backends=read("backend", parse_names) or (DEFAULT_BACKEND,),
-        timeout_s=read("timeout", parse_seconds) or DEFAULT_TIMEOUT_S,
-        startup_timeout_s=read("startup_timeout", parse_seconds) or DEFAULT_STARTUP_TIMEOUT_S,
+        backends=read("backend", parse_names) or ("none",),
+        timeout_s=read("timeout", parse_seconds) or 120.0,
+        startup_timeout_s=read("startup_timeout", parse_seconds) or 60.0,
         hosts=read("hosts", parse_hosts) or ONE,
         docker_image=read("docker_image", str) or DEFAULT_IMAGE,
-        docker_python=read("docker_python", str) or DEFAULT_PYTHON,
-        launch=read("launch", _one_of(LAUNCH_MODES)) or "auto",
+        docker_python=read("docker_python", str) or "python3",
+        launch=read("launch", _one_of(("auto", "fork", "server", "spawn"))) or "auto",
         early=read("early", _one_of(EARLY_MODES)) or "fail",
         is_auto=read("mode", _one_of(("marked", "auto"))) == "auto",
-        artifacts=config.rootpath / artifacts,
+        artifacts=config.rootpath / (read("artifacts", str) or DEFAULT_ARTIFACTS),
         is_required=bool(config.getini("multihost_require")),
         is_gpu_required=bool(config.getini("multihost_require_gpu")),
         has_ranks_option=config.getoption("multihost_ranks") is not None,
@@ -216,3 +211,27 @@ def _one_of(choices: Sequence[T]) -> Callable[[str], T]:
         raise SettingError(happened)
 
     return parse
+
+
+ONE_PROCESS_ALONE: Mapping[str, object] = {
+    "basetemp": None,
+    "cacheclear": False,
+    "dist": "no",  # xdist
+    "log_file": os.devnull,
+    "numprocesses": None,
+    "pastebin": None,
+    "report_log": None,  # pytest-reportlog
+    "trace": False,
+    "tx": [],
+    "usepdb": False,
+    "xmlpath": None,
+}
+"""Options of pytest and its neighbours that must act in one process alone, with what switches them
+off in the others."""
+
+
+def switch_off(config: pytest.Config, options: Mapping[str, object]) -> None:
+    """Give those of `options` that this pytest knows the values that switch them off."""
+    for name, value in options.items():
+        if hasattr(config.option, name):
+            setattr(config.option, name, value)

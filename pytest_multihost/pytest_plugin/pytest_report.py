@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -31,18 +29,11 @@ from pytest_multihost.pytest_private import (
 from pytest_multihost.report import read_log
 from pytest_multihost.report.text import COLOURS, page_sections
 
+_FULL = 20_000, 20_000
+"""Bytes of head and tail of a rank's output that go into the report; the log has all of it."""
 
-@dataclass(frozen=True, slots=True)
-class _Room:
-    """Bytes of a rank's output that go into the report; the log has all of it."""
-
-    head: int
-    tail: int
-
-
-_FULL = _Room(head=20_000, tail=20_000)
-_COLLATERAL = _Room(head=1_000, tail=2_000)
-"""A runtime that has lost its peers prints pages that do not say why."""
+_COLLATERAL = 1_000, 2_000
+"""The same for a rank that has lost its peers: its runtime prints pages that do not say why."""
 
 
 def longrepr(item: pytest.Item, attempt: CompletedAttempt) -> TerminalRepr | str:
@@ -99,46 +90,28 @@ def _deserialized(config: pytest.Config, data: SerializedReport) -> pytest.TestR
 
 def add_results(item: pytest.Item, attempt: CompletedAttempt) -> None:
     """Add to an item's report, and to pytest's, everything that the ranks have sent."""
-    _add_output(item, attempt)
+    if item.config.getoption("capture", None) != "no":  # else it has been shown already
+        for (when, title, text), ranks in group_by_value(_output(attempt)).items():
+            item.add_report_section(when, f"{rank_set(ranks)} {title}", text)
     _add_properties(item, attempt)
     _pass_on_warnings(item.config, attempt)
     _pass_on_subtests(item, attempt)
-
-
-def _add_output(item: pytest.Item, attempt: CompletedAttempt) -> None:
-    """Add what the ranks printed and logged; equal output once.
-
-    With -s it has been shown already, as in ordinary pytest.
-    """
-    if item.config.getoption("capture", None) == "no":
-        return
-    for (when, title, text), ranks in group_by_value(_output(attempt)).items():
-        item.add_report_section(when, f"{rank_set(ranks)} {title}", text)
 
 
 def _output(attempt: CompletedAttempt) -> Iterator[tuple[tuple[str, str, str], int]]:
     """Yield phase, title and text of what ranks printed and logged, with the rank."""
     for finding in attempt.finding.ranks:
         rank = finding.facts.rank
-        room = _COLLATERAL if finding.outcome == "collateral" else _FULL
-        if log := _log_text(attempt.directory / f"rank-{rank}.log", room):
-            yield ("call", "output", log), rank
-        for when, text in _log_records(finding):
-            yield (when, "log", text), rank
-
-
-def _log_records(finding: RankFinding) -> Iterator[tuple[str, str]]:
-    """Return what the logging plugin captured in each phase; reports repeat earlier phases."""
-    for title, text in _last_report(finding).get("sections", ()):
-        if title.startswith("Captured log "):  # pytest's own titles
-            yield title.removeprefix("Captured log "), text
-
-
-def _log_text(path: Path, room: _Room) -> str:
-    """Return head and tail of a log, and say how much was left out between them."""
-    log = read_log(path, head=room.head, tail=room.tail)
-    left_out = f"\n... {log.left_out} bytes left out; all of it: {path} ...\n"
-    return f"{log.head}{left_out}{log.tail}" if log.left_out else log.head
+        path = attempt.directory / f"rank-{rank}.log"
+        head, tail = _COLLATERAL if finding.outcome == "collateral" else _FULL
+        log = read_log(path, head=head, tail=tail)
+        left_out = f"\n... {log.left_out} bytes left out; all of it: {path} ...\n"
+        if text := f"{log.head}{left_out}{log.tail}" if log.left_out else log.head:
+            yield ("call", "output", text), rank
+        # What the logging plugin captured, under pytest's own titles.
+        for title, text in _last_report(finding).get("sections", ()):
+            if title.startswith("Captured log "):
+                yield (title.removeprefix("Captured log "), "log", text), rank
 
 
 def _add_properties(item: pytest.Item, attempt: CompletedAttempt) -> None:
@@ -150,7 +123,7 @@ def _add_properties(item: pytest.Item, attempt: CompletedAttempt) -> None:
     recorded = [
         (name, value, finding.facts.rank)
         for finding in attempt.finding.ranks
-        for name, value in _properties(finding)
+        for name, value in _last_report(finding).get("user_properties", ())
     ]
     values = {(name, repr(value)): value for name, value, _ in reversed(recorded)}
     alike = group_by_value(((name, repr(value)), rank) for name, value, rank in recorded)
@@ -159,13 +132,8 @@ def _add_properties(item: pytest.Item, attempt: CompletedAttempt) -> None:
         item.user_properties.append((f"{key[0]}{suffix}", values[key]))
 
 
-def _properties(finding: RankFinding) -> list[tuple[str, object]]:
-    """Return the properties of the rank's last report: they add up from phase to phase."""
-    return [(name, value) for name, value in _last_report(finding).get("user_properties", ())]
-
-
 def _last_report(finding: RankFinding) -> SerializedReport:
-    """Return the last report of a rank, an empty one where there is none."""
+    """Return the last report of a rank, which repeats what earlier phases have added to it."""
     return finding.facts.reports[-1].report if finding.facts.reports else {}
 
 
@@ -174,13 +142,10 @@ def _pass_on_warnings(config: pytest.Config, attempt: CompletedAttempt) -> None:
     bodies = (event.body for event in attempt.result.history)
     recorded = [body for body in bodies if isinstance(body, WarningRecorded)]
     for each, *_ in group_by_value((each.warning, each) for each in recorded).values():
+        message = _warning(each.warning)
+        where = {"when": each.when, "nodeid": each.nodeid, "location": each.location}
         config.hook.pytest_warning_recorded.call_historic(
-            kwargs={
-                "warning_message": _warning(each.warning),
-                "when": each.when,
-                "nodeid": each.nodeid,
-                "location": each.location,
-            }
+            kwargs={"warning_message": message, **where}
         )
 
 

@@ -28,6 +28,7 @@ from pytest_multihost.launch.server import prepare_and_serve
 from pytest_multihost.launch.wire import Channel
 from pytest_multihost.model.errors import CollectedDifferentlyError
 from pytest_multihost.model.spec import RankSpec
+from pytest_multihost.pytest_plugin.options import ONE_PROCESS_ALONE, switch_off
 from pytest_multihost.rank import prepare_recording, thread_variables
 from pytest_multihost.rank.agent import (
     FindItem,
@@ -39,19 +40,27 @@ from pytest_multihost.rank.agent import (
     start_rank,
 )
 
-TMP_PATH_PATTERN = r"[\W]"
-"""What pytest's tmp_path replaces in the name of a test."""
-
 ORIGINAL = pytest.StashKey[tuple[type[pytest.Item], Callable[..., object] | None]]()
 """The class that pytest collected an item with, and the test function where it was replaced."""
 
 
-def _restore(item: pytest.Item) -> pytest.Item:
-    """Undo `item.convert`: in a rank, the item runs as what pytest collected."""
-    item.__class__, function = item.stash.get(ORIGINAL, (type(item), None))
-    if isinstance(item, pytest.Function) and function is not None:
-        item.obj = function
-    return item
+CODE = "from pytest_multihost.pytest_plugin.server_process import main; main()"
+
+_SWITCHED_OFF: Mapping[str, object] = {
+    **ONE_PROCESS_ALONE,
+    "collectonly": False,
+    "distload": False,  # xdist
+    "failedfirst": False,
+    "lf": False,
+    "looponfail": False,
+    "multihost_attach": False,
+    "newfirst": False,
+    "stepwise": False,
+}
+"""Options that must not act here, where just what the controller has selected is collected."""
+
+_UNREGISTERED = {"rerunfailures": "flaky(...): see pytest-rerunfailures"}
+"""Plugins that start threads, with the marker that must stay known without them."""
 
 
 def plain_nodeid(item: pytest.Item) -> str:
@@ -82,7 +91,12 @@ def find_item_in(items: Iterable[pytest.Item], problems: Sequence[str] = ()) -> 
     def find_item(nodeid: str) -> pytest.Item:
         if nodeid not in found:
             raise _missing(nodeid, problems)
-        return _restore(found[nodeid])
+        item = found[nodeid]
+        # What `item.convert` has done is undone: in a rank, the item is what pytest collected.
+        item.__class__, function = item.stash.get(ORIGINAL, (type(item), None))
+        if isinstance(item, pytest.Function) and function is not None:
+            item.obj = function
+        return item
 
     return find_item
 
@@ -102,9 +116,7 @@ def _missing(nodeid: str, problems: Sequence[str]) -> CollectedDifferentlyError:
 
 
 def prepare_server(
-    config: pytest.Config,
-    items: Iterable[pytest.Item],
-    backends: Iterable[Backend],
+    config: pytest.Config, items: Iterable[pytest.Item], backends: Iterable[Backend]
 ) -> None:
     """Do once, in the server, what every rank that is forked from it would have to do.
 
@@ -117,6 +129,8 @@ def prepare_server(
         items: What was collected.
         backends: Those of the tests to come.
     """
+    import threadpoolctl
+
     variables = thread_variables(os.environ)
     os.environ.update(variables)
     for backend in backends:
@@ -124,52 +138,14 @@ def prepare_server(
     config.hook.pytest_multihost_server_start(config=config)
     prepare_recording()
     prepare_pytest(config)
-    re.sub(TMP_PATH_PATTERN, "_", "")  # compiled
+    re.sub(r"[\W]", "_", "")  # tmp_path's pattern for the name of a test: compiled
     for item in items:
         _ = item.location  # computed once
     if variables:  # the user has not said otherwise
-        _limit_threads()
-
-
-def _limit_threads() -> None:
-    """Set the thread pools of native libraries that are already loaded to one thread.
-
-    N ranks with a pool of all cores each would fight for the machine. OMP_NUM_THREADS and its kin
-    are read when a library is loaded, which for a forked rank was before its fork. So the server
-    sets the loaded libraries, once, and the ranks inherit it.
-    """
-    import threadpoolctl
-
-    threadpoolctl.threadpool_limits(1)
-
-
-CODE = "from pytest_multihost.pytest_plugin.server_process import main; main()"
-
-_SWITCHED_OFF: Mapping[str, object] = {
-    "basetemp": None,
-    "cacheclear": False,
-    "collectonly": False,
-    "dist": "no",  # xdist
-    "distload": False,
-    "failedfirst": False,
-    "lf": False,
-    "log_file": os.devnull,
-    "looponfail": False,
-    "multihost_attach": False,
-    "newfirst": False,
-    "numprocesses": None,
-    "pastebin": None,
-    "report_log": None,  # pytest-reportlog
-    "stepwise": False,
-    "trace": False,
-    "tx": [],
-    "usepdb": False,
-    "xmlpath": None,
-}
-"""Options of pytest and its neighbours that must not act twice, with what switches them off."""
-
-_UNREGISTERED = {"rerunfailures": "flaky(...): see pytest-rerunfailures"}
-"""Plugins that start threads, with the marker that must stay known without them."""
+        # N ranks with a pool of all cores each would fight for the machine. OMP_NUM_THREADS and its
+        # kin are read when a library is loaded, which for a forked rank was before its fork. So the
+        # server limits the loaded libraries, once, and the ranks inherit it.
+        threadpoolctl.threadpool_limits(1)
 
 
 def main() -> NoReturn:
@@ -181,21 +157,16 @@ def main() -> NoReturn:
         sys.path[:] = run.path
     sys.argv[:] = ["pytest", *run.args]
     collecting = _Collecting(run.files)
-    plugin = _rank(job, collecting) if isinstance(job, RankJob) else _server(job, collecting)
+    plugin: _Rank | _Server
+    if isinstance(job, RankJob):
+        stream = socket.socket(fileno=job.channel)
+        stream.set_inheritable(False)
+        plugin = _Rank(collecting, job.spec, Channel(stream))
+        # Before pytest is configured: from here on this rank answers when asked for its stacks.
+        start_rank(plugin.spec, plugin.channel)
+    else:
+        plugin = _Server(collecting, open_control(job), job)
     sys.exit(pytest.main(list(run.args), plugins=[collecting, plugin]))
-
-
-def _server(job: ServerJob, collecting: _Collecting) -> _Server:
-    return _Server(collecting, open_control(job), job.controller, job.backends)
-
-
-def _rank(job: RankJob, collecting: _Collecting) -> _Rank:
-    stream = socket.socket(fileno=job.channel)
-    stream.set_inheritable(False)
-    rank = _Rank(collecting, job.spec, Channel(stream))
-    # Before pytest is configured: from here on this rank answers when it is asked for its stacks.
-    start_rank(rank.spec, rank.channel)
-    return rank
 
 
 @dataclass(slots=True, eq=False)  # pluggy keeps its plugins in sets
@@ -213,9 +184,7 @@ class _Collecting:
     @pytest.hookimpl(wrapper=True)
     def pytest_cmdline_main(self, config: pytest.Config) -> Generator[None, object, object]:
         """Switch off what must not act twice, before any other plugin reads its options."""
-        for name, value in _SWITCHED_OFF.items():
-            if hasattr(config.option, name):
-                setattr(config.option, name, value)
+        switch_off(config, _SWITCHED_OFF)
         for name, marker in _UNREGISTERED.items():
             if config.pluginmanager.has_plugin(name):
                 config.pluginmanager.unregister(name=name)
@@ -236,25 +205,23 @@ class _Server:
     Attributes:
         collecting: What collects.
         control: The control connection.
-        controller: The controller's process id.
-        backends: Names of the backends that the tests use.
+        job: What the controller has asked for.
     """
 
     collecting: _Collecting
     control: socket.socket
-    controller: int
-    backends: Sequence[str]
+    job: ServerJob
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> NoReturn:
         """Serve. Runs when every other plugin has seen the final list of tests."""
         config, items = session.config, session.items
         offered = offered_backends(config)
-        backends = {name: find_backend(name, offered) for name in self.backends}
+        backends = {name: find_backend(name, offered) for name in self.job.backends}
         find_item = find_item_in(items, self.collecting.problems)
         run: RunRank = partial(run_rank, find_item=find_item, backends=backends)
-        prepare = partial(prepare_server, config, items, list(backends.values()))
-        prepare_and_serve(self.control, run, prepare, controller=self.controller)
+        prepare = partial(prepare_server, config, items, backends.values())
+        prepare_and_serve(self.control, run, prepare, controller=self.job.controller)
 
 
 @dataclass(slots=True, eq=False)  # pluggy keeps its plugins in sets

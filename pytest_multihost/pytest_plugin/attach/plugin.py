@@ -29,24 +29,10 @@ from pytest_multihost.pytest_plugin.attach.collected_tests import collected_test
 from pytest_multihost.pytest_plugin.attach.options import ATTACHED_PLUGIN
 from pytest_multihost.pytest_plugin.attach.state import ATTACHED, Attached
 from pytest_multihost.pytest_plugin.fixtures import requests_object_store
+from pytest_multihost.pytest_plugin.options import ONE_PROCESS_ALONE, switch_off
 from pytest_multihost.pytest_plugin.plan import Plan, plan_items
 from pytest_multihost.pytest_plugin.tally import TALLY
 from pytest_multihost.pytest_private import base_temp
-
-_QUIET: Mapping[str, Any] = {
-    "basetemp": None,
-    "cacheclear": False,
-    "dist": "no",
-    "log_file": os.devnull,
-    "numprocesses": None,
-    "pastebin": None,
-    "report_log": None,
-    "trace": False,
-    "tx": [],
-    "usepdb": False,
-    "xmlpath": None,
-}
-"""Options that must act in one process alone, with what switches them off."""
 
 _OURS = ("ATTACH", "RANK", "SIZE", "ADDRESS", "SECRET", "SECRET_FILE")
 _FAREWELL_S = 5.0
@@ -69,9 +55,7 @@ def read_role(config: pytest.Config) -> None:
         message = "--multihost-attach and pytest-xdist's -n both make processes: leave out one"
         raise pytest.UsageError(message)
     if not membership.is_controller:
-        for name, value in _QUIET.items():
-            if hasattr(config.option, name):
-                setattr(config.option, name, value)
+        switch_off(config, ONE_PROCESS_ALONE)
 
 
 def attach(config: pytest.Config) -> None:
