@@ -12,7 +12,7 @@ import pytest
 from pytest_multihost.model.operation import rank_set
 from pytest_multihost.model.verdict import Diagnosis, Kind
 from pytest_multihost.outcome import Finding
-from pytest_multihost.pytest_plugin.marks import Check, is_seconds, must_be
+from pytest_multihost.pytest_plugin.marks import Check, check_values, is_seconds, must_be
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +53,7 @@ def _problems(mark: pytest.Mark, given: Mapping[str, object]) -> Iterator[str]:
         yield f"takes one positional argument, kind, not {len(mark.args)}"
     if not given:
         yield "says nothing that could be expected; give it kind=, culprits= or match="
-    for name, value in given.items():
-        if name not in _CHECKS:
-            yield f"has no key {name!r}; there are: {', '.join(_CHECKS)}"
-        elif value is not None and (problem := _CHECKS[name](value)):
-            yield f"{name} {problem}"
+    yield from check_values(given, _CHECKS)
 
 
 def _are_ranks(value: object) -> bool:
@@ -107,10 +103,8 @@ def compare(expected: Expectation, diagnosis: Diagnosis | None) -> list[str]:
     return found
 
 
-def _shown(value: object) -> str:
-    if isinstance(value, tuple):
-        return rank_set(value) if value else "nobody"
-    return str(value)
+def _shown(value: str | tuple[int, ...]) -> str:
+    return value if isinstance(value, str) else rank_set(value) or "nobody"
 
 
 def apply_expectation(

@@ -55,7 +55,10 @@ def object_store() -> Iterator[ObjectStore]:
 
     if _ENDPOINT not in os.environ:
         pytest.fail(why_no_store() or "no object store was started for this run", pytrace=False)
-    if not _is_reachable(os.environ[_ENDPOINT]):
+    url = urllib.parse.urlsplit(os.environ[_ENDPOINT])
+    with socket.socket() as probe:  # the kernel accepts, however busy the store's process is
+        is_reachable = probe.connect_ex((url.hostname, url.port)) == 0
+    if not is_reachable:
         why = "its store listens on the machine's loopback, which a host of its own cannot reach"
         pytest.skip(f"object_store: {why}; use hosts='one'")
     store = ObjectStore(os.environ[_ENDPOINT], _broadcast(f"test-{secrets.token_hex(8)}"))
@@ -84,13 +87,6 @@ def start_object_store(config: pytest.Config) -> None:
     config.add_cleanup(stack.close)
     os.environ[_ENDPOINT] = stack.enter_context(serving())
     stack.callback(os.environ.pop, _ENDPOINT, None)
-
-
-def _is_reachable(endpoint: str) -> bool:
-    """Whether the store accepts connections: the kernel does, however busy its process is."""
-    url = urllib.parse.urlsplit(endpoint)
-    with socket.socket() as probe:
-        return probe.connect_ex((url.hostname, url.port)) == 0
 
 
 def _is_primary() -> bool:

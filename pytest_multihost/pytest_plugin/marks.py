@@ -6,7 +6,7 @@ All problems of all tests are reported together, before any test runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -76,10 +76,7 @@ def read_markers(
         settings: What applies where they are silent.
     """
     values, problems = _merge(marks)
-    for key, value in values.items():
-        if value is not None:
-            problem = _CHECKS[key](value)
-            problems += [f"{key} {problem}"] if problem else []
+    problems += check_values(values, _CHECKS)
     if problems:
         values = {}
     ranks = _each_once(values.get("ranks")) or settings.ranks or (DEFAULT_RANKS,)
@@ -102,15 +99,19 @@ def _merge(marks: Iterable[pytest.Mark]) -> tuple[dict[str, Any], list[str]]:
     for mark in reversed(list(marks)):
         if len(mark.args) > 1:
             problems.append(f"takes one positional argument, ranks, not {len(mark.args)}")
-        given = {**({"ranks": mark.args[0]} if mark.args else {}), **mark.kwargs}
         if mark.args and "ranks" in mark.kwargs:
             problems.append("has ranks twice")
-        unknown = sorted(given.keys() - _CHECKS.keys())
-        if unknown:
-            known = ", ".join(_CHECKS)
-            problems.append(f"has no key {', '.join(map(repr, unknown))}; there are: {known}")
-        values |= {key: value for key, value in given.items() if key in _CHECKS}
+        values |= {**({"ranks": mark.args[0]} if mark.args else {}), **mark.kwargs}
     return values, problems
+
+
+def check_values(values: Mapping[str, object], checks: Mapping[str, Check]) -> Iterator[str]:
+    """Yield every problem with the values of a marker's keys; None is never one."""
+    if unknown := sorted(values.keys() - checks.keys()):
+        yield f"has no key {', '.join(map(repr, unknown))}; there are: {', '.join(checks)}"
+    for key, check in checks.items():
+        if values.get(key) is not None and (problem := check(values[key])):
+            yield f"{key} {problem}"
 
 
 def _as_tuple(value: object) -> tuple[Any, ...]:
@@ -197,14 +198,14 @@ def parametrize(metafunc: pytest.Metafunc, settings: Settings) -> None:
     marked, problems = read_markers(item.iter_markers("multihost"), settings)
     if problems:
         return
-    _add_axis(metafunc, RANKS_PARAM, marked.ranks)
-    _add_axis(metafunc, BACKEND_PARAM, marked.backends)
-
-
-def _add_axis(metafunc: pytest.Metafunc, name: str, values: Sequence[object]) -> None:
-    if len(values) > 1:
-        metafunc.fixturenames.append(name)
-        metafunc.parametrize(name, values, ids=[str(value) for value in values])
+    axes: Mapping[str, tuple[object, ...]] = {
+        RANKS_PARAM: marked.ranks,
+        BACKEND_PARAM: marked.backends,
+    }
+    for name, values in axes.items():
+        if len(values) > 1:
+            metafunc.fixturenames.append(name)
+            metafunc.parametrize(name, values, ids=[str(value) for value in values])
 
 
 def world_axes(item: pytest.Item, marked: MarkerSettings) -> tuple[int, str, list[str]]:

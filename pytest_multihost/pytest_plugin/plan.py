@@ -216,12 +216,6 @@ def fault_kinds(config: pytest.Config) -> Mapping[str, FaultKind]:
     return kinds_by_name(config.hook.pytest_multihost_faults())
 
 
-def missing_for_faults(faults: Iterable[Fault], kinds: Mapping[str, FaultKind]) -> str | None:
-    """Return what this machine lacks for a test with `faults`, if anything."""
-    reasons = (kinds[each.kind].lacking(each) for each in faults)
-    return next((reason for reason in reasons if reason), None)
-
-
 def read_fault_options(config: pytest.Config) -> FaultOptions:
     """Read the options about faults.
 

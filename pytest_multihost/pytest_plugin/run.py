@@ -10,7 +10,6 @@ import sys
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +22,7 @@ from pytest_multihost.pytest_plugin.attempt import run_attempt
 from pytest_multihost.pytest_plugin.item import convert, finish_report
 from pytest_multihost.pytest_plugin.launchers import Launchers
 from pytest_multihost.pytest_plugin.live_display import write_through
-from pytest_multihost.pytest_plugin.plan import Plan, fault_kinds, missing_for_faults, plan_items
+from pytest_multihost.pytest_plugin.plan import Plan, fault_kinds, plan_items
 from pytest_multihost.pytest_plugin.tally import TALLY, PytestMultihostWarning, Tally
 from pytest_multihost.report.artifacts import RunFolder, new_run_id
 from pytest_multihost.report.text import points_lines, stacks_text
@@ -37,6 +36,8 @@ _NO_DEBUGGER = (
     "multihost: --pdb and --trace stop in ordinary tests only: a rank has no terminal."
     " Attach to one with py-spy or gdb, or run the test's body without the marker."
 )
+
+_SOUND = "Use --multihost-launch=auto, or move what starts threads or a runtime into a fixture."
 
 
 def start_run(session: pytest.Session, chosen: Sequence[pytest.Item]) -> None:
@@ -52,7 +53,9 @@ def start_run(session: pytest.Session, chosen: Sequence[pytest.Item]) -> None:
     if option.collectonly or getattr(option, "setupplan", False):
         return
     if PLATFORM != "linux":
-        _skip_all(chosen)
+        reason = f"multihost worlds need Linux (/proc, pidfds), this is {PLATFORM}"
+        for item in chosen:
+            item.add_marker(pytest.mark.skip(reason=reason))
         return
     run = _open_run(config, tally, plans, chosen)
     config.pluginmanager.register(run, "multihost_run")
@@ -67,32 +70,20 @@ def start_run(session: pytest.Session, chosen: Sequence[pytest.Item]) -> None:
             reporter.write_line(_NO_DEBUGGER)
 
 
-def _skip_all(items: Sequence[pytest.Item]) -> None:
-    reason = f"multihost worlds need Linux (/proc, pidfds), this is {PLATFORM}"
-    for item in items:
-        item.add_marker(pytest.mark.skip(reason=reason))
-
-
 def _open_run(
     config: pytest.Config, tally: Tally, plans: Mapping[str, Plan], items: Sequence[pytest.Item]
 ) -> Run:
     workerinput: Mapping[str, str] = getattr(config, "workerinput", {})  # of an xdist worker
     tally.run_id = workerinput.get("multihost_run_id") or new_run_id()
-    folder = _open_folder(tally.settings.artifacts, tally.run_id)
+    base = tally.settings.artifacts
+    try:
+        folder = RunFolder.open(base, tally.run_id)
+    except OSError as error:
+        message = f"the artifacts directory {base} cannot be used\n{error}"
+        raise pytest.UsageError(f"{message}\nName another: --multihost-artifacts=DIR") from error
     backends = {plan.backend.name: plan.backend for plan in plans.values()}
     launchers = Launchers(config, tally.settings, items, backends, folder.path)
     return Run(config, tally, plans, fault_kinds(config), launchers, folder)
-
-
-def _open_folder(base: Path, run_id: str) -> RunFolder:
-    try:
-        return RunFolder.open(base, run_id)
-    except OSError as error:
-        message = (
-            f"the artifacts directory {base} cannot be used\n{error}\n"
-            "Name another: --multihost-artifacts=DIR"
-        )
-        raise pytest.UsageError(message) from error
 
 
 @dataclass(slots=True)
@@ -126,7 +117,8 @@ class Run:
             for plan in self.plans.values():
                 self.launchers.get(plan.requirements)
         except UnsoundForkError as error:
-            raise pytest.UsageError(_explain_unsound(error)) from error
+            seen = f"{error.happened}\nSeen: {error.seen}."
+            raise pytest.UsageError(f"{seen}\n{_SOUND}") from error
         except LaunchError as error:
             raise pytest.UsageError(str(error)) from error
 
@@ -166,12 +158,12 @@ class Run:
         return attempt
 
     def _check_machine(self, plan: Plan) -> None:
-        missing = plan.backend.lacking(ranks_here(self.config, plan.world.size))
-        if reason := missing_for_faults(plan.world.faults, self.kinds):
-            pytest.skip(reason)
+        for fault in plan.world.faults:
+            if reason := self.kinds[fault.kind].lacking(fault):
+                pytest.skip(reason)
         if reason := self.launchers.host_problem(plan.world.hosts, plan.requirements):
             pytest.skip(reason)
-        if missing is not None:
+        if missing := plan.backend.lacking(ranks_here(self.config, plan.world.size)):
             end = pytest.fail if self.tally.settings.is_gpu_required else pytest.skip
             end(missing)
 
@@ -202,9 +194,3 @@ class Run:
     def pytest_timeout_cancel_timer(self, item: pytest.Item) -> bool | None:
         """Return True for our items: no timer was set."""
         return True if _TIMEOUT in item.stash else None
-
-
-def _explain_unsound(error: UnsoundForkError) -> str:
-    """Say why the way of launching that was asked for cannot be used."""
-    remedy = "Use --multihost-launch=auto, or move what starts threads or a runtime into a fixture."
-    return f"{error.happened}\nSeen: {error.seen}.\n{remedy}"
