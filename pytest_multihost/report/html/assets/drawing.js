@@ -1,27 +1,11 @@
 // How the lanes are drawn.
 
-let colors = {};
+const COLORS =
+  "card ink quiet line soft culprit culprit-soft culprit-line wait wait-soft wait-line op op-ink fault";
+const colors = {};
 function readColors() {
   const style = getComputedStyle(document.documentElement);
-  for (const name of [
-    "card",
-    "ink",
-    "quiet",
-    "line",
-    "soft",
-    "culprit",
-    "culprit-soft",
-    "culprit-line",
-    "wait",
-    "wait-soft",
-    "wait-line",
-    "op",
-    "op-ink",
-    "fault",
-    "fault-soft",
-  ]) {
-    colors[name] = style.getPropertyValue(`--${name}`).trim();
-  }
+  for (const name of COLORS.split(" ")) colors[name] = style.getPropertyValue(`--${name}`).trim();
   colors.sans = getComputedStyle(document.body).fontFamily;
 }
 
@@ -50,17 +34,11 @@ function draw() {
   drawSelection(full);
 }
 
-function drawText(
-  label,
-  x,
-  y,
-  color,
-  { size = 11, weight = 400, align = "left", max = Infinity } = {},
-) {
+function drawText(label, x, y, color, { size = 11, weight = 400, align = "left", max = Infinity } = {}) {
   context.font = `${weight} ${size}px ${colors.sans}`;
   let shown = label;
   if (max < Infinity && context.measureText(shown).width > max) {
-    if (max < size * 2) return 0;
+    if (max < size * 2) return;
     let low = 0,
       high = label.length;
     while (low < high) {
@@ -68,13 +46,33 @@ function drawText(
       if (context.measureText(`${label.slice(0, middle)}…`).width <= max) low = middle;
       else high = middle - 1;
     }
-    if (low < 2) return 0;
+    if (low < 2) return;
     shown = `${label.slice(0, low)}…`;
   }
   context.textAlign = align;
   context.fillStyle = color;
   context.fillText(shown, x, y);
-  return context.measureText(shown).width;
+}
+
+function fillRect(x, y, width, height, color, alpha = 1) {
+  context.globalAlpha = alpha;
+  context.fillStyle = color;
+  context.fillRect(x, y, width, height);
+  context.globalAlpha = 1;
+}
+
+function fillCircle(x, y, radius, color) {
+  context.fillStyle = color;
+  context.beginPath();
+  context.arc(x, y, radius, 0, 7);
+  context.fill();
+}
+
+function fillPolygon(color, ...points) {
+  context.fillStyle = color;
+  context.beginPath();
+  for (const [x, y] of points) context.lineTo(x, y);
+  context.fill();
 }
 
 function drawLine(x1, y1, x2, y2, color, width = 1, dash = []) {
@@ -100,33 +98,23 @@ function drawAxis(full) {
 }
 
 function drawSilence(begin, end, x1, x2, full) {
-  context.fillStyle = colors.soft;
-  context.fillRect(x1, 0, x2 - x1, full);
-  const label =
-    data.go !== null && end <= data.go
-      ? `start-up, ${seconds(end - begin)}`
-      : `${seconds(end - begin)} of silence`;
-  drawText(label, (Math.max(x1, PAD) + Math.min(x2, PAD + plotWidth())) / 2, TOP / 2, colors.quiet, {
-    align: "center",
-    max: x2 - x1 - 10,
-  });
+  fillRect(x1, 0, x2 - x1, full, colors.soft);
+  const length = seconds(end - begin);
+  const label = data.go !== null && end <= data.go ? `start-up, ${length}` : `${length} of silence`;
+  const middle = (Math.max(x1, PAD) + Math.min(x2, PAD + plotWidth())) / 2;
+  drawText(label, middle, TOP / 2, colors.quiet, { align: "center", max: x2 - x1 - 10 });
 }
 
 function drawTicks(begin, end, x1, x2, full) {
   const perPixel = (end - begin) / Math.max(1, x2 - x1);
   const step = niceStep(perPixel * 90);
+  const digits = Math.max(0, Math.ceil(-Math.log10(step / 1e6) - 1e-9));
   const first = Math.ceil(Math.max(begin, begin + (PAD - x1) * perPixel) / step) * step;
   for (let us = first; us < end; us += step) {
     const x = x1 + (us - begin) / perPixel;
     if (x > PAD + plotWidth()) break;
     drawLine(x, TOP, x, full, colors.line);
-    if (x2 - x > 34)
-      drawText(
-        `+${(us / 1e6).toFixed(Math.max(0, Math.ceil(-Math.log10(step / 1e6) - 1e-9)))} s`,
-        x + 3,
-        TOP / 2,
-        colors.quiet,
-      );
+    if (x2 - x > 34) drawText(`+${(us / 1e6).toFixed(digits)} s`, x + 3, TOP / 2, colors.quiet);
   }
 }
 
@@ -137,13 +125,8 @@ function niceStep(us) {
 
 function drawLane(lane, index) {
   const y = yOf(index);
-  const isSelected = view.selected && view.selected.rank === lane.rank;
-  if (isSelected) {
-    context.globalAlpha = 0.5;
-    context.fillStyle = colors.soft;
-    context.fillRect(PAD, y, plotWidth(), height);
-    context.globalAlpha = 1;
-  }
+  if (view.selected && view.selected.rank === lane.rank)
+    fillRect(PAD, y, plotWidth(), height, colors.soft, 0.5);
   if (index) drawLine(PAD, y - 0.5, view.width - gutter, y - 0.5, colors.line);
   if (data.go !== null) drawStartup(lane, y);
   if (lane.role === "culprit") drawLateness(lane, y);
@@ -151,7 +134,7 @@ function drawLane(lane, index) {
     drawnRow = -1;
   for (const each of lane.operations) {
     const x1 = xOf(each.begin),
-      x2 = each.end === Infinity ? xOf(lane.end) : xOf(each.end);
+      x2 = xOf(endOf(each));
     if (x2 < PAD || x1 > PAD + plotWidth()) continue;
     if (x2 - drawnTo < 0.4 && each.row === drawnRow && each.end !== Infinity) continue;
     drawOperation(each, lane, x1, x2, y);
@@ -162,10 +145,7 @@ function drawLane(lane, index) {
 
 function drawStartup(lane, y) {
   const until = xOf(lane.ready === null ? data.end : lane.ready);
-  context.fillStyle = colors.line;
-  context.globalAlpha = 0.55;
-  context.fillRect(PAD, y + height / 2 - 1, Math.max(0, until - PAD), 2);
-  context.globalAlpha = 1;
+  fillRect(PAD, y + height / 2 - 1, Math.max(0, until - PAD), 2, colors.line, 0.55);
   const first = lane.operations.length ? xOf(lane.operations[0].begin) : Infinity;
   const room = Math.min(until, first) - toX(0);
   if (height > 30 && view.from === 0 && room > 52)
@@ -174,41 +154,26 @@ function drawStartup(lane, y) {
 
 function drawLateness(lane, y) {
   if (lane.operations.some((each) => each.end === Infinity && each.waited !== null)) return;
-  const last = Math.max(
-    0,
-    ...lane.operations.filter((e) => e.end !== Infinity).map((e) => e.end),
-    data.go || 0,
-  );
+  const ends = lane.operations.map((each) => each.end).filter((end) => end !== Infinity);
+  const last = Math.max(0, ...ends, data.go || 0);
   const x1 = Math.max(PAD, xOf(last)),
     x2 = xOf(lane.end);
   if (x2 - x1 < 2) return;
-  drawBox(
-    x1 + 1,
-    y + inset - 1,
-    x2 - x1 - 1,
-    height - 2 * inset + 2,
-    colors["culprit-soft"],
-    colors["culprit-line"],
-  );
-  drawText(lane.text, x1 + 8, y + height / 2, colors.culprit, {
-    size: height > 20 ? 12 : 11,
-    weight: 600,
-    max: x2 - x1 - 14,
-  });
+  const [fill, line] = [colors["culprit-soft"], colors["culprit-line"]];
+  drawBox(x1 + 1, y + inset - 1, x2 - x1 - 1, height - 2 * inset + 2, fill, line);
+  const style = { size: height > 20 ? 12 : 11, weight: 600, max: x2 - x1 - 14 };
+  drawText(lane.text, x1 + 8, y + height / 2, colors.culprit, style);
 }
 
 function drawBox(x, y, w, h, fill, stroke) {
   context.beginPath();
   context.roundRect(x, y, Math.max(w, 1), h, Math.min(3, w / 2));
-  if (fill) {
-    context.fillStyle = fill;
-    context.fill();
-  }
-  if (stroke) {
-    context.strokeStyle = stroke;
-    context.lineWidth = 1;
-    context.stroke();
-  }
+  context.fillStyle = fill;
+  context.fill();
+  if (!stroke) return;
+  context.strokeStyle = stroke;
+  context.lineWidth = 1;
+  context.stroke();
 }
 
 function bar(each, y) {
@@ -223,27 +188,12 @@ function drawOperation(each, lane, x1, x2, y) {
   const wide = Math.max(x2 - x1, isOpen ? 3 : 1.5);
   const left = Math.max(x1, PAD - 4);
   const width = Math.min(x1 + wide, PAD + plotWidth() + 4) - left;
-  if (isOpen)
-    drawBox(
-      left + 0.5,
-      top + 0.5,
-      width - 1,
-      tall - 1,
-      colors[isLate ? "culprit-soft" : "wait-soft"],
-      colors[isLate ? "culprit" : "wait-line"],
-    );
-  else if (width < 3) {
-    context.fillStyle = each.failed ? colors.culprit : colors.op;
-    context.fillRect(left, top, Math.max(1, width), tall);
-  } else
-    drawBox(
-      left,
-      top,
-      width - (width > 4 ? 1 : 0),
-      tall,
-      colors.op,
-      each.failed ? colors.culprit : null,
-    );
+  if (isOpen) {
+    const [fill, line] = isLate ? ["culprit-soft", "culprit"] : ["wait-soft", "wait-line"];
+    drawBox(left + 0.5, top + 0.5, width - 1, tall - 1, colors[fill], colors[line]);
+  } else if (width < 3)
+    fillRect(left, top, Math.max(1, width), tall, each.failed ? colors.culprit : colors.op);
+  else drawBox(left, top, width - (width > 4 ? 1 : 0), tall, colors.op, each.failed && colors.culprit);
   if (width < 22 || tall < 8) return;
   const size = tall > 14 ? 12 : 10,
     weight = isOpen ? 600 : 400;
@@ -273,11 +223,7 @@ function fits(label, max, size, weight) {
 }
 
 function drawInstants(full) {
-  const at = [
-    [data.progress, "last progress"],
-    [data.judged, "judged"],
-  ].filter(([us]) => us !== null);
-  for (const [us] of at) {
+  for (const us of [data.progress, data.judged].filter((each) => each !== null)) {
     const x = Math.min(xOf(us), PAD + plotWidth() - 0.5);
     drawLine(x, TOP - 6, x, full, colors.culprit, 1, [2, 3]);
   }
@@ -299,45 +245,24 @@ function drawMarks() {
       x1 = xOf(from),
       x2 = xOf(until === OPEN ? lane.end : until);
     if (x2 - x1 > 2) drawLine(x1, y, x2, y, colors.fault, 2);
-    diamond(x1, y, colors.fault);
+    fillPolygon(colors.fault, [x1, y - 5], [x1 + 5, y], [x1, y + 5], [x1 - 5, y]);
   }
 }
 
 function cross(x, y, color) {
-  context.fillStyle = colors.card;
-  context.beginPath();
-  context.arc(x, y, 7, 0, 7);
-  context.fill();
+  fillCircle(x, y, 7, colors.card);
   drawLine(x - 4, y - 4, x + 4, y + 4, color, 2.5);
   drawLine(x - 4, y + 4, x + 4, y - 4, color, 2.5);
 }
 
-function diamond(x, y, color) {
-  context.fillStyle = color;
-  context.beginPath();
-  for (const [dx, dy] of [
-    [0, -5],
-    [5, 0],
-    [0, 5],
-    [-5, 0],
-  ])
-    context.lineTo(x + dx, y + dy);
-  context.fill();
-}
-
 function drawMeeting() {
-  const k = view.selected && view.selected.operation && key(view.selected.operation);
-  const met = k
-    ? meetings.get(k)
-    : view.selected && view.selected.operation
-      ? [view.selected.operation]
-      : [];
-  for (const each of met) {
-    const lane = lanes[laneOf.get(each.rank)];
+  const selected = view.selected && view.selected.operation;
+  if (!selected) return;
+  for (const each of meetings.get(key(selected)) || [selected]) {
     const { top, tall } = bar(each, yOf(laneOf.get(each.rank)));
     const x1 = xOf(each.begin),
-      x2 = Math.max(xOf(each.end === Infinity ? lane.end : each.end), x1 + 3);
-    const isIt = each === view.selected.operation;
+      x2 = Math.max(xOf(endOf(each)), x1 + 3);
+    const isIt = each === selected;
     context.strokeStyle = isIt ? colors.ink : colors.wait;
     context.lineWidth = isIt ? 2 : 1.2;
     context.beginPath();
@@ -362,39 +287,18 @@ function drawWaits() {
     drawLine(x, Math.min(y, ...from), x, Math.max(y, ...from), color, 1.5);
     for (const each of from) {
       drawLine(edge, each, x, each, color, 1.2);
-      dot(edge, each, color);
+      fillCircle(edge, each, 2, color);
     }
     drawLine(edge + 3, y, x, y, color, 1.5);
-    context.fillStyle = color;
-    context.beginPath();
-    for (const [dx, dy] of [
-      [0, 0],
-      [8, -4.5],
-      [8, 4.5],
-    ])
-      context.lineTo(edge - 2 + dx, y + dy);
-    context.fill();
+    fillPolygon(color, [edge - 2, y], [edge + 6, y - 4.5], [edge + 6, y + 4.5]);
   });
 }
 
-function dot(x, y, color) {
-  context.fillStyle = color;
-  context.beginPath();
-  context.arc(x, y, 2, 0, 7);
-  context.fill();
-}
-
 function drawSelection(full) {
-  if (!view.drag || Math.abs(view.drag.to - view.drag.from) < 4) return;
-  context.globalAlpha = 0.18;
-  context.fillStyle = colors.wait;
-  context.fillRect(
-    Math.min(view.drag.from, view.drag.to),
-    0,
-    Math.abs(view.drag.to - view.drag.from),
-    full,
-  );
-  context.globalAlpha = 1;
+  if (!view.drag) return;
+  const { from, to } = view.drag;
+  if (Math.abs(to - from) >= 4)
+    fillRect(Math.min(from, to), 0, Math.abs(to - from), full, colors.wait, 0.18);
 }
 
 let isDue = false;

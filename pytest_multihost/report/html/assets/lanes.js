@@ -67,6 +67,8 @@ for (const lane of lanes) {
 
 // Time and place
 
+const endOf = (each) => (each.end === Infinity ? lanes[laneOf.get(each.rank)].end : each.end);
+
 function axisPosition(us) {
   for (const [begin, end, left, right] of data.axis) {
     if (us <= end)
@@ -75,6 +77,7 @@ function axisPosition(us) {
   return 1;
 }
 const plotWidth = () => view.width - PAD - gutter;
+const positionAt = (x) => view.from + ((x - PAD) / plotWidth()) * (view.to - view.from);
 const toX = (position) => PAD + ((position - view.from) / (view.to - view.from)) * plotWidth();
 const xOf = (us) => toX(axisPosition(Math.min(us, data.end)));
 const yOf = (index) => TOP + index * height;

@@ -60,28 +60,24 @@ function describeMeeting(operation) {
   const begins = met.map((each) => each.begin);
   const spread = Math.max(...begins) - Math.min(...begins);
   const sentence = `Entered by ${rankSet(ranks)}${ranks.length > 1 ? ` within ${seconds(spread)}` : ""}`;
-  const latest = met.find((each) => each.begin === Math.max(...begins));
   const different = met.filter((each) => each.kind.name !== operation.kind.name);
   if (different.length) {
     const who = rankSet(different.map((each) => each.rank));
     return `${sentence}, by ${who} as ${different[0].kind.name}.`;
   }
   if (missing.length) return `${sentence}; not by ${rankSet(missing)}.`;
-  return `${sentence}${ranks.length > 1 ? `, rank ${latest.rank} last` : ""}.`;
+  return `${sentence}${ranks.length > 1 ? `, rank ${ranks[begins.indexOf(Math.max(...begins))]} last` : ""}.`;
 }
 
 function describeLane(rank) {
   const lane = lanes[laneOf.get(rank)];
   const found = element("", "p");
   found.append(element(`rank ${rank}`, "b"), ` ${lane.text} `);
-  const events = [
-    ...data.marks
-      .filter((mark) => mark[1] === rank && mark[2] !== "point")
-      .map(([us, , , text]) => `${text} at ${timestamp(us)}`),
-    ...data.faults
-      .filter((fault) => fault[0] === rank)
-      .map(([, us, , , text]) => `${text} at ${timestamp(us)}`),
-  ];
+  const isHere = ([us, of, sort]) => of === rank && sort !== "point";
+  const faults = data.faults.map(([of, us, , kind, text]) => [us, of, kind, text]);
+  const events = [...data.marks.filter(isHere), ...faults.filter(isHere)].map(
+    ([us, , , text]) => `${text} at ${timestamp(us)}`,
+  );
   const count = `${lane.operations.length} operation${lane.operations.length === 1 ? "" : "s"}`;
   return [found, element([count, ...events].join(" · "), "p", "quiet")];
 }
@@ -109,17 +105,26 @@ function bringIntoView(operation) {
   if (begin < view.from || begin > view.to) moveTo(begin - span / 2, begin + span / 2);
 }
 
+const ZOOMS = {
+  in: () => zoom(0.5),
+  out: () => zoom(2),
+  all: () => moveTo(0, 1),
+  end: () => {
+    const last = axisPosition(data.progress ?? data.end);
+    moveTo(Math.max(0, last - 0.04), Math.min(1, last + 0.04));
+  },
+};
 const KEYS = {
   ArrowRight: () => selectNeighbour(1),
   ArrowLeft: () => selectNeighbour(-1),
   ArrowDown: () => selectLane(1),
   ArrowUp: () => selectLane(-1),
-  "+": () => zoom(0.5),
-  "=": () => zoom(0.5),
-  "-": () => zoom(2),
-  0: () => moveTo(0, 1),
-  Home: () => moveTo(0, 1),
-  End: () => ZOOMS.end(),
+  "+": ZOOMS.in,
+  "=": ZOOMS.in,
+  "-": ZOOMS.out,
+  0: ZOOMS.all,
+  Home: ZOOMS.all,
+  End: ZOOMS.end,
   Escape: () => select(null),
 };
 
@@ -146,15 +151,6 @@ function zoom(factor, at = null) {
   moveTo(center - (center - view.from) * factor, center + (view.to - center) * factor);
 }
 
-const ZOOMS = {
-  in: () => zoom(0.5),
-  out: () => zoom(2),
-  all: () => moveTo(0, 1),
-  end: () => {
-    const last = axisPosition(data.progress ?? data.end);
-    moveTo(Math.max(0, last - 0.04), Math.min(1, last + 0.04));
-  },
-};
 for (const button of document.querySelectorAll("[data-zoom]")) {
   button.addEventListener("click", ZOOMS[button.dataset.zoom]);
 }
@@ -171,7 +167,7 @@ function pointed(event) {
     const { top, tall } = bar(each, yOf(laneOf.get(lane.rank)));
     return (
       x >= xOf(each.begin) - 3 &&
-      x <= xOf(each.end === Infinity ? lane.end : each.end) + 3 &&
+      x <= xOf(endOf(each)) + 3 &&
       (each.rows === 1 || (y >= top - 1 && y <= top + tall + 1))
     );
   });
@@ -196,8 +192,8 @@ addEventListener("pointerup", (event) => {
   view.drag = null;
   if (!drag || (event.target !== canvas && Math.abs(drag.to - drag.from) < 8)) return;
   if (Math.abs(drag.to - drag.from) >= 8) {
-    const at = (x) => view.from + ((x - PAD) / plotWidth()) * (view.to - view.from);
-    return moveTo(at(Math.min(drag.from, drag.to)), at(Math.max(drag.from, drag.to)));
+    const ends = [drag.from, drag.to].map(positionAt);
+    return moveTo(Math.min(...ends), Math.max(...ends));
   }
   const { lane, operation } = pointed(event);
   if (lane) select(lane.rank, operation);
@@ -209,7 +205,7 @@ canvas.addEventListener(
   "wheel",
   (event) => {
     const { x } = pointed(event);
-    const at = view.from + ((x - PAD) / plotWidth()) * (view.to - view.from);
+    const at = positionAt(x);
     if (event.ctrlKey || event.metaKey) zoom(event.deltaY > 0 ? 1.25 : 0.8, at);
     else if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
       const by = (event.deltaX / plotWidth()) * (view.to - view.from);
