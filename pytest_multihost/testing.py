@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from signal import SIGTERM
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pytest_multihost.launch import Ending
 from pytest_multihost.launch.interface import WorldProcesses
@@ -36,6 +36,9 @@ from pytest_multihost.model.verdict import Phase
 
 Trigger = Literal["start", "go", "teardown", "exit", "complete", "broken"]
 """The start of the world, a gate that opens for the rank, or the answer to an exchange."""
+
+Detail = Mapping[str, object]
+"""What an event carries, as JSON values."""
 
 
 @dataclass(slots=True)
@@ -59,19 +62,19 @@ class Step:
 
     rank: int
     kind: str
-    detail: Mapping[str, Any] = field(default_factory=dict)
+    detail: Detail = field(default_factory=dict)
     after_s: float = 0.0
     on: Trigger = "start"
 
 
 def make_event(
-    at_s: float, rank: int, kind: str, detail: Mapping[str, Any] | None = None, payload: bytes = b""
+    at_s: float, rank: int, kind: str, detail: Detail | None = None, payload: bytes = b""
 ) -> Event:
-    """Return an event from its name and what it carries in JSON values."""
+    """Return an event from its name and what it carries."""
     return Event(at_s, rank, from_json(EventBody, {**(detail or {}), "kind": kind}), payload)
 
 
-def exited(code: int = 0, *, signal: int | None = None) -> dict[str, Any]:
+def exited(code: int = 0, *, signal: int | None = None) -> dict[str, object]:
     """Return the detail of an `exited` event; a signal takes the place of the code."""
     usage = {"cpu_s": 0.1, "peak_rss_bytes": 1 << 20}
     return {"code": None if signal else code, "signal": signal, **usage}
@@ -79,7 +82,7 @@ def exited(code: int = 0, *, signal: int | None = None) -> dict[str, Any]:
 
 def raised(
     text: str, *causes: str, file: str | None = None, line: int | None = None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return what a rank tells of an exception, from a text like "ValueError: no such step".
 
     `causes` are the texts of the exceptions that it was raised from, the last first.
@@ -90,7 +93,7 @@ def raised(
     return {**found, "text": text, "causes": list(causes), **is_ours}
 
 
-def report(when: str, outcome: str = "passed", **changes: object) -> dict[str, Any]:
+def report(when: str, outcome: str = "passed", **changes: object) -> dict[str, object]:
     """Return the detail of a `report` event; `changes` replace its other keys."""
     by_xfail = {"wasxfail": None, "is_strict_xpass": False, "xfail": None}
     plain = {"error": None, "duration_s": 0.01, "report": {"longrepr": None}}

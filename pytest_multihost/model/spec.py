@@ -9,6 +9,7 @@ import json
 import re
 import zlib
 from dataclasses import dataclass
+from functools import cache
 
 from pytest_multihost.model.errors import SettingError
 from pytest_multihost.model.fault import Fault, Point
@@ -69,38 +70,31 @@ def kind_of(hosts: str) -> str:
     return hosts.partition(":")[0]
 
 
-def host_count(hosts: str, size: int) -> int:
-    """Return how many hosts a world of `size` ranks has; the last may have fewer ranks."""
-    return 1 if hosts == ONE else -(-size // _ranks_each(hosts))
-
-
-def host_of(hosts: str, size: int, rank: int) -> Host:
-    """Return the host of a rank.
+@cache
+def all_hosts(hosts: str, size: int) -> tuple[Host, ...]:
+    """Return the hosts of a world of `size` ranks in order; the last may have fewer ranks.
 
     Args:
         hosts: As `parse_hosts` returns it.
         size: Ranks of the world.
-        rank: Which of them.
     """
     if hosts == ONE:
-        return Host(0, "localhost", "127.0.0.1", "lo", range(size))
-    each = _ranks_each(hosts)
-    index = rank // each
-    ranks = range(index * each, min(size, (index + 1) * each))
-    name = f"host-{index}"
-    # An engine gives out addresses as it likes, and tells containers each other's by name.
-    address = name if kind_of(hosts) == DOCKER else str(NETWORK[index + 1])
-    return Host(index, name, address, "eth0", ranks)
+        return (Host(0, "localhost", "127.0.0.1", "lo", range(size)),)
+    kind, _, each = hosts.partition(":")
+    found: list[Host] = []
+    for first in range(0, size, int(each or 1)):
+        index = len(found)
+        # An engine gives out addresses as it likes, and tells containers each other's by name.
+        address = f"host-{index}" if kind == DOCKER else str(NETWORK[index + 1])
+        ranks = range(first, min(size, first + int(each or 1)))
+        found.append(Host(index, f"host-{index}", address, "eth0", ranks))
+    return tuple(found)
 
 
-def all_hosts(hosts: str, size: int) -> tuple[Host, ...]:
-    """Return the hosts of a world in order."""
-    each = _ranks_each(hosts) if hosts != ONE else size
-    return tuple(host_of(hosts, size, index * each) for index in range(host_count(hosts, size)))
-
-
-def _ranks_each(hosts: str) -> int:
-    return int(hosts.partition(":")[2] or 1)
+def host_of(hosts: str, size: int, rank: int) -> Host:
+    """Return the host of a rank."""
+    found = all_hosts(hosts, size)
+    return found[rank // len(found[0].ranks)]
 
 
 Site = tuple[str, str, str, int]
@@ -206,8 +200,6 @@ class Replay:
     Attributes:
         test: Checksum of the node id of its test.
         size: Ranks of the world.
-        seed: The world's.
-        faults: The world's; ranks are numbers.
     """
 
     test: int

@@ -20,7 +20,7 @@ HEAVY = {"jax", "jaxlib", "numpy", "torch"}
 MAX_MODULES = 17
 MEDIAN_LINES = 7
 MOST_LINES = 25
-MAX_ANY = 150
+MAX_ANY = 140
 MAX_NAMES = 8
 
 
@@ -73,7 +73,10 @@ def test_functions_are_short() -> None:
 
 
 def test_few_values_may_be_anything() -> None:
-    """`Any` is for JSON and for what torch, jax and pytest do not let the type checker see."""
+    """`Any` is for JSON and for what torch, jax and pytest do not let the type checker see.
+
+    Where such a thing has a name of its own, as in `ProcessGroup = Any`, that name counts once.
+    """
     names = (
         node.id
         for path in MODULES
