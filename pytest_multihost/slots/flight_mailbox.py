@@ -63,12 +63,7 @@ class FlightMailbox:
         return False
 
     def write(self, at_s: float, operations: Operations) -> None:
-        """Write an answer.
-
-        Args:
-            at_s: When the flight recorder was read, on the monotonic clock.
-            operations: What it has.
-        """
+        """Write what the flight recorder had at `at_s` on the monotonic clock."""
         data = to_json(_Answer(at_s, operations))
         draft = self.answer_file.with_suffix(".draft")
         draft.write_text(json.dumps(data), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Exceptions and warnings of a rank as values for the controller.
+"""Exceptions of a rank as values for the controller.
 
 Exceptions are sent as text. Their objects stay in the rank: many cannot be pickled, and a few
 cannot even be printed.
@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator
-from warnings import WarningMessage
 
 from pytest_multihost.model.errors import WorldBrokenError
-from pytest_multihost.model.event import RaisedError, WarningText
+from pytest_multihost.model.event import RaisedError
 from pytest_multihost.model.stack import Frame, innermost_user_frame, is_library, relative_to
 
 MAX_MESSAGE = 20_000
@@ -101,14 +100,3 @@ def clear_frames(error: BaseException | None) -> None:
     while error is not None:
         traceback.clear_frames(error.__traceback__)
         error = error.__context__
-
-
-def warning_text(warning: WarningMessage) -> WarningText:
-    """Describe a recorded warning."""
-    return WarningText(
-        module=warning.category.__module__,
-        category=warning.category.__qualname__,
-        message=str(warning.message),
-        filename=warning.filename,
-        lineno=warning.lineno,
-    )

@@ -20,6 +20,7 @@ from pytest_multihost.model.event import (
     SerializedReport,
     SubtestEnded,
     WarningRecorded,
+    WarningText,
     XfailMark,
     event_header,
     now,
@@ -30,7 +31,6 @@ from pytest_multihost.rank.agent.exceptions import (
     format_exception,
     raised_error,
     shortened,
-    warning_text,
 )
 from pytest_multihost.rank.points import Points, start_faults
 
@@ -158,7 +158,13 @@ class RankPlugin:
         """Send a warning of the test."""
         if when != "runtest":  # of the collection, and replayed to plugins that register later
             return
-        text = warning_text(warning_message)
+        text = WarningText(
+            module=warning_message.category.__module__,
+            category=warning_message.category.__qualname__,
+            message=str(warning_message.message),
+            filename=warning_message.filename,
+            lineno=warning_message.lineno,
+        )
         self._link.send(WarningRecorded(when, nodeid, location, text))
 
 

@@ -6,6 +6,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -48,13 +49,12 @@ class _Finder:
     ) -> ModuleSpec | None:
         if name not in self.awaited:
             return None
-        others = (finder for finder in sys.meta_path if finder is not self)
-        for finder in others:
-            find = getattr(finder, "find_spec", None)
+        for finder in sys.meta_path:
+            find = getattr(finder, "find_spec", None) if finder is not self else None
             spec: ModuleSpec | None = find(name, path, target) if find is not None else None
             if spec is not None:
                 with contextlib.suppress(Exception):  # a loader that takes no attributes
-                    _call_when_run(spec.loader, lambda module: self._imported(name, module))
+                    _call_when_run(spec.loader, partial(self._imported, name))
                 return spec
         return None
 

@@ -21,6 +21,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -81,8 +82,8 @@ class _JaxRecorder:
 
     recorder: Recorder
     thread: _Thread = field(default_factory=_Thread)
-    waits: Iterator[int] = field(default_factory=functools.partial(itertools.count, 1))
-    starts: Iterator[int] = field(default_factory=functools.partial(itertools.count, 1))
+    waits: Iterator[int] = field(default_factory=partial(itertools.count, 1))
+    starts: Iterator[int] = field(default_factory=partial(itertools.count, 1))
 
     def wrap_coordination(self, module: ModuleType) -> None:
         """Wrap the client of the coordination service."""
@@ -90,7 +91,7 @@ class _JaxRecorder:
         for name in ("wait_at_barrier", "get_live_nodes"):
             self._wrap(client, name, getattr(self, f"_{name}"))
         for name in ("blocking_key_value_get", "blocking_key_value_get_bytes"):
-            self._wrap(client, name, functools.partial(self._key_wait, name))
+            self._wrap(client, name, partial(self._key_wait, name))
 
     def wrap_runtime(self, module: ModuleType) -> None:
         """Wrap the class behind `jax.distributed`, whose functions are imported by name."""
@@ -100,9 +101,7 @@ class _JaxRecorder:
     def wrap_multihost_utils(self, module: ModuleType) -> None:
         """Wrap the functions in place: test modules have already imported them by name."""
         for name, detail in _DETAILS.items():
-            wrap = functools.partial(
-                self._wrapped, describe=functools.partial(self._multihost_util, name, detail)
-            )
+            wrap = partial(self._wrapped, describe=partial(self._multihost_util, name, detail))
             with contextlib.suppress(Exception):  # another version of jax
                 _replace_code(getattr(module, name), wrap)
 
@@ -180,7 +179,7 @@ class _JaxRecorder:
     ) -> Begin | None:
         scope = f"{BARRIER_SCOPE}{barrier_id}"
         begin = self._barrier(client, "wait_at_barrier", scope, process_ids, barrier_id)
-        return begin and functools.partial(self._begin_with_timeout, begin, timeout_in_ms)
+        return begin and partial(self._begin_with_timeout, begin, timeout_in_ms)
 
     def _begin_with_timeout(self, begin: Begin, timeout_in_ms: Argument) -> int:
         record = begin()
@@ -196,31 +195,22 @@ class _JaxRecorder:
     ) -> Begin | None:
         if not self._is_of_this_world(client):
             return None
-        group = tuple(sorted({*process_ids})) if process_ids else self.recorder.all_ranks
+        group = tuple(sorted({*process_ids})) if process_ids else None
         return self._begin(name, group, scope=scope, detail=detail)
 
     def _key_wait(self, name: str, _: object, /, key: str, *__: object, **___: object) -> Begin:
-        return functools.partial(
-            self.recorder.begin,
-            name,
-            "wait",
-            self.recorder.all_ranks,
-            sequence=next(self.waits),
-            detail=_shortened(key),
-        )
+        return self._begin_wait(name, self.recorder.all_ranks, _shortened(key))
 
     def _initialize(self, _: object, *args: object, **kwargs: object) -> Begin | None:
         count = args[1] if len(args) > 1 else kwargs.get("num_processes")
         if count not in {None, self.recorder.size}:
             return None
-        all_ranks = self.recorder.all_ranks
-        return self._begin("jax.distributed.initialize", all_ranks, scope=RUNTIME_SCOPE)
+        return self._begin("jax.distributed.initialize", scope=RUNTIME_SCOPE)
 
     def _shutdown(self, state: Argument) -> Begin | None:
         if not self._is_of_this_world(state.client):
             return None
-        all_ranks = self.recorder.all_ranks
-        return self._begin("jax.distributed.shutdown", all_ranks, scope=RUNTIME_SCOPE)
+        return self._begin("jax.distributed.shutdown", scope=RUNTIME_SCOPE)
 
     def _multihost_util(
         self, name: str, detail: Callable[..., str], /, *args: object, **kwargs: object
@@ -229,13 +219,18 @@ class _JaxRecorder:
         client = sys.modules["jax._src.distributed"].global_state.client
         if not self._is_of_this_world(client):
             return None
-        all_ranks = self.recorder.all_ranks
-        return self._begin(name, all_ranks, detail=detail(*args, **kwargs))
+        return self._begin(name, detail=detail(*args, **kwargs))
 
-    def _begin(self, name: str, group: Ranks, *, scope: str = "", detail: str = "") -> Begin:
-        return functools.partial(
-            self.recorder.begin, name, "collective", group, scope=scope, detail=_shortened(detail)
-        )
+    def _begin(
+        self, name: str, group: Ranks | None = None, *, scope: str = "", detail: str = ""
+    ) -> Begin:
+        members, detail = group or self.recorder.all_ranks, _shortened(detail)
+        begin = self.recorder.begin
+        return partial(begin, name, "collective", members, scope=scope, detail=detail)
+
+    def _begin_wait(self, name: str, group: Ranks, detail: str) -> Begin:
+        sequence = next(self.waits)
+        return partial(self.recorder.begin, name, "wait", group, sequence=sequence, detail=detail)
 
     def _device_wait(self, array: Array, *_: object) -> Begin | None:
         """Describe a wait for an array; one that is ready costs well under a microsecond.
@@ -244,14 +239,7 @@ class _JaxRecorder:
         """
         if array.is_deleted() or array.is_ready():
             return None
-        return functools.partial(
-            self.recorder.begin,
-            DEVICE_WAIT,
-            "wait",
-            (self.recorder.rank,),
-            sequence=next(self.waits),
-            detail=_shapes([array]),
-        )
+        return self._begin_wait(DEVICE_WAIT, (self.recorder.rank,), _shapes([array]))
 
     def _batch_wait(self, arrays: Iterable[Array]) -> Begin | None:
         described = (self._device_wait(array) for array in arrays)

@@ -77,17 +77,11 @@ class _Depth(threading.local):
 
 @dataclass(slots=True, eq=False)
 class GroupCreationRecorder:
-    """Records what makes groups, and waits for keys.
-
-    Attributes:
-        recorder: Writes the records.
-        groups: The process groups.
-        flight: Started with the first group.
-    """
+    """Records what makes groups, and waits for keys."""
 
     recorder: Recorder
     groups: Groups
-    flight: FlightRecorderThread
+    flight: FlightRecorderThread  # started with the first group
     _depth: _Depth = field(default_factory=_Depth)
     _waits: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
@@ -133,7 +127,7 @@ class GroupCreationRecorder:
     def _wrap_new_group(self, original: Function) -> Function:
         def _new_group_with_tag(*args: object, **kwargs: object) -> object:
             __tracebackhide__ = True
-            ordinal, begin = None, _begin_nothing
+            ordinal, begin = None, lambda: NO_RECORD
             with contextlib.suppress(Exception):
                 ordinal, begin = self._prepare_new_group(args, kwargs)
             timeout = _argument(args, kwargs, _NEW_TIMEOUT_AT, "timeout")
@@ -158,7 +152,7 @@ class GroupCreationRecorder:
         is_counted = is_member or not kwargs.get("use_local_synchronization")
         ordinal = self.groups.next_ordinal(members) if is_counted else None
         if not is_member or not default.is_of_world:
-            return ordinal, _begin_nothing
+            return ordinal, lambda: NO_RECORD
         name, begin = "new_group", self.recorder.begin
         return ordinal, partial(begin, name, "collective", members, scope=name, detail=detail)
 
@@ -216,10 +210,6 @@ class GroupCreationRecorder:
                 return original(*args, **kwargs)
         finally:
             self._depth.count -= 1
-
-
-def _begin_nothing() -> int:
-    return NO_RECORD
 
 
 def _argument(

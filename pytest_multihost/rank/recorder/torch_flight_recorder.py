@@ -40,13 +40,7 @@ Span = tuple[GroupKey, int, float]
 
 @dataclass(slots=True, eq=False)
 class FlightRecorderThread:
-    """The thread that answers.
-
-    Attributes:
-        recorder: Its slot page has what the wrappers recorded.
-        groups: The process groups.
-        works: What has been launched.
-    """
+    """The thread that answers."""
 
     recorder: Recorder
     groups: Groups

@@ -85,16 +85,10 @@ class Group:
 
 @dataclass(slots=True, eq=False)
 class Groups:
-    """The process groups of this rank.
-
-    Attributes:
-        recorder: Its page prepares the calls.
-        module: `torch.distributed.distributed_c10d`.
-        known: The groups, by the address of torch's object; gone with it.
-    """
+    """The process groups of this rank, by the address of torch's object; gone with it."""
 
     recorder: Recorder
-    module: ModuleType
+    module: ModuleType  # torch.distributed.distributed_c10d
     known: dict[int, Group] = field(default_factory=dict)
     _ordinals: Counter[Ranks] = field(default_factory=Counter)
 

@@ -88,7 +88,10 @@ class Details:
 
     def _add(self, key: tuple[object, object, int, str], tensor: Tensor) -> int:
         _, _, more, prefix = key
-        number = self.text(f"{prefix} {_tensor_text(tensor)}{f' +{more}' if more else ''}")
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        short = _BITS.sub(lambda match: _LETTERS[match[1]] + match[2], dtype)
+        shape = ",".join(map(str, tensor.shape))
+        number = self.text(f"{prefix} {short}[{shape}]{f' +{more}' if more else ''}")
         if len(self._numbers) < _DETAILS:
             self._numbers[key] = number
         return number
@@ -98,24 +101,12 @@ class Details:
         return self.recorder.page.detail(text.strip())
 
 
-def _tensor_text(tensor: Tensor) -> str:
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    short = _BITS.sub(lambda match: _LETTERS[match[1]] + match[2], dtype)
-    return f"{short}[{','.join(map(str, tensor.shape))}]"
-
-
 @dataclass(slots=True, eq=False)
 class ProcessGroupRecorder:
     """Records each call of `ProcessGroup`.
 
     The wrappers run at every collective of a program, thousands of times a second, so they look up
     little, and use `try` where `contextlib.suppress` would take half a microsecond.
-
-    Attributes:
-        recorder: Writes the records.
-        groups: The process groups.
-        works: What has been launched.
-        details: Texts about tensors.
     """
 
     recorder: Recorder
@@ -250,9 +241,6 @@ def _peer_and_tag(
     return int(values[0]), int(values[1])
 
 
-_WAITS = ("wait", "synchronize")
-
-
 @dataclass(slots=True, eq=False)
 class ThreadState:
     """What one thread has just launched.
@@ -295,12 +283,7 @@ class AsyncWork(weakref.ref[Work]):
 
 @dataclass(slots=True, eq=False)
 class OpenWorks:
-    """What this rank has launched.
-
-    Attributes:
-        recorder: Writes the records.
-        pending: What nobody has waited for yet, by the address of its work.
-    """
+    """What this rank has launched; pending is what nobody has waited for yet, by its address."""
 
     recorder: Recorder
     pending: dict[int, AsyncWork] = field(default_factory=dict)
@@ -310,7 +293,7 @@ class OpenWorks:
     def wrap(self, work: type) -> None:
         """Wrap the methods of `Work` that wait."""
         self._is_completed = vars(work)["is_completed"]
-        for name in _WAITS:
+        for name in ("wait", "synchronize"):
             setattr(work, name, self._wrap_wait(vars(work)[name], name))
         completed = self._wrap_is_completed(vars(work)["is_completed"])
         work.is_completed = completed  # type: ignore[attr-defined] # a bound class
