@@ -113,7 +113,7 @@ def _write_pages(attempt: CompletedAttempt, verdict: Verdict) -> list[str]:
 
 def write_run_page(config: pytest.Config, tally: Tally) -> None:
     """Write the page of a run with worlds, where this process is the one that ends it."""
-    if not tally.ran or tally.run_id is None or hasattr(config, "workerinput"):
+    if tally.run_id is None or hasattr(config, "workerinput"):
         return
     run = tally.settings.artifacts / tally.run_id
     tally.unwritten += _tried(f"{PAGE_NAME} of the run", lambda: write_index(run))

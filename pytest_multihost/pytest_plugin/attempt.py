@@ -38,7 +38,6 @@ from pytest_multihost.pytest_plugin.attach.remote_snapshots import watch_remote_
 from pytest_multihost.pytest_plugin.attach.state import others_of
 from pytest_multihost.pytest_plugin.expect import apply_expectation
 from pytest_multihost.pytest_plugin.live_display import live_display, write_through
-from pytest_multihost.pytest_plugin.options import Settings
 from pytest_multihost.pytest_plugin.plan import Plan
 from pytest_multihost.pytest_plugin.tally import Tally
 from pytest_multihost.pytest_private import base_temp
@@ -80,7 +79,12 @@ def run_attempt(
     except OSError as error:  # the artifacts' disk is full
         directory = scratch
         tally.unwritten.append(f"{spec.nodeid}: {error}")
-    watchdog = _make_watchdog(config, spec, tally.settings, directory, scratch)
+    harness = harness_processes(directory, scratch, others_of(config))
+    watchdog = Watchdog(
+        WorldObserver(scratch, spec.size, harness, spec),
+        may_run_jax=spec.backend not in _WITHOUT_JAX,
+        early=tally.settings.early,
+    )
     # In an xdist worker nobody could press Ctrl-C.
     is_kept = config.option.multihost_keep and not hasattr(config, "workerinput")
     display = live_display(config, directory, spec.size, watchdog.blocking_ranks)
@@ -147,17 +151,6 @@ def _permits(config: pytest.Config, folder: RunFolder, size: int) -> AbstractCon
 def _source_line(file: str, line: int) -> str:
     """Return the text of a line of a file; empty where it cannot be read."""
     return linecache.getline(file, line).strip()
-
-
-def _make_watchdog(
-    config: pytest.Config, spec: WorldSpec, settings: Settings, directory: Path, scratch: Path
-) -> Watchdog:
-    harness = harness_processes(directory, scratch, others_of(config))
-    return Watchdog(
-        WorldObserver(scratch, spec.size, harness, spec),
-        may_run_jax=spec.backend not in _WITHOUT_JAX,
-        early=settings.early,
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,13 +61,17 @@ def object_store() -> Iterator[ObjectStore]:
     if not is_reachable:
         why = "its store listens on the machine's loopback, which a host of its own cannot reach"
         pytest.skip(f"object_store: {why}; use hosts='one'")
-    store = ObjectStore(os.environ[_ENDPOINT], _broadcast(f"test-{secrets.token_hex(8)}"))
-    if _is_primary():
+    ranks, bucket = _world(), f"test-{secrets.token_hex(8)}"
+    if ranks is not None:
+        bucket = ranks.broadcast(bucket, "object_store")
+    store = ObjectStore(os.environ[_ENDPOINT], bucket)
+    if is_primary := ranks is None or ranks.is_primary:
         store.heal()
         store.create_bucket()
-    _broadcast("ready")
+    if ranks is not None:
+        ranks.broadcast("ready", "object_store")
     yield store
-    if _is_primary():
+    if is_primary:
         store.heal()
 
 
@@ -89,18 +93,10 @@ def start_object_store(config: pytest.Config) -> None:
     stack.callback(os.environ.pop, _ENDPOINT, None)
 
 
-def _is_primary() -> bool:
+def _world() -> World | None:
+    """Return the world that this process is a rank of; None outside of one."""
     from pytest_multihost.rank import current_world
 
     with contextlib.suppress(NoWorldError):
-        return current_world().is_primary
-    return True
-
-
-def _broadcast(text: str) -> str:
-    """Return the primary's text in all ranks; outside of a world, the text."""
-    from pytest_multihost.rank import current_world
-
-    with contextlib.suppress(NoWorldError):
-        return current_world().broadcast(text, "object_store")
-    return text
+        return current_world()
+    return None

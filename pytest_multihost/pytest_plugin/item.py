@@ -132,10 +132,10 @@ def finish_report(
         _apply_status(item, report, attempt)
     if finding.status == "error" and finding.when == "setup" and call.when == "call":
         report.when = "setup"
-    if call.when == "teardown" and finding.when == "teardown":
-        report.longrepr = longrepr(item, attempt)  # pytest asks an item only for its call's
-    if call.when == "teardown":  # a thousand histories are a lot of memory
-        del item.stash[_ATTEMPT]
+    if call.when == "teardown":
+        if finding.when == "teardown":
+            report.longrepr = longrepr(item, attempt)  # pytest asks an item only for its call's
+        del item.stash[_ATTEMPT]  # a thousand histories are a lot of memory
 
 
 def _apply_status(item: pytest.Item, report: pytest.TestReport, attempt: CompletedAttempt) -> None:

@@ -329,8 +329,7 @@ def _preloaded(env: Mapping[str, str]) -> Iterable[Path]:
     return [Path(each).parent for each in libraries if each.startswith("/")]
 
 
-def _importable(shared: Iterable[Path]) -> list[str]:
+def _importable(shared: Sequence[Path]) -> list[str]:
     """Return the entries of sys.path that lie in a shared directory."""
-    folders = list(shared)
     found = [Path(each or ".").absolute() for each in sys.path]
-    return [str(each) for each in found if any(each.is_relative_to(folder) for folder in folders)]
+    return [str(each) for each in found if any(map(each.is_relative_to, shared))]

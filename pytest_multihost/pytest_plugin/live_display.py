@@ -125,33 +125,23 @@ class LiveOutput:
 
     def _show(self, *, is_last: bool) -> None:
         for rank in range(self.size):
-            new = self._new_bytes(rank)
+            try:
+                with (self.directory / f"rank-{rank}.log").open("rb") as file:
+                    file.seek(self._read.get(rank, 0))
+                    new = file.read()
+            except OSError:  # not there yet
+                continue
             complete = new if is_last else new[: new.rfind(b"\n") + 1]
             self._read[rank] = self._read.get(rank, 0) + len(complete)
             for line in complete.decode("utf-8", "backslashreplace").splitlines():
                 self.write(f"[rank {rank}] {line}\n")
-
-    def _new_bytes(self, rank: int) -> bytes:
-        try:
-            with (self.directory / f"rank-{rank}.log").open("rb") as file:
-                file.seek(self._read.get(rank, 0))
-                return file.read()
-        except OSError:  # not there yet
-            return b""
 
 
 @contextmanager
 def live_display(
     config: pytest.Config, directory: Path, size: int, blocking_ranks: FindBlockingRanks
 ) -> Iterator[LiveLine | LiveOutput]:
-    """Show a running world: by a line on a terminal, or with -s the ranks' output.
-
-    Args:
-        config: The run's.
-        directory: Where the ranks' logs are.
-        size: Number of ranks.
-        blocking_ranks: Returns the ranks that the others wait for.
-    """
+    """Show a running world: by a line on a terminal, or with -s the ranks' output."""
     is_captured = config.getoption("capture", None) != "no"
     output = LiveOutput(directory, size, partial(write_through, config))
     display = LiveLine(config, blocking_ranks) if is_captured else output

@@ -200,13 +200,7 @@ class _Collecting:
 
 @dataclass(slots=True, eq=False)  # pluggy keeps its plugins in sets
 class _Server:
-    """A plugin that serves, forking ranks, as soon as the tests are collected.
-
-    Attributes:
-        collecting: What collects.
-        control: The control connection.
-        job: What the controller has asked for.
-    """
+    """A plugin that serves, forking ranks, as soon as the tests are collected."""
 
     collecting: _Collecting
     control: socket.socket
@@ -226,13 +220,7 @@ class _Server:
 
 @dataclass(slots=True, eq=False)  # pluggy keeps its plugins in sets
 class _Rank:
-    """A plugin that runs the one test of this rank as soon as the tests are collected.
-
-    Attributes:
-        collecting: What collects.
-        spec: The rank, and the world that it is part of.
-        channel: Its connection to the controller.
-    """
+    """A plugin that runs the one test of this rank as soon as the tests are collected."""
 
     collecting: _Collecting
     spec: RankSpec
