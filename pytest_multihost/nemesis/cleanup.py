@@ -23,10 +23,11 @@ def heal_files(scratch: Path, ranks: Iterable[int]) -> None:
     thread that it has put to sleep wakes soon, and shows its own stack instead of the shim's.
     """
     for rank in ranks:
-        with contextlib.suppress(OSError, ValueError):
-            page = IoPage.open(page_path(scratch, rank))
+        with (
+            contextlib.suppress(OSError, ValueError),
+            contextlib.closing(IoPage.open(page_path(scratch, rank))) as page,
+        ):
             page.clear()
-            page.close()
 
 
 def clean_up_faults(history: Sequence[Event], scratch: Path) -> list[Event]:
@@ -70,10 +71,8 @@ def _unreported_faults(history: Sequence[Event], scratch: Path) -> Iterator[Even
 
 def _first_strike_s(path: Path, rules: Iterable[int]) -> float | None:
     """Return when one of a page's rules was first applied, in monotonic seconds; None if never."""
-    with contextlib.suppress(OSError, ValueError):
-        page = IoPage.open(path)
+    with contextlib.suppress(OSError, ValueError), contextlib.closing(IoPage.open(path)) as page:
         counts = page.fired()
-        page.close()
         times_ns = [counts[number].first_ns for number in rules if counts[number].first_ns]
         return min(times_ns) / 1e9 if times_ns else None
     return None

@@ -80,14 +80,6 @@ class Strike:
         return self.place.rank
 
 
-def _nothing(params: FaultParams, now_s: float) -> Announcement:  # noqa: ARG001 - as any
-    return {}
-
-
-def _lacks_nothing(fault: Fault) -> str | None:  # noqa: ARG001 - as any
-    return None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultKind:
     """A kind of fault. Third parties offer theirs through the hook `pytest_multihost_faults`.
@@ -110,10 +102,10 @@ class FaultKind:
     perform: Callable[[Strike], None]
     params: Mapping[str, Check] = field(default_factory=dict)
     required: frozenset[str] = frozenset()
-    announce: Callable[[FaultParams, float], Announcement] = _nothing
+    announce: Callable[[FaultParams, float], Announcement] = lambda _params, _now_s: {}
     lasts: bool = False
     tells_itself: bool = False
-    lacking: Callable[[Fault], str | None] = _lacks_nothing
+    lacking: Callable[[Fault], str | None] = lambda _fault: None
 
     def problems(self, params: FaultParams) -> list[str]:
         """Return what is wrong with `params`."""

@@ -47,14 +47,12 @@ def _percent(value: object) -> str | None:
 
 
 def _groups(value: object) -> str | None:
-    if not (isinstance(value, list) and len(value) >= _TWO and all(map(_is_group, value))):
+    groups = value if isinstance(value, list) else []
+    ranks = [rank for group in groups if isinstance(group, list) for rank in group]
+    is_form = all(isinstance(group, list) and group for group in groups)
+    if len(groups) < _TWO or not is_form or any(type(rank) is not int for rank in ranks):
         return "a list of at least two lists of ranks"
-    ranks = [rank for group in value for rank in group]
     return None if len(set(ranks)) == len(ranks) else "lists that share no rank"
-
-
-def _is_group(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(type(each) is int for each in value)
 
 
 def network_problems(faults: Sequence[Fault], *, hosts: str, size: int) -> list[str]:

@@ -45,12 +45,8 @@ class ActiveRule:
     rule: StoreRule
     healed: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _count: StoreCount = field(default_factory=StoreCount)
+    count: StoreCount = field(default_factory=StoreCount)
     _busy_until: float = 0.0
-
-    def count(self) -> StoreCount:
-        """Return its counters."""
-        return self._count
 
     def applies(self, method: str, path: str) -> bool:
         """Count the request if it matches; return whether the rule is applied to it."""
@@ -58,11 +54,11 @@ class ActiveRule:
         if not fnmatch.fnmatchcase(path, rule.key) or method not in (rule.methods or (method,)):
             return False
         with self._lock:
-            was = self._count
+            was = self.count
             number = was.matched + 1
             strikes = number >= rule.nth and (rule.count is None or number < rule.nth + rule.count)
             first_ns = was.first_ns or time.monotonic_ns() if strikes else was.first_ns
-            self._count = StoreCount(number, was.struck + strikes, was.bytes, first_ns)
+            self.count = StoreCount(number, was.struck + strikes, was.bytes, first_ns)
         return strikes
 
     def delay(self) -> None:
@@ -73,8 +69,8 @@ class ActiveRule:
     def throttle(self, size: int) -> None:
         """Wait until the data rate allows for `size` more bytes of a body."""
         with self._lock:
-            was = self._count
-            self._count = StoreCount(was.matched, was.struck, was.bytes + size, was.first_ns)
+            was = self.count
+            self.count = StoreCount(was.matched, was.struck, was.bytes + size, was.first_ns)
             if not self.rule.bytes_per_s:
                 return
             start = max(self._busy_until, time.monotonic() - _CREDIT_S)
@@ -135,7 +131,7 @@ class FaultProxy:
         return _paced(self.store(environ, start), applied)
 
     def _control(self, method: str, environ: Environ, start: StartResponse) -> Iterable[bytes]:
-        answer: object = [asdict(rule.count()) for rule in self.rules]
+        answer: object = [asdict(rule.count) for rule in self.rules]
         if method == "POST":
             size = int(environ["CONTENT_LENGTH"])
             rule = ActiveRule(StoreRule(**json.loads(environ["wsgi.input"].read(size))))
@@ -154,18 +150,14 @@ def _answer(status: str, kind: str, body: bytes, start: StartResponse) -> Iterab
 
 def _fail(status: int | str, environ: Environ, start: StartResponse) -> Iterable[bytes]:
     if status == "reset":
-        _reset(environ["werkzeug.socket"].fileno())
+        # connect(2) with the address family AF_UNSPEC resets a TCP connection.
+        ctypes.CDLL(None).connect(environ["werkzeug.socket"].fileno(), bytes(16), 16)
         raise ConnectionResetError
     # The rest of the request must be read, or it would be parsed as the connection's next one.
     Body(environ["wsgi.input"], []).read(int(environ.get("CONTENT_LENGTH") or 0))
     code = _CODES.get(int(status), "InternalError" if int(status) > 500 else "InvalidRequest")  # noqa: PLR2004 - as in HTTP
     body = f"<Error><Code>{code}</Code><Message>A rule of the test.</Message></Error>"
     return _answer(f"{status} Failing", "application/xml", body.encode(), start)
-
-
-def _reset(connection: int) -> None:
-    """Reset a TCP connection: connect(2) with the address family AF_UNSPEC does that."""
-    ctypes.CDLL(None).connect(connection, bytes(16), 16)
 
 
 def _throttle(rules: Iterable[ActiveRule], part: bytes) -> None:

@@ -148,9 +148,8 @@ def _exception_name(value: object) -> str | None:
 
 
 def _hash_seed(value: object) -> str | None:
-    if isinstance(value, int) and whole(value) is None and value <= MAX_HASH_SEED:
-        return None
-    return f"a whole number from 0 to {MAX_HASH_SEED}"
+    is_good = isinstance(value, int) and whole(value) is None and value <= MAX_HASH_SEED
+    return None if is_good else f"a whole number from 0 to {MAX_HASH_SEED}"
 
 
 PROCESS_FAULTS = (
@@ -219,7 +218,8 @@ def _enter_cgroup(headroom: int, strike: Strike) -> None:
             stale.rmdir()
     group = parent / f"{_GROUP_PREFIX}{os.getpid()}"
     group.mkdir(exist_ok=True)
-    limit = str(_resident_bytes() + headroom)
+    resident_pages = int(Path("/proc/self/statm").read_text().split()[1])
+    limit = str(resident_pages * resource.getpagesize() + headroom)
     (group / limit_name).write_text(limit)
     with contextlib.suppress(OSError):  # without this limit, what does not fit is swapped out
         (group / swap_name).write_text(limit if "limit" in swap_name else "0")
@@ -227,11 +227,6 @@ def _enter_cgroup(headroom: int, strike: Strike) -> None:
     # Undone in reverse: a cgroup can be removed only when no process is left in it.
     strike.healing.callback(group.rmdir)
     strike.healing.callback(home.write_text, str(os.getpid()))
-
-
-def _resident_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize()
 
 
 def _writable_cgroup() -> tuple[Path, str, str]:

@@ -6,7 +6,7 @@ All problems are reported at once. Nothing that a fault names is imported.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 
 from pytest_multihost.model.fault import NETWORK_KINDS, Fault, Point, resolve, size_problems
@@ -36,10 +36,8 @@ def kinds_by_name(groups: Iterable[Sequence[FaultKind]]) -> dict[str, FaultKind]
     Args:
         groups: What each plugin offers, that of the plugin registered last first.
     """
-    found: dict[str, FaultKind] = {}
-    for kind in (kind for group in groups for kind in group):
-        found.setdefault(kind.name, kind)
-    return found
+    kinds = [kind for group in groups for kind in group]
+    return {kind.name: kind for kind in reversed(kinds)}
 
 
 def resolve_faults(
@@ -77,7 +75,6 @@ def fault_problems(
             *fault.problems(),
             *size_problems(fault, size),
             *_kind_problems(fault, kinds),
-            *_target_problems(fault),
             *_point_problems(fault),
         )
     ]
@@ -92,18 +89,13 @@ def _kind_problems(fault: Fault, kinds: Mapping[str, FaultKind]) -> list[str]:
     return [f"there is no fault {fault.kind!r}; there are: {known}.{hint}"]
 
 
-def _target_problems(fault: Fault) -> list[str]:
-    if not isinstance(fault.at, Point) or fault.at.point != "call" or fault.at.problems():
-        return []
-    problem = target_problem(fault.at.name)
-    return [f"{fault.at!r}: {problem}"] if problem else []
-
-
-def _point_problems(fault: Fault) -> list[str]:
-    at = fault.at.point if isinstance(fault.at, Point) else ""
-    if at != "rendezvous" or fault.kind in NETWORK_KINDS:
-        return []
-    return ["at.rendezvous() is for faults of the network alone; start_skew makes a rank late"]
+def _point_problems(fault: Fault) -> Iterator[str]:
+    if not isinstance(fault.at, Point) or fault.at.problems():
+        return
+    if fault.at.point == "call" and (problem := target_problem(fault.at.name)):
+        yield f"{fault.at!r}: {problem}"
+    if fault.at.point == "rendezvous" and fault.kind not in NETWORK_KINDS:
+        yield "at.rendezvous() is for faults of the network alone; start_skew makes a rank late"
 
 
 def resolved_problems(faults: Sequence[Fault], *, hosts: str, size: int) -> list[str]:
@@ -114,19 +106,12 @@ def resolved_problems(faults: Sequence[Fault], *, hosts: str, size: int) -> list
         hosts: What the test's hosts are made from, as the marker has it.
         size: Ranks of its world.
     """
-    return [*_conflicts(faults), *network_problems(faults, hosts=hosts, size=size)]
-
-
-def _conflicts(faults: Iterable[Fault]) -> list[str]:
-    return [
-        f"{first!r} and {second!r} exclude each other on rank {shared[0]}: {why}"
-        for first, second in combinations(faults, 2)
-        if (shared := _shared_ranks(first, second)) and (why := _exclusion(first, second))
-    ]
-
-
-def _shared_ranks(first: Fault, second: Fault) -> list[int]:
-    return [rank for rank in first.ranks if isinstance(rank, int) and rank in second.ranks]
+    found = []
+    for first, second in combinations(faults, 2):
+        shared = [rank for rank in first.ranks if rank in second.ranks]
+        if shared and (why := _exclusion(first, second)):
+            found.append(f"{first!r} and {second!r} exclude each other on rank {shared[0]}: {why}")
+    return [*found, *network_problems(faults, hosts=hosts, size=size)]
 
 
 def _exclusion(first: Fault, second: Fault) -> str:

@@ -136,15 +136,12 @@ def build(hosts: Sequence[Host], folder: Path, connection: socket.socket) -> Non
 
 def _gain_privileges() -> list[int]:
     """Become able to create namespaces; return the new user namespace, if one was needed."""
-    try:
+    with _step(_CREATE_NETWORK), contextlib.suppress(PermissionError):
         libc.unshare(libc.NEW_NETWORK)
-    except PermissionError:
-        with _step("make a user namespace"):
-            libc.unshare_user()
-        return [os.open("/proc/self/ns/user", os.O_RDONLY)]
-    except OSError as error:
-        raise RefusedError(_CREATE_NETWORK, error) from error
-    return []
+        return []
+    with _step("make a user namespace"):
+        libc.unshare_user()
+    return [os.open("/proc/self/ns/user", os.O_RDONLY)]
 
 
 def _enter_new_namespace() -> _Namespace:

@@ -21,7 +21,9 @@ import socket
 import struct
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import permutations
 from typing import ClassVar, NoReturn
 
 from pytest_multihost.launch import libc
@@ -115,7 +117,8 @@ class _Network:
         self._plug(segments)
         self.relay.set_routes(routes, time.monotonic())
         for index in wanted.resets:
-            self._reset(index)
+            others = {each.host.address for each in self.hosts if each.host.index != index}
+            reset_connections(self.hosts[index].table, others)
 
     def _plug(self, segments: Sequence[Sequence[int]]) -> None:
         """Plug the cables of each segment into a bridge of its own; a single one into none."""
@@ -134,11 +137,6 @@ class _Network:
             self.links.set_up(index)
             self.bridges.append(index)
         return self.bridges[number]
-
-    def _reset(self, index: int) -> None:
-        """Reset the connections between a host and all others."""
-        others = {each.host.address for each in self.hosts if each.host.index != index}
-        reset_connections(self.hosts[index].table, others)
 
     def abandon_unsent(self) -> None:
         """Have the kernel give up what dead ranks have not sent, because the network was cut.
@@ -165,7 +163,8 @@ def run_netfault_daemon(network: HostNetwork, seed: int, connection: socket.sock
         for host, namespace in zip(network.hosts, network.namespaces, strict=True)
     ]
     libc.join(network.bridge, libc.NEW_NETWORK)
-    _add_neighbours(hosts)
+    for one, other in permutations(hosts, 2):  # ARP would not get through a cut
+        one.links.add_neighbour(ETHERNET, other.host.address, other.ethernet)
     uplinks = [Uplink(chance=random.Random(f"{seed}/{host.name}")) for host in network.hosts]
     cables = [host.name for host in network.hosts]
     relay = Relay(cables, {each.ethernet: each.host.index for each in hosts}, uplinks)
@@ -216,14 +215,6 @@ def _visit(host: Host, namespace: int) -> _HostAccess:
     return _HostAccess(host, ethernet, Links(), open_sock_diag(), retries)
 
 
-def _add_neighbours(hosts: Sequence[_HostAccess]) -> None:
-    """Make all Ethernet addresses known to all hosts: ARP would not get through a cut."""
-    for one in hosts:
-        for other in hosts:
-            if other is not one:
-                one.links.add_neighbour(ETHERNET, other.host.address, other.ethernet)
-
-
 def _descriptors(hosts: Iterable[_HostAccess]) -> set[int]:
     return {
         descriptor
@@ -236,7 +227,5 @@ def _close_all_but(keep: set[int]) -> None:
     """Close what was inherited from the server, or ranks' connections would not end with them."""
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2 and int(name) not in keep:  # noqa: PLR2004 - the standard streams
-            try:
+            with suppress(OSError):  # the listing's own
                 os.close(int(name))
-            except OSError:  # the listing's own
-                continue

@@ -238,8 +238,8 @@ def _text(kind: int, text: str) -> bytes:
     return attribute(kind, text.encode() + b"\0")
 
 
-def reset_connections(table: socket.socket, remote: Container[str]) -> int:
-    """Reset all TCP connections to some addresses, as ``ss -K`` does; return how many there were.
+def reset_connections(table: socket.socket, remote: Container[str]) -> None:
+    """Reset all TCP connections to some addresses, as ``ss -K`` does.
 
     Each socket fails with ECONNABORTED, and its peer is sent a reset.
 
@@ -251,21 +251,11 @@ def reset_connections(table: socket.socket, remote: Container[str]) -> int:
         OSError: The kernel cannot do that: it needs CONFIG_INET_DIAG_DESTROY.
     """
     table.settimeout(_TIMEOUT_S)
-    count = 0
     for family, size in _ADDRESS_BYTES.items():
         request = struct.pack("=BBBBI", family, _TCP, 0, 0, _STATES)  # struct inet_diag_req_v2
         for entry in netlink_dump(table, _BY_FAMILY, request + bytes(48)):
             found = ipaddress.ip_address(entry[_REMOTE_AT : _REMOTE_AT + size])
             mapped = getattr(found, "ipv4_mapped", None) or found
             if str(mapped) in remote:
-                count += _destroy(table, request + entry[_ID])
-    return count
-
-
-def _destroy(table: socket.socket, request: bytes) -> bool:
-    """Reset one connection; return whether it still existed."""
-    try:
-        netlink_request(table, _DESTROY, request)
-    except FileNotFoundError:
-        return False
-    return True
+                with suppress(FileNotFoundError):  # it has ended meanwhile
+                    netlink_request(table, _DESTROY, request + entry[_ID])

@@ -86,7 +86,9 @@ def find(name: str) -> tuple[Path | None, str]:
     """
     if (beside := SOURCE.with_name(name)).exists():
         return beside, ""
-    target = _cache_directory() / name
+    # Not Path.expanduser, which raises where there is no home.
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
+    target = Path(base, "pytest-multihost-hangs", name)
     if not target.is_absolute():  # no home: never load code from the current directory
         return None, f"there is no directory to keep it in: {target.parent} is not an absolute path"
     if target.exists():
@@ -103,11 +105,6 @@ def find(name: str) -> tuple[Path | None, str]:
     if problem.startswith(_FAILED):
         failed.write_text(problem)
     return (None, problem) if problem else (target, "")
-
-
-def _cache_directory() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 - Path.expanduser raises where there is no home
-    return Path(base, "pytest-multihost-hangs")
 
 
 def _acquire(lock: IO[str]) -> bool:
@@ -185,14 +182,16 @@ def attach(path: Path) -> IoPage:
         RuntimeError: The shim is not loaded: this process was exec'd without it.
         OSError, ValueError: The page cannot be created, or the file is no page.
     """
-    if not is_loaded():
+    set_page = _attach_function()
+    if set_page is None:
         reason = why_missing() or "preload_variables() returns the variables for that"
         raise RuntimeError(
             "This process has no I/O shim: it must be preloaded when the process is exec'd"
             f" ({reason})."
         )
     page = IoPage.open(path) if path.exists() else IoPage.create(path)
-    _set_page(os.fsencode(path))
+    if error := set_page(os.fsencode(path)):
+        raise OSError(error, os.strerror(error), os.fspath(path))
     os.environ[PAGE_VARIABLE] = os.fspath(path)
     return page
 
@@ -200,15 +199,8 @@ def attach(path: Path) -> IoPage:
 def detach() -> None:
     """Follow no rules any more."""
     os.environ.pop(PAGE_VARIABLE, None)
-    if is_loaded():
-        _set_page(b"")
-
-
-def _set_page(path: bytes) -> None:
-    function = _attach_function()
-    assert function is not None  # noqa: S101 - both callers have asked
-    if error := function(path):
-        raise OSError(error, os.strerror(error), os.fsdecode(path))
+    if (set_page := _attach_function()) is not None:
+        set_page(b"")
 
 
 @functools.cache
