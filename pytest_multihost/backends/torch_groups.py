@@ -54,16 +54,11 @@ def _new_store(distributed: Any, spec: RankSpec) -> Any:  # noqa: ANN401 - not s
 
 
 def _import_torch() -> Any:  # noqa: ANN401 - torch is not seen by the type checker
-    """Import torch with its distributed package, and return it."""
+    """Import torch with its distributed package, and return it. That starts no thread."""
     import torch
     import torch.distributed
 
     return torch
-
-
-def _preload() -> None:
-    """Import torch; that starts no thread."""
-    _import_torch()
 
 
 def _cpu() -> Sequence[object]:
@@ -75,7 +70,7 @@ GLOO = Backend(
     package="torch",
     extra="torch",
     start=_start_gloo,
-    preload=_preload,
+    preload=_import_torch,
     devices=_cpu,
     symptoms=(
         r"transport/tcp/\S+ (Connection closed by peer|.*reset by peer|Connect timeout)",
@@ -139,7 +134,7 @@ NCCL = Backend(
     package="torch",
     extra="torch",
     start=_start_nccl,
-    preload=_preload,
+    preload=_import_torch,
     devices=_gpu,
     lacking=_lacking,
     symptoms=(

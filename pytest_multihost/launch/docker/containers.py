@@ -126,14 +126,13 @@ class Engine:
                 pid_mode="host",
                 userns_mode="host",  # pid_mode excludes a user namespace (userns-remap)
                 security_opt=self._security(),
-                networking_config=self._endpoint(host),
+                networking_config={
+                    self.network.name: self.client.api.create_endpoint_config(aliases=[host])
+                },
                 network=self.network.name,
                 # Without a name server outside, resolving an unknown name would take 10 s.
                 dns_opt=["timeout:1", "attempts:1"],
             )
-
-    def _endpoint(self, host: str) -> Mapping[str, Any]:
-        return {self.network.name: self.client.api.create_endpoint_config(aliases=[host])}
 
     def _security(self) -> list[str]:
         """Allow the ranks to be read: AppArmor's profile forbids that even to processes outside."""
