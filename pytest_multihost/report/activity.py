@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from pytest_multihost.model.operation import group_by_value
 from pytest_multihost.model.result import RankSnapshot, WorldResult
 from pytest_multihost.model.stack import Dump, Frame, SourceContext, inside_the_test, is_library
 from pytest_multihost.model.verdict import Place, RankOutcome
@@ -42,11 +43,8 @@ def _shown(frames: Sequence[Frame]) -> tuple[Frame, ...]:
 
 
 def _nodes(stacks: Mapping[int, Sequence[Frame]]) -> tuple[Node, ...]:
-    branches: dict[Frame, dict[int, Sequence[Frame]]] = {}
-    for rank, frames in sorted(stacks.items()):
-        if frames:
-            branches.setdefault(frames[0], {})[rank] = frames[1:]
-    nodes = [_node(frame, rest) for frame, rest in branches.items()]
+    parts = ((each[0], (rank, each[1:])) for rank, each in sorted(stacks.items()) if each)
+    nodes = [_node(frame, dict(rest)) for frame, rest in group_by_value(parts).items()]
     return tuple(sorted(nodes, key=lambda node: (len(node.ranks), node.ranks)))
 
 

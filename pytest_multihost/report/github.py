@@ -96,9 +96,10 @@ def error_commands(verdicts: Sequence[JsonVerdict], checkout: Checkout) -> list[
 def _error_command(verdict: JsonVerdict, checkout: Checkout) -> str:
     file, line = _place(verdict, checkout)
     title = f"{verdict['outcome'].upper()} {verdict['nodeid']}"
-    given = {"file": file, "line": line, "title": title}
+    given = {"file": file, "line": str(line or ""), "title": title}
+    data = {name: _command_data(value) for name, value in given.items() if value}
     properties = [
-        f"{name}={_command_property(str(value))}" for name, value in given.items() if value
+        f"{name}={text.replace(':', '%3A').replace(',', '%2C')}" for name, text in data.items()
     ]
     message = "\n".join(_message(verdict))[:_MAX_MESSAGE]
     return f"::error {','.join(properties)}::{_command_data(message)}"
@@ -106,20 +107,14 @@ def _error_command(verdict: JsonVerdict, checkout: Checkout) -> str:
 
 def _place(verdict: JsonVerdict, checkout: Checkout) -> tuple[str | None, int | None]:
     """Return the culprit's line, else that of an error, else the test's file."""
-    for file, line in _places(verdict):
-        if file and (known := checkout.relative(file)) is not None:
-            return known, line
-    return checkout.relative(verdict["nodeid"].partition("::")[0]), None
-
-
-def _places(verdict: JsonVerdict) -> Iterator[tuple[str | None, int | None]]:
-    diagnosis = verdict["diagnosis"]
-    culprits = diagnosis["culprits"] if diagnosis else []
-    if diagnosis and diagnosis["where"]:
-        yield diagnosis["where"]["file"], diagnosis["where"]["line"]
+    diagnosis = verdict["diagnosis"] or {"culprits": [], "where": None}
+    culprits = diagnosis["culprits"]
     raised = [each for each in verdict["rank_results"] if each["error"] is not None]
     raised.sort(key=lambda each: (each["rank"] not in culprits, each["outcome"] == "collateral"))
-    yield from ((each["error"]["file"], each["error"]["line"]) for each in raised)
+    for at in filter(None, (diagnosis["where"], *(each["error"] for each in raised))):
+        if at["file"] and (known := checkout.relative(at["file"])) is not None:
+            return known, at["line"]
+    return checkout.relative(verdict["nodeid"].partition("::")[0]), None
 
 
 def _message(verdict: JsonVerdict) -> Iterator[str]:
@@ -131,10 +126,6 @@ def _message(verdict: JsonVerdict) -> Iterator[str]:
         if diagnosis["waiting"]:
             yield f"waiting: {rank_set(diagnosis['waiting'])}"
         yield from (claim for claim, _ in _claims(diagnosis))
-
-
-def _command_property(text: str) -> str:
-    return _command_data(text).replace(":", "%3A").replace(",", "%2C")
 
 
 def _command_data(text: str) -> str:

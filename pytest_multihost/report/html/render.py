@@ -80,13 +80,7 @@ def script_json(value: object) -> str:
 
 
 def render(template: str, assets: Assets, **values: object) -> str:
-    """Return a page.
-
-    Args:
-        template: Name of the template's file.
-        assets: Style and script.
-        values: What the template shows.
-    """
+    """Return a page: a template's file, filled with values."""
     return _environment().get_template(template).render(assets=assets, **values)
 
 

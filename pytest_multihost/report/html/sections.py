@@ -135,12 +135,9 @@ def stack_classes(page: PageModel) -> list[StackClass]:
 
 
 def _other_threads(dump: Dump) -> Mapping[Sequence[Frame], Sequence[str]]:
-    alike: dict[Sequence[Frame], list[str]] = {}  # a pool has many threads that wait for work
-    for thread in dump.threads:
-        if thread is not dump.main:
-            name = f"{thread.name}{' (held the GIL)' * thread.current}"
-            alike.setdefault(thread.frames, []).append(name)
-    return alike
+    others = (each for each in dump.threads if each is not dump.main)
+    names = ((each.frames, f"{each.name}{' (held the GIL)' * each.current}") for each in others)
+    return group_by_value(names)  # a pool has many threads that wait for work
 
 
 def folded(frames: Sequence[Frame]) -> tuple[Sequence[Frame], list[tuple[bool, list[Frame]]]]:

@@ -90,9 +90,8 @@ class _Tables(NamedTuple):
 
 def _operations(result: WorldResult, rank: int) -> list[Operation]:
     """Return what is known of a rank's operations, in the order in which they began."""
-    known = operations_of(rank, result)
-    drawn = [each for each in known if each.source == "recorder" or each.scope != "harness"]
-    return sorted(drawn, key=lambda each: each.since_s)
+    known = sorted(operations_of(rank, result), key=lambda each: each.since_s)
+    return [each for each in known if each.source == "recorder" or each.scope != "harness"]
 
 
 def _numbers(each: Operation, result: WorldResult, tables: _Tables) -> tuple[int, ...]:

@@ -7,14 +7,6 @@ function copied(button, isDone) {
   }, 1600);
 }
 
-function selectText(element) {
-  const range = document.createRange();
-  range.selectNodeContents(element);
-  const selection = getSelection();
-  selection.removeAllRanges();
-  selection.addRange(range);
-}
-
 async function copy(button) {
   const source = document.getElementById(button.dataset.copies);
   try {
@@ -22,7 +14,7 @@ async function copy(button) {
     copied(button, true);
   } catch {
     // no permission, or a browser that has no clipboard for files
-    selectText(source);
+    getSelection().selectAllChildren(source);
     copied(button, document.execCommand("copy"));
   }
 }

@@ -30,15 +30,13 @@ function select(rank, operation = null) {
 
 function describe(rank, operation) {
   if (!operation) return describeLane(rank);
-  const found = [];
   const name = `${operation.kind.name}${operation.sequence ? ` #${operation.sequence}` : ""}`;
   const first = element("", "p");
   first.append(element(name, "b"), ` ${operation.kind.of} `, element(operation.place, "code", "place"));
   if (operation.detail) first.append(" ", element(operation.detail, "span", "quiet"));
-  found.push(first, element(describeSpan(rank, operation), "p"));
+  const found = [first, element(describeSpan(rank, operation), "p")];
   const meeting = describeMeeting(operation);
-  if (meeting) found.push(element(meeting, "p", "quiet"));
-  return found;
+  return meeting ? [...found, element(meeting, "p", "quiet")] : found;
 }
 
 function describeSpan(rank, operation) {
@@ -134,7 +132,7 @@ box.addEventListener("keydown", (event) => {
   KEYS[event.key]();
 });
 
-// Zoom: a element of the axis, from 0 to 1
+// Zoom: a part of the axis, from 0 to 1
 
 function moveTo(from, to) {
   const span = Math.min(1, Math.max(MIN_SPAN, to - from));
@@ -159,8 +157,7 @@ for (const button of document.querySelectorAll("[data-zoom]")) {
 
 function pointed(event) {
   const area = canvas.getBoundingClientRect();
-  const x = event.clientX - area.left,
-    y = event.clientY - area.top;
+  const [x, y] = [event.clientX - area.left, event.clientY - area.top];
   const lane = lanes[Math.floor((y - TOP) / height)];
   if (!lane) return { x, lane: null, operation: null };
   const near = lane.operations.filter((each) => {
