@@ -133,9 +133,7 @@ def _thread_blockers(interval: Interval, thread: Thread) -> Iterator[str]:
         yield from _operation(interval, thread, operations)
     elif interval.process.is_rank and _is_runtimes(interval, thread):
         yield from _runtime_thread(interval, thread)
-    elif _waits_for_gil(interval, thread):
-        return  # until another thread of the process releases it, and each of them is judged
-    else:
+    elif not _waits_for_gil(interval, thread):
         yield from _other_thread(interval, thread)
 
 
@@ -152,11 +150,13 @@ def _is_runtimes(interval: Interval, thread: Thread) -> bool:
 
 
 def _waits_for_gil(interval: Interval, thread: Thread) -> bool:
-    """Whether a thread has done nothing but wait for its turn to run Python."""
+    """Whether a thread has done nothing but wait for its turn to run Python.
+
+    Another thread of the process releases the GIL, and each of them is judged.
+    """
     last = interval.earlier.get(thread.tid)
-    if last is None or not (last.waits_for_gil and thread.waits_for_gil):
-        return False
-    return not interval.is_busy(thread)
+    waited = last is not None and last.waits_for_gil and thread.waits_for_gil
+    return waited and not interval.is_busy(thread)
 
 
 def _operation(
@@ -337,13 +337,8 @@ def _awaited_descriptors(
 ) -> set[int] | None:
     """Return the descriptors that a wait for `fds` is about, with those of an epoll in its place.
 
-    Args:
-        interval: The process that waits.
-        fds: What it waits for.
-        seen: What they are watched by: an epoll may watch another that watches it.
-
-    Returns:
-        None where they could not be read.
+    None where they could not be read. An epoll may watch another that watches it: what was `seen`
+    on the way is left out.
     """
     if fds is None:
         return None
@@ -363,11 +358,8 @@ def _awaited_descriptors(
 def _waker(interval: Interval, found: Descriptor | None, *, is_runtimes: bool) -> str:
     """Return who or what may make a descriptor ready before the deadline; empty if nobody.
 
-    Args:
-        interval: The process that waits for it.
-        found: The descriptor; None where it could not be read.
-        is_runtimes: Whether a runtime's own thread waits. What it does when it gets a connection,
-            or a timer or eventfd is ready, it does by itself and for itself.
+    What a runtime's own thread does when it gets a connection, or a timer or eventfd is ready, it
+    does by itself and for itself.
     """
     if found is None:
         return "a descriptor that cannot be read"

@@ -67,11 +67,6 @@ class ProofState:
         """Whether two intervals in a row have shown that no wait can end before the deadline."""
         return self.quiet >= 2  # noqa: PLR2004 - the definition of a proof
 
-    @property
-    def next_s(self) -> float | None:
-        """When the next snapshot counts; None where none has been taken: at any time."""
-        return None if self.last is None else self.last.kernel.at_s + INTERVAL_S
-
     def after(self, now: Snapshot, *, deadline_s: float) -> ProofState:
         """Return the state after one more snapshot; one that comes too early changes nothing."""
         if self.last is None:
@@ -114,8 +109,8 @@ class ProofSearch:
     @property
     def due_s(self) -> float:
         """When the next deep snapshot ends an interval; never as long as none has begun."""
-        next_s = self.state.next_s
-        return math.inf if next_s is None else next_s - SLACK_S
+        last = self.state.last
+        return math.inf if last is None else last.kernel.at_s + INTERVAL_S - SLACK_S
 
     def step(
         self,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -94,16 +94,13 @@ class ForeignProcesses:
     @cached_property
     def _held(self) -> dict[str, list[tuple[int, int]]]:
         found: dict[str, list[tuple[int, int]]] = {}
-        for pid, fd, target in self._links():
-            is_stream = target.startswith(("pipe:", "socket:"))
-            if is_stream or target == EVENTFD or target.endswith(_REMOVED):
-                found.setdefault(target, []).append((pid, fd))
-        return found
-
-    def _links(self) -> Iterator[tuple[int, int, str]]:
         for pid in self.pids:
             for fd in entries(f"/proc/{pid}/fd") or ():
-                yield pid, fd, link(f"/proc/{pid}/fd/{fd}")
+                target = link(f"/proc/{pid}/fd/{fd}")
+                is_stream = target.startswith(("pipe:", "socket:"))
+                if is_stream or target == EVENTFD or target.endswith(_REMOVED):
+                    found.setdefault(target, []).append((pid, fd))
+        return found
 
 
 def eventfd_id(pid: int, fd: int) -> int | None:

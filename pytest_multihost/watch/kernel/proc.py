@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -89,7 +90,8 @@ class ProcReader:
             if is_rank and not (pid in stats and self._is_same(pid, stats[pid])):
                 processes.append(Process(pid=pid, rank=rank))
                 continue
-            with ProcessReader(pid, at_s, self._since, self.harness, tables, locks) as reader:
+            reader = ProcessReader(pid, at_s, self._since, self.harness, tables, locks)
+            with closing(reader):
                 found = reader.process(rank, names.get(pid, ""), tables, is_rank=is_rank)
             missing = found.unread if links[pid] is not None else (*found.unread, "descriptors")
             processes.append(replace(found, unread=missing))
@@ -98,15 +100,12 @@ class ProcReader:
         return KernelSnapshot(at_s=at_s, processes=tuple(processes), is_deep=True)
 
     def _main_thread_of(self, rank: int, pid: int, at_s: float) -> Process:
-        name = ""
-        threads: tuple[Thread, ...] = ()
         stat = proc_files.read_stat(f"/proc/{pid}")
-        if stat is not None and self._is_same(pid, stat):
-            name = stat.name
-            with ProcessReader(pid, at_s, self._since, self.harness) as reader:
-                thread = reader.thread(pid)
-            threads = (thread,) if thread else ()
-        return Process(pid=pid, rank=rank, name=name, threads=threads)
+        if stat is None or not self._is_same(pid, stat):
+            return Process(pid=pid, rank=rank)
+        with closing(ProcessReader(pid, at_s, self._since, self.harness)) as reader:
+            thread = reader.thread(pid)
+        return Process(pid=pid, rank=rank, name=stat.name, threads=(thread,) if thread else ())
 
     def _is_same(self, pid: int, stat: proc_files.Stat) -> bool:
         """Return whether a process id has not been given to another process."""
@@ -114,14 +113,12 @@ class ProcReader:
 
     def _family(self, stats: Mapping[int, proc_files.Stat]) -> dict[int, tuple[int | None, bool]]:
         """Return whose each process of the world is, and whether it is a rank; ranks first."""
-        family: dict[int, tuple[int | None, bool]] = {}
-        for rank, pid in sorted(self.ranks.items()):
-            family[pid] = (rank, True)
-        living = {pid for pid in family if pid in stats and self._is_same(pid, stats[pid])}
+        family: dict[int, tuple[int | None, bool]]
+        family = {pid: (rank, True) for rank, pid in sorted(self.ranks.items())}
         children: dict[int, list[int]] = {}
         for pid, stat in stats.items():
             children.setdefault(stat.parent, []).append(pid)
-        todo = sorted(living)
+        todo = sorted(pid for pid in family if pid in stats and self._is_same(pid, stats[pid]))
         while todo:
             parent = todo.pop()
             new = [pid for pid in children.get(parent, []) if pid not in family]
@@ -161,14 +158,12 @@ class ProcReader:
         The kernel does not say when a wait began. The earliest possible time makes a relative
         timeout end too early, never too late.
         """
-        known = self._waits.get(thread.tid)
-        since_s = thread.started_s
-        if known is not None and known.key == thread.wait_key:
-            since_s = known.since_s
-        elif known is not None:
-            since_s = max(since_s, known.at_s)
-        self._waits[thread.tid] = _KnownWait(thread.wait_key, since_s, at_s)
-        return since_s, known is None or known.key != thread.wait_key
+        known, key, since_s = self._waits.get(thread.tid), thread.wait_key, thread.started_s
+        is_new = known is None or known.key != key
+        if known is not None:
+            since_s = max(since_s, known.at_s) if is_new else known.since_s
+        self._waits[thread.tid] = _KnownWait(key, since_s, at_s)
+        return since_s, is_new
 
 
 def _links(pid: int) -> dict[int, str] | None:

@@ -9,9 +9,8 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Self
 
 from pytest_multihost.model.process import NEVER, Process, Thread, Where
 from pytest_multihost.proof.system_calls import SystemCall
@@ -36,7 +35,7 @@ _UNREADABLE = ""
 
 @dataclass
 class ProcessReader:
-    """Reads one process during one snapshot; a context manager.
+    """Reads one process during one snapshot; close it in the end.
 
     Attributes:
         pid: Its id.
@@ -46,7 +45,6 @@ class ProcessReader:
         harness: What belongs to the harness.
         tables: What is needed to say where descriptors lead; None in a shallow snapshot.
         locks: For each process that waits for a file lock, its holders; None if unknown.
-        memory: The process's memory.
     """
 
     pid: int
@@ -55,13 +53,14 @@ class ProcessReader:
     harness: HarnessProcesses
     tables: Tables | None = None
     locks: Mapping[int, tuple[int, ...]] | None = None
-    memory: Memory = field(init=False)
 
-    def __enter__(self) -> Self:
-        self.memory = Memory(self.pid)
-        return self
+    @cached_property
+    def memory(self) -> Memory:
+        """The process's memory."""
+        return Memory(self.pid)
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Close the process's memory."""
         self.memory.close()
 
     def process(self, rank: int | None, name: str, tables: Tables, *, is_rank: bool) -> Process:

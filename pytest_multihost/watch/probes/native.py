@@ -144,11 +144,8 @@ def _read(
 ) -> dict[int, _Answer]:
     """Return what a reader says of each process; nothing of those that took too long.
 
-    Args:
-        argv: The program and its arguments; process ids follow.
-        shares: The processes, by run. All runs go on at once; each reads one after the other.
-        parse: Returns what a run's output says of each process, given the ids.
-        budget_s: Seconds for each process.
+    It runs once for each share, all at once, with the ids as its last arguments, and reads the
+    processes of its share one after the other.
     """
     deadline = time.monotonic() + budget_s * sum(map(len, shares))
     answers: dict[int, _Answer] = {}
