@@ -50,16 +50,12 @@ _RING = ("SqHead", "SqTail", "CachedSqHead", "CqHead", "CqTail", "CachedCqTail")
 _BOTH = 2
 
 
-Links = Mapping[int, Mapping[int, str]]
-"""For each process of the world: where the link of each of its descriptors leads."""
-
-
 @dataclass
 class Tables:
     """Everything that is needed to say where a descriptor leads, at one instant.
 
     Attributes:
-        links: Descriptors of the world's processes.
+        links: For each process of the world: where the link of each of its descriptors leads.
         names: Programs of all processes by id.
         ranks: What to call a process of the world.
         harness: What belongs to the harness.
@@ -70,7 +66,7 @@ class Tables:
         unread: What could not be read.
     """
 
-    links: Links
+    links: Mapping[int, Mapping[int, str]]
     names: Mapping[int, str]
     ranks: Mapping[int, str]
     harness: HarnessProcesses

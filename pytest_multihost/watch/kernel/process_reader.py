@@ -30,7 +30,6 @@ _RANDOM_NAME = re.compile(r"sem\.(mp|loky-[0-9]+)-[a-z0-9_]{8}")
 """Semaphores of multiprocessing and loky, which have their names for spawned children."""
 
 _ANONYMOUS = "/dev/zero (deleted)"
-_UNREADABLE = ""
 
 
 @dataclass
@@ -290,7 +289,7 @@ def _other_names(mapping: MemoryMapping, pid: int) -> list[str]:
     except FileNotFoundError:
         return []
     except OSError:
-        return [_UNREADABLE]
+        return [""]  # may be any
 
 
 def waits_for_gil(call: SystemCall, memory: Memory, ends_s: float | None) -> bool:
