@@ -9,7 +9,7 @@ when the timeout struck, ranks 1-3 were waiting for rank 0.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal
@@ -91,17 +91,17 @@ class RankState:
         return self.seen.rank
 
 
-def states_from_slots(operations: Sequence[Operations]) -> tuple[RankState, ...]:
+def states_from_slots(operations: Sequence[Operations]) -> Mapping[int, RankState]:
     """Return the states of ranks by their slot pages alone."""
-    return tuple(
-        RankState(
+    return {
+        each.rank: RankState(
             seen=RankSnapshot(rank=each.rank),
             pending=_most_specific([one for one in each.open if one.waited_s is not None]),
             known=each.recent,
             entered=each.entered,
         )
         for each in operations
-    )
+    }
 
 
 def rank_states_of(result: WorldResult, finding: Finding) -> tuple[RankState, ...]:
@@ -153,7 +153,7 @@ def _rank_state(
         entered=entered,
         is_restless=result.ending in _DEADLINES and _is_restless(result.last_seen.get(rank)),
         is_lost=_gave_up(finding),
-        broke=tuple(left_by_own_error(last, symptoms)),
+        broke=left_by_own_error(last, symptoms),
         retries=_retried(last, symptoms),
     )
 
@@ -244,34 +244,27 @@ def _most_specific(operations: Sequence[Operation]) -> tuple[Operation, ...]:
 
 def last_given_up(last: Operations, symptoms: Symptoms) -> Operation | None:
     """Return a rank's last collective if it left that for want of another rank."""
-    theirs = _collectives(last)
+    theirs = [each for each in last.recent if each.kind == "collective"]
     return theirs[-1] if theirs and _is_given_up(theirs[-1], symptoms) else None
 
 
 def _retried(last: Operations, symptoms: Symptoms) -> Operation | None:
     """Return the collective that a rank has given up more than once."""
-    tries = _collectives(last)[-2:]
-    is_retried = (
-        len(tries) > 1
-        and len({each.group for each in tries}) == 1
-        and all(_is_given_up(each, symptoms) for each in tries)
-    )
-    return tries[-1] if is_retried else None
-
-
-def _collectives(last: Operations) -> list[Operation]:
-    return [each for each in last.recent if each.kind == "collective"]
+    tries = [each for each in last.recent if each.kind == "collective"][-2:]
+    match tries:
+        case [first, again] if first.group == again.group:
+            return again if all(_is_given_up(each, symptoms) for each in tries) else None
+    return None
 
 
 def _is_given_up(operation: Operation, symptoms: Symptoms) -> bool:
     return operation.failed and symptoms.is_in_error(operation.error)
 
 
-def left_by_own_error(last: Operations, symptoms: Symptoms) -> Iterator[Operation]:
-    """Yield what a rank left by an exception of its own: none that tells of another rank."""
-    for each in last.recent:
-        if each.failed and each.error and not symptoms.is_in_error(each.error):
-            yield each
+def left_by_own_error(last: Operations, symptoms: Symptoms) -> tuple[Operation, ...]:
+    """Return what a rank left by an exception of its own: none that tells of another rank."""
+    failed = (each for each in last.recent if each.failed and each.error)
+    return tuple(each for each in failed if not symptoms.is_in_error(each.error))
 
 
 # One count for all ranks of a group

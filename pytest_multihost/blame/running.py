@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_multihost.blame.rank_states import states_from_slots
-from pytest_multihost.blame.wait_graph import Wait, find_waits, graph_of
+from pytest_multihost.blame.wait_graph import find_waits, graph_of
 from pytest_multihost.model.operation import Operations
 from pytest_multihost.model.result import Activity
 from pytest_multihost.proof import Snapshot
@@ -15,11 +15,7 @@ from pytest_multihost.proof.threads import has_gloo_timeout
 
 def waiting_ranks(operations: Sequence[Operations]) -> frozenset[int]:
     """Return the ranks with a thread that waits for the end of an operation."""
-    return frozenset(each.rank for each in states_from_slots(operations) if each.pending)
-
-
-def _waits(operations: Sequence[Operations]) -> tuple[Wait, ...]:
-    return find_waits({each.rank: each for each in states_from_slots(operations)})
+    return frozenset(rank for rank, each in states_from_slots(operations).items() if each.pending)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +47,8 @@ def find_blocking_ranks(
         activities: What each main thread does.
         pids: The process of each rank.
     """
-    ranks = [each.rank for each in operations]
-    graph = graph_of(_waits(operations), ranks)
+    states = states_from_slots(operations)
+    graph = graph_of(find_waits(states), states)
     free = [sink for sink in graph.sinks() if len(sink) == 1 and graph.waiters(sink)]
     if not free:
         return None
@@ -62,7 +58,7 @@ def find_blocking_ranks(
 
 def mismatched_ranks(operations: Sequence[Operations]) -> frozenset[int]:
     """Return the ranks that are in operations which can never match those of others among them."""
-    waits = [each for each in _waits(operations) if each.is_mismatch]
+    waits = [each for each in find_waits(states_from_slots(operations)) if each.is_mismatch]
     ranks = frozenset(wait.rank for wait in waits)
     return ranks if any(wait.missing & ranks for wait in waits) else frozenset()
 

@@ -21,7 +21,7 @@ from pytest_multihost.pytest_private import (
     uncaptured,
     write_uncounted,
 )
-from pytest_multihost.report.text import blocking_text, erase, overlay, progress_text
+from pytest_multihost.report.text import ERASE, blocking_text, overlay, progress_text
 from pytest_multihost.watch.probes import PySpySampler
 
 FindBlockingRanks = Callable[[Sequence[RankFacts]], BlockingRanks | None]
@@ -51,7 +51,7 @@ class LiveLine:
         """Take the line away."""
         self._sampler.close()
         if self._shown_s and (writer := self._terminal()) is not None:
-            self._overwrite(writer, erase())
+            self._overwrite(writer, ERASE)
 
     def show(self, seconds: float, facts: Sequence[RankFacts]) -> None:
         """Show where the ranks are after `seconds`."""

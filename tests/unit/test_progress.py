@@ -12,7 +12,7 @@ from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.result import Activity
 from pytest_multihost.model.stack import Frame
 from pytest_multihost.outcome import RankFacts
-from pytest_multihost.report.text.progress import blocking_text, erase, overlay, progress_text
+from pytest_multihost.report.text.progress import ERASE, blocking_text, overlay, progress_text
 
 SLEEPS = Activity("sleep", ends_in_s=600.0)
 GONE = Exited(code=0, signal=None, cpu_s=0.1, peak_rss_bytes=1)
@@ -96,4 +96,4 @@ def test_where_there_is_no_room_nothing_is_shown(width: int) -> None:
 
 def test_erasing_leaves_what_pytest_has_printed() -> None:
     """Only what is right of the cursor goes."""
-    assert erase() == "\x1b[K"
+    assert ERASE == "\x1b[K"

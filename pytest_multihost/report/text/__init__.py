@@ -2,8 +2,8 @@
 
 from pytest_multihost.report.text.page import page_sections, stacks_text
 from pytest_multihost.report.text.progress import (
+    ERASE,
     blocking_text,
-    erase,
     overlay,
     points_lines,
     progress_text,
@@ -12,8 +12,8 @@ from pytest_multihost.report.text.spans import COLOURS
 
 __all__ = [
     "COLOURS",
+    "ERASE",
     "blocking_text",
-    "erase",
     "overlay",
     "page_sections",
     "points_lines",

@@ -308,7 +308,9 @@ def stack_lines(result: WorldResult, context: SourceContext) -> Iterator[Line]:
 
 def _branches(result: WorldResult, context: SourceContext) -> Iterator[Line]:
     nodes = merge_stacks(result.dumps)
-    drawn = list(walk(nodes)) if len(nodes) > 1 else _under_the_root(nodes)
+    drawn = list(walk(nodes))
+    if len(nodes) == 1:  # an only tree's root stands to the left of its branches
+        drawn = [("", nodes[0]), *walk(nodes[0].children, "  ")]
     shown = drawn[:_MAX_BRANCHES]
     names = max((len(_name(node, result)) for _, node in shown), default=0)
     heads = [f"{lead}{_name(node, result):<{names}}  {_chain(node)}" for lead, node in shown]
@@ -319,11 +321,6 @@ def _branches(result: WorldResult, context: SourceContext) -> Iterator[Line]:
         yield (Span(f"{head:<{width}}  {at.file}:{at.line}"), *source)
     if len(drawn) > _MAX_BRANCHES:
         yield (Span(f"and {len(drawn) - _MAX_BRANCHES} more branches in verdict.json"),)
-
-
-def _under_the_root(nodes: tuple[Node, ...]) -> list[tuple[str, Node]]:
-    """Return the only tree's nodes with the root to the left of its branches."""
-    return [entry for root in nodes for entry in (("", root), *walk(root.children, "  "))]
 
 
 def _name(node: Node, result: WorldResult) -> str:

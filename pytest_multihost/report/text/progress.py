@@ -15,7 +15,8 @@ from pytest_multihost.model.stack import Frame
 from pytest_multihost.outcome import RankFacts
 
 _MIN_WIDTH = 12
-_ERASE_RIGHT = "\x1b[K"
+ERASE = "\x1b[K"
+"""What takes the live line away, which is right of the cursor."""
 
 
 def blocking_text(
@@ -62,12 +63,7 @@ def overlay(text: str, width: int) -> str:
     if width < _MIN_WIDTH:
         return ""
     shown = f" {text}"[: width - 1]
-    return f"{shown}{_ERASE_RIGHT}\x1b[{len(shown)}D"
-
-
-def erase() -> str:
-    """Return what takes the live line away."""
-    return _ERASE_RIGHT
+    return f"{shown}{ERASE}\x1b[{len(shown)}D"
 
 
 def _passed_points(history: Iterable[Event], rank: int) -> tuple[str, ...]:
