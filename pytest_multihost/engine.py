@@ -50,7 +50,7 @@ from pytest_multihost.model.result import Ending, WorldResult
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import Dump
 from pytest_multihost.outcome import RankFacts, advance, describe_exit
-from pytest_multihost.outcome.faults import continued_by_plan, pending_actions
+from pytest_multihost.outcome.faults import continued_by_plan, has_pending_actions
 from pytest_multihost.watch import NoWatch, Observations, Watch
 
 GRACE_AFTER_DEATH_S = 0.75
@@ -257,10 +257,10 @@ class _WorldRun:
         if any(_trouble_s(each) is not None for each in self.facts):
             return "settled" if self.surroundings.watch.has_settled(now, self.facts) else None
         events = [event for each in self.facts for event in each.active_faults]
-        if pending_actions(self.spec.faults, events, now):
+        if has_pending_actions(events, now):
             return None
         ending_found = self.surroundings.watch.check(now, self.facts, deadline_s=deadline_s)
-        is_planned = ending_found == "stopped" and continued_by_plan(self.spec.faults, events)
+        is_planned = ending_found == "stopped" and continued_by_plan(events)
         return None if is_planned else ending_found
 
     def _dump(self, world: RunningWorld) -> None:

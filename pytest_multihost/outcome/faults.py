@@ -99,36 +99,23 @@ def require_fired(finding: Finding, result: WorldResult) -> Finding:
 LATE_S = 0.5
 """How much later than planned the end of a fault may come on a busy machine."""
 
-_ENDS = {"freeze": "will be thawed", "delay": "will go on"}
 
-
-def pending_actions(
-    faults: Sequence[Fault], events: Iterable[Event], now: float
-) -> tuple[str, ...]:
-    """Return what faults will still do by themselves, one sentence each.
+def has_pending_actions(events: Iterable[Event], now: float) -> bool:
+    """Return whether faults will still do something by themselves.
 
     Args:
-        faults: Of the world.
-        events: Its history so far.
+        events: The world's history so far, or the faults in it that are not over.
         now: Monotonic seconds.
     """
-    if not faults:
-        return ()
-    return tuple(
-        f"rank {rank} {_ENDS.get(begun.fault, 'has a fault that ends')}"
-        f" in {max(0.0, begun.until_s - now):.1f} s"
-        for rank, begun in _ongoing(events)
-        if begun.until_s is not None and begun.until_s + LATE_S > now
-    )
+    ends_s = [begun.until_s for _, begun in _ongoing(events) if begun.until_s is not None]
+    return any(until_s + LATE_S > now for until_s in ends_s)
 
 
-def continued_by_plan(faults: Sequence[Fault], events: Iterable[Event]) -> frozenset[int]:
+def continued_by_plan(events: Iterable[Event]) -> frozenset[int]:
     """Return the ranks that faults stop now and continue later, once or in turns.
 
     One that is frozen for good is not among them: nothing will continue it.
     """
-    if not faults:
-        return frozenset()
     return frozenset(
         rank
         for rank, begun in _ongoing(events)
