@@ -153,8 +153,11 @@ def signals_deferred() -> Iterator[None]:
     in a process of one thread: another one would take the signal, and Python has the main thread
     handle it all the same.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _RAISING)
+    # Read before it is changed: the call that blocks runs handlers of signals that came just
+    # before it, and one that raises there would leave the signals blocked for good.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _RAISING)
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
