@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, get_args
 
-from pytest_multihost.launch.wire.channel import Channel
 from pytest_multihost.launch.wire.framing import Frame
+from pytest_multihost.launch.wire.stream import Channel
 from pytest_multihost.model.event import Event, Pause
 from pytest_multihost.model.messages import DumpKind, SnapshotTaken
 from pytest_multihost.model.spec import RankSpec, WorldSpec

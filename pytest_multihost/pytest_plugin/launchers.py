@@ -28,7 +28,7 @@ from pytest_multihost.launch.server import (
     exec_server,
     fork_server,
 )
-from pytest_multihost.launch.server.spawn_server import SPAWN_SERVER_CODE
+from pytest_multihost.launch.server.start_server import SPAWN_SERVER_CODE
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.spec import DOCKER, ONE, kind_of
 from pytest_multihost.nemesis.io_shim import find_library, preload_variables

@@ -13,7 +13,7 @@ from pytest_multihost.model.process import NEVER, Descriptor, KernelSnapshot, Pr
 from pytest_multihost.proof import Snapshot
 from pytest_multihost.proof.blockers import blockers
 from pytest_multihost.pytest_plugin.attach.collected_tests import first_difference
-from pytest_multihost.pytest_plugin.attach.merge_snapshots import (
+from pytest_multihost.pytest_plugin.attach.remote_snapshots import (
     RemoteSnapshot,
     merge_snapshots,
 )

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_multihost import at, faults
-from pytest_multihost.launch.server.pause_schedule import PauseSchedule
+from pytest_multihost.launch.server.rank_processes import PauseSchedule
 from pytest_multihost.model.errors import SettingError
 from pytest_multihost.model.event import Event, Pause
 from pytest_multihost.model.fault import Fault, resolve

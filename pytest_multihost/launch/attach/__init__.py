@@ -1,14 +1,12 @@
 """Worlds whose ranks are started by several processes: torchrun, srun, mpirun.
 
-`launcher_env` reads what the launcher has told, `rendezvous`, `listener` and `connector` bring the
-processes together, `handshake` makes sure of them, `world` starts ranks through all of them.
+`launcher_env` reads what the launcher has told, `rendezvous` brings the processes together,
+`handshake` makes sure of them, `world` starts ranks through all of them.
 """
 
-from pytest_multihost.launch.attach.connector import Connector
 from pytest_multihost.launch.attach.launcher_env import Membership, read_membership
-from pytest_multihost.launch.attach.listener import Listener
 from pytest_multihost.launch.attach.peer import Peer
-from pytest_multihost.launch.attach.rendezvous import given_secret
+from pytest_multihost.launch.attach.rendezvous import Connector, Listener, given_secret
 from pytest_multihost.launch.attach.world import AttachLauncher, sites_for
 
 __all__ = [

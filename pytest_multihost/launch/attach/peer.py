@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from pytest_multihost.launch.attach.sockets import interface_of_address, kernel_identity
+from pytest_multihost.launch.attach.handshake import interface_of_address, kernel_identity
 from pytest_multihost.launch.wire.framing import Frame
 from pytest_multihost.launch.wire.stream import FrameStream
 from pytest_multihost.model.errors import LaunchError

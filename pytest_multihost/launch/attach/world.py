@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from pytest_multihost.launch.attach.file_transfer import unpack, write_files
 from pytest_multihost.launch.attach.peer import Peer
 from pytest_multihost.launch.composite_world import CompositeWorld
 from pytest_multihost.launch.interface import Ending, Share, WorldProcesses
-from pytest_multihost.launch.server.connection import ANSWER_S
-from pytest_multihost.launch.server.world import ServerWorld
+from pytest_multihost.launch.server.world import ANSWER_S, ServerWorld
 from pytest_multihost.launch.wire.framing import Frame
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.event import Event, Pause
@@ -277,3 +277,36 @@ class PeerWorld:
         """Return the snapshot, and the ranks' slot pages by file name."""
         answer, payload = self.peer.answer(self._snapshot, SnapshotTaken, within_s=_SNAPSHOT_S)
         return answer, unpack(answer.sizes, payload)
+
+
+MAX_FILE = 64 << 20
+"""Bytes of a file that travel; of a longer one, the end."""
+
+
+def pack(paths: Iterable[Path]) -> tuple[dict[str, int], bytes]:
+    """Return the sizes of those files that are there by name, and a payload with their contents."""
+    sizes, content = {}, b""
+    for path in paths:
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - MAX_FILE))
+            data = file.read(MAX_FILE)
+            sizes[path.name] = len(data)
+            content += data
+    return sizes, zlib.compress(content, 1)
+
+
+def unpack(sizes: Mapping[str, int], payload: bytes) -> dict[str, bytes]:
+    """Return the contents of files by name."""
+    content = zlib.decompress(payload) if sizes else b""
+    files, start = {}, 0
+    for name, size in sizes.items():
+        files[Path(name).name] = content[start : start + size]
+        start += size
+    return files
+
+
+def write_files(sizes: Mapping[str, int], payload: bytes, directory: Path) -> None:
+    """Write files into a directory, under their bare names."""
+    for name, data in unpack(sizes, payload).items():
+        (directory / name).write_bytes(data)

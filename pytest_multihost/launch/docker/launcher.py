@@ -25,12 +25,15 @@ from pytest_multihost.launch.docker.containers import (
 )
 from pytest_multihost.launch.interface import Share
 from pytest_multihost.launch.job_spec import JOB_VARIABLE, write_job
-from pytest_multihost.launch.server.connection import ANSWER_S, ServerConnection, wait_for_exit
-from pytest_multihost.launch.server.fallback import FallbackLauncher
-from pytest_multihost.launch.server.launcher import ServerLauncher
+from pytest_multihost.launch.server.launcher import FallbackLauncher, ServerLauncher
 from pytest_multihost.launch.server.start_server import ServerProgram
-from pytest_multihost.launch.server.world import ServerWorld
-from pytest_multihost.launch.wire.packets import send_packet
+from pytest_multihost.launch.server.world import (
+    ANSWER_S,
+    ServerConnection,
+    ServerWorld,
+    wait_for_exit,
+)
+from pytest_multihost.launch.wire.stream import send_packet
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.spec import Host, WorldSpec, all_hosts
 

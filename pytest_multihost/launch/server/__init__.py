@@ -1,15 +1,13 @@
 """The server: the process that holds the collected tests and forks ranks; and how to start one."""
 
-from pytest_multihost.launch.server.connection import ServerConnection
-from pytest_multihost.launch.server.fallback import FallbackLauncher
-from pytest_multihost.launch.server.launcher import ServerLauncher
+from pytest_multihost.launch.server.launcher import FallbackLauncher, ServerLauncher
 from pytest_multihost.launch.server.start_server import (
     ServerProgram,
     exec_server,
     fork_server,
     prepare_and_serve,
 )
-from pytest_multihost.launch.server.world import ServerWorld
+from pytest_multihost.launch.server.world import ServerConnection, ServerWorld
 
 __all__ = [
     "FallbackLauncher",

@@ -1,19 +1,20 @@
-"""Launch worlds through a server, and replace the server when it dies."""
+"""Launch worlds through a server, and replace the server when it dies.
+
+Ways of launching are tried from the cheapest to the soundest; the first that is sound is used.
+"""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_multihost.launch.interface import Share
-from pytest_multihost.launch.server.connection import ServerConnection, unexpected
-from pytest_multihost.launch.server.world import ServerWorld, Stream
+from pytest_multihost.launch.server.world import ServerConnection, ServerWorld, Stream, unexpected
 from pytest_multihost.launch.wire.framing import Decoder
-from pytest_multihost.launch.wire.packets import MAX_DESCRIPTORS, Packet
-from pytest_multihost.launch.wire.stream import FrameStream
-from pytest_multihost.model.errors import LaunchError
+from pytest_multihost.launch.wire.stream import MAX_DESCRIPTORS, FrameStream, Packet
+from pytest_multihost.model.errors import LaunchError, UnsoundForkError
 from pytest_multihost.model.event import SENT_BY_RANKS
 from pytest_multihost.model.messages import (
     Fork,
@@ -141,3 +142,64 @@ def _socket_tables(
         descriptors += server.receive_packet().descriptors
     sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
     return dict(zip(names, sockets, strict=True))
+
+
+@dataclass(slots=True)
+class FallbackLauncher:
+    """A launcher that goes on to the next whenever the one in use turns out to be unsound.
+
+    Attributes:
+        launchers: The cheapest first; the first one is in use, those that were given up are gone.
+        reasons: Why those were given up.
+    """
+
+    launchers: list[ServerLauncher]
+    reasons: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The way of launching in use."""
+        return self.launchers[0].name
+
+    def open(self) -> None:
+        """Start a server of the first launcher that is sound.
+
+        Raises:
+            UnsoundForkError: None is.
+            LaunchError: A server could not be started.
+        """
+        while True:
+            try:
+                return self.launchers[0].open()
+            except UnsoundForkError as error:
+                self._fall_back(error)
+
+    def start(
+        self, spec: WorldSpec, *, directory: Path, scratch: Path, share: Share | None = None
+    ) -> ServerWorld:
+        """Start a world, or a share of it; the launcher in use may have become unsound meanwhile.
+
+        Raises:
+            LaunchError: The ranks could not be started.
+        """
+        while True:
+            try:
+                return self.launchers[0].start(
+                    spec, directory=directory, scratch=scratch, share=share
+                )
+            except UnsoundForkError as error:
+                self._fall_back(error)
+
+    def why_no_hosts(self, scratch: Path) -> LaunchError | None:
+        """Return why this machine does not let hosts be made from namespaces; None if it does."""
+        return self.launchers[0].why_no_hosts(scratch)
+
+    def _fall_back(self, error: UnsoundForkError) -> None:
+        if len(self.launchers) == 1:
+            raise error
+        self.launchers.pop(0).close()
+        self.reasons.append(error.seen)
+
+    def close(self) -> None:
+        """End the server."""
+        self.launchers[0].close()

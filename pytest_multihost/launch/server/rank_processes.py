@@ -3,31 +3,115 @@
 Why all signals are sent here and not by the controller: a process id names a process only until its
 parent has waited for it, then the kernel may give it to another one. The server is the parent, so
 an id that it has not reaped yet still means the rank.
+
+Pauses: all times are absolute, so a turn that came late does not put off those after it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import selectors
 import signal
+import socket
+import sys
 import time
-from collections.abc import Iterable, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from pytest_multihost.launch.interface import dump_signal
+# By name: a test may replace it in its module, and the rank must end all the same.
+from os import _exit as leave
+
+from pytest_multihost.launch.interface import RunRank, dump_signal
+from pytest_multihost.launch.libc import die_with_parent
 from pytest_multihost.launch.reaper import (
+    SERVER_VARIABLE,
     end_groups,
     kill_orphans,
     signal_group,
     wait_until_dead,
 )
-from pytest_multihost.launch.server.pause_schedule import PauseSchedule, Signals
-from pytest_multihost.model.event import Event, Exited, Pause
+from pytest_multihost.launch.wire.stream import Channel
+from pytest_multihost.model.event import BROKEN, Event, Exited, Pause
 from pytest_multihost.model.messages import RequestDumps
+from pytest_multihost.model.spec import RankSpec
 
 KILL_S = 5.0
 """How long a killed rank may take to die before it is reported as one that cannot be ended."""
+
+
+Signals = list[tuple[int, int]]
+"""Ranks, and the number of the signal that each is to get."""
+
+
+@dataclass(slots=True)
+class _Pause:
+    """One rank that is stopped and continued.
+
+    Attributes:
+        stopped_s: How long it is stopped in each turn.
+        running_s: How long it runs in each turn; 0 if there is one turn only.
+        until_s: When it is continued for good.
+        due_s: When the next signal is to be sent.
+        is_stopped: Whether the last one was SIGSTOP.
+    """
+
+    stopped_s: float
+    running_s: float
+    until_s: float
+    due_s: float
+    is_stopped: bool = False
+
+
+@dataclass(slots=True)
+class PauseSchedule:
+    """The ranks of one world that are stopped and continued."""
+
+    _planned: dict[int, _Pause] = field(default_factory=dict)
+
+    def begin(self, rank: int, pause: Pause, now_s: float) -> Signals:
+        """Stop a rank now, and later continue it; return which signals to send now."""
+        self._planned[rank] = _Pause(
+            stopped_s=_or_for_ever(pause.stopped_s),
+            running_s=_or_for_ever(pause.running_s),
+            until_s=_or_for_ever(pause.until_s),
+            due_s=now_s,
+        )
+        return self.act(now_s)
+
+    def end(self, rank: int) -> Signals:
+        """Continue a rank for good; return which signals to send now."""
+        was = self._planned.pop(rank, None)
+        return [(rank, signal.SIGCONT)] if was is not None else []
+
+    def forget(self) -> None:
+        """Plan nothing any more: the world is being ended."""
+        self._planned.clear()
+
+    def wait_s(self, now_s: float) -> float | None:
+        """Return in how many seconds there is something to do, None if never."""
+        due_s = min(
+            (min(each.due_s, each.until_s) for each in self._planned.values()), default=None
+        )
+        return None if due_s is None or math.isinf(due_s) else max(0.0, due_s - now_s)
+
+    def act(self, now_s: float) -> Signals:
+        """Return which signals to send now."""
+        sent: Signals = []
+        for rank, pause in list(self._planned.items()):
+            if now_s >= pause.until_s:
+                sent += self.end(rank)
+            elif now_s >= pause.due_s:
+                pause.is_stopped = not pause.is_stopped
+                sent.append((rank, signal.SIGSTOP if pause.is_stopped else signal.SIGCONT))
+                pause.due_s += pause.stopped_s if pause.is_stopped else pause.running_s
+        return sent
+
+
+def _or_for_ever(seconds: float | None) -> float:
+    return math.inf if seconds is None else seconds
 
 
 @dataclass(slots=True)
@@ -131,3 +215,57 @@ class RankProcesses:
         self.selector.unregister(pidfd)
         os.close(pidfd)
         return self._alive.pop(pidfd)
+
+
+def reserve_port(address: str = "127.0.0.1") -> socket.socket:
+    """Return a bound, unconnected socket whose port at `address` nobody else is given.
+
+    Finding a free port and closing it again is a race that every harness has lost. This socket
+    stays open for the world's lifetime: the kernel hands its port out to nobody, yet a rank that
+    binds the same port with SO_REUSEADDR, as libuv (torch) and gRPC (jax) do, succeeds, because
+    ours never listens.
+    """
+    holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind((address, 0))
+    return holder
+
+
+def fork_rank(
+    spec: RankSpec,
+    stream: socket.socket,
+    *,
+    close: Iterable[int],
+    run_rank: RunRank,
+    enter: Callable[[], None] | None = None,
+) -> int:
+    """Fork a rank and return its process id.
+
+    Args:
+        spec: Its place in the world.
+        stream: Its end of the connection to the controller.
+        close: Descriptors of the server, and of other ranks, that it must not keep.
+        run_rank: What it does. Must not return; if it does or raises, the rank still never runs
+            on into the server's code.
+        enter: Moves the rank onto its host, where that is not the server's.
+    """
+    server = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.setsid()  # so that one signal to its process group reaches what it forks in turn
+        if enter is not None:
+            enter()
+        die_with_parent(server)  # after what changes credentials: that would undo it
+        os.environ[SERVER_VARIABLE] = str(server)
+        for descriptor in close:
+            os.close(descriptor)
+        run_rank(spec, Channel(stream))
+    except BaseException:  # noqa: BLE001 - nothing may climb into the server's stack
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        # Not sys.exit: that would unwind into the server's loop, and run the exit handlers and
+        # flush the buffers that were inherited from the server a second time.
+        leave(BROKEN)

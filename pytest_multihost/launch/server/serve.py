@@ -36,9 +36,8 @@ from pytest_multihost.launch.netns import (
     open_sock_diag,
     start_network_faults,
 )
-from pytest_multihost.launch.server.fork_rank import fork_rank, reserve_port
-from pytest_multihost.launch.server.rank_processes import RankProcesses
-from pytest_multihost.launch.wire.packets import (
+from pytest_multihost.launch.server.rank_processes import RankProcesses, fork_rank, reserve_port
+from pytest_multihost.launch.wire.stream import (
     MAX_DESCRIPTORS,
     Packet,
     receive_packet,

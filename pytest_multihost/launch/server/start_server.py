@@ -1,4 +1,10 @@
-"""Start a server: by forking this process, or by running a new interpreter."""
+"""Start a server: by forking this process, or by running a new interpreter.
+
+The spawn server's ranks are fresh interpreters: for tests whose module cannot be imported in a
+process that is forked later, say because of a module-level `jnp.ones(3)`. That server imports
+nothing but itself, so it stays sound to fork; each rank is forked and becomes an interpreter that
+runs pytest anew. It costs seconds per test instead of milliseconds.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +13,28 @@ import socket
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 from pytest_multihost.launch.interface import RunRank
-from pytest_multihost.launch.job_spec import JOB_VARIABLE, ServerJob, SpawnServerJob, write_job
-from pytest_multihost.launch.server.connection import ANSWER_S, ServerConnection
+from pytest_multihost.launch.job_spec import (
+    JOB_VARIABLE,
+    RankJob,
+    ServerJob,
+    SpawnServerJob,
+    open_control,
+    take_job,
+    write_job,
+)
 from pytest_multihost.launch.server.fork_soundness import fork_problems
 from pytest_multihost.launch.server.serve import serve
-from pytest_multihost.launch.wire.packets import send_packet
+from pytest_multihost.launch.server.world import ANSWER_S, ServerConnection
+from pytest_multihost.launch.wire.stream import Channel, send_packet
 from pytest_multihost.model.errors import UnsoundForkError
+from pytest_multihost.model.fault import hash_seed_of
 from pytest_multihost.model.messages import Failed, Unsound
+from pytest_multihost.model.spec import RankSpec
 
 
 def fork_server(run_rank: RunRank, prepare: Callable[[], None]) -> ServerConnection:
@@ -109,3 +126,23 @@ def _control_pair() -> tuple[socket.socket, socket.socket]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.settimeout(ANSWER_S)
     return ours, theirs
+
+
+SPAWN_SERVER_CODE = "from pytest_multihost.launch.server.start_server import main; main()"
+
+
+def main() -> NoReturn:
+    """Serve until the controller goes."""
+    job: SpawnServerJob = take_job(SpawnServerJob)
+    run: RunRank = partial(exec_rank, job=job)
+    serve(open_control(job), run, controller=job.controller)
+
+
+def exec_rank(spec: RankSpec, channel: Channel, *, job: SpawnServerJob) -> NoReturn:
+    """Become a fresh interpreter that is the rank of `spec`."""
+    seed = hash_seed_of(spec.world.faults, spec.rank, spec.world.seed)
+    own = {} if seed is None else {"PYTHONHASHSEED": str(seed)}
+    channel.stream.set_inheritable(True)
+    rank = RankJob(run=job.run, spec=spec, channel=channel.stream.fileno())
+    environment = {**os.environ, **own, JOB_VARIABLE: str(write_job(rank))}
+    os.execve(sys.executable, [sys.executable, "-c", job.code], environment)

@@ -1,9 +1,13 @@
 """Frames: how messages travel between the processes of the harness."""
 
-from pytest_multihost.launch.wire.channel import Channel
 from pytest_multihost.launch.wire.framing import Decoder, Frame, GarbledError
-from pytest_multihost.launch.wire.packets import Packet, receive_packet, send_packet
-from pytest_multihost.launch.wire.stream import FrameStream
+from pytest_multihost.launch.wire.stream import (
+    Channel,
+    FrameStream,
+    Packet,
+    receive_packet,
+    send_packet,
+)
 
 __all__ = [
     "Channel",

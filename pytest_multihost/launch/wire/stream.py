@@ -1,14 +1,26 @@
-"""Frames through a connection on which nobody waits: the controller has others to serve."""
+"""Connections that carry frames: between processes, from a rank to the controller, and in packets.
+
+A packet is a message with file descriptors beside it, between processes of one machine. Its
+connection is a SOCK_SEQPACKET pair (unix(7)). It keeps the boundaries of messages, so the
+descriptors that come with one (SCM_RIGHTS) belong to that one: on a stream they would be attached
+to a byte, and a reader that takes several messages at once would not know to which. And it is
+connected, so the end of the other side is seen.
+"""
 
 from __future__ import annotations
 
+import array
 import contextlib
 import select
 import signal
 import socket
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+
+# By name: a test may replace it in its module, and we must not notice.
+from os import getpid
 from typing import Any, Generic, TypeVar
 
 from pytest_multihost.launch.wire.framing import (
@@ -18,6 +30,9 @@ from pytest_multihost.launch.wire.framing import (
     GarbledError,
     encode,
 )
+from pytest_multihost.model.errors import MultihostError
+from pytest_multihost.model.json_values import JsonObject
+from pytest_multihost.model.messages import ToRank
 
 M = TypeVar("M")
 
@@ -28,7 +43,7 @@ _RAISING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGALRM})
 
 @dataclass(slots=True)
 class FrameStream(Generic[M]):
-    """Frames in both directions.
+    """Frames in both directions, and nobody waits: the controller has others to serve.
 
     Attributes:
         socket: The connection; it is made non-blocking.
@@ -161,3 +176,134 @@ def signals_deferred() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@dataclass(slots=True)
+class Channel:
+    """A rank's end of its connection to the controller.
+
+    Several threads may use it at once: each waits for frames of its own. Whichever of them finds
+    nobody reading reads for all, so no thread of ours is needed in the rank. Useless in a forked
+    child: two processes that write to one stream would tear each other's frames apart, so a child
+    gets an error instead.
+    """
+
+    stream: socket.socket
+    _owner: int = field(default_factory=getpid)
+    _sending: threading.Lock = field(default_factory=threading.Lock)
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _is_being_read: bool = False
+    _decoder: Decoder[ToRank] = field(default_factory=lambda: Decoder(ToRank))
+    _arrived: list[Frame[ToRank]] = field(default_factory=list)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process is the rank itself and not a forked child of it."""
+        return getpid() == self._owner
+
+    def send(self, header: Mapping[str, Any], payload: bytes = b"") -> None:
+        """Send an event; blocks until the kernel has taken all of it.
+
+        Raises:
+            MultihostError: Called in a forked child of the rank.
+            OSError: The controller is gone or the descriptor was closed.
+        """
+        self._check_owner()
+        data = encode(Frame(header, payload))
+        with self._sending:
+            self.stream.sendall(data)
+
+    def receive(self, wanted: Callable[[ToRank], bool]) -> Frame[ToRank]:
+        """Return the first frame whose message is `wanted`, waiting as long as it takes.
+
+        Raises:
+            EOFError: The controller is gone.
+        """
+        self._check_owner()
+        while True:
+            with self._changed:
+                for index, frame in enumerate(self._arrived):
+                    if wanted(frame.message):
+                        return self._arrived.pop(index)
+                if self._is_being_read:
+                    self._changed.wait()
+                    continue
+                self._is_being_read = True
+            self._read_for_all()
+
+    def _read_for_all(self) -> None:
+        frames: list[Frame[ToRank]] = []
+        try:
+            while not frames:
+                frames = self._decoder.feed(self._read())
+        finally:
+            with self._changed:
+                self._arrived += frames
+                self._is_being_read = False
+                self._changed.notify_all()
+
+    def _read(self) -> bytes:
+        data = self.stream.recv(_CHUNK)
+        if not data:
+            message = "the controller closed the channel"
+            raise EOFError(message)
+        return data
+
+    def _check_owner(self) -> None:
+        if not self.is_ours:
+            happened = "a forked child of a rank used the rank's world"
+            raise MultihostError(
+                happened, remedy="Use world and the fixtures only in the rank's own process."
+            )
+
+
+MAX_DESCRIPTORS = 250
+"""The kernel takes at most 253 descriptors in one message (SCM_MAX_FD)."""
+
+_MAX_PACKET = 1 << 17
+_INT = array.array("i").itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Packet(Generic[M]):
+    """One message and the descriptors that came with it."""
+
+    message: M
+    descriptors: tuple[int, ...] = ()
+
+
+def send_packet(
+    connection: socket.socket,
+    message: Any,  # noqa: ANN401 - any of `model.messages`
+    descriptors: Sequence[int] = (),
+) -> None:
+    """Send one packet; the kernel duplicates the descriptors for the receiver."""
+    socket.send_fds(connection, [encode(Frame(message))], list(descriptors))
+
+
+def receive_packet(connection: socket.socket, messages: object = JsonObject) -> Packet[Any] | None:
+    """Return the next packet, or None when the other side is gone. Waits for it.
+
+    Args:
+        connection: Where it comes from.
+        messages: The messages that may come: a union of classes. Any JSON object where none are
+            named.
+
+    Raises:
+        GarbledError: It is none of these.
+    """
+    space = socket.CMSG_SPACE(MAX_DESCRIPTORS * _INT)
+    try:
+        data, ancillary, _, _ = connection.recvmsg(_MAX_PACKET, space)
+    except ConnectionResetError:
+        return None
+    if not data:
+        return None
+    descriptors = array.array("i")
+    for level, kind, content in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            descriptors.frombytes(content[: len(content) - len(content) % _INT])
+    frames: list[Frame[Any]] = Decoder[Any](messages).feed(data)
+    if len(frames) != 1:
+        raise GarbledError("a packet holds one message")
+    return Packet(frames[0].message, tuple(descriptors))

@@ -23,9 +23,8 @@ from typing import NoReturn
 import pytest
 
 from pytest_multihost.launch.attach import Connector
-from pytest_multihost.launch.attach.connector import Stream
-from pytest_multihost.launch.attach.rendezvous import find_rendezvous
-from pytest_multihost.launch.attach.sockets import interface_of_address, kernel_identity
+from pytest_multihost.launch.attach.handshake import interface_of_address, kernel_identity
+from pytest_multihost.launch.attach.rendezvous import Stream, find_rendezvous
 from pytest_multihost.launch.server import FallbackLauncher
 from pytest_multihost.launch.wire import Frame
 from pytest_multihost.model.errors import LaunchError, MultihostError
