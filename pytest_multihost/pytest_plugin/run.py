@@ -86,7 +86,7 @@ def _open_run(
     return Run(config, tally, plans, fault_kinds(config), launchers, folder)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)  # a plugin must be hashable: pluggy keeps them in sets
 class Run:
     """What a run of pytest keeps from its first world to its end; a plugin of that run.
 

@@ -320,3 +320,13 @@ def test_markers_are_declared(run_worlds) -> None:
     worlds = run_worlds(SIZES, "--strict-markers", "--markers")
     assert "@pytest.mark.multihost(ranks=None, *, backend=None" in worlds.stdout
     assert "@pytest.mark.no_multihost" in worlds.stdout
+
+
+@pytest.mark.parametrize("launch", ["fork", "server", "spawn"])
+def test_conftest_files_of_other_folders_do_not_matter(run_worlds, pytester, launch) -> None:
+    """For a test that is not below one, pytest asks for the hooks of all plugins but that one."""
+    for folder in ("one", "two"):
+        path = pytester.mkdir(folder)
+        path.joinpath("conftest.py").write_text("def pytest_runtest_setup(): pass\n")
+        path.joinpath(f"test_{folder}.py").write_text(SIZES)
+    assert run_worlds(SIZES, f"--multihost-launch={launch}").run.ret == pytest.ExitCode.OK
