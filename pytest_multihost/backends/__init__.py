@@ -2,6 +2,9 @@
 
 torch and jax are imported inside functions only, in ranks and in the server that forks them: the
 process of pytest itself imports no runtime.
+
+`backend` says what a backend is, `registry` finds one by its name; `torch_groups` has gloo and
+nccl, `jax` has jax.
 """
 
 from pytest_multihost.backends.backend import Backend

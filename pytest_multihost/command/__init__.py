@@ -1,1 +1,4 @@
-"""The console script `multihost`."""
+"""The console script `multihost`.
+
+`main` parses the command line; `rejudged` judges attempts again from their artifacts.
+"""

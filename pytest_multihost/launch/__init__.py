@@ -2,6 +2,11 @@
 
 `wire` has the framing, `server` the process that forks ranks, `netns` and `docker` make hosts for
 them, `attach` starts them through several processes of a launcher such as torchrun.
+
+Beside them: `interface` is what the engine asks of a launcher, `composite_world` a world on
+several servers, `harness_collectives` the harness's own barrier, `job_spec` what a new
+interpreter is started for, `container_entry` the first program of a container, `libc` and
+`reaper` processes, `throttle` several controllers on one machine.
 """
 
 from pytest_multihost.launch.harness_collectives import HarnessCollectives

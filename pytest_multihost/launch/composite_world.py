@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from pytest_multihost.launch.interface import Ending, RankControl, WorldProcesses
-from pytest_multihost.launch.wire.framing import Frame
+from pytest_multihost.launch.wire import Frame
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.event import Event, Exited, Pause
 from pytest_multihost.model.messages import DumpKind

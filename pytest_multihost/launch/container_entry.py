@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass
 from typing import ClassVar, NoReturn
 
-from pytest_multihost.launch.wire.stream import receive_packet
+from pytest_multihost.launch.wire import receive_packet
 
 SOCKET = "PYTEST_MULTIHOST_SOCKET"
 """Environment variable that names the socket on which the controller listens."""

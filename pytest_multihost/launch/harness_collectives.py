@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_multihost.launch.wire.framing import Frame
+from pytest_multihost.launch.wire import Frame
 from pytest_multihost.model.event import ExchangeEntered
 from pytest_multihost.model.messages import CollectiveBroken, CollectiveComplete, CollectiveKey
 

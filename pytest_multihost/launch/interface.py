@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, get_args
 
-from pytest_multihost.launch.wire.framing import Frame
-from pytest_multihost.launch.wire.stream import Channel
+from pytest_multihost.launch.wire import Channel, Frame
 from pytest_multihost.model.event import Event, Pause
 from pytest_multihost.model.messages import DumpKind, SnapshotTaken
 from pytest_multihost.model.spec import RankSpec, WorldSpec
+
+ANSWER_S = 60.0
+"""How long the server may take to answer. Forking 64 ranks of a large image takes a second."""
 
 RunRank = Callable[[RankSpec, Channel], NoReturn]
 """What a freshly forked rank does for the rest of its life."""

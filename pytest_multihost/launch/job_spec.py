@@ -15,6 +15,9 @@ from typing import Any, ClassVar
 from pytest_multihost.model.json_values import from_json, parse_json, to_json
 from pytest_multihost.model.spec import RankSpec
 
+SPAWN_SERVER_CODE = "from pytest_multihost.launch.server.start_server import main; main()"
+"""The program of a server whose ranks are interpreters of their own."""
+
 JOB_VARIABLE = "PYTEST_MULTIHOST_JOB"
 """Environment variable that names the descriptor of the memory file."""
 

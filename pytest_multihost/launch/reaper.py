@@ -18,6 +18,9 @@ from pathlib import Path
 
 import psutil
 
+FAREWELL_S = 15.0
+"""How long the server may take to end its ranks and itself."""
+
 SERVER_VARIABLE = "PYTEST_MULTIHOST_SERVER_PID"
 """By this variable the descendants of a server's ranks are known when the server is gone."""
 
@@ -146,3 +149,17 @@ def _reap_one_by_one(spare: Collection[int]) -> bool:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(process.pid, os.WNOHANG)
     return bool(found)
+
+
+def wait_for_exit(server: int) -> None:
+    """Wait for the end of a server, and kill it if that does not come.
+
+    Raises:
+        ProcessLookupError: It is gone already.
+    """
+    descriptor = os.pidfd_open(server)
+    try:
+        if not wait_until_dead([descriptor], FAREWELL_S):
+            os.kill(server, signal.SIGKILL)
+    finally:
+        os.close(descriptor)

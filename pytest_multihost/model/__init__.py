@@ -16,4 +16,8 @@ One rank appears in these shapes, each the input of the next:
 `spec.WorldSpec` goes into a run of a world, `result.WorldResult` comes out of it, and a
 `verdict.Verdict` with a `verdict.Diagnosis` says what that was. `json_values` writes and reads all
 of them.
+
+What a world is to be: `spec`, `fault`, `network`. What was observed: `event`, `operation`,
+`process`, `stack`, `result`. What came of it: `verdict`. What the harness's processes send each
+other: `messages`. What goes wrong: `errors`.
 """

@@ -48,3 +48,7 @@ class WorldBrokenError(MultihostError):
 
     Always a symptom: the rank that gets it is not the one to blame.
     """
+
+
+class GarbledError(Exception):
+    """What came through a connection was not written by this package, or not for it."""

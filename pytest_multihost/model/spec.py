@@ -10,10 +10,14 @@ import re
 import zlib
 from dataclasses import dataclass
 from functools import cache
+from typing import Literal
 
 from pytest_multihost.model.errors import SettingError
 from pytest_multihost.model.fault import Fault, Point
 from pytest_multihost.model.json_values import JsonObject, from_json, parse_json, to_json
+
+Early = Literal["fail", "warn", "off"]
+"""What to do when a hang is found: end the world, only note it, or do not look for one."""
 
 ONE = "one"
 """All ranks on this machine, as it is."""

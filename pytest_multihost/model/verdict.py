@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from pytest_multihost.model.json_values import Json, JsonObject, to_json
 
 SCHEMA: Final = "pytest-multihost-hangs/verdict/1"
+
+JsonVerdict = Mapping[str, Any]
+"""A line of verdicts.jsonl; docs/verdict.md describes its fields."""
 
 Status = Literal["passed", "failed", "skipped", "xfailed", "xpassed", "error"]
 """What pytest reports."""

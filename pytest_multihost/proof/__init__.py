@@ -1,4 +1,8 @@
-"""Is the world hung? A proof that no wait in it can end, from snapshots alone."""
+"""Is the world hung? A proof that no wait in it can end, from snapshots alone.
+
+`snapshot` is what a proof is made from, `proof_state` the proof, `blockers` its rules;
+`threads` and `system_calls` say what a thread is doing and how its wait can end.
+"""
 
 from pytest_multihost.proof.proof_state import SLACK_S, ProofSearch, ProofState, is_still
 from pytest_multihost.proof.snapshot import Snapshot, has_left_wait

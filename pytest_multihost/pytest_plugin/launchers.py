@@ -19,7 +19,7 @@ import pytest
 
 from pytest_multihost.backends import Backend
 from pytest_multihost.launch.docker import ContainerLauncher, ContainerSpec
-from pytest_multihost.launch.job_spec import PytestRun, ServerJob, SpawnServerJob
+from pytest_multihost.launch.job_spec import SPAWN_SERVER_CODE, PytestRun, ServerJob, SpawnServerJob
 from pytest_multihost.launch.server import (
     FallbackLauncher,
     ServerConnection,
@@ -28,7 +28,6 @@ from pytest_multihost.launch.server import (
     exec_server,
     fork_server,
 )
-from pytest_multihost.launch.server.start_server import SPAWN_SERVER_CODE
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.spec import DOCKER, ONE, kind_of
 from pytest_multihost.nemesis.io_shim import find_library, preload_variables

@@ -18,7 +18,7 @@ from pytest_multihost.model.errors import SettingError
 from pytest_multihost.model.spec import ONE, parse_hosts
 
 if TYPE_CHECKING:
-    from pytest_multihost.watch.watchdog import Early
+    from pytest_multihost.model.spec import Early
 
 T = TypeVar("T")
 

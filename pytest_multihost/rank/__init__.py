@@ -1,6 +1,9 @@
 """Everything that runs inside a rank.
 
 What needs pytest is in `rank.agent`, so that programs can use a rank's world without it.
+
+`after_fork` resets what was inherited, `environment` sets the variables, `points` performs
+faults, `world` is what a test sees, `recorder` records operations.
 """
 
 from pytest_multihost.rank.environment import foreign_variables, thread_variables

@@ -1,10 +1,14 @@
 """Render results: pages for a browser, text for the terminal, GitHub, traces, artifacts.
 
 `artifacts`, `html` and `text` have faces of their own.
+
+`activity` prepares what ranks were doing, for the pages, for `trace` and for `github`.
+
+`logs` reads both ends of a log.
 """
 
-from pytest_multihost.report.artifacts.folders import read_log
 from pytest_multihost.report.github import Checkout, append_summary, error_commands
+from pytest_multihost.report.logs import read_log
 from pytest_multihost.report.trace import write_trace
 
 __all__ = ["Checkout", "append_summary", "error_commands", "read_log", "write_trace"]

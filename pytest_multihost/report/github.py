@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from pytest_multihost.model.operation import group_by_value, rank_set
-from pytest_multihost.report.artifacts.folders import JsonVerdict
+from pytest_multihost.model.verdict import JsonVerdict
 
 MAX_SUMMARY = 1024 * 1024
 """Bytes of all that one step may show as its summary; GitHub drops a larger file as a whole."""

@@ -22,6 +22,7 @@ from pytest_multihost.blame import (
 from pytest_multihost.model.operation import Operations
 from pytest_multihost.model.process import KernelSnapshot
 from pytest_multihost.model.result import SnapshotReason, WorldSnapshot
+from pytest_multihost.model.spec import Early
 from pytest_multihost.outcome import RankFacts
 from pytest_multihost.proof import SLACK_S, ProofSearch, Snapshot, has_left_wait
 from pytest_multihost.proof.threads import lock_holders
@@ -31,10 +32,7 @@ from pytest_multihost.watch.observer import (
     unmoved_ranks,
     with_gates,
 )
-from pytest_multihost.watch.probes.deep_probe import (
-    probe_unclear_ranks,
-    with_probe_results,
-)
+from pytest_multihost.watch.probes import probe_unclear_ranks, with_probe_results
 
 INTERVAL_S = 0.25
 """How far two shallow snapshots are apart."""
@@ -57,9 +55,6 @@ _KEPT_RUNS = 24
 
 Ground = Literal["proof", "mismatch", "stopped"]
 """What shows, before the deadline, that a world hangs."""
-
-Early = Literal["fail", "warn", "off"]
-"""What to do when a hang is found: end the world, only note it, or do not look for one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import inspect
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,48 @@ import pytest_multihost
 ROOM = Path(pytest_multihost.__file__).parent
 MODULES = sorted(ROOM.rglob("*.py"))
 FACES = [path for path in MODULES if path.name == "__init__.py" and path.parent != ROOM]
+ARCHITECTURE = ROOM.parent.joinpath("ARCHITECTURE.md").read_text(encoding="utf-8")
 HEAVY = {"jax", "jaxlib", "numpy", "torch"}
 MAX_MODULES = 17
 MEDIAN_LINES = 7
 MOST_LINES = 25
 MAX_ANY = 140
 MAX_NAMES = 8
+
+
+def full_name(path: Path) -> str:
+    """Return the name by which a module is imported."""
+    return ".".join(path.relative_to(ROOM.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+NAMES = {full_name(path) for path in MODULES}
+PACKAGES = {full_name(path) for path in MODULES if path.name == "__init__.py"}
+# Values that everything speaks of, and modules that users import by their names.
+WITHOUT_FACE = {"pytest_multihost", "pytest_multihost.model", "pytest_multihost.fixes"}
+# Single modules that others may import: a second subject of their folder, complete in one module.
+FACES_OF_THEIR_OWN = {
+    f"pytest_multihost.{name}"
+    for name in (
+        "blame.inferred",
+        "launch.harness_collectives",
+        "launch.interface",
+        "launch.job_spec",
+        "launch.throttle",
+        "launch.wire.framing",
+        "nemesis.interpose",
+        "nemesis.object_store",
+        "outcome.faults",
+        "proof.system_calls",
+        "proof.threads",
+        # Imported where a run is attached, and only then: one face would import them all.
+        "pytest_plugin.attach.options",
+        "pytest_plugin.attach.plugin",
+        "pytest_plugin.attach.remote_snapshots",
+        "pytest_plugin.attach.state",
+    )
+}
+# One subject on two floors: what needs pytest, and what does not.
+HALVES = {("pytest_multihost.pytest_plugin.attach", "pytest_multihost.launch.attach")}
 
 
 def imported_with(module: str) -> set[str]:
@@ -96,6 +133,54 @@ def test_a_face_is_small(path: Path) -> None:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
     ]
     assert all(len(each) <= MAX_NAMES for each in names)
+
+
+def exported(module: str) -> set[str]:
+    """Return what a sub-package's face exports; the name of a function may be a module's, too."""
+    path = ROOM.parent.joinpath(*module.split("."), "__init__.py")
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    lists = (node for node in ast.parse(text).body if isinstance(node, ast.Assign))
+    return {
+        name
+        for node in lists
+        if ast.unparse(node.targets[0]) == "__all__"
+        for name in ast.literal_eval(node.value)
+    }
+
+
+def imported_modules(path: Path) -> Iterator[str]:
+    """Yield the full names of the package's modules and sub-packages that a module imports."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names if each.name in NAMES)
+        elif isinstance(node, ast.ImportFrom) and node.module in NAMES:
+            names = {each.name for each in node.names} - exported(node.module)
+            yield from {f"{node.module}.{each}" for each in names} & NAMES or {node.module}
+
+
+def reaches_past(importer: str, imported: str) -> bool:
+    """Whether `imported` is inside a sub-package that `importer` is not in, and not its face."""
+    room = imported.rpartition(".")[0]
+    is_inside = importer == room or importer.startswith(f"{room}.")
+    is_half = (importer.rpartition(".")[0], room) in HALVES
+    is_face = imported in PACKAGES | FACES_OF_THEIR_OWN or room in WITHOUT_FACE
+    return not (is_inside or is_half or is_face)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOM)))
+def test_a_module_imports_others_by_their_faces(path: Path) -> None:
+    """What is inside a sub-package can then be moved and renamed without looking outside."""
+    name = full_name(path)
+    assert [each for each in imported_modules(path) if reaches_past(name, each)] == []
+
+
+@pytest.mark.parametrize("path", MODULES[1:], ids=lambda path: str(path.relative_to(ROOM)))
+def test_a_module_is_named_where_a_reader_looks_for_it(path: Path) -> None:
+    """In the docstring of its folder, or in ARCHITECTURE.md."""
+    face = (path.parent.parent if path.stem == "__init__" else path.parent) / "__init__.py"
+    name = path.parent.name if path.stem == "__init__" else path.stem
+    docstring = ast.get_docstring(ast.parse(face.read_text(encoding="utf-8"))) or ""
+    assert f"`{name}`" in docstring or f"{name}/" in ARCHITECTURE or f"`{name}`" in ARCHITECTURE
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOM)))

@@ -24,7 +24,6 @@ from pytest_multihost.model.verdict import CulpritPlace, Kind
 from pytest_multihost.model.verdict import DetectedBy as DetectedByName
 from pytest_multihost.outcome import Symptoms
 from pytest_multihost.report.artifacts import Attempt, build_verdict
-from pytest_multihost.report.artifacts.folders import LogExcerpt
 from pytest_multihost.report.html import timeline as timelines
 from pytest_multihost.report.html.page_model import PageModel, rank_groups
 from pytest_multihost.report.html.pages import (
@@ -37,6 +36,7 @@ from pytest_multihost.report.html.pages import (
 from pytest_multihost.report.html.render import Assets, display_text, script_json
 from pytest_multihost.report.html.sections import DETECTED_BY, MEANINGS, NEXT_STEPS
 from pytest_multihost.report.html.timeline import AxisSpan, axis
+from pytest_multihost.report.logs import LogExcerpt
 from pytest_multihost.testing import make_dump, make_event, make_spec, raised, report
 
 ROOT = "/home/u/project"

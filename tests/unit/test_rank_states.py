@@ -15,7 +15,7 @@ from pytest_multihost.model.result import Activity, Ending, RankSnapshot, WorldR
 from pytest_multihost.outcome import Symptoms, judge
 from pytest_multihost.testing import make_event, make_spec, well_behaved
 from pytest_multihost.watch.observer import unmoved_ranks
-from pytest_multihost.watch.probes.deep_probe import with_probe_results
+from pytest_multihost.watch.probes import with_probe_results
 
 
 def ended(ending: Ending, *moves: bool, ends_in_s: float | None = None) -> bool:

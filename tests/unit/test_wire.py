@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.launch.wire import Channel, Decoder, Frame, FrameStream, GarbledError
+from pytest_multihost.launch.wire import Channel, Decoder, Frame, FrameStream
 from pytest_multihost.launch.wire import framing as wire
 from pytest_multihost.launch.wire.framing import Authenticator, encode
-from pytest_multihost.model.errors import MultihostError
+from pytest_multihost.model.errors import GarbledError, MultihostError
 from pytest_multihost.model.event import Gate
 from pytest_multihost.model.messages import Release, ToRank
 

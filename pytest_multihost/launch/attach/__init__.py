@@ -2,6 +2,8 @@
 
 `launcher_env` reads what the launcher has told, `rendezvous` brings the processes together,
 `handshake` makes sure of them, `world` starts ranks through all of them.
+
+`peer` is another process of the run as the controller sees it.
 """
 
 from pytest_multihost.launch.attach.launcher_env import Membership, read_membership

@@ -28,14 +28,9 @@ from typing import Any, Literal
 
 import psutil
 
-from pytest_multihost.launch.wire.framing import (
-    Authenticator,
-    Decoder,
-    Frame,
-    GarbledError,
-    encode,
-)
-from pytest_multihost.launch.wire.stream import FrameStream
+from pytest_multihost.launch.wire import Decoder, Frame, FrameStream
+from pytest_multihost.launch.wire.framing import Authenticator, encode
+from pytest_multihost.model.errors import GarbledError
 from pytest_multihost.model.messages import Challenge, FromPeer, Proof, ToPeer
 
 Role = Literal["controller", "agent"]

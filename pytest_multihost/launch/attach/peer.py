@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from pytest_multihost.launch.attach.handshake import interface_of_address, kernel_identity
-from pytest_multihost.launch.wire.framing import Frame
-from pytest_multihost.launch.wire.stream import FrameStream
+from pytest_multihost.launch.wire import Frame, FrameStream
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.messages import (
     Failed,

@@ -38,8 +38,7 @@ from pytest_multihost.launch.attach.handshake import (
 )
 from pytest_multihost.launch.attach.launcher_env import Address, Membership
 from pytest_multihost.launch.attach.peer import Peer
-from pytest_multihost.launch.wire.framing import Frame
-from pytest_multihost.launch.wire.stream import FrameStream
+from pytest_multihost.launch.wire import Frame, FrameStream
 from pytest_multihost.model.errors import LaunchError, SettingError
 from pytest_multihost.model.messages import Challenge, PeerHello, Proof, Refused, ToPeer
 

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 from pytest_multihost.launch.attach.peer import Peer
 from pytest_multihost.launch.composite_world import CompositeWorld
-from pytest_multihost.launch.interface import Ending, Share, WorldProcesses
-from pytest_multihost.launch.server.world import ANSWER_S, ServerWorld
-from pytest_multihost.launch.wire.framing import Frame
+from pytest_multihost.launch.interface import ANSWER_S, Ending, Share, WorldProcesses
+from pytest_multihost.launch.server import ServerWorld
+from pytest_multihost.launch.wire import Frame
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.event import Event, Pause
 from pytest_multihost.model.messages import (

@@ -23,17 +23,17 @@ from pytest_multihost.launch.docker.containers import (
     engine_errors,
     remove_container,
 )
-from pytest_multihost.launch.interface import Share
+from pytest_multihost.launch.interface import ANSWER_S, Share
 from pytest_multihost.launch.job_spec import JOB_VARIABLE, write_job
-from pytest_multihost.launch.server.launcher import FallbackLauncher, ServerLauncher
-from pytest_multihost.launch.server.start_server import ServerProgram
-from pytest_multihost.launch.server.world import (
-    ANSWER_S,
+from pytest_multihost.launch.reaper import wait_for_exit
+from pytest_multihost.launch.server import (
+    FallbackLauncher,
     ServerConnection,
+    ServerLauncher,
+    ServerProgram,
     ServerWorld,
-    wait_for_exit,
 )
-from pytest_multihost.launch.wire.stream import send_packet
+from pytest_multihost.launch.wire import send_packet
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.spec import Host, WorldSpec, all_hosts
 

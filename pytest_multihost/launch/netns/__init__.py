@@ -2,6 +2,8 @@
 
 `network` holds a world's hosts, which `build` has built; `network_faults` performs faults through
 the netfault daemon. `netlink` makes requests to the kernel, also those for socket tables.
+
+`netfault_daemon` performs network faults, with `relay` for what the kernel cannot do.
 """
 
 from pytest_multihost.launch.netns.netlink import (

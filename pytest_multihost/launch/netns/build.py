@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 
 from pytest_multihost.launch import libc
 from pytest_multihost.launch.netns.netlink import ETHERNET, LOOPBACK, Links, open_sock_diag
-from pytest_multihost.launch.wire.stream import Packet, receive_packet, send_packet
+from pytest_multihost.launch.wire import Packet, receive_packet, send_packet
 from pytest_multihost.model.spec import BRIDGE_ADDRESS, NETWORK, Host
 
 BRIDGE = "lan"

@@ -31,7 +31,7 @@ from pytest_multihost.launch.netns.build import BRIDGE, ChildFailed
 from pytest_multihost.launch.netns.netlink import ETHERNET, Links, open_sock_diag, reset_connections
 from pytest_multihost.launch.netns.network import HostNetwork
 from pytest_multihost.launch.netns.relay import Relay, Uplink
-from pytest_multihost.launch.wire.stream import receive_packet, send_packet
+from pytest_multihost.launch.wire import receive_packet, send_packet
 from pytest_multihost.model.network import Disturbance, Shape, bridge_segments, relay_routes
 from pytest_multihost.model.spec import Host
 

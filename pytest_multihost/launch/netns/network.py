@@ -32,7 +32,7 @@ from pytest_multihost.launch.netns.build import (
     run_in_child,
     write_files,
 )
-from pytest_multihost.launch.wire.stream import Packet
+from pytest_multihost.launch.wire import Packet
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.spec import Host
 

@@ -20,7 +20,7 @@ from pytest_multihost.launch.netns.netfault_daemon import (
     run_netfault_daemon,
 )
 from pytest_multihost.launch.netns.network import HostNetwork
-from pytest_multihost.launch.wire.stream import receive_packet, send_packet
+from pytest_multihost.launch.wire import receive_packet, send_packet
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.fault import disturbs_network
 from pytest_multihost.model.network import Disturbance, disturbance_of, merged

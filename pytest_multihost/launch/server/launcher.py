@@ -12,8 +12,7 @@ from pathlib import Path
 
 from pytest_multihost.launch.interface import Share
 from pytest_multihost.launch.server.world import ServerConnection, ServerWorld, Stream, unexpected
-from pytest_multihost.launch.wire.framing import Decoder
-from pytest_multihost.launch.wire.stream import MAX_DESCRIPTORS, FrameStream, Packet
+from pytest_multihost.launch.wire import MAX_DESCRIPTORS, Decoder, FrameStream, Packet
 from pytest_multihost.model.errors import LaunchError, UnsoundForkError
 from pytest_multihost.model.event import SENT_BY_RANKS
 from pytest_multihost.model.messages import (

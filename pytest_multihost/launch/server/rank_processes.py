@@ -33,7 +33,7 @@ from pytest_multihost.launch.reaper import (
     signal_group,
     wait_until_dead,
 )
-from pytest_multihost.launch.wire.stream import Channel
+from pytest_multihost.launch.wire import Channel
 from pytest_multihost.model.event import BROKEN, Event, Exited, Pause
 from pytest_multihost.model.messages import RequestDumps
 from pytest_multihost.model.spec import RankSpec

@@ -37,12 +37,7 @@ from pytest_multihost.launch.netns import (
     start_network_faults,
 )
 from pytest_multihost.launch.server.rank_processes import RankProcesses, fork_rank, reserve_port
-from pytest_multihost.launch.wire.stream import (
-    MAX_DESCRIPTORS,
-    Packet,
-    receive_packet,
-    send_packet,
-)
+from pytest_multihost.launch.wire import MAX_DESCRIPTORS, Packet, receive_packet, send_packet
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.event import Event, NetworkChanged
 from pytest_multihost.model.messages import (

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from pytest_multihost.launch.interface import RunRank
+from pytest_multihost.launch.interface import ANSWER_S, RunRank
 from pytest_multihost.launch.job_spec import (
     JOB_VARIABLE,
     RankJob,
@@ -29,8 +29,8 @@ from pytest_multihost.launch.job_spec import (
 )
 from pytest_multihost.launch.server.fork_soundness import fork_problems
 from pytest_multihost.launch.server.serve import serve
-from pytest_multihost.launch.server.world import ANSWER_S, ServerConnection
-from pytest_multihost.launch.wire.stream import Channel, send_packet
+from pytest_multihost.launch.server.world import ServerConnection
+from pytest_multihost.launch.wire import Channel, send_packet
 from pytest_multihost.model.errors import UnsoundForkError
 from pytest_multihost.model.fault import hash_seed_of
 from pytest_multihost.model.messages import Failed, Unsound
@@ -126,9 +126,6 @@ def _control_pair() -> tuple[socket.socket, socket.socket]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.settimeout(ANSWER_S)
     return ours, theirs
-
-
-SPAWN_SERVER_CODE = "from pytest_multihost.launch.server.start_server import main; main()"
 
 
 def main() -> NoReturn:

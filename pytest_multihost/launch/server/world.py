@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_multihost.launch.interface import Ending, NetworkFaults, WorldProcesses
-from pytest_multihost.launch.reaper import kill_strays, wait_until_dead
-from pytest_multihost.launch.wire.framing import Frame, GarbledError
-from pytest_multihost.launch.wire.stream import FrameStream, Packet, receive_packet, send_packet
-from pytest_multihost.model.errors import LaunchError, UnsoundForkError
+from pytest_multihost.launch.interface import ANSWER_S, Ending, NetworkFaults, WorldProcesses
+from pytest_multihost.launch.reaper import kill_strays, wait_for_exit
+from pytest_multihost.launch.wire import Frame, FrameStream, Packet, receive_packet, send_packet
+from pytest_multihost.model.errors import GarbledError, LaunchError, UnsoundForkError
 from pytest_multihost.model.event import (
     Event,
     Forked,
@@ -226,12 +225,6 @@ def _server_event(message: FromServer) -> Event:
     raise unexpected(message)
 
 
-ANSWER_S = 60.0
-"""How long the server may take to answer. Forking 64 ranks of a large image takes a second."""
-
-FAREWELL_S = 15.0
-"""How long the server may take to end its ranks and itself."""
-
 PREPARE_S = 600.0
 """How long a new server may collect, and load what the project has it load."""
 
@@ -242,20 +235,6 @@ def reap_child(server: int) -> None:
     """Wait for the end of the server and reap it, at the latest after having killed it."""
     wait_for_exit(server)
     os.waitpid(server, 0)
-
-
-def wait_for_exit(server: int) -> None:
-    """Wait for the end of a server, and kill it if that does not come.
-
-    Raises:
-        ProcessLookupError: It is gone already.
-    """
-    descriptor = os.pidfd_open(server)
-    try:
-        if not wait_until_dead([descriptor], FAREWELL_S):
-            os.kill(server, signal.SIGKILL)
-    finally:
-        os.close(descriptor)
 
 
 @dataclass(slots=True)

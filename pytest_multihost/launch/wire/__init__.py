@@ -1,7 +1,11 @@
-"""Frames: how messages travel between the processes of the harness."""
+"""Frames: how messages travel between the processes of the harness.
 
-from pytest_multihost.launch.wire.framing import Decoder, Frame, GarbledError
+`framing` says how a message becomes bytes, `stream` has the connections that carry them.
+"""
+
+from pytest_multihost.launch.wire.framing import Decoder, Frame
 from pytest_multihost.launch.wire.stream import (
+    MAX_DESCRIPTORS,
     Channel,
     FrameStream,
     Packet,
@@ -10,11 +14,11 @@ from pytest_multihost.launch.wire.stream import (
 )
 
 __all__ = [
+    "MAX_DESCRIPTORS",
     "Channel",
     "Decoder",
     "Frame",
     "FrameStream",
-    "GarbledError",
     "Packet",
     "receive_packet",
     "send_packet",

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from json import dumps as to_json_text
 from typing import Any, Generic, TypeVar
 
-from pytest_multihost.model.errors import MultihostError
+from pytest_multihost.model.errors import GarbledError, MultihostError
 from pytest_multihost.model.json_values import JsonObject, from_json, to_json
 
 M = TypeVar("M")
@@ -38,10 +38,6 @@ MAX_HEADER = 1 << 28
 """Bytes of the largest message that is believed in."""
 
 _NOT_OURS = "it does not speak our protocol"
-
-
-class GarbledError(Exception):
-    """What came through a connection was not written by this package, or not for it."""
 
 
 @dataclass(frozen=True, slots=True)

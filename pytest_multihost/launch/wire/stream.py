@@ -23,14 +23,8 @@ from dataclasses import dataclass, field
 from os import getpid
 from typing import Any, Generic, TypeVar
 
-from pytest_multihost.launch.wire.framing import (
-    Authenticator,
-    Decoder,
-    Frame,
-    GarbledError,
-    encode,
-)
-from pytest_multihost.model.errors import MultihostError
+from pytest_multihost.launch.wire.framing import Authenticator, Decoder, Frame, encode
+from pytest_multihost.model.errors import GarbledError, MultihostError
 from pytest_multihost.model.json_values import JsonObject
 from pytest_multihost.model.messages import ToRank
 

@@ -2,6 +2,10 @@
 
 An operation is what other ranks must take part in. Its record in the slot page says since when and
 from which line of the user's, and stays readable when the rank is stopped or dead.
+
+`process_recorder` prepares and opens the `recorder` of a process. `torch`, `torch_groups`,
+`torch_process_groups` and `torch_flight_recorder` wrap torch, `jax` wraps jax, each
+`after_import`.
 """
 
 from pytest_multihost.rank.recorder.process_recorder import (

@@ -12,12 +12,9 @@ import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pytest_multihost.model.event import Event
-
-JsonVerdict = Mapping[str, Any]
-"""A line of verdicts.jsonl; docs/verdict.md describes its fields."""
+from pytest_multihost.model.verdict import JsonVerdict
 
 KEPT_RUNS = 3
 _MAX_NAME = 120
@@ -123,44 +120,3 @@ def write_attempt(
             if _STACKS.fullmatch(entry.name) and entry.stat().st_size == 0:
                 with contextlib.suppress(OSError):
                     Path(entry).unlink()
-
-
-@dataclass(frozen=True, slots=True)
-class LogExcerpt:
-    """Parts of a log.
-
-    Attributes:
-        name: The file's name.
-        head: Its beginning.
-        tail: Its end; empty where `head` is all of it.
-        left_out: Number of bytes between the two.
-    """
-
-    name: str
-    head: str
-    tail: str = ""
-    left_out: int = 0
-
-
-def read_log(path: Path, *, head: int, tail: int) -> LogExcerpt:
-    """Read both ends of a log; one that is not there is empty.
-
-    Args:
-        path: The log.
-        head: Bytes to read from its beginning.
-        tail: Bytes to read from its end.
-    """
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            if size <= head + tail:
-                return LogExcerpt(path.name, _text(file.read()))
-            first = file.read(head)
-            file.seek(size - tail)
-            return LogExcerpt(path.name, _text(first), _text(file.read(tail)), size - head - tail)
-    except OSError:
-        return LogExcerpt(path.name, "")
-
-
-def _text(content: bytes) -> str:
-    return content.decode("utf-8", "backslashreplace")

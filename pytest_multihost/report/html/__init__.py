@@ -2,6 +2,8 @@
 
 `page_model` holds what an attempt's page is made from, `sections` and `timeline` derive what it
 shows, the templates lay that out, and `pages` alone reads and writes files.
+
+`render` sets up the templates.
 """
 
 from pytest_multihost.report.html.page_model import PageModel

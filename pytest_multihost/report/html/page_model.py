@@ -13,7 +13,7 @@ from pytest_multihost.model.stack import Frame, NativeThread, SourceContext
 from pytest_multihost.model.verdict import Diagnosis, Place, RankError, Verdict
 from pytest_multihost.outcome import Finding, RankFinding
 from pytest_multihost.report.activity import innermost_places, rank_activity
-from pytest_multihost.report.artifacts.folders import LogExcerpt
+from pytest_multihost.report.logs import LogExcerpt
 
 Role = Literal["culprit", "waiting", ""]
 """What a rank is in a diagnosis."""

@@ -9,12 +9,14 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+from pytest_multihost.model.verdict import JsonVerdict
 from pytest_multihost.report.activity import merge_stacks
-from pytest_multihost.report.artifacts.folders import JsonVerdict, LogExcerpt, RunFolder, read_log
+from pytest_multihost.report.artifacts import RunFolder
 from pytest_multihost.report.html import sections
 from pytest_multihost.report.html.page_model import PageModel, rank_groups
 from pytest_multihost.report.html.render import Assets, display_text, render, script_json
 from pytest_multihost.report.html.timeline import timeline_data
+from pytest_multihost.report.logs import LogExcerpt, read_log
 
 PAGE_NAME = "report.html"
 

@@ -20,8 +20,8 @@ from pytest_multihost.model.stack import (
 )
 from pytest_multihost.model.verdict import Diagnosis, Evidence, Place, RankResult
 from pytest_multihost.outcome.faults import firings, frozen_for_good
-from pytest_multihost.report.artifacts.folders import LogExcerpt
 from pytest_multihost.report.html.page_model import ROLE_ORDER, PageModel, RankGroup
+from pytest_multihost.report.logs import LogExcerpt
 
 _MAX_HEADLINE = 240
 _MAX_TIMES = 3

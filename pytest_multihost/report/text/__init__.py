@@ -1,4 +1,7 @@
-"""Render worlds as text for the terminal."""
+"""Render worlds as text for the terminal.
+
+`page` is the page of a hang, `progress` the live line, `spans` are parts of text with roles.
+"""
 
 from pytest_multihost.report.text.page import page_sections, stacks_text
 from pytest_multihost.report.text.progress import (

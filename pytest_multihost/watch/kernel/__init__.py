@@ -1,6 +1,11 @@
-"""Read the kernel's view of a world's processes: /proc, netlink, ELF files, futexes."""
+"""Read the kernel's view of a world's processes: /proc, netlink, ELF files, futexes.
+
+`proc` takes a snapshot by `process_reader`, which uses `proc_files`, `descriptors`, `memory`,
+`sockets` and `elf`; `other_processes` are those outside the world.
+"""
 
 from pytest_multihost.watch.kernel.other_processes import HarnessProcesses
 from pytest_multihost.watch.kernel.proc import KernelReader, ProcReader
+from pytest_multihost.watch.kernel.proc_files import read_stat
 
-__all__ = ["HarnessProcesses", "KernelReader", "ProcReader"]
+__all__ = ["HarnessProcesses", "KernelReader", "ProcReader", "read_stat"]

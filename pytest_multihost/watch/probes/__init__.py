@@ -1,6 +1,17 @@
-"""Take stacks: faulthandler's, py-spy's, native frames; ask torch's flight recorder."""
+"""Take stacks: faulthandler's, py-spy's, native frames; ask torch's flight recorder.
 
+`dump` asks ranks for their stacks; `pyspy` and `native` read them from outside, the latter by
+the program `native_reader`; `deep_probe` uses all of them.
+"""
+
+from pytest_multihost.watch.probes.deep_probe import probe_unclear_ranks, with_probe_results
 from pytest_multihost.watch.probes.dump import dump_stacks, request_dump
 from pytest_multihost.watch.probes.pyspy import PySpySampler
 
-__all__ = ["PySpySampler", "dump_stacks", "request_dump"]
+__all__ = [
+    "PySpySampler",
+    "dump_stacks",
+    "probe_unclear_ranks",
+    "request_dump",
+    "with_probe_results",
+]

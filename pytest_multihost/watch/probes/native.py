@@ -25,7 +25,7 @@ from typing import IO
 
 from pytest_multihost.blame.inferred import plain_name
 from pytest_multihost.model.stack import NativeThread
-from pytest_multihost.watch.kernel.proc_files import read_stat
+from pytest_multihost.watch.kernel import read_stat
 from pytest_multihost.watch.probes.pyspy import NATIVE_DUMP, find_py_spy, parse_dump
 
 BUDGET_S = 5.0
