@@ -1,9 +1,9 @@
-"""Everything that runs inside a rank.
+"""The code that runs inside a rank.
 
-What needs pytest is in `rank.agent`, so that programs can use a rank's world without it.
+Only `rank.agent` needs pytest, so programs can use a rank's world without it.
 
-`after_fork` resets what was inherited, `environment` sets the variables, `points` performs
-faults, `world` is what a test sees, `recorder` records operations.
+`after_fork` resets inherited state, `environment` sets the variables, `points` performs faults,
+`world` is the test's interface, `recorder` records operations.
 """
 
 from pytest_multihost.rank.environment import foreign_variables, thread_variables

@@ -1,8 +1,8 @@
-"""Reset what a freshly forked rank has inherited from the server and, through it, the controller.
+"""Reset the state that a forked rank inherits from the server, and so from the controller.
 
 Exit handlers would write the controller's files. Signal handlers and interval timers would run the
 controller's code. All ranks would draw the same random numbers. faulthandler would write fatal
-errors to a descriptor of the controller's. Standard output would be the controller's terminal, and
+errors to a descriptor of the controller. Standard output would be the controller's terminal, and
 environment variables would name another world. Each function here resets one of these. pytest's
 own state (capture, terminal, timers) is reset by `rank.agent.adapt_tools`.
 """
@@ -29,11 +29,11 @@ from pytest_multihost.rank.environment import foreign_variables, rank_variables
 
 
 def reset_after_fork(spec: RankSpec) -> None:
-    """Make this forked process a rank: streams, signals, environment, random numbers, dumps."""
+    """Turn this forked process into a rank: streams, signals, environment, seeds, dumps."""
     files = Path(spec.directory, f"rank-{spec.rank}")
     _redirect_streams(files.with_suffix(".log"))
     _reset_signals()
-    atexit._clear()  # noqa: SLF001 - there is no public way; CPython's own tests use it
+    atexit._clear()  # noqa: SLF001 - no public equivalent; CPython's own tests use it
     _set_environment(spec)
     _seed_generators(f"{spec.world.seed}/{spec.rank}")
     _arm_faulthandler(files.with_suffix(".stacks"))
@@ -42,7 +42,7 @@ def reset_after_fork(spec: RankSpec) -> None:
 def _redirect_streams(log: Path) -> None:
     """Send standard output and error to the rank's log, unbuffered, and close standard input.
 
-    One file for both keeps their order, and what was printed survives however the rank ends.
+    One file keeps the order of both, and unbuffered output survives any end of the rank.
     """
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     null = os.open(os.devnull, os.O_RDONLY)
@@ -61,9 +61,9 @@ def _redirect_streams(log: Path) -> None:
 
 
 class _Log(io.FileIO):
-    """A file for which a full disk is no failure of the test that prints.
+    """A file that ignores write errors: a full disk must not fail a test that prints.
 
-    It inherits because `io.TextIOWrapper` takes nothing else.
+    A subclass, because `io.TextIOWrapper` accepts nothing else.
     """
 
     def write(self, data: Any, /) -> int:  # noqa: ANN401 - any buffer
@@ -88,10 +88,10 @@ def _set_environment(spec: RankSpec) -> None:
 
 
 def _seed_generators(seed: str) -> None:
-    """Give each rank random numbers of its own, repeatably.
+    """Seed the generators of each rank differently but reproducibly.
 
     Forked ranks share the state of every generator, so `random.random()` would agree between
-    them; on real hosts it does not, and code that relies on it would pass here and fail there.
+    them. On real hosts it does not, and code that relies on it would pass here and fail there.
     """
     random.seed(seed)
     numpy_random = sys.modules.get("numpy.random")
@@ -100,10 +100,10 @@ def _seed_generators(seed: str) -> None:
 
 
 def _arm_faulthandler(stacks: Path) -> None:
-    """Have fatal errors written to the log, and stacks to their files on a signal.
+    """Make faulthandler write fatal errors to the log, and stacks to files on a signal.
 
-    faulthandler's own handler is C and async-signal-safe: it writes the Python stacks also while a
-    thread holds the GIL and never returns. The one for tasks is in Python and needs the GIL.
+    faulthandler's own handler is C and async-signal-safe: it works even while a thread holds the
+    GIL and never returns. The handler for asyncio tasks is Python and needs the GIL.
     """
     faulthandler.enable(file=2)
     for kind, path in (("threads", stacks), ("main", stacks.with_suffix(".main"))):
@@ -124,12 +124,12 @@ _AWAITABLES = (
 
 
 def dump_tasks_on_signal(number: int, file: Path) -> None:
-    """On signal `number`, write one line for each unfinished task of asyncio to `file`.
+    """Write a line per unfinished asyncio task to `file` on signal `number`.
 
-    A rank in an event loop shows `select` on its stack, whatever its tasks do. From 3.14 on
-    `python -m asyncio pstree` reads them from outside; before, only the rank itself can.
+    A rank in an event loop shows only `select` on its stack. From Python 3.14 on,
+    `python -m asyncio pstree` reads the tasks from outside; before, only the rank itself can.
 
-    The handler is Python's: it runs once the main thread is back from C, as an event loop soon is.
+    The handler is Python code: it runs when the main thread returns from C, as event loops do soon.
     """
 
     def dump(_: int, __: FrameType | None) -> None:
@@ -143,17 +143,17 @@ def dump_tasks_on_signal(number: int, file: Path) -> None:
 
 
 def task_lines() -> list[str]:
-    """Return a line for each unfinished task: its name and where it waits, outermost first."""
+    """Return a line per unfinished task: its name and await chain, outermost first."""
     tasks: Any = sys.modules.get("asyncio.tasks")
     if tasks is None:
         return []
-    # 3.11 keeps all tasks in _all_tasks, 3.12 those of the standard class in _scheduled_tasks.
+    # 3.11 keeps all tasks in _all_tasks, 3.12 standard tasks in _scheduled_tasks.
     known: Any = getattr(tasks, "_scheduled_tasks", None) or getattr(tasks, "_all_tasks", ())
     found = [task for task in list(known) if not task.done()][:_MAX_TASKS]
     return [f"{task.get_name()}: {' → '.join(_chain(task.get_coro()))}" for task in found]
 
 
-def _chain(awaited: Any) -> Iterator[str]:  # noqa: ANN401 - whatever can be awaited
+def _chain(awaited: Any) -> Iterator[str]:  # noqa: ANN401 - any awaitable
     for _ in range(_MAX_DEPTH):
         found = (tuple(getattr(awaited, name, None) for name in names) for names in _AWAITABLES)
         code, frame, inner = next((each for each in found if each[0]), (None, None, None))

@@ -1,9 +1,8 @@
 """The environment variables of a rank: nothing inherited that names another world.
 
-A rank gets torchrun's variables set to its own world's values, so code that initialises itself
-from the environment does so here. What an outer launcher, a proxy or pytest itself left behind is
-taken out: a stray RANK makes a program join somebody else's world, and jax warns that a proxy
-variable can hang its start-up.
+A rank gets torchrun's variables with its own world's values, so code that initialises itself from
+the environment works. Variables of an outer launcher, a proxy or pytest itself are removed: a stray
+RANK makes a program join another world, and jax warns that a proxy variable can hang its start-up.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _FOREIGN = re.compile(
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 _INTERFACES = ("NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
-"""Where NCCL and tensorpipe are told the network interface; gloo always is."""
+"""The interface variables of NCCL and tensorpipe; that of gloo is always set."""
 
 
 def foreign_variables(inherited: Mapping[str, str]) -> list[str]:
@@ -39,9 +38,9 @@ def foreign_variables(inherited: Mapping[str, str]) -> list[str]:
 
 
 def thread_variables(inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that limit native libraries to one thread, unless the user has said.
+    """Return variables that limit native libraries to one thread, except those the user set.
 
-    Whoever sets OMP_NUM_THREADS means all of them.
+    A user's OMP_NUM_THREADS applies to all of them.
     """
     if inherited.get("OMP_NUM_THREADS"):
         return {}
@@ -49,16 +48,16 @@ def thread_variables(inherited: Mapping[str, str]) -> dict[str, str]:
 
 
 def rank_variables(spec: RankSpec, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return what a rank's environment gets in addition.
+    """Return the variables to add to a rank's environment.
 
     Args:
         spec: The rank's place in its world.
-        inherited: The environment so far; thread limits the user has set there are kept.
+        inherited: The environment so far; the user's thread limits in it are kept.
     """
     rank, size, host = str(spec.rank), str(spec.world.size), spec.host
     is_alone = spec.world.hosts == ONE and not spec.world.sites
     only_of_several = {} if is_alone else dict.fromkeys(_INTERFACES, host.interface)
-    if not is_alone and not spec.world.sites:  # a host of a site knows its name
+    if not is_alone and not spec.world.sites:  # a site's host has its own HOSTNAME
         only_of_several["HOSTNAME"] = host.name
     return (
         thread_variables(inherited)
@@ -78,9 +77,9 @@ def rank_variables(spec: RankSpec, inherited: Mapping[str, str]) -> dict[str, st
             "TORCHELASTIC_RESTART_COUNT": "0",
             "TORCHELASTIC_MAX_RESTARTS": "0",
             "TORCHELASTIC_RUN_ID": f"multihost-{spec.world.seed}",
-            # torchrun's agent hosts the store and rank 0 is a client of it; here rank 0 hosts it.
+            # With torchrun the agent hosts the store and rank 0 is a client; here rank 0 hosts it.
             "TORCHELASTIC_USE_AGENT_STORE": "False",
-            # The other choice is the interface that the host's name resolves to, if it does.
+            # Unset, gloo uses the interface that the host name resolves to, if any.
             "GLOO_SOCKET_IFNAME": host.interface,
             "PYTEST_MULTIHOST_RANK": rank,
             "PYTEST_MULTIHOST_WORLD_SIZE": size,

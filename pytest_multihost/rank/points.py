@@ -1,8 +1,8 @@
-"""The points that this rank passes, and the faults that are bound to them and performed there.
+"""The points that this rank passes, and the faults that are performed at them.
 
-The controller is told of a fault before it is performed, because the fault may kill or stop the
-rank: where and when it happened is known all the same. In a forked child of the rank no fault is
-performed but the slowing down of files.
+A rank reports a fault to the controller before performing it, because the fault may kill or stop
+the rank: so its place and time are always known. In a forked child of the rank only slow file
+access is performed.
 """
 
 from __future__ import annotations
@@ -39,29 +39,29 @@ Send = Callable[[RankEventBody], None]
 """Sends an event to the controller."""
 
 Module = Any
-"""A module, or an object that stands for one in sys.modules."""
+"""A module, or another object in sys.modules."""
 
 Function = Any
-"""A function or a descriptor that makes one."""
+"""A function, or a descriptor that returns one."""
 
 OnCall = Callable[[str], None]
-"""Gets "before" and "after"."""
+"""Called with "before" and "after"."""
 
 _PACKAGE = "pytest_multihost"
 
 MAX_POINT_EVENTS = 2_000
-"""Points that are sent one by one; those passed later are only counted."""
+"""Number of points sent one by one; later ones are only counted."""
 
 MAX_FIRED_EVENTS = 20
-"""How often the controller is told that one fault has happened."""
+"""Number of "begun" events sent for one fault."""
 
 _BEFORE_THE_TEST = ("start_skew", "hash_seed")
-"""Kinds of faults that are performed before the test: their points are never passed here."""
+"""Kinds of faults performed before the test: their points are never passed here."""
 
 
 @dataclass(slots=True)
 class Binding:
-    """A fault that waits for its point.
+    """A fault bound to its point.
 
     Attributes:
         index: Its index among the world's faults.
@@ -79,7 +79,7 @@ class Binding:
 
 
 class _Thread(threading.local):
-    """Whether this thread is performing a fault: the points it passes there do not count."""
+    """Whether this thread is performing a fault: points passed meanwhile do not count."""
 
     is_performing = False
 
@@ -89,14 +89,14 @@ class Points:
     """The points that this rank passes.
 
     Attributes:
-        spec: This rank, and the world that it is part of.
+        spec: This rank and its world.
         send: Sends an event to the controller.
         bindings: Its faults.
         sends_all: Whether an event is sent for each point.
-        performed: Waits until the fault of this index has been performed from outside, and
-            returns what went wrong.
-        counts: How often each point has been passed, in the order of the first time.
-        healing: Undone when the test's body is over.
+        performed: Waits until the fault with this index has been performed from outside;
+            returns an error message, or "".
+        counts: How often each point has been passed, in order of first passage.
+        healing: Callbacks that undo the faults after the test's body.
     """
 
     spec: RankSpec
@@ -113,7 +113,7 @@ class Points:
     _is_healed: bool = False
 
     def pass_point(self, point: PointKind, name: str = "", when: str = "before") -> None:
-        """Pass a point: the faults bound to it are performed now, in this thread."""
+        """Pass a point: perform the faults bound to it now, in this thread."""
         __tracebackhide__ = True
         if self._thread.is_performing or os.getpid() != self._owner or self._is_healed:
             return
@@ -176,7 +176,7 @@ class Points:
         self.send(_fault_changed(binding.index, binding.fault, phase, detail))
 
     def heal(self) -> None:
-        """End every fault, put everything back, and send what was passed."""
+        """End and undo all faults, and send the counts of the points passed."""
         if self._is_healed or os.getpid() != self._owner:
             return
         self._is_healed = True
@@ -187,14 +187,14 @@ class Points:
 
 
 def _fault_changed(index: int, fault: Fault, phase: str, detail: Mapping[str, Any]) -> FaultChanged:
-    """Return the event of a fault; a third party's kind may have put anything into `detail`."""
+    """Return the event of a fault; `detail` may hold anything, as plugins define kinds."""
     data = {"index": index, "fault": fault.kind, "at": to_json(fault.at), "phase": phase}
     data["kind"] = FaultChanged.kind
     return from_json(FaultChanged, {**detail, **data})
 
 
 def _is_due(binding: Binding, point: PointKind, name: str, when: str) -> bool:
-    """Count a passage that concerns a fault; return whether it is the one that is asked for."""
+    """Count a passage of a fault's point; return whether it is the one that triggers it."""
     at = binding.fault.at
     if (at.point, at.when) != (point, when):
         return False
@@ -220,7 +220,7 @@ def _is_before_the_test(fault: Fault) -> bool:
 
 
 def delay_start(spec: RankSpec, send: Send) -> None:
-    """Come to the rendezvous as late as the faults say; send those that are performed already."""
+    """Delay this rank's rendezvous as its faults require; send those already performed."""
     for index, fault in enumerate(spec.world.faults):
         if _is_before_the_test(fault) and spec.rank in fault.ranks:
             detail: dict[str, Any] = {}
@@ -237,7 +237,7 @@ def delay_start(spec: RankSpec, send: Send) -> None:
 def bind_faults(
     spec: RankSpec, kinds: Mapping[str, FaultKind], recorder: Recorder, send: Send
 ) -> Points:
-    """Return the points of this rank, with its faults bound to them. Nothing is replaced yet.
+    """Return the points of this rank with its faults bound to them; wrap nothing yet.
 
     Args:
         spec: This rank.
@@ -262,11 +262,11 @@ def start_faults(points: Points, more_modules: Iterable[Any] = ()) -> None:
     """Wrap the functions whose calls are points, and pass the start of the test.
 
     Args:
-        points: This rank's.
+        points: The points of this rank.
         more_modules: Modules of the test that are not in `sys.modules`.
 
     Raises:
-        SettingError: There is no such function; names the nearest.
+        SettingError: There is no such function; the message names the nearest.
     """
     faults = [each.fault for each in points.bindings]
     for target in _named(faults, "call"):
@@ -295,12 +295,12 @@ def wrap_calls(
 
     Args:
         target: The function.
-        on_call: What it raises takes the place of the call, or of its result.
-        undoing: Puts the function back, also where it is imported by name in the meantime.
+        on_call: If it raises, its exception replaces the call or the result.
+        undoing: Restores the function, also where it has been imported by name meanwhile.
         more_modules: Modules that are not in `sys.modules`.
 
     Raises:
-        SettingError: It cannot be replaced where it is kept.
+        SettingError: The function's owner does not allow replacing it.
     """
     more_modules = tuple(more_modules)
     wrapper = _wrapped(target.function, on_call)
@@ -320,9 +320,9 @@ def wrap_calls(
 
 
 def _replace_names(old: object, new: object, more_modules: Iterable[Module]) -> None:
-    """Put `new` wherever a module has `old` under a name of its own.
+    """Replace `old` with `new` in every module that holds it under any name.
 
-    The modules of this package keep the original: the harness's own calls are not the test's.
+    This package's modules keep the original: the harness's calls are not the test's.
     """
     for module in (*sys.modules.copy().values(), *more_modules):
         names = getattr(module, "__dict__", None)

@@ -1,4 +1,4 @@
-"""The world as a test sees it from inside one of its ranks."""
+"""The world as seen by a test running in one of its ranks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class World:
 
     `barrier`, `gather` and `broadcast` use the harness's own channel, never the runtime under
     test. They work before the process group is up and while it hangs, and they raise
-    `WorldBrokenError` as soon as a rank can no longer take part. Every rank must enter the same
+    `WorldBrokenError` as soon as a rank can no longer take part. Every rank must call the same
     ones in the same order.
     """
 
@@ -100,7 +100,7 @@ class World:
         return [pickle.loads(part) for part in parts]  # noqa: S301 - from ranks of this world
 
     def broadcast(self, obj: T, name: str = "") -> T:
-        """Return the primary's `obj` on every rank; what the others pass is ignored.
+        """Return the primary's `obj` on every rank; the other ranks' `obj` is ignored.
 
         Raises:
             WorldBrokenError: A rank failed, died or left its test and will never enter it.
@@ -110,7 +110,7 @@ class World:
         return pickle.loads(part)  # type: ignore[no-any-return]  # noqa: S301
 
     def sync_point(self, name: str) -> None:
-        """Pass a named point of the test: recorded in its history; it does not wait."""
+        """Pass a named point of the test, recorded in its history; does not wait."""
         self._channel.send(event_header(SyncPointPassed(str(name)), now()))
         pass_point("sync_point", name)
 
@@ -139,7 +139,7 @@ _current: list[World] = []
 
 
 def set_world(world: World) -> None:
-    """Make `world` this process's world. A process has one for its whole life."""
+    """Set this process's world; a process has one for its whole life."""
     _current[:] = [world]
 
 

@@ -1,8 +1,8 @@
-"""What a rank leaves for the controller to read: its slot page, its flight recorder's answers.
+"""Files that a rank writes and the controller reads: slot page and flight recorder answers.
 
-Beneath both `rank`, which writes, and `watch`, which reads; it knows neither.
+`rank` writes and `watch` reads them; this package imports neither.
 
-`page` is the slot page, `flight_mailbox` the flight recorder's.
+`page` is the slot page, `flight_mailbox` the flight recorder's mailbox.
 """
 
 from pytest_multihost.slots.flight_mailbox import FlightMailbox

@@ -1,9 +1,9 @@
 """A rank's mailbox for questions to torch's flight recorder: a FIFO in, a JSON file out.
 
-DDP's reducer and the functional collectives call each other in C++, where no wrapper in Python sees
-them; torch's flight recorder does. Only the rank itself can read it, so a thread of the rank
-sleeps in a read of the FIFO and writes an answer whenever it is asked. An answer is a file that is
-replaced as a whole: a reader sees the old one or the new one, never half of one.
+DDP's reducer and the functional collectives issue operations in C++. Python wrappers cannot see
+these, but torch's flight recorder does. Only the rank itself can read its recorder, so a thread of
+the rank blocks in a read of the FIFO and writes an answer for each request. The answer file is
+replaced atomically: a reader sees the old answer or the new one, never a partial one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pytest_multihost.model.operation import Operations
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What the flight recorder had, and when."""
+    """The content of the flight recorder, and when it was read."""
 
     at_s: float
     operations: Operations
@@ -32,7 +32,7 @@ class FlightMailbox:
 
     Attributes:
         scratch: The world's directory.
-        rank: Whose it is.
+        rank: Index of the rank.
     """
 
     scratch: Path
@@ -40,7 +40,7 @@ class FlightMailbox:
 
     @property
     def fifo(self) -> Path:
-        """The FIFO through which the rank is asked; the rank makes it."""
+        """The FIFO for requests to the rank; the rank creates it."""
         return self.scratch / f"rank-{self.rank}.ask"
 
     @property
@@ -49,12 +49,12 @@ class FlightMailbox:
         return self.scratch / f"rank-{self.rank}.flight.json"
 
     def ask(self) -> bool:
-        """Ask the rank without waiting; return whether a thread is there that reads.
+        """Ask the rank without blocking; return whether a thread is reading the FIFO.
 
-        It answers within milliseconds or not at all: not without torch, not while the rank is
-        stopped, and not while native code holds the GIL.
+        The rank answers within milliseconds, or not at all if it has no torch, is stopped, or
+        native code holds the GIL.
         """
-        with contextlib.suppress(OSError):  # ENXIO: nobody reads; EAGAIN: the FIFO is full
+        with contextlib.suppress(OSError):  # ENXIO: no reader; EAGAIN: the FIFO is full
             descriptor = os.open(self.fifo, os.O_WRONLY | os.O_NONBLOCK)
             try:
                 return os.write(descriptor, b"?") == 1
@@ -63,22 +63,22 @@ class FlightMailbox:
         return False
 
     def write(self, at_s: float, operations: Operations) -> None:
-        """Write what the flight recorder had at `at_s` on the monotonic clock."""
+        """Write the flight recorder's content as of `at_s` on the monotonic clock."""
         data = to_json(_Answer(at_s, operations))
         draft = self.answer_file.with_suffix(".draft")
         draft.write_text(json.dumps(data), encoding="utf-8")
         draft.replace(self.answer_file)
 
     def read(self, *, since_s: float = 0.0) -> Operations | None:
-        """Return the open collectives of the rank that its own records do not have.
+        """Return the rank's open collectives that are missing from its slot page.
 
-        `entered` counts, in a scope of its own, all collectives that the flight recorder knows.
+        `entered` counts, in a separate scope, all collectives known to the flight recorder.
 
         Args:
-            since_s: An answer that is older is none.
+            since_s: Ignore an answer older than this.
 
         Returns:
-            None without an answer; an answer may say that nothing is known.
+            None without an answer. An answer may also be empty.
         """
         try:
             answer = from_json(_Answer, parse_json(self.answer_file.read_bytes()))

@@ -1,21 +1,21 @@
-"""The slot page: shared memory in which a rank keeps what it is doing with other ranks.
+"""The slot page: shared memory in which a rank records its operations with other ranks.
 
-A rank writes it at each operation, in well under a microsecond; the controller reads it whenever
-it likes: while the rank holds the GIL, is stopped, or is dead. So it is a file of fixed size that
-both have mapped, in native byte order (it never leaves the architecture it was written on):
+A rank writes it at each operation, in well under a microsecond. The controller can read it at any
+time: while the rank holds the GIL, is stopped, or is dead. So it is a file of fixed size that the
+rank maps, in native byte order (it is only read on the architecture it was written on):
 
     header     magic number, number of texts
     counts     one word for each group: its last sequence, and the number of its text
     records    a ring of the last `RECORDS` operations
-    sink       one more record, which nobody reads: for what there is no room for
-    texts      names, groups, files, functions: a length of two bytes and UTF-8, each written once
+    sink       one more record, never read: written when there is no room elsewhere
+    texts      names, groups, files, functions: two bytes of length and UTF-8, each written once
 
 Records refer to texts by their number. They are a ring: the last `RECORDS` operations, except that
 an open one is never overwritten.
 
-Nothing is locked but the table of texts: a lock in shared memory would be held for ever by a rank
-that dies or is stopped inside it. Instead each record carries its own number at its end, and a
-reader takes only what it has read twice alike. A number of a text is written only after the text.
+Only the rank's table of texts has a lock: a rank that dies or is stopped while it holds a lock in
+shared memory would hold it for ever. Instead each record ends with its own number, and a reader
+accepts a record only if two reads agree. The number of a text is written only after the text.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ RECORDS = 1024
 """How many operations of a rank are remembered."""
 
 GROUPS = 1024
-"""How many groups of a rank are counted."""
+"""How many groups of a rank have a count."""
 
 HEADER = struct.Struct("<QQ")
 """The magic number, and how many texts there are."""
@@ -56,15 +56,15 @@ CALL = struct.Struct("<IIIii")
 """The part of a record that is the same for all operations of one call: name to root."""
 
 SOURCE_AT = 32
-"""Where in a record the thread and its line in the source begin, in bytes."""
+"""Byte offset in a record of the thread and its source line."""
 
 FLAGS_AT = 48
 ENDED, WAITED = 1, 2
-"""Where in a record its second and third time are, in words of eight bytes."""
+"""Offsets in a record of its second and third time, in words of eight bytes."""
 
 FAILED, HAS_TIMEOUT, VALUE_SHIFT, TICKS_PER_S = 1, 2, 2, 100
-"""Flags: left by an exception, with the number of its text above them; or has a timeout, with that
-in ticks above them."""
+"""Flag bits: left by an exception (the upper bits are the number of its text), or has a timeout
+(the upper bits are its ticks)."""
 
 STRIDE = RECORD.size
 COUNTS_AT = HEADER.size
@@ -74,18 +74,18 @@ SINK_AT = RECORDS_AT + STRIDE * RECORDS
 TEXTS_AT = SINK_AT + STRIDE
 TEXT_BYTES = 1 << 18
 DETAIL_BYTES = TEXT_BYTES // 2
-"""How much of the texts may be details, of which there may be very many."""
+"""The part of the texts that details may use, since there may be very many of them."""
 
 SIZE = TEXTS_AT + TEXT_BYTES
 
 NO_RECORD = SINK_AT // 8
-"""Where an operation is noted for which there is no room: in the sink."""
+"""Position of an operation for which there is no room: the sink."""
 
 KINDS: tuple[OperationKind, ...] = get_args(OperationKind)
 
 
 def count_at(group: int) -> int:
-    """Return where a group's last sequence is, in words of four bytes; behind it: its text."""
+    """Return the position of a group's last sequence, in words of four bytes; its text follows."""
     return COUNTS_AT // 4 + 2 * group if group < GROUPS else NO_RECORD * 2
 
 
@@ -98,20 +98,20 @@ _pack_record = struct.Struct("<QQQIIIIIII20sQ").pack_into  # RECORD with its CAL
 _pack_source = struct.Struct("<IIII").pack_into
 
 _UNUSED = struct.pack("<QQ", 0, 1).ljust(STRIDE, b"\0") * RECORDS
-"""The records of a new page: every one may be used, since it has an end and no beginning."""
+"""The records of a new page: all free, since they have an end and no beginning."""
 
 SourceRef = tuple[int, int, int]
-"""Number of the user's file, line in it, number of its function; zeros where it is not known."""
+"""Number of the user's file, line in it, number of its function; zeros if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What is the same whenever a rank begins the same operation: made once, used often.
+    """The constant part of an operation's records: made once, used for each call.
 
     Attributes:
-        data: What every record of it holds.
+        data: The fields common to its records, packed as `CALL`.
         sequence: Yields the sequence of the group's next collective.
-        count_at: Where the group's last collective is counted, in words of four bytes.
+        count_at: Position of the group's last sequence, in words of four bytes.
     """
 
     data: bytes
@@ -123,11 +123,11 @@ class Call:
 class SlotPage:
     """A rank's own slot page, to write to.
 
-    Numbers stand for texts and groups; ask for them once, outside of what is measured in
-    nanoseconds. Every method may be called from several threads.
+    Texts and groups are referred to by number; obtain the numbers once, outside of hot paths.
+    Every method is thread-safe.
 
-    A new one has no file: what is written is read by nobody. So wrappers can be bound to it in the
-    server, before there is a rank; the rank then opens it, and they stay as they are.
+    A new page has no file, so what is written to it is not readable from outside. This lets the
+    server bind wrappers to it before it forks a rank; the rank then opens the file.
     """
 
     path: Path = Path(os.devnull)
@@ -147,9 +147,9 @@ class SlotPage:
         self.text("")
 
     def open(self, path: Path) -> None:
-        """Be the page at `path` from now on, which must not exist; what was noted is left behind.
+        """Create the file `path`, which must not exist, and write to it; drop earlier records.
 
-        Numbers of texts and groups stay what they are.
+        Numbers of texts and groups stay valid.
         """
         head = bytearray(self._map[:RECORDS_AT])
         texts = self._map[TEXTS_AT : self._end_of_texts]
@@ -161,7 +161,7 @@ class SlotPage:
         os.register_at_fork(after_in_child=lambda: (forget := reference()) and forget())
 
     def forget(self) -> None:
-        """Let go of the file: what a forked child does is not what the rank does."""
+        """Detach from the file: operations of a forked child are not the rank's."""
         self._map = mmap.mmap(-1, SIZE)
         self._view()
 
@@ -171,18 +171,18 @@ class SlotPage:
 
     @classmethod
     def create(cls, path: Path) -> SlotPage:
-        """Make the page at `path`; it must not exist."""
+        """Create the page at `path`, which must not exist."""
         page = cls()
         page.open(path)
         return page
 
     def text(self, text: str) -> int:
-        """Return the number of `text`; 0, the empty one, when there is no room for more."""
+        """Return the number of `text`; 0, that of the empty text, if there is no room."""
         number = self._texts.get(text)
         return self._add_text(text) if number is None else number
 
     def detail(self, text: str) -> int:
-        """Return the number of a text that may be one of very many: they get half of the room."""
+        """Return the number of a detail text; details get only half of the room."""
         number = self._texts.get(text)
         if number is None and self._end_of_texts < TEXTS_AT + DETAIL_BYTES:
             return self._add_text(text)
@@ -208,7 +208,7 @@ class SlotPage:
         key = (ranks, ordinal, scope)
         number = self._groups.get(key)
         if number is None:
-            # as spans: a thousand ranks in a row must fit into one text
+            # as spans: a thousand consecutive ranks must fit into one text
             text = self.text(json.dumps([spans(ranks), ordinal, scope]))
             with self._lock:
                 number = self._groups.setdefault(key, len(self._groups))
@@ -219,7 +219,7 @@ class SlotPage:
         return number
 
     def reach(self, group: int, sequence: int) -> None:
-        """Note how far a group has got, without an operation."""
+        """Set a group's last sequence without recording an operation."""
         self._halves[count_at(group)] = sequence
 
     def call(
@@ -232,11 +232,11 @@ class SlotPage:
         root: int = -1,
         tag: int = 0,
     ) -> Call:
-        """Prepare what `begin` writes.
+        """Prepare the constant part of what `begin` writes.
 
         Args:
-            name: As the runtime's users call it.
-            kind: Who must do something for it to end.
+            name: The operation's public name.
+            kind: Determines which ranks must take part for it to end.
             group: Number of its group.
             peer: Other rank of a transfer.
             root: Rank that sends or receives for all.
@@ -255,15 +255,15 @@ class SlotPage:
         sequence: int = 0,
         detail: int = 0,
     ) -> int:
-        """Note that an operation begins and the thread waits for it; return where it is noted.
+        """Record that an operation begins and the thread waits for it; return its position.
 
         Args:
             call: Which operation.
             now_ns: The time.
             thread: Native id of the calling thread.
             source: The user's line.
-            sequence: Which it is among its like; 0: the group's next collective.
-            detail: Number of a text for the reader.
+            sequence: Its sequence number; 0: the group's next collective.
+            detail: Number of a text shown in reports.
         """
         if not sequence:
             self._halves[call.count_at] = sequence = next(call.sequence)
@@ -280,46 +280,46 @@ class SlotPage:
         return at
 
     def _free_number(self) -> int:
-        """Return the number of the next record that is not taken by an open operation."""
+        """Return the next number whose record holds no open operation; -1 if there is none."""
         ended, ahead = self._words[FIRST_WORD + ENDED :: WORDS], islice(self._numbers, RECORDS)
         return next((number for number in ahead if ended[number % RECORDS]), -1)
 
     def wait(self, at: int, now_ns: int, thread: int, source: SourceRef) -> None:
-        """Note that a thread waits from now on for the operation noted at `at`."""
+        """Record that a thread waits from now on for the operation at `at`."""
         _pack_source(self._map, at * 8 + SOURCE_AT, thread, *source)
         self._words[at + WAITED] = now_ns
 
     def leave(self, at: int) -> None:
-        """Note that nobody waits any more for the operation noted at `at`, which is still open."""
+        """Record that no thread waits any more for the operation at `at`, which is still open."""
         self._words[at + WAITED] = 0
 
     def end(self, at: int, now_ns: int) -> None:
-        """Note that the operation noted at `at` is over."""
+        """Record that the operation at `at` has ended."""
         self._words[at + ENDED] = now_ns
 
     def set_timeout(self, at: int, seconds: float) -> None:
-        """Note how long the operation noted at `at` may take, as its caller has set."""
+        """Record the timeout that the caller has set for the operation at `at`."""
         ticks = min(max(round(seconds * TICKS_PER_S), 0), (1 << 30) - 1)
         self._halves[at * 2 + FLAGS_AT // 4] = HAS_TIMEOUT | ticks << VALUE_SHIFT
 
     def began_ns(self, at: int) -> int:
-        """Return when the operation noted at `at` began."""
+        """Return when the operation at `at` began."""
         return int(self._words[at])
 
     def fail(self, at: int, now_ns: int, error: str = "") -> None:
-        """Note that the operation noted at `at` was left by an exception, and by which."""
+        """Record that an exception, and which one, ended the operation at `at`."""
         self._halves[at * 2 + FLAGS_AT // 4] = FAILED | self.detail(error) << VALUE_SHIFT
         self._words[at + ENDED] = now_ns
 
 
 def _new_map(path: Path, size: int, begin: Sequence[bytes | bytearray]) -> mmap.mmap:
-    """Make a file of `size` bytes at `path`, which must not exist; return a mapping of it.
+    """Create a file of `size` bytes at `path`, which must not exist; return a mapping of it.
 
-    By bare system calls: Python's files would have every rank make copies of memory. And what it
-    begins with is written, not assigned: each page that is touched through a mapping is a fault.
+    Uses bare system calls: Python's file objects would make every rank copy more memory pages.
+    The content is written, not assigned, since each page touched through the mapping faults.
 
     Raises:
-        OSError: It exists, or the disk is full.
+        OSError: The file exists, or the disk is full.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
     try:
@@ -332,25 +332,25 @@ def _new_map(path: Path, size: int, begin: Sequence[bytes | bytearray]) -> mmap.
 
 
 _READS = 20
-"""How often a record is read that its rank may be writing, before it is taken as it is."""
+"""How often a changing record is read again before it is taken as it is."""
 
 Record = tuple[int, ...]
 """The fields of `RECORD`."""
 
 
 def read_slots(path: Path, *, rank: int) -> Operations:
-    """Return what is on the slot page at `path`; nothing where there is none."""
+    """Return the operations on the slot page at `path`; none if there is no page."""
     data = _read(path)
     if data is None:
         return Operations(rank)
     again = path.read_bytes()
     records = list(_stable_records(data, again, path))
-    texts = _texts(path.read_bytes())  # after the records: each text is there before its number is
+    texts = _texts(path.read_bytes())  # after the records: a text is written before its number
     return _operations(rank, records, again, texts)
 
 
 def _read(path: Path) -> bytes | None:
-    """Return a page's content; None where there is none, or no whole one."""
+    """Return a page's content; None if it does not exist or is incomplete."""
     try:
         data = path.read_bytes()
     except OSError:
@@ -360,20 +360,20 @@ def _read(path: Path) -> bytes | None:
 
 
 def shift_times(page: bytes, by_ns: int) -> bytes:
-    """Return a copy of a page from another machine with its times moved to our clock."""
+    """Return a page from another machine with its times shifted to this machine's clock."""
     if not by_ns or len(page) < SIZE:
         return page
     shifted = bytearray(page)
     words = memoryview(shifted)[:SINK_AT].cast("Q")
     for record in range(FIRST_WORD, len(words), WORDS):
         for word in range(record, record + 3):  # began, ended, waited
-            if words[word] > 1:  # neither empty nor the mark of a record that may be used
+            if words[word] > 1:  # neither empty nor the mark of a free record
                 words[word] = max(2, words[word] + by_ns)
     return bytes(shifted)
 
 
 def read_open_operations(path: Path, *, rank: int) -> tuple[Operations, float]:
-    """Return quickly what a rank has open, and when it last began, awaited or ended anything."""
+    """Return a rank's open operations, and when it last began, awaited or ended any; fast."""
     data = _read(path)
     if data is None:
         return Operations(rank), 0.0
@@ -396,12 +396,12 @@ def _texts(data: bytes) -> list[str]:
 
 
 def _text(texts: Sequence[str], number: int) -> str:
-    """Return a text; one that was written while the page was read is empty."""
+    """Return a text; empty if it was written only after the page was read."""
     return texts[number] if number < len(texts) else ""
 
 
 def _stable_records(data: bytes, again: bytes, path: Path) -> Iterator[Record]:
-    """Yield each record in use, read until twice alike: its rank may be writing it."""
+    """Yield each used record, read until two reads agree: its rank may be writing it."""
     for at in range(RECORDS_AT, SINK_AT, STRIDE):
         one, two = data[at : at + STRIDE], again[at : at + STRIDE]
         for _ in range(_READS):
@@ -414,7 +414,7 @@ def _stable_records(data: bytes, again: bytes, path: Path) -> Iterator[Record]:
 
 
 def _group(text: str) -> GroupKey:
-    """Read a group; one whose text was cut, or for which there was no room, has no members."""
+    """Parse a group; it has no members if its text was cut or had no room."""
     try:
         spans, ordinal, scope = json.loads(text)
     except ValueError:
@@ -429,7 +429,7 @@ def _operations(
     in_order = sorted(records, key=lambda record: record[-1])
     recent = tuple(_operation(each, texts) for each in in_order)
     counts = memoryview(data)[COUNTS_AT:RECORDS_AT].cast("Q").tolist()
-    used = filter(None, counts)  # few of them
+    used = filter(None, counts)  # few
     entered = {_group(_text(texts, word >> 32)): word & 0xFFFFFFFF for word in used}
     return Operations(rank, recent, entered)
 

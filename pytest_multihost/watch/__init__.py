@@ -1,7 +1,7 @@
-"""Observe ranks from outside: take snapshots, and find out that their world hangs.
+"""Observe ranks from outside: take snapshots and detect a hang.
 
-`watchdog` decides when, `observer` takes the snapshots; `kernel` reads the kernel, `probes`
-take stacks.
+`watchdog` decides when to take snapshots, `observer` takes them, `kernel` reads /proc, and
+`probes` collects stacks.
 """
 
 from pytest_multihost.watch.observer import RemoteRanks, WorldObserver

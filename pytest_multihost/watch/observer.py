@@ -1,4 +1,4 @@
-"""Takes the snapshots of one world, from its slot pages and from the kernel. Decides nothing."""
+"""Takes snapshots of one world from its slot pages and from the kernel; makes no decisions."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from pytest_multihost.watch.kernel import HarnessProcesses, KernelReader, ProcRe
 
 @dataclass(frozen=True, slots=True)
 class RemoteRanks:
-    """Ranks on other machines, whose processes and files cannot be read from here.
+    """Ranks on other machines: their processes and files cannot be read from here.
 
     Attributes:
-        ranks: Which. Their process ids mean nothing here.
+        ranks: Their indices. Their process ids mean nothing on this machine.
         refresh: Fetches their slot pages and their part of a shallow snapshot.
-        reader: Makes what reads the processes of all ranks.
-        notes: What a reader must know about how they were observed: one sentence each.
+        reader: Makes the reader for the processes of all ranks.
+        notes: Caveats for the report on how they were observed, one sentence each.
     """
 
     ranks: frozenset[int]
@@ -44,9 +44,9 @@ class WorldObserver:
     Attributes:
         scratch: The world's directory, where its slot pages are.
         size: Number of ranks.
-        harness: What of the processes belongs to the harness.
-        spec: The world, if it may have faults of the network.
-        remote: Its ranks on other machines, if there are any.
+        harness: The parts of the processes that belong to the harness.
+        spec: The world, if it may have network faults.
+        remote: Its ranks on other machines, if any.
     """
 
     scratch: Path
@@ -57,9 +57,9 @@ class WorldObserver:
     _reader: KernelReader | None = None
 
     def shallow(self, now: float, facts: Sequence[RankFacts]) -> tuple[Snapshot, float]:
-        """Return a snapshot with the ranks' main threads, and when a rank last used its slot page.
+        """Return a snapshot of the ranks' main threads, and when any slot page was last written.
 
-        For 64 ranks that is 4 ms of CPU for /proc and some 10 ms for the slot pages.
+        For 64 ranks this costs 4 ms of CPU for /proc and about 10 ms for the slot pages.
         """
         if self.remote is not None:
             self.remote.refresh()
@@ -75,11 +75,11 @@ class WorldObserver:
         return snapshot, max(last_s for _, last_s in pages)
 
     def deep(self, facts: Sequence[RankFacts]) -> KernelSnapshot:
-        """Return a snapshot of all threads and descriptors: 5 ms of CPU for a rank with torch."""
+        """Return a snapshot of all threads and descriptors; costs 5 ms of CPU per torch rank."""
         return self.reader(facts).deep_snapshot()
 
     def recorded_operations(self) -> tuple[Operations, ...]:
-        """Return all operations that the ranks' slot pages still have."""
+        """Return all operations still recorded in the ranks' slot pages."""
         return tuple(read_slots(path, rank=rank) for rank, path in self._pages())
 
     def local_pids(self, facts: Sequence[RankFacts]) -> dict[int, int]:
@@ -88,7 +88,7 @@ class WorldObserver:
         return {e.rank: e.pid for e in facts if e.pid is not None and e.rank not in elsewhere}
 
     def reader(self, facts: Sequence[RankFacts]) -> KernelReader:
-        """Return what reads the ranks' processes; made once they are known."""
+        """Return the reader of the ranks' processes, made on the first call and then kept."""
         if self._reader is None:
             make = self.remote.reader if self.remote is not None else ProcReader
             pids = {each.rank: each.pid for each in facts if each.pid is not None}
@@ -100,10 +100,10 @@ class WorldObserver:
 
 
 def with_gates(snapshot: Snapshot, facts: Sequence[RankFacts]) -> Snapshot:
-    """Return a snapshot in which a wait at one of our gates is an operation of the whole world.
+    """Return a snapshot in which a wait at a harness gate is an operation of the whole world.
 
-    A rank at a gate waits in a read from our channel, which nobody but us can end; we end it when
-    all have come. So it waits for the others, as in a barrier.
+    A rank at a gate blocks reading the harness's channel. Only the controller can end that read,
+    and does so when all ranks have arrived. So the rank waits for the others, as in a barrier.
     """
     gates = {each.rank: _gate(each, len(facts)) for each in facts if each.waits_at_gate}
     operations = tuple(
@@ -127,15 +127,15 @@ def _gate(facts: RankFacts, size: int) -> Operation:
     )
 
 
-# What two snapshots of a world show together
+# Comparing two snapshots of a world
 
 
 def rank_snapshots(before: Snapshot | None, now: Snapshot) -> tuple[RankSnapshot, ...]:
-    """Return what each rank does in a snapshot, as far as that and the one before show it."""
+    """Return what each rank is doing, as far as a snapshot and its predecessor show it."""
     kernel = before.kernel if before is not None else None
     labels = main_labels(kernel, now.kernel)
     pairs = _main_threads(kernel, now.kernel) if kernel is not None else ()
-    # if only to wait again
+    # even if it is waiting again
     ran = {rank for rank, was, main in pairs if (was.runs, was.cpu_ns) != (main.runs, main.cpu_ns)}
     return tuple(
         RankSnapshot(
@@ -152,7 +152,7 @@ def rank_snapshots(before: Snapshot | None, now: Snapshot) -> tuple[RankSnapshot
 
 
 def unmoved_ranks(before: KernelSnapshot, now: KernelSnapshot) -> frozenset[int]:
-    """Return the ranks whose main threads have been in one and the same wait all the while."""
+    """Return the ranks whose main thread is in the same wait in both snapshots."""
     return frozenset(
         rank
         for rank, was, main in _main_threads(before, now)
@@ -163,7 +163,7 @@ def unmoved_ranks(before: KernelSnapshot, now: KernelSnapshot) -> frozenset[int]
 def _main_threads(
     before: KernelSnapshot, now: KernelSnapshot
 ) -> Iterator[tuple[int, Thread, Thread]]:
-    """Yield the main thread of each rank in two snapshots, where it was there in both."""
+    """Yield rank, earlier and later main thread of each rank that has one in both snapshots."""
     earlier = before.ranks
     for rank, process in now.ranks.items():
         was = earlier[rank].main if rank in earlier else None

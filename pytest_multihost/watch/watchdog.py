@@ -1,8 +1,8 @@
 """The watchdog: observes a world's ranks from outside until it hangs or ends.
 
-It reads slot pages and /proc, and touches nothing. When snapshots are taken is decided here and in
-`ProofSearch`, what they contain in `observer`; what they prove is decided by pure functions of
-`proof` and `blame`.
+It only reads slot pages and /proc. This module and `ProofSearch` decide when to take snapshots,
+`observer` decides what they contain, and pure functions of `proof` and `blame` decide what they
+prove.
 """
 
 from __future__ import annotations
@@ -35,36 +35,36 @@ from pytest_multihost.watch.observer import (
 from pytest_multihost.watch.probes import probe_unclear_ranks, with_probe_results
 
 INTERVAL_S = 0.25
-"""How far two shallow snapshots are apart."""
+"""Time between two shallow snapshots."""
 
 FIRST_S = 0.1
-"""How long a test has gone on at the first one: most are over by then."""
+"""Time from the start of a test to its first snapshot: most tests end sooner."""
 
 QUIET_S = 0.5
-"""How long no rank may have made progress before what the slot pages show is taken for final."""
+"""Time without progress of any rank after which the slot pages are taken as final."""
 
 SETTLED_S = 0.75
-"""The same, after a raise, before ranks are ended that do not wait in an operation."""
+"""The same after a raise, if some of the remaining ranks do not wait in an operation."""
 
 STOPPED_S = 2.0
-"""How long a rank must have been stopped by somebody else."""
+"""How long a rank must have been stopped from outside before its world counts as hung."""
 
 _KEPT_SNAPSHOTS = 4
 _KEPT_RUNS = 24
-"""Of how many snapshots it is kept who had run: six seconds."""
+"""Number of snapshots for which the ranks that ran are kept: six seconds."""
 
 Ground = Literal["proof", "mismatch", "stopped"]
-"""What shows, before the deadline, that a world hangs."""
+"""The evidence of a hang found before the deadline."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observations:
-    """What a watch has observed of a world, as far as it has kept it.
+    """What a watch has kept of its observations of a world.
 
     Attributes:
-        snapshots: Oldest first: at the first failure if there was one, the last ones, the end.
-        operations: All operations that the ranks' slot pages still have.
-        progress_s: When a rank last made progress; None where that is not known.
+        snapshots: Oldest first: the one at the first failure, if any; the last ones; the end.
+        operations: All operations still recorded in the ranks' slot pages.
+        progress_s: When a rank last made progress; None if unknown.
     """
 
     snapshots: tuple[WorldSnapshot, ...] = ()
@@ -73,62 +73,62 @@ class Observations:
 
 
 class Watch(Protocol):
-    """Observes one world from outside, without touching it."""
+    """Observes one world from outside, without affecting it."""
 
     @property
     def interval_s(self) -> float:
-        """How soon the next `check` is due."""
+        """Time until the next `check` is due."""
 
     def check(self, now: float, facts: Sequence[RankFacts], *, deadline_s: float) -> Ground | None:
-        """Take a snapshot if it is due; return what shows that the world hangs, if anything does.
+        """Take a snapshot if one is due; return the evidence of a hang, if any.
 
         Args:
             now: The time.
-            facts: What is known of the ranks from their events.
-            deadline_s: When the world will be ended in any case.
+            facts: What the ranks' events have reported.
+            deadline_s: When the world is ended in any case.
         """
 
     def note_failure(self, now: float, facts: Sequence[RankFacts]) -> None:
         """Keep a snapshot: a rank has just raised or died."""
 
     def has_settled(self, now: float, facts: Sequence[RankFacts]) -> bool:
-        """Return whether, after a raise, no rank makes progress any more: the others wait."""
+        """Return whether, after a raise, no rank makes progress any more."""
 
     def close(self, now: float, facts: Sequence[RankFacts]) -> Observations:
-        """Take the last snapshots, before the ranks are ended, and return everything."""
+        """Take the last snapshots, before the ranks are ended, and return all observations."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoWatch:
-    """Observes nothing: only the deadline ends a world that hangs."""
+    """Observes nothing: only the deadline ends a hung world."""
 
     interval_s: float = 1.0
 
     def check(self, now: float, facts: Sequence[RankFacts], *, deadline_s: float) -> Ground | None:
-        """Return None: nothing is known."""
+        """Return None: nothing is observed."""
 
     def note_failure(self, now: float, facts: Sequence[RankFacts]) -> None:
         """Keep nothing."""
 
     def has_settled(self, now: float, facts: Sequence[RankFacts]) -> bool:  # noqa: ARG002 - Watch
-        """Return False: nothing is known."""
+        """Return False: nothing is observed."""
         return False
 
     def close(self, now: float, facts: Sequence[RankFacts]) -> Observations:  # noqa: ARG002 - Watch
-        """Return nothing."""
+        """Return empty observations."""
         return Observations()
 
 
 @dataclass(slots=True)
 class Watchdog:
-    """The watch on one world.
+    """The `Watch` that takes snapshots of one world.
 
     Attributes:
         observer: Takes its snapshots.
-        may_run_jax: Whether operations can go on beside the main thread, unseen by a recorder.
+        may_run_jax: Whether operations can run off the main thread, unseen by the recorder.
         early: What to do when a hang is found.
-        interval_s: How soon the next check is due.
-        warned: With early "warn", what showed a hang.
+        interval_s: Time until the next check is due.
+        warned: With early "warn", the evidence of the hang.
     """
 
     observer: WorldObserver
@@ -146,17 +146,17 @@ class Watchdog:
     _checked_s: float = 0.0
     _had_mismatch: bool = False
 
-    # When: the protocol that the engine calls
+    # When to take snapshots: the `Watch` protocol
 
     def check(self, now: float, facts: Sequence[RankFacts], *, deadline_s: float) -> Ground | None:
-        """Take a snapshot if it is due; return what shows that the world hangs, if anything."""
+        """Take a snapshot if one is due; return the evidence of a hang, if any."""
         self._checked_s = self._checked_s or now
         if self.early == "off" or now < self._checked_s + self.interval_s - SLACK_S:
             return None
         ground = self._ground(now, facts, deadline_s)
-        if len(self._runs) == 1:  # snapshots are counted from when the test began
+        if len(self._runs) == 1:  # from now on at multiples of INTERVAL_S
             self.interval_s = INTERVAL_S - FIRST_S
-        else:  # the next one must not miss the end of an interval of the proof
+        else:  # be on time for the end of an interval of the proof
             self.interval_s = min(INTERVAL_S, max(2 * SLACK_S, self._search.due_s - now))
         if ground is not None and self.early == "warn":
             self.warned = ground
@@ -181,7 +181,7 @@ class Watchdog:
         return bool(rest) and quiet_s >= (QUIET_S if are_waiting else SETTLED_S)
 
     def close(self, now: float, facts: Sequence[RankFacts]) -> Observations:
-        """Take the last snapshots, a deep one among them, and return all that are kept."""
+        """Take the last snapshots, one of them deep, and return all that are kept."""
         last = self._take(now, facts, "end")
         kernel = self.observer.deep(facts)
         self._add_deep(kernel)
@@ -195,14 +195,14 @@ class Watchdog:
         return Observations(snapshots, operations, self._progress_s or None)
 
     def blocking_ranks(self, facts: Sequence[RankFacts]) -> BlockingRanks | None:
-        """Return whom the others wait for in the last snapshot: for the reader, no judgement."""
+        """Return the ranks the others wait for in the last snapshot; for display only."""
         if self._last is None or not self._snapshots:
             return None
         activities = {each.rank: each.activity for each in self._snapshots[-1].ranks}
         pids = self.observer.local_pids(facts)
         return find_blocking_ranks(with_gates(self._last, facts).operations, activities, pids)
 
-    # What: taking snapshots, and what they show of progress
+    # Taking snapshots and deriving progress from them
 
     def _take(self, now: float, facts: Sequence[RankFacts], reason: SnapshotReason) -> Snapshot:
         """Take and keep a shallow snapshot."""
@@ -228,7 +228,7 @@ class Watchdog:
     def _note_progress(
         self, before: Snapshot | None, now: Snapshot, used_s: float, facts: Sequence[RankFacts]
     ) -> None:
-        """Note when a rank last made progress: sent an event, used its page, or left a wait."""
+        """Note when a rank last made progress: sent an event, wrote its page, or left a wait."""
         progress_s = max([used_s, *map(_last_event_s, facts)])
         ranks = now.kernel.ranks
         if before is not None and any(has_left_wait(rank, before, now) for rank in ranks):
@@ -236,14 +236,14 @@ class Watchdog:
         self._progress_s = max(self._progress_s, progress_s)
 
     def _add_deep(self, kernel: KernelSnapshot) -> None:
-        """Add to the last kept snapshot what only a deep one shows."""
+        """Add the details of a deep snapshot to the last one kept."""
         holders = lock_holders(kernel)
         last = self._snapshots[-1]
         ranks = tuple(replace(each, lock_holders=holders.get(each.rank, ())) for each in last.ranks)
         self._snapshots[-1] = replace(last, ranks=ranks, blockers=self._search.state.blockers)
 
     def _probe(self, now: float, facts: Sequence[RankFacts], kernel: KernelSnapshot) -> None:
-        """Add to the last kept snapshot what only the ranks themselves or a debugger can say."""
+        """Add to the last snapshot kept what only the ranks or a debugger can report."""
         pids = self.observer.local_pids(facts)
         alive = [each.rank for each in facts if not each.is_gone]
         at_gate = {each.rank for each in facts if each.waits_at_gate}
@@ -260,7 +260,7 @@ class Watchdog:
         notes = self.observer.remote.notes if self.observer.remote is not None else ()
         self._snapshots[-1] = replace(last, ranks=ranks, unobserved=unobserved, notes=notes)
 
-    # Judging: what the snapshots show
+    # Judging the snapshots
 
     def _ground(self, now: float, facts: Sequence[RankFacts], deadline_s: float) -> Ground | None:
         before, was_progress_s = self._last, self._progress_s
@@ -274,7 +274,7 @@ class Watchdog:
         had, self._had_mismatch = self._had_mismatch, False
         if is_quiet:
             self._had_mismatch = self._has_mismatch(snapshot, facts, deadline_s)
-        # Twice, for a timeout that strikes between the shallow and the deep snapshot is in neither.
+        # Twice: a timeout that fires between the shallow and the deep snapshot is in neither.
         return "mismatch" if had and self._had_mismatch else None
 
     def _is_proven(
@@ -294,7 +294,7 @@ class Watchdog:
         return is_proven
 
     def _has_long_been_stopped(self, now: float, *, has_progressed: bool) -> bool:
-        """Return whether somebody else has stopped a rank, and the others make no progress."""
+        """Return whether a rank has long been stopped from outside, and no rank makes progress."""
         stopped = {each.rank for each in self._snapshots[-1].ranks if each.label == "STOPPED"}
         if has_progressed or not stopped:
             self._stopped_since = {}
@@ -303,7 +303,7 @@ class Watchdog:
         return min(self._stopped_since.values()) <= now - STOPPED_S
 
     def _has_mismatch(self, now: Snapshot, facts: Sequence[RankFacts], deadline_s: float) -> bool:
-        """Return whether ranks are in operations that can never match, and stay there."""
+        """Return whether operations can never match, nor time out before the deadline."""
         ranks = mismatched_ranks(now.operations)
         if not ranks:
             return False
