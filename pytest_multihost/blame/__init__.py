@@ -1,9 +1,9 @@
-"""Who makes a world hang: pure functions from snapshots and events to a diagnosis.
+"""Which ranks make a world hang: pure functions from snapshots and events to a diagnosis.
 
-`judge_world` is the way through it: `rank_states` (where each rank stood), `wait_graph` (which
+`judge_world` runs the steps in order: `rank_states` (the state of each rank), `wait_graph` (which
 rank waits for which), `causes` (the sinks of that graph), `build_diagnosis` (what users read).
 `inferred` adds waits that no recorder has seen, `partition_blame` network partitions; `running`
-answers for a world that still runs.
+finds the blocking ranks of a world that still runs.
 """
 
 from pytest_multihost.blame.judge_world import Judgement, judge_world

@@ -1,4 +1,4 @@
-"""From a cause to the diagnosis that people and programs read: words, places, evidence."""
+"""Build the diagnosis that people and programs read from causes: words, places, evidence."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ DETECTED_BY: Mapping[Ending, DetectedBy] = {
     "overrun": "deadline",
     "startup-overrun": "deadline",
 }
-"""What showed that a world hangs; an ending that is not here is an event of a rank."""
+"""How it was detected that a world hangs; any other ending is an event of a rank."""
 
 _VAGUE = frozenset({"stuck", "unknown", "transport", "straggler"})
-"""Kinds of which more might be known if more could be seen."""
+"""Kinds for which more observations might give a more precise diagnosis."""
 
 _MAX_BLOCKERS = 3
 _DIGITS = 4  # of seconds in a verdict
@@ -96,7 +96,7 @@ def build_diagnosis(
 
 
 def _rank_with_phase(cause: Cause) -> int:
-    """Return the rank whose phase is the world's: the culprit's, unless it had left the test."""
+    """Return the rank whose phase is reported: the first culprit, unless it had left the test."""
     if cause.culprits and cause.kind not in ("finished", "died", "raised"):
         return cause.culprits[0]
     return (*cause.waiting, *cause.culprits, 0)[0]
@@ -133,7 +133,7 @@ def _where(
 ) -> CulpritPlace | None:
     """Return the first culprit's innermost frame in the user's own code.
 
-    Of one that has left what the others wait in, the line that began it.
+    If it has left the operation that the others wait in, the line that began that operation.
     """
     if not cause.culprits:
         return None
@@ -163,7 +163,7 @@ def _innermost_frame(state: RankState, finding: RankFinding, result: WorldResult
 
 
 def _place_groups(result: WorldResult, context: SourceContext) -> Iterator[PlaceGroup]:
-    """Yield where the ranks' main threads were: the user's frames, and what they called."""
+    """Yield where the ranks' main threads were: the user's frames and the calls inside them."""
     for group in group_by_main_stack(result.dumps):
         inside = inside_the_test(group.frames)
         last_user = next((i for i, f in enumerate(inside) if not is_library(f.file)), 0)
@@ -171,7 +171,7 @@ def _place_groups(result: WorldResult, context: SourceContext) -> Iterator[Place
         yield PlaceGroup(group.ranks, shown)
 
 
-# How it is known
+# Evidence
 
 
 def _evidence(
@@ -191,7 +191,7 @@ def _evidence(
 def _evidence_against(
     state: RankState, finding: RankFinding, cause: Cause, result: WorldResult
 ) -> Iterator[Evidence]:
-    """Yield what speaks against a culprit."""
+    """Yield the evidence against a culprit."""
     rank, facts = state.rank, finding.facts
     if state.condition == "died" and facts.exit is not None:
         yield Evidence(rank, describe_exit(facts.exit), "pidfd")
@@ -209,7 +209,7 @@ def _evidence_against(
 
 
 def _last_in_group(state: RankState, operation: Operation, result: WorldResult) -> str:
-    """Say how far a rank had come in the group of an operation."""
+    """Return as words the last operation of a rank in the group of `operation`."""
     theirs = [
         each
         for each in state.known
@@ -243,7 +243,7 @@ _OF_FROZEN = frozenset({"stopped", "straggler", "stuck"})
 
 
 def summarize(cause: Cause, finding: Finding, result: WorldResult) -> str:
-    """Return one line: who, and what they made the others wait in."""
+    """Return one line: the culprits, and the operation in which the other ranks wait for them."""
     size = result.spec.size
     if fault := planned_freeze(cause, result):
         return f"{_who_is(cause)} frozen by {fault!r}{_waiters(cause, size)}"
@@ -256,7 +256,7 @@ def summarize(cause: Cause, finding: Finding, result: WorldResult) -> str:
 
 
 def planned_freeze(cause: Cause, result: WorldResult) -> Fault | None:
-    """Return the fault that keeps the culprits frozen, if none of them is held by anything else."""
+    """Return the fault that keeps the culprits frozen, if faults freeze all of them for good."""
     frozen = frozen_for_good(result.spec.faults, result.history)
     is_planned = bool(cause.culprits) and frozen.keys() >= set(cause.culprits)
     return frozen[cause.culprits[0]] if is_planned and cause.kind in _OF_FROZEN else None
@@ -267,7 +267,7 @@ def _who_is(cause: Cause) -> str:
 
 
 def _waiters(cause: Cause, size: int) -> str:
-    """Say who waits in what, as in "; ranks 1-3 wait for it in all_reduce #3 (world group)"."""
+    """Return the waiting ranks as in "; ranks 1-3 wait for it in all_reduce #3 (world group)"."""
     if not cause.waiting:
         return ""
     them = "it" if len(cause.culprits) == 1 else "them"
@@ -286,7 +286,7 @@ _SENTENCES: Mapping[Kind, str] = {
     "stopped": "{who_is} stopped by somebody else",
     "gil_held": "native code in {who} holds the GIL",
 }
-"""Kinds in which the culprits did something by themselves; who waits for them follows."""
+"""Sentences for kinds in which the culprits' own state says enough; the waiters are appended."""
 
 
 def _straggler(cause: Cause, _: Finding, result: WorldResult) -> str:

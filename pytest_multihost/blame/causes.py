@@ -1,10 +1,10 @@
-"""Who is to blame: from the states of the ranks to the causes of a hang.
+"""Find the causes of a hang, and its culprits, from the states of the ranks.
 
 Only sinks of the wait-for graph can have caused a hang. If a sink is one rank, that rank's own
-state names the kind. If it is several, these are in operations that can never match, or wait in a
-circle. A sink that is in an operation in which nobody is missing is a matter of transport. Of
-several sinks the earliest is the diagnosis, the others are notes. Nothing here names more ranks
-than the evidence does: a name too many sends somebody to search where nothing is.
+state gives the kind. If it is several ranks, they are in operations that can never match, or wait
+in a cycle. If a sink waits in an operation that all members have entered, the cause is transport.
+The earliest of several sinks is the diagnosis, the others are notes. No rank is named a culprit
+without evidence: a wrong name makes users search in the wrong place.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class Cause:
     Attributes:
         kind: What kind of hang it is.
         confidence: How sure that is.
-        culprits: Whose absence makes the others wait; empty where it is nobody's alone.
-        waiting: Who waits for them, directly or through others.
+        culprits: Ranks whose absence makes the others wait; empty if no single rank is to blame.
+        waiting: Ranks that wait for the culprits, directly or through others.
         cycle: Ranks that wait for each other in turn.
-        operation: The operation that the first of the waiting waits in, if it is one.
+        operation: The operation in which the first rank began to wait, if it waits in one.
         waits: All waits of the world.
-        at_s: When it came to that, on the monotonic clock; None where that is not known.
-        error: By which exception the culprit left the operation, where that is known.
-        cut: The partition that keeps the operation from ending, if it is one.
+        at_s: When the cause began, on the monotonic clock; None if unknown.
+        error: The exception by which the culprit left the operation, if known.
+        cut: The partition that keeps the operation from ending, if any.
     """
 
     kind: Kind
@@ -58,7 +58,7 @@ class Cause:
 
     @property
     def concerned_waits(self) -> tuple[Wait, ...]:
-        """The waits of those who wait, and of the culprits."""
+        """The waits of the waiting ranks and of the culprits."""
         concerned = {*self.waiting, *self.culprits}
         return tuple(wait for wait in self.waits if wait.rank in concerned)
 
@@ -77,14 +77,14 @@ _PRECEDENCE: tuple[Kind, ...] = (
     "stuck",
     "unknown",
 )
-"""Of causes that are equally old, or of unknown age, the first kind is the diagnosis."""
+"""If causes are equally old, or of unknown age, the kind listed first is the diagnosis."""
 
 
 def find_causes(states: Iterable[RankState]) -> tuple[Cause, ...]:
-    """Return every cause that can be told, the diagnosis first.
+    """Return every cause that is found, the diagnosis first.
 
-    Work that a rank has launched and does not wait for makes it wait for nobody. So waits that are
-    only possible count where nobody is seen to wait at all.
+    A rank that has launched work and does not wait for its end is not blocked by it. So waits that
+    are only possible count only if no rank was observed waiting.
     """
     by_rank = {each.rank: each for each in states}
     waits = find_waits(by_rank)
@@ -103,9 +103,9 @@ def _causes_of(waits: Sequence[Wait], states: States) -> tuple[Cause, ...]:
 
 
 def _precedence(cause: Cause) -> tuple[float, int]:
-    """Sort the earlier cause first, and what has a time before what only did not come.
+    """Sort the earlier cause first, and causes with a time before causes without one.
 
-    An event beats a bystander: who died at 3 s is the cause, not who had not come yet.
+    A death at 3 s takes precedence over a rank that had only not arrived yet.
     """
     at_s = cause.at_s if cause.at_s is not None else float("inf")
     return at_s, _PRECEDENCE.index(cause.kind)
@@ -137,7 +137,7 @@ def _cause_of_sink(sink: frozenset[int], graph: WaitGraph, states: States) -> Ca
 
 
 def _kind_of_rank(state: RankState, waiters: frozenset[int], graph: WaitGraph) -> Kind | None:
-    """Return what a rank that waits for nobody has done to the others, if anything."""
+    """Return the kind of hang that a rank without waits of its own causes, if any."""
     if state.condition in ("died", "stopped", "gil_held"):
         return state.condition
     if state.condition in ("finished", "raised"):
@@ -146,26 +146,25 @@ def _kind_of_rank(state: RankState, waiters: frozenset[int], graph: WaitGraph) -
     if any(wait.operation is not None and wait.operation.kind != "wait" for wait in own):
         return "transport"
     if own and not waiters and len(own) < len(graph.waits):
-        return "unknown"  # everybody waits for something that one of them should provide
+        return "unknown"  # all wait for something that one of them should provide
     if waiters:
         return "livelock" if state.is_restless and not own else "straggler"
     if state.seen.label is None and not own:
-        return None  # nothing was seen of it
+        return None  # it was never observed
     return "stuck"
 
 
 def _transport(
     state: RankState, waiters: frozenset[int], graph: WaitGraph, states: States
 ) -> Cause:
-    """Return the cause where all members of an operation have entered it, and nothing moves.
+    """Return the cause if all members of an operation have entered it and it makes no progress.
 
-    A member that has left it again by an exception of its own is to blame, whatever it has done
-    since.
+    A member that left it by an exception of its own is the culprit, whatever it has done since.
     """
     own = graph.waits_of(state.rank)
     operation = _first_operation(own)
-    # Groups are compared by their members, and how many groups of these had been made before: the
-    # same on all ranks. torch's pg_id is not: each rank counts the groups that it is in.
+    # Groups are compared by their members and by how many groups with these members were made
+    # before: equal on all ranks. torch's pg_id is not: each rank counts only its own groups.
     fellows = {
         wait.rank
         for wait in graph.waits
@@ -190,7 +189,7 @@ def _transport(
 
 
 def _cause_of_circle(ranks: frozenset[int], graph: WaitGraph, states: States) -> Cause:
-    """Return the cause where several ranks wait for each other."""
+    """Return the cause if several ranks wait for each other."""
     inside = [wait for wait in graph.waits if wait.rank in ranks and wait.missing & ranks]
     concerned = ranks | graph.waiters(ranks)
     held = sorted(rank for rank in ranks if states[rank].condition in ("stopped", "gil_held"))
@@ -220,10 +219,10 @@ def _cause_of_circle(ranks: frozenset[int], graph: WaitGraph, states: States) ->
 def _cause_of_held(
     held: Sequence[int], concerned: frozenset[int], graph: WaitGraph, states: States
 ) -> Cause:
-    """Return the cause where ranks of a circle are stopped: the circle is not of their making.
+    """Return the cause if ranks of a cycle are stopped or held by the GIL: no deadlock then.
 
-    A rank that is stopped within a collective waits for the others and they for it; let go, it
-    would go on.
+    A rank that is stopped within a collective waits for the others and they for it; continued, it
+    would finish the collective.
     """
     first = states[held[0]]
     into = [wait for wait in graph.waits if wait.missing & set(held) and wait.rank not in held]
@@ -238,10 +237,10 @@ def _cause_of_held(
 
 
 def _minority(operation: Operation, ranks: frozenset[int], states: States) -> tuple[int, ...]:
-    """Return the ranks that are in something else than most at this place in the sequence.
+    """Return the ranks whose operation at this place in the sequence differs from the majority's.
 
-    On a tie that is nobody: where two ranks are in an all_reduce and two in a barrier, either pair
-    may be right, and to name one would be a guess.
+    On a tie the result is empty: if two ranks are in an all_reduce and two in a barrier, either
+    pair may be right, and to name one would be a guess.
     """
     sorts: dict[tuple[object, ...], list[int]] = {}
     for rank in sorted(ranks):
@@ -267,10 +266,10 @@ def _since_s(waits: Sequence[Wait]) -> float | None:
 
 
 def _merged(causes: Sequence[Cause]) -> list[Cause]:
-    """Put together ranks that are late for the same operation, or stuck without one."""
+    """Merge the causes of ranks that are late for the same operation, or stuck without one."""
     merged: dict[object, Cause] = {}
     for number, cause in enumerate(causes):
-        is_event = cause.kind in ("died", "raised", "mismatch", "deadlock")  # each is its own
+        is_event = cause.kind in ("died", "raised", "mismatch", "deadlock")  # never merged
         late_for = cause.operation and (*cause.operation.place, cause.operation.kind)
         key = (cause.kind, number if is_event else late_for)
         merged[key] = _both(merged[key], cause) if key in merged else cause

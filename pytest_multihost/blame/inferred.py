@@ -1,18 +1,18 @@
-"""What ranks wait in where no recorder tells: inferred from native frames, sockets and stacks.
+"""Operations that no recorder has seen: inferred from native frames, sockets and stacks.
 
-Native frames: what runs in a jitted function leaves no other trace. The names are those of the C++
-functions of XLA, gloo and c10d, as recorded from jax 0.10.2 and torch 2.13; they say which
-operation, but not which call of it, and not between whom.
+Native frames: operations of a jitted function leave no other trace. The names are those of the C++
+functions of XLA, gloo and c10d, as recorded from jax 0.10.2 and torch 2.13. They identify the
+operation, but neither which call of it this is nor which ranks take part.
 
-Stacks: a rank notes on which processes the programs run that it starts from Python, and from which
-line of the user's: the first call of each goes that way (jax 0.10.2, where later ones stay in C++,
-and those of functions with side effects never do). The stack, dumped at the end, says which of
-these lines the rank is in, and so who takes part.
+Stacks: when a rank starts a program from Python, it records the program's processes and the user's
+line. The first call of each program goes through Python (jax 0.10.2: later calls stay in C++, those
+of functions with side effects never do). The stack dumped at the end shows which of these lines the
+rank is in, and so which ranks take part.
 
-Sockets: a main thread that reads from a socket, or writes to one that is full, waits for the rank
-that holds the other end: a transfer like any other. Where a thread beside that rank's main one may
-attend to the other end - a server within the rank - nobody knows what the answer waits for, and no
-rank is named. A main thread that waits for a connection waits for any of the other ranks.
+Sockets: a main thread that reads from a socket, or writes to a full one, waits for the rank that
+holds the peer socket: this counts as a transfer. If another thread of that rank than its main one
+may serve the peer socket, it is unknown what the answer depends on, and no rank is named. A main
+thread that waits for a connection waits for any of the other ranks.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ _GLOO = {
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """What the name of a function says of a thread that is in it.
+    """Maps the name of a function to the operation of a thread that is in it.
 
     Attributes:
         pattern: Matches the whole plain name of a frame.
-        kind: Who must do something for it to end.
+        kind: Kind of the operation.
         name: The operation; empty for a collective that the pattern's group names.
-        detail: What it waits for there.
+        detail: What the thread waits for there.
     """
 
     pattern: re.Pattern[str]
@@ -75,7 +75,7 @@ class _Rule:
 
 
 _OF_PROGRAMS = frozenset({*_XLA.values(), "connect"})
-"""Names of what runs in a jitted function."""
+"""Names of operations that run in a jitted function."""
 
 _BOOTSTRAP = re.compile(
     r".*(GlooKeyValueStore::\w+|createAndConnectAllPairs|connectFullMesh|waitUntilConnected)"
@@ -113,7 +113,7 @@ _RULES = (
     _Rule(re.compile(r".*c10d::\w*Store::(wait|get|doWait|doGet)"), "wait", "store.wait"),
     _Rule(re.compile(r".*c10d::(\w+::)*Work\w*::wait"), "collective", "work.wait"),
 )
-"""Functions of collectives, and in which threads wait for an operation: the first that applies."""
+"""Rules for functions of collectives and of waits for an operation; the first match applies."""
 
 _PRIVATE_STORE = "c10d::HashStore::"
 
@@ -121,9 +121,9 @@ _PRIVATE_STORE = "c10d::HashStore::"
 def operation_of(
     threads: Sequence[NativeThread], *, group: tuple[int, ...], at_s: float
 ) -> Operation | None:
-    """Return the operation that a rank with these threads is in; None where there is none.
+    """Return the operation that a rank with these threads is in, or None.
 
-    None as well for a rank that computes: waiting for its own devices is not an operation.
+    None also for a rank that computes: waiting for its own devices is not an operation.
 
     Args:
         threads: All of the rank's.
@@ -150,7 +150,7 @@ def operation_of(
 
 
 def _stage(thread: NativeThread) -> str:
-    """Return how far a thread that is in a collective has got."""
+    """Return which stage of a collective a thread is in."""
     symbols = thread.symbols
     if any(_BOOTSTRAP.match(symbol) for symbol in symbols):
         return "its first use: connecting"
@@ -161,7 +161,7 @@ def _stage(thread: NativeThread) -> str:
 
 
 def _is_in_private_store(thread: NativeThread) -> bool:
-    """Return whether a thread waits for a store within its own process, and so for no rank."""
+    """Return whether a thread waits for a store in its own process, so not for another rank."""
     return any(symbol.startswith(_PRIVATE_STORE) for symbol in thread.symbols)
 
 
@@ -201,7 +201,7 @@ _Ends = tuple[str, str]
 
 
 def waits_at_sockets(snapshot: KernelSnapshot) -> dict[int, Operation]:
-    """Return what the main threads of ranks wait in at sockets, by rank.
+    """Return the operations in which main threads wait at sockets, by rank.
 
     Args:
         snapshot: A deep snapshot of the world.
@@ -240,7 +240,7 @@ def _operation(
 
 
 def _awaited(process: Process) -> list[Descriptor]:
-    """Return the sockets that can end the main thread's wait; none if anything else can, too."""
+    """Return the sockets that can end the main thread's wait; empty if anything else can, too."""
     main = process.main
     fds = (main.fds or ()) if main is not None and main.state == "S" else ()
     found = [process.descriptors.get(fd) for fd in fds]
@@ -249,7 +249,7 @@ def _awaited(process: Process) -> list[Descriptor]:
 
 
 def _holders(snapshot: KernelSnapshot) -> Mapping[_Ends, int]:
-    """Return which rank holds an end of a connection, where only its main thread attends to it."""
+    """Return the rank that holds each end of a connection, if only its main thread uses it."""
     found: dict[_Ends, int] = {}
     shared: set[_Ends] = set()
     for process in snapshot.processes:
@@ -277,7 +277,7 @@ _STARTS = ("jax/_src/interpreters/pxla.py", "__call__")
 def with_stacks(
     snapshots: Sequence[WorldSnapshot], dumps: Sequence[Dump]
 ) -> tuple[WorldSnapshot, ...]:
-    """Return the snapshots with who takes part in jitted collectives, and who is in native code.
+    """Return the snapshots with the members of jitted collectives, and which ranks hold the GIL.
 
     Args:
         snapshots: Of the world.
@@ -293,18 +293,18 @@ def with_stacks(
 def _with_stack(seen: RankSnapshot, dumps: Mapping[int, Dump]) -> RankSnapshot:
     dump = dumps.get(seen.rank)
     frames = dump.main.frames if dump is not None and dump.main is not None else ()
-    # A main thread that computes holds the GIL in Python as well, from line to line. Only one that
-    # did not run a signal handler when asked for its stack is in native code for long.
+    # A main thread that computes in Python holds the GIL as well. Only if it ran no signal handler
+    # when its stack was requested has it been in native code for long.
     is_native = seen.label != "RUNNING" or (dump is not None and dump.is_deaf)
     return with_members(replace(seen, holds_gil=seen.holds_gil and is_native), frames)
 
 
 def with_members(seen: RankSnapshot, frames: Sequence[Frame]) -> RankSnapshot:
-    """Return a rank's snapshot with the members of its jitted collectives, where known.
+    """Return a rank's snapshot with the members of its jitted collectives, if known.
 
     Args:
         seen: The rank.
-        frames: Stack of its main thread, innermost first; empty where that is not known.
+        frames: Stack of its main thread, innermost first; empty if unknown.
     """
     group = _members(seen, frames)
     if group is None:
@@ -319,10 +319,10 @@ def with_members(seen: RankSnapshot, frames: Sequence[Frame]) -> RankSnapshot:
 
 
 def _members(seen: RankSnapshot, frames: Sequence[Frame]) -> tuple[int, ...] | None:
-    """Return the processes of the program that a rank is in; None where it may be several.
+    """Return the processes of the program that a rank is in; None if that is ambiguous.
 
-    That is the last one where the stack shows that a program is being started. Else it is one of
-    those that were started from where the stack is now; or, where none was, any.
+    If the stack shows that a program is being started, it is the last one. Else it is one of the
+    programs started from the user's line in the stack; if there are none, any program.
     """
     programs = sorted(
         (last, key[0], key[2]) for key, last in seen.entered if key[2].startswith(PROGRAM_SCOPE)

@@ -1,8 +1,8 @@
-"""Judge a world: what happened to it, who made the others wait, and how that is known.
+"""Judge a world: what happened to it, which ranks made the others wait, and the evidence.
 
 Top-down: the world's history gives a finding (what happened to each rank), finding and snapshots
 give the state of each rank, the states give the wait-for graph, its sinks give causes, and the
-first of these is written down as the diagnosis.
+first cause becomes the diagnosis.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from pytest_multihost.outcome import Finding, RankFinding, Symptoms, judge
 _WITH_DIAGNOSIS = frozenset({"hung", "crashed", "failed", "error"})
 
 _NEEDS_WAITERS = frozenset({"failed", "error"})
-"""Outcomes whose cause the exception tells, unless others waited for the rank."""
+"""Outcomes that the exception explains, unless others waited for the rank."""
 
 _MOMENTARY = frozenset({"straggler", "livelock", "gil_held", "stopped", "transport"})
-"""Kinds that say what ranks do at an instant: that it stays so only time shows, or a proof."""
+"""Kinds that describe ranks at one instant: only time or a proof shows that it is permanent."""
 
 _OWN_WAITS = frozenset({"sleep", "futex", "futex_wait", "futex_waitv"})
-"""Waits that nothing outside of a process ends: for time, or for another of its threads."""
+"""Waits that nothing outside the process ends: for a timer, or for another of its threads."""
 
 _UNKNOWN = Cause(kind="unknown", confidence="unknown")
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A world, what was found, and why."""
+    """A world's result with its finding and its diagnosis, if it has one."""
 
     result: WorldResult
     finding: Finding
@@ -63,9 +63,9 @@ def judge_world(result: WorldResult, symptoms: Symptoms, context: SourceContext)
 
 
 def diagnose(result: WorldResult, finding: Finding, context: SourceContext) -> Diagnosis | None:
-    """Return why a world hung or broke; None where there is nothing to tell.
+    """Return why a world hung or broke; None if there is nothing to diagnose.
 
-    A world that failed is diagnosed when others were waiting for the rank that did.
+    A world that failed is diagnosed if other ranks were waiting for the rank that failed.
     """
     if finding.outcome not in _WITH_DIAGNOSIS or result.ending in ("lost", "interrupted"):
         return None
@@ -73,7 +73,7 @@ def diagnose(result: WorldResult, finding: Finding, context: SourceContext) -> D
     found = (_as_planned(each, result) for each in find_causes(states.values()))
     causes = tuple(as_cut(each, states, result) for each in found)
     if _is_ended_by_event(result, finding):
-        # A rank that is only on its way is a bystander: the event that ended the world comes first.
+        # A rank that was only late is not the cause: the event that ended the world comes first.
         causes = tuple(sorted(causes, key=_is_momentary))
     if finding.outcome in _NEEDS_WAITERS and not _explains_failure(causes, result, finding):
         return None
@@ -83,9 +83,9 @@ def diagnose(result: WorldResult, finding: Finding, context: SourceContext) -> D
 
 
 def _as_planned(cause: Cause, result: WorldResult) -> Cause:
-    """Return the cause with another name where a fault of the test keeps a rank stopped.
+    """Return the cause with another kind if a fault of the test keeps a rank stopped.
 
-    "stopped" says that somebody else does it. Frozen as the test wants it, a rank is late for good.
+    "stopped" means stopped from outside the test. A rank that a fault freezes never arrives.
     """
     if cause.kind != "stopped" or planned_freeze(cause, result) is None:
         return cause
@@ -93,23 +93,23 @@ def _as_planned(cause: Cause, result: WorldResult) -> Cause:
 
 
 def _is_ended_by_event(result: WorldResult, finding: Finding) -> bool:
-    """Return whether a world ended because a rank died or raised, not because it was seen to hang.
+    """Return whether a world ended because a rank died or raised, not because a hang was detected.
 
-    Example: rank 1 dies while rank 0 has not come to the barrier yet that the others are in. By the
-    graph rank 0 is late; but it was on its way, and the death ended the world.
+    Example: rank 1 dies while the others are in a barrier that rank 0 has not entered yet. By the
+    graph rank 0 is late, but it might have arrived in time; the death ended the world.
     """
     return finding.outcome != "hung" and result.ending not in DETECTED_BY
 
 
 def _is_momentary(cause: Cause) -> bool:
-    """Return whether a cause says no more than that a rank was, perhaps, on its way at the end."""
+    """Return whether a cause says only that a rank had not arrived yet at the end."""
     return cause.kind in _MOMENTARY and not (cause.kind == "transport" and cause.culprits)
 
 
 def _explains_failure(causes: Sequence[Cause], result: WorldResult, finding: Finding) -> bool:
-    """Return whether the first cause says more of a failure than the failure itself: others waited.
+    """Return whether the first cause explains a failure better than its exception: others waited.
 
-    Where no runtime has given up waiting, one that had not come yet when another failed is slow.
+    If no runtime aborted, a rank that had not arrived yet when another failed was only slow.
     """
     if not causes or not causes[0].waiting:
         return False
@@ -118,9 +118,9 @@ def _explains_failure(causes: Sequence[Cause], result: WorldResult, finding: Fin
 
 
 def _is_ambiguous(cause: Cause, result: WorldResult) -> bool:
-    """Return whether ranks are blocked at different places, and nothing says why.
+    """Return whether ranks are blocked at different places for an unknown reason.
 
-    They may wait for one another in a way that no recorder has seen: over sockets, for instance.
+    They may wait for each other in a way that no recorder has seen: over sockets, for instance.
     """
     if cause.kind != "stuck" or len(cause.culprits) == 1:
         return False
@@ -134,14 +134,14 @@ def _is_ambiguous(cause: Cause, result: WorldResult) -> bool:
 
 # Exceptions that mask a symptom
 #
-# A rank's timeout strikes, and its trainer raises an error of its own then, or logs it and exits.
-# Such an error says nothing of whom the rank waited for, and a test may raise for a reason of its
-# own while it handles a timeout that it expected. So it counts as a symptom only where the rank is
-# then found to have waited, for certain, for another rank that is to blame.
+# A rank's operation times out, and its trainer then raises an error of its own, or logs and exits.
+# Such an error does not say which rank it waited for, and a test may raise for its own reasons
+# while it handles an expected timeout. So the error counts as a symptom only if the rank is then
+# found to have waited, with certainty, for a culprit.
 
 
 def judge_masked(result: WorldResult, symptoms: Symptoms) -> Finding:
-    """Return what happened to a world, by what its ranks raised and what that masks."""
+    """Return what happened to a world; exceptions that mask a symptom count as symptoms."""
     plain = judge(result, symptoms)
     suspects = frozenset(
         each.facts.rank
@@ -156,7 +156,7 @@ def judge_masked(result: WorldResult, symptoms: Symptoms) -> Finding:
 
 
 def _may_mask_symptom(finding: RankFinding, last: Operations, symptoms: Symptoms) -> bool:
-    """Return whether a rank raised while it handled a symptom, or left by sys.exit after one."""
+    """Return whether a rank raised while it handled a symptom, or called sys.exit after one."""
     failure = finding.facts.failure
     error = failure.error if failure is not None else None
     if error is None or finding.outcome not in ("failed", "error"):

@@ -1,7 +1,7 @@
-"""What faults of the network have to do with a hang: who was cut off from whom.
+"""Hangs that network faults explain: which hosts were cut off from which.
 
-Nothing arrives through a cut, so whoever waits for something from beyond it is not kept waiting by
-another rank. A rank that has not come to where the others wait is late all the same.
+Nothing arrives through a cut, so a rank that waits for data from the other side is not kept waiting
+by another rank. A rank that has not entered what the others wait in is late all the same.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.verdict import Evidence
 
 _EXPLAINED_BY_CUT = frozenset({"transport", "deadlock", "unknown", "stuck"})
-"""Kinds of hangs that are no rank's own doing, where a cut explains them."""
+"""Kinds of hangs for which no rank is to blame if a cut explains them."""
 
 _EFFECTS = {
     "reset": "its host's connections were reset, and new ones may be made",
@@ -33,9 +33,9 @@ _EFFECTS = {
 
 
 def severed(spec: WorldSpec, events: Iterable[Event], at_s: float) -> frozenset[tuple[str, str]]:
-    """Return, by addresses, whose frames do not arrive at whom at a time, and never will.
+    """Return pairs of addresses: frames of the first never arrive at the second from `at_s` on.
 
-    A cut that heals by itself is none: what waits beyond it goes on then.
+    A cut that heals by itself does not count: waits across it end then.
 
     Args:
         spec: The world.
@@ -54,7 +54,7 @@ def severed(spec: WorldSpec, events: Iterable[Event], at_s: float) -> frozenset[
 def _in_force(
     spec: WorldSpec, events: Iterable[Event], at_s: float
 ) -> list[tuple[Event, FaultChanged]]:
-    """Return the beginnings of the faults of the network that go on at a time."""
+    """Return the "begun" events of the network faults that are in force at `at_s`."""
     if not spec.faults:
         return []
     return [
@@ -74,7 +74,7 @@ def _in_force_at_end(result: WorldResult) -> list[tuple[Event, Fault]]:
 
 
 def as_cut(cause: Cause, states: States, result: WorldResult) -> Cause:
-    """Return the cause as one of transport, where ranks wait in what a cut keeps from ending."""
+    """Return the cause as `transport` if a cut blocks the operations that ranks wait in."""
     late = [states[rank] for rank in cause.culprits]
     for _, fault in _in_force_at_end(result):
         pairs = cuts_of(fault, result.spec) if fault.kind == "partition" else frozenset()
@@ -85,9 +85,9 @@ def as_cut(cause: Cause, states: States, result: WorldResult) -> Cause:
 
 
 def _may_be_under_way(cause: Cause, across: Iterable[Wait], late: Sequence[RankState]) -> bool:
-    """Return whether what ranks wait for may have been given and not arrived, or cannot get there.
+    """Return whether the awaited data may have been lost, or the late ranks cannot connect.
 
-    A key of a store may have been set beyond the cut; a rank that connects cannot come.
+    A key of a store may have been set beyond the cut; a rank that is connecting cannot arrive.
     """
     is_answer = all(wait.operation is not None and wait.operation.kind == "wait" for wait in across)
     is_under_way = is_answer or all(map(_connects, late))
@@ -115,7 +115,7 @@ def _cut(cause: Cause, fault: Fault, across: Sequence[Wait], late: Sequence[Rank
 
 
 def _spans(wait: Wait, pairs: frozenset[Pair], spec: WorldSpec) -> bool:
-    """Return whether an operation takes frames that a cut does not let through."""
+    """Return whether an operation needs frames that a cut drops."""
     if wait.operation is None:
         return False
     peer = wait.operation.peer if wait.operation.kind == "transfer" else None
@@ -125,7 +125,7 @@ def _spans(wait: Wait, pairs: frozenset[Pair], spec: WorldSpec) -> bool:
 
 
 def describe_cut(fault: Fault) -> str:
-    """Say between whom the network is cut."""
+    """Return as words between which ranks the network is cut."""
     groups = fault.params["groups"]
     names = [rank_set(group) for group in groups]
     if fault.params.get("one_way"):

@@ -1,10 +1,10 @@
-"""The state of each rank at the instant that is judged: what it waits in, and what became of it.
+"""The state of each rank at the instant that is judged: its condition and what it waits in.
 
 That instant is the end of the world, or the first trouble if that was only a symptom. A rank whose
-runtime gave up waiting counts as still waiting in what it gave up, and whoever came too late for
-that had not come then. Example: rank 0 reads a file for a minute; after 30 s gloo's timeout strikes
-in the all_reduce of ranks 1-3, they raise, and the world ends. At its end nobody waits for anybody;
-when the timeout struck, ranks 1-3 were waiting for rank 0.
+runtime aborted an operation counts as still waiting in it; a rank that entered it only later counts
+as missing. Example: rank 0 reads a file for a minute; after 30 s the all_reduce of ranks 1-3
+times out in gloo, they raise, and the world ends. At its end no rank waits for another; at the
+timeout ranks 1-3 were waiting for rank 0.
 """
 
 from __future__ import annotations
@@ -21,34 +21,33 @@ from pytest_multihost.outcome import Finding, RankFinding, Symptoms
 Condition = Literal[
     "alive",  # in its test, or on its way to it or out of it
     "finished",  # it has left the test by itself
-    "raised",  # by an exception of its own
+    "raised",  # it has left the test by an exception of its own
     "died",  # its process ended, unplanned
-    "stopped",  # somebody else stops it
-    "gil_held",  # native code of it holds the GIL
+    "stopped",  # its process is stopped, as by SIGSTOP
+    "gil_held",  # its native code holds the GIL
 ]
 
 _FREE = frozenset({"SLEEPING", "IO", "RUNNING", "CHILD", "DISK"})
-"""Labels of a main thread that does something of its own while another thread waits in an
-operation."""
+"""Labels of a main thread that works while another thread waits in an operation."""
 
 _DEADLINES = ("overrun", "startup-overrun")
-"""Endings at which a rank that still runs is restless.
+"""Endings at which a rank that still runs counts as restless.
 
-Where a world ends sooner, say because the others' runtime gave up, a rank that runs is only late:
-it may be between two long reads.
+If a world ends sooner, for instance because other ranks' runtimes aborted, a running rank is only
+late: it may be between two long reads.
 """
 
 _LAST_SNAPSHOTS = 8
-"""How many of the last snapshots, four a second, show who was running to the end."""
+"""How many of the last snapshots, four a second, show whether a rank ran to the end."""
 
 _LATE_SNAPSHOTS = 5
-"""Among how many of these it must have run: else it has begun a long wait."""
+"""It must have run in one of the last so many of these: else it has begun a long wait."""
 
 _RUNS = 2
-"""In how many of them it must have run."""
+"""In how many of `_LAST_SNAPSHOTS` it must have run."""
 
 _SHORT_S = 6.0
-"""How long a wait is at most that is taken up again and again."""
+"""The longest wait that counts as one of many repeated waits."""
 
 _NOT_IN_FLIGHT_RECORDER = frozenset({"monitored_barrier"})
 """Collectives that torch's flight recorder does not count (2.13)."""
@@ -59,19 +58,19 @@ _SAME_INSTANT_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankState:
-    """What one rank waited in, and what had become of it.
+    """The condition of one rank, and what it waits in.
 
     Attributes:
-        seen: What was seen of it.
-        condition: What has become of it.
+        seen: Its snapshot.
+        condition: Whether it is alive, and if not, why.
         since_s: When that happened, on the monotonic clock; None for a rank that is alive.
         pending: Operations that it waits in.
-        known: All of its operations that are remembered, the pending ones among them.
+        known: All of its operations that were recorded or observed, including the pending ones.
         entered: For each group the sequence of the last collective that it entered.
-        is_restless: Whether its main thread has been running, if only to wait again.
-        is_lost: Whether its runtime gave up, for want of another rank.
+        is_restless: Whether its main thread kept running, even if only between short waits.
+        is_lost: Whether it raised or died only because another rank failed or was missing.
         broke: Operations that it left by an exception which no other rank caused.
-        retries: The collective that it has given up again and again for want of another rank.
+        retries: The collective that failed repeatedly in it because another rank was missing.
     """
 
     seen: RankSnapshot
@@ -87,12 +86,12 @@ class RankState:
 
     @property
     def rank(self) -> int:
-        """Which rank it is."""
+        """Its index."""
         return self.seen.rank
 
 
 def states_from_slots(operations: Sequence[Operations]) -> Mapping[int, RankState]:
-    """Return the states of ranks by their slot pages alone."""
+    """Return the states of ranks from their slot pages alone."""
     return {
         each.rank: RankState(
             seen=RankSnapshot(rank=each.rank),
@@ -142,7 +141,7 @@ def _rank_state(
     rank, last = finding.facts.rank, result.last_operations(finding.facts.rank)
     condition = _condition(finding, seen)
     entered = dict(seen.entered)
-    if is_end:  # the slot pages do not have what the flight recorder has counted
+    if is_end:  # slot pages lack the flight recorder's counts
         entered.update(last.entered)
     return RankState(
         seen=seen,
@@ -158,7 +157,7 @@ def _rank_state(
     )
 
 
-# What has become of a rank
+# The condition of a rank
 
 
 def _condition(finding: RankFinding, seen: RankSnapshot) -> Condition:
@@ -186,15 +185,15 @@ def _since_s(finding: RankFinding, condition: Condition) -> float | None:
 
 
 def _gave_up(finding: RankFinding) -> bool:
-    """Return whether a rank raised or died only for want of another."""
+    """Return whether a rank raised or died only because another failed or was missing."""
     return finding.outcome == "collateral" and finding.at_s is not None
 
 
 def _is_restless(seen: RankSnapshot | None) -> bool:
-    """Return whether a rank ran to the end, or waited a little again and again.
+    """Return whether a rank kept running to the end, or kept repeating short waits.
 
-    One that had work to do and then began a long wait has run, too, but not in the last snapshots.
-    A wait that is short, and before which the rank had run, stood still and run, is one of many.
+    A rank that worked and then began a long wait has run as well, but not in the last snapshots.
+    A short wait is one of many if the rank had run, stood still and run again before it.
     """
     if seen is None:
         return False
@@ -213,17 +212,17 @@ def _is_restless(seen: RankSnapshot | None) -> bool:
 def _pending(
     finding: RankFinding, seen: RankSnapshot, last: Operations, symptoms: Symptoms
 ) -> tuple[Operation, ...]:
-    """Return what a rank waits in; of one that gave up waiting, what it gave up."""
+    """Return the operations that a rank waits in, or those that its runtime aborted."""
     if _gave_up(finding):
         lost = last_given_up(last, symptoms)
         return _most_specific(_given_up(finding, last) or ([lost] if lost else []))
     waited = [
         each
         for each in seen.operations
-        if each.waited_s is not None and len(each.group) > 1  # not only for its own devices
+        if each.waited_s is not None and len(each.group) > 1  # alone, it waits for its own devices
     ]
     if seen.label in _FREE and not any(each.thread == finding.facts.pid for each in waited):
-        return ()  # another thread waits there, and the main thread does something else
+        return ()  # another thread waits there, while the main thread works
     return _most_specific(waited)
 
 
@@ -238,18 +237,18 @@ def _given_up(finding: RankFinding, last: Operations) -> list[Operation]:
 
 
 def _most_specific(operations: Sequence[Operation]) -> tuple[Operation, ...]:
-    """Leave out waits within an operation that says more: a key of the store within a barrier."""
+    """Leave out waits within another operation, as for a key of the store within a barrier."""
     return tuple(each for each in operations if each.kind != "wait") or tuple(operations)
 
 
 def last_given_up(last: Operations, symptoms: Symptoms) -> Operation | None:
-    """Return a rank's last collective if it left that for want of another rank."""
+    """Return a rank's last collective if it failed because another rank was missing."""
     theirs = [each for each in last.recent if each.kind == "collective"]
     return theirs[-1] if theirs and _is_given_up(theirs[-1], symptoms) else None
 
 
 def _retried(last: Operations, symptoms: Symptoms) -> Operation | None:
-    """Return the collective that a rank has given up more than once."""
+    """Return the collective that failed twice in a row because another rank was missing."""
     tries = [each for each in last.recent if each.kind == "collective"][-2:]
     match tries:
         case [first, again] if first.group == again.group:
@@ -262,7 +261,7 @@ def _is_given_up(operation: Operation, symptoms: Symptoms) -> bool:
 
 
 def left_by_own_error(last: Operations, symptoms: Symptoms) -> tuple[Operation, ...]:
-    """Return what a rank left by an exception of its own: none that tells of another rank."""
+    """Return the operations that a rank left by an exception which is not a symptom."""
     failed = (each for each in last.recent if each.failed and each.error)
     return tuple(each for each in failed if not symptoms.is_in_error(each.error))
 
@@ -271,12 +270,12 @@ def left_by_own_error(last: Operations, symptoms: Symptoms) -> tuple[Operation, 
 
 
 def count_alike(states: Sequence[RankState]) -> tuple[RankState, ...]:
-    """Return the states with one count for all that the ranks of a group wait in.
+    """Return the states with the pending collectives of a group counted alike on all ranks.
 
-    Collectives that C++ calls within C++ are seen by torch's flight recorder alone, so our own
+    Collectives that C++ code calls are seen by torch's flight recorder alone, so the plugin's own
     count of a group leaves them out: the third all_reduce of one rank may be the fifth collective
-    of another. The flight recorder has counted both. Where a rank is in something that only it has
-    seen, what the others wait in is counted as it does.
+    of another. The flight recorder counts both. If a rank is in a collective that only the flight
+    recorder has seen, the flight recorder's count is used for the group's other ranks, too.
     """
     groups = {
         each.group_key
@@ -294,9 +293,9 @@ def _recounted(state: RankState, groups: Collection[GroupKey]) -> RankState:
 
 
 def _as_counted(operation: Operation, state: RankState, groups: Collection[GroupKey]) -> Operation:
-    """Return a recorded collective with the flight recorder's count of it, where that is sure.
+    """Return a recorded collective with the flight recorder's count of it, if that is certain.
 
-    It is the last that was counted if it is the last that was recorded, and nothing unseen is.
+    The last recorded collective is the last counted one unless that was called by C++ code.
     """
     key = (operation.group, operation.ordinal, FLIGHT_SCOPE)
     count = state.entered.get(key, 0)

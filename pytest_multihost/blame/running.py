@@ -1,4 +1,4 @@
-"""What slot pages alone say of a world that is still running."""
+"""Waits and mismatches in a world that is still running, from its slot pages alone."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def waiting_ranks(operations: Sequence[Operations]) -> frozenset[int]:
 
 @dataclass(frozen=True, slots=True)
 class BlockingRanks:
-    """The ranks that others wait for, and that themselves wait for nobody.
+    """The ranks that others wait for, and that wait for no other rank themselves.
 
-    Shown while the world runs. It is no judgement: they may be about to go on.
+    Shown while the world runs. This is not a verdict: they may continue at any time.
 
     Attributes:
-        ranks: Which, in order.
-        activity: What the main thread of the first one does, where that is known.
+        ranks: The ranks, in order.
+        activity: What the main thread of the first one does, if known.
         pid: The process of the first one.
     """
 
@@ -40,10 +40,10 @@ def find_blocking_ranks(
     activities: Mapping[int, Activity | None],
     pids: Mapping[int, int],
 ) -> BlockingRanks | None:
-    """Return for whom the world waits; None where nobody waits, or all wait for one another.
+    """Return the ranks that the world waits for; None if no rank waits, or all wait in a cycle.
 
     Args:
-        operations: What each rank is in.
+        operations: The operations of each rank.
         activities: What each main thread does.
         pids: The process of each rank.
     """
@@ -57,7 +57,7 @@ def find_blocking_ranks(
 
 
 def mismatched_ranks(operations: Sequence[Operations]) -> frozenset[int]:
-    """Return the ranks that are in operations which can never match those of others among them."""
+    """Return the ranks of mismatches: their operations can never match each other."""
     waits = [each for each in find_waits(states_from_slots(operations)) if each.is_mismatch]
     ranks = frozenset(wait.rank for wait in waits)
     return ranks if any(wait.missing & ranks for wait in waits) else frozenset()
@@ -66,10 +66,10 @@ def mismatched_ranks(operations: Sequence[Operations]) -> frozenset[int]:
 def has_timeout_before(ranks: Collection[int], snapshot: Snapshot, *, deadline_s: float) -> bool:
     """Return whether a timeout ends the wait of one of `ranks` before the deadline.
 
-    Its test may expect that timeout, so a mismatch that ends by one is no hang yet.
+    The test may expect that timeout, so a mismatch that will time out is no hang yet.
 
     Args:
-        ranks: Those whose operations do not match.
+        ranks: The ranks whose operations do not match.
         snapshot: A deep snapshot of the world.
         deadline_s: When the world is ended in any case.
     """

@@ -1,10 +1,10 @@
-"""Who waits for whom: the wait-for graph of a world at one instant.
+"""The wait-for graph of a world at one instant: which rank waits for which.
 
-A rank waits for the members of its operation that have not entered it, for the other side of its
+A rank waits for the members of its operation that have not entered it, for the peer of its
 transfer, for the holder of its file lock. Only the sinks of the condensation - the strongly
-connected components that wait for nobody outside themselves - can have caused the rest. Example:
+connected components without an edge to another component - can have caused the rest. Example:
 ranks 2 and 3 wait in an all_reduce for rank 1, which waits in a recv for rank 0, which reads a
-file. Rank 1 keeps others waiting, but only because it waits itself; rank 0 is the only sink.
+file. Rank 1 blocks others, but only because it waits itself; rank 0 is the only sink.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FAMILIES = {
     "assert_equal": "process_allgather",
     "sync_global_devices": "process_allgather",
 }
-"""Names that can meet one another (measured on gloo; in jax 0.10.2 they are one program)."""
+"""Names whose collectives match (measured on gloo; in jax 0.10.2 they are one program)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,12 @@ class Wait:
     """One rank's wait.
 
     Attributes:
-        rank: Which rank waits.
-        operation: In which operation; None for the lock of a file, or where it is not known.
-        missing: For whom; empty where all members are there, or nobody knows who is missing.
-        is_sure: Whether that is known, or only likely.
-        is_mismatch: Whether the others are, at its place in the group's sequence, in operations
-            that can never match its own.
+        rank: The rank that waits.
+        operation: The operation that it waits in; None for a file lock, or if unknown.
+        missing: The ranks that it waits for; empty if all members have entered, or if unknown.
+        is_sure: Whether `missing` is certain, or only likely.
+        is_mismatch: Whether the missing ranks are in operations at the same place in the group's
+            sequence that can never match this one.
     """
 
     rank: int
@@ -54,7 +54,7 @@ class Wait:
 
 
 def find_waits(states: States) -> tuple[Wait, ...]:
-    """Return what every rank waits in, and for whom."""
+    """Return the waits of all ranks."""
     return tuple(wait for each in states.values() for wait in _waits_of(each, states))
 
 
@@ -69,17 +69,17 @@ def _waits_of(state: RankState, states: States) -> Iterator[Wait]:
 
 
 def _first_lost(rank: int, states: States) -> frozenset[int]:
-    """Return whom a rank has lost whose exception says no more than that it lost somebody."""
+    """Return the rank that was lost first, where an exception does not say which one was lost."""
     lost = [each for each in states.values() if each.condition in ("died", "raised", "stopped")]
     first = min(lost, key=lambda each: each.since_s or 0.0, default=None)
     return frozenset({first.rank} - {rank}) if first is not None else frozenset()
 
 
 def possible_waits(states: States) -> tuple[Wait, ...]:
-    """Return the waits that nobody is seen in, but that there may be between two snapshots.
+    """Return waits that no snapshot shows, but that are possible between two snapshots.
 
-    Ranks may ask again and again for the end of work that they have launched, or try again and
-    again a collective that fails at once for want of another rank.
+    Ranks may poll for the end of work that they have launched, or retry a collective that fails at
+    once because another rank is missing.
     """
     alive = [each for each in states.values() if each.condition == "alive"]
     launched = [
@@ -123,9 +123,9 @@ def _wait_in_collective(rank: int, operation: Operation, states: States) -> Wait
         if not _has_entered(operation, states[each], states[rank])
         or _has_broken_off(operation, states[each])
     )
-    if not operation.has_members:  # likely none of those who have left takes part, if others may
+    if not operation.has_members:  # finished ranks count as absent only if no others are
         absent = frozenset(e for e in absent if states[e].condition != "finished") or absent
-    if mismatched and not absent - {rank}:  # all are in something, but not in the same
+    if mismatched and not absent - {rank}:  # all have entered, but operations that do not match
         return Wait(rank, operation, mismatched, is_sure=False, is_mismatch=True)
     return Wait(rank, operation, absent - {rank}, is_sure=operation.sequence > 0)
 
@@ -133,8 +133,8 @@ def _wait_in_collective(rank: int, operation: Operation, states: States) -> Wait
 def _has_entered(operation: Operation, other: RankState, own: RankState) -> bool:
     """Return whether another member has entered this collective; it may have left it again.
 
-    Where the sequence is not known, any collective that the other waits in may be it, but none that
-    this rank is known not to have entered.
+    If the sequence is unknown, any collective that the other rank waits in may be it, except those
+    that this rank is known not to have entered.
     """
     if operation.sequence:
         return other.entered.get(operation.group_key, 0) >= operation.sequence
@@ -148,10 +148,10 @@ def _has_entered(operation: Operation, other: RankState, own: RankState) -> bool
 
 
 def _has_broken_off(operation: Operation, other: RankState) -> bool:
-    """Return whether another member entered this collective, and nothing more will come from it.
+    """Return whether another member entered this collective and no longer takes part in it.
 
-    The flight recorder does not say how an operation was left. The last one before a rank raised,
-    which the others are still in, it has left by that exception.
+    The flight recorder does not say how an operation was left. If a rank raised, it left its last
+    operation, which the others are still in, by that exception.
     """
     if other.condition in ("alive", "finished"):
         return False
@@ -164,7 +164,7 @@ def _has_broken_off(operation: Operation, other: RankState) -> bool:
 
 
 def broken_by(operation: Operation, other: RankState) -> Operation | None:
-    """Return this collective as another member has left it by an exception of its own, if so."""
+    """Return this collective as `other` recorded it, if `other` left it by its own exception."""
     return next((each for each in other.broke if _is_same_collective(operation, each)), None)
 
 
@@ -173,10 +173,10 @@ def _is_same_collective(one: Operation, two: Operation) -> bool:
 
 
 def _can_match(one: Operation, two: Operation) -> bool:
-    """Return whether two collectives can meet.
+    """Return whether two collectives can match.
 
-    Shapes and types do not count: they may differ and work. The harness's own collectives must have
-    the same name, too.
+    Shapes and types are ignored: collectives may work although these differ. The harness's own
+    collectives must have the same detail, too.
     """
     if one.scope == "harness" and one.detail != two.detail:
         return False
@@ -185,15 +185,15 @@ def _can_match(one: Operation, two: Operation) -> bool:
 
 
 def family(name: str) -> str:
-    """Return the name under which a collective meets its like."""
+    """Return the name by which collectives are matched."""
     return _FAMILIES.get(name, name)
 
 
-# Transfers, and waits for whoever provides something
+# Transfers, and waits that any rank may end
 
 
 def _wait_in_transfer(rank: int, operation: Operation, states: States) -> Wait:
-    if operation.peer is None:  # a receive from anybody
+    if operation.peer is None:  # a receive from any rank
         providers = frozenset(operation.group) - {rank}
         free = frozenset(each for each in providers & states.keys() if not states[each].pending)
         return Wait(rank, operation, free or providers, is_sure=False)
@@ -204,9 +204,9 @@ def _wait_in_transfer(rank: int, operation: Operation, states: States) -> Wait:
 
 
 def _has_done_its_part(operation: Operation, rank: int, peer: RankState) -> bool:
-    """Return whether the peer's transfers with `rank` the other way reach up to this one.
+    """Return whether the peer has begun its transfer with `rank` that matches this one.
 
-    They are counted by group, direction and tag.
+    Transfers are counted by group, direction and tag.
     """
     theirs = [
         each.sequence
@@ -224,10 +224,9 @@ def _is_send(operation: Operation) -> bool:
 
 
 def _wait_for_any_provider(rank: int, operation: Operation, states: States) -> Wait:
-    """Return a wait for somebody unknown: likely one of those that do not wait for it themselves.
+    """Return a wait for an unknown rank: likely one that does not wait for the same thing itself.
 
-    Whoever waits for a connection waits for none of those who wait themselves: these will not
-    connect.
+    A rank that waits for a connection waits for none of the waiting ranks: they will not connect.
     """
     fellows = {
         each.rank
@@ -245,18 +244,18 @@ def _wait_for_any_provider(rank: int, operation: Operation, states: States) -> W
 
 @dataclass(frozen=True, slots=True)
 class WaitGraph:
-    """Who waits for whom, and what follows from it.
+    """The wait-for graph of ranks.
 
     Attributes:
         waits: Of all ranks.
-        edges: For each rank, whom it waits for directly.
+        edges: For each rank, the ranks that it waits for directly.
     """
 
     waits: tuple[Wait, ...]
     edges: Mapping[int, frozenset[int]]
 
     def reached_from(self, rank: int) -> frozenset[int]:
-        """Return whom `rank` waits for, directly or through others."""
+        """Return the ranks that `rank` waits for, directly or through others."""
         found: set[int] = set()
         ahead = list(self.edges.get(rank, ()))
         while ahead:
@@ -267,7 +266,7 @@ class WaitGraph:
         return frozenset(found)
 
     def sinks(self) -> tuple[frozenset[int], ...]:
-        """Return the components that wait for nobody outside themselves, smallest rank first."""
+        """Return the components that wait for no rank outside themselves, smallest rank first."""
         reached = {rank: self.reached_from(rank) for rank in self.edges}
         found = {
             ahead | {rank}
@@ -277,7 +276,7 @@ class WaitGraph:
         return tuple(sorted(found, key=min))
 
     def waiters(self, sink: frozenset[int]) -> frozenset[int]:
-        """Return the ranks outside `sink` that wait for one of it, directly or through others."""
+        """Return the ranks outside `sink` that wait for it, directly or through others."""
         return frozenset(
             rank
             for rank in self.edges

@@ -17,7 +17,7 @@ _DEFAULT = ".pytest_multihost"
 
 
 def main() -> int:
-    """Run a command; return the exit code: 0, or 1 where it could not do what was asked."""
+    """Run a command; return the exit code: 0, or 1 if the command failed."""
     options = _parser().parse_args()
     try:
         code: int = options.run(options)
@@ -53,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _explain(options: argparse.Namespace) -> int:
-    """Print what was found and how that follows; 1 where the verdict cannot be derived again."""
+    """Print the finding and its evidence; 1 if the verdict cannot be derived again."""
     page, differences = explain(options.directory)
     differs = f"differs from verdict.json in: {', '.join(differences)}"
     _print([page, differs if differences else "agrees with verdict.json"])
@@ -61,7 +61,7 @@ def _explain(options: argparse.Namespace) -> int:
 
 
 def _open(options: argparse.Namespace) -> int:
-    """Open the page of the only test that went wrong in the last run, else the run's."""
+    """Open the page of the last run's only test that went wrong, else the run's page."""
     page = last_page(options.directory)
     _print([page])
     if not options.path and not webbrowser.open(page.resolve().as_uri()):
@@ -70,7 +70,7 @@ def _open(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
-    """Write every page again; 1 where one could not be."""
+    """Write every page again; 1 if one could not be written."""
     pages = list(rebuild(options.directory))
     failed = [each for each in pages if isinstance(each, MultihostError)]
     _print(f"left out: {each}" if each in failed else each for each in pages)

@@ -1,4 +1,4 @@
-"""Verdicts and pages derived again, from artifacts alone."""
+"""Verdicts and pages derived again from artifacts alone."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from pytest_multihost.report.html import PAGE_NAME, PageModel, write_index, writ
 from pytest_multihost.report.text import page_sections
 
 _SET_BY_CONTROLLER = frozenset({"status", "expected"})
-"""Fields that multihost_expect and must_fire change: the controller does that, not the judge."""
+"""Fields that the controller, not the judge, changes for multihost_expect and must_fire."""
 
 
 def explain(directory: Path) -> tuple[str, list[str]]:
-    """Return an attempt's page for the terminal, and fields that do not come out as in its verdict.
+    """Return an attempt's page for the terminal, and the fields that differ from its verdict.
 
     Args:
         directory: The attempt's folder.
 
     Raises:
-        MultihostError: The folder does not hold what is needed.
+        MultihostError: The folder lacks a file that is needed.
     """
     again = rejudge(directory, _source_line)
     result, finding, diagnosis = again.judged.result, again.judged.finding, again.judged.diagnosis
@@ -51,7 +51,7 @@ def _source_line(file: str, line: int) -> str:
 
 
 def _without_sources(value: Json) -> Json:
-    """Leave out the texts of source lines, which may have changed since."""
+    """Return the value without the texts of source lines, which may have changed since."""
     if isinstance(value, Mapping):
         return {key: _without_sources(each) for key, each in value.items() if key != "source"}
     if isinstance(value, list):
@@ -63,7 +63,7 @@ _REMEDY = "Name the artifacts directory, by default .pytest_multihost, or a fold
 
 
 def rebuild(directory: Path) -> Iterator[Path | MultihostError]:
-    """Write pages again, and yield where each is, or why it cannot be made.
+    """Write pages again, and yield the path of each, or why it cannot be made.
 
     Args:
         directory: Folder of an attempt, of a run, or the artifacts directory.
@@ -111,13 +111,13 @@ class _WrittenDiagnosis:
 
 @dataclass(frozen=True, slots=True)
 class _WrittenVerdict:
-    """What is wanted of verdict.json: source lines as they were at the time."""
+    """The part of verdict.json that is read here: source lines as they were at the time."""
 
     diagnosis: _WrittenDiagnosis | None = None
 
 
 def _as_written(again: Rejudged) -> SourceOf:
-    """Return what reads a line as it was when the verdict was written, if the verdict has it."""
+    """Return a reader of source lines as they were when the verdict was written, if it has them."""
     written = from_json(_WrittenVerdict, again.written).diagnosis or _WrittenDiagnosis()
     known = {
         (f"{again.context.root}/{place.file}", place.line): place.source
@@ -141,7 +141,7 @@ def _runs(directory: Path) -> set[Path]:
 
 
 def last_page(directory: Path) -> Path:
-    """Return the page of the only test that went wrong in the last run, else the run's own.
+    """Return the page of the last run's only test that went wrong, else the run's own page.
 
     Args:
         directory: The artifacts directory, or a folder in it.

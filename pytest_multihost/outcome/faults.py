@@ -1,4 +1,4 @@
-"""What has become of a world's faults: which have happened, and which still go on."""
+"""The progress of a world's faults: which have happened, and which are still active."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_multihost.model.result import WorldResult
 from pytest_multihost.outcome.finding import Finding
 
 _MAX_NAMED = 8
-"""Passed points that are named for somebody whose fault has missed its own."""
+"""How many passed points are named for a fault that never fired."""
 
 
 def firings(result: WorldResult, index: int) -> dict[int, list[float]]:
@@ -20,7 +20,7 @@ def firings(result: WorldResult, index: int) -> dict[int, list[float]]:
 
     Args:
         result: The world.
-        index: The fault's place among the world's.
+        index: The fault's index in the world's list.
     """
     begun = [e for e, change in _changes(result.history, index) if change.phase == "begun"]
     ranks = [rank for rank in result.spec.faults[index].ranks if isinstance(rank, int)]
@@ -29,7 +29,7 @@ def firings(result: WorldResult, index: int) -> dict[int, list[float]]:
 
 
 def _changes(history: Iterable[Event], index: int) -> Iterator[tuple[Event, FaultChanged]]:
-    """Yield what has changed about a fault, with the event that says so."""
+    """Yield the changes of a fault, each with its event."""
     for event in history:
         if isinstance(event.body, FaultChanged) and event.body.index == index:
             yield event, event.body
@@ -47,13 +47,13 @@ def unfired_faults(result: WorldResult) -> list[str]:
 
 
 def fault_notes(result: WorldResult) -> list[str]:
-    """Return what the reader of a verdict should know of its faults, each thing once."""
+    """Return the faults' notes for the reader of a verdict, without duplicates."""
     found = (fault_note(result.history, index) for index in range(len(result.spec.faults)))
     return list(dict.fromkeys(note for note in found if note))
 
 
 def fault_note(history: Iterable[Event], index: int) -> str:
-    """Return what the reader of a verdict should know of a fault; empty where there is nothing."""
+    """Return the first note of a fault for the reader of a verdict; empty if there is none."""
     notes = (change.note for _, change in _changes(history, index) if change.note)
     return next(notes, "")
 
@@ -63,7 +63,7 @@ def _describe_missed(
 ) -> str:
     names = rank_set(missed)
     rank = missed[0]
-    # Armed: the rank has passed the point, and only what was to happen from there on has not.
+    # Armed: the rank has passed the point, but the action that was to follow has not happened.
     if any(e.rank == rank and now.phase == "armed" for e, now in _changes(history, index)):
         path = fault.params.get("path", "")
         note = fault_note(history, index)
@@ -74,7 +74,7 @@ def _describe_missed(
 
 
 def _passed_points(history: Iterable[Event], rank: int, fault: Fault) -> str:
-    """Return which points of the kind that a fault waited for a rank has passed, with counts."""
+    """Return the points of the fault's kind that a rank has passed, with counts."""
     for event in history:
         if isinstance(event.body, PointsPassed) and event.rank == rank:
             same = [each for each in event.body.passed if each[0] == fault.at.point]
@@ -84,9 +84,9 @@ def _passed_points(history: Iterable[Event], rank: int, fault: Fault) -> str:
 
 
 def require_fired(finding: Finding, result: WorldResult) -> Finding:
-    """Return `finding`, or that a test which passed has failed because a fault did not happen.
+    """Return `finding`; if the test passed but a required fault never fired, as failed.
 
-    A test that did not pass has a cause of its own, which stays the one that is told.
+    A test that did not pass keeps its own reason.
     """
     missing = unfired_faults(result) if finding.status == "passed" else []
     if not missing:
@@ -94,17 +94,17 @@ def require_fired(finding: Finding, result: WorldResult) -> Finding:
     return replace(finding, outcome="failed", status="failed", reason="; ".join(missing))
 
 
-# Faults that go on: while one of them will still do something, nothing is proven to hang
+# Active faults: while one of them will still act, no hang can be proven
 
 LATE_S = 0.5
-"""How much later than planned the end of a fault may come on a busy machine."""
+"""How much later than planned a fault may end on a busy machine."""
 
 
 def has_pending_actions(events: Iterable[Event], now: float) -> bool:
-    """Return whether faults will still do something by themselves.
+    """Return whether a fault will still act by itself.
 
     Args:
-        events: The world's history so far, or the faults in it that are not over.
+        events: The world's history so far, or only its active faults.
         now: Monotonic seconds.
     """
     ends_s = [begun.until_s for _, begun in _ongoing(events) if begun.until_s is not None]
@@ -112,9 +112,9 @@ def has_pending_actions(events: Iterable[Event], now: float) -> bool:
 
 
 def continued_by_plan(events: Iterable[Event]) -> frozenset[int]:
-    """Return the ranks that faults stop now and continue later, once or in turns.
+    """Return the ranks that faults stop now and continue later, once or repeatedly.
 
-    One that is frozen for good is not among them: nothing will continue it.
+    Ranks that are frozen for good are not included: nothing will continue them.
     """
     return frozenset(
         rank
@@ -124,9 +124,9 @@ def continued_by_plan(events: Iterable[Event]) -> frozenset[int]:
 
 
 def frozen_for_good(faults: Sequence[Fault], events: Iterable[Event]) -> dict[int, Fault]:
-    """Return the ranks that faults stop and nothing continues, with the fault of each.
+    """Return the ranks that a fault stops and nothing continues, with the fault of each.
 
-    The harness ends frozen ranks, too: what it has ended was frozen until then.
+    A frozen rank that the harness has ended is included: it was frozen until then.
     """
     if not any(each.kind == "freeze" for each in faults):
         return {}
@@ -141,9 +141,9 @@ def frozen_for_good(faults: Sequence[Fault], events: Iterable[Event]) -> dict[in
 
 
 def _ongoing(events: Iterable[Event]) -> list[tuple[int, FaultChanged]]:
-    """Return, with their ranks, the beginnings of faults that are not over, the last of each.
+    """Return the last "begun" change of each active fault, with its rank.
 
-    A fault of a rank is over when it says so, or with the rank's process.
+    A fault of a rank is over with its next change, or when the rank's process ends.
     """
     open_: dict[tuple[int, int], FaultChanged] = {}
     for event in events:

@@ -1,9 +1,9 @@
 """What happened to a world, cause first.
 
 The rule: the first unplanned event decides. A death makes the world `crashed`, a raise `failed` (in
-setup or teardown `error`); a world in which nothing of the kind happened but that did not end is
-`hung`. An event that only follows from another rank's - a lost connection, a broken barrier, a
-runtime's own timeout - is a symptom: it never decides, and its rank is `collateral`. Example: rank
+setup or teardown `error`); a world without such an event that did not end is `hung`. An event that
+only follows from another rank's failure - a lost connection, a broken barrier, a runtime's own
+timeout - is a symptom: it never decides, and its rank is `collateral`. Example: rank
 2 is killed, and 0.1 s later rank 0 raises "Connection closed by peer". Rank 2 crashed, rank 0 is
 collateral, the world `crashed`.
 """
@@ -23,9 +23,9 @@ from pytest_multihost.outcome.rank_facts import RankFacts, describe_exit, fold_h
 from pytest_multihost.outcome.symptoms import Symptoms
 
 DEATH_SEEN_LATE_S = 0.05
-"""How much earlier than it was seen a death counts, when it is compared with a raise: the kernel
-closes the sockets of a dying process first and lets its end be seen last, so the exception of a
-rank that has lost its connection can bear an earlier time than the death that caused it."""
+"""How much earlier than observed a death counts when it is compared with a raise: the kernel closes
+the sockets of a dying process first and reports its end last, so the exception of a rank that has
+lost its connection can have an earlier time than the death that caused it."""
 
 _CAUSES: Mapping[str, Outcome] = {"crashed": "crashed", "failed": "failed", "error": "error"}
 
@@ -39,12 +39,12 @@ class RankFinding:
     """What happened to one rank.
 
     Attributes:
-        facts: What is known of it.
+        facts: What is known about the rank.
         outcome: What happened.
-        at_s: When, on the monotonic clock; None where nothing went wrong.
-        summary: One line: what went wrong, what it was skipped for, or how it ended.
-        error: The exception, if one is known.
-        report: pytest's own report of it, serialised, where there is one.
+        at_s: When, on the monotonic clock; None if nothing went wrong.
+        summary: One line: what went wrong, why it was skipped, or how it ended.
+        error: The exception, if known.
+        report: pytest's own report, serialised, if there is one.
     """
 
     facts: RankFacts
@@ -56,9 +56,9 @@ class RankFinding:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """What makes two findings the same for the reader: outcome, line and message.
+        """The key by which findings are the same for the reader: outcome, line and message.
 
-        Addresses and ports differ between processes, so they do not count.
+        Addresses and ports differ between processes, so they are ignored.
         """
         line = (self.error.file, self.error.line) if self.error else None
         return (self.outcome, line, _ADDRESS.sub("…", self.summary))
@@ -71,11 +71,11 @@ class Finding:
     Attributes:
         outcome: What happened, cause first.
         status: What pytest is to report.
-        reason: One line for the short summary: who and what.
+        reason: One line for the short summary: which ranks, and what happened to them.
         headline: The rank that decided, if one did.
         when: The phase that pytest is to report it in.
         ranks: One finding each.
-        symptoms: How the backend's failures look when they follow from another rank's.
+        symptoms: The backend's patterns of failures that follow from another rank's.
     """
 
     outcome: Outcome
@@ -94,15 +94,15 @@ def judge(
 
     Args:
         result: What was observed of it.
-        symptoms: How the backend's failures look when they follow from another rank's.
-        masked: Ranks whose exception masks a symptom, so that it counts as one whatever its text.
+        symptoms: The backend's patterns of failures that follow from another rank's.
+        masked: Ranks whose exception masks a symptom and counts as one, whatever its text.
     """
     facts = fold_history(result.history, result.spec.size)
     ranks = tuple(_judge_rank(each, result, symptoms, masked) for each in facts)
     if result.ending not in _HANGS and any(e.outcome == "killed_as_planned" for e in ranks):
         ranks = tuple(_as_survivor(each) for each in ranks)
     first = _first(ranks, _CAUSES)
-    if first is not None:  # a cause is known: who did not end was ended because of that
+    if first is not None:  # the cause is known: ranks that had not ended were ended because of it
         ranks = tuple(
             replace(each, outcome="collateral") if each.outcome == "hung" else each
             for each in ranks
@@ -144,9 +144,9 @@ def _judge_rank(
 
 
 def _as_survivor(finding: RankFinding) -> RankFinding:
-    """Return the finding where a rank was killed as planned: what the test asks is how others fare.
+    """Return the finding of a rank in a world where another was killed as planned.
 
-    So their failures decide, though they only follow from the planned death.
+    The test is about the survivors, so their failures decide, though the planned death caused them.
     """
     if finding.outcome != "collateral" or finding.at_s is None:
         return finding
@@ -186,7 +186,7 @@ def _died(facts: RankFacts, status: Exited, last_words: str, symptoms: Symptoms)
 def _unfinished(facts: RankFacts, result: WorldResult) -> RankFinding:
     """Return what happened to a rank that the harness ended, or that never ran.
 
-    It is hung if time ran out on it, else it was ended only because of another.
+    A rank that ran is hung if the world ended as a hang or had settled, else it is collateral.
     """
     if facts.waits_at_gate:
         return RankFinding(
@@ -194,7 +194,7 @@ def _unfinished(facts: RankFacts, result: WorldResult) -> RankFinding:
         )
     if facts.pid is None:
         return RankFinding(facts, "error", None, "was not started")
-    # Where a cause is known this becomes collateral; else nobody raised but for want of this one.
+    # `judge` makes this collateral if a cause is known; else the others raised only symptoms.
     is_hung = result.ending in (*_HANGS, "settled")
     return RankFinding(facts, "hung" if is_hung else "collateral", None, f"was in {facts.phase}")
 
@@ -206,7 +206,7 @@ def _first(ranks: Iterable[RankFinding], outcomes: Collection[str]) -> RankFindi
 
 
 def _happened_s(finding: RankFinding) -> float:
-    """Return when something happened to a rank, for comparisons with what happened to others."""
+    """Return the time of a finding for comparisons with other ranks' findings."""
     seen_late_s = DEATH_SEEN_LATE_S if finding.outcome == "crashed" else 0.0
     return (finding.at_s or 0.0) - seen_late_s
 
@@ -229,9 +229,9 @@ def _outcome(
 def _decisive(
     status: Status, outcome: Outcome, ranks: Iterable[RankFinding], first: RankFinding | None
 ) -> RankFinding | None:
-    """Return whose text to show: the cause's; where none is known a symptom's, or a lone skip's.
+    """Return the finding whose text is shown: the cause's, else a symptom's, else a lone skip's.
 
-    A failure that xfail expects is not the reason why a test failed.
+    A failure that xfail expects is never the reason why a test failed.
     """
     if outcome == "hung":
         return _first(ranks, {"collateral"})
@@ -244,7 +244,7 @@ def _decisive(
 
 
 def _status(outcome: Outcome, ranks: Iterable[RankFinding]) -> Status:
-    """Apply xfail and "the worst rank wins" to what happened."""
+    """Return pytest's status for an outcome: xfail applied, then the worst rank's."""
     ranks = list(ranks)
     if outcome in ("hung", "crashed"):  # to be expected, every mark must expect any failure
         marks = [each.facts.xfail for each in ranks if each.facts.reports]
@@ -257,7 +257,7 @@ def _status(outcome: Outcome, ranks: Iterable[RankFinding]) -> Status:
 
 
 _NEUTRAL = ("collateral", "killed_as_planned")
-"""Outcomes of ranks that say nothing of whether the test passed."""
+"""Outcomes of ranks that do not count for the test's status."""
 
 _WORST_FIRST: tuple[tuple[Status, Callable[[set[str]], bool]], ...] = (
     ("failed", lambda found: "crashed" in found),
@@ -271,7 +271,7 @@ _WORST_FIRST: tuple[tuple[Status, Callable[[set[str]], bool]], ...] = (
     ("xfailed", lambda found: "xfailed" in found),
     ("passed", lambda _: True),
 )
-"""What pytest reports for a set of rank statuses: the first that applies."""
+"""pytest's status for a set of rank statuses: the first that applies."""
 
 
 def _rank_status(finding: RankFinding) -> str:
@@ -287,11 +287,11 @@ def _rank_status(finding: RankFinding) -> str:
 
 
 def _when(status: Status, ranks: Iterable[RankFinding]) -> Literal["setup", "call", "teardown"]:
-    """Return the phase of pytest's report: a failure of teardown alone is an error at teardown."""
+    """Return the phase of pytest's report: a failure only in teardown is an error at teardown."""
     if status != "error":
         return "call"
     ranks = list(ranks)
-    if any(each.outcome == "failed" for each in ranks):  # the call went wrong as well
+    if any(each.outcome == "failed" for each in ranks):  # the call failed as well
         return "call"
     failures = [each.facts.failure for each in ranks if each.outcome == "error"]
     phases = {each.when if isinstance(each, ReportMade) else "setup" for each in failures}
@@ -327,7 +327,7 @@ def _reason(
 
 
 def _name_all(ranks: Iterable[RankFinding], finding: RankFinding) -> str:
-    """Name every rank to which the same happened."""
+    """Return the names of all ranks with the same finding."""
     same = (finding.identity, _rank_status(finding))
     return rank_set(
         each.facts.rank for each in ranks if (each.identity, _rank_status(each)) == same

@@ -1,4 +1,4 @@
-"""What is known of one rank: a fold over the world's history, event by event."""
+"""The facts about one rank: a fold over the world's history, event by event."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from pytest_multihost.model.verdict import Phase
 
 @dataclass(frozen=True, slots=True)
 class RankFacts:
-    """What is known of one rank. Times are seconds on the monotonic clock.
+    """The facts about one rank. Times are seconds on the monotonic clock.
 
     Attributes:
         rank: Its index.
         pid: Its process.
-        phase: How far it got.
+        phase: The last phase that it reached.
         ready_s: When its backend was up.
         parked_s: When its test body was over.
         done_s: When its teardown was over.
@@ -42,14 +42,14 @@ class RankFacts:
         was_ended: Whether the harness ended its process.
         failed_subtests_s: When subtests of the user's failed.
         reports: pytest's reports: setup, call, teardown.
-        interrupted: What left the test without a report, or the backend's failure to start.
-        failure: The first report of a raise, expected by xfail or not, or what interrupted it.
-        failed_s: When that was.
+        interrupted: An exception that left the test without a report, or the backend's failure.
+        failure: The first report of a raise, expected by xfail or not, or `interrupted`.
+        failed_s: When `failure` happened.
         released: Gates that were opened for it.
-        is_being_killed: Whether a fault that is to end it has begun.
-        active_faults: Beginnings of the faults that are not over.
+        is_being_killed: Whether a fault that ends its process has begun.
+        active_faults: The "begun" changes of faults that are not over.
         last_event_s: When the rank itself last sent an event.
-        can_dump: Whether it runs our code and can be asked for its stacks.
+        can_dump: Whether it runs the plugin's code and can be asked for its stacks.
     """
 
     rank: int
@@ -84,12 +84,12 @@ class RankFacts:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it has nothing left to do but leave."""
+        """Whether its process has ended or only has to exit."""
         return self.is_gone or self.done_s is not None or self.interrupted is not None
 
     @property
     def waits_at_gate(self) -> bool:
-        """Whether it has done its part and only waits for the controller to open the next gate."""
+        """Whether it is past its test body and waits for the controller to open the next gate."""
         if self.done_s is not None:
             return "exit" not in self.released
         return self.parked_s is not None and "teardown" not in self.released
@@ -102,7 +102,7 @@ class RankFacts:
 
     @property
     def has_died(self) -> bool:
-        """Whether its process ended other than by leaving when released, or by the harness."""
+        """Whether its process ended neither regularly after its release nor by the harness."""
         if self.exit is None or self.was_ended or self.is_killed_as_planned:
             return False
         is_over = self.done_s is not None or self.interrupted is not None
@@ -115,7 +115,7 @@ class RankFacts:
 
     @property
     def xfail(self) -> XfailMark | None:
-        """The xfail mark in force, where the rank has reported one."""
+        """The xfail mark in force, if the rank has reported one."""
         return next((each.xfail for each in self.reports if each.xfail is not None), None)
 
 
@@ -186,7 +186,7 @@ def _with_fault(facts: RankFacts, event: Event, change: FaultChanged) -> RankFac
 
 
 def fold_history(history: Iterable[Event], size: int) -> tuple[RankFacts, ...]:
-    """Return what is known of each rank after `history`."""
+    """Return the facts about each rank after `history`."""
     facts = [RankFacts(rank) for rank in range(size)]
     for event in history:
         facts[event.rank] = advance(facts[event.rank], event)
@@ -194,7 +194,7 @@ def fold_history(history: Iterable[Event], size: int) -> tuple[RankFacts, ...]:
 
 
 def describe_exit(status: Exited) -> str:
-    """Say how a process ended, as in "was killed by SIGKILL"."""
+    """Return as words how a process ended, as in "was killed by SIGKILL"."""
     if status.signal is None:
         return f"exited with code {status.code}"
     try:

@@ -1,4 +1,4 @@
-"""How it shows that a rank's failure only follows from another's."""
+"""Patterns by which a rank's failure is known to follow only from another's."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pytest_multihost.model.event import RaisedError
 
 _RAISED_BY_TESTS = frozenset({"AssertionError", "Failed", "_pytest.outcomes.Failed"})
-"""Types of exceptions that only a test raises: no runtime asserts that a peer is gone, so whatever
-text they quote, they are no symptom."""
+"""Exceptions that only a test raises: no runtime asserts that a peer is gone, so they are never a
+symptom, whatever text they quote."""
 
 
 @dataclass(frozen=True, slots=True)
 class Symptoms:
-    """How a backend's failures look when they follow from another rank's.
+    """A backend's patterns of failures that follow from another rank's.
 
     Attributes:
         raised: Regular expressions for the text of an exception.
@@ -26,18 +26,18 @@ class Symptoms:
     fatal: tuple[str, ...] = ()
 
     def is_in_error(self, text: str) -> bool:
-        """Return whether the text of an exception is a symptom's."""
+        """Return whether the text of an exception matches a symptom."""
         return _matches(self.raised, text)
 
     def is_in_log(self, text: str) -> bool:
-        """Return whether the end of a rank's log is a symptom's."""
+        """Return whether the end of a rank's log matches a symptom."""
         return _matches(self.fatal, text)
 
     def is_symptom(self, error: RaisedError, text: str) -> bool:
-        """Return whether an exception follows from another rank.
+        """Return whether an exception follows from another rank's failure.
 
         Args:
-            error: The exception as its rank has described it.
+            error: The exception as its rank has sent it.
             text: Its type and message.
         """
         if error.type in _RAISED_BY_TESTS:
@@ -45,7 +45,7 @@ class Symptoms:
         return error.is_harness_symptom or self.is_in_error(text)
 
     def is_raised_from_symptom(self, error: RaisedError) -> bool:
-        """Return whether an exception was raised from a symptom, or while one was handled."""
+        """Return whether an exception was raised from a symptom, or while handling one."""
         if error.type in _RAISED_BY_TESTS:
             return False
         return any(self.is_in_error(each) for each in error.causes)

@@ -1,18 +1,18 @@
-"""What may end a wait of a world before its deadline: what blocks a proof, one sentence each.
+"""The blockers of a proof: everything that may end a wait of a world before its deadline.
 
 Each rule yields the rest of a sentence about a process, thread or descriptor for everything that
-may end a wait, and nothing where only threads can that are judged themselves. There are three sorts
-of threads:
+may end a wait. It yields nothing if only threads that are judged themselves can end the wait. There
+are three sorts of threads:
 
-* in an operation that the recorder knows: what it does to wait - sleeping, polling, asking a
-  store - does not matter, as long as it is one and the same operation and nobody gives it up
-* a runtime's own (`threads`): it wakes up all the time to look again, so that its timeouts
-  do not matter either; what matters is whether it runs, sleeps, or serves somebody from outside
-* all others, of a rank or of what a rank has started: they must not move at all
+* in an operation that the recorder knows: how it waits - sleeping, polling, asking a store - does
+  not matter, as long as the operation stays the same and does not time out
+* a runtime's own (`threads`): it wakes up all the time to poll, so its timeouts do not matter
+  either; what matters is whether it runs, sleeps, or serves a peer outside the world
+* all others, of a rank or of a process that a rank has started: they must not move at all
 
-`_descriptor_blockers` is about descriptors themselves, whether or not a thread is seen to wait for
-them: data that move, a connection that leaves the world. `_waker` is about one wait: who may end it
-by making a descriptor ready.
+`_descriptor_blockers` judges descriptors themselves, whether or not a thread waits for them: data
+that move, a connection that leaves the world. `_waker` judges one wait: what may end it by making a
+descriptor ready.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ _TRAFFIC_BYTES = 4096
 """Bytes on one connection between two snapshots that are more than heartbeats."""
 
 _TO_ITSELF_BYTES = 1 << 16
-"""The same on a connection of a rank to itself: each 10 ms the rank that hosts torch's store asks
-it how many have come."""
+"""The same on a connection of a rank to itself: every 10 ms the rank that hosts torch's store polls
+it for the number of ranks that have arrived."""
 
 _SOCKETS = frozenset({"tcp", "unix", "udp"})
 _SHARED = frozenset({"tcp", "unix", "pipe", "eventfd"})
-"""Descriptors that end a wait when whoever else holds them, or their peer, does something."""
+"""Descriptors whose wait ends when another process that holds them, or a peer, acts."""
 
 _OF_RUNTIMES = frozenset({"eventfd", "timerfd", "listen"})
 
 
 def blockers(before: Snapshot, now: Snapshot, *, deadline_s: float) -> tuple[str, ...]:
-    """Return all that may end a wait of the world before the deadline, one sentence each.
+    """Return everything that may end a wait of the world before the deadline, as sentences.
 
     Args:
         before: A deep snapshot.
@@ -81,7 +81,7 @@ def _name(process: Process) -> str:
 
 
 def _process_blockers(interval: Interval) -> Iterator[str]:
-    """Yield what may end a wait, as the rest of a sentence about the process."""
+    """Yield what may end a wait of a process, as the rest of a sentence about it."""
     if any(thread.state in {"T", "t"} for thread in interval.process.threads):
         yield "is stopped"
         return
@@ -96,14 +96,14 @@ def _process_blockers(interval: Interval) -> Iterator[str]:
 
 
 def _signal_blockers(interval: Interval) -> Iterator[str]:
-    """Yield what may send the process a signal: its handler runs in the midst of any wait."""
+    """Yield what may send the process a signal: its handler can interrupt any wait."""
     process = interval.process
     yield from (f"{each} cannot be read" for each in process.unread)
     if process.tracer:
         yield f"is traced by process {process.tracer}"
     if process.pending:
         yield "is about to get a signal"
-    if process.caught & _SIGALRM:  # alarm(2) and setitimer(2) are in none of the files in /proc
+    if process.caught & _SIGALRM:  # no file in /proc shows alarm(2) and setitimer(2)
         yield "has a handler for SIGALRM, which a timer may send"
     if process.timers is None:
         yield "has timers that cannot be read"
@@ -112,7 +112,7 @@ def _signal_blockers(interval: Interval) -> Iterator[str]:
 
 
 def _ended_threads(interval: Interval) -> Iterator[str]:
-    """Yield threads that have ended in between: somebody may have waited for them."""
+    """Yield threads that have ended in between: other threads may have waited for them."""
     tids = {thread.tid for thread in interval.process.threads}
     for tid, thread in interval.earlier.items():
         if tid not in tids and thread.state not in DEAD and not is_runtime_thread(thread):
@@ -123,11 +123,11 @@ def _ended_threads(interval: Interval) -> Iterator[str]:
 
 
 def _thread_blockers(interval: Interval, thread: Thread) -> Iterator[str]:
-    """Yield what may end a thread's wait, or that it does not wait."""
+    """Yield what may end a thread's wait, or that the thread does not wait."""
     if not interval.is_main(thread) and (thread.is_exempt or _waits_for_harness(interval, thread)):
         return
     operations = interval.awaited_operations(thread)
-    if thread.state == "D":  # for a device or a page: the kernel ends it, at any time
+    if thread.state == "D":  # waits for a device or a page: may end at any time
         yield f"is in uninterruptible sleep ({thread.call or thread.wchan})"
     elif operations:
         yield from _operation(interval, thread, operations)
@@ -143,16 +143,16 @@ def _waits_for_harness(interval: Interval, thread: Thread) -> bool:
 
 
 def _is_runtimes(interval: Interval, thread: Thread) -> bool:
-    """Whether a thread is a runtime's own; one on a processor has no stack to read and still is."""
+    """Whether a thread is a runtime's own, by its last stack if it runs and has none to read."""
     last = interval.earlier.get(thread.tid)
     was = last is not None and not thread.code and is_runtime_thread(last)
     return not interval.is_main(thread) and (is_runtime_thread(thread) or was)
 
 
 def _waits_for_gil(interval: Interval, thread: Thread) -> bool:
-    """Whether a thread has done nothing but wait for its turn to run Python.
+    """Whether a thread has done nothing but wait for the GIL.
 
-    Another thread of the process releases the GIL, and each of them is judged.
+    Another thread of the process releases the GIL, and all threads are judged.
     """
     last = interval.earlier.get(thread.tid)
     waited = last is not None and last.waits_for_gil and thread.waits_for_gil
@@ -162,10 +162,10 @@ def _waits_for_gil(interval: Interval, thread: Thread) -> bool:
 def _operation(
     interval: Interval, thread: Thread, operations: tuple[Operation, ...]
 ) -> Iterator[str]:
-    """Yield what may end an operation: its timeout, or that of the one wait it is in.
+    """Yield what may end an operation: its timeout, or that of the wait its thread is in.
 
-    One that wakes up again and again only looks whether its operation has ended, if that is a
-    runtime's; a loop of the user's own may do anything after it has looked.
+    A thread that wakes up repeatedly in a runtime's operation only checks whether that has ended;
+    a loop in the user's code may do anything after its check.
     """
     first = min(operations, key=lambda each: each.gives_up_s)
     if interval.times_out(thread):
@@ -196,7 +196,7 @@ def _runtime_thread(interval: Interval, thread: Thread) -> Iterator[str]:
 
 
 def _other_thread(interval: Interval, thread: Thread) -> Iterator[str]:
-    """Yield why a thread that must not move is not seen to stand still until the deadline."""
+    """Yield what may move, before the deadline, a thread that must not move."""
     if thread.state != "S" or thread.call == "running":
         yield "runs"
     elif not interval.has_not_moved(thread):
@@ -207,24 +207,24 @@ def _other_thread(interval: Interval, thread: Thread) -> Iterator[str]:
         yield from _wait_without_timeout(interval, thread)
 
 
-# What a wait is for
+# What may end a wait
 
 
 def _wait_without_timeout(interval: Interval, thread: Thread) -> Iterator[str]:
-    """Yield what may end a wait that does not end by itself before the deadline."""
+    """Yield what may end a wait that does not time out before the deadline."""
     call = thread.call
     if call in calls.FUTEXES:
         yield from _futex(thread)
     elif call in calls.SIGNALS:
         yield "waits for a signal, which anybody may send"
     elif call in calls.CHILDREN:
-        # A child of the world is a process of the world, and judged as one.
+        # A known child is a process of the world and is judged itself.
         if thread.child > 0 and interval.now.kernel.process(thread.child) is None:
             yield f"waits for process {thread.child}, of which nothing is known"
     elif calls.SystemCall(call, thread.args).is_file_lock:
         yield from _file_lock(interval, thread)
     elif call in calls.SLEEPS:
-        return  # the timer is the only thing that ends it, and strikes after the deadline
+        return  # only the timer ends it, and it expires after the deadline
     elif call in calls.POLLS | calls.EPOLLS | calls.SOCKETS:
         yield from _descriptors(interval, thread)
     elif call in calls.STREAMS:
@@ -234,13 +234,13 @@ def _wait_without_timeout(interval: Interval, thread: Thread) -> Iterator[str]:
 
 
 def _futex(thread: Thread) -> Iterator[str]:
-    """A word in memory that no foreign process maps can only be woken by the world's threads."""
+    """Only the world's threads can wake a futex that no foreign process maps."""
     if thread.futex_scope != "inside":
         yield "waits for a lock in memory that others may share"
 
 
 def _file_lock(interval: Interval, thread: Thread) -> Iterator[str]:
-    """A lock is released by its holder, or when that ends: a living process of the world, then."""
+    """The holder must be a living process of the world: it, or its end, releases the lock."""
     for pid in thread.holders or (0,):
         holder = interval.now.kernel.process(pid)
         if pid <= 0:
@@ -250,7 +250,7 @@ def _file_lock(interval: Interval, thread: Thread) -> Iterator[str]:
 
 
 def _file_access(interval: Interval, thread: Thread, *, is_runtimes: bool = False) -> Iterator[str]:
-    """A read of a regular file ends whenever its disk or server answers; pipes have writers."""
+    """A read of a regular file ends when its disk or server answers; a pipe depends on writers."""
     found = [interval.process.descriptors.get(fd) for fd in thread.fds or ()]
     if any(each is None or each.kind == "file" for each in found) or not found:
         yield _describe(interval, thread)
@@ -277,10 +277,10 @@ def _describe(interval: Interval, thread: Thread) -> str:
 
 
 def _descriptor_blockers(interval: Interval, found: Descriptor) -> Iterator[str]:
-    """Yield what a descriptor shows that is going on, even where no thread waits for it.
+    """Yield the activity that a descriptor shows, even if no thread waits for it.
 
-    Data can be on their way through a socket whose reader is busy elsewhere, and an accelerator or
-    io_uring finishes work that was asked for long ago.
+    Data can be in flight on a socket whose reader is busy elsewhere, and an accelerator or io_uring
+    may finish work that was submitted long ago.
     """
     if found.is_exempt or interval.is_severed(found):
         return
@@ -306,7 +306,7 @@ def _socket_blockers(interval: Interval, found: Descriptor) -> Iterator[str]:
 
 
 def _moves(interval: Interval, last: Descriptor, found: Descriptor) -> bool:
-    """Whether data move on a socket, and not only from a waiting rank to itself."""
+    """Whether data move on a socket, beyond the polling of a waiting rank's own store."""
     moved = found.bytes_moved - last.bytes_moved
     main = interval.process.main
     if main and _leads_to_itself(interval, found) and interval.awaited_operations(main):
@@ -323,10 +323,10 @@ def _leads_to_itself(interval: Interval, found: Descriptor) -> bool:
 
 
 def _may_still_arrive(interval: Interval, found: Descriptor) -> bool:
-    """Whether a connection has sent what is not acknowledged, and its frames can get there.
+    """Whether a connection has unacknowledged data, and its frames can reach the peer.
 
-    After faults of the network TCP repeats what was lost after any time up to two minutes
-    (tcp(7), RTO): queues that do not change show nothing then.
+    After network faults TCP retransmits lost data after any time up to two minutes (tcp(7), RTO),
+    so unchanged queues prove nothing then.
     """
     is_unacknowledged = found.kind == "tcp" and found.queues[1] > 0
     return is_unacknowledged and addresses(found) not in interval.now.severed
@@ -335,10 +335,10 @@ def _may_still_arrive(interval: Interval, found: Descriptor) -> bool:
 def _awaited_descriptors(
     interval: Interval, fds: tuple[int, ...] | None, seen: frozenset[int] = frozenset()
 ) -> set[int] | None:
-    """Return the descriptors that a wait for `fds` is about, with those of an epoll in its place.
+    """Return the descriptors that a wait for `fds` can end by, each epoll replaced by its members.
 
-    None where they could not be read. An epoll may watch another that watches it: what was `seen`
-    on the way is left out.
+    None if they could not be read. An epoll may watch another that watches it, so descriptors
+    already `seen` are left out.
     """
     if fds is None:
         return None
@@ -356,10 +356,10 @@ def _awaited_descriptors(
 
 
 def _waker(interval: Interval, found: Descriptor | None, *, is_runtimes: bool) -> str:
-    """Return who or what may make a descriptor ready before the deadline; empty if nobody.
+    """Return what may make a descriptor ready before the deadline; empty if nothing can.
 
-    What a runtime's own thread does when it gets a connection, or a timer or eventfd is ready, it
-    does by itself and for itself.
+    For a runtime's own thread, a connection, timer or eventfd is no blocker: what the thread does
+    then concerns only its runtime.
     """
     if found is None:
         return "a descriptor that cannot be read"
@@ -381,7 +381,7 @@ def _waker(interval: Interval, found: Descriptor | None, *, is_runtimes: bool) -
 
 
 def _stays_as_it_is(found: Descriptor) -> bool:
-    """Whether only the world's own threads, each of which is judged itself, can make it ready."""
+    """Whether only the world's own threads, which are judged themselves, can make it ready."""
     is_inside = found.where == "inside" and found.kind in _SHARED | {"uring"}
     return is_inside or found.kind == "epoll" or found.where == "nobody"
 

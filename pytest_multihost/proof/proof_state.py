@@ -6,23 +6,23 @@ The argument has four parts.
    end it: a timer, another thread, a peer of a socket, the writer of a pipe, the holder of a lock,
    a signal (`blockers`, `thread_blockers`, `descriptor_blockers`).
 2. The world is closed: each of these is itself a waiting thread of the world, or a timer that
-   strikes only after the deadline. Whatever is outside, may be outside or cannot be read counts as
-   something that may end the wait, a *blocker* of the proof. Calling a world hung that is not costs
-   more than waiting for the deadline.
+   expires only after the deadline. Anything that is outside, may be outside or cannot be read
+   counts as something that may end the wait, a *blocker* of the proof: a false report of a hang
+   costs more than waiting for the deadline.
 3. So none of the waits can be the first to end: a deadlock. That is a stable property: once it
    holds it holds for good, so it need not be caught at one instant.
-4. But the parts of a snapshot are read one after the other, and a wakeup could slip through between
-   two of them. A second snapshot confirms the first: a thread that has left its wait in between has
-   been on a processor, which counts in its `wait_key` for ever (`Interval.has_not_moved`).
+4. But the parts of a snapshot are read one after the other, and a wakeup could be missed between
+   two reads. A second snapshot confirms the first: a thread that has left its wait in between has
+   been on a processor, which changes its `wait_key` for good (`Interval.has_not_moved`).
 
 Two intervals in a row are needed, each of `INTERVAL_S`: data that have left one queue and not
 reached the next are in no table (delayed acknowledgements take up to 0.04 s, retransmissions 0.2 s
-and more), a runtime's thread that polls every half second is between two polls, and a process that
-is on its way out has no waits any more.
+and more), a runtime's thread that polls every half second may be between two polls, and a process
+that is exiting has no waits any more.
 
 A deep snapshot reads every thread and descriptor of the world. So `ProofSearch` takes one only
-while shallow ones show that all main threads stand still, and then once per interval. Whatever
-finds out sooner that a world is quiescent belongs there.
+while shallow ones show that all main threads stand still, and then once per interval. Code that
+detects earlier that a world is quiescent belongs there.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ INTERVAL_S = 1.0
 """How far two deep snapshots must be apart to show anything."""
 
 _ENOUGH = 0.9
-"""Part of an interval that is enough: whoever comes each second is never quite on time."""
+"""Part of an interval that is enough: snapshots taken every second are never exactly on time."""
 
 EARLY_START_S = 4.0
-"""How often a deep snapshot is taken of a world that was seen to stand still only once."""
+"""How often a deep snapshot is taken after only one shallow snapshot of a still world."""
 
 SLACK_S = 0.02
-"""How much too early a wakeup may come: timers of the event loop are not exact."""
+"""How much too early a wakeup may come: the event loop's timers are not exact."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProofState:
-    """How far a proof has come; feed it with deep snapshots at least `INTERVAL_S` apart.
+    """The progress of a proof; feed it with deep snapshots at least `INTERVAL_S` apart.
 
     Attributes:
         last: The last snapshot that counted.
-        quiet: Intervals in a row, up to now, without a blocker.
-        blockers: What blocked the proof in the last one: one sentence each.
+        quiet: Number of intervals in a row, up to now, without a blocker.
+        blockers: The blockers of the last interval: one sentence each.
     """
 
     last: Snapshot | None = None
@@ -78,7 +78,7 @@ class ProofState:
 
 
 def is_still(now: Snapshot, *, deadline_s: float) -> bool:
-    """Return whether a shallow snapshot shows a world of which a deep one is worth its price.
+    """Return whether a shallow snapshot shows that a deep one is worth its cost.
 
     Every main thread is in a wait that does not end by itself before the deadline, or in an
     operation.
@@ -95,10 +95,10 @@ def _is_still(process: Process, now: Snapshot, deadline_s: float) -> bool:
 
 @dataclass(slots=True)
 class ProofSearch:
-    """The search for a proof that one world hangs, from shallow snapshot to shallow snapshot.
+    """The search for a proof that one world hangs, one step per shallow snapshot.
 
     Attributes:
-        state: How far the proof has come; its blockers say what may end a wait.
+        state: The progress of the proof; its blockers say what may end a wait.
         last_deep: The last deep snapshot.
     """
 
@@ -108,7 +108,7 @@ class ProofSearch:
 
     @property
     def due_s(self) -> float:
-        """When the next deep snapshot ends an interval; never as long as none has begun."""
+        """When the next deep snapshot ends an interval; infinite if no interval has begun."""
         last = self.state.last
         return math.inf if last is None else last.kernel.at_s + INTERVAL_S - SLACK_S
 
@@ -120,7 +120,7 @@ class ProofSearch:
         *,
         deadline_s: float,
     ) -> bool:
-        """Take a deep snapshot if it is worth it; return whether the world is proven to hang.
+        """Take a deep snapshot if it is worth its cost; return whether a hang is proven.
 
         Args:
             before: The shallow snapshot before.
@@ -140,8 +140,8 @@ class ProofSearch:
     def _is_worth_it(self, before: Snapshot | None, now: Snapshot) -> bool:
         """Return whether no main thread has left its wait since the last shallow snapshot.
 
-        Once in a while a single shallow snapshot is enough to begin. That saves a quarter of a
-        second, and costs a deep snapshot of a world that only happens to stand still.
+        Once in a while a single shallow snapshot is enough. That saves a quarter of a second, and
+        costs a deep snapshot of a world that may only be still by chance.
         """
         if before is None:
             return False

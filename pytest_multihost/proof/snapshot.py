@@ -1,4 +1,4 @@
-"""What a proof is made from: snapshots of a world, and one process between two of them."""
+"""The input of a proof: snapshots of a world, and one process between two of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_multihost.model.result import Activity
 from pytest_multihost.proof.threads import activity_of
 
 _BUSY = 0.02
-"""Share of a processor from which on a thread does more than wake up and look."""
+"""Share of a processor above which a thread does more than wake up and poll."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +20,11 @@ class Snapshot:
 
     Attributes:
         kernel: Its processes, as the kernel shows them.
-        operations: What is on its ranks' slot pages.
-        severed: Pairs of addresses: frames of the first do not arrive at the second, until somebody
-            heals that.
-        is_disturbed: Whether faults of the network are at work, or were. Then what was sent and not
-            acknowledged may be lost, and repeated after any time.
+        operations: The contents of its ranks' slot pages.
+        severed: Pairs of addresses: frames of the first never arrive at the second, as no plan
+            heals the cut.
+        is_disturbed: Whether network faults are or were active. Then unacknowledged data may be
+            lost, and retransmitted after any time.
     """
 
     kernel: KernelSnapshot
@@ -33,7 +33,7 @@ class Snapshot:
     is_disturbed: bool = False
 
     def awaited_operations(self, rank: int | None, tid: int) -> tuple[Operation, ...]:
-        """Return the open operations for whose end a thread of a rank waits."""
+        """Return the open operations whose end a thread of a rank waits for."""
         of_rank = [each for each in self.operations if each.rank == rank]
         found = [operation for each in of_rank for operation in each.open]
         return tuple(each for each in found if each.thread == tid and each.waited_s is not None)
@@ -44,12 +44,12 @@ class Interval:
     """One living process between two deep snapshots of its world.
 
     Attributes:
-        was: The process in the first.
-        process: The process in the second.
+        was: The process in the first snapshot.
+        process: The process in the second snapshot.
         before: The first snapshot.
-        now: The second.
+        now: The second snapshot.
         deadline_s: When the world is ended in any case, on the monotonic clock.
-        earlier: Its threads in the first snapshot by id.
+        earlier: The process's threads in the first snapshot, by id.
     """
 
     was: Process
@@ -69,10 +69,10 @@ class Interval:
         return thread is self.process.main
 
     def has_not_moved(self, thread: Thread) -> bool:
-        """Whether a thread is in one and the same wait as before, and has not left it in between.
+        """Whether a thread is in the same wait as before, and has not left it in between.
 
-        Each wait that ends puts its thread on a processor, which counts in `Thread.runs`; so equal
-        keys mean that there was nothing in between, not even a short wait after a short one.
+        Each wait that ends puts its thread on a processor, which `Thread.runs` counts. So equal
+        keys mean that the thread did not run in between, not even from one short wait to the next.
         """
         last = self.earlier.get(thread.tid)
         return last is not None and last.wait_key == thread.wait_key
@@ -84,11 +84,11 @@ class Interval:
         return thread.cpu_ns - (last.cpu_ns if last else 0) > _BUSY * elapsed_ns
 
     def times_out(self, thread: Thread) -> bool:
-        """Whether a thread is in one wait that is known to end by itself before the deadline."""
+        """Whether a thread has not left a wait that is known to time out before the deadline."""
         return self.has_not_moved(thread) and thread.ends_by(self.deadline_s)
 
     def awaited_operations(self, thread: Thread) -> tuple[Operation, ...]:
-        """Return the operations that a thread of a rank waits for, if they are those of before."""
+        """Return the operations that a thread waits for, if they are the same as before."""
         if not self.process.is_rank:
             return ()
         found = self.now.awaited_operations(self.process.rank, thread.tid)
@@ -97,37 +97,37 @@ class Interval:
         return found if is_same else ()
 
     def is_severed(self, found: Descriptor) -> bool:
-        """Whether nothing that a connection's peer sends has arrived, or will until somebody heals.
+        """Whether nothing that a connection's peer sends arrives.
 
-        Because a fault of ours cuts the peer's host off from this one.
+        A network fault of the test cuts the peer's host off from this one, and no plan heals it.
         """
         own, peer = addresses(found)
         return (peer, own) in self.before.severed & self.now.severed
 
     def activity(self, thread: Thread) -> Activity:
-        """Return what a thread waits in, for the reader."""
+        """Return the wait of a thread, for messages."""
         return activity_of(thread, self.at_s)
 
 
 def _identity(operation: Operation) -> Operation:
-    """Return an operation without what differs each time its rank is asked.
+    """Return an operation without the fields that differ at each reading.
 
-    The flight recorder's times come from another clock, and are converted at each reading.
+    The flight recorder's times come from another clock and are converted at each reading.
     """
     is_converted = operation.source == "flight-recorder"
     return replace(operation, since_s=0.0, waited_s=0.0) if is_converted else operation
 
 
 def addresses(found: Descriptor) -> tuple[str, str]:
-    """Return the addresses of a connection without their ports: its own, its peer's."""
+    """Return the addresses of a connection without ports: its own, then its peer's."""
     own, peer = (end.rpartition(":")[0] for end in found.endpoints)
     return own, peer
 
 
 def has_left_wait(rank: int, before: Snapshot, now: Snapshot) -> bool:
-    """Return whether a rank's main thread has left its wait, other than to poll in one operation.
+    """Return whether a rank's main thread has left its wait, other than to poll in an operation.
 
-    One that had no wait before and one that is gone have left none.
+    False for a thread that had no wait before, and for one that is gone.
     """
     was, main = (
         snapshot.kernel.ranks[rank].main if rank in snapshot.kernel.ranks else None

@@ -1,7 +1,7 @@
-"""System calls by number, and what their arguments say about how a wait in them can end.
+"""System calls by number, and how a wait in them can end, derived from their arguments.
 
 /proc/PID/syscall (proc(5)) has the number of the call that a thread is blocked in and its six
-argument registers; what these mean is in each call's page of section 2.
+argument registers; section 2 of the manual describes the arguments of each call.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ CALLS: Mapping[str, Mapping[int, str]] = {
     "x86_64": _numbers(_X86_64),
     "aarch64": _numbers(_AARCH64),
 }
-"""Names of system calls by machine (as `os.uname` has it) and number."""
+"""Names of system calls by machine (as in `os.uname`) and number."""
 
 
 def call_name(number: int, machine: str) -> str:
-    """Return the name of a system call; of one that is not known, its number."""
+    """Return the name of a system call, or its number if it is unknown."""
     return CALLS.get(machine, {}).get(number, f"call {number}")
 
 
@@ -63,7 +63,7 @@ LOCKS = frozenset({"flock", "fcntl"})
 _SOCKETS = "accept accept4 connect recvfrom recvmsg recvmmsg sendto sendmsg sendmmsg"
 SOCKETS = frozenset(_SOCKETS.split())
 STREAMS = frozenset(["read", "write", "readv", "writev"])
-"""Calls that wait for a file, a pipe, a terminal or a socket, by what their descriptor is."""
+"""Calls that wait for a file, a pipe, a terminal or a socket, depending on their descriptor."""
 _FILES = """
     open openat openat2 stat fstat lstat newfstatat statx access pread64 pwrite64 preadv pwritev
     sendfile splice copy_file_range msync fsync fdatasync sync syncfs sync_file_range fallocate
@@ -73,11 +73,11 @@ _FILES = """
 FILES = frozenset(_FILES.split())
 BY_DESCRIPTOR = SOCKETS | STREAMS | LOCKS | {"pread64", "pwrite64", "preadv", "pwritev", "ioctl"}
 BY_DESCRIPTOR |= {"fsync", "fdatasync", "getdents64", "ftruncate", "fallocate", "sync_file_range"}
-"""Calls whose first argument is the descriptor that they are about."""
+"""Calls whose first argument is the descriptor that they use."""
 
 PATHS: Mapping[str, int] = {"open": 0, "stat": 0, "lstat": 0, "access": 0, "unlink": 0, "rename": 0}
 PATHS = {**PATHS, "openat": 1, "openat2": 1, "newfstatat": 1, "statx": 1, "unlinkat": 1}
-"""Calls that are about a path: which argument points to it."""
+"""Calls with a path: the index of the argument that points to it."""
 
 _ARGUMENTS = 6
 _PRIVATE, _REALTIME = 128, 256
@@ -90,13 +90,13 @@ _P_PID = 1
 
 @dataclass(frozen=True, slots=True)
 class Timeout:
-    """Where the timeout of a wait is found.
+    """The location of the timeout of a wait.
 
     Attributes:
-        kind: Of which clock it is a time; or "relative" to when the wait began; "none"; "unknown".
-        milliseconds: The timeout itself, where it is an argument.
-        address: Where in memory it lies, where the argument points to it.
-        unit: How many of the second word there make a second: nano- or microseconds.
+        kind: The clock of an absolute time; "relative" to the begin of the wait; "none"; "unknown".
+        milliseconds: The timeout itself, if it is an argument.
+        address: Its address in memory, if the argument points to it.
+        unit: How many units of the second word there make a second: nano- or microseconds.
     """
 
     kind: Literal["none", "relative", "monotonic", "realtime", "unknown"]
@@ -110,8 +110,8 @@ class SystemCall:
     """A system call that a thread is in.
 
     Attributes:
-        name: Its name; ``running`` on a processor; empty where it is not known.
-        args: Its six arguments; none where they are not known.
+        name: Its name; ``running`` on a processor; empty if unknown.
+        args: Its six arguments; empty if unknown.
     """
 
     name: str
@@ -119,12 +119,12 @@ class SystemCall:
 
     @property
     def is_futex(self) -> bool:
-        """Whether it waits for a word in memory (futex(2))."""
+        """Whether it waits for a futex (futex(2))."""
         return self.name in FUTEXES
 
     @property
     def is_private_futex(self) -> bool:
-        """Whether it waits for a word that no other process can wake: FUTEX_PRIVATE_FLAG."""
+        """Whether it waits for a futex that no other process can wake: FUTEX_PRIVATE_FLAG."""
         return self.name == "futex" and bool(self.args[1] & _PRIVATE)
 
     @property
@@ -140,13 +140,13 @@ class SystemCall:
 
     @property
     def descriptor(self) -> int | None:
-        """The descriptor that it is about; None where it is about none, or several."""
+        """The descriptor that it uses; None if it uses none, or several."""
         is_about_one = self.name in BY_DESCRIPTOR or self.name in EPOLLS
         return self.args[0] & 0xFFFFFFFF if is_about_one else None
 
     @property
     def path_address(self) -> int | None:
-        """Where in memory the path lies that it is about; None where it is about none."""
+        """The address of its path argument in memory; None if it has none."""
         return self.args[PATHS[self.name]] if self.name in PATHS else None
 
     @property
@@ -156,14 +156,14 @@ class SystemCall:
             pid = self.args[0] & 0xFFFFFFFF
             return pid if 0 < pid < 1 << 31 else -1
         if self.name == "waitid":
-            return self.args[1] if self.args[0] == _P_PID else -1  # all else names several
+            return self.args[1] if self.args[0] == _P_PID else -1  # else several processes
         return 0
 
     @property
     def timeout(self) -> Timeout:
-        """Where the timeout of a wait in it is found.
+        """The location of the timeout of a wait in it.
 
-        A socket's own SO_RCVTIMEO is not in the arguments and not seen here.
+        A socket's own SO_RCVTIMEO is not in the arguments, so it is not visible here.
         """
         call, args = self.name, self.args
         if len(args) < _ARGUMENTS:

@@ -1,20 +1,20 @@
-"""What a thread is doing, and whose it is: a runtime's own, or one that runs the test's code.
+"""What a thread is doing, and whether it is a runtime's own or may run the test's code.
 
-The threads of torch, XLA and grpc wake up all the time, so they would block every proof; but what
-they do, they do for their runtime, and by themselves they call nothing of the test's. Python's
-threads, a data loader's, another library's may do anything when they wake up. A thread's name says
-nothing, for names are inherited from whoever made the thread. What does is its stack: a thread
-is the runtime's own when its stack returns to code of the runtime and of the system alone - no
-interpreter, no other library.
+The threads of torch, XLA and grpc wake up all the time, so they would block every proof. But they
+work only for their runtime, and never call the test's code by themselves. Threads of Python, of a
+data loader or of another library may do anything when they wake up. A thread's name is no
+criterion, because threads inherit it from their creator. Its stack is: a thread is the runtime's
+own if its stack returns only to code of the runtime and of the system - no interpreter, no other
+library.
 
-No unwinder is at hand that does not stop the thread, so every word of the stack is taken that could
-be a return address (`watch/kernel/memory.py` finds them). Some of these are not: a stack
-is full of what ended frames have left there. Such a word can make a runtime's thread look like
-somebody else's, which costs a proof, but never the other way round, which would make one wrong.
+Every unwinder would stop the thread, so each word of the stack that could be a return address is
+taken for one (`watch/kernel/memory.py` finds them). Some of these words are remains of ended
+frames. Such a word can make a runtime's thread look like another thread, which only prevents a
+proof. The opposite error, which would make a proof wrong, cannot happen.
 
 There is one exception, the idle workers of tensorstore's thread pool: they reuse the stacks of
 threads that have ended, full of Python's return addresses, and would block a proof for a minute
-after each restore of a checkpoint. They are known by the loop that they wait in.
+after each restore of a checkpoint. They are recognized by the loop that they wait in.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pytest_multihost.model.result import Activity, Label
 from pytest_multihost.proof import system_calls as calls
 
 _BUSY = 0.5
-"""Share of a processor from which on a thread that waits at this instant counts as running."""
+"""Share of a processor above which a thread that waits at this instant counts as running."""
 
 DEAD = frozenset({"", "X", "Z"})
 """States of a thread that is gone, ending or not waited for by its parent (proc(5), stat)."""
@@ -38,13 +38,13 @@ _STOPPED = frozenset({"T", "t"})
 def label(
     before: Thread | None, now: Thread | None, *, at_s: float, elapsed_s: float = 0.0
 ) -> tuple[Label, Activity]:
-    """Return what a thread does, in one word and in detail.
+    """Return a thread's state, in one word and in detail.
 
     Args:
-        before: The thread in the snapshot before, if it was there.
-        now: The thread; None when it is gone.
+        before: The thread in the previous snapshot, if it was there.
+        now: The thread; None if it is gone.
         at_s: When `now` was read, on the monotonic clock.
-        elapsed_s: How much earlier `before` was.
+        elapsed_s: How much earlier `before` was read.
     """
     if now is None or now.state in DEAD:
         return "EXITED", Activity("has ended")
@@ -60,7 +60,7 @@ def label(
 
 
 def is_sleep(thread: Thread) -> bool:
-    """Return whether a thread waits for nothing but time."""
+    """Return whether a thread waits only for a timer."""
     is_empty_poll = thread.call in calls.POLLS and thread.fds == () and thread.ends_s != NEVER
     return thread.call in calls.SLEEPS or is_empty_poll
 
@@ -81,7 +81,7 @@ def _wait_label(thread: Thread) -> Label:
 
 
 def activity_of(thread: Thread, at_s: float) -> Activity:
-    """Return what a thread waits in, and until when, as seen from `at_s`."""
+    """Return what a thread waits in, and when that ends, relative to `at_s`."""
     return Activity(
         name="sleep" if is_sleep(thread) else thread.call or thread.wchan or "waits",
         target=thread.target,
@@ -93,7 +93,7 @@ def activity_of(thread: Thread, at_s: float) -> Activity:
 def main_labels(
     before: KernelSnapshot | None, now: KernelSnapshot
 ) -> dict[int, tuple[Label, Activity]]:
-    """Return what the main thread of each rank does."""
+    """Return the label of each rank's main thread."""
     earlier = before.ranks if before is not None else {}
     elapsed_s = now.at_s - before.at_s if before is not None else 0.0
     found = {}
@@ -114,7 +114,7 @@ def lock_holders(now: KernelSnapshot) -> dict[int, tuple[int, ...]]:
     return {rank: tuple(sorted(ranks)) for rank, ranks in found.items()}
 
 
-# Whose a thread is
+# Whether a thread is a runtime's own
 
 _INTERPRETER = re.compile(r"(lib)?python3?(\.\d+)?[a-z]*(\.so[\d.]*)?")
 _SYSTEM = re.compile(
@@ -122,13 +122,13 @@ _SYSTEM = re.compile(
     r"(libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s|libgomp|libiomp5|libomp)(-[-.\w]+)?|"
     r"(libopenblas|libscipy_openblas)[-.\w]*)\.so[.\d]*"
 )
-"""The C library, the loader, and what only computes for whoever calls it: OpenMP and BLAS."""
+"""The C library, the loader, and libraries that only compute for their caller: OpenMP and BLAS."""
 _POOLS = re.compile(r"/tensorstore/_tensorstore[^/]*\.so")
 """Libraries whose thread pools reuse the stacks of ended threads."""
 _LOCKS = re.compile(
     r"_ZNK?4absl(5Mutex|7CondVar|9Condition|24synchronization_internal)|AbslInternalPerThreadSem"
 )
-"""Mangled names of functions that wait for a lock: whose lock it is, is further out."""
+"""Mangled names of functions that wait for a lock; the lock's user is further out."""
 _IDLE = re.compile(r"16SharedThreadPool(6Worker10WorkerBody|8Overseer)|17BackgroundCleaner")
 """The loops in which idle threads of these pools wait for work."""
 _RUNTIME = re.compile(r"/(torch/lib|jaxlib|jax_plugins|grpc)/")
@@ -137,16 +137,16 @@ _RUNTIME = re.compile(r"/(torch/lib|jaxlib|jax_plugins|grpc)/")
 def read_stack(
     returns: Sequence[tuple[str, int]], symbol: Callable[[str, int], str], *, is_leaf: bool
 ) -> tuple[tuple[str, ...], str]:
-    """Return whose code is on a stack, by file, and the innermost function of a known pool.
+    """Return the files whose code is on a stack, and the innermost function of a known pool.
 
-    What lies further out than the loop of an idle worker is what ended threads have left there, and
-    does not count. But the loop may be just that: it is taken for the thread's own where the wait
-    returns to the pool's lock, with nothing between.
+    Words further out than the loop of an idle worker are remains of ended threads and are ignored.
+    The loop may be such a remain, too: it counts as the thread's own if the wait returns to the
+    pool's lock, with nothing between.
 
     Args:
-        returns: Where the stack returns to, innermost first.
+        returns: The stack's return addresses, innermost first.
         symbol: Returns the name of a function by file and offset.
-        is_leaf: Whether the first of these is where the wait itself returns to.
+        is_leaf: Whether the wait itself returns to the first of these.
     """
     depth, function = _innermost_function(returns, symbol)
     is_certain = is_leaf and bool(_IDLE.search(function)) and bool(_POOLS.search(returns[0][0]))
@@ -157,10 +157,10 @@ def read_stack(
 def _innermost_function(
     returns: Sequence[tuple[str, int]], symbol: Callable[[str, int], str]
 ) -> tuple[int, str]:
-    """Return the innermost function of a known pool that is more than taking a lock, and its depth.
+    """Return the innermost function of a known pool, other than taking a lock, and its depth.
 
-    Empty where the stack is none of such a pool, or has something else further in, or the pool's
-    library has no table of its functions. A word that points to no function is no return address.
+    Empty if the stack is not of such a pool, or has other code further in, or the pool's library
+    has no symbol table. A word that points to no function is no return address.
     """
     for depth, (path, offset) in enumerate(returns):
         if _SYSTEM.fullmatch(_base(path)):
@@ -174,27 +174,27 @@ def _innermost_function(
 
 
 def is_idle(thread: Thread) -> bool:
-    """Return whether a thread of a pool waits for work; it ends itself when it gets none for long.
+    """Return whether a thread of a pool waits for work; without work it ends by itself later.
 
-    What a worker does for a task lies further in on its stack than the loop that waits for one.
+    A task's frames lie further in on a worker's stack than the loop that waits for tasks.
     """
     return bool(_IDLE.search(thread.function)) and thread.call == "futex"
 
 
 def is_runtime_thread(thread: Thread) -> bool:
-    """Return whether a thread is the runtime's own: nothing but its code is on the stack."""
+    """Return whether a thread is the runtime's own: its stack has no other code."""
     if not thread.code:
         return False
     rest = [each for each in thread.code if not _SYSTEM.fullmatch(_base(each))]
-    if is_idle(thread):  # a runtime's code is what an earlier task has left on the stack
+    if is_idle(thread):  # the runtime's code is left from an earlier task
         return all(_POOLS.search(each) or _RUNTIME.search(each) for each in rest)
     return bool(rest) and all(_RUNTIME.search(each) for each in rest) and not is_python(thread)
 
 
 def has_gloo_timeout(thread: Thread) -> bool:
-    """Return whether a timeout of a thread's wait is gloo's for a collective.
+    """Return whether a timeout of a thread's wait is gloo's timeout for a collective.
 
-    In torch an idle thread waits without one; elsewhere timeouts are for looking again.
+    In torch an idle thread waits without a timeout; elsewhere timeouts only serve to poll.
     """
     is_of_torch = any("/torch/lib/" in each for each in thread.code or ())
     return is_of_torch and thread.call in calls.FUTEXES
@@ -206,7 +206,7 @@ def is_interpreter(path: str) -> bool:
 
 
 def is_python(thread: Thread) -> bool:
-    """Return whether a thread may be inside the interpreter; it may where its stack is unknown."""
+    """Return whether a thread may be inside the interpreter; true if its stack is unknown."""
     return thread.code is None or any(map(is_interpreter, thread.code))
 
 

@@ -1,10 +1,10 @@
 """Render results: pages for a browser, text for the terminal, GitHub, traces, artifacts.
 
-`artifacts`, `html` and `text` have faces of their own.
+`artifacts`, `html` and `text` are sub-packages with exports of their own.
 
-`activity` prepares what ranks were doing, for the pages, for `trace` and for `github`.
+`activity` prepares the activity of ranks for the pages, for `trace` and for `github`.
 
-`logs` reads both ends of a log.
+`logs` reads the beginning and the end of a log.
 """
 
 from pytest_multihost.report.github import Checkout, append_summary, error_commands

@@ -1,9 +1,9 @@
-"""What ranks were doing when their world ended: their stacks as one tree, a rank in a few words.
+"""What ranks were doing when their world ended: a tree of their stacks, a rank in a few words.
 
-In the tree, equal parts stand once, each branch with its ranks, as LLNL's Stack Trace Analysis Tool
-does (https://github.com/LLNL/STAT). Frames of libraries are left out where there are the user's
-own; a chain of frames that the same ranks are in is one node; of two branches the one with fewer
-ranks comes first, because the odd one out is what the reader looks for.
+The tree shows equal parts once and each branch with its ranks, as LLNL's Stack Trace Analysis Tool
+does (https://github.com/LLNL/STAT). Frames of libraries are left out if there are frames of the
+user's; a chain of frames with the same ranks is one node; of two branches the one with fewer ranks
+comes first, because readers look for the outlier.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pytest_multihost.model.stack import Dump, Frame, SourceContext, inside_the_
 from pytest_multihost.model.verdict import Place, RankOutcome
 
 _INNERMOST = 6
-"""Frames that are shown of a stack without any of the user's."""
+"""How many frames are shown of a stack without frames of the user's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Frames that the same ranks are in, outermost first, and where they part."""
+    """Frames that the same ranks are in, outermost first, and the branches below them."""
 
     ranks: tuple[int, ...]
     frames: tuple[Frame, ...]
@@ -36,7 +36,7 @@ def merge_stacks(dumps: Iterable[Dump]) -> tuple[Node, ...]:
 
 
 def _shown(frames: Sequence[Frame]) -> tuple[Frame, ...]:
-    """Return a stack outermost first, without libraries if anything is left then."""
+    """Return a stack outermost first, without libraries unless it has no other frames."""
     inside = list(reversed(inside_the_test(frames)))
     own = [frame for frame in inside if not is_library(frame.file)]
     return tuple(own or inside[-_INNERMOST:])
@@ -66,11 +66,11 @@ def walk(nodes: Sequence[Node], prefix: str = "") -> Iterator[tuple[str, Node]]:
 
 
 def innermost_places(dumps: Iterable[Dump], context: SourceContext) -> dict[int, Place]:
-    """Return where the main thread of each rank was: the innermost frame that is of interest."""
+    """Return the place of each rank's main thread: the innermost frame that is shown."""
     found: dict[int, Place] = {}
     for _, node in walk(merge_stacks(dumps)):
         at = context.place(node.frames[-1])
-        found.update(dict.fromkeys(node.ranks, at))  # children come later: the innermost stays
+        found.update(dict.fromkeys(node.ranks, at))  # children come later: the innermost is kept
     return found
 
 
@@ -87,7 +87,7 @@ def rank_activity(
     if outcome not in ("hung", "collateral") or seen is None:
         return outcome, ""
     waited = [each for each in seen.operations if each.waited_s is not None]
-    # A wait within a collective, for a key of the store say, tells less than the collective.
+    # A collective says more than a wait within it, as for a key of the store.
     operation = next((e for e in waited if e.kind != "wait"), waited[0] if waited else None)
     if operation is not None:
         return "waiting", f"in {operation.describe(result.spec.size, names_world=False)}"

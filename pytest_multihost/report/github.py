@@ -1,13 +1,13 @@
-"""What GitHub Actions shows of a run: an error at the culprit's line, and the verdicts as a page.
+"""Output for GitHub Actions: an error at the culprit's line, and the verdicts as a page.
 
 Everything is taken from verdicts.jsonl, see docs/verdict.md, because under pytest-xdist several
-processes have written it and only the controller reports.
+processes write it and only the controller reports.
 
 Two formats of GitHub's are written here, and in both a test's own text must stay text:
 
-* Workflow commands, ``::error file=F,line=N,title=T::MESSAGE``, one to a line of output. ``%``,
-  CR and LF are written as ``%25``, ``%0D`` and ``%0A``; in properties, which end at a comma and as
-  a whole at a colon, these two as ``%2C`` and ``%3A``. There is no other escaping.
+* Workflow commands, ``::error file=F,line=N,title=T::MESSAGE``, one per line of output. ``%``, CR
+  and LF are written as ``%25``, ``%0D`` and ``%0A``. A property ends at a comma and the list of
+  them at a colon, so there these are ``%2C`` and ``%3A``. There is no other escaping.
 * The summary of a step: GitHub Flavored Markdown, in which HTML is allowed. Punctuation is written
   as character references; see `_escaped`.
 """
@@ -25,24 +25,24 @@ from pytest_multihost.model.operation import group_by_value, rank_set
 from pytest_multihost.model.verdict import JsonVerdict
 
 MAX_SUMMARY = 1024 * 1024
-"""Bytes of all that one step may show as its summary; GitHub drops a larger file as a whole."""
+"""Maximum bytes of one step's summary; GitHub drops a larger file as a whole."""
 
 MAX_ERRORS = 10
-"""Errors of one step that GitHub shows."""
+"""Maximum number of errors that GitHub shows of one step."""
 
 _MAX_CELL = 300
 _MAX_MESSAGE = 4000
 _MAX_CLAIMS = 8
 _PUNCTUATION = re.compile(r"[\\`*_{}\[\]()#+.!|~<>&@:\"'=$-]")
-"""Whatever may mean something in Markdown, in HTML, or to GitHub, as @ and # do."""
+"""Characters with a meaning in Markdown, in HTML, or to GitHub, such as @ and #."""
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
-"""Control characters but tab and line feed, and what cannot be encoded as UTF-8."""
+"""Control characters except tab and line feed, and what cannot be encoded as UTF-8."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkout:
-    """Where the code is.
+    """The directories of the code.
 
     Attributes:
         root: pytest's rootdir; paths in verdicts are relative to it.
@@ -53,14 +53,14 @@ class Checkout:
     workspace: str
 
     def relative(self, file: str) -> str | None:
-        """Return a path in a verdict as GitHub knows it, None if it is outside the repository."""
+        """Return a verdict's path relative to the repository, None if it is outside."""
         path = os.path.normpath(os.path.join(self.root, file))  # noqa: PTH118 - nothing is read
         inside = PurePosixPath(path).is_relative_to(self.workspace)
         return PurePosixPath(path).relative_to(self.workspace).as_posix() if inside else None
 
 
 def last_attempts(verdicts: Iterable[JsonVerdict]) -> list[JsonVerdict]:
-    """Return the last verdict of each test: a rerun replaces what it repeats."""
+    """Return the last verdict of each test: a rerun replaces the attempt that it repeats."""
     found: dict[str, JsonVerdict] = {}
     for each in verdicts:
         if each["nodeid"] not in found or found[each["nodeid"]]["attempt"] <= each["attempt"]:
@@ -106,7 +106,7 @@ def _error_command(verdict: JsonVerdict, checkout: Checkout) -> str:
 
 
 def _place(verdict: JsonVerdict, checkout: Checkout) -> tuple[str | None, int | None]:
-    """Return the culprit's line, else that of an error, else the test's file."""
+    """Return the culprit's line, else the line of an error, else the test's file."""
     diagnosis = verdict["diagnosis"] or {"culprits": [], "where": None}
     culprits = diagnosis["culprits"]
     raised = [each for each in verdict["rank_results"] if each["error"] is not None]
@@ -141,7 +141,7 @@ def summary(verdicts: Sequence[JsonVerdict], *, max_bytes: int = MAX_SUMMARY) ->
 
     Args:
         verdicts: Of all attempts.
-        max_bytes: Its size at most; what does not fit is left out, with a note.
+        max_bytes: Its maximum size; parts that do not fit are left out, with a note.
     """
     last = last_attempts(verdicts)
     if not last:
@@ -163,7 +163,7 @@ _LEFT_OUT = "\n_There is more in the artifacts\\: it does not fit into a summary
 
 
 def _fitting(parts: Sequence[str], max_bytes: int) -> str:
-    """Return as many parts as fit, each of them whole."""
+    """Return as many whole parts as fit."""
     text, left = "", max_bytes - len(_LEFT_OUT.encode())
     for part in parts:
         left -= len(part.encode())
@@ -223,7 +223,7 @@ def _ranks(verdict: JsonVerdict) -> Iterator[str]:
 
 
 def _claims(diagnosis: JsonVerdict) -> list[tuple[str, str]]:
-    """Return equal pieces of evidence once, with the ranks that they hold for."""
+    """Return equal pieces of evidence once, with their ranks."""
     alike = group_by_value(
         ((each["fact"], each["source"]), each["rank"]) for each in diagnosis["evidence"]
     )
@@ -232,11 +232,11 @@ def _claims(diagnosis: JsonVerdict) -> list[tuple[str, str]]:
 
 
 def _escaped(value: object, limit: int = _MAX_CELL) -> str:
-    """Return a text that Markdown and HTML leave as it is, on one line.
+    """Return a text escaped so that Markdown and HTML show it literally, on one line.
 
     A character that is written as a reference has no meaning in Markdown: it neither ends a table's
-    cell, nor begins a link, a mention of somebody or an element. A backslash would not do: tables
-    and autolinks are recognized before it.
+    cell, nor begins a link, a mention of a user or an element. A backslash is not enough: tables
+    and autolinks are parsed before backslashes.
     """
     line = " ".join(_CONTROLS.sub(" ", str(value)).split())
     shown = line if len(line) <= limit else f"{line[: limit - 1]}…"
@@ -244,7 +244,7 @@ def _escaped(value: object, limit: int = _MAX_CELL) -> str:
 
 
 def append_summary(path: Path, verdicts: Sequence[JsonVerdict]) -> None:
-    """Add the run's verdicts to the summary of a step, which others write to as well.
+    """Append the run's verdicts to a step's summary; other programs write to it as well.
 
     Raises:
         OSError: The file cannot be written.

@@ -1,4 +1,4 @@
-"""Both ends of a rank's log, for the pages."""
+"""The beginning and the end of a rank's log, for the pages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class LogExcerpt:
     Attributes:
         name: The file's name.
         head: Its beginning.
-        tail: Its end; empty where `head` is all of it.
+        tail: Its end; empty if `head` is the whole log.
         left_out: Number of bytes between the two.
     """
 
@@ -24,7 +24,7 @@ class LogExcerpt:
 
 
 def read_log(path: Path, *, head: int, tail: int) -> LogExcerpt:
-    """Read both ends of a log; one that is not there is empty.
+    """Read the beginning and the end of a log; a missing log counts as empty.
 
     Args:
         path: The log.

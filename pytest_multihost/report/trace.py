@@ -1,8 +1,8 @@
 """`trace.json`: what each rank did and when, in the Trace Event format that Perfetto opens.
 
-One process of the format stands for the world and one thread for each rank. What a rank did beside
-its other work gets a track of its own below the rank's. All times are whole microseconds from the
-world's start: readers drop slices that stick out of those around them, if only by a rounding.
+The world is one process of the format and each rank one thread. Concurrent work of a rank gets a
+track of its own below the rank's. All times are whole microseconds from the world's start: readers
+drop slices that exceed the enclosing ones, even if only by rounding.
 
 The format is described in "Trace Event Format" (Google, 2016) and at
 https://perfetto.dev/docs/getting-started/other-formats. The fields of an event that are used here:
@@ -11,10 +11,10 @@ https://perfetto.dev/docs/getting-started/other-formats. The fields of an event 
   start and the finish of a flow, which readers draw as an arrow.
 * ``pid`` and ``tid``: the process and the thread whose track it is on.
 * ``ts`` and ``dur``: when it began and how long it took, in microseconds.
-* ``cat``: categories to filter by; ``args``: whatever the reader is to see of it.
+* ``cat``: categories to filter by; ``args``: details for the reader.
 * ``s`` of an instant, its scope: ``t`` its thread, ``g`` global, a line across all tracks.
-* ``id`` of a flow ties its ends together. ``bp: e`` binds its finish to the slice around it,
-  instead of the next one to begin.
+* ``id`` of a flow connects its ends. ``bp: e`` binds its finish to the enclosing slice instead of
+  the next slice that begins.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ SCHEMA = "pytest-multihost-hangs/trace/1"
 Json = dict[str, object]
 
 _WORLD = 1
-"""The process id that stands for the world; 0 is the idle task to many readers."""
+"""The process id of the world in the trace; many readers take 0 for the idle task."""
 
 _MAX_TRACKS = 1000
-"""Tracks that a rank may have: one for each thread that waited beside the others."""
+"""Maximum tracks of a rank: one for each thread that waited concurrently with the others."""
 
 # A world has few groups and files, and many operations.
 _members = lru_cache(rank_set)
@@ -64,14 +64,14 @@ _relative = lru_cache(relative_to)
 
 @dataclass(frozen=True, slots=True)
 class _Interval:
-    """Something that lasted, in microseconds from the world's start.
+    """A span of time, in microseconds from the world's start.
 
     Attributes:
-        name: What it was.
+        name: Its name.
         category: ``phase``, ``operation``, ``open operation``, ``culprit`` or ``awaited``.
         start_us: When it began.
-        end_us: When it ended; for an operation that has not, when its rank did.
-        args: More about it, for the reader.
+        end_us: When it ended; for an open operation, when its rank ended.
+        args: Details for the reader.
         operation: The operation, if it is one.
     """
 
@@ -92,7 +92,7 @@ _Tracks = Mapping[int, Sequence[Sequence[_Interval]]]
 
 @dataclass(frozen=True, slots=True)
 class _World:
-    """A world, who waits for whom in it where that is known, and pytest's rootdir."""
+    """A world, its wait-for relation if known, and pytest's rootdir."""
 
     result: WorldResult
     diagnosis: Diagnosis | None
@@ -103,7 +103,7 @@ class _World:
         return self.result.us(at_s)
 
     def gone_us(self, facts: RankFacts) -> int:
-        """Return when a rank could do no more."""
+        """Return when a rank exited, or when its world ended if it did not."""
         return self.us(self.result.ended_s if facts.exited_s is None else facts.exited_s)
 
 
@@ -121,7 +121,7 @@ def trace_of(result: WorldResult, diagnosis: Diagnosis | None, *, root: str) -> 
 
     Args:
         result: What was observed.
-        diagnosis: Who waits for whom, where that is known.
+        diagnosis: Has the wait-for relation, if known.
         root: pytest's rootdir; files below it are named relative to it.
     """
     world = _World(result, diagnosis, root)
@@ -159,7 +159,7 @@ def _about(world: _World) -> Json:
     }
 
 
-# What each rank did over time, as intervals: its phases, its operations, how it was left
+# Each rank's intervals: its phases, its operations, its state at the end
 
 
 def _intervals(facts: RankFacts, world: _World) -> list[_Interval]:
@@ -175,7 +175,7 @@ def _phases(facts: RankFacts, world: _World) -> Iterator[_Interval]:
     begun = sorted(_phase_starts(facts.rank, world))
     ends = [*(start_us for start_us, _ in begun[1:]), world.gone_us(facts)]
     for (start_us, name), end_us in zip(begun, ends, strict=False):
-        # The news of a death can overtake the rank's last events.
+        # The event of a death can arrive before the rank's last events.
         yield _Interval(name, "phase", start_us, max(start_us, end_us))
 
 
@@ -188,12 +188,12 @@ def _phase_starts(rank: int, world: _World) -> Iterator[tuple[int, str]]:
         match event.body:
             case PhaseEntered(phase) if phase != "shutdown":
                 yield world.us(event.at_s), phase
-            case Done():  # the rank leaves when it may, which is later than its own "shutdown"
+            case Done():  # the rank exits when released, later than its own "shutdown"
                 yield world.us(event.at_s), "shutdown"
 
 
 def operations_of(rank: int, result: WorldResult) -> list[Operation]:
-    """Return what is known of a rank's operations: its records, and what was seen besides."""
+    """Return a rank's known operations: its records, and those only seen in snapshots."""
     recorded = [each for page in result.operations if page.rank == rank for each in page.recent]
     seen = result.last_seen[rank].operations if rank in result.last_seen else ()
     return recorded + [each for each in seen if not any(_is_same(each, old) for old in recorded)]
@@ -236,7 +236,7 @@ def _operation_args(operation: Operation, world: _World) -> Json:
 
 
 def _last_seen(rank: int, world: _World) -> Json:
-    """Return what a rank's main thread was seen to do last."""
+    """Return the last observed activity of a rank's main thread."""
     seen = world.result.last_seen.get(rank)
     if seen is None or not seen.label:
         return {}
@@ -244,7 +244,7 @@ def _last_seen(rank: int, world: _World) -> Json:
 
 
 def _how_left(facts: RankFacts, found: Sequence[_Interval], world: _World) -> Iterator[_Interval]:
-    """Yield how a rank was left: it is gone, or others wait for it and it is in no operation."""
+    """Yield a rank's final state: it is gone, or others wait for it and it is in no operation."""
     gone_us, end_us = world.gone_us(facts), world.us(world.result.ended_s)
     diagnosis = world.diagnosis
     if facts.exit is not None and gone_us < end_us and not facts.was_ended:
@@ -271,7 +271,7 @@ def _accusation(rank: int, diagnosis: Diagnosis) -> str:
 
 
 def _tracks(intervals: Iterable[_Interval]) -> list[list[_Interval]]:
-    """Spread intervals over tracks so that on each they lie side by side or within another."""
+    """Distribute intervals over tracks so that those on one track are disjoint or nested."""
     tracks: list[list[_Interval]] = [[]]
     open_until: list[list[int]] = [[]]  # of each track, the ends of the intervals still open
     for each in sorted(intervals, key=lambda one: (one.start_us, -one.end_us)):
@@ -285,7 +285,7 @@ def _tracks(intervals: Iterable[_Interval]) -> list[list[_Interval]]:
 
 
 def _fits(one: _Interval, ends: list[int]) -> bool:
-    """Whether an interval lies within the innermost that is open; those past are closed."""
+    """Whether an interval fits into the innermost open one; those that have ended are closed."""
     while ends and ends[-1] <= one.start_us:
         ends.pop()
     return not ends or one.end_us <= ends[-1]
@@ -341,7 +341,7 @@ def _instants(world: _World) -> Iterator[Json]:
 
 
 def _instant_of(event: Event, faults: Sequence[Fault]) -> tuple[str, str] | None:
-    """Return name and category of an event that is worth an instant, else None."""
+    """Return name and category of an event that is shown as an instant, else None."""
     match event.body:
         case FaultChanged(index=index, phase=phase) if 0 <= index < len(faults):
             return f"{faults[index]!r}: {phase}", "fault"
@@ -362,11 +362,11 @@ def _instant(name: str, category: str, at_us: int, track: Json, *, scope: str) -
     return {"ph": "i", "s": scope, "name": name, "cat": category, **track, "ts": at_us}
 
 
-# Who waits for whom, as flows
+# Waits between ranks, as flows
 
 
 class _Flow(NamedTuple):
-    """A wait: of which rank, in what, for whom."""
+    """A wait: the waiting rank, its interval, the awaited rank."""
 
     rank: int
     waiting: _Interval
@@ -384,7 +384,7 @@ def _flows(waits: Iterable[WaitsFor], intervals: _Intervals) -> list[_Flow]:
 
 
 def _waiting(wait: WaitsFor, intervals: Sequence[_Interval]) -> _Interval | None:
-    """Return the operation of a wait; of one without, the interval that ended last."""
+    """Return the interval of a wait's operation; without one, the interval that ended last."""
     known = [(each, each.operation) for each in intervals if each.operation is not None]
     names = [(each, OperationName(it.name, it.sequence, it.group)) for each, it in known]
     named = [each for each, name in names if name == wait.operation]
@@ -392,10 +392,10 @@ def _waiting(wait: WaitsFor, intervals: Sequence[_Interval]) -> _Interval | None
 
 
 def _awaited(flows: Iterable[_Flow], intervals: _Intervals) -> dict[int, _Interval]:
-    """Return for each rank that others wait for the interval in which they all do.
+    """Return for each awaited rank the interval in which all its waiters wait for it.
 
-    Flows end there: Perfetto has them lead from what began first to what began later, and most
-    culprits began what they do before the others waited for it.
+    Flows end there: Perfetto draws them from the slice that began first to the later one, and most
+    culprits began their slice before the others waited for it.
     """
     found = group_by_value((flow.to, flow) for flow in flows)
     return {rank: _awaited_by(flows, intervals[rank]) for rank, flows in found.items()}
@@ -412,7 +412,7 @@ def _awaited_by(flows: Sequence[_Flow], intervals: Sequence[_Interval]) -> _Inte
 def _flow_events(
     flows: Sequence[_Flow], awaited: Mapping[int, _Interval], tracks: _Tracks
 ) -> Iterator[Json]:
-    """Yield both ends of each flow; each binds to the slice that has begun last at its time."""
+    """Yield both ends of each flow; each binds to the slice that began last before its time."""
     for number, flow in enumerate(flows, 1):
         start, end = flow.waiting, awaited[flow.to]
         if start.start_us + 1 < min(start.end_us, end.end_us) and end.start_us < end.end_us:

@@ -1,6 +1,6 @@
 """What a run leaves on disk: a folder for each run, in it one for each attempt with its verdict.
 
-`folders` are those of runs and attempts, `record` the files in them.
+`folders` makes the folders of runs and attempts, `record` the files in them.
 """
 
 from pytest_multihost.report.artifacts.folders import (

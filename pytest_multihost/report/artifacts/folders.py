@@ -87,7 +87,7 @@ def new_run_id() -> str:
 
 
 def _link(path: Path, target: str) -> None:
-    """Make `path` a symbolic link to `target` in one step, whatever was there."""
+    """Make `path` a symbolic link to `target` in one step, replacing what was there."""
     new = path.with_name(f"{path.name}.{os.getpid()}")
     new.symlink_to(target)
     new.replace(path)
@@ -101,7 +101,7 @@ def _drop_old_runs(base: Path) -> None:
 
 
 def attempt_name(nodeid: str, attempt: int) -> str:
-    """Return a folder name for an attempt: readable, unique, and fit for every file system."""
+    """Return a folder name for an attempt: readable, unique, and valid on every file system."""
     words = re.sub(r"[^\w.-]+", "-", nodeid, flags=re.ASCII).strip("-")[:_MAX_NAME]
     return f"{words}-{zlib.crc32(nodeid.encode('utf-8', 'surrogatepass')):08x}-{attempt}"
 
@@ -109,7 +109,7 @@ def attempt_name(nodeid: str, attempt: int) -> str:
 def write_attempt(
     directory: Path, verdict: Mapping[str, object], history: Iterable[Event], *, origin_s: float
 ) -> None:
-    """Write one attempt's verdict and history, and remove stack files that nobody filled."""
+    """Write one attempt's verdict and history, and remove empty stack files."""
     text = json.dumps(verdict, indent=1, allow_nan=False)
     (directory / "verdict.json").write_text(text + "\n", encoding="utf-8")
     encode = json.JSONEncoder(default=repr).encode

@@ -1,4 +1,4 @@
-"""An attempt's records: the verdict, and `facts.json`, which holds all that it is derived from."""
+"""An attempt's records: the verdict, and `facts.json` with all data that it is derived from."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from pytest_multihost.outcome.faults import fault_note, firings
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Where a verdict belongs.
+    """The attempt that a verdict belongs to.
 
     Attributes:
         run_id: The run of pytest.
         directory: Name of the attempt's folder within the run's.
         worker: The xdist worker, if any.
-        environment: Versions by name; None for what is not installed.
+        environment: Versions by package name; None for packages that are not installed.
     """
 
     run_id: str
@@ -63,7 +63,7 @@ def build_verdict(
         expected=None,
         outcome=finding.outcome,
         ended_by="self" if result.ending == "self" else "harness",
-        # After a grace the engine knows that ranks were ended, and only the finding for whom.
+        # After a grace period the engine only knows that it ended ranks; the finding has the cause.
         reason=finding.reason if result.ending == "settled" else result.reason,
         started_at=result.started_at,
         startup_s=None if result.go_s is None else _rounded(result.go_s - result.started_s),
@@ -76,7 +76,7 @@ def build_verdict(
 
 
 def _fault_records(result: WorldResult) -> tuple[dict[str, Json], ...]:
-    """Return each fault with when it has happened to which rank."""
+    """Return each fault with the times at which it fired, by rank."""
     records = []
     for index, fault in enumerate(result.spec.faults):
         fired = {
@@ -133,8 +133,8 @@ class _Facts:
 
     Attributes:
         result: What was observed.
-        symptoms: How failures look that follow from another rank's.
-        attempt: Where the verdict belongs.
+        symptoms: Patterns of failures that follow from another rank's.
+        attempt: The attempt that the verdict belongs to.
         root: pytest's rootdir.
     """
 
@@ -147,8 +147,8 @@ class _Facts:
 def write_facts(
     directory: Path, result: WorldResult, symptoms: Symptoms, attempt: Attempt, *, root: str
 ) -> None:
-    """Write what the verdict was derived from, so that it can be derived again."""
-    # What a test has put into pytest's report may be no JSON.
+    """Write the data that the verdict was derived from, so that it can be derived again."""
+    # A test may have put values into pytest's report that are not JSON.
     text = json.dumps(to_json(_Facts(result, symptoms, attempt, root)), default=repr)
     (directory / "facts.json").write_text(text + "\n", encoding="utf-8")
 
@@ -178,7 +178,7 @@ def rejudge(directory: Path, source_of: SourceOf) -> Rejudged:
         source_of: Reads a line of a file.
 
     Raises:
-        MultihostError: The folder does not hold what is needed.
+        MultihostError: The folder lacks a file that is needed.
     """
     data, written = _read(directory / "facts.json"), _read(directory / "verdict.json")
     try:

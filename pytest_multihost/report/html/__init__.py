@@ -1,7 +1,7 @@
 """The pages for a browser: one for each test that hung or broke, one for each run.
 
-`page_model` holds what an attempt's page is made from, `sections` and `timeline` derive what it
-shows, the templates lay that out, and `pages` alone reads and writes files.
+`page_model` holds the data of an attempt's page, `sections` and `timeline` derive the values that
+it shows, the templates lay them out, and `pages` alone reads and writes files.
 
 `render` sets up the templates.
 """

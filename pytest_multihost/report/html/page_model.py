@@ -1,4 +1,4 @@
-"""What the page of one attempt is made from."""
+"""The data of the page of one attempt."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_multihost.report.activity import innermost_places, rank_activity
 from pytest_multihost.report.logs import LogExcerpt
 
 Role = Literal["culprit", "waiting", ""]
-"""What a rank is in a diagnosis."""
+"""The role of a rank in a diagnosis."""
 
 ROLE_ORDER: Mapping[Role, int] = {"culprit": 0, "waiting": 1, "": 2}
 
@@ -28,11 +28,11 @@ class PageModel:
     Attributes:
         result: What was observed.
         finding: What was found.
-        diagnosis: Why it hung or broke, where that is known.
+        diagnosis: Why it hung or broke, if known.
         verdict: The same for programs.
         context: Root directory and source lines.
-        logs: What each rank has printed, cut to a readable size.
-        source_lines: Numbered lines around the place where the culprit is.
+        logs: The output of each rank, cut to a readable size.
+        source_lines: Numbered lines around the culprit's place.
         files: Names of the files beside the page.
     """
 
@@ -52,7 +52,7 @@ class PageModel:
 
     @cached_property
     def places(self) -> Mapping[int, Place]:
-        """The innermost frame of interest in the main thread of each rank."""
+        """The innermost frame that is shown of each rank's main thread."""
         return innermost_places(self.result.dumps, self.context)
 
     @cached_property
@@ -62,15 +62,15 @@ class PageModel:
 
     @cached_property
     def parked(self) -> frozenset[int]:
-        """Ranks that had left the test and waited for the harness: their stacks are its own."""
+        """Ranks that had left the test and waited for the harness, which their stacks show."""
         return frozenset(e.facts.rank for e in self.finding.ranks if e.facts.waits_at_gate)
 
     def native_threads(self, rank: int) -> Sequence[NativeThread]:
-        """Return the native stacks of a rank, where they were read."""
+        """Return the native stacks of a rank, if they were read."""
         return self.last_seen[rank].native if rank in self.last_seen else ()
 
     def role(self, rank: int) -> Role:
-        """Return what a rank is in the diagnosis."""
+        """Return the role of a rank in the diagnosis."""
         if self.diagnosis is None:
             return ""
         if rank in self.diagnosis.culprits or rank in self.diagnosis.cycle:
@@ -78,13 +78,13 @@ class PageModel:
         return "waiting" if rank in self.diagnosis.waiting else ""
 
     def roles(self, ranks: Iterable[int]) -> set[Role]:
-        """Return the roles that some ranks have."""
+        """Return the roles of some ranks."""
         return {self.role(rank) for rank in ranks}
 
 
 @dataclass(frozen=True, slots=True)
 class RankGroup:
-    """Ranks to which the same happened.
+    """Ranks with the same outcome at the same place.
 
     Attributes:
         ranks: The members.
@@ -104,7 +104,7 @@ class RankGroup:
 
 
 def rank_groups(page: PageModel) -> list[RankGroup]:
-    """Return the ranks grouped by what happened to them: culprits first, then who waits."""
+    """Return the ranks grouped by what happened to them: culprits first, then waiting ranks."""
     alike = group_by_value(
         (_group_of_one(each, page), each.facts.rank) for each in page.finding.ranks
     )
@@ -113,7 +113,7 @@ def rank_groups(page: PageModel) -> list[RankGroup]:
 
 
 def _group_of_one(finding: RankFinding, page: PageModel) -> RankGroup:
-    """Return what happened to a rank, with its number left out so that equal ones compare equal."""
+    """Return the group of one rank, without its number so that equal groups compare equal."""
     rank = finding.facts.rank
     state, details = rank_activity(finding.outcome, page.last_seen.get(rank), page.result)
     if not details and finding.summary != finding.outcome:
@@ -125,6 +125,6 @@ def _group_of_one(finding: RankFinding, page: PageModel) -> RankGroup:
         state=state.replace("_", " "),
         doing=details,
         place=None if rank in page.parked or finding.error else page.places.get(rank),
-        # pytest's representation of an error differs from rank to rank, if only by addresses.
+        # pytest's representation of an error differs between ranks, at least in addresses.
         error=replace(finding.error, text="") if finding.error else None,
     )

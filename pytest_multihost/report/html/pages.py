@@ -1,4 +1,4 @@
-"""The two pages: one for each attempt that did not go well, one for each run."""
+"""The two kinds of pages: one for each attempt that hung or failed, one for each run."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _ASSETS = Path(__file__).with_name("assets")
 _AROUND = 4
 _HEAD_BYTES, _TAIL_BYTES = 4_000, 12_000
 _ALL_LOGS_BYTES = 500_000
-"""Of all logs together, so that a page stays one that opens at once."""
+"""Maximum size of all logs together, so that a page opens without delay."""
 
 _OUTCOMES = ("hung", "crashed", "failed", "error", "xfailed", "xpassed", "skipped", "passed")
-"""In the order in which a run's page lists them."""
+"""Outcomes in the order in which a run's page lists them."""
 
 
 def write_page(directory: Path, page: PageModel) -> Path:
-    """Write the page of an attempt into its folder, and return where it is.
+    """Write the page of an attempt into its folder, and return its path.
 
     Args:
-        directory: The attempt's folder, with everything else already in it.
-        page: What it shows; logs, source lines and names of files are read here.
+        directory: The attempt's folder, with all other files already in it.
+        page: Its data; logs, source lines and names of files are read here.
     """
     read = replace(
         page,
@@ -48,7 +48,7 @@ def write_page(directory: Path, page: PageModel) -> Path:
 
 
 def write_index(run: Path) -> Path:
-    """Write the page of a run into its folder, and return where it is.
+    """Write the page of a run into its folder, and return its path.
 
     Args:
         run: The run's folder, with its verdicts.jsonl.
@@ -59,7 +59,7 @@ def write_index(run: Path) -> Path:
 
 
 def _write(path: Path, text: str) -> Path:
-    """Write a file in one step: a reader sees the old one or the new one."""
+    """Write a file atomically: a reader sees the old one or the new one."""
     new = path.with_name(f".{path.name}.new")
     try:
         new.write_text(text, encoding="utf-8", errors="replace")
@@ -82,7 +82,7 @@ def _logs(directory: Path, size: int) -> Iterator[LogExcerpt]:
 
 
 def as_shown(text: str) -> str:
-    """Return what a terminal would show in the end: of a progress bar, its last state."""
+    """Return what a terminal would show in the end: only the last state of a progress bar."""
     lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
     return display_text("\n".join(lines))
 
@@ -100,7 +100,7 @@ def _source_lines(page: PageModel) -> Sequence[tuple[int, str]]:
 
 
 def _block(lines: Sequence[str], at: int) -> list[tuple[int, str]]:
-    """Return numbered lines around one of them, but none of the next function or class."""
+    """Return numbered lines around a line, but none of the next function or class."""
     is_inside = lines[at - 1][:1].isspace()
 
     def begins_another(number: int) -> bool:
@@ -139,9 +139,9 @@ def run_page(
     """Return the page of a run: every test that ran as a world, those that did not pass first.
 
     Args:
-        run_id: Its name.
+        run_id: The run's name.
         verdicts: The lines of its verdicts.jsonl.
-        pages: Folders that hold a page of their own.
+        pages: Folders of attempts that have a page.
         assets: Style and script.
     """
     rows = sorted(
@@ -160,7 +160,7 @@ def run_page(
 
 
 def _outcome(verdict: JsonVerdict) -> str:
-    """Return a test's status, or how its world ended where that failed it."""
+    """Return a test's status, or its world's outcome if that made it fail."""
     if verdict["status"] in ("failed", "error") and verdict["outcome"] in ("hung", "crashed"):
         return str(verdict["outcome"])
     return str(verdict["status"])

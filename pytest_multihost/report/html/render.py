@@ -1,9 +1,9 @@
-"""From values to HTML: the templates' environment, and text that is safe in a page.
+"""Render values as HTML: the templates' environment, and text that is safe in a page.
 
-Whatever a template prints is escaped by Jinja2, and before that made readable by `display_text`.
-So nothing that a test has printed or named can become an element, a script, a terminal's escape
-sequence, or a character that reverses the order of letters. The only strings that are printed as
-they are: our style sheet, our script, and the JSON that `script_json` has made safe.
+All output of a template is made readable by `display_text` and then escaped by Jinja2. So no text
+or name from a test can become an element, a script, a terminal's escape sequence, or a character
+that reverses the order of letters. The only strings that are printed unescaped: the plugin's style
+sheet, its script, and the JSON that `script_json` has made safe.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 _TEMPLATES = Path(__file__).with_name("templates")
 
 _ESCAPE_SEQUENCE = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, movements of the cursor
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, cursor movements
     r"|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?"  # titles, links
     r"|\x1b[ -/]*[0-~]"
 )
 _UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""Control characters but tab and line feed, and those that change the order of letters."""
+"""Control characters except tab and line feed, and those that change the order of letters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assets:
-    """What a page carries besides its content.
+    """Style and script of a page.
 
     Attributes:
         style: CSS.
@@ -48,7 +48,7 @@ class Assets:
 
     @property
     def policy(self) -> str:
-        """A Content-Security-Policy: the page loads nothing, and runs no script but this one."""
+        """A Content-Security-Policy: the page loads nothing and runs only this script."""
         return (
             f"default-src 'none'; img-src data:; style-src '{_hash(self.style)}';"
             f" script-src '{_hash(self.script)}'; base-uri 'none'; form-action 'none'"
@@ -61,18 +61,18 @@ def _hash(text: str) -> str:
 
 
 def display_text(text: str) -> str:
-    """Return a text without a terminal's escape sequences, other control characters shown."""
+    """Return a text without terminal escape sequences, other control characters made visible."""
     return _UNSEEN.sub(_visible, _ESCAPE_SEQUENCE.sub("", text))
 
 
 def _visible(found: re.Match[str]) -> str:
     code = ord(found[0])
-    # Unicode has a picture of each of ASCII's control characters.
+    # Unicode has a visible symbol for each ASCII control character.
     return chr(0x2400 + code) if code < 0x20 else f"\\u{code:04x}"  # noqa: PLR2004
 
 
 def script_json(value: object) -> str:
-    """Return JSON that can stand in a script element: nothing in it can end the element."""
+    """Return JSON that is safe in a script element: nothing in it can end the element."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     for sign in "<>&\u2028\u2029":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
@@ -104,7 +104,7 @@ def _environment() -> jinja2.Environment:
 
 
 def _finalized(value: object) -> object:
-    """Return what a template prints; text that is markup already stays as it is."""
+    """Return a value as a template prints it; text that is markup already is unchanged."""
     if isinstance(value, str) and not hasattr(value, "__html__"):
         return display_text(value)
     return value

@@ -1,4 +1,4 @@
-"""The values that the sections of an attempt's page show; the templates lay them out."""
+"""The values shown by the sections of an attempt's page; the templates lay them out."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def headline_spans(page: PageModel) -> Iterator[tuple[str, str]]:
 
 
 def ground(page: PageModel) -> str:
-    """Return what showed that the world hangs, and how long after its last progress."""
+    """Return how the hang was detected, and how long after the world's last progress."""
     diagnosis, reason = page.diagnosis, page.result.reason or ""
     if diagnosis is None:
         return reason
@@ -68,7 +68,7 @@ def ground(page: PageModel) -> str:
     return sentence if page.finding.outcome == "hung" else f"{diagnosis.summary}. {sentence}"
 
 
-# Who did what
+# What the ranks did
 
 
 def raised_at(group: RankGroup, page: PageModel) -> Place | None:
@@ -80,14 +80,14 @@ def raised_at(group: RankGroup, page: PageModel) -> Place | None:
 
 
 def is_planned(page: PageModel, diagnosis: Diagnosis) -> bool:
-    """Whether it is faults of the test's own that keep the culprits away."""
+    """Whether faults of the test keep the culprits from arriving."""
     frozen = frozen_for_good(page.result.spec.faults, page.result.history).keys()
     killed = {e.facts.rank for e in page.finding.ranks if e.outcome == "killed_as_planned"}
     return bool(diagnosis.culprits) and frozen | killed >= set(diagnosis.culprits)
 
 
 def notes(page: PageModel) -> list[str]:
-    """Return what else the reader should know."""
+    """Return the notes for the reader."""
     found = list(page.diagnosis.notes) if page.diagnosis else []
     return found + [f"left behind and ended: {command}" for command in page.result.leftovers]
 
@@ -109,7 +109,7 @@ class StackClass(NamedTuple):
         ranks: The members.
         frames: The stack of their main threads.
         dump: The dump of one of them.
-        others: The stacks of its other threads, equal ones once, with the threads' names.
+        others: The stacks of that rank's other threads, equal ones once, with the threads' names.
     """
 
     ranks: tuple[int, ...]
@@ -137,13 +137,13 @@ def stack_classes(page: PageModel) -> list[StackClass]:
 def _other_threads(dump: Dump) -> Mapping[Sequence[Frame], Sequence[str]]:
     others = (each for each in dump.threads if each is not dump.main)
     names = ((each.frames, f"{each.name}{' (held the GIL)' * each.current}") for each in others)
-    return group_by_value(names)  # a pool has many threads that wait for work
+    return group_by_value(names)  # a pool has many idle threads
 
 
 def folded(frames: Sequence[Frame]) -> tuple[Sequence[Frame], list[tuple[bool, list[Frame]]]]:
-    """Return the frames of what runs the test, then those inside it, outermost first.
+    """Return the frames that run the test, then those inside it, outermost first.
 
-    The latter in runs that are, or are not, of libraries.
+    The frames inside are grouped into runs of library frames and runs of other frames.
     """
     inside = inside_the_test(frames)
     runs = groupby(reversed(inside), key=lambda frame: is_library(frame.file))
@@ -154,7 +154,7 @@ def folded(frames: Sequence[Frame]) -> tuple[Sequence[Frame], list[tuple[bool, l
 
 
 def failures(page: PageModel) -> list[tuple[list[int], str, str]]:
-    """Return every exception, equal ones once: the ranks, a title, pytest's representation."""
+    """Return every exception, equal ones once: ranks, title, pytest's representation."""
     errors = ((each.error.text, each.facts.rank) for each in page.finding.ranks if each.error)
     alike = group_by_value((text, rank) for text, rank in errors if text)
     return [(ranks, _failure_title(text), text) for text, ranks in alike.items()]
@@ -171,7 +171,7 @@ def _failure_title(text: str) -> str:
 
 
 class Claim(NamedTuple):
-    """A fact with the ranks that it holds for, and when it began to hold."""
+    """A fact with the ranks that it holds for, and since when."""
 
     ranks: list[int]
     fact: str
@@ -197,12 +197,12 @@ def _times(evidence: Iterable[Evidence]) -> str:
 
 
 def ranks_by_role(page: PageModel) -> list[RankResult]:
-    """Return the verdict's ranks, the culprits first, then who waits."""
+    """Return the verdict's ranks, the culprits first, then the waiting ranks."""
     return sorted(page.verdict.rank_results, key=lambda each: ROLE_ORDER[page.role(each.rank)])
 
 
 def open_operations(rank: int, page: PageModel) -> list[str]:
-    """Return the operations in which a rank was seen last: those that it waits in, if any."""
+    """Return the operations in a rank's last snapshot: those that it waits in, if any."""
     seen = page.last_seen.get(rank)
     operations = seen.operations if seen else ()
     waited = [each for each in operations if each.waited_s is not None] or list(operations)
@@ -210,7 +210,7 @@ def open_operations(rank: int, page: PageModel) -> list[str]:
 
 
 def exit_words(rank: RankResult) -> str:
-    """Return how the process of a rank ended; nothing if it did not."""
+    """Return how the process of a rank ended; empty if it did not."""
     if rank.signal is not None:
         try:
             return signal.Signals(rank.signal).name
@@ -220,7 +220,7 @@ def exit_words(rank: RankResult) -> str:
 
 
 def snapshot_rows(page: PageModel) -> Mapping[tuple[str, ...], list[int]]:
-    """Return the main threads' labels in all snapshots, with the ranks that have the same."""
+    """Return the main threads' labels in all snapshots, grouped by ranks with equal labels."""
     snapshots, ranks = page.result.snapshots, range(page.result.spec.size)
     return group_by_value((tuple(_label(each, rank) for each in snapshots), rank) for rank in ranks)
 
@@ -272,7 +272,7 @@ DETECTED_BY: Mapping[str, str] = {
     "raise": "A rank raised",
     "deadline": "The test's time was up",
 }
-"""What showed that a world hangs."""
+"""How a hang was detected."""
 
 MEANINGS: Mapping[str, str] = {
     "straggler": (

@@ -1,7 +1,7 @@
-"""What is drawn on the lanes of a world's ranks, as data for the script that draws it.
+"""The data of the timeline of a world's ranks, for the script that draws it.
 
-Times are whole microseconds from the world's start; repeated values are in tables and
-referred to by their index, so that ten thousand operations are a few hundred kilobytes.
+Times are whole microseconds from the world's start; repeated values are in tables and referred to
+by index, so that ten thousand operations take a few hundred kilobytes.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from pytest_multihost.report.trace import operations_of
 Json = dict[str, object]
 
 MAX_OPERATIONS = 20_000
-"""Operations that are drawn, of all ranks together; of more, the last ones of each rank."""
+"""Maximum number of operations drawn in total; if there are more, each rank's last ones."""
 
 _MAX_TEXT = 120
-"""Characters of a text on a lane; the page has the rest elsewhere."""
+"""Maximum characters of a text on a lane; the page has the full text elsewhere."""
 
 OPEN = -1
-"""Stands for the length of an operation that has not ended, and the wait of one not waited for."""
+"""Placeholder for the length of an open operation, and for the wait of one never waited for."""
 
 
 def timeline_data(page: PageModel) -> Json:
-    """Return everything that the script draws, as JSON; `lanes.js` reads it."""
+    """Return the data that `lanes.js` draws, as JSON."""
     result = page.result
     us = result.us
     end_us = us(result.detected_s or result.ended_s)
@@ -74,13 +74,13 @@ def timeline_data(page: PageModel) -> Json:
 
 
 _Kind = tuple[str, OperationKind, tuple[int, ...], int, str, int | None]
-"""What the operations at one point of a program have in common; see `_numbers`."""
+"""The properties shared by operations at one point of a program; see `_numbers`."""
 
 
 class _Tables(NamedTuple):
-    """Values in the order in which they were first met, each with its index.
+    """Values in the order of their first occurrence, each with its index.
 
-    A kind also has the first operation of it.
+    A kind also has its first operation.
     """
 
     kinds: dict[_Kind, tuple[int, Operation]]
@@ -89,7 +89,7 @@ class _Tables(NamedTuple):
 
 
 def _operations(result: WorldResult, rank: int) -> list[Operation]:
-    """Return what is known of a rank's operations, in the order in which they began."""
+    """Return a rank's known operations, in the order in which they began."""
     known = sorted(operations_of(rank, result), key=lambda each: each.since_s)
     return [each for each in known if each.source == "recorder" or each.scope != "harness"]
 
@@ -118,7 +118,7 @@ def _kind(sample: Operation, world_size: int) -> Json:
         "name": display_text(sample.name),
         "kind": sample.kind,
         "group": sample.group,
-        # Operations with the same key and sequence number meet each other.
+        # Operations with the same key and sequence number match each other.
         "meets": f"{sample.group}/{sample.ordinal}/{sample.scope}",
         "of": f"({group})" if is_of_a_group else "",
         "peer": sample.peer,
@@ -224,9 +224,9 @@ def _selected(page: PageModel) -> Json | None:
     return {"name": operation.name, "sequence": operation.sequence, "group": operation.group}
 
 
-# The axis. A world may work for half a second and hang for a minute: drawn to scale, everything
-# that happened would be a line at the left edge. So a span of time in which nothing happened, and
-# which is long beside the rest, is given a small share of the width, and is marked as such.
+# The axis. A world may work for half a second and hang for a minute: drawn to scale, all events
+# would be one line at the left edge. So a span without events that is long compared with the rest
+# gets a small share of the width, and is marked as such.
 
 
 _LONG = 0.3
@@ -236,16 +236,16 @@ _MIN_SILENCE = 0.1
 """Share of all time that a silence must have to be worth a break in the axis."""
 
 _READABLE = 0.3
-"""Where what happened has this share of all time, nothing need be shortened."""
+"""If the spans with events have this share of all time, none is shortened."""
 
 _MAX_SILENCES = 4
 _SHARE = 0.1
 _LAST_SHARE = 0.3
-"""Share of the width that a long silence gets; the last one is the hang itself."""
+"""Shares of the width: of a long silence, and of the last silence, the hang itself."""
 
 
 class AxisSpan(NamedTuple):
-    """A span of time and the part of the width, from 0 to 1, that it is drawn on."""
+    """A span of time and its part of the width, from 0 to 1."""
 
     begin: float
     end: float
@@ -255,10 +255,10 @@ class AxisSpan(NamedTuple):
 
 
 def axis(instants: Iterable[float], end: float) -> list[AxisSpan]:
-    """Return the time from 0 to the end as spans of even scale.
+    """Return the time from 0 to the end as spans, each with one scale.
 
     Args:
-        instants: When something happened.
+        instants: Times of events.
         end: Where the axis ends, in the same unit.
     """
     times = sorted({0, end, *(at for at in instants if 0 < at < end)})
@@ -280,7 +280,7 @@ def axis(instants: Iterable[float], end: float) -> list[AxisSpan]:
 
 
 def _long_silences(times: Sequence[float], end: float) -> list[tuple[float, float]]:
-    """Return the spans that are long beside the rest, in order."""
+    """Return the spans without events that are long compared with the rest, in order."""
     gaps = sorted(pairwise(times), key=lambda gap: gap[0] - gap[1])
     rest, found = end, list[tuple[float, float]]()
     for begin, until in gaps[:_MAX_SILENCES]:

@@ -1,4 +1,4 @@
-"""The page of a world that hung or broke: who, since when, where, and how that is known."""
+"""The page of a world that hung or broke: culprits, times, places, evidence."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from pytest_multihost.report.activity import (
 from pytest_multihost.report.text.spans import Line, Role, Span, clip, clip_line, text_of
 
 _WIDTHS = (80, 160)
-"""The width of a page, at least and at most; only what is to be copied is longer."""
+"""The minimum and maximum width of a page; only text to be copied may exceed it."""
 
 # With these a page has at most 30 lines, however many ranks there are.
 _MAX_ROWS = 6
 _MAX_EVIDENCE = 5
 
 _LEAST_ROOM = 16
-_USUAL = 48  # what is longer pushes its own place to the right, and no other's
+_USUAL = 48  # a longer text moves only its own place to the right
 _BETWEEN = 8  # columns between the cells of a row, and for the mark
 _INDENT = Span("  ")
 
@@ -65,15 +65,15 @@ def page_sections(
     files: str,
     columns: int | None = None,
 ) -> list[Section]:
-    """Return what is to be read under the headline rank's own traceback.
+    """Return the sections shown below the headline rank's own traceback.
 
     Args:
         result: What was observed.
         finding: What was found.
-        diagnosis: Why it hung or broke, where that is to be told.
+        diagnosis: Why it hung or broke, if that is shown.
         context: Names files, and reads lines of them.
         files: Where the artifacts are.
-        columns: The terminal's, where there is one; a place in the code is never cut.
+        columns: The terminal's width, if there is one; a place in the code is never cut.
     """
     least, most = _WIDTHS
     width = most if columns is None else min(most, max(least, columns))
@@ -82,7 +82,7 @@ def page_sections(
     lines += [(Span(f"left behind and ended: {command}"),) for command in result.leftovers]
     lines = [clip_line(line, room) for line in lines]
     if result.spec.faults:
-        notes = fault_notes(result) if diagnosis is None else ()  # a diagnosis has them itself
+        notes = fault_notes(result) if diagnosis is None else ()  # a diagnosis includes them
         lines += [*_titled("fault", _fault_lines(result), room), *_titled("note", notes, room)]
         replay = f"pytest '{result.spec.nodeid}' --multihost-replay {token(result.spec)}"
         lines.append(_titled_line("replay", replay))
@@ -120,9 +120,9 @@ def _world_lines(
 
 
 def _grounds(result: WorldResult, finding: Finding, diagnosis: Diagnosis | None) -> Iterator[str]:
-    """Say what the world was ended for, and how sure its diagnosis is."""
+    """Return as words why the world was ended, and how sure its diagnosis is."""
     if diagnosis is None:
-        if result.reason != finding.reason:  # else it stands in the headline
+        if result.reason != finding.reason:  # else the headline has it
             yield from (result.reason or "").splitlines()
         return
     ground = _DETECTED_BY.get(diagnosis.detected_by) or result.reason
@@ -169,7 +169,7 @@ def _evidence(diagnosis: Diagnosis) -> list[str]:
 
 
 def _fault_lines(result: WorldResult) -> Iterator[str]:
-    """Yield each fault with when it first happened to which rank."""
+    """Yield each fault with the time at which it first fired in each rank."""
     for index, fault in enumerate(result.spec.faults):
         times = [
             f"rank {rank} at +{found[0] - result.started_s:.2f} s"
@@ -178,18 +178,18 @@ def _fault_lines(result: WorldResult) -> Iterator[str]:
         yield f"{fault!r}: {', '.join(times) if times else 'never fired'}"
 
 
-# One row for each group of ranks to which the same happened
+# One row for each group of ranks with the same outcome
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """What happened to some ranks.
+    """A row of the table: a group of ranks.
 
     Attributes:
-        ranks: Which.
-        is_marked: Whether one of them is to blame, or decided what happened.
-        state: A word.
-        details: Of the state.
+        ranks: The members.
+        is_marked: Whether one of them is a culprit, or decided the outcome.
+        state: One word.
+        details: Details of the state.
         place: A line of code.
     """
 
@@ -245,7 +245,7 @@ def _cells(finding: RankFinding, result: WorldResult, place: str) -> tuple[str, 
 
 
 def _table(rows: Sequence[_Row], width: int) -> Iterator[Line]:
-    """Yield rows in columns; the details are cut where there is too little room for them."""
+    """Yield rows in columns; details are cut if they do not fit."""
     shown = rows[:_MAX_ROWS]
     names = [rank_set(row.ranks) for row in shown]
     name, state, place = (
@@ -268,7 +268,7 @@ def _table(rows: Sequence[_Row], width: int) -> Iterator[Line]:
 
 
 def _other_failures(finding: Finding) -> Iterator[Section]:
-    """Yield the full text of failures that are neither the headline's nor a symptom."""
+    """Yield the full text of failures that are neither the headline nor a symptom."""
     groups = group_by_value((each.identity, each) for each in finding.ranks)
     for group in sorted(groups.values(), key=lambda group: (len(group), group[0].facts.rank)):
         first = group[0]
@@ -279,11 +279,11 @@ def _other_failures(finding: Finding) -> Iterator[Section]:
         yield Section(f"{rank_set(ranks)}: {first.error.type}", lines)
 
 
-# The merged stacks: what all ranks share first, then where they part
+# The merged stacks: the frames that all ranks share first, then the branches
 
 _MAX_BRANCHES = 9
 _MAX_TASKS = 4
-_MAX_HEAD = 48  # a longer branch pushes its own place to the right, and no other's
+_MAX_HEAD = 48  # a longer branch moves only its own place to the right
 
 
 def stacks_text(result: WorldResult, context: SourceContext) -> str:
@@ -292,7 +292,7 @@ def stacks_text(result: WorldResult, context: SourceContext) -> str:
 
 
 def stack_lines(result: WorldResult, context: SourceContext) -> Iterator[Line]:
-    """Yield the merged stacks, and what must be known of how they were taken."""
+    """Yield the merged stacks, and notes on how they were taken."""
     yield from _branches(result, context)
     for dump in result.dumps:
         for task in dump.tasks[:_MAX_TASKS]:
@@ -309,7 +309,7 @@ def stack_lines(result: WorldResult, context: SourceContext) -> Iterator[Line]:
 def _branches(result: WorldResult, context: SourceContext) -> Iterator[Line]:
     nodes = merge_stacks(result.dumps)
     drawn = list(walk(nodes))
-    if len(nodes) == 1:  # an only tree's root stands to the left of its branches
+    if len(nodes) == 1:  # the root of a single tree is left of its branches
         drawn = [("", nodes[0]), *walk(nodes[0].children, "  ")]
     shown = drawn[:_MAX_BRANCHES]
     names = max((len(_name(node, result)) for _, node in shown), default=0)
@@ -331,6 +331,6 @@ def _name(node: Node, result: WorldResult) -> str:
 
 def _chain(node: Node) -> str:
     names = [frame.function for frame in node.frames]
-    if len(names) > 3:  # noqa: PLR2004 - both ends and what was called in between
+    if len(names) > 3:  # noqa: PLR2004 - both ends and the calls in between
         names = [names[0], "…", names[-1]]
     return " → ".join(names)

@@ -1,4 +1,4 @@
-"""How far ranks have come: the live line while a world runs, and the points they have passed."""
+"""The progress of ranks: the live line while a world runs, and the points they have passed."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from pytest_multihost.outcome import RankFacts
 
 _MIN_WIDTH = 12
 ERASE = "\x1b[K"
-"""What takes the live line away, which is right of the cursor."""
+"""The escape sequence that erases the live line, which is right of the cursor."""
 
 
 def blocking_text(
     seconds: float, blocking: BlockingRanks, *, for_s: float, where: Frame | None
 ) -> str:
-    """Say who is waited for: "14 s: waiting for rank 0: read(/data/x) at storage.py:17 for 12 s".
+    """Return, say, "14 s: waiting for rank 0: read(/data/x) at storage.py:17 for 12 s".
 
     Args:
         seconds: How long the world has been running.
-        blocking: For whom, and what it does.
-        for_s: How long they have been waited for.
-        where: The line in which the first one is, where that is known.
+        blocking: The blocking ranks, and the activity of the first one.
+        for_s: How long others have waited for them.
+        where: The line that the first one is in, if known.
     """
     # Without its timeout: the line is short.
     doing = f": {blocking.activity.call}" if blocking.activity is not None else ""
@@ -38,7 +38,7 @@ def blocking_text(
 
 
 def progress_text(seconds: float, facts: Iterable[RankFacts]) -> str:
-    """Say where the ranks are, as in "12 s: rank 0 in call, ranks 1-3 done"."""
+    """Return the phases of the ranks, as in "12 s: rank 0 in call, ranks 1-3 done"."""
     places = group_by_value((_place(each), each.rank) for each in facts)
     where = ", ".join(f"{rank_set(ranks)} {place}" for place, ranks in places.items())
     return f"{seconds:.0f} s: {where}"
@@ -51,13 +51,13 @@ def _place(facts: RankFacts) -> str:
 
 
 def overlay(text: str, width: int) -> str:
-    """Return what shows `text` right of the cursor and leaves the cursor where it is.
+    """Return the output that shows `text` right of the cursor without moving the cursor.
 
-    pytest may be in the middle of a line of dots or of a test's name; what it prints next
-    overwrites ours.
+    pytest may be in the middle of a line of dots or of a test's name; its next output overwrites
+    this text.
 
     Args:
-        text: What to show; cut to fit.
+        text: The text to show; cut to fit.
         width: Columns that are left in the line.
     """
     if width < _MIN_WIDTH:
@@ -67,7 +67,7 @@ def overlay(text: str, width: int) -> str:
 
 
 def _passed_points(history: Iterable[Event], rank: int) -> tuple[str, ...]:
-    """Return the points that a rank has passed, in order, repeated ones once with their number."""
+    """Return the points that a rank has passed, in order, repeated ones once with a count."""
     points = [
         Point(event.body.point, event.body.name)
         for event in history
@@ -78,7 +78,7 @@ def _passed_points(history: Iterable[Event], rank: int) -> tuple[str, ...]:
 
 
 def points_lines(result: WorldResult) -> list[str]:
-    """Return the points of a world, ranks that have passed the same ones together."""
+    """Return the points of a world, one line for ranks that have passed the same points."""
     ranks = range(result.spec.size)
     together = group_by_value((_passed_points(result.history, rank), rank) for rank in ranks)
     lines = [f"{rank_set(ranks)}  {', '.join(seen) or 'none'}" for seen, ranks in together.items()]

@@ -1,4 +1,4 @@
-"""Text whose parts have roles: a page is made of these, and its colours follow from the roles."""
+"""Text whose parts have roles: pages are made of them, and roles determine the colours."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Literal, NamedTuple
 
 Role = Literal[
     "plain",
-    "culprit",  # a row of the table: the rank to blame, or the one that decided
+    "culprit",  # a row of the table: the culprit, or the rank that decided
     "waiting",  # a row of the table: ranks that wait for another
-    "title",  # names what stands to the right of it
+    "title",  # the title of the text to its right
     "source",  # a line of the user's code
 ]
 
@@ -20,7 +20,7 @@ COLOURS: Mapping[Role, Mapping[str, bool]] = {
     "title": {"cyan": True},
     "source": {"light": True},
 }
-"""What pytest's terminal writer is given for a role; whether there are colours is its decision."""
+"""Arguments for pytest's terminal writer by role; it decides whether to use colours."""
 
 
 class Span(NamedTuple):
@@ -39,12 +39,12 @@ def text_of(lines: Iterable[Line]) -> str:
 
 
 def clip(text: str, width: int) -> str:
-    """Return as much of a text as has room, saying where it is cut."""
+    """Return as much of a text as fits, with a mark where it is cut."""
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def clip_line(line: Line, width: int) -> Line:
-    """Return as much of a line as has room, saying where it is cut."""
+    """Return as much of a line as fits, with a mark where it is cut."""
     if sum(len(span.text) for span in line) <= width:
         return line
     spans, room = [], width - 1
