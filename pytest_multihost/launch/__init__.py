@@ -1,4 +1,4 @@
-"""Start the ranks of worlds, and everything that travels between the harness's processes.
+"""Start the ranks of worlds, and carry messages between the harness's processes.
 
 `wire` has the framing, `server` the process that forks ranks, `netns` and `docker` make hosts for
 them, `attach` starts them through several processes of a launcher such as torchrun.

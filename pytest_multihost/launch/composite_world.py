@@ -1,4 +1,4 @@
-"""A world whose ranks were started by several servers, as the engine sees it: as one.
+"""A world whose ranks were started by several servers; the engine sees one world.
 
 The servers are in containers, or in the processes that a launcher such as torchrun has started.
 """
@@ -26,7 +26,7 @@ T = TypeVar("T")
 class WorldPart(RankControl, Protocol):
     """The ranks of a world that one server has started.
 
-    Whatever is asked of it raises LaunchError when the server turns out to be gone.
+    Every request raises LaunchError when the server turns out to be gone.
     """
 
     @property
@@ -39,22 +39,22 @@ class WorldPart(RankControl, Protocol):
 
     @property
     def poll_events(self) -> int:
-        """What to wait for in a poll of its descriptor."""
+        """The poll events to wait for on its descriptor."""
 
     def fileno(self) -> int:
-        """Return the descriptor to wait for."""
+        """Return the descriptor to poll."""
 
     def collect_dumps(self) -> None:
-        """Wait until what the ranks have written lies in the world's directory, if it has to."""
+        """Wait, where needed, until the ranks' dumps are in the world's directory."""
 
     def begin_end(self, *, grace_s: float) -> None:
-        """Have the server begin with the end."""
+        """Have the server start ending the ranks."""
 
     def finish_end(self) -> Ending:
         """Wait for the end and return what was found."""
 
     def close(self) -> None:
-        """Let go of the streams."""
+        """Close the streams."""
 
 
 @dataclass(slots=True)
@@ -62,10 +62,10 @@ class CompositeWorld:
     """The parts of one world.
 
     Attributes:
-        parts: Each holds other ranks, and all ranks together.
-        survives_loss: What the end of a server means. True: its host has failed as a whole, as by a
-            power cut; its ranks were killed, and the world goes on, for that is what the other
-            ranks would see. False: the world is lost.
+        parts: The parts; together they hold each rank once.
+        survives_loss: What the end of a server means. True: its whole host has failed, as in a
+            power cut. Its ranks were killed, and the world continues, as it would for the other
+            ranks. False: the world is lost.
     """
 
     parts: Sequence[WorldPart]
@@ -76,12 +76,12 @@ class CompositeWorld:
 
     @property
     def network_faults(self) -> None:
-        """Nothing: these hosts are not made from namespaces that we could disturb."""
+        """None: these hosts are not namespaces of the harness, so it cannot disturb them."""
         return
 
     @property
     def processes(self) -> WorldProcesses:
-        """What of the harness is around the ranks."""
+        """The harness's own processes around the ranks."""
         found = [part.processes for part in self.parts]
         return WorldProcesses(
             servers=frozenset().union(*(each.servers for each in found)),
@@ -100,7 +100,7 @@ class CompositeWorld:
         return self._with_deaths(event for events in answers for event in events or ())
 
     def _ready(self, timeout_s: float) -> list[WorldPart]:
-        """Return the parts that have something to tell, waiting for the first."""
+        """Return the parts that have events, waiting for the first."""
         living = self._living()
         ready = [part for part in living if part.has_events]
         poll, by_descriptor = select.poll(), {part.fileno(): part for part in living}
@@ -112,14 +112,14 @@ class CompositeWorld:
         return [part for part in living if part in ready or part in polled]
 
     def _with_deaths(self, events: Iterable[Event]) -> list[Event]:
-        """Return events and the deaths of ranks with their hosts, in order of time."""
+        """Return events and deaths of ranks whose host failed, in order of time."""
         found = [*events, *self._deaths]
         self._deaths = []
         self._exited |= {event.rank for event in found if isinstance(event.body, Exited)}
         return sorted(found, key=lambda event: event.at_s)
 
     def _living(self, ranks: Iterable[int] | None = None) -> list[WorldPart]:
-        """Return the parts whose server is there, only those with some of `ranks` if named."""
+        """Return the parts whose server is alive; if `ranks` is given, those with any of them."""
         wanted = None if ranks is None else set(ranks)
         return [
             part
@@ -151,9 +151,9 @@ class CompositeWorld:
             part.send(rank, frame)
 
     def request_dumps(self, ranks: Sequence[int], kind: DumpKind) -> None:
-        """Have every rank of `ranks` write what is asked for to its file.
+        """Have every rank of `ranks` write a dump to its file.
 
-        All are asked before any is waited for.
+        All requests are sent before the first wait.
         """
         for part in self._living(ranks):
             theirs = [rank for rank in ranks if rank in part.ranks]
@@ -172,7 +172,7 @@ class CompositeWorld:
             self._call(part, partial(part.resume, rank))
 
     def end(self, *, grace_s: float) -> Ending:
-        """End what is left, whatever state it is in, and return what was found.
+        """End all remaining processes, in any state, and return what was found.
 
         A server that is gone has taken its ranks with it.
         """

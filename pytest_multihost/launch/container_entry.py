@@ -1,7 +1,7 @@
-"""The first program of a container: it connects to the controller and becomes what that names.
+"""The first program of a container: it connects to the controller and execs what that names.
 
-The controller learns the process id, as it is outside of the container, from the connection. The
-module lies beside the package `docker`, which would take three times as long to import here.
+The controller learns the process id outside of the container from the connection. The module is
+not in the package `docker`, which would take three times as long to import here.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ CODE = "from pytest_multihost.launch.container_entry import main; main()"
 
 @dataclass(frozen=True, slots=True)
 class RunProgram:
-    """From the controller: run a program. A descriptor of its job spec lies beside.
+    """From the controller: run a program. Sent with a descriptor of its job spec.
 
     Attributes:
-        code: What Python is to run.
+        code: The Python code to run.
         variable: The environment variable in which the program looks for its job spec.
     """
 

@@ -2,8 +2,8 @@
 
 They never touch the runtime under test, so they work before it is up, while it hangs and after it
 broke. All three work alike: every rank enters an operation, and when the last one has entered, each
-gets its answer. When one rank can no longer enter - it failed, died or left its test - the others
-get an error at once instead of waiting for ever.
+gets its answer. When a rank can no longer enter because it failed, died or left its test, the
+others get an error at once instead of waiting forever.
 
 Operations are matched by (operation, name, how often this rank has entered it before), so a
 barrier in a loop needs no counter in its name.
@@ -32,7 +32,7 @@ class _Entry:
 
 @dataclass(slots=True)
 class HarnessCollectives:
-    """Who has entered what, in one world.
+    """The operations that the ranks of one world have entered.
 
     Attributes:
         size: Number of ranks.
@@ -50,9 +50,9 @@ class HarnessCollectives:
         """Note that `rank` entered an operation; return the answers that are due now.
 
         Args:
-            rank: Who enters.
-            entered: What it enters.
-            payload: What it contributes.
+            rank: The rank that enters.
+            entered: The operation.
+            payload: The rank's contribution.
         """
         own_key = entered.operation, entered.name, entered.nth
         key = self._place(rank, own_key)
@@ -65,7 +65,7 @@ class HarnessCollectives:
         return self._break_disagreement()
 
     def mark_lost(self, rank: int, why: str) -> Answers:
-        """Note that `rank` will never come again; return the errors that are due now."""
+        """Note that `rank` will enter nothing more; return the errors that are due now."""
         self.lost.setdefault(rank, why)
         answers: Answers = {}
         for key in list(self._inside):
@@ -73,9 +73,9 @@ class HarnessCollectives:
         return answers
 
     def readmit(self, ranks: Iterable[int]) -> None:
-        """Note that `ranks` can come again: they go on to their teardown.
+        """Note that `ranks` can enter operations again: they continue with their teardown.
 
-        What was entered before does not count there: after a failure some ranks had entered more
+        Earlier entries do not count there: after a failure some ranks had entered more operations
         than others.
         """
         for rank in ranks:
@@ -96,9 +96,9 @@ class HarnessCollectives:
         }
 
     def _break_disagreement(self) -> Answers:
-        """Release everybody when all ranks wait, but not for the same thing.
+        """Release all ranks when all wait, but not for the same operation.
 
-        A rank with a second thread may still enter what the others wait for, so then nothing is
+        A rank with a second thread may still enter the others' operation, so then nothing is
         proven and the world's deadline decides.
         """
         waiting = {rank: key for key, ranks in self._inside.items() for rank in ranks}

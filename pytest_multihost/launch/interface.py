@@ -1,4 +1,4 @@
-"""What the engine, and whoever watches a world, ask of a launcher and of the world it starts."""
+"""The interfaces of launchers and of the worlds they start, for the engine and the watchdog."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ ANSWER_S = 60.0
 """How long the server may take to answer. Forking 64 ranks of a large image takes a second."""
 
 RunRank = Callable[[RankSpec, Channel], NoReturn]
-"""What a freshly forked rank does for the rest of its life."""
+"""The main function of a freshly forked rank; never returns."""
 
 
 def dump_signal(kind: DumpKind) -> int:
-    """Return the signal on which a rank writes what is asked for.
+    """Return the signal on which a rank writes this kind of dump.
 
     A real-time signal: they queue, and unlike SIGUSR1 and SIGUSR2 no scheduler or trainer sends
     them (torchelastic and Slurm use those to announce termination).
@@ -32,11 +32,11 @@ def dump_signal(kind: DumpKind) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What was found when a world was ended.
+    """What ending a world has found.
 
     Attributes:
-        events: Exits that had not been seen before.
-        leftovers: Command lines of processes that ranks had left behind.
+        events: Exits that had not been reported before.
+        leftovers: Command lines of processes that ranks have left behind.
     """
 
     events: tuple[Event, ...] = ()
@@ -45,11 +45,11 @@ class Ending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """The part of a world that one server starts, where several start it together.
+    """The part of a world that one of several servers starts.
 
     Attributes:
         ranks: Which ranks.
-        ports: What the server that starts the primary holds for the world; None there.
+        ports: The ports that the primary's server holds for the world; None for that server.
     """
 
     ranks: tuple[int, ...]
@@ -60,7 +60,7 @@ class NetworkFaults(Protocol):
     """Faults of the network between the hosts of one world."""
 
     def disturb(self, rank: int, index: int) -> None:
-        """Have a fault happen; an event of kind "network" tells what came of it.
+        """Start a fault; an event of kind "network" reports the outcome.
 
         Args:
             rank: The rank that has passed the fault's point.
@@ -68,11 +68,11 @@ class NetworkFaults(Protocol):
         """
 
     def calm(self) -> None:
-        """End all of them; an event of kind "network" without an index tells when they have."""
+        """End all faults; an event of kind "network" without an index reports completion."""
 
 
 class RemotePart(Protocol):
-    """Ranks of a world on another machine: the peer that has started them sees them for us."""
+    """Ranks of a world on another machine, observed through the peer that has started them."""
 
     @property
     def ranks(self) -> Sequence[int]:
@@ -84,11 +84,11 @@ class RemotePart(Protocol):
 
     @property
     def machine(self) -> str:
-        """What tells its kernel from all others."""
+        """An identifier of its kernel."""
 
     @property
     def clock(self) -> tuple[float, float]:
-        """Seconds to add to times on its clock to make them ours, and how wrong that may be."""
+        """Offset in seconds from its clock to the controller's, and the error bound of that."""
 
     def begin_snapshot(self, *, is_deep: bool) -> None:
         """Have the peer take a snapshot."""
@@ -103,15 +103,15 @@ class RemotePart(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldProcesses:
-    """What of the harness is around the ranks of one world, for whoever watches it.
+    """The harness's own processes around the ranks of one world, for the watchdog.
 
     Attributes:
-        servers: The processes that have forked the ranks: these hold what the ranks inherit.
+        servers: The processes that have forked the ranks, and hold the descriptors they inherit.
         reaper: The server that inherits the ranks' orphans; None where there are several.
         companions: Children of the server beside the ranks.
-        socket_tables: What reads the socket tables of network namespaces in which ranks are, by the
+        socket_tables: Sockets that read the socket tables of the ranks' network namespaces, by the
             kernel's names of these.
-        remote: Ranks that are not to be seen from here.
+        remote: Ranks on other machines.
     """
 
     servers: frozenset[int] = frozenset()
@@ -126,7 +126,7 @@ class RankControl(Protocol):
 
     @property
     def processes(self) -> WorldProcesses:
-        """What of the harness is around its ranks, for whoever watches them."""
+        """The harness's own processes around its ranks, for the watchdog."""
 
     def wait(self, timeout_s: float) -> Sequence[Event]:
         """Return what happened, waiting at most `timeout_s` seconds for the first event.
@@ -139,7 +139,7 @@ class RankControl(Protocol):
         """Send a frame to a rank; a rank that is gone is no error here."""
 
     def request_dumps(self, ranks: Sequence[int], kind: DumpKind) -> None:
-        """Have every rank of `ranks` write what is asked for to its file."""
+        """Have every rank of `ranks` write a dump to its file."""
 
     def pause(self, rank: int, pause: Pause) -> None:
         """Have a rank stopped, once or in turns, and continued by the clock."""
@@ -153,10 +153,10 @@ class RunningWorld(RankControl, Protocol):
 
     @property
     def network_faults(self) -> NetworkFaults | None:
-        """What disturbs the network between its hosts; None where these are not ours to disturb."""
+        """Controls faults of the network between its hosts; None where there can be none."""
 
     def end(self, *, grace_s: float) -> Ending:
-        """End what is left, whatever state it is in, and return what was found."""
+        """End all remaining processes, in any state, and return what was found."""
 
 
 class Launcher(Protocol):
@@ -170,5 +170,5 @@ class Launcher(Protocol):
         """Start the ranks of a world.
 
         Raises:
-            LaunchError: They could not be started; none is left.
+            LaunchError: The ranks could not be started; none is left running.
         """

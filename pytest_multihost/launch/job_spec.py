@@ -1,4 +1,4 @@
-"""What a new interpreter of the harness is started for: a value that it finds in a memory file.
+"""The job of a new interpreter of the harness: a value that it reads from a memory file.
 
 Not on the command line and not in the environment: a variable holds at most 128 KiB (execve(2),
 MAX_ARG_STRLEN), and the paths of many test files are longer together.
@@ -29,8 +29,8 @@ class PytestRun:
     Attributes:
         cwd: The working directory.
         args: The command line.
-        files: What to collect, instead of what the command line says.
-        path: The interpreter's sys.path; None: the one that it starts with.
+        files: The files to collect, instead of those of the command line.
+        path: The interpreter's sys.path; None keeps its default.
     """
 
     cwd: str
@@ -62,8 +62,8 @@ class SpawnServerJob:
     """Start an interpreter for each rank.
 
     Attributes:
-        code: What it runs, as for ``python -c``.
-        run: How it is to run pytest.
+        code: The code that it runs, as for ``python -c``.
+        run: How to run pytest.
         control: Descriptor of the control connection.
         controller: The controller's process id.
     """
@@ -77,11 +77,11 @@ class SpawnServerJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankJob:
-    """Be one rank.
+    """Run as one rank.
 
     Attributes:
         run: How to run pytest.
-        spec: Which rank, of which world.
+        spec: The rank and its world.
         channel: Descriptor of the connection to the controller.
     """
 
@@ -104,7 +104,7 @@ def write_job(job: Job) -> int:
 
 
 def take_job(kinds: object = Job) -> Any:  # noqa: ANN401 - one of `kinds`
-    """Return what this interpreter was started for."""
+    """Return the job of this interpreter."""
     with open(int(os.environ.pop(JOB_VARIABLE)), encoding="utf-8") as file:  # noqa: PTH123
         return from_json(kinds, parse_json(file.read()))
 

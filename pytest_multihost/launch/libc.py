@@ -47,7 +47,7 @@ def join(namespace: int, kind: int) -> None:
 def unshare_user() -> None:
     """Move this process into a new user namespace, with its user and group mapped to themselves.
 
-    An ordinary user may do that, and then has every capability over namespaces that are created in
+    An unprivileged user may do that, and then has every capability over namespaces created in
     it. All other users and groups appear as "nobody": without privileges only one of each can be
     mapped, and only after `setgroups` is disabled (user_namespaces(7)).
     """
@@ -67,14 +67,14 @@ def _write(path: str, text: str) -> None:
 
 
 def drop_capabilities() -> None:
-    """Give up every capability: an ordinary user's rank has none, as on the machine itself."""
+    """Drop every capability: an ordinary user's rank has none, as on the machine itself."""
     header = (ctypes.c_uint32 * 2)(_CAPABILITIES_3, 0)
     none = (ctypes.c_uint32 * 6)()
     _call("capset", header, none)
 
 
 def make_mounts_private() -> None:
-    """Keep what is mounted from now on out of other mount namespaces.
+    """Keep future mounts of this process out of other mount namespaces.
 
     Most systems mount / as shared, and a copy of a shared mount propagates (mount_namespaces(7)).
     """
@@ -94,9 +94,9 @@ def adopt_orphans() -> None:
 def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
     """Have the kernel kill this process, or send it another signal, when `parent` ends.
 
-    The signal is sent when the thread ends that has forked this process, which is why the server
-    has only one. If the parent ended before this call took effect there would be no signal, hence
-    the check.
+    The signal is sent when the thread that forked this process ends, which is why the server has
+    only one. If the parent ended before this call took effect, no signal would come, hence the
+    check.
     """
     _call("prctl", _SET_PARENT_DEATH_SIGNAL, number, 0, 0, 0)
     if os.getppid() != parent:

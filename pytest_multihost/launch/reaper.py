@@ -1,9 +1,9 @@
-"""End processes for certain, and never outlive the controller.
+"""End processes reliably, so that none outlives the controller.
 
-A rank leads its own session, so one signal to its group reaches what it forked. What left the
-group - a grandchild with a session of its own - is adopted by the server, which is a subreaper
-(prctl(2), PR_SET_CHILD_SUBREAPER), and found there. Deaths are seen through pidfds, never by the
-end of a stream: descriptors are inherited by children and outlive the rank.
+A rank leads its own session, so one signal to its group reaches the processes it forked. A process
+that left the group, such as a grandchild with its own session, is adopted by the server, which is a
+subreaper (prctl(2), PR_SET_CHILD_SUBREAPER). Deaths are detected through pidfds, never by the end
+of a stream: children inherit descriptors, which outlive the rank.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ FAREWELL_S = 15.0
 """How long the server may take to end its ranks and itself."""
 
 SERVER_VARIABLE = "PYTEST_MULTIHOST_SERVER_PID"
-"""By this variable the descendants of a server's ranks are known when the server is gone."""
+"""Environment variable that identifies descendants of a server's ranks once it is gone."""
 
 ORPHANS_S = 5.0
-"""Bound for the hunt after orphans: one in uninterruptible sleep cannot be ended by anybody."""
+"""Timeout for killing orphans: one in uninterruptible sleep cannot be killed."""
 
 
 def signal_group(leader: int, number: int) -> None:
@@ -40,10 +40,10 @@ def signal_group(leader: int, number: int) -> None:
 def end_groups(leaders: Mapping[int, int], *, grace_s: float) -> None:
     """End processes and their groups: TERM, CONT, at most `grace_s` seconds, KILL.
 
-    CONT because a stopped process would keep TERM pending for ever. Does not reap.
+    CONT because TERM would stay pending for a stopped process. Does not reap.
 
     Args:
-        leaders: Process ids of group leaders, our own unreaped children, by their pidfds.
+        leaders: Process ids of group leaders, unreaped children of this process, by pidfd.
         grace_s: How long they may take to end by themselves after TERM.
     """
     for number in (signal.SIGTERM, signal.SIGCONT):
@@ -90,7 +90,7 @@ def kill_orphans(*, spare: Collection[int]) -> list[str]:
 
 
 def kill_strays(server: int, ranks: Collection[int]) -> None:
-    """Kill what the ranks of a server that has been killed leave behind: nobody adopts it.
+    """Kill what the ranks of a killed server leave behind: no subreaper adopts it.
 
     Args:
         server: The server, which is gone.
@@ -105,7 +105,7 @@ def kill_strays(server: int, ranks: Collection[int]) -> None:
 
 
 def _strays(server: int, ranks: Collection[int]) -> list[int]:
-    """Return the processes in the ranks' sessions, and those that left them but were exec'd."""
+    """Return the processes in the ranks' sessions, and exec'd processes that left these."""
     mark = f"{SERVER_VARIABLE}={server}\0".encode()
     found = []
     for process in psutil.process_iter():
@@ -128,10 +128,10 @@ def _strangers(spare: Collection[int]) -> list[psutil.Process]:
 
 
 def _reap(spare: Collection[int]) -> bool:
-    """Reap dead children; return whether there may be strangers left.
+    """Reap dead children; return whether other children may be left.
 
-    `waitpid` answers in microseconds that there are no children at all, which is the usual case;
-    reading /proc for them would cost milliseconds in every test.
+    `waitpid` reports in microseconds that there are no children, which is the usual case; reading
+    /proc for them would cost milliseconds in every test.
     """
     if spare:
         return _reap_one_by_one(spare)
@@ -152,7 +152,7 @@ def _reap_one_by_one(spare: Collection[int]) -> bool:
 
 
 def wait_for_exit(server: int) -> None:
-    """Wait for the end of a server, and kill it if that does not come.
+    """Wait for the end of a server, and kill it after a timeout.
 
     Raises:
         ProcessLookupError: It is gone already.

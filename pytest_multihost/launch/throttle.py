@@ -1,9 +1,9 @@
-"""Share one machine between several controllers, as pytest-xdist makes them.
+"""Share one machine between several controllers, as pytest-xdist starts them.
 
-Ten workers that each start a world of eight would be eighty processes that want to start up at
-once, and start-up deadlines would pass for no fault of the tests. So the ranks of all controllers
-of one run share a semaphore: a fixed number of permits, each a file that is locked with flock(2).
-The kernel releases a lock when its process ends, however it does.
+Ten workers that each start a world of eight would start eighty processes at once, and start-up
+deadlines would expire through no fault of the tests. So the ranks of all controllers of one run
+share a semaphore: a fixed number of permits, each a file that is locked with flock(2). The kernel
+releases a lock when its process ends, in any way.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def permit_count() -> int:
 def hold_permits(directory: Path, wanted: int, *, count: int) -> Iterator[None]:
     """Hold permits for a world's ranks, waiting until they are free.
 
-    A world larger than their number takes all of them. Whoever waits holds the gate, so that
-    several worlds cannot each hold a part of what they need and wait for the rest.
+    A world larger than their number takes all of them. A waiting controller holds the gate lock,
+    so that several worlds cannot each hold some permits and wait for the rest.
 
     Args:
         directory: Where the lock files are; one per run of pytest.
@@ -40,7 +40,7 @@ def hold_permits(directory: Path, wanted: int, *, count: int) -> Iterator[None]:
 
 
 def _take(directory: Path, wanted: int, count: int) -> Iterator[int]:
-    """Yield descriptors of `wanted` locked files: first the free ones, then whichever come."""
+    """Yield descriptors of `wanted` locked files: first the free ones, then others by waiting."""
     import fcntl  # not on every system that can import this package
 
     busy = []

@@ -1,7 +1,7 @@
 """Worlds whose ranks are started by several processes: torchrun, srun, mpirun.
 
-`launcher_env` reads what the launcher has told, `rendezvous` brings the processes together,
-`handshake` makes sure of them, `world` starts ranks through all of them.
+`launcher_env` reads the launcher's variables, `rendezvous` connects the processes,
+`handshake` authenticates them, `world` starts ranks through all of them.
 
 `peer` is another process of the run as the controller sees it.
 """

@@ -1,14 +1,14 @@
-"""How two processes of an attached run make sure of each other, and of every frame after that.
+"""How two processes of an attached run authenticate each other, and every frame after that.
 
 Both know a secret; neither sends it. The controller sends a number that is used once. The other
 side answers with a number of its own and a proof: an HMAC, keyed with the secret, of both numbers,
-its rank and the number of processes. Nobody can make that who does not know the secret, and none
-that was recorded fits another challenge.
+its rank and the number of processes. Only a process that knows the secret can compute the proof,
+and a recorded proof does not fit another challenge.
 
 From the same values both derive two keys, one for each direction, and every later frame carries a
 tag made with its direction's key; see `launch.wire.framing.Authenticator`. So the first frame from
-the controller proves that it knows the secret as well, no frame can be sent back as if it were an
-answer, and none of another connection is taken. Nothing is encrypted: who can listen can read.
+the controller proves that it knows the secret as well, no frame can be reflected as an answer, and
+frames of other connections are rejected. Nothing is encrypted: an eavesdropper can read it all.
 
 HMAC-SHA256 (RFC 2104) throughout, compared in constant time.
 """
@@ -37,27 +37,27 @@ Role = Literal["controller", "agent"]
 
 VERSION = 2
 MAX_GREETING = 1024
-"""Bytes of the largest frame that is read from a process that has proven nothing."""
+"""Bytes of the largest frame that is read from an unauthenticated process."""
 
 
 class RefusedError(Exception):
-    """The other end is not one of us, or there is somebody between."""
+    """The other end is not a process of this run, or a third party altered the messages."""
 
 
 def new_nonce() -> str:
-    """Return a number that is used once, as text."""
+    """Return a nonce, as text."""
     return secrets.token_hex(32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handshake:
-    """What both sides of one connection have in common.
+    """The values that both sides of one connection know.
 
     Attributes:
         challenge: The controller's number.
-        answer: The agent's.
-        rank: What rank the agent claims.
-        size: How many processes it has been told there are.
+        answer: The agent's number.
+        rank: The rank that the agent claims.
+        size: Number of processes, according to the agent's launcher.
     """
 
     challenge: str
@@ -66,7 +66,7 @@ class Handshake:
     size: int
 
     def proof(self, secret: bytes) -> str:
-        """Return what the agent sends to show that it knows the secret."""
+        """Return the agent's proof that it knows the secret."""
         return self._derive(secret, "proof").hex()
 
     def key(self, secret: bytes, sender: Role) -> bytes:
@@ -80,7 +80,7 @@ class Handshake:
 
     def proves(self, secret: bytes, proof: str) -> bool:
         """Return whether `proof` could only be made by a process that knows the secret."""
-        given = proof.encode("utf-8", "replace")  # it may hold what UTF-8 does not
+        given = proof.encode("utf-8", "replace")  # may hold lone surrogates
         return hmac.compare_digest(self.proof(secret).encode(), given)
 
 
@@ -90,7 +90,7 @@ def greeting(message: Challenge | Proof) -> bytes:
 
 
 class GreetingDecoder:
-    """Reads the one message that comes before the tags, however it was cut.
+    """Decodes the one message that precedes all tagged frames, from pieces of any size.
 
     Args:
         wanted: Its class.
@@ -100,10 +100,10 @@ class GreetingDecoder:
         self._decoder: Decoder[Any] = Decoder(wanted, max_size=MAX_GREETING)
 
     def feed(self, data: bytes) -> Any | None:  # noqa: ANN401 - of the class that is wanted
-        """Return the message that `data` completes; None where more must come.
+        """Return the message that `data` completes; None while it is incomplete.
 
         Raises:
-            RefusedError: It is no such message, of another version, or not all that came.
+            RefusedError: It is no such message, has another version, or more bytes follow it.
         """
         try:
             frames = self._decoder.feed(data)
@@ -135,11 +135,11 @@ def authenticated_stream(
 
 
 SILENCE_S = 20
-"""How long a machine may not answer at all before its connection counts as lost."""
+"""Seconds without any answer after which the connection to a machine counts as lost."""
 
 
 def kernel_identity() -> tuple[str, str, str]:
-    """Return which kernel this is, and in which of its clocks and tables of processes we are.
+    """Return the identities of this process's kernel, time namespace and pid namespace.
 
     Processes with the same kernel and clock (time_namespaces(7)) have the same monotonic time;
     those that share the table of processes too see each other in /proc.
@@ -150,7 +150,7 @@ def kernel_identity() -> tuple[str, str, str]:
 
 
 def interface_of_address(address: str) -> str:
-    """Return the network interface that has an address, "lo" where none is seen to."""
+    """Return the network interface that has an address, "lo" where none is found."""
     for name, found in psutil.net_if_addrs().items():
         if any(each.address == address for each in found):
             return name
@@ -158,10 +158,10 @@ def interface_of_address(address: str) -> str:
 
 
 def enable_keepalive(connection: socket.socket) -> None:
-    """Have the kernel end a connection to a machine that is not there any more (tcp(7)).
+    """Have the kernel end a connection to a machine that has disappeared (tcp(7)).
 
-    TCP_KEEPIDLE and the like cover a connection on which nothing is under way, TCP_USER_TIMEOUT one
-    whose data is not acknowledged: with the defaults that takes hours and a quarter of an hour.
+    TCP_KEEPIDLE and the like cover an idle connection, TCP_USER_TIMEOUT one whose data is not
+    acknowledged. With the defaults that takes hours and a quarter of an hour, respectively.
     """
     options = (
         (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -177,7 +177,7 @@ def enable_keepalive(connection: socket.socket) -> None:
 
 
 def close_in_children(connection: socket.socket) -> None:
-    """Have a forked child close its copy: while one is open, the other side sees no end."""
+    """Have a forked child close its copy: while one is open, the other side sees no EOF."""
     found = weakref.ref(connection)
 
     def close() -> None:

@@ -1,8 +1,7 @@
 """This process's rank and the number of processes, from the variables of its launcher.
 
-Launchers nest: torchrun runs inside srun, mpirun inside a Slurm allocation. So the innermost one
-that is known to be inside wins. Of two that are not known to be nested neither does: where they
-differ, that is an error and no guess.
+Launchers nest: torchrun runs inside srun, mpirun inside a Slurm allocation. Where the nesting is
+known, the innermost launcher wins. Where it is not and the launchers differ, that is an error.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from pytest_multihost.model.errors import SettingError
 Address = tuple[str, int]
 
 _FIRST_PORT, _PORTS, _CANDIDATES = 20_000, 10_000, 4
-"""Ports below those that Linux gives to whoever asks for any."""
+"""Ports below Linux's ephemeral range."""
 
 _LOOPBACK = re.compile(r"localhost|127\.\d+\.\d+\.\d+|::1")
 _NODE_LIST = re.compile(r"(?P<stem>[^,\[]+)(?:\[(?P<first>\d+)[^\]]*\](?P<rest>[^,\[]*))?")
@@ -35,10 +34,10 @@ class Membership:
     Attributes:
         rank: Its index, 0..size-1; 0 is the controller.
         size: Number of processes.
-        source: The launcher that says so.
-        job: What distinguishes this run from others of the same launcher.
-        host: Where rank 0 is; None where the launcher does not tell.
-        port: Where it listens; None where nobody has named a port.
+        source: The launcher that has set these values.
+        job: Distinguishes this run from others of the same launcher.
+        host: Rank 0's host; None where the launcher does not name it.
+        port: Rank 0's port; None where none is configured.
         is_one_machine: Whether all processes are known to be on one machine.
     """
 
@@ -68,19 +67,19 @@ class Membership:
 
     @property
     def key(self) -> str:
-        """What all processes of the run, and no other, have in common."""
+        """A key that all processes of the run share, and no others."""
         return f"{self.source}/{self.job}/{self.size}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Launcher:
-    """The variables in which one launcher tells a process its rank.
+    """The variables by which one launcher passes a process its rank.
 
     Attributes:
-        name: What it is called.
+        name: The launcher's name.
         rank: Variable of the rank.
         size: Variable of the number of processes.
-        job: Variables that tell the run from others.
+        job: Variables that distinguish the run from others.
         host: Variable of rank 0's host, or of its address.
         local: Pairs of variables, or values, that are equal if there is but one machine.
     """
@@ -141,7 +140,7 @@ def read_membership(environment: Mapping[str, str]) -> Membership:
     """Return the membership that the variables give to this process.
 
     Raises:
-        SettingError: They give none, or contradict each other.
+        SettingError: No variables are set, or they contradict each other.
     """
     launcher = _launcher(environment)
     membership = _membership(launcher, environment)
@@ -158,10 +157,10 @@ def read_membership(environment: Mapping[str, str]) -> Membership:
 
 
 def parse_address(name: str, text: str) -> Address:
-    """Read "host:port", with brackets around a host that has colons of its own.
+    """Parse "host:port", with brackets around a host that contains colons.
 
     Raises:
-        SettingError: It is none; names the variable.
+        SettingError: `text` is no address; the error names the variable.
     """
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
@@ -170,16 +169,16 @@ def parse_address(name: str, text: str) -> Address:
 
 
 def _launcher(environment: Mapping[str, str]) -> _Launcher:
-    """Return the launcher whose variables count."""
+    """Return the launcher whose variables apply."""
     if _OURS.rank in environment or _OURS.size in environment:
         return _OURS
     present = [each for each in _LAUNCHERS if each.rank in environment and each.size in environment]
     if not present:
         raise _no_launcher(environment)
     if _TORCHRUN in present and "TORCHELASTIC_RUN_ID" in environment:
-        return _TORCHRUN  # runs within whatever else there is
+        return _TORCHRUN  # always the innermost launcher
     if any(each in present for each in _MPI):
-        present = [each for each in present if each is not _SLURM]  # its allocation
+        present = [each for each in present if each is not _SLURM]  # only the allocation
     said = {(environment[each.rank], environment[each.size]) for each in present}
     if len(said) > 1:
         raise _contradiction(present, environment)
@@ -222,7 +221,7 @@ def _host(launcher: _Launcher, environment: Mapping[str, str]) -> tuple[str | No
 
 
 def first_node(nodes: str) -> str:
-    """Return the first of a list of Slurm's: of "gpu[07-09,12],x1" it is "gpu07"."""
+    """Return the first node of a Slurm node list: "gpu07" of "gpu[07-09,12],x1"."""
     found = _NODE_LIST.match(nodes)
     if found is None:
         return nodes

@@ -26,10 +26,10 @@ A = TypeVar("A")
 
 _PINGS = 8
 PING_S = 30.0
-"""How long a process may take to answer when it has nothing else to do."""
+"""How long an idle peer may take to answer."""
 
 _HELLO_S = 60.0
-"""How long it may take to tell what it is: it may be collecting."""
+"""How long a peer may take to send its hello: it may be collecting."""
 
 
 @dataclass(slots=True, eq=False)
@@ -37,13 +37,14 @@ class Peer:
     """Another process of the run.
 
     Attributes:
-        rank: Its place.
+        rank: Its rank.
         stream: The connection to it.
-        hello: What it has told of itself.
-        offset_s: What must be added to its times to make them ours.
-        uncertainty_s: By how much that may be wrong.
-        is_local: Whether it shares our kernel, process ids and files, so that we see its ranks.
-        backlog: Frames that came while an answer was waited for.
+        hello: Its description of itself.
+        offset_s: Offset from its clock to the controller's.
+        uncertainty_s: Error bound of `offset_s`.
+        is_local: Whether it shares the controller's kernel, process ids and files, so that the
+            controller sees its ranks.
+        backlog: Frames that arrived during a wait for an answer.
     """
 
     rank: int
@@ -58,12 +59,12 @@ class Peer:
 
     @property
     def name(self) -> str:
-        """What it is called in messages."""
+        """Its name in messages."""
         return f"rank {self.rank}'s process (pid {self.hello.pid} on {self.hello.host})"
 
     @property
     def our_address(self) -> tuple[str, str, str]:
-        """Our own machine as it reaches it: name, address, network interface."""
+        """The controller's machine as the peer sees it: name, address, network interface."""
         address = str(self.stream.socket.getsockname()[0])
         return socket.gethostname(), address, interface_of_address(address)
 
@@ -73,7 +74,7 @@ class Peer:
         return self.hello.host, self.hello.address, self.hello.interface
 
     def send(self, message: ToPeer, payload: bytes = b"") -> None:
-        """Send a message that it does not answer."""
+        """Send a message that has no answer."""
         self.stream.send(Frame(message, payload))
 
     def request(self, message: ToPeer) -> int:
@@ -83,10 +84,10 @@ class Peer:
         return self._requests
 
     def answer(self, number: int, wanted: type[A], *, within_s: float) -> tuple[A, bytes]:
-        """Return the answer to a request and its payload; what else comes meanwhile is kept.
+        """Return the answer to a request and its payload; other frames go into `backlog`.
 
         Raises:
-            LaunchError: It is gone, or does not answer, or could not do it.
+            LaunchError: The peer is gone, does not answer, or the request failed.
         """
         deadline_s = time.monotonic() + within_s
         while True:
@@ -108,37 +109,37 @@ class Peer:
         raise self.lost(f"it answered with {type(frame.message).__name__}")
 
     def welcome(self) -> None:
-        """Let it know that it is in: the first request, answered when it has collected."""
+        """Tell the peer that it is admitted: the first request, answered after collection."""
         self._hello = self.request(Welcome())
 
     def await_hello(self) -> None:
-        """Wait until it has told what it is.
+        """Wait for its hello.
 
         Raises:
-            LaunchError: It is gone, or does not answer.
+            LaunchError: The peer is gone, or does not answer.
         """
         self.hello, _ = self.answer(self._hello, PeerHello, within_s=_HELLO_S)
 
     def detect_locality(self, path: str, content: str) -> None:
-        """Find out whether it sees the processes and files that we see.
+        """Find out whether it sees the same processes and files as the controller.
 
         Args:
-            path: A file of ours.
-            content: What only who sees that file can know.
+            path: A file on the controller's machine.
+            content: The file's content, which only a process that can read it knows.
 
         Raises:
-            LaunchError: It is gone, or does not answer.
+            LaunchError: The peer is gone, or does not answer.
         """
         answer, _ = self.answer(self.request(ReadProbe(path)), ProbeRead, within_s=PING_S)
         self.is_local = self.hello.kernel == kernel_identity() and answer.text == content
 
     def measure_clock(self) -> None:
-        """Measure by how much its clock differs from ours, by round trips; anew for each world.
+        """Measure the offset of its clock to the controller's by round trips, for each world.
 
-        The shortest trip tells most: the answer was written somewhere within it.
+        The shortest round trip gives the tightest bound: the answer was written within it.
 
         Raises:
-            LaunchError: It is gone.
+            LaunchError: The peer is gone.
         """
         if self.hello.kernel[:2] == kernel_identity()[:2]:
             return
@@ -158,11 +159,11 @@ class Peer:
         return frames
 
     def note_arrived(self) -> None:
-        """Read what has arrived, for later: an end of the connection is seen by that."""
+        """Read what has arrived into the backlog, which also detects the connection's end."""
         self.backlog += self.stream.receive()
 
     def lost(self, seen: str) -> LaunchError:
-        """Have no more to do with it, and return the error that says so."""
+        """Drop the connection, and return the error that says so."""
         self.stream.give_up(seen)
         return LaunchError(
             f"{self.name} is gone",

@@ -1,12 +1,12 @@
 """Where the processes of an attached run find each other, and the secret that they share.
 
 Either both are given: a secret in the environment or in a file, and rank 0's address by the
-launcher. Or rank 0 makes a secret, listens where it likes, and leaves both in a file that only its
-user may read, the rendezvous file. The others look for it in the artifacts directory, under the
+launcher. Or rank 0 makes a secret, listens on any free port, and writes both into the rendezvous
+file, which only its user may read. The others look for it in the artifacts directory, under the
 run's name.
 
-Rank 0 admits nobody else. A connection that has proven nothing costs little: a kilobyte at most is
-read from it, for ten seconds at most, and of too many such connections the oldest is closed.
+Rank 0 admits no other process. An unauthenticated connection costs little: at most a kilobyte is
+read from it, for at most ten seconds, and of too many such connections the oldest is closed.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ from pytest_multihost.model.messages import Challenge, PeerHello, Proof, Refused
 
 SECRET, SECRET_FILE = "PYTEST_MULTIHOST_SECRET", "PYTEST_MULTIHOST_SECRET_FILE"
 MIN_SECRET = 16
-"""Characters of the shortest secret that is taken; who records a greeting can try out guesses."""
+"""Characters of the shortest secret accepted: a recorded greeting allows guessing offline."""
 
 _BACKLOG = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """Rank 0's addresses, and the secret to prove there."""
+    """Rank 0's addresses, and the shared secret."""
 
     addresses: tuple[Address, ...]
     secret: bytes
 
 
 def given_secret(environment: Mapping[str, str]) -> bytes | None:
-    """Return the secret that the user has given; None where one is to be made.
+    """Return the secret that the user has given; None where rank 0 is to make one.
 
     Raises:
-        SettingError: It is too short, or others may read its file.
+        SettingError: It is too short, or other users may read its file.
     """
     if SECRET in environment:
         return _checked(SECRET, environment[SECRET].encode())
@@ -90,7 +90,7 @@ def _check_private(path: Path) -> None:
 
 
 def rendezvous_path(folder: Path, membership: Membership) -> Path:
-    """Return where rank 0 of a run leaves its address and secret."""
+    """Return the path of a run's rendezvous file."""
     name = hashlib.sha256(membership.key.encode()).hexdigest()[:16]
     return folder / f"attach-{name}.json"
 
@@ -98,10 +98,10 @@ def rendezvous_path(folder: Path, membership: Membership) -> Path:
 def find_rendezvous(
     membership: Membership, secret: bytes | None, rendezvous_file: Path
 ) -> Rendezvous | None:
-    """Return where rank 0 is; None as long as that is not known.
+    """Return where rank 0 is; None while that is not known.
 
     Raises:
-        SettingError: Others may read the rendezvous file.
+        SettingError: Other users may read the rendezvous file.
     """
     if secret is not None:
         return Rendezvous(membership.addresses, secret)
@@ -117,10 +117,10 @@ def find_rendezvous(
 def listen(
     membership: Membership, secret: bytes | None, rendezvous_file: Path
 ) -> tuple[socket.socket, bytes]:
-    """Return a socket that listens for the peers, and the secret that they must know.
+    """Return a socket that listens for the peers, and the shared secret.
 
     Raises:
-        SettingError: A secret is given, and nobody has said where rank 0 is to listen.
+        SettingError: A secret is given, but no address for rank 0.
         LaunchError: It cannot listen there.
     """
     if secret is not None and not membership.addresses:
@@ -161,7 +161,7 @@ def _listen_at(addresses: Sequence[Address]) -> socket.socket:
 
 
 def _bindable(address: Address) -> Iterator[tuple[socket.AddressFamily, Address]]:
-    """Yield what to bind for an address: itself, or all of them where it is somebody's alias."""
+    """Yield what to bind for an address: itself, or the wildcard where it is only an alias."""
     host, port = address
     with contextlib.suppress(OSError):
         for family, _, _, _, target in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
@@ -183,7 +183,7 @@ def _reachable(stream: socket.socket) -> list[Address]:
 def _write_rendezvous_file(
     rendezvous_file: Path, secret: bytes, addresses: Sequence[Address]
 ) -> None:
-    """Write the rendezvous file in one step: nobody reads half of it."""
+    """Write the rendezvous file atomically, so that no reader sees half of it."""
     rendezvous_file.parent.mkdir(parents=True, exist_ok=True)
     new = rendezvous_file.with_name(f"{rendezvous_file.name}.{os.getpid()}")
     content = json.dumps({"secret": secret.hex(), "addresses": addresses})
@@ -194,7 +194,7 @@ def _write_rendezvous_file(
 
 
 PROVE_S = 10.0
-"""How long a process that connects may take to prove itself."""
+"""How long a process that connects may take to authenticate itself."""
 
 _MAX_PENDING = 256
 _MAX_SHOWN = 3
@@ -202,7 +202,7 @@ _MAX_SHOWN = 3
 
 @dataclass(slots=True)
 class _Pending:
-    """A connection from a process that has not proven anything yet."""
+    """A connection from a process that is not authenticated yet."""
 
     connection: socket.socket
     address: str
@@ -216,10 +216,10 @@ class Listener:
     """Accepts the peers.
 
     Attributes:
-        membership: Our own: the number of processes.
-        secret: What the others must know.
+        membership: The membership of rank 0, with the number of processes.
+        secret: The shared secret.
         listener: The listening socket.
-        peers: Those that have proven themselves, by rank.
+        peers: The authenticated peers, by rank.
         refused: The connections that were refused, and why.
     """
 
@@ -238,14 +238,14 @@ class Listener:
 
     @property
     def missing(self) -> list[int]:
-        """The ranks whose processes have not come."""
+        """The ranks whose processes have not connected."""
         return [rank for rank in range(1, self.membership.size) if rank not in self.peers]
 
     def await_peers(self, timeout_s: float) -> None:
-        """Wait until all peers have come and told what they are.
+        """Wait until all peers have connected and sent their hello.
 
         Raises:
-            LaunchError: Some have not, in that time; says which.
+            LaunchError: Timeout; the error names the missing peers.
         """
         deadline_s = time.monotonic() + timeout_s
         while self.missing:
@@ -257,7 +257,7 @@ class Listener:
             peer.await_hello()
 
     def close(self) -> None:
-        """Accept nobody any more."""
+        """Stop accepting connections."""
         for pending in list(self._pending.values()):
             self._drop(pending)
         self._selector.close()
@@ -316,7 +316,7 @@ class Listener:
             return
         except OSError:
             data = b""
-        if not data:  # gone before it said anything: an agent of ours that comes again, or a probe
+        if not data:  # closed without a word: a port probe, or an agent that will reconnect
             self._drop(pending)
             return
         try:
@@ -327,10 +327,10 @@ class Listener:
             self._refuse(pending, str(error))
 
     def _admit(self, pending: _Pending, proof: Proof) -> None:
-        """Make a process that has proven itself a peer.
+        """Make a process a peer if its proof is valid.
 
         Raises:
-            RefusedError: It has not.
+            RefusedError: It is not.
         """
         handshake = Handshake(
             challenge=pending.challenge, answer=proof.answer, rank=proof.rank, size=proof.size
@@ -382,10 +382,10 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 _PAUSE_S = 0.05
 _TRY_S = 5.0
-"""How long one address is tried."""
+"""Timeout for connecting to one address."""
 
 _COLLECT_S = 600.0
-"""How long rank 0 may take to answer where somebody listens already: it collects."""
+"""How long rank 0 may take to answer once its port is listening: it may be collecting."""
 
 
 Stream = FrameStream[ToPeer]
@@ -396,10 +396,10 @@ class Connector:
     """Finds rank 0 and connects to it.
 
     Attributes:
-        membership: Our own rank, and the number of processes.
-        find: Returns where rank 0 is, None as long as that is not known.
+        membership: This process's rank, and the number of processes.
+        find: Returns where rank 0 is, None while that is not known.
         where: Where that is looked up, for messages.
-        seen: What went wrong at each address, the last time.
+        seen: The last error at each address.
     """
 
     membership: Membership
@@ -407,13 +407,13 @@ class Connector:
     where: str
     seen: dict[Address, str] = field(default_factory=dict)
     _patience_s: float = 0.0
-    """Until when a listener that says nothing is taken for a rank 0 that collects."""
+    """Deadline until which a silent listener is taken for a rank 0 that is collecting."""
 
     def connect(self, timeout_s: float) -> tuple[Stream, Frame[ToPeer]]:
-        """Return the connection to rank 0, and its greeting, which wants an answer.
+        """Return the connection to rank 0, and its greeting, which must be answered.
 
         Raises:
-            LaunchError: It was not found in that time, or does not want us.
+            LaunchError: It was not found before the timeout, or refused this process.
         """
         started_s = time.monotonic()
         while time.monotonic() < (deadline_s := max(started_s + timeout_s, self._patience_s)):
@@ -466,11 +466,11 @@ class Connector:
         return stream, frames[0]
 
     def _prove(self, connection: socket.socket, secret: bytes, until_s: float) -> Stream:
-        """Prove that we know the secret; the tag of the first frame proves that rank 0 does.
+        """Send the proof; the tag of rank 0's first frame proves that rank 0 knows the secret.
 
         Raises:
-            OSError: It is not there, or says nothing.
-            RefusedError: It does not speak our protocol.
+            OSError: Rank 0 is not there, or does not answer.
+            RefusedError: It does not speak this protocol.
         """
         decoder = GreetingDecoder(Challenge)
         challenge: Challenge | None = None

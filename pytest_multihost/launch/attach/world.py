@@ -40,7 +40,7 @@ _END_S = 15.0
 """How long a process may take to end its ranks."""
 
 _DUMP_S = 20.0
-"""How long one on another machine may take to have its ranks write their stacks."""
+"""How long a process on another machine may take to have its ranks write their stacks."""
 
 _SNAPSHOT_S = 10.0
 """How long a process may take to take a snapshot. One that is stopped never answers."""
@@ -56,7 +56,7 @@ class LocalLauncher(Protocol):
     def start(
         self, spec: WorldSpec, *, directory: Path, scratch: Path, share: Share | None = None
     ) -> ServerWorld:
-        """Start a share of a world."""
+        """Start some of a world's ranks."""
 
 
 def assign_ranks(size: int, processes: int) -> dict[int, tuple[int, ...]]:
@@ -96,7 +96,7 @@ class AttachLauncher:
     """Starts worlds through all processes of an attached run.
 
     Attributes:
-        local: Starts our own share of a world.
+        local: Starts the controller's own share of a world.
         peers: The other processes by rank.
     """
 
@@ -136,8 +136,8 @@ class AttachLauncher:
 class PeerWorld:
     """The ranks of one world that a peer has started; see `WorldPart`.
 
-    What has to be answered is asked first and waited for later, so that several peers work at the
-    same time.
+    Requests are sent first and their answers awaited later, so that several peers work at the same
+    time.
 
     Attributes:
         peer: The process that has started them.
@@ -171,17 +171,17 @@ class PeerWorld:
 
     @property
     def processes(self) -> WorldProcesses:
-        """What of the harness is around them."""
+        """The harness's own processes around these ranks."""
         return WorldProcesses(remote=() if self.peer.is_local else (self,))
 
     @property
     def has_events(self) -> bool:
-        """Whether something came while an answer was waited for."""
+        """Whether frames arrived during a wait for an answer."""
         return bool(self.peer.backlog)
 
     @property
     def poll_events(self) -> int:
-        """What to wait for in a poll of the connection."""
+        """The poll events to wait for on the connection."""
         return self.peer.stream.poll_events
 
     def fileno(self) -> int:
@@ -189,7 +189,7 @@ class PeerWorld:
         return self.peer.stream.fileno()
 
     def wait(self, timeout_s: float) -> Sequence[Event]:
-        """Return what has happened by now; `timeout_s` is the composite world's to wait."""
+        """Return what has happened by now; does not wait: the composite world does."""
         del timeout_s
         frames = self.peer.take_arrived()
         for frame in frames:
@@ -217,7 +217,7 @@ class PeerWorld:
         self.peer.send(SendToRank(rank, frame.message), frame.payload)
 
     def request_dumps(self, ranks: Sequence[int], kind: DumpKind) -> None:
-        """Have ranks write what is asked for."""
+        """Have ranks write a dump."""
         request = RequestDumps(tuple(ranks), kind)
         if self.peer.is_local:
             self.peer.send(request)
@@ -225,7 +225,7 @@ class PeerWorld:
             self._dumps = self.peer.request(request)
 
     def collect_dumps(self) -> None:
-        """Wait for the files from another machine, and write them where ours are."""
+        """Wait for the files from another machine, and write them beside the local ones."""
         if not self.peer.is_local:
             answer, payload = self.peer.answer(self._dumps, DumpsWritten, within_s=_DUMP_S)
             write_files(answer.sizes, payload, self.directory)
@@ -239,20 +239,20 @@ class PeerWorld:
         self.peer.send(ResumeRank(rank))
 
     def begin_end(self, *, grace_s: float) -> None:
-        """Have the peer begin with the end."""
+        """Have the peer start ending the ranks."""
         self._end = self.peer.request(EndWorld(grace_s))
 
     def finish_end(self) -> Ending:
-        """Wait until the peer has ended everything, and return what was found."""
+        """Wait until the peer has ended all ranks, and return what it found."""
         answer, payload = self.peer.answer(self._end, WorldEnded, within_s=_END_S)
         write_files(answer.sizes, payload, self.directory)
         return Ending(tuple(self._events(self.peer.take_arrived())), answer.leftovers)
 
     def close(self) -> None:
-        """Forget what came of this world and was not asked for; the connection stays."""
+        """Discard unrequested frames of this world; the connection stays open."""
         self.peer.backlog.clear()
 
-    # What it is for whoever watches ranks on another machine, see `RemotePart`
+    # For the watchdog of ranks on another machine, see `RemotePart`
 
     @property
     def host(self) -> str:
@@ -261,12 +261,12 @@ class PeerWorld:
 
     @property
     def machine(self) -> str:
-        """What tells its kernel from all others."""
+        """An identifier of its kernel."""
         return self.peer.hello.kernel[0]
 
     @property
     def clock(self) -> tuple[float, float]:
-        """Seconds to add to times on its clock to make them ours, and how wrong that may be."""
+        """Offset in seconds from its clock to the controller's, and the error bound of that."""
         return self.peer.offset_s, self.peer.uncertainty_s
 
     def begin_snapshot(self, *, is_deep: bool) -> None:
@@ -280,11 +280,11 @@ class PeerWorld:
 
 
 MAX_FILE = 64 << 20
-"""Bytes of a file that travel; of a longer one, the end."""
+"""Bytes of a file that are sent; of a longer one, the end."""
 
 
 def pack(paths: Iterable[Path]) -> tuple[dict[str, int], bytes]:
-    """Return the sizes of those files that are there by name, and a payload with their contents."""
+    """Return the sizes of the existing files by name, and a payload with their contents."""
     sizes, content = {}, b""
     for path in paths:
         with contextlib.suppress(OSError), path.open("rb") as file:

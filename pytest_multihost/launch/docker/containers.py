@@ -1,4 +1,4 @@
-"""Containers as hosts, through the Docker API: the network between them, and what they share.
+"""Containers as hosts, through the Docker API: their network, and the resources they share.
 
 Each container has a host name, an address, a loopback, a root file system and shared memory of its
 own. It shares the process ids of the machine (``--pid=host``): a rank's id, a thread's id and the
@@ -51,7 +51,7 @@ class ContainerSpec:
         image: The image, which must exist: nothing is pulled.
         python: The interpreter, a path or a name on the image's PATH.
         shared: Absolute paths of this machine that are mounted at the same path, writable.
-        read_only: Such that are mounted read-only.
+        read_only: Paths that are mounted read-only.
         cwd: Absolute path of the directory to start in, beneath one of those.
     """
 
@@ -67,9 +67,9 @@ class Engine:
     """A connection to a Docker engine of this machine, and the network of one run.
 
     Attributes:
-        client: Of the package docker.
+        client: The client of the package docker.
         network: The network that connects the containers.
-        info: What the engine says about itself.
+        info: The engine's description of itself.
     """
 
     client: Client
@@ -77,7 +77,7 @@ class Engine:
     info: Mapping[str, Any] = field(default_factory=dict)
 
     def open(self) -> None:
-        """Create the network, after removing those that killed controllers have left.
+        """Create the network, after removing networks left by killed controllers.
 
         Raises:
             LaunchError: The engine refuses.
@@ -102,7 +102,7 @@ class Engine:
         Args:
             spec: How it is created.
             host: Its host name; the other containers find it by this.
-            command: What it runs.
+            command: The command line.
             environment: Variables in addition to those of the image.
 
         Raises:
@@ -135,7 +135,7 @@ class Engine:
             )
 
     def _security(self) -> list[str]:
-        """Allow the ranks to be read: AppArmor's profile forbids that even to processes outside."""
+        """Allow reading the ranks: AppArmor's profile forbids it even to outside processes."""
         has_apparmor = "name=apparmor" in (self.info.get("SecurityOptions") or ())
         return ["apparmor=unconfined"] if has_apparmor else []
 
@@ -200,7 +200,7 @@ def engine_errors(happened: str, *, remedy: str = "") -> Iterator[None]:
 
 
 def remove_container(container: Container) -> None:
-    """End a container with all that it runs, and remove it; it may be gone already."""
+    """End a container with all its processes, and remove it; it may be gone already."""
     from docker.errors import APIError
 
     # Status 404: it is gone; 409: the engine is about to remove it.
@@ -236,7 +236,7 @@ def remove_stale(client: Client) -> None:
 
 
 def _owner() -> str:
-    """Return a text that identifies this process: ids are reused, start times and boots are not."""
+    """Return a text that identifies this process by id, start time and boot: ids are reused."""
     started_s = psutil.Process().create_time()
     return f"{_boot()}/{os.getpid()}/{started_s:.2f}"
 
@@ -269,6 +269,6 @@ def _mounts(spec: ContainerSpec) -> list[Any]:
 
 
 def outermost(paths: Sequence[Path]) -> tuple[Path, ...]:
-    """Return those of `paths` that lie beneath no other, each once."""
+    """Return those of `paths` that are beneath no other, without duplicates."""
     found = dict.fromkeys(paths)
     return tuple(path for path in found if not any(parent in found for parent in path.parents))

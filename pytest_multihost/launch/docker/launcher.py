@@ -50,8 +50,8 @@ class ContainerLauncher:
 
     Attributes:
         spec: How the containers are created.
-        programs: For each way of launching, the cheapest first: returns what a container is to run,
-            given the host's name, which is in the name of its log.
+        programs: For each way of launching, the cheapest first: returns the program for a
+            container, given the host's name, which is in the name of its log.
     """
 
     spec: ContainerSpec
@@ -69,7 +69,7 @@ class ContainerLauncher:
 
     @property
     def reasons(self) -> list[str]:
-        """Why the cheapest way was left."""
+        """Why the cheaper ways of launching are not used."""
         return list(dict.fromkeys(why for each in self._launchers.values() for why in each.reasons))
 
     def why_no_hosts(self, _: Path) -> LaunchError | None:
@@ -111,10 +111,10 @@ class ContainerLauncher:
         return FallbackLauncher([ServerLauncher(way, start) for way, start in starts.items()])
 
     def start(self, spec: WorldSpec, *, directory: Path, scratch: Path) -> CompositeWorld:
-        """Start the ranks of a world, with new containers for those that are gone.
+        """Start the ranks of a world, replacing containers that are gone.
 
         Raises:
-            LaunchError: They could not be started; none is left.
+            LaunchError: The ranks could not be started; none is left running.
         """
         hosts = all_hosts(spec.hosts, spec.size)
         self.provide(hosts)
@@ -147,7 +147,7 @@ class ContainerLauncher:
             self._engine = None
 
     def _start(self, host: str, make: Callable[[str], ServerProgram]) -> ServerConnection:
-        """Return a server in a new container, or the one that was started for this host."""
+        """Return a server in a new container, or the one already started for this host."""
         if host in self._started:
             return self._started.pop(host)
         engine = self._opened()
@@ -188,9 +188,9 @@ class ContainerLauncher:
 
 @contextlib.contextmanager
 def _listening() -> Iterator[socket.socket]:
-    """Yield a unix socket on which the container connects: its network is not that of pytest.
+    """Yield a unix socket to which the container connects: it has a network of its own.
 
-    It lies in a folder of its own that is mounted into the container, and removed afterwards.
+    The socket is in a separate folder that is mounted into the container, and removed afterwards.
     """
     with (
         tempfile.TemporaryDirectory(prefix="multihost-") as folder,
@@ -248,7 +248,7 @@ def _peer(control: socket.socket) -> int:
 
 
 def _remove_after(container: Container, server: int) -> None:
-    """Wait for the end of a server, and remove its container with whatever runs in it."""
+    """Wait for the end of a server, and remove its container with all processes in it."""
     with contextlib.suppress(ProcessLookupError):
         wait_for_exit(server)
     remove_container(container)

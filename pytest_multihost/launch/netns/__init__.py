@@ -1,6 +1,6 @@
 """Worlds whose hosts are made from Linux namespaces, and the faults of the network between them.
 
-`network` holds a world's hosts, which `build` has built; `network_faults` performs faults through
+`network` holds a world's hosts, which `build` builds; `network_faults` performs faults through
 the netfault daemon. `netlink` makes requests to the kernel, also those for socket tables.
 
 `netfault_daemon` performs network faults, with `relay` for what the kernel cannot do.

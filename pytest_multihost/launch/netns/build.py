@@ -2,7 +2,7 @@
 
 A process that enters a user namespace cannot return: setns(2) and unshare(2) with CLONE_NEWUSER
 give it every capability inside and take all that it has outside, also those that it would need to
-come back (user_namespaces(7)). The server must remain what it is. So a child of it enters the
+come back (user_namespaces(7)). The server must keep its own. So a child of it enters the
 namespaces, and sends back descriptors and results.
 
 The child that builds them ends as soon as it has sent their descriptors. It goes through every step
@@ -43,7 +43,7 @@ options timeout:1 attempts:1
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A part of the network is built; its descriptors lie beside."""
+    """A part of the network is built; sent with its descriptors."""
 
     kind: ClassVar = "built"
 
@@ -53,7 +53,7 @@ class Refused:
     """The kernel has refused a step.
 
     Attributes:
-        step: What was tried, as in "make a network namespace".
+        step: The step, as in "make a network namespace".
         errno: The error's number.
         error: The error's text.
     """
@@ -109,13 +109,13 @@ def build(hosts: Sequence[Host], folder: Path, connection: socket.socket) -> Non
 
     Args:
         hosts: All hosts.
-        folder: Holds the files that they are to have in place of those in /etc.
-        connection: Where the packets go.
+        folder: Holds the files that replace those in /etc on the hosts.
+        connection: Where the packets are sent.
     """
     try:
         user = _gain_privileges()
         bridge = _enter_new_namespace()
-        # The primary's host is created last: then this process is on it, and binds its ports there.
+        # The primary's host is created last, so this process is on it and binds its ports there.
         spaces = [_enter_new_namespace() for _ in hosts][::-1]
         ports = [socket.socket() for _ in range(_PORTS)]
         with _step("mount files over those in /etc, and name a host"):
@@ -152,7 +152,7 @@ def _enter_new_namespace() -> _Namespace:
 
 
 def _connect(bridge: _Namespace, spaces: Sequence[_Namespace], hosts: Sequence[Host]) -> None:
-    """Plug all hosts into the bridge, and switch everything on.
+    """Plug all hosts into the bridge, and set all interfaces up.
 
     A veth pair for each host, as for containers. The bridge has a namespace of its own, so that
     nothing of the machine's network is touched; and cables can be unplugged there by the netfault
@@ -186,11 +186,11 @@ def write_files(folder: Path, hosts: Sequence[Host]) -> None:
 
 
 def set_names_known(folder: Path, hosts: Sequence[Host], host: Host, *, is_known: bool) -> None:
-    """Let a host find all others by their names, or none; the host sees the change at once."""
+    """Make a host resolve the names of all others, or none; takes effect at once."""
     wanted = _hosts_table(hosts if is_known else [host])
     path = folder / host.name / _HOSTS
     if path.read_text(encoding="utf-8") != wanted:
-        # In place: a bind mount shows the inode, whatever appears under the path later.
+        # In place: a bind mount keeps showing the inode, even if the path is replaced.
         path.write_text(wanted, encoding="utf-8")
 
 
@@ -222,15 +222,15 @@ def mount_own_files(folder: Path, name: str) -> None:
 def run_in_child(
     work: Callable[[socket.socket], None], messages: object, *, timeout_s: float
 ) -> list[Packet[Any]]:
-    """Return the packets that a child sends before it ends; it has ended then.
+    """Run a child until it ends, and return the packets that it has sent.
 
     Args:
-        work: What it does; it sends packets about it.
-        messages: What it may send, a union of classes, with `ChildFailed` among them.
-        timeout_s: How long it may be silent.
+        work: Runs in the child, and sends packets.
+        messages: The messages it may send, a union of classes that includes `ChildFailed`.
+        timeout_s: Timeout for each packet.
 
     Raises:
-        TimeoutError: It was silent for longer; it has been killed.
+        TimeoutError: No packet came in time; the child has been killed.
     """
     pid, connection = start_child(work)
     connection.settimeout(timeout_s)

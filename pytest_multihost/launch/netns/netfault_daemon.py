@@ -1,9 +1,9 @@
 """The netfault daemon: the process that disturbs the network of a world's hosts.
 
-It lives in the bridge's network namespace. A world with faults of the network has one, others have
-none. Each request of the server describes the whole network as it is to be from now on: hosts that
-are cut off in both directions are plugged into bridges that are not connected, and the kernel does
-the rest; what else hosts may still send each other is relayed in userspace (`relay`).
+It runs in the bridge's network namespace. Only a world with faults of the network has one. Each
+request of the server describes the whole network as it is to be from now on. Hosts that are cut off
+in both directions are plugged into unconnected bridges, and the kernel does the rest. All other
+disturbed traffic is relayed in userspace (`relay`).
 
 Healing is the same request with one disturbance less: without any, all cables are plugged into one
 bridge again and nothing is relayed. The daemon ends with the server, and the namespaces with it, so
@@ -43,7 +43,7 @@ _MORE_BRIDGES = 20_000
 
 @dataclass(frozen=True, slots=True)
 class SetDisturbance:
-    """To the daemon: what the network is to be like from now on, and whom to reset now."""
+    """To the daemon: the network's state from now on, and the hosts to reset now."""
 
     kind: ClassVar = "set_disturbance"
     wanted: Disturbance
@@ -51,7 +51,7 @@ class SetDisturbance:
 
 @dataclass(frozen=True, slots=True)
 class DisturbanceSet:
-    """From the daemon: it is done, or what went wrong. The first one says that it is ready."""
+    """From the daemon: done, or what went wrong. The first one says that it is ready."""
 
     kind: ClassVar = "disturbance_set"
     error: str = ""
@@ -68,7 +68,7 @@ class _HostAccess:
         host: The host.
         ethernet: Its Ethernet address.
         links: Its links.
-        table: Reads its socket tables.
+        table: A socket that reads its socket tables.
         orphan_retries: A descriptor of its sysctl tcp_orphan_retries, see tcp(7).
     """
 
@@ -98,7 +98,7 @@ class _Network:
     bridges: list[int] = field(default_factory=lambda: [ETHERNET])
 
     def set_disturbance(self, wanted: Disturbance) -> None:
-        """Change the network to what is wanted from now on.
+        """Change the network to the wanted state.
 
         Raises:
             OSError: The kernel refuses.
@@ -110,8 +110,8 @@ class _Network:
                 self.hosts[index].links.send_single_packets(ETHERNET)
         for access, uplink in zip(self.hosts, self.relay.uplinks, strict=True):
             uplink.shape = wanted.shapes.get(access.host.index, Shape())
-        # A host is tapped before it is unplugged: what it sends meanwhile may arrive twice, which
-        # TCP puts right, but is not lost.
+        # A host is tapped before it is unplugged: frames sent meanwhile may arrive twice, which
+        # TCP corrects, but are not lost.
         self.relay.tap(routes)
         self.relay.routes = routes
         self._plug(segments)
@@ -121,7 +121,7 @@ class _Network:
             reset_connections(self.hosts[index].table, others)
 
     def _plug(self, segments: Sequence[Sequence[int]]) -> None:
-        """Plug the cables of each segment into a bridge of its own; a single one into none."""
+        """Plug the cables of each segment into a bridge of its own; a lone cable into none."""
         for number, segment in enumerate(segments):
             bridge = self._bridge(number) if len(segment) > 1 else 0
             for host in segment:
@@ -139,7 +139,7 @@ class _Network:
         return self.bridges[number]
 
     def abandon_unsent(self) -> None:
-        """Have the kernel give up what dead ranks have not sent, because the network was cut.
+        """Have the kernel drop data that dead ranks could not send over the cut network.
 
         It would retry for two minutes, and keep the namespaces for so long.
         """
@@ -148,10 +148,10 @@ class _Network:
 
 
 def run_netfault_daemon(network: HostNetwork, seed: int, connection: socket.socket) -> None:
-    """Do what the server asks for until it ends.
+    """Serve the server's requests until it ends.
 
     Args:
-        network: The world's.
+        network: The world's network.
         seed: Decides which frames are lost.
         connection: To the server; all other descriptors are closed.
     """
@@ -224,8 +224,8 @@ def _descriptors(hosts: Iterable[_HostAccess]) -> set[int]:
 
 
 def _close_all_but(keep: set[int]) -> None:
-    """Close what was inherited from the server, or ranks' connections would not end with them."""
+    """Close descriptors inherited from the server; they would keep ranks' connections open."""
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2 and int(name) not in keep:  # noqa: PLR2004 - the standard streams
-            with suppress(OSError):  # the listing's own
+            with suppress(OSError):  # the listing's own descriptor
                 os.close(int(name))

@@ -1,12 +1,12 @@
 """netlink(7): links, addresses and socket tables of network namespaces.
 
-A netlink socket belongs for ever to the network namespace in which it was created, whichever
+A netlink socket always belongs to the network namespace in which it was created, whichever
 process holds it. So a process that holds a host's sockets can configure that host's links, reset
 its connections and read its socket tables (`watch.kernel.sockets`) from anywhere, without entering
 the namespace.
 
-Written by hand: the programs `ip` and `ss` take a process for each namespace, and a library takes
-longer to import than four hosts take to be created.
+Written by hand: the programs `ip` and `ss` need a process for each namespace, and importing a
+library takes longer than creating four hosts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _BUFFER = 1 << 17
 _TRIES = 3
 _TIMEOUT_S = 5.0
 _sequence = itertools.count(1)
-"""Tells the answers to one request from late answers to an earlier one that has timed out."""
+"""Distinguishes answers to a request from late answers to an earlier one that has timed out."""
 
 # rtnetlink(7): requests (RTM_*), structures, attributes of links (IFLA_*) and neighbours (NDA_*)
 _NEW_LINK, _SET_LINK, _NEW_ADDRESS, _NEW_NEIGHBOUR = 16, 19, 20, 28
@@ -47,7 +47,7 @@ _NAME, _MASTER, _INFO, _NAMESPACE_FD, _FAMILIES = 3, 10, 18, 28, 26
 _KIND, _DATA = 1, 2
 _PEER = 1  # of a veth
 _SNOOPING = 23  # of a bridge
-_MAX_SEGMENTS = 40  # of what is split only when it is sent (generic segmentation offload)
+_MAX_SEGMENTS = 40  # of a packet that is split when it is sent (generic segmentation offload)
 _ADDRESS_MODE, _NO_ADDRESS = 8, 1  # of IPv6
 _LOCAL = 2
 _DESTINATION, _ETHERNET_ADDRESS, _PERMANENT = 1, 2, 0x80
@@ -84,7 +84,7 @@ def netlink_dump(netlink: socket.socket, kind: int, body: bytes) -> list[bytes]:
     """Return all entries of a table, as messages without their header.
 
     Raises:
-        OSError: It was refused, or the table never stood still.
+        OSError: It was refused, or the table changed during every attempt.
         TimeoutError: The socket has a timeout, and no answer came.
     """
     for _ in range(_TRIES):
@@ -215,14 +215,14 @@ class Links:
         netlink_request(self._socket, _SET_LINK, body)
 
     def add_neighbour(self, index: int, address: str, ethernet: bytes) -> None:
-        """Make the Ethernet address of an IPv4 address known for good: nobody is asked (ARP)."""
+        """Add a permanent neighbour entry for an IPv4 address, so that no ARP is needed."""
         body = _NEIGHBOUR.pack(socket.AF_INET, index, _PERMANENT, 0, 0)
         body += attribute(_DESTINATION, ipaddress.ip_address(address).packed)
         body += attribute(_ETHERNET_ADDRESS, ethernet)
         netlink_request(self._socket, _NEW_NEIGHBOUR, body, _CREATE | _REPLACE)
 
     def set_up(self, index: int) -> None:
-        """Switch an interface on."""
+        """Set an interface up."""
         netlink_request(self._socket, _SET_LINK, _LINK.pack(0, 0, index, _UP, _UP))
 
     def fileno(self) -> int:
@@ -257,5 +257,5 @@ def reset_connections(table: socket.socket, remote: Container[str]) -> None:
             found = ipaddress.ip_address(entry[_REMOTE_AT : _REMOTE_AT + size])
             mapped = getattr(found, "ipv4_mapped", None) or found
             if str(mapped) in remote:
-                with suppress(FileNotFoundError):  # it has ended meanwhile
+                with suppress(FileNotFoundError):  # it has closed meanwhile
                     netlink_request(table, _DESTROY, request + entry[_ID])

@@ -1,4 +1,4 @@
-"""Hosts made from Linux namespaces: the network of one world, and how a rank enters its host.
+"""Hosts made from Linux namespaces: the network of one world, and a rank's entry to its host.
 
 The server builds it before it forks the ranks. Each host is a network namespace with an address of
 its own; cables lead to a bridge in one more namespace, so nothing of the machine's own network is
@@ -6,7 +6,7 @@ touched, and nothing outside can be reached. A rank enters the network namespace
 creates its own host name and its own view of /etc/hosts and /etc/resolv.conf.
 
 No namespace has a name in the file system: descriptors of the server and the processes inside keep
-it alive, so all is gone with them, however they end.
+it alive, so it disappears with them, however they end.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.spec import Host
 
 BUILD_S = 30.0
-"""How long the kernel may take to build a network: milliseconds, unless it is out of order."""
+"""Timeout for the kernel to build a network; normally it takes milliseconds."""
 
 HOSTS_FOLDER = "hosts"
-"""Folder of a world's scratch directory with what hosts see in place of files in /etc."""
+"""Folder of a world's scratch directory with the hosts' replacements for files in /etc."""
 
 _APPARMOR = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns"
 _CLONE = "/proc/sys/kernel/unprivileged_userns_clone"
@@ -53,15 +53,15 @@ class HostNetwork:
     """The hosts of one world and what connects them, as the server holds them.
 
     Attributes:
-        hosts: The hosts in order; `name`, `address` and `interface` are theirs.
+        hosts: The hosts in order, each with its `name`, `address` and `interface`.
         bridge: Descriptor of the bridge's network namespace.
         namespaces: Descriptors of the hosts' network namespaces.
         user: Descriptor of the user namespace that owns all of these; None where the server has
             the privileges itself.
         ports: Bound sockets on the primary's host; they keep ports free for the world.
         tables: Sockets through which any process can read the hosts' socket tables.
-        folder: Holds a folder for each host, with its name, and in it what the host has in place
-            of files in /etc. The host sees at once what is written into these files.
+        folder: Holds a folder for each host, with its name, for the host's replacements of files
+            in /etc. The host sees changes of these files at once.
     """
 
     hosts: tuple[Host, ...]
@@ -75,7 +75,7 @@ class HostNetwork:
 
     @property
     def descriptors(self) -> list[int]:
-        """All that the server holds open of it."""
+        """All descriptors of the network that the server holds."""
         user = [] if self.user is None else [self.user]
         own = [self.bridge, *self.namespaces, *self.tables, *user]
         return [*own, *(port.fileno() for port in self.ports)] if self._is_open else []
@@ -100,7 +100,7 @@ class HostNetwork:
             libc.drop_capabilities()
 
     def become_owner(self) -> None:
-        """Give this process, a child of the server, every right over the namespaces."""
+        """Give this process, a child of the server, all capabilities over the namespaces."""
         if self.user is not None:
             libc.join(self.user, libc.NEW_USERS)
 
@@ -111,7 +111,7 @@ class HostNetwork:
         self.tables = ()
 
     def close(self) -> None:
-        """Close everything; the kernel takes it down when the last process inside has ended."""
+        """Close all descriptors; the network ends with the last process inside."""
         for descriptor in self.descriptors:
             os.close(descriptor)
         for port in self.ports:
@@ -124,10 +124,10 @@ def make_network(hosts: tuple[Host, ...], folder: Path) -> HostNetwork:
 
     Args:
         hosts: All of them.
-        folder: Where their files in /etc are to lie; it is created.
+        folder: For their replacements of files in /etc; it is created.
 
     Raises:
-        LaunchError: They cannot be built on this machine; it says why, and what would help.
+        LaunchError: They cannot be built on this machine; says why, and what would help.
         OSError: Their files cannot be written.
     """
     write_files(folder, hosts)
@@ -171,7 +171,7 @@ def remedy(number: int, read: Callable[[str], str]) -> str:
 
     Args:
         number: The error's number.
-        read: Callable[[str], str]s files of /proc and of the root directory.
+        read: Reads files of /proc and of the root directory.
     """
     if number in _ABSENT:
         return "A kernel with network namespaces, veth and bridge is needed: modprobe veth bridge."
@@ -181,7 +181,7 @@ def remedy(number: int, read: Callable[[str], str]) -> str:
 
 
 def _against_refusal(read: Callable[[str], str]) -> str:
-    """Return what helps where namespaces exist and are not allowed."""
+    """Return what helps where namespaces are supported but not allowed."""
     if re.search(r"^Seccomp:\s*2", read("/proc/self/status"), re.MULTILINE):
         options = "--cap-add SYS_ADMIN --cap-add NET_ADMIN --security-opt apparmor=unconfined"
         return f"In a container: start it with {options} (or --privileged)"

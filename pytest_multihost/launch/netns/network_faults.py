@@ -27,20 +27,20 @@ from pytest_multihost.model.network import Disturbance, disturbance_of, merged
 from pytest_multihost.model.spec import WorldSpec
 
 _ANSWER_S = 10.0
-"""How long the daemon may take: milliseconds, unless the machine is out of order."""
+"""Timeout for the daemon's answer; normally it takes milliseconds."""
 
 _END_S = 1.0
-"""How long it may take to end before it is killed."""
+"""How long the daemon may take to end before it is killed."""
 
 _POLL_S = 0.001
 
 _Key = tuple[int, int]
-"""A fault's index among the world's faults, and the rank that it has happened to."""
+"""A fault's index among the world's faults, and the rank that triggered it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Ongoing:
-    """A disturbance, and when it heals by itself."""
+    """A disturbance, and the time at which it heals by itself."""
 
     disturbance: Disturbance
     until_s: float
@@ -53,8 +53,8 @@ class NetworkFaults:
     Attributes:
         network: The hosts.
         spec: The world.
-        pid: The netfault daemon.
-        connection: To the daemon.
+        pid: The netfault daemon's process id.
+        connection: The connection to the daemon.
     """
 
     network: HostNetwork
@@ -68,7 +68,7 @@ class NetworkFaults:
 
         Args:
             index: Its index among the world's faults.
-            rank: The rank that has passed its point.
+            rank: The rank that has passed the fault's point.
             now_s: The time.
         """
         fault = self.spec.faults[index]
@@ -108,7 +108,7 @@ class NetworkFaults:
         return self._apply() if is_disturbed else ""
 
     def close(self) -> None:
-        """End the daemon: it does so itself when its connection is closed."""
+        """End the daemon: it exits when its connection is closed."""
         self.connection.close()
         deadline_s = time.monotonic() + _END_S
         while os.waitpid(self.pid, os.WNOHANG)[0] == 0:
@@ -117,7 +117,7 @@ class NetworkFaults:
             time.sleep(_POLL_S)
 
     def _apply(self, resets: frozenset[int] = frozenset()) -> str:
-        """Have the network be what the ongoing faults come to; return what went wrong."""
+        """Apply the combined ongoing faults to the network; return what went wrong."""
         wanted = merged(each.disturbance for each in self._ongoing.values())
         for host in self.network.hosts:
             is_known = host.index not in wanted.nameless
@@ -132,7 +132,7 @@ class NetworkFaults:
         """Wait for the daemon's next answer; return what went wrong, empty if nothing did.
 
         Raises:
-            OSError: It does not answer.
+            OSError: The daemon does not answer.
         """
         answer = receive_packet(self.connection, FromDaemon)
         return answer.message.error if answer else "the netfault daemon has ended"

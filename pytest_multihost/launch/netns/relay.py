@@ -1,11 +1,10 @@
-"""A userspace relay of Ethernet frames between hosts: late, slowly, with losses, or unchanged.
+"""A userspace relay of Ethernet frames between hosts: delayed, slowed, lossy, or unchanged.
 
 The kernel's own means for that, netem (tc-netem(8)) and packet filters, are modules that a kernel
 may lack and that cannot be loaded from inside a container. A packet socket (packet(7)) on each
 cable needs nothing optional: it reads the frames that a host sends, and writes frames that the host
-receives. With PACKET_VNET_HDR a frame comes with what the
-kernel knows of its segmentation and checksum, so 64 kB that TCP hands over at once are relayed as
-one frame.
+receives. With PACKET_VNET_HDR a frame comes with its segmentation and checksum metadata, so 64 kB
+that TCP sends at once are relayed as one frame.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from dataclasses import dataclass, field
 from pytest_multihost.model.network import Shape
 
 MAX_QUEUE_S = 1.0
-"""How long frames may queue for a host's uplink; then they are dropped, as by a switch."""
+"""How long frames may queue for a host's uplink; later ones are dropped, as by a switch."""
 
 MAX_QUEUED_BYTES = 1 << 28
 """Size of all frames that are delayed at a time; beyond that they are dropped."""
@@ -38,7 +37,7 @@ _BROADCAST = 1  # a bit in the first byte of an Ethernet address, also of multic
 
 @dataclass(slots=True)
 class Uplink:
-    """The way out of one host.
+    """The uplink of one host.
 
     Attributes:
         shape: What happens to its frames.
@@ -51,7 +50,7 @@ class Uplink:
     free_s: float = 0.0
 
     def arrival_s(self, now_s: float, size: int) -> float | None:
-        """Return when a frame that is sent now is to arrive, None if never."""
+        """Return when a frame that is sent now is to arrive, None if it is dropped."""
         if self.shape.loss and self.chance.random() < self.shape.loss:
             return None
         leaves_s = now_s
@@ -70,7 +69,7 @@ class Relay:
     Attributes:
         cables: The names of the hosts' cables in the bridge's namespace, in order.
         hosts: Which host has which Ethernet address.
-        uplinks: The ways out of the hosts, in order.
+        uplinks: The hosts' uplinks, in order.
         routes: For each sender, to which hosts its frames are relayed.
     """
 
@@ -89,7 +88,7 @@ class Relay:
         return list(self._taps)
 
     def tap(self, hosts: Iterable[int]) -> None:
-        """Receive what these hosts send from now on, besides the hosts tapped before.
+        """Receive these hosts' frames from now on, besides those of hosts tapped before.
 
         Raises:
             OSError: The kernel refuses.

@@ -1,10 +1,10 @@
 """Whether the controller may be forked.
 
-A fork copies one thread and all locks. If another thread held one - an OpenMP pool after its first
-parallel loop, an XLA client, an importing plugin - the child waits for it for ever: the harness
-itself would make the hang it is to find. Measured: a torch matmul on two threads, or one
-`jnp.ones`, before the fork, and every rank hangs. So the controller is forked only when it has a
-single thread and no runtime is up.
+A fork copies one thread and all locks. If another thread holds one (an OpenMP pool after its first
+parallel loop, an XLA client, an importing plugin), the child waits for it forever: the harness
+itself would cause a hang. Measured: after a torch matmul on two threads, or one `jnp.ones`, before
+the fork, every rank hangs. So the controller is forked only when it has a single thread and no
+runtime is up.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def fork_problems() -> list[str]:
 
 
 def _runtime_problems() -> list[str]:
-    """Look for initialised runtimes, importing none: who is not imported is not up."""
+    """Look for initialised runtimes, importing none: one that is not imported is not up."""
     problems = []
     bridge = sys.modules.get("jax._src.xla_bridge")
     if bridge is not None and bridge.backends_are_initialized():
@@ -63,7 +63,7 @@ def _python_thread_problems() -> list[str]:
 
 
 def _native_thread_problems() -> list[str]:
-    """Count native threads, after giving pools that know about fork the chance to stop.
+    """Report native threads, after fork handlers had the chance to stop their pools.
 
     OpenBLAS, which numpy starts on import, ends its pool in its own fork handler. A trial fork
     runs these handlers.
@@ -80,7 +80,7 @@ def _native_thread_problems() -> list[str]:
 
 def _trial_fork() -> None:
     with warnings.catch_warnings():
-        # Python 3.12+ warns of exactly what we are finding out.
+        # Python 3.12+ warns of forks with threads, which is what this tests.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:

@@ -42,8 +42,8 @@ class ServerLauncher:
         """Start the server and wait until it can serve.
 
         Raises:
-            UnsoundForkError: It must not fork ranks; another way of launching is needed.
-            LaunchError: It could not be started.
+            UnsoundForkError: The server must not fork ranks; another way of launching is needed.
+            LaunchError: The server could not be started.
         """
         server = self.start_server()
         try:
@@ -64,7 +64,7 @@ class ServerLauncher:
         """Start the ranks of a world, or a share of them, with a new server if the last is gone.
 
         Raises:
-            LaunchError: They could not be started; none is left.
+            LaunchError: The ranks could not be started; none is left running.
         """
         server = self._living_server()
         ranks = tuple(range(spec.size)) if share is None else share.ranks
@@ -93,7 +93,7 @@ class ServerLauncher:
         )
 
     def why_no_hosts(self, scratch: Path) -> LaunchError | None:
-        """Return why this machine does not let hosts be made from namespaces; None if it does.
+        """Return why this machine cannot make hosts from namespaces; None if it can.
 
         Args:
             scratch: A directory that does not exist yet; it is made, and can be removed.
@@ -135,7 +135,7 @@ def _stream(ours: socket.socket) -> Stream:
 def _socket_tables(
     server: ServerConnection, forked: Packet[WorldForked]
 ) -> dict[str, socket.socket]:
-    """Return what the tables of sockets are read from, by the names of network namespaces."""
+    """Return the sockets that read socket tables, by the names of network namespaces."""
     names, descriptors = forked.message.namespaces, list(forked.descriptors)
     while len(descriptors) < len(names):
         descriptors += server.receive_packet().descriptors
@@ -145,11 +145,11 @@ def _socket_tables(
 
 @dataclass(slots=True)
 class FallbackLauncher:
-    """A launcher that goes on to the next whenever the one in use turns out to be unsound.
+    """A launcher that falls back to the next when the one in use turns out to be unsound.
 
     Attributes:
-        launchers: The cheapest first; the first one is in use, those that were given up are gone.
-        reasons: Why those were given up.
+        launchers: The remaining ones, the cheapest first; the first one is in use.
+        reasons: Why each abandoned launcher was unsound.
     """
 
     launchers: list[ServerLauncher]
@@ -164,7 +164,7 @@ class FallbackLauncher:
         """Start a server of the first launcher that is sound.
 
         Raises:
-            UnsoundForkError: None is.
+            UnsoundForkError: None is sound.
             LaunchError: A server could not be started.
         """
         while True:
@@ -190,7 +190,7 @@ class FallbackLauncher:
                 self._fall_back(error)
 
     def why_no_hosts(self, scratch: Path) -> LaunchError | None:
-        """Return why this machine does not let hosts be made from namespaces; None if it does."""
+        """Return why this machine cannot make hosts from namespaces; None if it can."""
         return self.launchers[0].why_no_hosts(scratch)
 
     def _fall_back(self, error: UnsoundForkError) -> None:

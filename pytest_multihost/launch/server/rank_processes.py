@@ -1,10 +1,10 @@
-"""The processes of one world's ranks, in the server that has forked them.
+"""The rank processes of one world, in the server that has forked them.
 
-Why all signals are sent here and not by the controller: a process id names a process only until its
-parent has waited for it, then the kernel may give it to another one. The server is the parent, so
-an id that it has not reaped yet still means the rank.
+The server sends all signals, not the controller: a process id is valid only until the parent has
+reaped the process, then the kernel may reuse it. The server is the parent, so an id that it has not
+reaped yet still refers to the rank.
 
-Pauses: all times are absolute, so a turn that came late does not put off those after it.
+Pauses: all times are absolute, so a late turn does not delay the next ones.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from pytest_multihost.model.messages import RequestDumps
 from pytest_multihost.model.spec import RankSpec
 
 KILL_S = 5.0
-"""How long a killed rank may take to die before it is reported as one that cannot be ended."""
+"""How long a killed rank may take to die before it is reported as unkillable."""
 
 
 Signals = list[tuple[int, int]]
-"""Ranks, and the number of the signal that each is to get."""
+"""Ranks, each with the signal to send to it."""
 
 
 @dataclass(slots=True)
@@ -87,11 +87,11 @@ class PauseSchedule:
         return [(rank, signal.SIGCONT)] if was is not None else []
 
     def forget(self) -> None:
-        """Plan nothing any more: the world is being ended."""
+        """Cancel all pauses: the world is being ended."""
         self._planned.clear()
 
     def wait_s(self, now_s: float) -> float | None:
-        """Return in how many seconds there is something to do, None if never."""
+        """Return the seconds until the next signal is due, None if none is."""
         due_s = min(
             (min(each.due_s, each.until_s) for each in self._planned.values()), default=None
         )
@@ -118,12 +118,12 @@ def _or_for_ever(seconds: float | None) -> float:
 class RankProcesses:
     """Ranks that have been forked and not been reaped yet, by pidfd.
 
-    A pidfd (pidfd_open(2)) becomes readable when its process ends. The end of a rank's stream would
-    not tell: a child that it has forked holds a copy of that.
+    A pidfd (pidfd_open(2)) becomes readable when its process ends. A rank's stream may not end with
+    it: a child that the rank has forked holds a copy.
 
     Attributes:
-        selector: Tells of their ends.
-        spared: Children of this process that are no rank's and outlive the world.
+        selector: Reports their ends.
+        spared: Children of this process that are not ranks and outlive the world.
     """
 
     selector: selectors.BaseSelector
@@ -151,7 +151,7 @@ class RankProcesses:
         return self._pauses.wait_s(now_s)
 
     def act(self, now_s: float) -> None:
-        """Stop and continue the ranks whose time it is."""
+        """Stop and continue the ranks whose signals are due."""
         self._signal(self._pauses.act(now_s))
 
     def pause(self, rank: int, pause: Pause) -> None:
@@ -163,7 +163,7 @@ class RankProcesses:
         self._signal(self._pauses.end(rank))
 
     def request_dumps(self, request: RequestDumps) -> None:
-        """Have ranks write what is asked for."""
+        """Have ranks write a dump."""
         pids = dict(self._alive.values())
         for rank in request.ranks:
             self.resume(rank)
@@ -181,7 +181,7 @@ class RankProcesses:
                 signal_group(pids[rank], number)
 
     def reap(self, pidfd: int) -> Event:
-        """Wait for a rank that has ended, and return how."""
+        """Reap a rank that has ended, and return its exit event."""
         rank, pid = self._forget(pidfd)
         _, status, usage = os.wait4(pid, 0)
         body = Exited(
@@ -193,10 +193,10 @@ class RankProcesses:
         return Event(time.monotonic(), rank, body)
 
     def end(self, *, grace_s: float) -> tuple[list[Event], list[str]]:
-        """End all, with everything that they have left behind.
+        """End all ranks, and all processes that they have left behind.
 
         Returns:
-            The exits, and command lines of what had to be killed beside the ranks.
+            The exits, and command lines of other processes that had to be killed.
         """
         self._pauses.forget()
         leaders = {pidfd: pid for pidfd, (_, pid) in self._alive.items()}
@@ -218,12 +218,11 @@ class RankProcesses:
 
 
 def reserve_port(address: str = "127.0.0.1") -> socket.socket:
-    """Return a bound, unconnected socket whose port at `address` nobody else is given.
+    """Return a bound, unconnected socket that reserves a port at `address`.
 
-    Finding a free port and closing it again is a race that every harness has lost. This socket
-    stays open for the world's lifetime: the kernel hands its port out to nobody, yet a rank that
-    binds the same port with SO_REUSEADDR, as libuv (torch) and gRPC (jax) do, succeeds, because
-    ours never listens.
+    Finding a free port and closing it again is a race. This socket stays open for the world's
+    lifetime, so the kernel assigns its port to no other process. A rank can still bind the port
+    with SO_REUSEADDR, as libuv (torch) and gRPC (jax) do, because this socket never listens.
     """
     holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -245,8 +244,8 @@ def fork_rank(
         spec: Its place in the world.
         stream: Its end of the connection to the controller.
         close: Descriptors of the server, and of other ranks, that it must not keep.
-        run_rank: What it does. Must not return; if it does or raises, the rank still never runs
-            on into the server's code.
+        run_rank: The rank's main function. Must not return; if it does or raises, the rank still
+            never continues in the server's code.
         enter: Moves the rank onto its host, where that is not the server's.
     """
     server = os.getpid()
@@ -254,10 +253,10 @@ def fork_rank(
     if pid:
         return pid
     try:
-        os.setsid()  # so that one signal to its process group reaches what it forks in turn
+        os.setsid()  # so that one signal to its process group reaches its children
         if enter is not None:
             enter()
-        die_with_parent(server)  # after what changes credentials: that would undo it
+        die_with_parent(server)  # after changes of credentials, which would undo it
         os.environ[SERVER_VARIABLE] = str(server)
         for descriptor in close:
             os.close(descriptor)
@@ -266,6 +265,6 @@ def fork_rank(
         traceback.print_exc()
         sys.stderr.flush()
     finally:
-        # Not sys.exit: that would unwind into the server's loop, and run the exit handlers and
-        # flush the buffers that were inherited from the server a second time.
+        # Not sys.exit: that would unwind into the server's loop, and run exit handlers and flush
+        # buffers inherited from the server a second time.
         leave(BROKEN)

@@ -4,8 +4,8 @@ Why a fork of it is sound: fork(2) copies one thread and every lock in the state
 process has one thread, takes part in no collective and initialises no runtime, so there is no lock
 that a thread which is not copied could hold; see `fork_soundness`.
 
-Everything about processes is decided here, on the controller's request. When the controller goes,
-however, the server ends every rank and itself.
+The server manages processes on the controller's request. When the controller ends, the server
+ends every rank and itself.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ class _Server:
 
     Attributes:
         control: The connection to the controller.
-        run_rank: What a rank does.
+        run_rank: A rank's main function.
         controller: The controller's pidfd.
-        selector: What the loop waits for.
-        ranks: The running world's.
+        selector: Holds all descriptors that the loop waits for.
+        ranks: The running world's ranks.
         ports: Sockets that hold the world's ports.
         network: The world's hosts, where they are namespaces.
         network_faults: The faults of the network between them, if there are any.
@@ -99,9 +99,9 @@ def serve(control: socket.socket, run_rank: RunRank, *, controller: int) -> NoRe
     """Serve requests until the controller goes, then end every rank and exit.
 
     Args:
-        control: Our end of the control connection.
-        run_rank: What a forked rank does.
-        controller: Process id of the controller, our parent.
+        control: The server's end of the control connection.
+        run_rank: A forked rank's main function.
+        controller: Process id of the controller, the parent.
     """
     try:
         server = _prepare(control, run_rank, controller)
@@ -122,7 +122,7 @@ def _prepare(control: socket.socket, run_rank: RunRank, controller: int) -> _Ser
         os.setsid()
     adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # A collection in a rank would touch, and so copy, every page that it shares with us.
+    # A collection in a rank would touch, and so copy, every page shared with the server.
     gc.collect()
     gc.freeze()
     children = frozenset(child.pid for child in psutil.Process().children(recursive=True))
@@ -133,7 +133,7 @@ def _prepare(control: socket.socket, run_rank: RunRank, controller: int) -> _Ser
 
 
 def _serve_once(server: _Server) -> bool:
-    """Wait for something and handle it; return whether to go on."""
+    """Wait for events and handle them; return whether to continue."""
     server.ranks.act(time.monotonic())
     if server.network_faults is not None:
         server.network_faults.heal_due(time.monotonic())
@@ -153,7 +153,7 @@ def _serve_once(server: _Server) -> bool:
 
 
 def _wait_s(server: _Server) -> float | None:
-    """Return in how many seconds there is something to do by the clock, None if never."""
+    """Return the seconds until the next timed action, None if there is none."""
     now_s = time.monotonic()
     planned = (server.ranks, server.network_faults)
     waits = [each.wait_s(now_s) for each in planned if each is not None]
@@ -203,7 +203,7 @@ def _fork(server: _Server, request: Fork, descriptors: Sequence[int]) -> None:
 def _receive_streams(
     server: _Server, descriptors: Sequence[int], count: int
 ) -> list[socket.socket]:
-    """Return the ranks' ends of their connections; not all fit beside one message."""
+    """Return the ranks' ends of their connections; one message cannot carry all."""
     found = list(descriptors)
     while len(found) < count:
         more: Packet[MoreDescriptors] | None = receive_packet(server.control, MoreDescriptors)
@@ -214,7 +214,7 @@ def _receive_streams(
 
 
 def _hold_ports(server: _Server, spec: WorldSpec, scratch: str) -> tuple[int, int]:
-    """Make the world's hosts, if it has its own, and return ports that are held for it there."""
+    """Make the world's hosts, if it has its own, and return the ports reserved for it there."""
     if kind_of(spec.hosts) != NETNS:
         address = spec.host_of(0).address if spec.sites else "127.0.0.1"
         server.ports = [reserve_port(address), reserve_port(address)]
@@ -236,8 +236,8 @@ def _fork_ranks(
 ) -> list[int]:
     """Fork the ranks, one right after the other.
 
-    After a fork the server copies each page that it writes to, as a rank does. So what can be done
-    before the first fork or after the last is not done between them.
+    After a fork the server copies each page that it writes to, as a rank does. So all possible work
+    is done before the first fork or after the last, not between them.
     """
     forks = [
         partial(
@@ -267,7 +267,7 @@ def _fork_ranks(
 
 
 def _enter(server: _Server, rank: int) -> None:
-    """Become a rank: move onto its host, where that is not the server's, and close what is ours."""
+    """Become a rank: move onto its host, if it has one, and close the server's descriptors."""
     if server.network is not None:
         server.network.enter(rank)
     for descriptor in _descriptors(server):
@@ -275,7 +275,7 @@ def _enter(server: _Server, rank: int) -> None:
 
 
 def _descriptors(server: _Server) -> list[int]:
-    """Return what the server holds open and a rank must not keep."""
+    """Return the server's descriptors that a rank must not keep."""
     selector = getattr(server.selector, "fileno", lambda: -1)()
     own = [server.control.fileno(), server.controller, selector]
     own += server.network.descriptors if server.network is not None else []
@@ -286,7 +286,7 @@ def _descriptors(server: _Server) -> list[int]:
 def _send_forked(
     server: _Server, spec: WorldSpec, pids: Sequence[int], ports: tuple[int, int]
 ) -> None:
-    """Tell of the ranks, and hand out what the tables of their hosts are read from."""
+    """Report the ranks to the controller, with the sockets that read their hosts' tables."""
     network = server.network
     spaces, tables = (network.names, network.tables) if network is not None else ([], ())
     own = open_sock_diag() if kind_of(spec.hosts) == DOCKER else None
@@ -309,7 +309,7 @@ def _send_forked(
 
 
 def _probe_hosts(scratch: str) -> HostsProbed:
-    """Make a network of one host and let it go, to find out whether that can be done."""
+    """Make a network of one host and close it, to find out whether that is possible."""
     try:
         make_network(all_hosts(NETNS, 1), Path(scratch)).close()
     except LaunchError as error:
@@ -320,7 +320,7 @@ def _probe_hosts(scratch: str) -> HostsProbed:
 
 
 def _disturb(server: _Server, index: int, rank: int) -> None:
-    """Have a fault of the network happen, and tell what came of it."""
+    """Start a fault of the network, and report the outcome."""
     error = _NO_NETWORK
     if server.network_faults is not None:
         error = server.network_faults.begin(index, rank, time.monotonic())
@@ -328,7 +328,7 @@ def _disturb(server: _Server, index: int, rank: int) -> None:
 
 
 def _send_network_event(server: _Server, rank: int, index: int | None, error: str) -> None:
-    """Tell that a fault of the network has begun, or that all have ended."""
+    """Report that a fault of the network has begun, or that all have ended."""
     server.send(RankEvent(Event(time.monotonic(), rank, NetworkChanged(index, error))))
 
 

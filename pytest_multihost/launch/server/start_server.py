@@ -43,7 +43,7 @@ def fork_server(run_rank: RunRank, prepare: Callable[[], None]) -> ServerConnect
     Only where `fork_problems` finds none: the server begins with one thread and no lock held.
 
     Args:
-        run_rank: What a rank does.
+        run_rank: A rank's main function.
         prepare: Runs once in the server before its first fork.
 
     Raises:
@@ -67,7 +67,7 @@ def fork_server(run_rank: RunRank, prepare: Callable[[], None]) -> ServerConnect
 def prepare_and_serve(
     control: socket.socket, run_rank: RunRank, prepare: Callable[[], None], *, controller: int
 ) -> NoReturn:
-    """Prepare, then serve; never returns. What goes wrong is told to the controller."""
+    """Prepare, then serve; never returns. Errors are reported to the controller."""
     try:
         prepare()
         problems = fork_problems()
@@ -86,8 +86,8 @@ class ServerProgram:
     """A new interpreter that is to serve.
 
     Attributes:
-        code: What it runs, as for ``python -c``.
-        job: What it is for, without the descriptor of its control connection.
+        code: The code that it runs, as for ``python -c``.
+        job: Its job, without the descriptor of its control connection.
         environment: Its whole environment.
         log: Where its output goes.
     """
@@ -101,7 +101,7 @@ class ServerProgram:
 def exec_server(program: ServerProgram) -> ServerConnection:
     """Run a new interpreter as server.
 
-    posix_spawn, because the controller may have threads: nothing of it runs in the child.
+    With posix_spawn, because the controller may have threads: none of its code runs in the child.
     """
     ours, theirs = _control_pair()
     theirs.set_inheritable(True)
@@ -129,7 +129,7 @@ def _control_pair() -> tuple[socket.socket, socket.socket]:
 
 
 def main() -> NoReturn:
-    """Serve until the controller goes."""
+    """Serve until the controller ends."""
     job: SpawnServerJob = take_job(SpawnServerJob)
     run: RunRank = partial(exec_rank, job=job)
     serve(open_control(job), run, controller=job.controller)

@@ -55,9 +55,9 @@ class ServerWorld:
     Attributes:
         server: The server that has started them.
         streams: Their connections by rank.
-        forked: What it said then.
-        socket_tables: By the names of network namespaces in which ranks are, beside our own:
-            sockets that read their tables of sockets.
+        forked: The server's answer to the request to fork them.
+        socket_tables: Sockets that read the socket tables of the ranks' network namespaces other
+            than the controller's own, by the namespaces' names.
     """
 
     server: ServerConnection
@@ -79,7 +79,7 @@ class ServerWorld:
 
     @property
     def processes(self) -> WorldProcesses:
-        """What of the harness is around them, see `RunningWorld`."""
+        """The harness's own processes around these ranks, see `RunningWorld`."""
         daemon = self.forked.netfault_daemon
         return WorldProcesses(
             servers=frozenset({self.server.pid}),
@@ -90,19 +90,19 @@ class ServerWorld:
 
     @property
     def network_faults(self) -> NetworkFaults:
-        """What disturbs the network between its hosts: the server."""
+        """This world itself: its server disturbs the network between the hosts."""
         return self
 
-    # What a composite world waits for
+    # What a composite world polls
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable when there is something to wait for no longer."""
+        """Return a descriptor that is readable when `wait` would not block."""
         epoll: Any = self._selector
         return int(epoll.fileno())
 
     @property
     def poll_events(self) -> int:
-        """What to wait for in a poll of that descriptor."""
+        """The poll events to wait for on that descriptor."""
         return select.POLLIN
 
     @property
@@ -154,19 +154,18 @@ class ServerWorld:
     def send(self, rank: int, frame: Frame[Any]) -> None:
         """Send a frame to a rank; a rank that is gone is no error here.
 
-        Never waits: what a slow or stopped rank does not take now is sent while we wait for
-        events.
+        Never blocks: what a slow or stopped rank does not read now is sent during `wait`.
         """
         if self.streams[rank].fileno() >= 0:
             self.streams[rank].send(frame)
             self._watch(rank)
 
     def request_dumps(self, ranks: Sequence[int], kind: DumpKind) -> None:
-        """Have every rank of `ranks` write what is asked for to its file."""
+        """Have every rank of `ranks` write a dump to its file."""
         self.server.send(RequestDumps(tuple(ranks), kind))
 
     def collect_dumps(self) -> None:
-        """Do nothing: the ranks write where we read."""
+        """Do nothing: the ranks write into the controller's directory."""
 
     def pause(self, rank: int, pause: Pause) -> None:
         """Have a rank stopped, once or in turns, and continued by the clock."""
@@ -177,7 +176,7 @@ class ServerWorld:
         self.server.send(ResumeRank(rank))
 
     def disturb(self, rank: int, index: int) -> None:
-        """Have a fault of the network happen, see `NetworkFaults`."""
+        """Start a fault of the network, see `NetworkFaults`."""
         self.server.send(Disturb(rank, index))
 
     def calm(self) -> None:
@@ -185,7 +184,7 @@ class ServerWorld:
         self.server.send(Calm())
 
     def end(self, *, grace_s: float) -> Ending:
-        """End what is left, whatever state it is in, and return what was found."""
+        """End all remaining processes, in any state, and return what was found."""
         try:
             self.begin_end(grace_s=grace_s)
             return self.finish_end()
@@ -193,7 +192,7 @@ class ServerWorld:
             self.close()
 
     def begin_end(self, *, grace_s: float) -> None:
-        """Have the server begin with the end."""
+        """Have the server start ending the ranks."""
         self.server.send(EndWorld(grace_s))
 
     def finish_end(self) -> Ending:
@@ -226,13 +225,13 @@ def _server_event(message: FromServer) -> Event:
 
 
 PREPARE_S = 600.0
-"""How long a new server may collect, and load what the project has it load."""
+"""Timeout for a new server's collection and the project's preloads."""
 
 _LOG_TAIL = 4_000
 
 
 def reap_child(server: int) -> None:
-    """Wait for the end of the server and reap it, at the latest after having killed it."""
+    """Wait for the end of the server, kill it after a timeout, and reap it."""
     wait_for_exit(server)
     os.waitpid(server, 0)
 
@@ -242,10 +241,10 @@ class ServerConnection:
     """A server that has been started.
 
     Attributes:
-        control: Our end of the control connection.
-        pid: The server, our child unless `reap` says otherwise.
-        log: Where it prints, if that is not the terminal.
-        reap: Waits for its end, at the latest after having killed it, and removes what is left.
+        control: The controller's end of the control connection.
+        pid: The server's process id; a child of this process, unless `reap` is replaced.
+        log: The file with its output, if that is not the terminal.
+        reap: Waits for its end, kills it after a timeout, and removes what is left.
     """
 
     control: socket.socket
@@ -260,7 +259,7 @@ class ServerConnection:
 
         Raises:
             UnsoundForkError: It must not fork ranks.
-            LaunchError: It could not get ready.
+            LaunchError: It failed to start.
         """
         self.control.settimeout(PREPARE_S)
         self.receive()
@@ -269,8 +268,8 @@ class ServerConnection:
     def close(self) -> None:
         """End the server, and with it every rank that is left.
 
-        It is asked to go: closing our end would not tell it, if a child that a test has forked
-        still holds a copy.
+        Sends a request to end: closing the connection would not reach the server if a child forked
+        by a test still holds a copy.
         """
         if self.is_closed:
             return
@@ -300,7 +299,7 @@ class ServerConnection:
 
         Raises:
             UnsoundForkError: It must not fork ranks.
-            LaunchError: The server is gone, does not answer, or could not do what it was asked.
+            LaunchError: The server is gone, does not answer, or the request failed.
         """
         try:
             packet: Packet[FromServer] | None = receive_packet(self.control, FromServer)
@@ -342,5 +341,5 @@ class ServerConnection:
 
 
 def unexpected(message: FromServer) -> LaunchError:
-    """Return the error for a message that does not fit what the server was asked."""
+    """Return the error for a message that does not answer the request to the server."""
     return LaunchError(f"the server said {type(message).__name__} at the wrong time")

@@ -1,13 +1,12 @@
 """Frames: how a message becomes bytes, the same on every connection of the harness.
 
-Why JSON and not pickle: what a rank sends is read by the controller, and a controller that
-unpickles executes whatever a broken rank hands it, and dies of exceptions whose constructor wants
-arguments. A frame is a message as a JSON object, with bytes beside it where there are some. These
-serve `World.gather` and `World.broadcast`, whose objects travel from rank to rank unopened, and
-files.
+JSON and not pickle: unpickling would execute whatever a broken rank sends to the controller, and
+fails on exceptions whose constructor requires arguments. A frame is a message as a JSON object,
+with an optional payload of bytes. Payloads carry files, and the objects of `World.gather` and
+`World.broadcast`, which the controller does not decode.
 
 Layout: two unsigned 32-bit big-endian lengths (message, payload), the message in UTF-8, the
-payload; on a connection between machines a tag that only who knows its key can make.
+payload; on a connection between machines a tag, which requires the key.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-# By name: a test may replace it in its module, and we must not notice.
+# By name: a test may replace it in its module, which must not affect the harness.
 from json import dumps as to_json_text
 from typing import Any, Generic, TypeVar
 
@@ -35,19 +34,19 @@ _MAX_PARTS = 10_000
 _MAX_NUMBER = 1 << 1000
 MAX_PART = (1 << 32) - 1
 MAX_HEADER = 1 << 28
-"""Bytes of the largest message that is believed in."""
+"""Bytes of the largest message that is accepted."""
 
 _NOT_OURS = "it does not speak our protocol"
 
 
 @dataclass(frozen=True, slots=True)
 class Frame(Generic[M]):
-    """One message and what travels beside it.
+    """One message and its payload.
 
     Attributes:
         message: One of `model.messages`, or a rank's event as a JSON object.
         payload: Bytes.
-        number: Of the request that this is or answers; 0 where nobody waits for an answer.
+        number: Of the request that this is or answers; 0 where no answer is expected.
     """
 
     message: M
@@ -57,10 +56,10 @@ class Frame(Generic[M]):
 
 @dataclass(slots=True)
 class Authenticator:
-    """Makes the tags of the frames that go in one direction of one connection, in their order.
+    """Makes the tags of the frames in one direction of one connection, in order.
 
-    HMAC-SHA256 (RFC 2104) of the frame and its place in the sequence. So a frame that was changed,
-    left out, sent again or recorded in another connection has a tag that is not the expected one.
+    HMAC-SHA256 (RFC 2104) of the frame and its sequence number. So frames that were changed,
+    dropped, replayed or recorded in another connection are detected by a wrong tag.
 
     Attributes:
         key: The direction's; see `launch.attach.handshake`.
@@ -79,8 +78,8 @@ class Authenticator:
 def encode(frame: Frame[Any], authenticator: Authenticator | None = None) -> bytes:
     """Return the bytes of `frame`.
 
-    A value that JSON does not know is sent as its `repr`: a record that reaches the controller
-    a little less precise is worth more than one that does not reach it.
+    A value that JSON cannot represent is sent as its `repr`: an imprecise record is worth more
+    to the controller than none.
 
     Raises:
         MultihostError: Message or payload is 4 GiB or larger.
@@ -101,12 +100,12 @@ def _header(frame: Frame[Any]) -> Mapping[str, Any]:
 def _dumped(header: Mapping[str, Any]) -> str:
     try:
         return to_json_text(header, default=_safe_repr)
-    except (TypeError, ValueError, RecursionError):  # a key that is no text, a circle
+    except (TypeError, ValueError, RecursionError):  # a key that is no string, a cycle
         return to_json_text(_plain(header, room=[_MAX_PARTS], depth=0))
 
 
 def _plain(value: object, *, room: list[int], depth: int) -> object:
-    """Return `value` with everything replaced that JSON cannot hold, and only so much of it."""
+    """Return `value`, truncated, with everything replaced that JSON cannot represent."""
     room[0] -= 1
     if depth > _MAX_DEPTH or room[0] < 0:
         return "..."
@@ -132,12 +131,12 @@ def _safe_repr(value: object) -> str:
 
 
 class Decoder(Generic[M]):
-    """Turns a stream of bytes back into frames, however it was cut.
+    """Decodes frames from a stream of bytes, in pieces of any size.
 
     Args:
         messages: The messages that may come: a union of classes, or kinds of events.
         authenticator: Makes the tags that the frames must carry.
-        max_size: Bytes of the largest frame that is waited for; small where the sender is unknown.
+        max_size: Bytes of the largest frame accepted; small for an unauthenticated sender.
     """
 
     def __init__(
@@ -155,14 +154,14 @@ class Decoder(Generic[M]):
 
     @property
     def is_empty(self) -> bool:
-        """Whether no part of a frame is waiting for the rest."""
+        """Whether no incomplete frame is buffered."""
         return not self._pending
 
     def feed(self, data: bytes) -> list[Frame[M]]:
         """Take `data` and return the frames that are complete by now.
 
         Raises:
-            GarbledError: The bytes are no frames of ours. Nothing that comes after may be believed.
+            GarbledError: The bytes are no valid frames. Nothing after them can be trusted.
         """
         self._pending += data
         frames = []
@@ -180,8 +179,8 @@ class Decoder(Generic[M]):
             raise GarbledError(_NOT_OURS)
         tag_size = 0 if self._authenticator is None else _TAG
         if self._frame is None and self._authenticator is None:
-            # Read before a payload is waited for: a length that nobody meant could announce
-            # gigabytes that never come.
+            # Read before waiting for a payload: a corrupt length could announce gigabytes that
+            # never come.
             if len(self._pending) < payload_start:
                 return None
             self._frame = self._read(bytes(self._pending[_LENGTHS.size : payload_start]))

@@ -2,9 +2,9 @@
 
 A packet is a message with file descriptors beside it, between processes of one machine. Its
 connection is a SOCK_SEQPACKET pair (unix(7)). It keeps the boundaries of messages, so the
-descriptors that come with one (SCM_RIGHTS) belong to that one: on a stream they would be attached
-to a byte, and a reader that takes several messages at once would not know to which. And it is
-connected, so the end of the other side is seen.
+descriptors that come with one (SCM_RIGHTS) belong to that one. On a stream they would be attached
+to a byte, and a reader that receives several messages at once could not assign them. And it is
+connected, so the end of the other side is detected.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-# By name: a test may replace it in its module, and we must not notice.
+# By name: a test may replace it in its module, which must not affect the harness.
 from os import getpid
 from typing import Any, Generic, TypeVar
 
@@ -37,14 +37,14 @@ _RAISING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGALRM})
 
 @dataclass(slots=True)
 class FrameStream(Generic[M]):
-    """Frames in both directions, and nobody waits: the controller has others to serve.
+    """Frames in both directions, without blocking: the controller serves many connections.
 
     Attributes:
         socket: The connection; it is made non-blocking.
-        decoder: Reads what comes in.
-        authenticator: Makes the tags of what goes out, where the other side wants any.
-        ended: Why nothing comes any more; None as long as something may.
-        is_garbled: Whether that is because what came was not ours.
+        decoder: Decodes received bytes.
+        authenticator: Makes the tags of sent frames, where the other side requires them.
+        ended: Why receiving has ended; None while it has not.
+        is_garbled: Whether it has ended because of invalid frames.
     """
 
     socket: socket.socket
@@ -64,23 +64,23 @@ class FrameStream(Generic[M]):
 
     @property
     def has_more_to_send(self) -> bool:
-        """Whether the other side has yet to take something."""
+        """Whether unsent bytes are buffered."""
         return bool(self._outbox) and self.ended is None
 
     @property
     def poll_events(self) -> int:
-        """What to wait for in a poll: something to read, and room where something is to be sent."""
+        """The poll events to wait for: readable, and writable while unsent bytes are buffered."""
         return select.POLLIN | (select.POLLOUT if self.has_more_to_send else 0)
 
     def send(self, frame: Frame[Any]) -> None:
-        """Send a frame, or keep it until the other side takes it. One that is gone is no error."""
+        """Send a frame, or buffer it until it can be sent. A closed other side is no error."""
         with signals_deferred():
             if self.ended is None:
                 self._outbox += encode(frame, self.authenticator)
             self._flush()
 
     def flush(self) -> None:
-        """Send what is waiting, as far as the other side takes it."""
+        """Send buffered bytes, as far as possible without blocking."""
         with signals_deferred():
             self._flush()
 
@@ -92,7 +92,7 @@ class FrameStream(Generic[M]):
             pass
         except OSError as error:
             self._outbox.clear()
-            self._read()  # what it sent before it went
+            self._read()  # what it sent before it closed
             self._end(str(error))
 
     def receive(self) -> list[Frame[M]]:
@@ -103,7 +103,7 @@ class FrameStream(Generic[M]):
         return arrived
 
     def await_frames(self, deadline_s: float) -> list[Frame[M]]:
-        """Return the next frames, none at the deadline or when nothing will come any more."""
+        """Wait for the next frames; return none at the deadline or after the stream's end."""
         while True:
             frames = self.receive()
             left_s = deadline_s - time.monotonic()
@@ -112,7 +112,7 @@ class FrameStream(Generic[M]):
             self._wait(left_s)
 
     def drain(self, deadline_s: float) -> None:
-        """Wait until the other side has taken everything, at most until the deadline."""
+        """Wait until all buffered bytes are sent, at most until the deadline."""
         while self.has_more_to_send and (left_s := deadline_s - time.monotonic()) > 0:
             self._wait(left_s)
             self.flush()
@@ -143,7 +143,7 @@ class FrameStream(Generic[M]):
         self.ended = self.ended or why
 
     def give_up(self, why: str) -> None:
-        """Neither send nor receive any more, and let the other side notice."""
+        """Stop sending and receiving, and let the other side see the end."""
         self._end(why)
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
@@ -156,14 +156,14 @@ class FrameStream(Generic[M]):
 
 @contextlib.contextmanager
 def signals_deferred() -> Iterator[None]:
-    """Let no signal's handler raise in the block: it comes afterwards.
+    """Defer signals whose handlers may raise until after the block.
 
-    Ctrl-C between a piece that was sent and the note that it was would send it twice. That holds
-    in a process of one thread: another one would take the signal, and Python has the main thread
-    handle it all the same.
+    Ctrl-C between sending a piece and recording that would send it twice. This works only in a
+    process of one thread: another thread would receive the signal, and Python would still run the
+    handler in the main thread.
     """
-    # Read before it is changed: the call that blocks runs handlers of signals that came just
-    # before it, and one that raises there would leave the signals blocked for good.
+    # Read before it is changed: the call that blocks signals runs handlers of signals that came
+    # just before it, and one that raises there would leave the signals blocked for good.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
         signal.pthread_sigmask(signal.SIG_BLOCK, _RAISING)
@@ -176,10 +176,9 @@ def signals_deferred() -> Iterator[None]:
 class Channel:
     """A rank's end of its connection to the controller.
 
-    Several threads may use it at once: each waits for frames of its own. Whichever of them finds
-    nobody reading reads for all, so no thread of ours is needed in the rank. Useless in a forked
-    child: two processes that write to one stream would tear each other's frames apart, so a child
-    gets an error instead.
+    Several threads may use it at once: each waits for its own frames. A thread that finds no other
+    reading reads for all, so the rank needs no reader thread. Unusable in a forked child: two
+    processes that write to one stream would interleave their frames, so a child gets an error.
     """
 
     stream: socket.socket
@@ -192,7 +191,7 @@ class Channel:
 
     @property
     def is_ours(self) -> bool:
-        """Whether this process is the rank itself and not a forked child of it."""
+        """Whether this process is the rank itself, not a forked child of it."""
         return getpid() == self._owner
 
     def send(self, header: Mapping[str, Any], payload: bytes = b"") -> None:
@@ -208,7 +207,7 @@ class Channel:
             self.stream.sendall(data)
 
     def receive(self, wanted: Callable[[ToRank], bool]) -> Frame[ToRank]:
-        """Return the first frame whose message is `wanted`, waiting as long as it takes.
+        """Return the first frame whose message is `wanted`, waiting without a timeout.
 
         Raises:
             EOFError: The controller is gone.
@@ -276,12 +275,11 @@ def send_packet(
 
 
 def receive_packet(connection: socket.socket, messages: object = JsonObject) -> Packet[Any] | None:
-    """Return the next packet, or None when the other side is gone. Waits for it.
+    """Wait for the next packet and return it, or None when the other side is gone.
 
     Args:
         connection: Where it comes from.
-        messages: The messages that may come: a union of classes. Any JSON object where none are
-            named.
+        messages: The messages that may come: a union of classes. Any JSON object by default.
 
     Raises:
         GarbledError: It is none of these.

@@ -1,7 +1,7 @@
-"""A process of an attached run that is not the controller: it starts ranks for it.
+"""A process of an attached run that starts ranks for the controller.
 
 It holds the same collected tests, so its server forks ranks as the controller's does. It has one
-thread, waits for nothing but its connection and its ranks, and ends with them when rank 0 goes.
+thread, waits only for its connection and its ranks, and ends with them when rank 0 ends.
 """
 
 from __future__ import annotations
@@ -38,35 +38,35 @@ from pytest_multihost.pytest_plugin.tally import TALLY
 from pytest_multihost.pytest_private import base_temp, redirect_terminal
 
 _FAREWELL_S = 10.0
-"""How long rank 0 may take to end after it has said how the run went."""
+"""How long rank 0 may take to end after it has sent the run's exit status."""
 
 _AFTER_S = 0.2
-"""How long to live after rank 0: launchers tell which process was the first to end badly."""
+"""Delay of this process's exit after rank 0's: launchers report the first process that failed."""
 
 _LOST = 1
 _problems: list[str] = []
-"""What went wrong in collecting: a process is attached once in its life."""
+"""Errors of the collection; a global, because a process is attached at most once."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Print nothing from now on: the controller says everything once."""
+    """Print nothing from now on: the controller prints everything once."""
     redirect_terminal(session.config, open(os.devnull, "w"))  # noqa: SIM115, PTH123 - for good
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
-    """Remember what could not be collected."""
+    """Record collection errors."""
     if report.failed:
         _problems.append(report.longreprtext)
 
 
 def take_part(session: pytest.Session, chosen: Sequence[pytest.Item]) -> NoReturn:
-    """Start ranks for rank 0 until it ends the run, then end as it did.
+    """Start ranks for rank 0 until it ends the run, then exit with the same status.
 
-    Without pytest's own end: no plugin of this process may write what rank 0's is writing.
+    Skips pytest's own end: no plugin of this process may write files that rank 0's writes.
 
     Args:
-        session: What has collected.
+        session: The session, after its collection.
         chosen: Its multihost tests.
     """
     config = session.config
@@ -82,7 +82,7 @@ def take_part(session: pytest.Session, chosen: Sequence[pytest.Item]) -> NoRetur
         status = int(str(error))
     except MultihostError as error:
         sys.stderr.write(f"pytest-multihost-hangs: {error}\n")
-    except BaseException:  # noqa: BLE001 - pytest's own end, which we must not reach, would tell it
+    except BaseException:  # noqa: BLE001 - pytest's own end, which must not run, would report it
         traceback.print_exc()
     finally:
         tests.launchers.close()
@@ -92,7 +92,7 @@ def take_part(session: pytest.Session, chosen: Sequence[pytest.Item]) -> NoRetur
 
 
 def _serve(attached: Attached, tests: _Tests, home: Path) -> int:
-    """Go to rank 0, do what it asks for, and return the run's exit status.
+    """Connect to rank 0, serve its requests, and return the run's exit status.
 
     Raises:
         MultihostError: Rank 0 was not found, or is gone.
@@ -103,13 +103,13 @@ def _serve(attached: Attached, tests: _Tests, home: Path) -> int:
     stream.send(Frame(hello, number=welcome.number))
     status = PeerServer(stream, tests.launcher, home).serve()
     tests.launchers.close()
-    shutil.rmtree(home, ignore_errors=True)  # launchers may kill us as soon as rank 0 ends
+    shutil.rmtree(home, ignore_errors=True)  # launchers may kill it once rank 0 ends
     _await_end(stream)
     return status
 
 
 def _leave(number: int, _: object) -> NoReturn:
-    """End in order when a launcher ends us."""
+    """Shut down cleanly when a launcher ends this process."""
     sys.exit(128 + number)
 
 
@@ -134,7 +134,7 @@ def _hello(tests: tuple[CollectedTest, ...], problems: Sequence[str], stream: St
 def _await_end(stream: Stream) -> None:
     """Wait until rank 0's process has ended.
 
-    A launcher that sees one process end badly ends the others, and rank 0 may still be printing.
+    A launcher that sees one process fail ends the others, and rank 0 may still be printing.
     """
     deadline_s = time.monotonic() + _FAREWELL_S
     while stream.ended is None and time.monotonic() < deadline_s:
@@ -147,15 +147,15 @@ class _Tests:
     """The multihost tests of this process, and what launches them.
 
     Attributes:
-        plans: How each is to run, by its node id.
-        launchers: What starts their ranks.
+        plans: The tests' plans, by node id.
+        launchers: The launchers of their ranks.
     """
 
     plans: Mapping[str, Plan]
     launchers: Launchers
 
     def open(self) -> list[str]:
-        """Start the servers; return what kept one from starting."""
+        """Start the servers; return the errors of those that did not start."""
         try:
             for plan in self.plans.values():
                 self.launchers.get_local(plan.requirements)
@@ -164,7 +164,7 @@ class _Tests:
         return []
 
     def launcher(self, nodeid: str) -> FallbackLauncher:
-        """Return what starts the ranks of a test."""
+        """Return the launcher of a test's ranks."""
         return self.launchers.get_local(self.plans[nodeid].requirements)
 
 

@@ -1,4 +1,4 @@
-"""Whether two processes of an attached run hold the same tests."""
+"""Whether two processes of an attached run have collected the same tests."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ CollectedTest = tuple[str, int, str]
 
 
 def collected_tests(plans: Mapping[str, Plan]) -> tuple[CollectedTest, ...]:
-    """Return what is compared."""
+    """Return the collected tests, in the form to compare."""
     worlds = [plan.world for plan in plans.values()]
     return tuple((world.nodeid, world.size, world.backend) for world in worlds)
 
 
 def first_difference(ours: Sequence[CollectedTest], theirs: Sequence[CollectedTest]) -> str | None:
-    """Return in one sentence where two collections part, None where they do not.
+    """Return one sentence on the first difference of two collections, None if they are equal.
 
-    Their order is free: rank 0 says which test is next.
+    The order is ignored: rank 0 decides which test is next.
     """
     here, there = ({each[0]: each for each in tests} for tests in (ours, theirs))
     for nodeid in [*here, *there]:

@@ -1,6 +1,6 @@
-"""Whether this run is one over several processes that something else has started.
+"""Whether this is an attached run: one over several processes that a launcher has started.
 
-Asked in every run of pytest, so nothing heavy is imported here.
+Imported in every run of pytest, so this module imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _HELP = (
 )
 _ENV = "PYTEST_MULTIHOST_ATTACH"
 ATTACHED_PLUGIN = "multihost_attached"
-"""Name of what takes part in an attached run, where there is one."""
+"""Name of the plugin that is registered in attached runs."""
 
 _NO = ("", "0", "false", "no", "off")
 
@@ -28,7 +28,7 @@ def add_attach_option(parser: pytest.Parser) -> None:
 
 
 def is_attached(config: pytest.Config) -> bool:
-    """Return whether this process is to be attached to others."""
+    """Return whether this process is part of an attached run."""
     option = config.option
     runs_no_test = option.collectonly or getattr(option, "setupplan", False)
     if runs_no_test or option.help or option.version:

@@ -1,7 +1,7 @@
-"""What a peer does on the controller's request: as a server, but over TCP and on its own machine.
+"""How a peer serves the controller: as a server does, but over TCP and on its own machine.
 
-It has a server that forks ranks, as the controller has, and passes on to it what it is asked for.
-One thread, which waits for nothing but its connection and its ranks.
+It has a server that forks ranks, as the controller has, and forwards requests to it. It has one
+thread, which waits only for its connection and its ranks.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class PeerServer:
 
     Attributes:
         stream: The connection to it.
-        launcher: Returns what starts the ranks of a test.
-        home: A directory of this process's own.
-        local: Our ranks of the world that is running.
+        launcher: Returns the launcher of a test's ranks.
+        home: A private directory of this process.
+        local: This process's ranks of the running world.
     """
 
     stream: FrameStream[ToPeer]
@@ -94,7 +94,7 @@ class PeerServer:
         self.stream.flush()
 
     def _pass_on_events(self) -> None:
-        """Tell rank 0 what has happened in our ranks."""
+        """Forward the events of this process's ranks to rank 0."""
         if self.local is None:
             return
         try:
@@ -117,7 +117,7 @@ class PeerServer:
             self._pass_on(frame)
 
     def _pass_on(self, frame: Frame[ToPeer]) -> None:
-        """Do what wants no answer."""
+        """Handle a request that has no answer."""
         assert self.local is not None  # noqa: S101 - for the type checker; see `_handle`
         world = self.local.world
         match frame.message:
@@ -193,7 +193,7 @@ class Directories:
     Attributes:
         logs: Where logs and stacks go.
         scratch: For everything else.
-        private: What of this is this process's own; None where rank 0's machine sees the files.
+        private: The directory above both; None where rank 0's machine sees the files.
     """
 
     logs: Path
@@ -211,12 +211,12 @@ class Directories:
 
 @dataclass(slots=True)
 class LocalRanks:
-    """Our ranks of the world that is running.
+    """This process's ranks of the running world.
 
     Attributes:
         world: The ranks.
         directories: Their directories.
-        faults: Their events of faults.
+        faults: Their fault events.
     """
 
     world: ServerWorld
@@ -240,7 +240,7 @@ class LocalRanks:
         return events
 
     def end(self, *, grace_s: float) -> Ending:
-        """End what is left, and tell what only files of ours know of faults.
+        """End all remaining processes, and report faults that only local files record.
 
         Raises:
             LaunchError: The server is gone.
@@ -252,7 +252,7 @@ class LocalRanks:
         return Ending((*found, *ending.events), ending.leftovers)
 
     def dump(self, request: RequestDumps) -> tuple[DumpsWritten, bytes]:
-        """Have ranks write what is asked for, and return what they have written."""
+        """Have ranks write a dump, and return the files."""
         heal_files(self.directories.scratch, request.ranks)
         logs = self.directories.logs
         files = request_dump(self.world, request.ranks, logs, request.what)
@@ -260,14 +260,14 @@ class LocalRanks:
         return DumpsWritten(sizes), payload
 
     def take_snapshot(self, *, is_deep: bool) -> tuple[SnapshotTaken, bytes]:
-        """Return what is seen of the ranks from outside, and their slot pages."""
+        """Return a snapshot of the ranks from outside, and their slot pages."""
         snapshot = self._proc.deep_snapshot() if is_deep else self._proc.shallow_snapshot()
         scratch = self.directories.scratch
         sizes, payload = pack(slots_path(scratch, rank) for rank in self.world.ranks)
         return SnapshotTaken(snapshot, sizes), payload
 
     def remains(self) -> tuple[dict[str, int], bytes]:
-        """Return what the ranks have left in files that rank 0 cannot see, and remove it."""
+        """Return the ranks' files that rank 0 cannot see, and remove them."""
         if self.directories.private is None:
             return {}, b""
         found = pack(sorted(self.directories.logs.glob("rank-*")))

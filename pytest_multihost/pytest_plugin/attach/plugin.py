@@ -1,8 +1,7 @@
-"""One run of pytest over several processes that something else has started: torchrun, srun, mpirun.
+"""One run of pytest over several processes started by a launcher: torchrun, srun, mpirun.
 
-All run the same command. Rank 0's process is the controller and does what a controller always
-does. The others collect the same tests, go to it, start ranks for it and say nothing; see
-`attach_agent`.
+All run the same command. Rank 0's process is the controller and works as in any other run. The
+others collect the same tests, connect to it, start ranks for it and print nothing; see `agent`.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ MEMBERSHIP = pytest.StashKey[Membership]()
 
 
 def read_role(config: pytest.Config) -> None:
-    """Find out which process this is, and switch off its output if it is not the controller.
+    """Find out this process's rank, and switch off its output if it is not the controller.
 
     Raises:
-        pytest.UsageError: Nobody has said which it is, or it cannot be attached.
+        pytest.UsageError: The environment gives no rank, or the process cannot be attached.
     """
     try:
         membership = config.stash[MEMBERSHIP] = read_membership(os.environ)
@@ -59,7 +58,7 @@ def read_role(config: pytest.Config) -> None:
 
 
 def attach(config: pytest.Config) -> None:
-    """Listen for the others, or get ready to be one of them.
+    """Listen for the peers as controller, or prepare to be a peer.
 
     Raises:
         pytest.UsageError: The secret cannot be used, or rank 0 cannot listen.
@@ -77,7 +76,7 @@ def attach(config: pytest.Config) -> None:
             attached.listener = Listener(membership, secret, stream)
     except (MultihostError, OSError) as error:
         raise pytest.UsageError(str(error)) from error
-    for name in _OURS:  # a rank must not know the secret, nor a run inside of it attach itself
+    for name in _OURS:  # ranks must not know the secret, nor attach runs inside of them
         os.environ.pop(f"PYTEST_MULTIHOST_{name}", None)
     config.stash[ATTACHED] = attached
     if membership.is_controller:
@@ -89,10 +88,10 @@ def attach(config: pytest.Config) -> None:
 
 
 def take_part(session: pytest.Session, chosen: Sequence[pytest.Item]) -> None:
-    """Wait for the peers, and make sure that they hold the same tests.
+    """Wait for the peers, and check that they have collected the same tests.
 
     Raises:
-        pytest.UsageError: One has not come, or has collected something else.
+        pytest.UsageError: One did not connect, or has collected other tests.
     """
     config = session.config
     attached = config.stash[ATTACHED]
@@ -100,7 +99,7 @@ def take_part(session: pytest.Session, chosen: Sequence[pytest.Item]) -> None:
     if listener is None:
         return
     signal.signal(signal.SIGTERM, _on_term(attached))
-    atexit.register(_hang_up, attached)  # the others take the end of a connection for ours
+    atexit.register(_hang_up, attached)  # peers take the connection's end for this process's
     try:
         listener.await_peers(attached.timeout_s)
         _compare(config, chosen, attached)
@@ -141,10 +140,10 @@ def _compare(config: pytest.Config, chosen: Sequence[pytest.Item], attached: Att
 
 
 def _refuse(plans: Mapping[str, Plan], chosen: Sequence[pytest.Item]) -> None:
-    """Refuse tests that need what only one machine can give.
+    """Refuse tests with requirements that only one machine can meet.
 
     Raises:
-        LaunchError: Some do; names them.
+        LaunchError: There are such tests; names them.
     """
     made = [plan.world.nodeid for plan in plans.values() if plan.world.hosts != ONE]
     stores = [item.nodeid for item in chosen if requests_object_store(item)]
@@ -158,7 +157,7 @@ def _refuse(plans: Mapping[str, Plan], chosen: Sequence[pytest.Item]) -> None:
 
 
 def _detect_local_peers(config: pytest.Config, attached: Attached) -> None:
-    """Find out which peers see the processes and files that we see."""
+    """Find out which peers see the same processes and files as the controller."""
     token = secrets.token_hex(16)
     probe = base_temp(config) / f"attach-{token}"
     probe.write_text(token)
@@ -179,9 +178,9 @@ def _describe(attached: Attached) -> str:
 
 
 def _on_term(attached: Attached) -> Any:  # noqa: ANN401 - a handler of signals
-    """Return what SIGTERM does: the launcher ends the run, and what it was doing is told.
+    """Return the SIGTERM handler: the launcher ends the run, which then reports what it was doing.
 
-    Not where a process is lost: then that is being told already.
+    It does nothing where a process is lost: that is being reported already.
     """
 
     def interrupt(*_: object) -> None:
@@ -204,7 +203,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
-    """Tell the peers how the run went, when all output is written here."""
+    """Send the peers the run's exit status, after all output is written."""
     try:
         return (yield)
     finally:
@@ -214,6 +213,6 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say which processes were lost."""
+    """Report which processes were lost."""
     for words in terminalreporter.config.stash[ATTACHED].lost:
         terminalreporter.write_line(f"multihost: {words}", red=True)

@@ -1,10 +1,10 @@
 """How the watchdog sees ranks on other machines: the peers there take snapshots and send them.
 
-Slot pages are copied to where the watchdog reads those of its own ranks, with times of our clock.
+Slot pages are copied beside those of local ranks, with times converted to the controller's clock.
 
-Each machine has process ids, inodes and a clock of its own. What comes from another one gets
-numbers that no process of ours has, and our time. A connection that leads out of one machine leads
-to a rank if that rank's machine shows the other end.
+Each machine has process ids, inodes and a clock of its own. Remote ids are mapped to numbers that
+no local process has, and times to the controller's clock. A connection to another machine leads to
+a rank if that rank's machine shows the other end.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def watch_remote_ranks(watchdog: Watchdog, remote: Sequence[RemotePart], scratch
     """Let a watchdog see the ranks of a world that are on other machines.
 
     Args:
-        watchdog: The world's.
-        remote: These ranks.
+        watchdog: The world's watchdog.
+        remote: The remote ranks.
         scratch: The world's directory, for copies of slot pages.
     """
     observer = _RemoteObserver(remote, scratch)
@@ -38,7 +38,7 @@ def watch_remote_ranks(watchdog: Watchdog, remote: Sequence[RemotePart], scratch
 
 
 def notes_on(remote: Sequence[RemotePart]) -> tuple[str, ...]:
-    """Return what must be known of ranks on other machines: who saw them, and by which clock."""
+    """Return the notes on ranks on other machines: which peer observed them, by which clock."""
     hosts: dict[str, list[RemotePart]] = {}
     for each in remote:
         hosts.setdefault(each.host, []).append(each)
@@ -57,7 +57,7 @@ class _RemoteObserver:
     """Takes snapshots of ranks on other machines.
 
     Attributes:
-        remote: These ranks.
+        remote: The remote ranks.
         scratch: Where copies of slot pages go.
         shallow: The last shallow snapshots.
     """
@@ -68,7 +68,7 @@ class _RemoteObserver:
 
     @property
     def ranks(self) -> frozenset[int]:
-        """All these ranks."""
+        """All remote ranks."""
         return frozenset(rank for each in self.remote for rank in each.ranks)
 
     def refresh(self) -> None:
@@ -80,7 +80,7 @@ class _RemoteObserver:
         self.shallow = self.take(is_deep=False)
 
     def take(self, *, is_deep: bool) -> list[RemoteSnapshot]:
-        """Return what every peer sees now, and copy the slot pages.
+        """Return a new snapshot of every peer, and copy the slot pages.
 
         Raises:
             LaunchError: A peer is gone, or does not answer.
@@ -97,24 +97,24 @@ class _RemoteObserver:
         return RemoteSnapshot(number, taken.snapshot, offset_s, uncertainty_s, ranks.machine)
 
     def reader(self, pids: Mapping[int, int], harness: HarnessProcesses) -> _MergingReader:
-        """Return what takes snapshots of all ranks."""
+        """Return a reader that takes snapshots of all ranks."""
         here = {rank: pid for rank, pid in pids.items() if rank not in self.ranks}
         return _MergingReader(ProcReader(here, harness), self)
 
 
 @dataclass(frozen=True, slots=True)
 class _MergingReader:
-    """Sees all processes of a world, here and elsewhere."""
+    """Takes snapshots of all processes of a world, local and remote."""
 
     local: ProcReader
     observer: _RemoteObserver
 
     def shallow_snapshot(self) -> KernelSnapshot:
-        """See the main threads of all ranks."""
+        """Return a snapshot of the main threads of all ranks."""
         return self._merge(self.local.shallow_snapshot(), self.observer.shallow)
 
     def deep_snapshot(self) -> KernelSnapshot:
-        """See all threads and descriptors."""
+        """Return a snapshot of all threads and descriptors."""
         remote = self.observer.take(is_deep=True)
         return self._merge(self.local.deep_snapshot(), remote)
 
@@ -123,11 +123,11 @@ class _MergingReader:
 
 
 _FOREIGN = 1 << 32
-"""Added once for each other machine to its process ids; Linux gives none that are larger."""
+"""Machine n's process ids are offset by n times this; Linux assigns no larger ids."""
 
 
 _SPACE = "net:["
-"""Begins what is said of an address that means something in one network namespace alone."""
+"""Prefix of an address that is valid in one network namespace only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +135,11 @@ class RemoteSnapshot:
     """A snapshot that was taken by a peer.
 
     Attributes:
-        number: 1, 2, ...: tells its process ids from all others.
-        snapshot: What it has seen.
-        offset_s: What must be added to its times to make them ours.
-        slack_s: By how much they may then be wrong.
-        machine: Which machine it is; a loopback address means something on that one alone.
+        number: 1, 2, ...: distinguishes its process ids from all others.
+        snapshot: The peer's snapshot.
+        offset_s: Offset from its clock to the controller's.
+        slack_s: Error bound of `offset_s`.
+        machine: The machine; a loopback address is valid on that one only.
     """
 
     number: int
@@ -152,7 +152,7 @@ class RemoteSnapshot:
 def merge_snapshots(
     local: KernelSnapshot, others: Sequence[RemoteSnapshot], *, machine: str = ""
 ) -> KernelSnapshot:
-    """Return one snapshot of all processes of the world; `machine` is ours."""
+    """Return one snapshot of all processes of the world; `machine` is the controller's."""
     ours = [_named(process, machine) for process in local.processes]
     found = [_moved(process, each) for each in others for process in each.snapshot.processes]
     processes = (*ours, *found)
@@ -164,7 +164,7 @@ def merge_snapshots(
 
 
 def _moved(process: Process, where: RemoteSnapshot) -> Process:
-    """Return a process of another machine with ids of its own and our times."""
+    """Return a remote process with unique ids, and times on the controller's clock."""
     base = where.number * _FOREIGN
     threads = tuple(
         replace(
@@ -189,7 +189,7 @@ def _moved(process: Process, where: RemoteSnapshot) -> Process:
 
 
 def _named(process: Process, machine: str) -> Process:
-    """Return a process in which loopback addresses say on which machine they are."""
+    """Return a process whose loopback addresses name their machine."""
     descriptors = {
         fd: replace(each, endpoints=(machine + each.endpoints[0], machine + each.endpoints[1]))
         if each.endpoints[0].startswith(_SPACE)
@@ -200,14 +200,14 @@ def _named(process: Process, machine: str) -> Process:
 
 
 def _earliest(ends_s: float | None, where: RemoteSnapshot) -> float | None:
-    """Return the earliest time on our clock at which something ends there."""
+    """Return the earliest time on the controller's clock for a remote end time."""
     if ends_s is None or math.isinf(ends_s):
         return ends_s
     return ends_s + where.offset_s - where.slack_s
 
 
 def _connected(processes: Iterable[Process]) -> tuple[Process, ...]:
-    """Return processes with connections between machines told as such."""
+    """Return processes with connections between machines resolved."""
     processes = tuple(processes)
     owners = {
         each.endpoints: process
@@ -228,9 +228,9 @@ def _connected(processes: Iterable[Process]) -> tuple[Process, ...]:
 
 
 def _connect(found: Descriptor, other: Process | None) -> Descriptor:
-    """Return a descriptor that leads to a process of the world, if it does.
+    """Return a descriptor, with the process of the world that it leads to, if any.
 
-    Not while something is on its way: what the other side has not acknowledged may yet arrive.
+    Not while data is in flight: what the other side has not acknowledged may yet arrive.
     """
     if found.kind != "tcp" or found.where != "outside" or other is None or found.queues[1]:
         return found

@@ -1,4 +1,4 @@
-"""What a process knows of the attached run that it is part of."""
+"""The state of an attached run in one of its processes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Attached:
     """This process's part in an attached run.
 
     Attributes:
-        membership: Its rank and what its launcher has told it.
-        secret: What the user has given; None where one is made.
-        rendezvous_file: Where rank 0 leaves its address and the secret that it has made.
-        timeout_s: How long to wait for the others.
-        listener: In the controller: what the peers have come to.
-        lost: In the controller, which of them are gone, in words.
+        membership: Its rank and other values from its launcher.
+        secret: The secret given by the user; None where rank 0 makes one.
+        rendezvous_file: Where rank 0 writes its address and the secret that it has made.
+        timeout_s: Timeout of the wait for the other processes.
+        listener: In the controller: the listener that accepts the peers.
+        lost: In the controller: descriptions of the peers that are gone.
     """
 
     membership: Membership
@@ -40,7 +40,7 @@ class Attached:
         return self.listener.peers if self.listener is not None else {}
 
     def note_losses(self) -> list[str]:
-        """Look which peers are gone; return all that are, in words."""
+        """Check which peers are gone; return a description of each."""
         for peer in self.peers.values():
             peer.note_arrived()
             if peer.stream.ended is not None:
@@ -55,9 +55,9 @@ ATTACHED = pytest.StashKey[Attached]()
 def launcher_of(
     config: pytest.Config, ladder: FallbackLauncher | ContainerLauncher
 ) -> FallbackLauncher | ContainerLauncher | AttachLauncher:
-    """Return what starts a world: this process alone, or all that are attached."""
+    """Return a world's launcher: through this process alone, or all attached ones."""
     attached = config.stash.get(ATTACHED, None)
-    if attached is None or isinstance(ladder, ContainerLauncher):  # which needs nobody's help
+    if attached is None or isinstance(ladder, ContainerLauncher):  # needs no peers
         return ladder
     return AttachLauncher(ladder, attached.peers)
 
@@ -69,13 +69,13 @@ def sites_of(config: pytest.Config, size: int) -> tuple[Site, ...]:
 
 
 def ranks_here(config: pytest.Config, size: int) -> int:
-    """Return how many ranks of a world of `size` live on this machine; in a controller."""
+    """Return how many ranks of a world of `size` run on this machine; in a controller."""
     sites = sites_of(config, size)
     return sites[0][-1] if sites else size
 
 
 def others_of(config: pytest.Config) -> frozenset[int]:
-    """Return the other processes that we can see and that start ranks as this one does."""
+    """Return the other processes visible to this one that start ranks as it does."""
     attached = config.stash.get(ATTACHED, None)
     peers = attached.peers.values() if attached is not None else ()
     return frozenset(peer.hello.pid for peer in peers if peer.is_local and peer.hello.pid)
