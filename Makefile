@@ -10,8 +10,8 @@ PYTEST_JOBS ?= 2
 CORPUS_ARGS ?=
 BENCH_ARGS ?=
 
-# Most tests are about time, and the machine may be anybody's. As many as this that fail are run again
-# by themselves before they count; what has failed the first time stays in the log.
+# Most tests depend on time, and the machine may be shared. Up to this many failed tests are run again
+# by themselves before they count; the first failure stays in the log.
 AGAIN ?= 8
 
 BIN := .venv/bin

@@ -2,8 +2,8 @@
 
 Importing this package does not import pytest, torch or jax.
 
-PYTEST_DONT_REWRITE: no assertion of ours is for a reader of test results, and interpreters that
-work for a controller import this package before pytest.
+PYTEST_DONT_REWRITE: no assertion in this package appears in test results, and interpreters that a
+controller starts import this package before pytest.
 """
 
 from typing import TYPE_CHECKING
@@ -28,7 +28,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import what a rank needs when it is asked for: every run of pytest imports this package."""
+    """Import names for ranks lazily, because every run of pytest imports this package."""
     if name in ("World", "current_world", "operation"):
         from pytest_multihost import rank
 

@@ -1,6 +1,6 @@
 """Points at which faults strike: ``at.call("storage:read_shard", nth=2)``.
 
-Every rank counts for itself. Nothing happens when a point is made; a fault is bound to it.
+Every rank counts for itself. A point does nothing by itself; faults are bound to it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def start() -> Point:
 def rendezvous() -> Point:
     """Return the moment before any rank starts its backend.
 
-    For faults of the network, which are then in force before the ranks meet.
+    For network faults, which are then in force before the rendezvous.
     """
     return Point("rendezvous")
 
@@ -27,9 +27,9 @@ def call(target: str, *, nth: int = 1, when: When = "before") -> Point:
     """Return the `nth` call of a function.
 
     Args:
-        target: ``module:function`` or ``module:Class.method``. Who has imported the function by
-            name calls it here as well. What copied it elsewhere - a default argument, a table - has
-            the original.
+        target: ``module:function`` or ``module:Class.method``. Calls through a name imported from
+            the module count too. Calls through other copies, such as a default argument or a
+            table, do not count.
         nth: 1 is the first call in the test, fixtures included.
         when: Before the function runs, or after it has returned or raised.
     """
@@ -56,7 +56,7 @@ def io(path: str, *, nth: int = 1) -> Point:
     """Return the `nth` time that the rank opens, reads or writes a file that matches.
 
     Args:
-        path: A glob for absolute paths; ``*`` also stands for slashes. One that begins with
+        path: A glob for absolute paths; ``*`` also matches slashes. One that begins with
             neither ``/`` nor ``*`` matches in any directory.
         nth: 1 is the first open, read or write in the test.
     """

@@ -1,19 +1,18 @@
-"""Run one world: start its ranks, open their gates, watch the clock, end what is left.
+"""Run one world: start its ranks, open their gates, enforce deadlines, end the remaining ranks.
 
-The engine knows neither pytest nor any runtime. Everything that happens is an `Event` in the
-world's history; what is known of a rank is folded from its events (`RankFacts`), and what to do
-next is decided from these facts and the clock alone. The engine judges nothing: it returns what was
-observed, as a `WorldResult`.
+The engine depends neither on pytest nor on any runtime. Everything that happens is an `Event` in
+the world's history; a rank's events are summarised in its `RankFacts`, and the engine decides from
+these facts and the clock alone. It judges nothing: it returns the observations, a `WorldResult`.
 
 Ranks stop at three gates, and the engine opens each for all of them at once:
 
-* `go`: all are ready, so that the test's timeout does not count anybody's start-up;
+* `go`: all are ready, so that the test's timeout does not include any rank's start-up;
 * `teardown`: all test bodies are over. A rank that tore down its fixtures while others still
-  communicate would make them fail, and they would look like the cause;
-* `exit`: all are torn down. Where rank 0 hosts a service of the runtime, it leaves last.
+  communicate would make them fail, and those would look like culprits;
+* `exit`: all are torn down. If rank 0 hosts a service of the runtime, it exits last.
 
-When the world ends before its ranks do, it has one of four reasons: a timeout, a rank that has
-failed while the others go on (they get a grace), a proof that no rank can move, or Ctrl-C.
+The engine ends a world early for one of four reasons: a timeout, a rank that has failed while the
+others continue (they get a grace period), a proof that no rank can make progress, or Ctrl-C.
 """
 
 from __future__ import annotations
@@ -54,53 +53,53 @@ from pytest_multihost.outcome.faults import continued_by_plan, has_pending_actio
 from pytest_multihost.watch import NoWatch, Observations, Watch
 
 GRACE_AFTER_DEATH_S = 0.75
-"""How long ranks may go on after one has died, so that they report what they saw of it."""
+"""Grace period after a rank has died, in which the others can report its loss."""
 
 GRACE_AFTER_RAISE_S = 5.0
-"""How long ranks may go on after one has raised: the test has failed whatever they do."""
+"""Grace period after a rank has raised: the test has failed in any case."""
 
 QUIET_PERIOD_S = 0.02
-"""How long no event must have come before a snapshot is taken.
+"""How long no event must have arrived before a snapshot is taken.
 
 A rank that sends an event is making progress, so a snapshot would only cost it time.
 """
 
 MAX_SNAPSHOT_DELAY_S = 0.5
-"""How long a snapshot is put off at most, however many events come."""
+"""The longest time for which events can delay a snapshot."""
 
 SIGTERM_GRACE_S = 0.5
-"""How long a rank may take over its own SIGTERM handler before it is killed."""
+"""How long a rank's own SIGTERM handler may run before the rank is killed."""
 
 _ENDING_REASONS: Mapping[Ending, str] = {
     "proof": "nothing can move before the deadline",
     "mismatch": "ranks are in operations that can never match",
     "stopped": "a rank is stopped",
 }
-"""Endings that the watch has found, in words."""
+"""Descriptions of the endings that the watchdog finds."""
 
 Dumper = Callable[[RunningWorld, Sequence[int], Path, Collection[int]], tuple[Dump, ...]]
-"""Takes stacks: of which ranks, where they answer, and which of them compute with the GIL."""
+"""Takes stacks. Arguments: the ranks, where they answer, and those that compute with the GIL."""
 
 OnTick = Callable[[float, Sequence[RankFacts]], None]
-"""Shows progress: the seconds since the start, and what is known of the ranks."""
+"""Shows progress. Arguments: the seconds since the start, and the facts about the ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What a world is run with.
+    """Everything that a run of a world needs besides its spec.
 
     Attributes:
         launcher: Starts its ranks.
         dumper: Takes their stacks before they are ended.
-        now: Returns the time in seconds; it never goes backwards.
+        now: Returns the monotonic time in seconds.
         directory: Where logs, stacks and the verdict go.
-        scratch: A directory of this world's own for everything else.
-        primary_leaves_last: Whether rank 0 may leave only when the others have.
-        on_tick: Called after every event, and when nothing happens every `tick_s` seconds, with
-            the seconds so far and what is known.
-        tick_s: How long nothing may happen before `on_tick` is called.
-        watch: Takes snapshots of the ranks from outside.
-        on_hang: Called before ranks are ended that did not end by themselves.
+        scratch: The world's own directory for everything else.
+        primary_leaves_last: Whether rank 0 may exit only after the others.
+        on_tick: Called after every event, and every `tick_s` seconds without events, with the
+            elapsed seconds and the facts.
+        tick_s: The longest time without a call of `on_tick`.
+        watch: The watchdog: takes snapshots of the ranks from outside.
+        on_hang: Called before the harness ends ranks that did not end by themselves.
     """
 
     launcher: Launcher
@@ -116,7 +115,7 @@ class Surroundings:
 
 
 def run_world(spec: WorldSpec, surroundings: Surroundings) -> WorldResult:
-    """Run a world to its end, whatever that is, and return what was observed.
+    """Run a world to its end and return the observations.
 
     On an exception, Ctrl-C among them, the ranks are ended before it propagates.
     """
@@ -140,7 +139,7 @@ def run_world(spec: WorldSpec, surroundings: Surroundings) -> WorldResult:
         dumps=world_run.dumps,
         leftovers=world_run.leftovers,
         last_words={
-            # A runtime that ends its process may have said why.
+            # A runtime that ends its process may have logged why.
             each.rank: _tail(surroundings.directory / f"rank-{each.rank}.log")
             for each in world_run.facts
             if each.has_died
@@ -154,20 +153,20 @@ def run_world(spec: WorldSpec, surroundings: Surroundings) -> WorldResult:
 
 @dataclass(slots=True)
 class _WorldRun:
-    """A world that runs.
+    """A running world.
 
     Attributes:
         started_s: When it began; all times are on the monotonic clock.
         history: All events so far, in the order of arrival.
-        facts: What is known of each rank, folded from the history.
+        facts: The facts about each rank, summarised from the history.
         dumps: Stacks, once they have been taken.
         leftovers: Command lines of processes that ranks had left behind.
         opened: When each gate was opened.
-        observed: What the watch has seen, once it is closed.
+        observed: The watchdog's observations, once it is closed.
         decided_s: When the harness decided to end the world.
-        detected_s: When all evidence of that was taken.
+        detected_s: When all evidence for that decision had been collected.
         is_restoring_network: Whether the network is being restored before the teardown.
-        snapshot_s: When the watch was last asked.
+        snapshot_s: When the last snapshot was taken.
     """
 
     spec: WorldSpec
@@ -185,7 +184,7 @@ class _WorldRun:
     snapshot_s: float = 0.0
 
     def run(self) -> tuple[Ending, str | None]:
-        """Start the ranks, follow them to the end, and return why it ended."""
+        """Start the ranks, follow them to the end, and return why the world ended."""
         self.facts = [RankFacts(rank) for rank in range(self.spec.size)]
         exchange = HarnessCollectives(self.spec.size)
         world = self.surroundings.launcher.start(
@@ -195,7 +194,7 @@ class _WorldRun:
             ending = self._follow(world, exchange)
         except KeyboardInterrupt:
             with contextlib.suppress(LaunchError, KeyboardInterrupt):
-                self._take_stacks(world)  # whoever interrupts wants to know where it hung
+                self._take_stacks(world)  # the user who interrupts wants to see where it hung
             with contextlib.suppress(LaunchError):
                 self._end(world)
             return "interrupted", "interrupted by Ctrl-C"
@@ -211,8 +210,8 @@ class _WorldRun:
     ) -> tuple[Ending, str | None]:
         """Let the world run until it has ended or has to be ended; return why.
 
-        A turn: decide from what is known, wait for events, take them in. While events keep coming
-        no snapshot is taken, but not for longer than `MAX_SNAPSHOT_DELAY_S`.
+        Each turn decides from the facts, waits for events, and records them. While events keep
+        arriving no snapshot is taken, but not for longer than `MAX_SNAPSHOT_DELAY_S`.
         """
         events: Sequence[Event] = ()
         while True:
@@ -245,10 +244,10 @@ class _WorldRun:
         return self.surroundings.now()
 
     def _take_snapshot(self, now: float) -> Ending | None:
-        """Ask the watch; return why the world is to be ended now, None if it is not.
+        """Have the watchdog take a snapshot; return why the world must end now, None if not.
 
-        Before `go` the start-up timeout alone decides: importing a runtime looks like a hang. While
-        a fault will still do something, waiting for it is no hang either.
+        Before `go` only the start-up timeout applies: importing a runtime looks like a hang. While
+        a fault is still to act, waiting for it is no hang either.
         """
         self.snapshot_s = now
         if "go" not in self.opened:
@@ -264,7 +263,7 @@ class _WorldRun:
         return None if is_planned else ending_found
 
     def _dump(self, world: RunningWorld) -> None:
-        """Take the last snapshot and then the stacks, for which the ranks have to be disturbed."""
+        """Take the last snapshot, then the stacks, which disturb the ranks."""
         self.decided_s = self._now()
         self.observed = self.surroundings.watch.close(self.decided_s, self.facts)
         self._take_stacks(world)
@@ -284,7 +283,7 @@ class _WorldRun:
             self.surroundings.watch.note_failure(self._now(), self.facts)
 
     def _open_gates(self, world: RunningWorld, exchange: HarnessCollectives) -> None:
-        """Open each gate when all ranks wait at it, or will never come to it."""
+        """Open each gate when all ranks wait at it or can no longer reach it."""
         now = self._now()
         if all(each.ready_s is not None for each in self.facts):
             self._open("go", world, self.facts, now)
@@ -300,7 +299,7 @@ class _WorldRun:
                 self._open("exit", world, self.facts[:1], now)
 
     def _is_network_restored(self, world: RunningWorld) -> bool:
-        """Whether no fault disturbs the network any more: teardown must not fail of a fault."""
+        """Whether no fault disturbs the network any more: a fault must not fail the teardown."""
         if "teardown" in self.opened or not disturbs_network(self.spec.faults):
             return True
         if not self.is_restoring_network:
@@ -319,7 +318,7 @@ class _WorldRun:
                 self.opened[gate] = now
 
     def _next_deadline(self) -> tuple[float, Ending]:
-        """Return when to end the world at the latest, and what that end is called."""
+        """Return the time of the next deadline, and the ending it causes."""
         failed = [each for each in self.facts if _trouble_s(each) is not None]
         return min([self._deadline(), *(self._grace_deadline(each) for each in failed)])
 
@@ -329,16 +328,16 @@ class _WorldRun:
         return self.started_s + self.spec.startup_timeout_s, "startup-overrun"
 
     def _grace_deadline(self, facts: RankFacts) -> tuple[float, Ending]:
-        """Return until when the others may go on after a rank has failed.
+        """Return the end of the grace period after a rank has failed, and the ending it causes.
 
-        The grace begins anew at each gate that opens: they have just been let go on.
+        The grace period restarts at each gate that opens: the ranks have only just continued.
         """
         grace_s = GRACE_AFTER_DEATH_S if facts.has_died else GRACE_AFTER_RAISE_S
         last_gate_s = max(self.opened.values(), default=0.0)
         return max(_trouble_s(facts) or 0.0, last_gate_s) + grace_s, "settled"
 
     def _why(self, ending: Ending) -> str:
-        """Say why the harness ends the world now."""
+        """Return why the harness ends the world now, in words."""
         if ending == "startup-overrun":
             timeout_s = self.spec.startup_timeout_s
             return f"start-up took longer than {timeout_s:g} s: {self._unfinished()}"
@@ -349,11 +348,11 @@ class _WorldRun:
         dead = [each.rank for each in self.facts if each.has_died]
         if dead:
             return f"{rank_set(dead)} died, then {self._unfinished()}: ended after a grace"
-        # The first to raise may only have lost another rank: who is to blame is judged later.
+        # The first to raise may only have lost another rank: the culprit is found later.
         return "a rank had failed: the others were ended after a grace"
 
     def _unfinished(self) -> str:
-        """Name the ranks that have not come to the gate at which the others wait."""
+        """Name the ranks that have not reached the gate at which the others wait."""
         if "go" not in self.opened:
             return f"{rank_set(e.rank for e in self.facts if e.ready_s is None)} not ready"
         late = [each for each in self.facts if not each.is_past_body]
@@ -362,10 +361,10 @@ class _WorldRun:
         return f"{rank_set(each.rank for each in late)} still in {late[0].phase}"
 
     def _end(self, world: RunningWorld) -> None:
-        """End the world, and keep of its last events only what the test itself has caused.
+        """End the world, and keep only those of its last events that the test itself caused.
 
-        What ranks do once the end is decided is the harness's doing: asking a stopped rank for its
-        stacks, for one, continues it.
+        After the decision the harness influences the ranks: for example, requesting the stacks of
+        a stopped rank continues it.
         """
         decided_s = self.decided_s or self._now()
         ending = world.end(grace_s=SIGTERM_GRACE_S)
@@ -384,7 +383,7 @@ def _trouble_s(facts: RankFacts) -> float | None:
 
 
 def _answers(exchange: HarnessCollectives, event: Event, facts: RankFacts) -> Answers:
-    """Return what is to be sent to which ranks because of `event`."""
+    """Return the frames to send because of `event`, with the ranks that get them."""
     match event.body:
         case ExchangeEntered() as entered:
             return exchange.enter(event.rank, entered, event.payload)
@@ -401,7 +400,7 @@ def _answers(exchange: HarnessCollectives, event: Event, facts: RankFacts) -> An
 
 
 def _perform(world: RunningWorld, event: Event) -> None:
-    """Do what a fault needs from outside of its rank."""
+    """Perform the part of a fault that cannot be performed in its rank."""
     match event.body:
         case FaultChanged(pause=Pause() as pause):
             world.pause(event.rank, pause)
@@ -414,7 +413,7 @@ def _perform(world: RunningWorld, event: Event) -> None:
 
 
 def _network_faults(world: RunningWorld) -> NetworkFaults:
-    """Return what disturbs the world's network; which hosts can be is known before it starts."""
+    """Return the world's network faults; validation has ensured that its hosts support them."""
     if world.network_faults is None:
         raise LaunchError("faults of the network need hosts made from namespaces")
     return world.network_faults

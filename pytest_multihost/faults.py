@@ -4,12 +4,12 @@ Each function returns a value for ``@pytest.mark.multihost(faults=[...])``; noth
 is called. All take:
 
 * ``rank``: an index, a list of them, ``"primary"`` (rank 0), ``"others"``, ``"all"``, or ``"one"``,
-  which the world's seed draws.
-* ``at``: from which point on, see `pytest_multihost.at`.
-* ``must_fire``: whether a test in which it did not happen fails. A test of skew whose skew did not
-  happen proves nothing.
+  selected by the world's seed.
+* ``at``: the point at which it begins, see `pytest_multihost.at`.
+* ``must_fire``: whether the test fails if the fault did not happen. A test of skew whose skew did
+  not happen proves nothing.
 
-Every fault ends with the test's body at the latest: fixtures are torn down in a rank that is well.
+Every fault ends with the test's body at the latest, so fixtures are torn down undisturbed.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ Ranks = int | Sequence[int] | str
 def delay(*, rank: Ranks, seconds: float, at: Point = START, must_fire: bool = True) -> Fault:
     """Make the thread that passes the point sleep there for `seconds`.
 
-    A coroutine's thread sleeps as a whole, as it does on a host that is late.
+    For a coroutine the whole thread sleeps, as on a slow host.
     """
     return _fault("delay", rank, at, must_fire, seconds=seconds)
 
 
 def start_skew(*, rank: Ranks, seconds: float, must_fire: bool = True) -> Fault:
-    """Make a rank come `seconds` late to the rendezvous, before its backend is up."""
+    """Delay a rank by `seconds` before the rendezvous, before its backend is up."""
     return _fault("start_skew", rank, START, must_fire, seconds=seconds)
 
 
 def freeze(
     *, rank: Ranks, seconds: float | None = None, at: Point = START, must_fire: bool = True
 ) -> Fault:
-    """Stop the rank and its children for `seconds`, as a host does that swaps or migrates.
+    """Stop the rank and its children for `seconds`, as on a host that swaps or migrates.
 
     None: until the world ends.
     """
@@ -87,8 +87,8 @@ def raise_at(
 ) -> Fault:
     """Raise an exception at the point, RuntimeError unless given.
 
-    `error` is its class, or its name: of a built-in one, or ``module:Class``. It is made from the
-    message alone.
+    `error` is its class, or the name of a built-in one, or ``module:Class``. Its only argument is
+    the message.
     """
     return _fault("raise_at", rank, at, must_fire, error=_class_name(error), message=message)
 
@@ -103,8 +103,8 @@ def memory_pressure(
 ) -> Fault:
     """Let the rank allocate no more than `headroom_mb` beyond what it has at the point.
 
-    What goes beyond fails in the way of whoever allocates: MemoryError in Python, RuntimeError in
-    torch, RESOURCE_EXHAUSTED in jax. New threads need room for their stacks too.
+    Allocations beyond that fail as usual in each library: MemoryError in Python, RuntimeError in
+    torch, RESOURCE_EXHAUSTED in jax. Stacks of new threads count too.
 
     The headroom is in mebibytes of data. With `oom_kill` the kernel kills the rank instead, as on a
     host without memory. That needs a writable memory cgroup; without one the test is skipped.
@@ -136,11 +136,11 @@ def cpu_throttle(
 
 
 def hash_seed(*, rank: Ranks = "all", seed: int | None = None, must_fire: bool = True) -> Fault:
-    """Give each rank a seed of its own for the hashes of texts, as hosts have.
+    """Give each rank its own seed for the hashes of strings, as on separate hosts.
 
-    Sets and their order differ between hosts, and ranks that are forked from one process share
-    theirs. The ranks of such a test are fresh interpreters, which costs seconds. `seed` is the
-    PYTHONHASHSEED of all these ranks; None draws one for each.
+    The order of sets differs between hosts, but ranks that are forked from one process share the
+    hash seed. The ranks of such a test are fresh interpreters, which costs seconds. `seed` is the
+    PYTHONHASHSEED of all these ranks; None selects one for each.
     """
     return _fault("hash_seed", rank, START, must_fire, seed=seed)
 
@@ -158,14 +158,14 @@ def slow_io(
 ) -> Fault:
     """Make a rank's files slow or broken from the point on, for Python and for C++ that reads them.
 
-    That takes a library that is preloaded, so the ranks are forked from an interpreter of their
-    own. Where that cannot be, only what Python reads is met, and the verdict says so.
+    It needs a preloaded library, so the ranks are forked from a separate interpreter. If that is
+    impossible, it affects only Python's own file access, and the verdict says so.
 
-    * ``seconds``: what every open, read and write takes in addition.
-    * ``bytes_per_s``: how fast data is read and written at most.
-    * ``error``: name of the error that they end in instead: ``EIO``, ``ENOSPC``. An error for lack
-      of space ends only what writes.
-    * ``short_reads``: whether a read gets half of what it asked for, as a read may.
+    * ``seconds``: additional time of every open, read and write.
+    * ``bytes_per_s``: the maximum rate at which data is read and written.
+    * ``error``: name of the error with which they fail instead: ``EIO``, ``ENOSPC``. An error for
+      lack of space affects only writes.
+    * ``short_reads``: whether a read returns half of what was requested, as POSIX permits.
     * ``path``: which files, as in `at.io`. Python's own and installed packages, /dev, /proc and
       /sys only where the pattern is more than ``*``. The fault has happened when one that matches
       was opened, read or written.
@@ -191,16 +191,17 @@ def partition(
 ) -> Fault:
     """Cut the network: nothing arrives any more between hosts of different groups, silently.
 
-    Needs ``hosts="netns"``, as all faults of the network do. They last until all ranks have left
-    the test's body, not only the one that passed the point.
+    Needs ``hosts="netns"``, like all network faults. They last until all ranks have left the test's
+    body, not only the one that passed the point.
 
-    * ``groups``: ranks that still reach each other; ranks in none of them still reach everybody.
+    * ``groups``: ranks that still reach each other; ranks in none of them still reach all others.
     * ``one_way``: cut only what the first of two groups sends to the second.
-    * ``rank``: whose passing of the point makes the cut; the first of the first group unless given.
-    * ``heals_after``: seconds after which the network is whole again.
+    * ``rank``: the rank whose passing of the point triggers the cut; by default the first rank of
+      the first group.
+    * ``heals_after``: seconds after which the cut ends.
     """
     sides: Any = groups
-    with contextlib.suppress(TypeError):  # told as the test is planned
+    with contextlib.suppress(TypeError):  # reported when the test is planned
         sides = [list(each) for each in groups]
     first = sides[0][0] if isinstance(sides, list) and sides and sides[0] else 0
     params = {"groups": sides, "one_way": one_way or None, "heals_after": heals_after}
@@ -215,7 +216,7 @@ def net_delay(
     at: Point = START,
     must_fire: bool = True,
 ) -> Fault:
-    """Have whatever the rank's host sends to other hosts arrive `seconds` later."""
+    """Delay all packets that the rank's host sends to other hosts by `seconds`."""
     params = {"seconds": seconds, "heals_after": heals_after}
     return _fault("net_delay", rank, at, must_fire, **params)
 
@@ -228,7 +229,7 @@ def net_loss(
     at: Point = START,
     must_fire: bool = True,
 ) -> Fault:
-    """Lose `percent` of the packets that the rank's host sends to other hosts."""
+    """Drop `percent` of the packets that the rank's host sends to other hosts."""
     params = {"percent": percent, "heals_after": heals_after}
     return _fault("net_loss", rank, at, must_fire, **params)
 
@@ -241,7 +242,7 @@ def net_rate(
     at: Point = START,
     must_fire: bool = True,
 ) -> Fault:
-    """Let the rank's host send no more than `bytes_per_s` to other hosts."""
+    """Limit the rate at which the rank's host sends to other hosts to `bytes_per_s`."""
     params = {"bytes_per_s": bytes_per_s, "heals_after": heals_after}
     return _fault("net_rate", rank, at, must_fire, **params)
 
@@ -261,7 +262,7 @@ def dns_failure(
     at: Point = START,
     must_fire: bool = True,
 ) -> Fault:
-    """Let the rank's host find no other host by its name; its own name it knows."""
+    """Prevent the rank's host from resolving the names of other hosts; its own still resolves."""
     return _fault("dns_failure", rank, at, must_fire, heals_after=heals_after)
 
 
@@ -289,7 +290,7 @@ def _fault(
 
 
 def _as_ranks(rank: object) -> tuple[int, ...] | str:
-    """Return what was given in one form; what is wrong with it is told as the test is planned."""
+    """Return `rank` in canonical form; problems are reported when the test is planned."""
     if isinstance(rank, list | tuple | range):
         return tuple(rank)
     return rank if isinstance(rank, str) else (cast("int", rank),)

@@ -21,8 +21,8 @@ def pytest_multihost_backends() -> Sequence[Backend]:  # type: ignore[empty-body
     """Return backends to offer under ``@pytest.mark.multihost(backend=...)``.
 
     Called when the first multihost test is known, in pytest's own process and in every interpreter
-    that works for it. Of two with one name the plugin registered last wins, so a project can
-    replace a built-in one.
+    that it starts. If two have the same name, the plugin registered last wins, so a project can
+    replace a built-in backend.
     """
 
 
@@ -31,17 +31,17 @@ def pytest_multihost_faults() -> Sequence[FaultKind]:  # type: ignore[empty-body
     """Return kinds of faults to offer as ``faults.other("name", rank=..., ...)``.
 
     Called in pytest's own process when the first multihost test is known, and in each rank of a
-    world that has faults. Of two with one name the plugin registered last wins. What a fault
-    changes it gives to ``strike.healing``, which is undone when the test's body is over.
+    world that has faults. If two have the same name, the plugin registered last wins. A fault
+    registers with ``strike.healing`` how to undo its changes when the test's body is over.
     """
 
 
 @pytest.hookspec
 def pytest_multihost_server_start(config: pytest.Config) -> None:
-    """Load heavy things once; every rank starts with them, copy-on-write.
+    """Load large modules and data once; every rank inherits them, copy-on-write.
 
-    Runs in the server, after collection and before the first rank is forked; where every rank is an
-    interpreter of its own there is no such server, and it does not run. The server must stay a
-    process with one thread: import modules and read data, but start no threads, no runtime and no
-    parallel computation.
+    Runs in the server, after collection and before the first rank is forked; it does not run if
+    every rank is a separate interpreter, because then there is no such server. The server must stay
+    single-threaded: import modules and read data, but start no threads, no runtime and no parallel
+    computation.
     """

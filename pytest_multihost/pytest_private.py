@@ -1,9 +1,9 @@
-"""Everything that this package needs from pytest's private parts.
+"""All uses of pytest's private API.
 
 The one module that may import `_pytest` (import-linter checks it) or touch a private attribute of
-pytest's configuration and items. A leaf, because both the plugin and the agent inside a rank need
-it. A new release of pytest can break this module and no other, except
-`rank/agent/adapt_tools.py`, which changes objects of pytest that are handed to it.
+pytest's configuration and items. It imports no other module of this package, because both the
+plugin and the agent inside a rank need it. A new release of pytest can break only this module and
+`rank/agent/adapt_tools.py`, which changes pytest objects that are passed to it.
 """
 
 from __future__ import annotations
@@ -51,23 +51,23 @@ __all__ = [
 
 
 def base_temp(config: pytest.Config) -> Path:
-    """Return the directory below which this run of pytest keeps its temporary files."""
+    """Return the directory of this run's temporary files."""
     return _temp_path_factory(config).getbasetemp()
 
 
 def set_base_temp(config: pytest.Config, directory: Path) -> None:
-    """Have `tmp_path` and its like make their directories in an existing `directory`."""
+    """Make `tmp_path` and related fixtures create their directories in an existing `directory`."""
     _temp_path_factory(config)._basetemp = directory
 
 
 def _temp_path_factory(config: pytest.Config) -> pytest.TempPathFactory:
-    # Public only as a fixture, and we need it where no fixture can be requested.
+    # Public only as a fixture, but needed where no fixture can be requested.
     factory: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]
     return factory
 
 
 def terminal_writer(config: pytest.Config) -> TerminalWriter | None:
-    """Return what pytest writes to the terminal with, or None: xdist's workers have none."""
+    """Return pytest's terminal writer, or None: xdist's workers have none."""
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     writer: TerminalWriter | None = reporter._tw if reporter is not None else None
     return writer
@@ -80,19 +80,19 @@ def is_terminal(writer: TerminalWriter) -> bool:
 
 
 def write_uncounted(writer: TerminalWriter, text: str) -> None:
-    """Write `text` without the writer's count of columns taking notice of it."""
+    """Write `text` without changing the writer's column count."""
     writer._file.write(text)
     writer._file.flush()
 
 
 def uncaptured(config: pytest.Config) -> AbstractContextManager[None]:
-    """Suspend pytest's capture of what tests write."""
+    """Suspend pytest's capture of output."""
     capture: Any = config.pluginmanager.get_plugin("capturemanager")
     return capture.global_and_fixture_disabled() if capture else nullcontext()
 
 
 def redirect_terminal(config: pytest.Config, file: IO[str]) -> None:
-    """Have the terminal reporter write plain text to `file`, if this run has a reporter."""
+    """Make the terminal reporter write plain text to `file`, if this run has a reporter."""
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None:
         reporter._tw._file = file
@@ -120,13 +120,13 @@ def make_longrepr(text: str, *, file: str, line: int, message: str) -> ReprExcep
 
 
 class ColouredRepr(ExceptionRepr):
-    """A failure representation whose sections have colours where there are any.
+    """A failure representation whose sections may be coloured.
 
-    It holds what the plain one holds, so that JUnit and others find it.
+    It has all attributes of the plain one, which JUnit and others read.
     """
 
     def __init__(self, plain: ExceptionRepr, painted: Mapping[str, Sequence[PaintedLine]]) -> None:
-        """Take a representation, and the lines of the sections that have colours, by their text."""
+        """Take a representation, and the coloured lines of its sections, by the section's text."""
         self.sections = plain.sections
         self.reprcrash = plain.reprcrash
         self.reprtraceback = plain.reprtraceback
@@ -134,7 +134,7 @@ class ColouredRepr(ExceptionRepr):
         self._painted = painted
 
     def toterminal(self, tw: Any) -> None:  # noqa: ANN401 - private to pytest
-        """Write everything; what happened without a traceback in the colour of errors."""
+        """Write everything; text without a traceback is in the colour of errors."""
         sections, self._plain.sections = self._plain.sections, []
         try:
             if type(self._plain) is ReprExceptionInfo:  # made by make_longrepr

@@ -1,7 +1,7 @@
-"""Fakes for those who extend us: worlds without processes, time without waiting.
+"""Fakes for tests of extensions: worlds without processes, time without waiting.
 
-Imports neither pytest nor any runtime, and nothing of ours imports it. The ranks of a scripted
-world do what its script says, so many seconds after the start or after they were told something:
+Imports neither pytest nor any runtime; no other module of this package imports it. The ranks of a
+scripted world follow its script: each step happens some seconds after the start or after a message:
 
     >>> clock = ManualClock()
     >>> launcher = ScriptedLauncher(clock, [*well_behaved(0), *well_behaved(1, stays_in="call")])
@@ -38,12 +38,12 @@ Trigger = Literal["start", "go", "teardown", "exit", "complete", "broken"]
 """The start of the world, a gate that opens for the rank, or the answer to an exchange."""
 
 Detail = Mapping[str, object]
-"""What an event carries, as JSON values."""
+"""The fields of an event, as JSON values."""
 
 
 @dataclass(slots=True)
 class ManualClock:
-    """A clock that goes only when told to."""
+    """A clock that advances only on request."""
 
     seconds: float = 0.0
 
@@ -58,7 +58,7 @@ class ManualClock:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a rank does `after_s` seconds after `on` happened to it."""
+    """What a rank does `after_s` seconds after the trigger `on`."""
 
     rank: int
     kind: str
@@ -70,12 +70,12 @@ class Step:
 def make_event(
     at_s: float, rank: int, kind: str, detail: Detail | None = None, payload: bytes = b""
 ) -> Event:
-    """Return an event from its name and what it carries."""
+    """Return an event from its name and fields."""
     return Event(at_s, rank, from_json(EventBody, {**(detail or {}), "kind": kind}), payload)
 
 
 def exited(code: int = 0, *, signal: int | None = None) -> dict[str, object]:
-    """Return the detail of an `exited` event; a signal takes the place of the code."""
+    """Return the detail of an `exited` event; a signal replaces the code."""
     usage = {"cpu_s": 0.1, "peak_rss_bytes": 1 << 20}
     return {"code": None if signal else code, "signal": signal, **usage}
 
@@ -83,7 +83,7 @@ def exited(code: int = 0, *, signal: int | None = None) -> dict[str, object]:
 def raised(
     text: str, *causes: str, file: str | None = None, line: int | None = None
 ) -> dict[str, object]:
-    """Return what a rank tells of an exception, from a text like "ValueError: no such step".
+    """Return a rank's report of an exception, from a text like "ValueError: no such step".
 
     `causes` are the texts of the exceptions that it was raised from, the last first.
     """
@@ -143,19 +143,19 @@ def make_dump(rank: int, *frames: str) -> Dump:
 
 @dataclass(slots=True)
 class ScriptedLauncher:
-    """Starts one world, and is that world.
+    """Both the launcher of one world and that world.
 
     Attributes:
-        clock: Goes on while somebody waits for events.
-        script: What happens when. A rank that has exited does nothing more.
-        error: What breaks the harness: starting raises it, or later waiting for events.
+        clock: Advances while `wait` waits for events.
+        script: The steps. A rank that has exited does nothing more.
+        error: A failure of the harness, raised by `start` or later by `wait`.
         error_at_s: Seconds after the start; 0 means that starting raises it.
         alive: Ranks that have not exited.
-        sent: Frames that ranks were sent: when, to whom, what.
-        dumped: For each request for stacks, the ranks that were asked.
-        ended: For each call of `end`, its grace.
-        paused: Which rank was to be stopped, and how; None where it was to go on.
-        disturbed: Who has met which fault of the network; None where all were to end.
+        sent: Frames sent to ranks: time, rank, frame.
+        dumped: For each request for stacks, the ranks.
+        ended: For each call of `end`, its grace period.
+        paused: For each call of `pause` or `resume`, the rank and the pause; None to resume.
+        disturbed: For each call of `disturb` or `calm`, the rank and the fault; None to calm.
     """
 
     clock: ManualClock
@@ -173,7 +173,7 @@ class ScriptedLauncher:
     _broken_s: float = math.inf
 
     def start(self, spec: WorldSpec, *, directory: Path, scratch: Path) -> Self:
-        """Start the world; nothing is written to its directories."""
+        """Start the world; writes nothing to its directories."""
         del directory, scratch
         if self.error is not None and self.error_at_s == 0:
             raise self.error
@@ -208,46 +208,46 @@ class ScriptedLauncher:
         return events
 
     def send(self, rank: int, frame: Frame[ToRank]) -> None:
-        """Note the frame, and have the rank do what it does on it."""
+        """Record the frame, and schedule the rank's steps that it triggers."""
         self.sent.append((self.clock.now(), rank, frame))
         message = frame.message
         trigger = message.gate if isinstance(message, Release) else message.kind
         self._schedule(step for step in self.script if (step.rank, step.on) == (rank, trigger))
 
     def request_dumps(self, ranks: Sequence[int], kind: DumpKind) -> None:
-        """Note who was asked."""
+        """Record the ranks."""
         del kind
         self.dumped.append(tuple(ranks))
 
     def pause(self, rank: int, pause: Pause) -> None:
-        """Note which rank was to be stopped, and how."""
+        """Record the rank and its pause."""
         self.paused.append((rank, pause))
 
     def resume(self, rank: int) -> None:
-        """Note which rank was to go on."""
+        """Record that the rank was resumed."""
         self.paused.append((rank, None))
 
     @property
     def processes(self) -> WorldProcesses:
-        """What of the harness is around the ranks: nothing."""
+        """Return the harness's processes of the world: none."""
         return WorldProcesses()
 
     @property
     def network_faults(self) -> Self:
-        """What disturbs the network: this world itself."""
+        """Return this world, which performs its network faults itself."""
         return self
 
     def disturb(self, rank: int, index: int) -> None:
-        """Note which fault of the network was to happen."""
+        """Record the network fault."""
         self.disturbed.append((rank, index))
 
     def calm(self) -> None:
-        """Note that all faults of the network were to end, and say that they have."""
+        """Record the end of all network faults, and schedule the event that reports it."""
         self.disturbed.append(None)
         self._schedule([Step(min(self.alive, default=0), "network", {"index": None, "error": ""})])
 
     def end(self, *, grace_s: float) -> Ending:
-        """Return what nobody had heard yet, and the exit by SIGTERM of every rank that is left."""
+        """Return the events not yet returned, and the exit by SIGTERM of every remaining rank."""
         self.ended.append(grace_s)
         events = self._take_due()
         killed, self.alive = sorted(self.alive), set()

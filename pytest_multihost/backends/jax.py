@@ -40,7 +40,7 @@ def xla_flags(inherited: str, timeout_s: int) -> str:
     Args:
         inherited: What the user has set. Their timeouts stay; their device count is removed, as
             the marker's `local_devices` decides it and XLA refuses a second one.
-        timeout_s: Seconds a collective may take before XLA gives up.
+        timeout_s: XLA's timeout for a collective, in seconds.
     """
     kept = _DEVICE_COUNT.sub("", inherited).split()
     added = [f"{flag}={timeout_s}" for flag in _TIMEOUT_FLAGS if flag not in inherited]

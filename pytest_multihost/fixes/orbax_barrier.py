@@ -7,7 +7,7 @@ Published: https://github.com/google/orbax/issues/3181 reports that it hangs for
 that wait are said to compile the broadcast, which is said to need the rank that reads. It asks for
 `multihost.sync_global_processes(name)` before the broadcast.
 
-Measured (jax 0.10.2 on CPU, orbax 0.11.33 and 0.12.8): compiling is local and waits for nobody.
+Measured (jax 0.10.2 on CPU, orbax 0.11.33 and 0.12.8): compiling is local and waits for no rank.
 What expires is the timeout of the collective, and the ranks that wait get an error:
 
 * where the collective is the first between these devices, after gloo's 30 s for connecting them,
@@ -63,8 +63,8 @@ class BarrierTimeoutError(TimeoutError):
 
     Attributes:
         name: The barrier's.
-        missing: The processes that had not arrived when this one gave up, in order. Empty where
-            the last came too late, be it this one, and nobody was missing any more.
+        missing: The processes that had not arrived when this one's wait timed out, in order. Empty
+            if all had arrived by then, the last (perhaps this one) too late.
         timeout_s: Seconds that the barrier was given.
     """
 

@@ -215,7 +215,7 @@ class Agreement:
             raise GroupsDisagreeError(problems)
 
     def _compare(self, timeout: timedelta) -> tuple[list[int], tuple[str, ...]]:
-        """Return who is missing, and if nobody is, on what they disagree."""
+        """Return the missing ranks; if there are none, the disagreements."""
         keys = [self._entries_key(rank) for rank in range(self.size)]
         if missing := self._missing(keys, timeout):
             return [keys.index(key) for key in missing], ()
@@ -225,7 +225,7 @@ class Agreement:
         )
 
     def _missing(self, keys: Sequence[str], timeout: timedelta) -> list[str]:
-        """Return the keys that nobody has set in time.
+        """Return the keys that were not set in time.
 
         What a store raises then differs from store to store. A broken one raises again.
         """
@@ -363,7 +363,7 @@ def devices_of(group: ProcessGroup, device: Device) -> list[Device]:
 
 
 def _index(device: Device) -> int:
-    """Return an accelerator's number; without one it stands for the current one."""
+    """Return an accelerator's number; a device without one means the current accelerator."""
     import torch
 
     index = device.index
@@ -530,8 +530,8 @@ def published_barrier(parallel_state: Module = None) -> bool:
     """Do what was published: one barrier, on one group. For comparison, not for use.
 
     Returns:
-        Whether there was a group. With one instance of the distributed optimizer, which is what
-        Megatron makes unless told otherwise, there is none, and nothing was connected.
+        Whether there was a group. With one instance of the distributed optimizer, Megatron's
+        default, there is none, and nothing was connected.
 
     Raises:
         TypeError: By megatron-core 0.13 and 0.14, whose getter does not take what it is given.

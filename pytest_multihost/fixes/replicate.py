@@ -248,7 +248,7 @@ def _differences(of_all: Mapping[int, str], odd: Sequence[int]) -> Iterator[str]
 
 
 def _digest(leaf: _Leaf) -> str:
-    """Return what tells a leaf from others: type, shape and bits.
+    """Return a digest of a leaf: type, shape and bits.
 
     Of what stays as it is, only arrays count, with type and shape: this process cannot read the
     rest of them, and a function or a text may rightly be another in each process.

@@ -291,7 +291,7 @@ class Ring:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the wires; whoever waits for this process gets a ConnectionError."""
+        """Close the wires; a neighbour that waits for this process gets a ConnectionError."""
         self.left.close()
         self.right.close()
 
@@ -334,7 +334,7 @@ def join(
 
 
 def _connect(address: Address, wire: int, timeout_s: float) -> socket.socket:
-    """Connect to the right neighbour, who may accept later: the system does it for it."""
+    """Connect to the right neighbour; the kernel accepts before the neighbour does."""
     connection = socket.create_connection(address, timeout_s)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.sendall(bytes([wire]))

@@ -1,14 +1,14 @@
-"""What can go wrong, told in three beats: what happened, what was seen, what to do next."""
+"""Exceptions whose text has three parts: what happened, what was seen, what to do next."""
 
 from __future__ import annotations
 
 
 class MultihostError(Exception):
-    """Base of every error this package raises on its own account.
+    """Base of all errors that this package raises itself.
 
     Args:
         happened: One sentence: what happened.
-        seen: What was observed that says so.
+        seen: The observation that shows it.
         remedy: What the reader can do next, as a command where there is one.
     """
 
@@ -19,12 +19,12 @@ class MultihostError(Exception):
         self.remedy = remedy
 
     def __str__(self) -> str:
-        """Return the three beats, each on its own line, empty ones left out."""
+        """Return the three parts, each on its own line, without the empty ones."""
         return "\n".join(beat for beat in (self.happened, self.seen, self.remedy) if beat)
 
 
 class SettingError(MultihostError):
-    """A marker, option, ini or environment value cannot be used. The user's to mend."""
+    """A marker, option, ini or environment value is invalid; the user must correct it."""
 
 
 class LaunchError(MultihostError):
@@ -36,19 +36,19 @@ class UnsoundForkError(LaunchError):
 
 
 class CollectedDifferentlyError(MultihostError):
-    """A rank that collected for itself did not find its test."""
+    """A rank that ran pytest's collection itself did not find its test."""
 
 
 class NoWorldError(MultihostError):
-    """Somebody asked for the world outside a rank."""
+    """The world was requested in a process that is not a rank."""
 
 
 class WorldBrokenError(MultihostError):
-    """A wait of the harness can never end, because of what another rank did.
+    """A wait of the harness can never end, because another rank failed or left.
 
-    Always a symptom: the rank that gets it is not the one to blame.
+    Always a symptom: the rank that gets it is not the culprit.
     """
 
 
 class GarbledError(Exception):
-    """What came through a connection was not written by this package, or not for it."""
+    """Data received on a connection was not written by this package, or not for this process."""

@@ -1,9 +1,9 @@
-"""Events: what is observed about the ranks of a world, each a frozen dataclass of its own.
+"""Events: observations about the ranks of a world, each kind a frozen dataclass.
 
-A world's history is a sequence of `Event`: when, about which rank, and a body that says what. Most
-bodies are sent by the ranks themselves, as the header of a frame; `read_event` checks that header,
-for whatever a test writes into the rank's connection may arrive there, too. The others are made by
-the harness. To find out what an event is, match on its body::
+A world's history is a sequence of `Event`: a time, a rank, and a body. Most bodies are sent by the
+ranks themselves, as the header of a frame; `read_event` checks that header, because a test may
+write anything into the rank's connection. The harness makes the others. To find out what an event
+is, match on its body::
 
     match event.body:
         case PhaseEntered(phase):
@@ -29,8 +29,8 @@ from pytest_multihost.model.verdict import Phase, RankError
 Gate = Literal["go", "teardown", "exit"]
 """The gates that every rank waits at, in the order in which the controller opens them."""
 
-# Bound calls: freezegun and its like put their own time in place of `time.monotonic` wherever a
-# module has it, and leave these alone.
+# Bound calls: freezegun and similar packages replace `time.monotonic` in every module that holds
+# it, but not these.
 now = partial(clock_gettime, CLOCK_MONOTONIC)
 """Returns seconds on the machine's monotonic clock, which all of its processes share."""
 
@@ -38,7 +38,7 @@ now_ns = partial(clock_gettime_ns, CLOCK_MONOTONIC)
 """Returns the same in nanoseconds."""
 
 SerializedReport = Mapping[str, Any]
-"""What the hook `pytest_report_to_serializable` makes of a report; only pytest looks into it."""
+"""A report as `pytest_report_to_serializable` returns it; only pytest reads it."""
 
 BROKEN = 70
 """Exit code of a rank that could not send its result (EX_SOFTWARE of sysexits.h)."""
@@ -69,7 +69,7 @@ class RaisedError:
 
     @property
     def rank_error(self) -> RankError:
-        """The part of it that the verdict has."""
+        """The part of it that the verdict contains."""
         return RankError(
             self.type, self.message, self.file, self.line, self.text, function=self.function
         )
@@ -96,10 +96,10 @@ class WarningText:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """How a rank is stopped and continued from outside: in turns, until a time.
+    """How the server stops and continues a rank: alternately, until a given time.
 
-    It is stopped for `stopped_s`, None: for ever, then runs for `running_s`. That ends at `until_s`
-    on the monotonic clock, None: when it is resumed.
+    It is stopped for `stopped_s` (None: for ever), then runs for `running_s`. That ends at
+    `until_s` on the monotonic clock (None: when it is resumed).
     """
 
     stopped_s: float | None = None
@@ -112,7 +112,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The rank's process runs our code and can be asked for its stacks."""
+    """The rank's process runs this package's code and answers requests for its stacks."""
 
     kind: ClassVar = "hello"
     pid: int = 0
@@ -158,7 +158,7 @@ class ReportMade:
 
 @dataclass(frozen=True, slots=True)
 class SubtestEnded:
-    """A subtest of the user's has ended in it; `report` is pytest's, serialised."""
+    """One of the user's subtests has ended in it; `report` is pytest's, serialised."""
 
     kind: ClassVar = "subtest"
     outcome: str
@@ -167,7 +167,7 @@ class SubtestEnded:
 
 @dataclass(frozen=True, slots=True)
 class WarningRecorded:
-    """A warning was recorded in it; arguments as of the hook `pytest_warning_recorded`."""
+    """A warning was recorded in it; arguments as in the hook `pytest_warning_recorded`."""
 
     kind: ClassVar = "warning"
     when: str
@@ -188,7 +188,7 @@ class ExchangeEntered:
     """It has entered a barrier, gather or broadcast of the harness.
 
     Attributes:
-        name: The name that the test has given to it.
+        name: The name that the test gave it.
         nth: How often the rank has entered this one before.
         alone: Whether it has no other thread that could still enter another.
     """
@@ -217,7 +217,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """Something that pytest makes no report of has ended its test; `is_expected`: by xfail."""
+    """An exception that pytest does not report has ended its test; `is_expected`: by xfail."""
 
     kind: ClassVar = "interrupted"
     error: RaisedError
@@ -234,10 +234,10 @@ class FaultChanged:
         until_s: When it ends by itself, on the monotonic clock.
         pause: How the server is to stop and continue the rank.
         resume: Whether the server is to end that pause.
-        kills: Whether the rank is about to die of it.
-        network: Whether the server is to disturb the network; "before": it has done so already.
-        rules: Numbers of the I/O rules whose counters tell whether it has happened.
-        note: What a reader should know of how it is performed.
+        kills: Whether it is about to end the rank.
+        network: Whether the server is to disturb the network; "before": it already has.
+        rules: Numbers of the I/O rules whose counters show whether it has happened.
+        note: A remark for the reader on how it is performed.
     """
 
     kind: ClassVar = "fault"
@@ -256,7 +256,7 @@ class FaultChanged:
 
 @dataclass(frozen=True, slots=True)
 class PointPassed:
-    """It has passed a point that a fault could be bound to, for the nth time."""
+    """It has passed, for the nth time, a point to which a fault can be bound."""
 
     kind: ClassVar = "point"
     point: PointKind = "start"
@@ -266,7 +266,7 @@ class PointPassed:
 
 @dataclass(frozen=True, slots=True)
 class PointsPassed:
-    """Which points it has passed in all, and how often each."""
+    """All points that it has passed, and how often each."""
 
     kind: ClassVar = "points"
     passed: tuple[tuple[PointKind, str, int], ...]
@@ -285,7 +285,7 @@ class Forked:
 
 @dataclass(frozen=True, slots=True)
 class NetworkChanged:
-    """The network of the hosts was changed, or could not be: then `error` says why.
+    """The network of the hosts was changed, or could not be changed: then `error` says why.
 
     The fault `index` of the world has begun, or, if that is None, all have ended.
     """
@@ -304,7 +304,7 @@ class Exited:
         signal: Signal number, None when it exited.
         cpu_s: User and system seconds of it and its reaped children.
         peak_rss_bytes: Largest resident set.
-        by_harness: Whether the harness had begun to end the world by then.
+        by_harness: Whether the harness had already begun to end the world.
     """
 
     kind: ClassVar = "exited"
@@ -339,7 +339,7 @@ RankEventBody = (
     | PointPassed
     | PointsPassed
 )
-"""What ranks send."""
+"""The bodies of events that ranks send."""
 
 EventBody = RankEventBody | Forked | NetworkChanged | Exited | Released
 
@@ -355,7 +355,7 @@ class Event:
         at_s: Seconds on the machine's monotonic clock.
         rank: Which rank.
         body: What happened.
-        payload: Bytes that travelled with it; never written to artifacts, never unpickled here.
+        payload: Bytes sent with it; never written to artifacts, never unpickled here.
     """
 
     at_s: float
@@ -365,11 +365,11 @@ class Event:
 
     @property
     def kind(self) -> str:
-        """The name of what happened."""
+        """The name of the event's kind."""
         return self.body.kind
 
     def record(self, *, origin_s: float) -> dict[str, Json]:
-        """Return its line in history.jsonl: time counted from `origin_s`, without the payload."""
+        """Return its line in history.jsonl: time relative to `origin_s`, without the payload."""
         detail = to_json(self.body)
         kind = detail.pop("kind")
         at_s = round(self.at_s - origin_s, 6)
@@ -386,11 +386,11 @@ def read_event(rank: int, header: Mapping[str, object], payload: bytes) -> Event
 
     Args:
         rank: Which rank.
-        header: Of its frame, as `event_header` makes it; may be anything.
-        payload: What came with it.
+        header: The frame's header, as `event_header` makes it; not trusted.
+        payload: The frame's payload.
 
     Raises:
-        JsonError: It is none.
+        JsonError: The header is not that of an event.
     """
     at_s = from_json(float, header.get("at_s"))
     return Event(at_s, rank, from_json(RankEventBody, header), payload)

@@ -1,7 +1,7 @@
-"""What is to disturb which ranks, and at which point of their way through the test.
+"""Descriptions of faults: what disturbs which ranks, and at which point of the test.
 
-A fault describes; nothing happens when it is made. It may be wrong: its problems are told all at
-once when the test is planned, with the test's name, so a list of faults never fails halfway.
+Making a fault performs nothing. A fault may be invalid: all problems are reported together when the
+test is planned, with the test's name, so a list of faults never fails halfway.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 PointKind = Literal[
     "start",  # before the first fixture of the test is set up
-    "call",  # a call of a function of Python's
+    "call",  # a call of a Python function
     "collective",  # an operation of the runtime under test
     "sync_point",  # `world.sync_point(name)`
     "io",  # an open, read or write of a file on a path that matches
@@ -25,18 +25,18 @@ PointKind = Literal[
 When = Literal["before", "after"]
 
 FaultParams = Mapping[str, Any]
-"""What a kind of fault takes, by name: JSON values, which the kind itself checks."""
+"""Parameters of a kind of fault, by name: JSON values, which the kind itself checks."""
 
 MAX_HASH_SEED = 4_294_967_295
-"""What PYTHONHASHSEED takes."""
+"""The valid range of PYTHONHASHSEED."""
 
 RANK_WORDS = ("primary", "others", "one", "all")
-"""What `rank=` takes instead of numbers; "one" is drawn from the world's seed."""
+"""Values of `rank=` other than numbers; the world's seed selects "one"."""
 
 NETWORK_KINDS = frozenset(
     {"dns_failure", "net_delay", "net_loss", "net_rate", "partition", "reset"}
 )
-"""Kinds that disturb the network between hosts, and not the rank that passes their point."""
+"""Kinds that disturb the network between hosts, not the rank that passes their point."""
 
 BUILT_IN = NETWORK_KINDS | {
     "cpu_throttle",
@@ -60,11 +60,11 @@ class Point:
     """A point that a rank passes.
 
     Attributes:
-        point: What is passed there.
+        point: The kind of point.
         name: Which: ``module:function``, the name of a sync point, a glob of paths, or the name of
             an operation ("" is any).
-        nth: At which of the passages; 1 is the first. Counted in each rank for itself.
-        when: Whether a call, or whatever is passed, is about to begin or is over.
+        nth: At which passage; 1 is the first. Each rank counts for itself.
+        when: Whether the call or operation is about to begin or is over.
     """
 
     omits_defaults: ClassVar = True
@@ -111,10 +111,10 @@ class Fault:
 
     Attributes:
         kind: Which: ``delay``, ``kill``, ...
-        ranks: Whom it concerns: numbers, or a word that a world's size and seed turn into numbers.
+        ranks: The affected ranks: numbers, or a word resolved with the world's size and seed.
         at: From which point on.
-        params: What the kind takes, by name; JSON values.
-        must_fire: Whether a test in which it did not happen fails.
+        params: The kind's parameters, by name; JSON values.
+        must_fire: Whether the test fails if the fault did not happen.
     """
 
     kind: str
@@ -136,7 +136,7 @@ class Fault:
         return f"faults.{self.kind if is_built_in else 'other'}({', '.join(parts)})"
 
     def problems(self) -> list[str]:
-        """Return what is wrong with it, apart from what only its kind and a world's size tell."""
+        """Return what is wrong with it, except what depends on its kind or the world's size."""
         found = _rank_problems(self.ranks)
         if isinstance(self.at, Point):
             found += self.at.problems()
@@ -153,12 +153,12 @@ class Fault:
 
 
 def resolve(faults: Sequence[Fault], *, size: int, seed: int) -> tuple[Fault, ...]:
-    """Return `faults` with numbers for words.
+    """Return `faults` with words for ranks replaced by numbers.
 
     Args:
         faults: Without problems of their own.
         size: Ranks of the world.
-        seed: Decides whom "one" is; another fault of the list draws for itself.
+        seed: Selects the rank for "one", separately for each fault of the list.
     """
     return tuple(
         replace(fault, ranks=_ranks(fault.ranks, size, random.Random(f"{seed}/{index}")))
@@ -183,12 +183,12 @@ def disturbs_network(faults: Sequence[Fault]) -> bool:
 
 
 def hash_seed_of(faults: Sequence[Fault], rank: int, seed: int) -> int | None:
-    """Return the PYTHONHASHSEED of a rank, None where it is as always.
+    """Return the PYTHONHASHSEED of a rank, None if no fault changes it.
 
     Args:
-        faults: Of the world; ranks are numbers.
-        rank: Whose.
-        seed: The world's.
+        faults: The world's faults; ranks are numbers.
+        rank: The rank.
+        seed: The world's seed.
     """
     for each in faults:
         if each.kind == "hash_seed" and rank in each.ranks:
@@ -219,7 +219,7 @@ def _rank_problems(ranks: object) -> list[str]:
 
 
 def _plain(ranks: object) -> object:
-    """Return what a user would have given."""
+    """Return ranks in the form in which a user writes them."""
     if isinstance(ranks, tuple):
         return ranks[0] if len(ranks) == 1 else list(ranks)
     return ranks

@@ -1,4 +1,4 @@
-"""The one converter between our values and JSON, driven by the type hints of dataclasses.
+"""The converter between this package's values and JSON, driven by the type hints of dataclasses.
 
 Any frozen dataclass can be written and read without code of its own::
 
@@ -18,18 +18,18 @@ Any frozen dataclass can be written and read without code of its own::
 Types that a field may have, and what they become:
 
 * `None`, `bool`, `int`, `float`, `str`, `Literal`: themselves
-* dataclasses: an object of their fields; with a `kind: ClassVar` that is a text, also that; with
-  `omits_defaults: ClassVar = True` only of those fields that differ from their defaults. A trailing
-  underscore, as in `for_`, is left out in JSON
+* dataclasses: an object of their fields, and of `kind` if they have a `kind: ClassVar` that is a
+  string; with `omits_defaults: ClassVar = True` only the fields that differ from their defaults. A
+  trailing underscore, as in `for_`, is left out in JSON
 * `tuple` (of one type or of several), `frozenset`: an array; a set is sorted
 * `Mapping` with texts as keys: an object; with other keys: an array of pairs
 * unions of all these: the first that fits, in their order
 * `bytes`: left out; they travel beside the JSON, so the field needs a default
 * `Json`, `JsonObject`, `object` and `Any`: any JSON value, taken as it is
 
-Reading is strict about types and missing fields, and says where something is wrong. It does not
-mind a missing field that has a default, nor fields that it does not know: another version may have
-added them. Values from outside cannot make it raise anything but `JsonError`.
+Reading is strict about types and missing fields, and says where something is wrong. It accepts a
+missing field that has a default, and unknown fields: another version may have added them. Values
+from outside cannot make it raise anything but `JsonError`.
 
 A class is analysed when it is first converted; after that a message takes a few microseconds.
 """
@@ -73,14 +73,14 @@ _OPAQUE = (object, Any)
 
 
 class JsonError(ValueError):
-    """A JSON value that does not have the shape it should have; says where and why."""
+    """A JSON value does not have the expected shape; says where and why."""
 
 
 def parse_json(text: str | bytes) -> Json:
-    """Return the value of a JSON text that may come from anybody.
+    """Return the value of a JSON text from any source.
 
     Raises:
-        JsonError: It is none, or nested too deep.
+        JsonError: It is not JSON, or nested too deep.
     """
     try:
         value: Json = json.loads(text)
@@ -103,7 +103,7 @@ def from_json(shape: object, value: object) -> Any: ...  # noqa: ANN401 - mypy k
 
 
 def from_json(shape: object, value: object) -> object:
-    """Return a JSON value as what `shape` says: a dataclass, or a union or another type.
+    """Return a JSON value as `shape`: a dataclass, a union or another type.
 
     Raises:
         JsonError: The value does not have that shape.
@@ -111,7 +111,7 @@ def from_json(shape: object, value: object) -> object:
     return _reader(shape)(value)
 
 
-# Writing goes by what the values are.
+# Writing depends on the values' types.
 
 
 def _written(value: object) -> object:
@@ -122,7 +122,7 @@ def _written(value: object) -> object:
 
 @cache
 def _writer(cls: type) -> _Convert | None:
-    """Return what writes the values of a class; None where they are JSON as they are."""
+    """Return the function that writes values of a class; None if they are JSON already."""
     if is_dataclass(cls):
         return _writer_of_dataclass(cls)
     if issubclass(cls, collections.abc.Mapping):
@@ -139,7 +139,7 @@ def _writer_of_dataclass(cls: type) -> _Convert:
     omits_defaults = getattr(cls, "omits_defaults", False)
     defaults = {each.name: each.default if omits_defaults else MISSING for each in fields(cls)}
     parts = [
-        # What is any JSON value may be large, and is not looked into.
+        # A field of any JSON value may be large, and is not inspected.
         (name, name.removesuffix("_"), defaults[name], _is_json(hint))
         for name, hint in _hints(cls).items()
     ]
@@ -165,7 +165,7 @@ def _write_mapping(value: Mapping[object, object]) -> object:
     return [[_written(key), _written(item)] for key, item in value.items()]
 
 
-# Reading goes by the type hints.
+# Reading depends on the type hints.
 
 
 @cache
@@ -225,7 +225,7 @@ def _read_object(readers: Sequence[_Convert], value: object) -> object:
 
 
 def _read_pairs(readers: Sequence[_Convert], value: object) -> object:
-    array = () if value == {} else _array(value)  # without keys nobody knows which they would be
+    array = () if value == {} else _array(value)  # without keys, their type is unknown
     return dict(typed("tuple[object, object]", _read_fixed(readers, each)) for each in array)
 
 
@@ -258,7 +258,7 @@ def _reader_of_dataclass(cls: type) -> _Convert:
 
 
 def _reader_of_union(args: Sequence[object]) -> _Convert:
-    """Return a reader of one of several types; objects with a `kind` are found by that."""
+    """Return a reader of one of several types; `kind` selects among dataclasses that have one."""
     tagged = {tag: _reader(each) for each in args if (tag := _tag(each)) is not None}
     readers = [_reader(each) for each in args if _tag(each) is None]
 
@@ -308,6 +308,6 @@ def _hints(cls: type) -> dict[str, object]:
 
 
 def _tag(cls: object) -> str | None:
-    """Return what `kind` says of a class in a union; None where it is a field, or not there."""
+    """Return the `kind` of a class in a union; None if that is a field or missing."""
     tag = vars(cls).get("kind") if is_dataclass(cls) else None
     return tag if isinstance(tag, str) else None

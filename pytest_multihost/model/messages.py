@@ -1,15 +1,15 @@
-"""What the processes of the harness say to each other: one frozen class for each message.
+"""Messages between the processes of the harness: one frozen class for each.
 
 Four kinds of connections carry them, all in the frames of `launch.wire`:
 
 * controller and server: a SOCK_SEQPACKET pair, with file descriptors beside a message;
-* controller and peer (a process that a launcher such as torchrun has started, with a server of its
-  own): TCP, authenticated. The same requests as to a server, and those that a server on the same
-  machine makes unnecessary;
+* controller and peer (a process that a launcher such as torchrun has started, with its own
+  server): TCP, authenticated. The same requests as to a server, and some that a server on the same
+  machine does not need;
 * controller and rank: a socket pair. A rank sends the events of `model.event`;
-* two processes that do not know each other yet: the handshake.
+* two processes that have not authenticated each other yet: the handshake.
 
-A field holds what JSON can hold: bytes travel as a frame's payload, beside the message.
+A field holds a JSON value; bytes are sent as the frame's payload, with the message.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from pytest_multihost.model.spec import WorldSpec
 
 DumpKind = Literal[
     "threads",  # the stacks of all threads
-    "main",  # that of the main thread alone
-    "tasks",  # what asyncio's tasks wait for
+    "main",  # the stack of the main thread only
+    "tasks",  # the waits of asyncio's tasks
 ]
-"""What a rank can be asked for by a signal."""
+"""The kinds of dumps that a rank writes on a signal."""
 
 CollectiveKey = tuple[str, str, int]
 """Operation of the harness, its name, and how often the rank had entered it before."""
@@ -37,7 +37,7 @@ CollectiveKey = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The gate is open: go on."""
+    """The gate is open: the rank may continue."""
 
     kind: ClassVar = "release"
     gate: Gate
@@ -45,7 +45,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class FaultPerformed:
-    """The world's fault `index` was performed from outside; `error` is empty if that went well."""
+    """The server performed the world's fault `index`; `error` is empty if it succeeded."""
 
     kind: ClassVar = "performed"
     index: int
@@ -54,7 +54,7 @@ class FaultPerformed:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveComplete:
-    """All ranks have entered; the payload holds what each has contributed, with these sizes."""
+    """All ranks have entered; the payload holds each rank's contribution, with these sizes."""
 
     kind: ClassVar = "complete"
     key: CollectiveKey
@@ -63,7 +63,7 @@ class CollectiveComplete:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveBroken:
-    """Some rank will never enter what this rank waits in."""
+    """Another rank will never enter the collective that this rank waits in."""
 
     kind: ClassVar = "broken"
     key: CollectiveKey
@@ -77,13 +77,13 @@ ToRank = Release | FaultPerformed | CollectiveComplete | CollectiveBroken
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fork:
-    """Start ranks of a world; one socket for each lies beside.
+    """Start ranks of a world; the message carries one socket for each.
 
     Attributes:
-        directory: Where logs and stacks go. None, to a peer: it does not see our files and has to
-            make directories of its own.
+        directory: Where logs and stacks go. None for a peer that does not see the controller's
+            files: it makes its own directories.
         scratch: The world's directory for everything else.
-        ports: The world's ports, where another server holds them.
+        ports: The world's ports, if another server holds them.
     """
 
     kind: ClassVar = "fork"
@@ -96,7 +96,7 @@ class Fork:
 
 @dataclass(frozen=True, slots=True)
 class MoreDescriptors:
-    """Descriptors that did not fit beside the message before; in both directions."""
+    """Descriptors that did not fit into the previous message; in both directions."""
 
     kind: ClassVar = "more_descriptors"
 
@@ -105,8 +105,8 @@ class MoreDescriptors:
 class RequestDumps:
     """Have ranks write something to their files.
 
-    The server sends the signal, not the controller: as their parent it alone knows that a process
-    id still means the rank.
+    The server sends the signal, not the controller: only their parent knows that a process id
+    still belongs to the rank.
     """
 
     kind: ClassVar = "request_dumps"
@@ -116,7 +116,7 @@ class RequestDumps:
 
 @dataclass(frozen=True, slots=True)
 class PauseRank:
-    """Stop a rank, once or in turns, and continue it by the clock."""
+    """Stop a rank, once or repeatedly, and continue it at set times."""
 
     kind: ClassVar = "pause"
     rank: int
@@ -133,7 +133,7 @@ class ResumeRank:
 
 @dataclass(frozen=True, slots=True)
 class Disturb:
-    """Have a fault of the network happen, on behalf of a rank that has passed its point."""
+    """Perform a network fault; a rank has passed its point."""
 
     kind: ClassVar = "disturb"
     rank: int
@@ -142,14 +142,14 @@ class Disturb:
 
 @dataclass(frozen=True, slots=True)
 class Calm:
-    """End all faults of the network."""
+    """End all network faults."""
 
     kind: ClassVar = "calm"
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeHosts:
-    """Find out whether hosts can be made from namespaces here, in a directory that is made."""
+    """Find out whether hosts can be made from namespaces here; creates the directory."""
 
     kind: ClassVar = "probe_hosts"
     scratch: str
@@ -157,7 +157,7 @@ class ProbeHosts:
 
 @dataclass(frozen=True, slots=True)
 class EndWorld:
-    """End what is left of the world; a rank may take `grace_s` to end by itself after SIGTERM."""
+    """End the remaining ranks: SIGTERM, and SIGKILL to those still alive after `grace_s`."""
 
     kind: ClassVar = "end_world"
     grace_s: float
@@ -165,7 +165,7 @@ class EndWorld:
 
 @dataclass(frozen=True, slots=True)
 class Quit:
-    """End the world and the process that serves; a peer ends with this exit status."""
+    """End the world and the server process; a peer ends with this exit status."""
 
     kind: ClassVar = "quit"
     status: int = 0
@@ -176,14 +176,14 @@ class Quit:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """You are in; tell what you are."""
+    """The peer is accepted; it answers with `PeerHello`."""
 
     kind: ClassVar = "welcome"
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """You know the secret and are not wanted all the same."""
+    """The peer knows the secret, but is rejected for another reason."""
 
     kind: ClassVar = "refused"
     why: str
@@ -191,7 +191,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class ReadProbe:
-    """Tell what is in a file, to find out whether both see the same files."""
+    """Send the content of a file, to find out whether both see the same files."""
 
     kind: ClassVar = "read_probe"
     path: str
@@ -199,14 +199,14 @@ class ReadProbe:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Tell the time on your clock."""
+    """Send the time on the peer's clock."""
 
     kind: ClassVar = "ping"
 
 
 @dataclass(frozen=True, slots=True)
 class SendToRank:
-    """Pass on a message and the payload beside it."""
+    """Forward a message and its payload to a rank."""
 
     kind: ClassVar = "send_to_rank"
     rank: int
@@ -215,7 +215,7 @@ class SendToRank:
 
 @dataclass(frozen=True, slots=True)
 class TakeSnapshot:
-    """Tell what is seen of the ranks from outside; `is_deep`: of all threads and descriptors."""
+    """Take a snapshot of the ranks; `is_deep`: with all threads and descriptors."""
 
     kind: ClassVar = "take_snapshot"
     is_deep: bool
@@ -226,14 +226,14 @@ class TakeSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """The server has loaded what it should."""
+    """The server has loaded everything and is ready."""
 
     kind: ClassVar = "serving"
 
 
 @dataclass(frozen=True, slots=True)
 class Unsound:
-    """The server must not fork ranks: they would hang."""
+    """The server cannot fork ranks safely: they would hang."""
 
     kind: ClassVar = "unsound"
     problems: str
@@ -241,7 +241,7 @@ class Unsound:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A request could not be served, or the server ends."""
+    """A request failed, or the server ends."""
 
     kind: ClassVar = "failed"
     error: str
@@ -249,12 +249,12 @@ class Failed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldForked:
-    """The ranks exist; what reads the socket tables of their network namespaces lies beside.
+    """The ranks exist; the message carries descriptors of their namespaces' socket tables.
 
     Attributes:
         pids: Their process ids, in the order in which the ranks were named.
         netfault_daemon: The process that disturbs the network, if there is one.
-        namespaces: The kernel's names of network namespaces in which ranks are, as in
+        namespaces: The kernel's names of the ranks' network namespaces, as in
             "net:[4026532840]".
     """
 
@@ -268,7 +268,7 @@ class WorldForked:
 
 @dataclass(frozen=True, slots=True)
 class RankEvent:
-    """Something has happened in, or to, a rank. The event's payload travels beside."""
+    """An event of a rank; its payload is sent with the message."""
 
     kind: ClassVar = "rank_event"
     event: Event
@@ -276,7 +276,7 @@ class RankEvent:
 
 @dataclass(frozen=True, slots=True)
 class HostsProbed:
-    """Why hosts cannot be made: what happened, what was seen, what helps. Empty if they can."""
+    """Why hosts cannot be made: what happened, what was seen, the remedy. Empty if they can."""
 
     kind: ClassVar = "hosts_probed"
     happened: str = ""
@@ -286,11 +286,12 @@ class HostsProbed:
 
 @dataclass(frozen=True, slots=True)
 class WorldEnded:
-    """Everything is gone; exits that had not been seen before came as events.
+    """All processes of the world have ended; exits not reported before came as events.
 
     Attributes:
-        leftovers: Command lines of what had to be killed beside the ranks.
-        sizes: From a peer whose files we do not see: sizes of those in the payload, by name.
+        leftovers: Command lines of other processes that had to be killed.
+        sizes: From a peer whose files the controller does not see: the files' sizes in the
+            payload, by name.
     """
 
     kind: ClassVar = "world_ended"
@@ -303,14 +304,14 @@ class WorldEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerHello:
-    """What a peer is.
+    """A peer's description of itself.
 
     Attributes:
         host: Name of its machine.
-        kernel: Which kernel it has, and which clock and process ids.
-        address: Its own address of the connection, which is that of `interface`.
+        kernel: Identifies its kernel, clock and process ids.
+        address: Its own address of the connection; that of `interface`.
         tests: For each world its test's node id, number of ranks and backend, in order.
-        problems: What keeps it from taking part.
+        problems: Why it cannot take part.
     """
 
     kind: ClassVar = "peer_hello"
@@ -333,7 +334,7 @@ class Pong:
 
 @dataclass(frozen=True, slots=True)
 class ProbeRead:
-    """What is in the file; None where it cannot be read."""
+    """The file's content; None if it cannot be read."""
 
     kind: ClassVar = "probe_read"
     text: str | None
@@ -341,7 +342,7 @@ class ProbeRead:
 
 @dataclass(frozen=True, slots=True)
 class DumpsWritten:
-    """The files that ranks were asked for are in the payload; their sizes by name."""
+    """The ranks' dump files are in the payload; their sizes by name."""
 
     kind: ClassVar = "dumps_written"
     sizes: Mapping[str, int]
@@ -349,7 +350,7 @@ class DumpsWritten:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTaken:
-    """What is seen of the ranks; their slot pages are in the payload, their sizes by name."""
+    """The snapshot; the ranks' slot pages are in the payload, their sizes by name."""
 
     kind: ClassVar = "snapshot_taken"
     snapshot: KernelSnapshot
@@ -358,18 +359,18 @@ class SnapshotTaken:
 
 @dataclass(frozen=True, slots=True)
 class RanksLost:
-    """The peer is there, and its server is gone with the ranks."""
+    """The peer is alive, but its server and ranks are gone."""
 
     kind: ClassVar = "ranks_lost"
     error: str
 
 
-# The handshake. Whatever another version leaves out has a default, so that its number is read.
+# The handshake. Fields that another version may omit have defaults, so its number can be read.
 
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """What the controller sends to whoever connects: a number that is used once."""
+    """The controller's first message on a new connection: a nonce."""
 
     kind: ClassVar = "challenge"
     version: int
@@ -378,10 +379,10 @@ class Challenge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """What the other side answers: a number of its own, and that it knows the secret.
+    """The peer's answer: its own nonce, and the proof that it knows the secret.
 
-    With its rank and the number of processes of the run, as its launcher has told it. What the
-    proof is made from, `launch.attach.handshake` tells.
+    It also has its rank and the number of processes, both from its launcher. The module
+    `launch.attach.handshake` describes how the proof is made.
     """
 
     kind: ClassVar = "proof"

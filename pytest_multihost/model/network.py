@@ -1,7 +1,7 @@
-"""What faults do to the network between a world's hosts: cuts, and what happens to frames.
+"""The effect of faults on the network between a world's hosts: cuts, delay, loss and rate.
 
-All values are about hosts, by index, not about ranks: two ranks of one host share its cable. What
-happens to frames is described where they are sent.
+All values refer to hosts, by index, not to ranks: two ranks of one host share its link. Delay, loss
+and rate belong to the sending host.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.spec import WorldSpec
 
 Pair = tuple[int, int]
-"""A host that sends, and one that receives."""
+"""A sending host and a receiving host."""
 
 _PERCENT = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What happens to the frames that a host sends.
+    """Delay, loss and rate of the frames that a host sends.
 
     Attributes:
         delay_s: How much later they arrive.
-        loss: The share of them that does not arrive, 0 to 1.
-        bytes_per_s: At which rate they leave at most; None: unlimited.
+        loss: The fraction that is lost, 0 to 1.
+        bytes_per_s: The maximum rate at which they leave; None: unlimited.
     """
 
     delay_s: float = 0.0
@@ -34,7 +34,7 @@ class Shape:
     bytes_per_s: float | None = None
 
     def combined(self, other: Shape) -> Shape:
-        """Return the effect of both at once; of two rates the lower holds."""
+        """Return the effect of both at once; the lower rate applies."""
         rates = [each for each in (self.bytes_per_s, other.bytes_per_s) if each is not None]
         return Shape(
             delay_s=self.delay_s + other.delay_s,
@@ -48,10 +48,10 @@ class Disturbance:
     """What one fault does to the network.
 
     Attributes:
-        cuts: From which host to which no frame arrives.
-        shapes: What happens to the frames of a host that do arrive.
+        cuts: Pairs of hosts between which no frame arrives.
+        shapes: Delay, loss and rate of each host's other frames.
         resets: Hosts whose connections to other hosts are reset, once.
-        nameless: Hosts that cannot resolve the names of others.
+        nameless: Hosts that cannot resolve other hosts' names.
     """
 
     cuts: frozenset[Pair] = frozenset()
@@ -61,7 +61,7 @@ class Disturbance:
 
 
 def merged(disturbances: Iterable[Disturbance]) -> Disturbance:
-    """Return the effect of several disturbances at once, without resets, which happen only once."""
+    """Return the combined effect of disturbances, without resets, which happen only once."""
     cuts: frozenset[Pair] = frozenset()
     nameless: frozenset[int] = frozenset()
     shapes: dict[int, Shape] = {}
@@ -107,14 +107,14 @@ def cuts_of(partition: Fault, spec: WorldSpec) -> frozenset[Pair]:
 
 
 def bridge_segments(count: int, wanted: Disturbance) -> list[tuple[int, ...]]:
-    """Return which hosts can share a bridge: the kernel forwards all frames between them.
+    """Return the groups of hosts that can share a bridge, where the kernel forwards all frames.
 
-    These are hosts that are cut off from the same hosts, in the same directions, and nothing else
-    happens to their frames. The largest segment comes first.
+    The hosts of a group are cut off from the same hosts, in the same directions, and have no other
+    disturbance. The largest group comes first.
 
     Args:
         count: Number of hosts.
-        wanted: What is to be done to their network.
+        wanted: The disturbance to apply.
     """
     found: dict[object, list[int]] = {}
     for host in range(count):
@@ -129,11 +129,11 @@ def relay_routes(
 ) -> dict[int, frozenset[int]]:
     """Return, for each host, to which hosts its frames must be relayed in userspace.
 
-    These are hosts on other bridges that are not cut off.
+    These are the hosts on other bridges that are not cut off.
 
     Args:
         segments: As `bridge_segments` returns them.
-        wanted: What is to be done to the network.
+        wanted: The disturbance to apply.
     """
     segment_of = {host: segment for segment in segments for host in segment}
     found = {}

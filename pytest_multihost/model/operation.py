@@ -1,6 +1,6 @@
-"""What a rank does that needs other ranks: collectives, transfers, barriers, waits for a store.
+"""Operations that involve other ranks: collectives, transfers, barriers, waits for a store.
 
-And how a group of ranks is written for the reader.
+Also the text form of groups of ranks.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ V = TypeVar("V")
 OperationKind = Literal[
     "collective",  # every member of the group must enter it
     "transfer",  # one other rank must do its part: send, receive
-    "wait",  # somebody, unknown who, must provide something: a key of a store
+    "wait",  # an unknown rank must provide something: a key of a store
 ]
 
 OWN_SCOPE = "operation "
-"""How the scope of an operation of the user's own begins."""
+"""Prefix of the scope of an operation that the user declared."""
 
 SOCKET_SCOPE = "socket"
-"""The scope of a wait for somebody to connect, who may be none of the ranks."""
+"""The scope of a wait for a connection, perhaps from a process that is not a rank."""
 
 PROGRAM_SCOPE = "program "
-"""How the scope begins by which a rank notes what programs of jax run on; the user's line that
-started them follows. Nothing is entered there: the count says which was started last."""
+"""Prefix of the scope under which a rank records the devices of jax programs; the user's line that
+started them follows. No operation is entered there: the count identifies the last one started."""
 
 GroupKey = tuple[tuple[int, ...], int, str]
 """Members, ordinal and scope of a group."""
 
 FLIGHT_SCOPE = "flight-recorder"
-"""The scope of what torch's flight recorder tells: it counts what our own records do not see, and
-so counts apart."""
+"""The scope of operations from torch's flight recorder. It has its own sequence numbers, because it
+also counts operations that the slot page does not record."""
 
 WORLD_GROUP = "world group"
 
@@ -60,31 +60,31 @@ class Operation:
     Two ranks are in the same collective when `scope`, `group`, `ordinal` and `sequence` agree.
 
     Attributes:
-        name: As the runtime's users call it: ``all_reduce``, ``send``, ``store.wait``.
-        kind: Who must do something for it to end.
+        name: The runtime's name for it: ``all_reduce``, ``send``, ``store.wait``.
+        kind: Which ranks must act for it to end.
         group: Ranks that take part, ascending; of a wait, all ranks of the world.
-        ordinal: Which of the groups with these members: 0 for the first that was made. The default
-            group and one with the same members are told apart by it.
-        has_members: Whether it is known that `group` takes part, and not only a part of it.
-        scope: Whose groups these are: empty for the runtime's, ``harness``, or what else tells
-            operations apart that never meet, such as a coordination service's barrier by its id.
+        ordinal: Which of the groups with these members: 0 for the first that was made. It
+            distinguishes the default group from another with the same members.
+        has_members: Whether all of `group` is known to take part, not only a part of it.
+        scope: Namespace of the groups: empty for the runtime's, ``harness``, or another name for
+            operations that never match others, such as a coordination service's barrier by its id.
         sequence: Which collective of the group, transfer with this peer, or wait: 1 is the first; 0
-            where that is not known.
+            if unknown.
         peer: The other rank of a transfer.
-        tag: Of a transfer: only one with the same tag can be its other side.
+        tag: Of a transfer: it matches only a transfer with the same tag.
         root: The rank that sends or receives for all, where the collective has one.
-        detail: What tells operations of one name apart for the reader: shapes, a key, a tag. Never
-            grounds for a judgement.
+        detail: Distinguishes operations of one name for the reader: shapes, a key, a tag. Never
+            used as evidence.
         since_s: When it began, on the monotonic clock.
         ended_s: When it was over; None while it is open.
         waited_s: Since when a thread waits for its end; None for work that only runs beside.
-        failed: Whether it was left by an exception.
-        error: By which, in one line; empty where that is not known.
-        timeout_s: After how many seconds it gives up, as its caller has set; None: unknown.
+        failed: Whether it ended with an exception.
+        error: That exception, in one line; empty if unknown.
+        timeout_s: Its timeout in seconds, as its caller has set it; None: unknown.
         thread: Native id of the thread that began it, or waits for it.
         frame: The user's line that began it, or waits for it.
-        source: Who tells: ``recorder``, ``flight-recorder``, ``native-frames``, ``harness``, or the
-            kernel: ``proc``.
+        source: Where this comes from: ``recorder``, ``flight-recorder``, ``native-frames``,
+            ``harness``, or the kernel: ``proc``.
     """
 
     name: str
@@ -115,30 +115,30 @@ class Operation:
 
     @property
     def group_key(self) -> GroupKey:
-        """What is the same for this group on all of its members."""
+        """The identity of its group, equal on all members."""
         return self.group, self.ordinal, self.scope
 
     @property
     def place(self) -> tuple[GroupKey, int]:
-        """Where it is in the sequence of its group: the same on all of its members."""
+        """Its position in the sequence of its group, equal on all members."""
         return self.group_key, self.sequence
 
     @property
     def is_own(self) -> bool:
-        """Whether it is of the user's own: nobody knows what it does beside waiting."""
+        """Whether the user declared it: what it does besides waiting is unknown."""
         return self.scope.startswith(OWN_SCOPE)
 
     @property
     def gives_up_s(self) -> float:
-        """When it gives up by itself, on the monotonic clock."""
+        """When its timeout expires, on the monotonic clock."""
         return math.inf if self.timeout_s is None else self.since_s + self.timeout_s
 
     def describe(self, world_size: int, *, names_world: bool = True) -> str:
-        """Return it as the reader knows it: ``all_reduce #3 (world group)``.
+        """Return its text for the reader: ``all_reduce #3 (world group)``.
 
         Args:
-            world_size: Ranks of the world; a group of all of them has no members to list.
-            names_world: Whether to say so where the group is the world's.
+            world_size: Ranks of the world; the members of a group of all ranks are not listed.
+            names_world: Whether to name the group if it is the world's.
         """
         if self.scope == "harness":
             return f"{self.name} {self.detail!r}" if self.detail else self.name
@@ -158,10 +158,10 @@ class Operations:
     """What a rank's slot page holds at one instant.
 
     Attributes:
-        rank: Whose page.
+        rank: The rank whose page it is.
         recent: The last operations that began, oldest first, the open ones among them.
-        entered: For each group the sequence of the last collective that the rank has entered; a
-            group that it has made and not used has 0.
+        entered: For each group the sequence of the last collective that the rank has entered; 0
+            for a group that it has made and not used.
     """
 
     rank: int
@@ -175,12 +175,12 @@ class Operations:
 
 
 def program_scope(file: str, line: int) -> str:
-    """Return the scope by which a rank notes programs that the user's line has started."""
+    """Return the scope under which a rank records programs that a line of the user started."""
     return f"{PROGRAM_SCOPE}{file}:{line}"
 
 
 def rank_set(ranks: Iterable[int]) -> str:
-    """Return ranks as a reader writes them: "rank 3", "ranks 0-2,5"."""
+    """Return the text for ranks: "rank 3", "ranks 0-2,5"."""
     numbers = sorted(set(ranks))
     return f"rank{'' if len(numbers) == 1 else 's'} {rank_numbers(numbers)}"
 
@@ -191,7 +191,7 @@ def rank_numbers(ranks: Iterable[int]) -> str:
 
 
 def spans(ranks: Iterable[int]) -> list[list[int]]:
-    """Return ascending ranks as spans, each its first and its last."""
+    """Return ascending ranks as spans of first and last rank."""
     found: list[list[int]] = []
     for rank in ranks:
         if found and found[-1][1] == rank - 1:
@@ -202,9 +202,9 @@ def spans(ranks: Iterable[int]) -> list[list[int]]:
 
 
 def group_by_value(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
-    """Return what belongs to equal keys together, in the order in which the keys were met.
+    """Return values grouped by key, in the order of the keys' first occurrence.
 
-    Mostly ranks to which the same applies, because equal things are told once.
+    Mostly used for ranks to which the same applies, so that it is reported once.
     """
     groups: dict[K, list[V]] = {}
     for key, value in pairs:

@@ -1,4 +1,4 @@
-"""Kernel state of a world's processes: threads, what they wait for, and who can end these waits."""
+"""Kernel state of a world's processes: threads, their waits, and what can end these waits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 NEVER = math.inf
-"""When a wait ends by itself that has no limit."""
+"""The end of a wait without a timeout."""
 
 Kind = Literal[
     "file",
@@ -25,20 +25,20 @@ Kind = Literal[
     "timerfd",
     "epoll",
     "pidfd",
-    "uring",  # "inside" while nothing is asked of it
+    "uring",  # "inside" while no request is pending
     "device",  # an accelerator: the end of its work may wake a thread
-    "other",  # signalfd, inotify and whatever else may become ready out of the blue
+    "other",  # signalfd, inotify and others that may become ready at any time
 ]
-"""What a descriptor leads to."""
+"""What a descriptor refers to."""
 
 Where = Literal[
     "inside",  # only processes of the world
-    "harness",  # the controller or a server of ours
-    "outside",  # somebody else, perhaps beside processes of the world
+    "harness",  # the controller or its servers
+    "outside",  # another process, perhaps in addition to processes of the world
     "nobody",  # the other side is closed
     "unknown",
 ]
-"""Who is at the other end of a descriptor, or of a page of shared memory."""
+"""Which processes hold the other end of a descriptor, or share a page of memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,18 +46,18 @@ class Descriptor:
     """One open descriptor of a process.
 
     Attributes:
-        target: Where its link in /proc leads.
-        where: Who is at the other end, or holds it as well; "inside" for what has no other end,
+        target: The target of its link in /proc.
+        where: Which processes hold the other end, or share it; "inside" if it has no other end,
             and for an eventfd that no thread waits for.
-        peer: The other end for the reader: an address, a rank, a program.
-        queues: Bytes that wait to be read and to be sent, of a socket.
-        bytes_moved: Bytes that it has sent and received so far, where the kernel tells.
+        peer: The other end, for the reader: an address, a rank, a program.
+        queues: Bytes in a socket's receive and send queues.
+        bytes_moved: Bytes that it has sent and received so far, if the kernel reports that.
         ends_s: When a timer ends, on the monotonic clock; NEVER when it is not set.
         watched: Descriptors that an epoll watches; None where they could not be read.
         pid: Process of a pidfd.
-        is_exempt: Whether it is the harness's own; a thread that waits for it does not matter.
+        is_exempt: Whether it belongs to the harness; threads that wait for it are ignored.
         endpoints: Both addresses of a TCP connection, or sockets of a unix one, its own first; an
-            address that means something on one machine alone says on which.
+            address that is valid on one machine only names that machine.
     """
 
     fd: int
@@ -80,27 +80,26 @@ class Thread:
 
     Attributes:
         tid: Its native id.
-        name: Its name as the kernel knows it, at most 15 characters; often inherited.
-        state: A letter as in ``ps``; empty when it is gone.
-        call: Name of the system call that it is in; ``running`` on a processor; empty if unknown.
+        name: Its name in the kernel, at most 15 characters; often inherited.
+        state: A letter as in ``ps``; empty when it has ended.
+        call: Name of its current system call; ``running`` on a processor; empty if unknown.
         args: The first six arguments of the call.
         pointer: Its stack pointer.
         cpu_ns: How long it has run so far.
-        runs: How often it was put on a processor. Every wait that ends raises it.
+        runs: How often it was scheduled on a processor; the end of every wait increments it.
         started_s: When it began, on the monotonic clock, rounded down.
         ends_s: The earliest time at which its wait ends by itself; NEVER without a limit, None if
             unknown.
         fds: Descriptors that can end its wait; None where they could not be read.
-        target: For the reader: path, pipe, socket or child that the call is about.
+        target: For the reader: path, pipe, socket or child that the call refers to.
         child: Process that it waits for: an id, -1 for any child, 0 for none.
-        futex_scope: Who shares the page of a futex: "inside" for memory of its own.
-        waits_for_gil: Whether it waits for its turn to run Python: for a word in the
-            interpreter's own data.
-        holders: Processes that hold the file lock which it waits for; None if unknown.
-        code: Files whose code its stack returns to; None where that was not looked at.
-        function: The innermost function of such a file that is more than waiting for a lock,
-            mangled; empty where that was not looked up.
-        wchan: Function of the kernel in which it waits.
+        futex_scope: Which processes share the page of a futex: "inside" for private memory.
+        waits_for_gil: Whether it waits for the GIL: a futex in the interpreter's own data.
+        holders: Processes that hold the file lock it waits for; None if unknown.
+        code: Files whose code its stack returns to; None if not read.
+        function: The innermost function of such a file that does more than wait for a lock,
+            mangled; empty if not looked up.
+        wchan: Kernel function in which it waits.
         is_exempt: Whether it is a thread of the harness.
     """
 
@@ -126,12 +125,12 @@ class Thread:
     is_exempt: bool = False
 
     def ends_by(self, at_s: float) -> bool:
-        """Whether its wait is known to end by itself until then."""
+        """Whether its wait is known to end by itself by `at_s`."""
         return self.ends_s is not None and self.ends_s <= at_s
 
     @property
     def wait_key(self) -> tuple[object, ...]:
-        """What stays the same as long as the thread has not left its wait."""
+        """A key that stays equal as long as the thread remains in its wait."""
         return self.tid, self.state, self.call, self.args, self.pointer, self.cpu_ns, self.runs
 
 
@@ -140,12 +139,13 @@ class Process:
     """One process of a world at one instant: a rank, or a descendant of one.
 
     Attributes:
-        rank: Whose it is; None for an orphan of which that is not known.
+        rank: The rank it belongs to; None for an orphan for which that is unknown.
         is_rank: Whether it is the rank itself.
-        threads: Main thread first; only that one in a shallow snapshot; none when it has ended.
-        descriptors: By number: all of them in a deep snapshot, those of the main thread's system
-            call in a shallow one.
-        caught: Signals with a handler, a bit each, bit 0 for signal 1.
+        threads: Main thread first; only the main thread in a shallow snapshot; empty when the
+            process has ended.
+        descriptors: By number: all in a deep snapshot, those of the main thread's system call in
+            a shallow one.
+        caught: Bit mask of signals with a handler, bit 0 for signal 1.
         pending: Signals that are about to be delivered.
         timers: POSIX timers that it has made; None if unknown.
         tracer: Process that traces it, 0 for none.

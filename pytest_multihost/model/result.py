@@ -1,7 +1,7 @@
-"""What was observed of one world: facts only, nothing judged.
+"""Observations of one world: facts only, no judgement.
 
-A snapshot says what its ranks were doing at one instant. It is taken from the slot pages and from
-/proc, without touching the ranks.
+A snapshot records what its ranks were doing at one instant. It is read from the slot pages and
+/proc, without disturbing the ranks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pytest_multihost.model.stack import Dump, NativeThread
 
 Label = Literal[
     "BLOCKED",  # waits for another thread or process
-    "SLEEPING",  # waits for time to pass
+    "SLEEPING",  # waits for a timer
     "IO",  # reads or writes a file, a pipe, a terminal, or a socket that leaves the world
     "RUNNING",  # uses the processor
     "CHILD",  # waits for a child process
@@ -28,19 +28,19 @@ Label = Literal[
 """What a rank's main thread is doing."""
 
 SnapshotReason = Literal["tick", "trouble", "end"]
-"""Why it was taken: time had passed, a rank had raised or died, the world is being ended."""
+"""Why a snapshot was taken: periodically, after a rank raised or died, or at the world's end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What a rank's main thread does at one instant, as far as the kernel tells.
+    """What a rank's main thread does at one instant, according to the kernel.
 
     Attributes:
-        name: The system call that it waits in, or ``sleep`` for any that waits for time alone; of a
-            thread that waits in none ``runs``, ``stopped`` and the like.
-        target: What the call is about: a path, a pipe, a socket, a child process.
-        ends_in_s: After how many seconds a timeout ends the wait; None where there is none, or
-            it is not known.
+        name: The system call that it waits in, ``sleep`` for any that only waits for a timer;
+            ``runs``, ``stopped`` and the like for a thread that waits in none.
+        target: The object of the call: a path, a pipe, a socket, a child process.
+        ends_in_s: After how many seconds a timeout ends the wait; None if there is none or it is
+            unknown.
         has_unknown_timeout: Whether the wait may have a timeout that could not be read.
     """
 
@@ -51,18 +51,18 @@ class Activity:
 
     @property
     def call(self) -> str:
-        """The call and what it is about: ``read(/data/ckpt)``."""
+        """The call and its object: ``read(/data/ckpt)``."""
         return f"{self.name}({self.target})" if self.target else self.name
 
     @property
     def until(self) -> str:
-        """When it ends by itself, to follow the call: `` until +2.5 s``; empty if it does not."""
+        """The end of its timeout, to append to the call: `` until +2.5 s``; empty without one."""
         if self.has_unknown_timeout:
             return " for some time"
         return "" if self.ends_in_s is None else f" until +{self.ends_in_s:.1f} s"
 
     def __str__(self) -> str:
-        """Return all of it for the reader: ``epoll_wait until +2.5 s``."""
+        """Return call and timeout: ``epoll_wait until +2.5 s``."""
         return f"{self.call}{self.until}"
 
 
@@ -72,16 +72,15 @@ class RankSnapshot:
 
     Attributes:
         rank: Its index.
-        label: What its main thread is doing; None where nothing could be read.
-        activity: The same in detail, None where nothing could be read.
+        label: What its main thread is doing; None if nothing could be read.
+        activity: The same in detail; None if nothing could be read.
         operations: Its open operations.
-        entered: Each of its groups with the sequence of the last collective it entered there.
-        lock_holders: Ranks that hold a file lock which it waits for.
-        has_run: Whether its main thread has run since the previous snapshot, if only to wait again.
+        entered: For each of its groups, the sequence of the last collective it entered.
+        lock_holders: Ranks that hold a file lock it waits for.
+        has_run: Whether its main thread has run since the previous snapshot, even briefly.
         recent_runs: `has_run` of the last snapshots, oldest first, four a second; only at the end.
         holds_gil: Whether native code on its main thread holds the GIL.
-        native: Native frames of the main thread, and of a thread that is in an operation, where
-            they were read.
+        native: Native frames of the main thread, and of a thread in an operation, if read.
     """
 
     rank: int
@@ -104,10 +103,10 @@ class WorldSnapshot:
         at_s: When it was taken, on the monotonic clock.
         reason: Why it was taken.
         ranks: All of them, in order.
-        blockers: What prevents a proof that the world hangs because it may end a wait before the
-            deadline: one sentence each.
-        unobserved: What could not be read, why, and what would help: one sentence each.
-        notes: What a reader must know about how and when it was taken: one sentence each.
+        blockers: Why a hang cannot be proven: what may end a wait before the deadline, one
+            sentence each.
+        unobserved: What could not be read, why, and the remedy: one sentence each.
+        notes: Remarks for the reader on how and when it was taken: one sentence each.
     """
 
     at_s: float
@@ -119,13 +118,13 @@ class WorldSnapshot:
 
 
 Ending = Literal[
-    "self",  # every rank left when told to
+    "self",  # every rank exited when its gate opened
     "overrun",  # the test's deadline passed
     "startup-overrun",  # not all ranks were ready in time
-    "settled",  # after a failure or death the others had their grace
+    "settled",  # the grace after a rank's failure or death has passed
     "proof",  # no wait in the world could end before the deadline
     "mismatch",  # ranks were in operations that can never match
-    "stopped",  # somebody else stopped a rank
+    "stopped",  # a process outside the harness stopped a rank
     "lost",  # the harness itself broke: no server, no ranks
     "interrupted",  # Ctrl-C in the controller
 ]
@@ -133,22 +132,22 @@ Ending = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldResult:
-    """One attempt of one test, as it was observed.
+    """The observations of one attempt of one test.
 
     Attributes:
-        spec: What it was to be.
-        launch: The way of launching.
+        spec: The world's spec.
+        launch: How the ranks were launched.
         started_at: UTC time, ISO 8601.
         started_s: The same moment on the monotonic clock that the history uses.
-        ended_s: When nothing of it was left.
-        history: Everything observed, in the order of arrival.
+        ended_s: When all of its processes had ended.
+        history: All events, in the order of arrival.
         ending: Why it ended.
-        reason: The harness's own words where it ended the world, else None.
+        reason: Why the harness ended the world, in words; None if it did not.
         dumps: Stacks of the ranks, taken before they were ended.
-        snapshots: What was seen of the ranks from outside: at the first trouble, and at last.
-        operations: What was on each rank's slot page at last.
-        progress_s: When a rank was last seen to get on, on the monotonic clock.
-        detected_s: When the end was decided, for an ending that the harness chose.
+        snapshots: The snapshots at the first trouble and at the end.
+        operations: The final content of each rank's slot page.
+        progress_s: When a rank last made observable progress, on the monotonic clock.
+        detected_s: When the harness decided to end the world, if it did.
         leftovers: Command lines of processes that ranks had left behind.
         last_words: For ranks that died, the end of their log.
     """
@@ -170,7 +169,7 @@ class WorldResult:
     last_words: Mapping[int, str] = field(default_factory=dict)
 
     def with_events(self, events: Iterable[Event]) -> WorldResult:
-        """Return the result with more events, in order of time among those of their rank."""
+        """Return the result with more events, sorted by time among the events of their rank."""
         history = list(self.history)
         for new in events:
             later = (i for i, e in enumerate(history) if e.rank == new.rank and e.at_s > new.at_s)
@@ -188,14 +187,14 @@ class WorldResult:
 
     @property
     def last_snapshot(self) -> WorldSnapshot | None:
-        """What was seen of the world at last."""
+        """The last snapshot of the world."""
         return self.snapshots[-1] if self.snapshots else None
 
     @property
     def last_seen(self) -> Mapping[int, RankSnapshot]:
-        """What was seen of each rank at last; empty where nothing was."""
+        """The last snapshot of each rank; empty if there is none."""
         return {each.rank: each for each in self.snapshots[-1].ranks} if self.snapshots else {}
 
     def last_operations(self, rank: int) -> Operations:
-        """Return what the slot page of a rank held at last; nothing where there was none."""
+        """Return the final content of a rank's slot page; empty if it had none."""
         return next((each for each in self.operations if each.rank == rank), Operations(rank))

@@ -1,4 +1,4 @@
-"""What a world is to be, the same for every rank; its hosts; the token that replays it."""
+"""The spec of a world, the same for every rank; its hosts; the token that replays it."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from pytest_multihost.model.fault import Fault, Point
 from pytest_multihost.model.json_values import JsonObject, from_json, parse_json, to_json
 
 Early = Literal["fail", "warn", "off"]
-"""What to do when a hang is found: end the world, only note it, or do not look for one."""
+"""The reaction to a proven hang: end the world, only note it, or do not look for one."""
 
 ONE = "one"
-"""All ranks on this machine, as it is."""
+"""All ranks are on this machine, without emulated hosts."""
 
 NETWORK = ipaddress.ip_network("10.77.0.0/16")
-"""Addresses of hosts that are namespaces; nothing outside of their world can reach these."""
+"""Addresses of hosts made from namespaces; unreachable from outside their world."""
 
 BRIDGE_ADDRESS = str(NETWORK[-2])
-"""The address of the bridge that they are plugged into."""
+"""The address of the bridge that connects them."""
 
 NETNS = "netns"
 """Each host is made from Linux namespaces."""
@@ -40,14 +40,14 @@ _CHOICES = "one, netns, netns:N (N ranks on each host), docker, docker:N"
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A machine, or what stands for one.
+    """A machine, or an emulated one.
 
     Attributes:
         index: 0 for the host of the primary.
-        name: As `gethostname` has it on hosts that are made; "localhost" stands for this machine.
-        address: Where the others reach it.
+        name: What `gethostname` returns on an emulated host; "localhost" for this machine.
+        address: The address at which other hosts reach it.
         interface: The network interface with that address.
-        ranks: Who lives on it.
+        ranks: The ranks on it.
     """
 
     index: int
@@ -58,10 +58,10 @@ class Host:
 
 
 def parse_hosts(text: object) -> str:
-    """Return a wish for hosts in its one way of writing it: "one", "netns", "netns:2".
+    """Return the setting `hosts` in canonical form: "one", "netns", "netns:2".
 
     Raises:
-        SettingError: It is none, or one that cannot be met.
+        SettingError: It is invalid.
     """
     found = _FORM.fullmatch(text) if isinstance(text, str) else None
     if found is None or (found["kind"] == ONE and found["each"]):
@@ -88,7 +88,7 @@ def all_hosts(hosts: str, size: int) -> tuple[Host, ...]:
     found: list[Host] = []
     for first in range(0, size, int(each or 1)):
         index = len(found)
-        # An engine gives out addresses as it likes, and tells containers each other's by name.
+        # The container engine assigns addresses, and resolves containers' names.
         address = f"host-{index}" if kind == DOCKER else str(NETWORK[index + 1])
         ranks = range(first, min(size, first + int(each or 1)))
         found.append(Host(index, f"host-{index}", address, "eth0", ranks))
@@ -117,12 +117,12 @@ class WorldSpec:
         local_devices: Devices per rank, for backends that make their own (jax).
         timeout_s: Seconds from the moment all ranks are ready to the end of the world.
         startup_timeout_s: Seconds from the first fork until all ranks are ready.
-        seed: Decides everything that is drawn at random on behalf of this world.
-        faults: What is to happen to its ranks; their ranks are numbers.
-        tells_points: Whether each rank tells of every point that a fault could be bound to.
-        hosts: What its hosts are made from, and how many ranks live on each; see `parse_hosts`.
-        sites: The hosts that were there before us, where processes on several have been attached;
-            none where the hosts are ours to make.
+        seed: Seed of all random choices for this world.
+        faults: Its faults; their ranks are numbers.
+        tells_points: Whether each rank reports every point to which a fault could be bound.
+        hosts: The kind of its hosts, and the ranks on each; see `parse_hosts`.
+        sites: The existing hosts of an attached run on several machines; empty if the harness
+            makes the hosts.
     """
 
     nodeid: str
@@ -144,14 +144,14 @@ class WorldSpec:
         return hosts_at(self.sites) or all_hosts(self.hosts, self.size)
 
     def host_of(self, rank: int) -> Host:
-        """Return the host that a rank lives on."""
+        """Return the host of a rank."""
         if self.sites:
             return next(host for host in self.all_hosts if rank in host.ranks)
         return host_of(self.hosts, self.size, rank)
 
 
 def hosts_at(sites: tuple[Site, ...]) -> tuple[Host, ...]:
-    """Return the hosts at sites in order; ranks are counted through."""
+    """Return the hosts at sites in order; ranks are numbered consecutively."""
     hosts: list[Host] = []
     for index, (name, address, interface, count) in enumerate(sites):
         first = hosts[-1].ranks.stop if hosts else 0
@@ -166,11 +166,11 @@ class RankSpec:
     Attributes:
         world: The world it belongs to.
         rank: Its index, 0..size-1.
-        directory: Artifacts of this attempt: logs and stacks go here.
+        directory: Artifacts of this attempt, such as logs and stacks.
         scratch: Private directory of this world outside the artifacts: rendezvous files,
             temporary directories of the tests.
-        ports: Two TCP ports of the primary's host that are held for this world: one for whoever
-            uses MASTER_PORT, one for the backend's own service.
+        ports: Two TCP ports of the primary's host, reserved for this world: one for MASTER_PORT,
+            one for the backend's own service.
     """
 
     world: WorldSpec
@@ -186,7 +186,7 @@ class RankSpec:
 
     @property
     def host(self) -> Host:
-        """The host it lives on."""
+        """The host it is on."""
         return self.world.host_of(self.rank)
 
 
@@ -199,10 +199,10 @@ _ShortFault = tuple[str, tuple[int, ...] | str, Point, JsonObject, int]
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What a token says.
+    """The content of a token.
 
     Attributes:
-        test: Checksum of the node id of its test.
+        test: Checksum of the test's node id.
         size: Ranks of the world.
     """
 
@@ -212,13 +212,13 @@ class Replay:
     faults: tuple[Fault, ...]
 
     def is_of(self, nodeid: str) -> bool:
-        """Whether it repeats the test with this node id."""
+        """Whether it replays the test with this node id."""
         return self.test == checksum(nodeid)
 
 
 @dataclass(frozen=True, slots=True)
 class _Token:
-    """What is in a token: version, test, size, seed and faults, under names of one letter."""
+    """A token's JSON: version, test, size, seed and faults, under names of one letter."""
 
     v: int
     t: int = 0
@@ -228,12 +228,12 @@ class _Token:
 
 
 def checksum(nodeid: str) -> int:
-    """Return a number that tells node ids apart."""
+    """Return the checksum of a node id."""
     return zlib.crc32(nodeid.encode("utf-8", "surrogatepass"))
 
 
 def token(spec: WorldSpec) -> str:
-    """Return the text that repeats a world."""
+    """Return the token that replays a world."""
     faults = tuple((f.kind, f.ranks, f.at, f.params, int(f.must_fire)) for f in spec.faults)
     content = _Token(VERSION, checksum(spec.nodeid), spec.size, spec.seed, faults)
     text = json.dumps(to_json(content), separators=(",", ":")).encode()
@@ -242,10 +242,10 @@ def token(spec: WorldSpec) -> str:
 
 
 def read_token(text: str) -> Replay:
-    """Return what a token says.
+    """Return the content of a token.
 
     Raises:
-        SettingError: It is none, or one of another version.
+        SettingError: It is not a token, or one of another version.
     """
     found = _opened(text)
     if found.v != VERSION:

@@ -17,17 +17,17 @@ _OURSELVES = str(Path(__file__).parent.parent)
 _RUNNER = "_pytest/runner.py"
 _SERVER = "pytest_multihost/launch/server/serve.py"
 _FILES = 4096
-"""Files that are remembered: stacks name the same few thousands of times."""
+"""Size of the cache of files: stacks name the same few files thousands of times."""
 
 _OUR_PARENT = Path(__file__).parent.parent.parent
 
 SourceOf = Callable[[str, int], str]
-"""Returns the text of a line of a file, empty where it cannot be read."""
+"""Returns the text of a line of a file, empty if it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One Python frame. `line` is 0 where the dumper could not tell."""
+    """One Python frame. `line` is 0 if the dumper does not know it."""
 
     file: str
     line: int
@@ -39,8 +39,8 @@ class ThreadStack:
     """Frames of one thread, innermost first.
 
     Attributes:
-        name: The thread's name where the dumper knows it, else its identifier.
-        current: Whether this thread held the interpreter when the dump was taken.
+        name: The thread's name if the dumper knows it, else its identifier.
+        current: Whether this thread held the GIL when the dump was taken.
     """
 
     name: str
@@ -53,12 +53,12 @@ class Dump:
     """All stacks of one rank at one instant.
 
     Attributes:
-        source: Which dumper made it, e.g. ``faulthandler``.
-        threads: As the dumper ordered them; empty when the rank gave no answer.
-        lacks_main: Whether the dumper left threads out, the oldest and so the main one first.
-        has_moved: Whether the main thread was elsewhere when it was asked the first time.
+        source: The dumper, e.g. ``faulthandler``.
+        threads: In the dumper's order; empty if the rank did not answer.
+        lacks_main: Whether the dumper omitted threads: the oldest first, so also the main thread.
+        has_moved: Whether the main thread was elsewhere at the first of two requests.
         tasks: What asyncio's tasks wait for: a line for each, outermost first.
-        is_deaf: Whether the main thread, asked for that, did not come back from native code.
+        is_deaf: Whether the main thread did not return from native code to report its tasks.
     """
 
     rank: int
@@ -71,17 +71,17 @@ class Dump:
 
     @property
     def main(self) -> ThreadStack | None:
-        """The main thread: the oldest one, which faulthandler prints last, if it does."""
+        """The main thread: the oldest, which faulthandler prints last; None if it was omitted."""
         return self.threads[-1] if self.threads and not self.lacks_main else None
 
 
 @dataclass(frozen=True, slots=True)
 class NativeThread:
-    """Native frames of one thread at one instant, of Python or not.
+    """Native frames of one thread at one instant, whether or not it is a Python thread.
 
     Attributes:
         thread: Its native id; that of the main thread is the process id.
-        symbols: Plain names of the functions, innermost first.
+        symbols: Demangled names of the functions, innermost first.
     """
 
     thread: int
@@ -99,7 +99,7 @@ class StackGroup:
 def group_by_main_stack(dumps: Iterable[Dump]) -> tuple[StackGroup, ...]:
     """Return groups of ranks with equal main-thread stacks, the smallest group first.
 
-    The odd one out is what the reader looks for. A rank that gave no answer has no frames.
+    The smallest group is usually the culprit's. A rank that did not answer has no frames.
     """
     groups: dict[tuple[Frame, ...], list[int]] = {}
     for dump in dumps:
@@ -124,11 +124,11 @@ def innermost_user_frame(frames: Iterable[Frame]) -> Frame | None:
 
 
 def inside_the_test(frames: Sequence[Frame]) -> list[Frame]:
-    """Return what the user's test or fixture has called, innermost first.
+    """Return the frames of the user's test or fixture and its calls, innermost first.
 
-    What is further out than pytest's runner called pytest, not the test: a script of the user's
-    that runs it is not the test's doing. Where no code of the user's is left - in start-up, say -
-    it ends at the server that the rank was forked from.
+    Frames outside pytest's runner belong to the caller of pytest, say a script of the user, not to
+    the test. If no user code is left, as during start-up, the stack ends at the server that the
+    rank was forked from.
     """
     inside = list(takewhile(lambda frame: not frame.file.endswith((_RUNNER, _SERVER)), frames))
     users = [index for index, frame in enumerate(inside) if not is_library(frame.file)]
@@ -143,7 +143,7 @@ def relative_to(root: str, file: str) -> str:
 
 @lru_cache(maxsize=_FILES)
 def short_path(root: str, file: str) -> str:
-    """Return how a reader knows `file`: below rootdir, in a package, or in Python's library."""
+    """Return `file` relative to rootdir, to its package, or to Python's library."""
     if not is_library(file):
         return relative_to(root, file)
     path = PurePath(file)
@@ -155,7 +155,7 @@ def short_path(root: str, file: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SourceContext:
-    """What turns a frame into a place that the reader can look up.
+    """Converts frames into places in source files.
 
     Attributes:
         root: pytest's rootdir; files below it are named relative to it.
@@ -166,10 +166,7 @@ class SourceContext:
     source_of: SourceOf
 
     def place(self, frame: Frame) -> Place:
-        """Return a frame as the reader knows it, with the text of its line.
-
-        The frame's file may be absolute, or relative to the root.
-        """
+        """Return the place of a frame, with the text of its line."""
         path = frame.file if frame.file.startswith(("/", "<")) else f"{self.root}/{frame.file}"
         source = self.source_of(path, frame.line)
         return Place(short_path(self.root, frame.file), frame.line, frame.function, source)

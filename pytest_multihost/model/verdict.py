@@ -1,4 +1,4 @@
-"""The verdict on one attempt, and the diagnosis in it: what verdict.json holds.
+"""The verdict on one attempt, with its diagnosis: the content of verdict.json.
 
 The contract is docs/verdict.md. Fields are added, never renamed; a change of meaning raises
 `SCHEMA`.
@@ -21,15 +21,15 @@ Status = Literal["passed", "failed", "skipped", "xfailed", "xpassed", "error"]
 """What pytest reports."""
 
 Outcome = Literal["crashed", "failed", "error", "hung", "passed", "skipped"]
-"""What happened to the world, cause first."""
+"""What happened to the world, causes first."""
 
 RankOutcome = Literal[
     "hung",
     "crashed",
     "error",
     "failed",
-    "collateral",  # it failed or was ended only because of another
-    "killed_as_planned",  # its own armed `kill` ended it
+    "collateral",  # it failed or was ended only because of another rank
+    "killed_as_planned",  # its `kill` fault ended it
     "skipped",
     "passed",
 ]
@@ -41,14 +41,14 @@ Phase = Literal["startup", "setup", "call", "teardown", "shutdown"]
 
 @dataclass(frozen=True, slots=True)
 class RankError:
-    """The exception that ended a rank's part.
+    """The exception that ended a rank's test.
 
     Attributes:
         type: Name of the exception's class, with its module unless that is `builtins`.
         message: Its text, first line first.
         file: The user's innermost frame, relative to pytest's rootdir where below it.
         line: Line in that file.
-        text: The representation that pytest made.
+        text: pytest's representation.
         function: The function in which that line is.
     """
 
@@ -62,7 +62,7 @@ class RankError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankResult:
-    """One rank's part in the verdict; see docs/verdict.md for the fields."""
+    """The result of one rank; see docs/verdict.md for the fields."""
 
     rank: int
     host: str
@@ -94,7 +94,7 @@ Kind = Literal[
     "stuck",
     "unknown",
 ]
-"""What kind of hang it is; docs/verdict.md tells each."""
+"""The kind of hang; docs/verdict.md describes each."""
 
 Confidence = Literal["certain", "likely", "unknown"]
 
@@ -104,13 +104,13 @@ DetectedBy = Literal["exit", "raise", "stopped", "mismatch", "proof", "deadline"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A line of somebody's code.
+    """A line of source code.
 
     Attributes:
         file: Relative to pytest's rootdir where below it.
         line: Line in it.
-        function: Whose.
-        source: The line's text; empty where the file cannot be read.
+        function: The function it is in.
+        source: The line's text; empty if the file cannot be read.
     """
 
     file: str
@@ -121,7 +121,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class CulpritPlace:
-    """The line of the user's code at which a culprit is, or whose call it should have made."""
+    """The line of user code at which a culprit is, or which it should have reached."""
 
     rank: int
     file: str
@@ -132,7 +132,7 @@ class CulpritPlace:
 
 @dataclass(frozen=True, slots=True)
 class OperationName:
-    """Which operation, as all of its members know it; `sequence` is 0 where that is unknown."""
+    """The identity of an operation on all of its members; `sequence` is 0 if unknown."""
 
     name: str
     sequence: int
@@ -141,7 +141,7 @@ class OperationName:
 
 @dataclass(frozen=True, slots=True)
 class WaitsFor:
-    """One rank's wait: in which operation, for whom. A lock of a file has no operation."""
+    """One rank's wait: its operation, and the ranks it waits for. A file lock has no operation."""
 
     rank: int
     operation: OperationName | None
@@ -150,14 +150,13 @@ class WaitsFor:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A fact about a rank, and where it comes from.
+    """A fact about a rank, with its source.
 
     Attributes:
-        rank: Whom it concerns.
-        fact: What is known: ``entered all_reduce #3``.
-        source: Who tells: ``recorder``, ``flight-recorder``, ``pytest``, ``proc``, ...
-        at_s: When that happened, in seconds from the world's start; None for a fact without a time
-            of its own.
+        rank: The rank.
+        fact: The fact: ``entered all_reduce #3``.
+        source: Its source: ``recorder``, ``flight-recorder``, ``pytest``, ``proc``, ...
+        at_s: When it happened, in seconds from the world's start; None for a fact without a time.
     """
 
     rank: int
@@ -167,7 +166,7 @@ class Evidence:
 
     @property
     def claim(self) -> str:
-        """The fact with its time, for the reader: ``entered all_reduce #3 at +0.62 s``."""
+        """The fact with its time: ``entered all_reduce #3 at +0.62 s``."""
         return self.fact if self.at_s is None else f"{self.fact} at +{self.at_s:.2f} s"
 
 
@@ -201,7 +200,7 @@ class Diagnosis:
     notes: tuple[str, ...]
 
     def record(self) -> dict[str, Json]:
-        """Return it as verdict.json has it, where evidence carries its claim in words, too."""
+        """Return its JSON for verdict.json, where evidence also has its claim in words."""
         evidence = [{**to_json(each), "claim": each.claim} for each in self.evidence]
         return {**to_json(self), "evidence": evidence}
 
@@ -210,7 +209,7 @@ class Diagnosis:
 class Verdict:
     """One attempt of one multihost test; see docs/verdict.md for the fields.
 
-    Faults and the diagnosis are in it as JSON objects already: theirs are contracts, too.
+    Faults and the diagnosis are already JSON objects: their formats are contracts, too.
     """
 
     schema: Literal["pytest-multihost-hangs/verdict/1"] = SCHEMA

@@ -30,7 +30,7 @@ Open = Callable[..., Any]
 """`open` or one like it."""
 
 Namespace = Any
-"""A module, a class, or an object that stands for a module in sys.modules."""
+"""A module, a class, or an object that replaces a module in sys.modules."""
 
 Buffer = Any
 """Bytes, or an object with the buffer protocol."""

@@ -30,7 +30,7 @@ class Pause(TypedDict, total=False):
 
 
 class Announcement(TypedDict, total=False):
-    """What the controller is told about a fault before it is performed.
+    """What a rank reports to the controller about a fault before performing it.
 
     The rank may not be able to say anything afterwards: it may be stopped, dead, or cut off.
 
@@ -54,7 +54,7 @@ class Strike:
     Attributes:
         fault: The fault.
         place: The spec of this rank and its world.
-        detail: What the controller was told, see `FaultKind.announce`.
+        detail: What was reported to the controller, see `FaultKind.announce`.
         begun: Tells the controller that the fault has happened; called by kinds that tell so
             themselves.
         armed: For such a kind: tells the controller, in JSON values, that it is waiting to happen.
@@ -93,8 +93,8 @@ class FaultKind:
         announce: From the parameters and the time in monotonic seconds, what the controller is
             told before the fault is performed.
         lasts: Whether it goes on until it is undone; else it is over when `perform` returns.
-        tells_itself: Whether `perform` sees to it that ``strike.begun()`` is called when it really
-            happens, say at the first file that it slows down.
+        tells_itself: Whether `perform` arranges the call of ``strike.begun()`` for the moment when
+            the fault takes effect, say at the first file that it slows down.
         lacking: What this machine lacks for it, if anything: the test is skipped.
     """
 

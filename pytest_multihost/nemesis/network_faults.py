@@ -1,8 +1,8 @@
 """Faults of the network between hosts: their parameters, and what is wrong with those.
 
 Nothing is performed here. The server that holds the hosts' network namespaces performs them (see
-`launch.netns`), as soon as the controller tells it that a rank has passed the point; the rank waits
-at the point until that is done.
+`launch.netns`) when the controller reports that a rank has passed the point; the rank waits at the
+point until that is done.
 """
 
 from __future__ import annotations

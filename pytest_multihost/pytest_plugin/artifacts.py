@@ -1,4 +1,4 @@
-"""Write what comes of an attempt and of a run: artifacts, pages, annotations of a workflow.
+"""Write the results of an attempt and of a run: artifacts, pages, annotations of a workflow.
 
 What cannot be written is noted, and never fails a test.
 """

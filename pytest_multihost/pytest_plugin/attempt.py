@@ -1,4 +1,4 @@
-"""One attempt of one test: from spec to world to result to verdict to files, with no way back.
+"""One attempt of one test: from spec to world to result to verdict to files.
 
 Also what a world's watchdog must know of the processes that the harness runs.
 """
@@ -68,7 +68,7 @@ def run_attempt(
         plan: How the test is to run.
         spec: The world.
         launcher: What starts its ranks.
-        tally: Has the settings, and gets what could not be written.
+        tally: Has the settings, and records files that could not be written.
         folder: The run's folder of artifacts.
     """
     # Not by the factory's `mktemp`: it leaves a symbolic link for every name.
@@ -85,7 +85,7 @@ def run_attempt(
         may_run_jax=spec.backend not in _WITHOUT_JAX,
         early=tally.settings.early,
     )
-    # In an xdist worker nobody could press Ctrl-C.
+    # An xdist worker gets no Ctrl-C.
     is_kept = config.option.multihost_keep and not hasattr(config, "workerinput")
     display = live_display(config, directory, spec.size, watchdog.blocking_ranks)
     with _permits(config, folder, spec.size), display as live:

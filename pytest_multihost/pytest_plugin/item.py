@@ -93,7 +93,7 @@ def _mixed(kind: type[pytest.Item]) -> type[pytest.Item]:
 
 
 def _runs_in_ranks() -> None:
-    """Stand in for a test function that plugins in the controller must not see."""
+    """Replace a test function that plugins in the controller must not see."""
 
 
 def convert(item: pytest.Item, run_item: Callable[[pytest.Item], CompletedAttempt]) -> None:
@@ -117,7 +117,7 @@ def convert(item: pytest.Item, run_item: Callable[[pytest.Item], CompletedAttemp
 def finish_report(
     item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport
 ) -> None:
-    """Give pytest's report of a multihost item the status that its ranks have earned.
+    """Set the status of pytest's report of a multihost item to the result of its ranks.
 
     To be called after every other plugin's makereport: what skip, xfail and error mean for a world
     was decided in the ranks.

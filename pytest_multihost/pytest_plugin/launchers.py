@@ -1,6 +1,6 @@
 """What launches the worlds of a run: which launcher each test requires, each made once.
 
-`pytest_multihost.launch` starts ranks and knows no pytest; here it is told what to start.
+`pytest_multihost.launch` starts ranks and does not depend on pytest; this module configures it.
 """
 
 from __future__ import annotations

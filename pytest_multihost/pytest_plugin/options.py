@@ -41,7 +41,7 @@ _OPTIONS = {
     "artifacts": ("DIR", f"Directory for logs, stacks and verdicts (default: {DEFAULT_ARTIFACTS})"),
 }
 """Settings with three names each - `--multihost-x`, `PYTEST_MULTIHOST_X`, the ini's `multihost_x` -
-by the part that these share: what stands for the value, and the help text."""
+by the part that these share: the placeholder for the value, and the help text."""
 
 
 def add_options(parser: pytest.Parser) -> None:

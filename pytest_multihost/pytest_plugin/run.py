@@ -173,7 +173,7 @@ class Run:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Set what the ranks have earned, after every other plugin has had its say."""
+        """Set the report's status to the ranks' result, after all other plugins."""
         report = yield
         finish_report(item, call, report)
         return report
