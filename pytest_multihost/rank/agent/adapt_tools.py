@@ -131,11 +131,10 @@ def _first_failure_ends(body: Function, fail: Fail) -> Function:
 
 
 def save_coverage() -> None:
-    """Write the data of a running measurement by coverage.py.
+    """Write the data of a running coverage.py measurement.
 
-    It writes them in an exit handler, and a rank leaves by `os._exit`. A forked rank's data has
-    the name of the file that the controller will write, so it gets one of its own; pytest-cov
-    combines all of them.
+    coverage.py writes in an exit handler, but a rank leaves by `os._exit`. A forked rank inherits
+    the controller's data file name, so it gets a separate one; pytest-cov combines all files.
     """
     module: Any = sys.modules.get("coverage")
     measurement: Any = module.Coverage.current() if module is not None else None

@@ -35,7 +35,7 @@ from pytest_multihost.rank.agent.exceptions import (
 from pytest_multihost.rank.points import Points, start_faults
 
 MAX_REPR = 200_000
-"""Characters of a failure's representation that are sent; nobody reads the middle of more."""
+"""Maximum characters of a failure's representation that are sent; the middle is cut."""
 
 
 @dataclass(slots=True)

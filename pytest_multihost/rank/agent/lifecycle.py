@@ -113,7 +113,7 @@ def _sending_errors(channel: Channel, *, root: str) -> Iterator[None]:
     """Send the controller whatever is raised in the block, and end the rank there."""
     try:
         yield
-    except EOFError:  # the controller is gone, and nobody is left to read a report
+    except EOFError:  # the controller is gone: there is no reader for a report
         _exit(1)
     except BaseException as error:  # noqa: BLE001 - pytest.exit(), Ctrl-C, a plugin's error
         send_interrupted(channel, error, root=root)

@@ -248,7 +248,7 @@ class _JaxRecorder:
     def _is_of_this_world(self, client: object) -> bool:
         """Whether the client's processes are this world's ranks, by the same numbers.
 
-        A test may start other worlds: a part of the ranks, or with clients of its own.
+        A test may start other jax worlds, of some of the ranks or with separate clients.
         """
         state = sys.modules["jax._src.distributed"].global_state
         process = (state.process_id, state.num_processes)
@@ -296,10 +296,10 @@ def _trampoline(*args: object, **kwargs: object) -> Any:  # noqa: ANN401 - whate
 
 
 def _replace_code(function: FunctionType, wrap: Callable[[Call], Call]) -> None:
-    """Have `function` run a wrapper of itself, and stay the object that others have imported.
+    """Make `function` run a wrapper of itself, but keep its identity for earlier imports.
 
-    Its code is replaced by a trampoline's that calls the wrapper by a name of its own in the
-    module's globals; the wrapper calls a copy of the function with the original code.
+    Its code is replaced by a trampoline that calls the wrapper under a new name in the module's
+    globals; the wrapper calls a copy of the function with the original code.
     """
     key = f"_recorded_{function.__name__}"
     names = function.__globals__

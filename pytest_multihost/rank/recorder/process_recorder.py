@@ -18,10 +18,10 @@ _transfers: dict[tuple[str, int], itertools.count[int]] = {}
 
 
 def prepare_recording() -> None:
-    """Wrap what is to be recorded, once for all ranks that this process will fork.
+    """Wrap the functions to record, once for all ranks that this process will fork.
 
-    Until a rank opens its page, records are written to memory that nobody reads. Wrapping in each
-    rank would copy hundreds of pages of memory in each.
+    Until a rank opens its page, records go to memory that is not read. Wrapping in each rank would
+    copy hundreds of memory pages per rank.
     """
     recorder = Recorder(SlotPage(), rank=-1, size=0)
     jax.install(recorder)

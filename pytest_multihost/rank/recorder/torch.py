@@ -47,9 +47,9 @@ _NEW_TIMEOUT_AT = 1  # of new_group
 
 
 def install(recorder: Recorder) -> None:
-    """Record what this rank does through torch.distributed from now on, be it imported or not.
+    """Record this rank's torch.distributed operations, now or once it is imported.
 
-    What is wrapped takes, returns and raises what it did before.
+    Wrapped functions take, return and raise what they did before.
     """
     name = "torch.distributed.distributed_c10d"
     after_import(name, lambda module: _wrap(recorder, module))
@@ -117,7 +117,7 @@ class GroupCreationRecorder:
         return self._begin("init_process_group", CREATION_SCOPE if is_of_world else None)
 
     def _begin(self, name: str, scope: str | None, detail: str = "") -> int:
-        """Record an operation of all ranks; without a scope, a wait for nobody knows whom."""
+        """Record an operation of all ranks; without a scope, a wait for unknown ranks."""
         all_ranks = self.recorder.all_ranks
         if scope is None:
             sequence = next(self._waits)

@@ -48,7 +48,7 @@ class FlightRecorderThread:
     _is_started: bool = False
 
     def start(self) -> None:
-        """Start the thread, once. It costs nothing while nobody asks."""
+        """Start the thread, once. It costs nothing while there are no requests."""
         if self._is_started or not hasattr(_bindings(), "_dump_fr_trace_json"):
             return
         self._is_started = True

@@ -35,9 +35,8 @@ class Group:
         recorder: Its page prepares the calls.
         members: Ranks of this world, by their number in the group.
         ordinal: Which of the groups with these members.
-        is_of_world: Whether torch's ranks are this world's. Where they are not - a test made a
-            smaller torch world of its own - nobody knows which ranks they are, and an operation is
-            recorded as a mere wait.
+        is_of_world: Whether torch's ranks are this world's. If not - a test made a smaller torch
+            world - the mapping of ranks is unknown, and an operation is recorded as a wait.
         pg: torch's object.
         collectives: Prepared, by name and root.
         transfers: Prepared, by name, peer and tag.

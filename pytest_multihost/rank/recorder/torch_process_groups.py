@@ -283,7 +283,7 @@ class AsyncWork(weakref.ref[Work]):
 
 @dataclass(slots=True, eq=False)
 class OpenWorks:
-    """What this rank has launched; pending is what nobody has waited for yet, by its address."""
+    """Works that this rank has launched; `pending` holds those not awaited yet, by address."""
 
     recorder: Recorder
     pending: dict[int, AsyncWork] = field(default_factory=dict)
@@ -331,7 +331,7 @@ class OpenWorks:
         self.pending[address] = pending
 
     def _remove(self, pending: AsyncWork) -> None:
-        """End what nobody can wait for any more: its work is gone."""
+        """End operations that can no longer be awaited: their work object is gone."""
         if self.pending.get(pending.address) is pending:
             del self.pending[pending.address]
         self._end(pending.records)

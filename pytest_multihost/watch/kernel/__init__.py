@@ -1,7 +1,7 @@
 """Read the kernel's view of a world's processes: /proc, netlink, ELF files, futexes.
 
-`proc` takes a snapshot by `process_reader`, which uses `proc_files`, `descriptors`, `memory`,
-`sockets` and `elf`; `other_processes` are those outside the world.
+`proc` takes a snapshot with `process_reader`, which uses `proc_files`, `descriptors`, `memory`,
+`sockets` and `elf`; `other_processes` reads those outside the world.
 """
 
 from pytest_multihost.watch.kernel.other_processes import HarnessProcesses

@@ -1,7 +1,7 @@
-"""What the descriptors of a world's processes lead to, and who their peers are.
+"""What the descriptors of a world's processes refer to, and which processes are their peers.
 
-The links in /proc/PID/fd name the kind and, of pipes and sockets, the inode (proc(5)): who else has
-the same link holds the same object. /proc/PID/fdinfo/FD has more about the anonymous ones.
+The links in /proc/PID/fd give the kind and, for pipes and sockets, the inode (proc(5)): processes
+with the same link hold the same object. /proc/PID/fdinfo/FD has details of anonymous ones.
 """
 
 from __future__ import annotations
@@ -96,10 +96,10 @@ class Tables:
                 self.unread.append("unix sockets")
 
     def _inet(self, protocol: int, name: str) -> Iterator[Inet]:
-        """Yield sockets of our own network namespace, and of all in which the world's may be.
+        """Yield sockets of this process's network namespace and of all the world may use.
 
-        A socket stays in the namespace in which it was made, whoever holds it. A process that has
-        ended and was not waited for has neither sockets nor a namespace.
+        A socket stays in the namespace in which it was created, even in other processes. A zombie
+        process has neither sockets nor a namespace.
         """
         here = link("/proc/self/ns/net")
         tables: dict[str, Table | None] = {here: None, **self.harness.socket_tables}
@@ -176,7 +176,7 @@ class Tables:
         return self._accepting(other)
 
     def _accepting(self, other: Inet) -> tuple[Where, str]:
-        """Return who will get a connection that nobody has accepted yet: who holds the listener."""
+        """Return the holder of the listener: it gets a connection that is not accepted yet."""
         listening = [
             each
             for each in self.tcp.values()
@@ -199,9 +199,9 @@ class Tables:
         return replace(found, where=where, peer=who.strip(), endpoints=(found.target, peer))
 
     def _holder(self, target: str) -> tuple[Where, str]:
-        """Return who holds an open socket: whether inside the world, and the same for the reader.
+        """Return where the holder of an open socket is, and its description for reports.
 
-        Where nobody is seen to hold it, it is a process that cannot be read: another user's server.
+        If no holder is found, it is an unreadable process, such as another user's server.
         """
         inside = self._inside.get(target, [])
         pids = [pid for pid, _ in self.foreign.holders(target)]
@@ -276,10 +276,10 @@ def _mode(pid: int, fd: int) -> int | None:
 
 
 def _timer_end(info: str) -> float | None:
-    """Return when a timerfd becomes readable, from its fdinfo; None where that is not known.
+    """Return when a timerfd becomes readable, from its fdinfo; None if unknown.
 
-    ``ticks`` are expirations that nobody has read yet; ``it_value`` is what is left until the next,
-    in seconds and nanoseconds, 0 for a timer that is not set (timerfd_create(2)).
+    ``ticks`` are unread expirations; ``it_value`` is the time until the next one, in seconds and
+    nanoseconds, 0 for a timer that is not set (timerfd_create(2)).
     """
     found = re.search(r"ticks: (\d+).*it_value: \((\d+), (\d+)\)", info, re.DOTALL)
     if found is None:

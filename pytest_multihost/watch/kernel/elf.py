@@ -1,7 +1,7 @@
 """Names of the functions in ELF files, from their symbol tables (elf(5)).
 
-Used in two processes: here, and in `probes/native_reader.py`, a program that loads this file by its
-path. So it imports nothing of ours.
+Also used by the program `probes/native_reader.py`, which loads this file by its path. So it imports
+nothing from this package.
 """
 
 from __future__ import annotations

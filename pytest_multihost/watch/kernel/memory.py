@@ -47,7 +47,7 @@ class MemoryMapping:
 
     @property
     def is_shared(self) -> bool:
-        """Whether other processes may see the same memory, and wake who waits for a word in it."""
+        """Whether other processes may share this memory, and wake waiters on a futex in it."""
         return self.flags.endswith("s")
 
     @property

@@ -25,11 +25,11 @@ _EVENTFD_ID = re.compile(rb"^eventfd-id:\s*(\d+)", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HarnessProcesses:
-    """What of this machine belongs to the harness and so cannot end a wait of the test.
+    """Parts of this machine that belong to the harness and so cannot end a wait of the test.
 
     Attributes:
-        servers: Processes that hold ends of descriptors and do nothing with them: the server, from
-            which ranks inherit. Only parents of ranks are believed to be that.
+        servers: Processes that hold descriptors without using them: the server, from which ranks
+            inherit them. Only parents of ranks are accepted as such.
         controllers: Processes at the other end of the ranks' channels: the controller.
         paths: Files that only threads of the harness wait for, as patterns of the whole path; a
             star stands for part of one name.
@@ -70,7 +70,7 @@ class ForeignProcesses:
     _known: dict[str, bool] = field(default_factory=dict)
 
     def holders(self, target: str) -> list[tuple[int, int]]:
-        """Return who holds the pipe or socket that a link leads to: process and descriptor."""
+        """Return process id and descriptor of each holder of the pipe or socket `target`."""
         return self._held.get(target, [])
 
     def has(self, mapping: MemoryMapping) -> bool:
@@ -124,12 +124,12 @@ def _file(pid: int, fd: int) -> str:
 def with_eventfd_holders(
     process: Process, foreign: ForeignProcesses, names: Mapping[int, str]
 ) -> Process:
-    """Return a process with who else may write to the eventfds that its threads wait for.
+    """Return a process with the other processes that may write to the eventfds it waits for.
 
-    All eventfds have the same link in /proc/PID/fd; only the number in fdinfo tells them apart.
+    All eventfds have the same link in /proc/PID/fd; only the number in fdinfo distinguishes them.
 
-    What its runtime's own threads wait for does not matter, and to find out is not for nothing:
-    all processes there are may have it.
+    Waits of its runtime's own threads are left out: they do not matter, and resolving them is not
+    free, since any process may hold the eventfd.
     """
     found = dict(process.descriptors)
     for fd in _waited(process):

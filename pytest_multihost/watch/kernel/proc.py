@@ -1,12 +1,12 @@
-"""Snapshots of a world's processes through /proc, without touching them.
+"""Snapshots of a world's processes through /proc, without affecting them.
 
 A shallow snapshot reads the ranks' main threads and is cheap enough for every quarter of a second.
-A deep one reads every thread and descriptor of the ranks and of what they have started; it is for a
-world that stands still.
+A deep one reads every thread and descriptor of the ranks and of their child processes; it is for a
+world without progress.
 
-Any read may fail at any time: the process or thread may end between two of them, and another may
-get its number (`_is_same`). A thread that is gone is left out; what cannot be read of one that is
-there is marked unknown, never left out.
+Any read may fail at any time: the process or thread may end between two reads, and another may get
+its id (`_is_same`). A thread that has gone is omitted; what cannot be read of a live thread is
+marked unknown, never omitted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The files of /proc about threads, processes and file locks (proc(5)).
 
-Each function returns None, or nothing, for what is gone or may not be read: nobody waits for these
-processes to stay.
+Each function returns None, or an empty result, for what has gone or may not be read: a process may
+end at any time.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Stat:
         name: Its name: at most 15 characters, any of them, also blanks and parentheses.
         state: A letter: R running, S waiting, D waiting uninterruptibly, T stopped by a signal, t
             by a tracer, Z ended and not waited for, X gone.
-        parent: The process that waits for it: whoever inherited it, once its parent has ended.
+        parent: Its parent, or the process that has inherited it since its parent ended.
         session: The process that began its session.
         started_s: When it began, on the monotonic clock, never too late.
         cpu_ns: Processor time, in steps of 10 ms.
@@ -170,10 +170,10 @@ def holders_by_waiter() -> Mapping[int, tuple[int, ...]] | None:
 
 
 def _holder(words: Sequence[str]) -> int:
-    """Return who holds the lock of a line of /proc/locks; 0 where that is not known.
+    """Return the process id of the holder in a line of /proc/locks; 0 if unknown.
 
-    A lock of flock(2) is its open file's: the line has who took it, which may have handed the
-    descriptor to another process and closed its own.
+    A flock(2) lock belongs to the open file. The line names the process that took it, which may
+    have passed the descriptor to another process and closed its own.
     """
     pid, where = int(words[4]), words[5].encode()
     if words[1] != "FLOCK":

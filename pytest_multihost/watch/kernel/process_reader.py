@@ -212,11 +212,11 @@ def _pending(status: Mapping[str, str]) -> int:
 def _socket_timeout_s(pid: int, fd: int) -> float | None:
     """Return the longest a blocking call on another process's socket takes.
 
-    No file in /proc has SO_RCVTIMEO and SO_SNDTIMEO (socket(7)), so the socket itself is asked,
-    through a descriptor of our own to it (pidfd_getfd(2)), which is closed at once.
+    No file in /proc has SO_RCVTIMEO and SO_SNDTIMEO (socket(7)), so they are read from the socket
+    through a duplicated descriptor (pidfd_getfd(2)), which is closed at once.
 
     Returns:
-        The shorter of both, NEVER without any; None where they cannot be read.
+        The shorter of both, NEVER without any; None if they cannot be read.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     try:
@@ -241,16 +241,16 @@ def _socket_timeout_s(pid: int, fd: int) -> float | None:
 
 
 def who_wakes(call: SystemCall, memory: Memory, tables: Tables | None) -> Where:
-    """Return who can wake a thread that waits for a futex, by the page in which that lies.
+    """Return where the wakers of a waiting thread may be, from the memory page of its futex.
 
     Args:
-        call: What the thread waits in; what is no futex, only its own process can wake.
-        memory: Of its process.
+        call: What it waits in; unless this is a futex, only its own process can wake it.
+        memory: The memory of its process.
         tables: All processes; None in a shallow snapshot.
     """
     if not call.is_futex or call.is_private_futex:
         return "inside"
-    # futex_waitv waits for several words, which are not worth reading: nobody uses it here.
+    # futex_waitv waits for several words, which are not read: it is not used in practice.
     mapping = None if call.name == "futex_waitv" else memory.mapping(call.args[0])
     if mapping is None or tables is None:
         return "unknown"
@@ -264,7 +264,7 @@ def who_wakes(call: SystemCall, memory: Memory, tables: Tables | None) -> Where:
 def can_be_opened(mapping: MemoryMapping, pid: int) -> bool:
     """Return whether a process that does not have a file yet may open it: by name, or by number.
 
-    Nobody guesses a random name, and the process that made it up hands it only to its children.
+    Random names cannot be guessed; the process that made one passes it only to its children.
     """
     if mapping.path.startswith(_NUMBERED):
         return True

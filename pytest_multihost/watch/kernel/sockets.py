@@ -29,7 +29,7 @@ Address = tuple[str, int]
 
 Table = socket.socket
 """A netlink socket of the kind NETLINK_SOCK_DIAG: it reads the tables of the network namespace in
-which it was made, whoever holds it."""
+which it was created, from any process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def inet_sockets(protocol: int, space: str = "", table: Table | None = None) -> 
     Args:
         protocol: Its number.
         space: The namespace's name.
-        table: Reads its tables; None: our own namespace's.
+        table: Reads its tables; None: those of this process's namespace.
 
     Raises:
         OSError: The kernel refuses.
@@ -94,7 +94,7 @@ def inet_sockets(protocol: int, space: str = "", table: Table | None = None) -> 
 
 
 def unix_sockets(table: Table | None = None) -> list[Unix]:
-    """Return all unix sockets of one network namespace, our own without a table.
+    """Return all unix sockets of a network namespace; without a table, this process's.
 
     Raises:
         OSError: The kernel refuses.

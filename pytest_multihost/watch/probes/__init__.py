@@ -1,6 +1,6 @@
-"""Take stacks: faulthandler's, py-spy's, native frames; ask torch's flight recorder.
+"""Collect stacks (faulthandler, py-spy, native frames) and flight recorder answers.
 
-`dump` asks ranks for their stacks; `pyspy` and `native` read them from outside, the latter by
+`dump` asks ranks for their stacks; `pyspy` and `native` read them from outside, `native` with
 the program `native_reader`; `deep_probe` uses all of them.
 """
 

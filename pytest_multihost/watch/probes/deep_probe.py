@@ -1,8 +1,7 @@
-"""Probe ranks whose records do not say for whom they wait, once their world is judged.
+"""Probe ranks whose records do not show which ranks they wait for, once the world is judged.
 
-What needs the rank's own help or stops its threads for an instant comes only now: torch's flight
-recorder, the native frames beneath a jitted function, who holds the GIL. Each is left out where it
-cannot be had.
+Probes that need the rank's help or briefly stop its threads run only now: torch's flight recorder,
+the native frames below a jitted function, the holder of the GIL. Each is omitted if unavailable.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ def probe_unclear_ranks(
         reading = pool.submit(native_threads, asked) if asked else None
         ranks = _with_gil_holders(ranks, unclear)
     stacks = reading.result() if reading is not None else NativeStacks()
-    # Again, for now it is known who holds the GIL.
+    # Again, since the holder of the GIL is now known.
     counted = _pids_with_native_operations(ranks, asked, may_run_jax=may_run_jax)
     ranks = _with_native(ranks, counted, stacks, at_s)
     found = waits_at_sockets(kernel)  # which no recorder sees
@@ -90,7 +89,7 @@ def _pids_with_native_operations(
 
 
 def _is_unclear(seen: RankSnapshot) -> bool:
-    """Return whether a rank's records do not say for whom it waits; its own devices are nobody."""
+    """Return whether a rank's records show no wait for other ranks, at most for its own devices."""
     waited = [each for each in seen.operations if each.waited_s is not None]
     return all(each.kind == "wait" and len(each.group) == 1 for each in waited)
 
@@ -98,7 +97,7 @@ def _is_unclear(seen: RankSnapshot) -> bool:
 def _with_flight(
     ranks: Sequence[RankSnapshot], scratch: Path, asked: Sequence[int]
 ) -> tuple[RankSnapshot, ...]:
-    """Add what torch's flight recorders know of `asked` ranks and our own records do not."""
+    """Add operations of `asked` ranks that only torch's flight recorders have."""
     since_s = time.monotonic()
     mailboxes = [FlightMailbox(scratch, rank) for rank in asked]
     waiting = [each for each in mailboxes if each.ask()]

@@ -1,10 +1,10 @@
-"""Read the native frames of all threads of ranks: what they wait for beneath Python.
+"""Read the native frames of all threads of ranks: what they wait for below Python.
 
-One thread after the other is stopped for well under a millisecond, and goes on unharmed: what was
-running ends with the right result. Where only pystack's own way works, a rank stands still for one
-to two seconds. So this is for a world that is suspected, not for every second. Ranks that are
-stopped or in uninterruptible sleep are not read: for the first, that they are stopped says enough,
-and ptrace(2) on the second would block until the sleep ends.
+Each thread in turn is stopped for well under a millisecond and then continues, with the same
+results. If only pystack's own method works, a rank is stopped for one to two seconds. So this is
+for a world that is suspected to hang, not for periodic use. Ranks that are stopped or in
+uninterruptible sleep are not read: the former need no further explanation, and ptrace(2) on the
+latter would block until the sleep ends.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def _end(process: subprocess.Popen[bytes], pids: Sequence[int]) -> None:
 
 
 def _parse_reader(text: str, _: Sequence[int]) -> Iterator[tuple[int, _Answer]]:
-    """Read what our reader has written: a line of JSON for each process."""
+    """Parse the output of `native_reader`: a line of JSON for each process."""
     for line in text.splitlines():
         with suppress(ValueError, TypeError, KeyError):  # a warning; or it was ended while it wrote
             answer = json.loads(line)

@@ -1,13 +1,13 @@
 """A program: write the native frames of processes to stdout, one JSON object per line.
 
-It is a process of its own because it can crash, and can hang for good on a process in
+It runs as a separate process because it can crash, and can hang for good on a process in
 uninterruptible sleep.
 
-pystack stops a process until all its frames have names, which for jax is seconds: it looks through
-740 000 symbols for each. But it brings elfutils' libdw with it, which can do better: stop one
-thread after the other with ptrace(2), for well under a millisecond each, and collect mere
-addresses. Their names are looked up when all run again, in a table that is read once for all
-processes. Where that does not work, pystack does it in its own way.
+pystack stops a process until all its frames have names. For jax that takes seconds: it searches
+740 000 symbols for each frame. But it ships elfutils' libdw, which can stop one thread after the
+other with ptrace(2), for well under a millisecond each, and collect only addresses. Their names are
+looked up when all threads run again, in a table read once for all processes. If that fails,
+pystack's own method is used.
 """
 
 from __future__ import annotations

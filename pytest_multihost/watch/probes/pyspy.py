@@ -126,7 +126,7 @@ class PySpySampler:
         if self._program is None:
             return
         with contextlib.suppress(OSError):
-            # a file: nobody reads while it writes, and a pipe could be too small
+            # a file: a pipe could fill up, as it is not read while py-spy writes
             self._answer = tempfile.TemporaryFile()  # noqa: SIM115 - closed by _forget
             self._process = subprocess.Popen(
                 [self._program, *DUMP, str(pid)],
