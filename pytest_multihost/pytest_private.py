@@ -126,7 +126,7 @@ class ColouredRepr(ExceptionRepr):
     """
 
     def __init__(self, plain: ExceptionRepr, painted: Mapping[str, Sequence[PaintedLine]]) -> None:
-        """Take a representation, and the coloured lines of its sections, by the section's text."""
+        """Take a representation, and the coloured lines of its sections by their text."""
         self.sections = plain.sections
         self.reprcrash = plain.reprcrash
         self.reprtraceback = plain.reprtraceback

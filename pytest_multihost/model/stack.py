@@ -166,7 +166,10 @@ class SourceContext:
     source_of: SourceOf
 
     def place(self, frame: Frame) -> Place:
-        """Return the place of a frame, with the text of its line."""
+        """Return the place of a frame, with the text of its line.
+
+        The frame's file may be absolute, or relative to the root.
+        """
         path = frame.file if frame.file.startswith(("/", "<")) else f"{self.root}/{frame.file}"
         source = self.source_of(path, frame.line)
         return Place(short_path(self.root, frame.file), frame.line, frame.function, source)
