@@ -126,7 +126,7 @@ def write_folder(directory: Path, result: WorldResult) -> Path:
     context = SourceContext(ROOT, _source_of)
     judged = judge_world(result, Symptoms(), context)
     about = _about(attempt)
-    told = to_json(build_verdict(judged.result, judged.finding, judged.diagnosis, about))
+    told = to_json(build_verdict(judged, about))
     write_facts(attempt, result, Symptoms(), about, root=ROOT)
     write_attempt(attempt, told, result.history, origin_s=result.started_s)
     (directory / "verdicts.jsonl").write_text(json.dumps(told) + "\n", encoding="utf-8")
@@ -149,13 +149,7 @@ def page_model_of(attempt: Path, result: WorldResult) -> PageModel:
     """Return what the page of a folder is made from."""
     context = SourceContext(ROOT, _source_of)
     judged = judge_world(result, Symptoms(), context)
-    return PageModel(
-        result=judged.result,
-        finding=judged.finding,
-        diagnosis=judged.diagnosis,
-        verdict=build_verdict(judged.result, judged.finding, judged.diagnosis, _about(attempt)),
-        context=context,
-    )
+    return PageModel(judged=judged, verdict=build_verdict(judged, _about(attempt)))
 
 
 def opening_times(page: Path) -> dict[str, float] | None:

@@ -40,11 +40,19 @@ _UNKNOWN = Cause(kind="unknown", confidence="unknown")
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A world's result with its finding and its diagnosis, if it has one."""
+    """A judged world.
+
+    Attributes:
+        result: What was observed.
+        finding: What happened.
+        diagnosis: Why it hung or broke, if known.
+        context: Names files, and reads lines of them.
+    """
 
     result: WorldResult
     finding: Finding
     diagnosis: Diagnosis | None
+    context: SourceContext
 
 
 def judge_world(result: WorldResult, symptoms: Symptoms, context: SourceContext) -> Judgement:
@@ -59,7 +67,7 @@ def judge_world(result: WorldResult, symptoms: Symptoms, context: SourceContext)
     diagnosis = diagnose(result, finding, context)
     if diagnosis is not None and finding.outcome == "hung" and diagnosis.kind != "unknown":
         finding = replace(finding, reason=diagnosis.summary)
-    return Judgement(result, finding, diagnosis)
+    return Judgement(result, finding, diagnosis, context)
 
 
 def diagnose(result: WorldResult, finding: Finding, context: SourceContext) -> Diagnosis | None:

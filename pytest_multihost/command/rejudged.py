@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import linecache
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,12 +29,10 @@ def explain(directory: Path) -> tuple[str, list[str]]:
     Raises:
         MultihostError: The folder lacks a file that is needed.
     """
-    again = rejudge(directory, _source_line)
-    result, finding, diagnosis = again.judged.result, again.judged.finding, again.judged.diagnosis
+    again = rejudge(directory)
+    finding = again.judged.finding
     lines = [f"{finding.outcome.upper()}  {finding.reason}"]
-    for part in page_sections(
-        result, finding, diagnosis, context=again.context, files=str(directory)
-    ):
+    for part in page_sections(again.judged, files=str(directory)):
         lines += [f"--- {part.title}", part.text]
     derived: JsonObject = json.loads(json.dumps(to_json(again.verdict)))
     differences = [
@@ -44,10 +41,6 @@ def explain(directory: Path) -> tuple[str, list[str]]:
         if _without_sources(derived.get(name)) != _without_sources(again.written.get(name))
     ]
     return "\n".join(lines), differences
-
-
-def _source_line(file: str, line: int) -> str:
-    return linecache.getline(file, line).strip()
 
 
 def _without_sources(value: Json) -> Json:
@@ -90,18 +83,12 @@ def rebuild(directory: Path) -> Iterator[Path | MultihostError]:
 
 
 def _again(directory: Path) -> Path:
-    again = rejudge(directory, _source_line)
-    judged = again.judged
-    context = replace(again.context, source_of=_as_written(again))
+    again = rejudge(directory)
+    judged, context = again.judged, again.judged.context
     write_trace(directory, judged.result, judged.diagnosis, root=context.root)
-    page = PageModel(
-        result=judged.result,
-        finding=judged.finding,
-        diagnosis=judged.diagnosis,
-        verdict=again.verdict,
-        context=context,
-    )
-    return write_page(directory, page)
+    as_written = replace(context, source_of=_as_written(again))
+    judged = replace(judged, context=as_written)
+    return write_page(directory, PageModel(judged=judged, verdict=again.verdict))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +106,13 @@ class _WrittenVerdict:
 def _as_written(again: Rejudged) -> SourceOf:
     """Return a reader of source lines as they were when the verdict was written, if it has them."""
     written = from_json(_WrittenVerdict, again.written).diagnosis or _WrittenDiagnosis()
+    context = again.judged.context
     known = {
-        (f"{again.context.root}/{place.file}", place.line): place.source
+        (f"{context.root}/{place.file}", place.line): place.source
         for group in written.groups
         for place in group.frames
     }
-    return lambda file, line: known.get((file, line)) or again.context.source_of(file, line)
+    return lambda file, line: known.get((file, line)) or context.source_of(file, line)
 
 
 def _attempts(directory: Path) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import sysconfig
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,11 @@ _OUR_PARENT = Path(__file__).parent.parent.parent
 
 SourceOf = Callable[[str, int], str]
 """Returns the text of a line of a file, empty if it cannot be read."""
+
+
+def source_line(file: str, line: int) -> str:
+    """Return the text of a line of a file; empty if it cannot be read."""
+    return linecache.getline(file, line).strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +169,7 @@ class SourceContext:
     """
 
     root: str
-    source_of: SourceOf
+    source_of: SourceOf = source_line
 
     def place(self, frame: Frame) -> Place:
         """Return the place of a frame, with the text of its line.

@@ -17,11 +17,10 @@ from pathlib import Path
 
 import pytest
 
+from pytest_multihost.blame import Judgement
 from pytest_multihost.model.json_values import to_json
-from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.stack import SourceContext
-from pytest_multihost.model.verdict import Diagnosis, Verdict
-from pytest_multihost.outcome import Finding, Symptoms
+from pytest_multihost.model.verdict import Verdict
+from pytest_multihost.outcome import Symptoms
 from pytest_multihost.pytest_plugin.tally import Tally
 from pytest_multihost.report import Checkout, append_summary, error_commands, write_trace
 from pytest_multihost.report.artifacts import (
@@ -39,25 +38,19 @@ class CompletedAttempt:
     """One attempt of one item, when its world is over.
 
     Attributes:
-        result: What was observed.
-        finding: What was found.
-        diagnosis: Why it hung or broke, where that is known.
+        judged: The judged world.
         directory: Where its artifacts are.
-        context: Root directory and source lines.
         proven_hang: What proved a hang whose deadline was waited for: multihost_early = warn.
     """
 
-    result: WorldResult
-    finding: Finding
-    diagnosis: Diagnosis | None
+    judged: Judgement
     directory: Path
-    context: SourceContext
     proven_hang: str | None
 
     @property
     def files(self) -> str:
         """What the page in the terminal says of the folder: the page for a browser, if any."""
-        root, directory = Path(self.context.root), self.directory
+        root, directory = Path(self.judged.context.root), self.directory
         where = directory.relative_to(root) if directory.is_relative_to(root) else directory
         return str(where / PAGE_NAME if (directory / PAGE_NAME).is_file() else where)
 
@@ -73,19 +66,19 @@ def write_artifacts(
         symptoms: How failures look that follow from another rank's.
         is_expected: Whether it came out as `multihost_expect` says; None without one.
     """
-    result, finding, diagnosis = attempt.result, attempt.finding, attempt.diagnosis
-    directory, context = attempt.directory, attempt.context
+    judged, directory = attempt.judged, attempt.directory
+    result, finding = judged.result, judged.finding
     about = Attempt(
         run_id=folder.run_id,
         directory=directory.name,
         worker=os.environ.get("PYTEST_XDIST_WORKER"),
         environment=_versions(),
     )
-    verdict = replace(build_verdict(result, finding, diagnosis, about), expected=is_expected)
+    verdict = replace(build_verdict(judged, about), expected=is_expected)
     went_well = finding.outcome in ("passed", "skipped")
     try:
         if not went_well:
-            write_facts(directory, result, symptoms, about, root=context.root)
+            write_facts(directory, result, symptoms, about, root=judged.context.root)
         write_attempt(directory, to_json(verdict), result.history, origin_s=result.started_s)
         folder.append_verdict(to_json(verdict))
     except OSError as error:
@@ -95,17 +88,11 @@ def write_artifacts(
 
 def _write_pages(attempt: CompletedAttempt, verdict: Verdict) -> list[str]:
     """Write trace and page of an attempt that did not go well; return what could not be written."""
-    result, diagnosis = attempt.result, attempt.diagnosis
-    directory, context = attempt.directory, attempt.context
-    page = PageModel(
-        result=result,
-        finding=attempt.finding,
-        diagnosis=diagnosis,
-        verdict=verdict,
-        context=context,
-    )
+    judged, directory = attempt.judged, attempt.directory
+    result, diagnosis, root = judged.result, judged.diagnosis, judged.context.root
+    page = PageModel(judged=judged, verdict=verdict)
     problems = [
-        *_tried("trace.json", lambda: write_trace(directory, result, diagnosis, root=context.root)),
+        *_tried("trace.json", lambda: write_trace(directory, result, diagnosis, root=root)),
         *_tried(PAGE_NAME, lambda: write_page(directory, page)),  # last: it lists the others
     ]
     return [f"{result.spec.nodeid}: {problem}" for problem in problems]

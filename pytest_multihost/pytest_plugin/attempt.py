@@ -6,7 +6,6 @@ Also what a world's watchdog must know of the processes that the harness runs.
 from __future__ import annotations
 
 import contextlib
-import linecache
 import os
 import shutil
 import tempfile
@@ -20,7 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pytest_multihost.blame import judge_world
+from pytest_multihost.blame import Judgement, judge_world
 from pytest_multihost.engine import Surroundings, run_world
 from pytest_multihost.launch import Launcher, RunningWorld
 from pytest_multihost.launch.netns import HOSTS_FOLDER
@@ -29,9 +28,8 @@ from pytest_multihost.model.event import now
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import Dump, SourceContext
-from pytest_multihost.model.verdict import Diagnosis
 from pytest_multihost.nemesis import clean_up_faults, heal_files
-from pytest_multihost.outcome import Finding, RankFacts
+from pytest_multihost.outcome import RankFacts
 from pytest_multihost.outcome.faults import require_fired
 from pytest_multihost.pytest_plugin.artifacts import CompletedAttempt, write_artifacts
 from pytest_multihost.pytest_plugin.attach.remote_snapshots import watch_remote_ranks
@@ -103,10 +101,9 @@ def run_attempt(
         )
         result = run_world(spec, surroundings)
         result = result.with_events(clean_up_faults(result.history, scratch))
-    context = SourceContext(str(config.rootpath), _source_line)
-    finding, diagnosis = _judge(plan, result, context)
-    attempt = CompletedAttempt(result, finding, diagnosis, directory, context, watchdog.warned)
-    is_passed = finding.status == "passed"
+    judged = _judge(plan, result, SourceContext(str(config.rootpath)))
+    attempt = CompletedAttempt(judged, directory, watchdog.warned)
+    is_passed = judged.finding.status == "passed"
     is_expected = None if plan.expected is None else is_passed
     tally.unwritten += write_artifacts(attempt, folder, plan.symptoms, is_expected=is_expected)
     if is_passed:
@@ -114,15 +111,13 @@ def run_attempt(
     return attempt
 
 
-def _judge(
-    plan: Plan, result: WorldResult, context: SourceContext
-) -> tuple[Finding, Diagnosis | None]:
+def _judge(plan: Plan, result: WorldResult, context: SourceContext) -> Judgement:
     judged = judge_world(result, plan.symptoms, context)
     finding = judged.finding
     if plan.expected is not None:
         finding = apply_expectation(finding, plan.expected, judged.diagnosis)
     # Last: a test whose fault never fired has shown nothing, even if it hung as expected.
-    return require_fired(finding, result), judged.diagnosis
+    return replace(judged, finding=require_fired(finding, result))
 
 
 def _remove_scratch(scratch: Path, config: pytest.Config) -> None:
@@ -146,11 +141,6 @@ def _permits(config: pytest.Config, folder: RunFolder, size: int) -> AbstractCon
     if not hasattr(config, "workerinput"):
         return contextlib.nullcontext()
     return hold_permits(folder.path / "places", size, count=permit_count())
-
-
-def _source_line(file: str, line: int) -> str:
-    """Return the text of a line of a file; empty where it cannot be read."""
-    return linecache.getline(file, line).strip()
 
 
 @dataclass(frozen=True, slots=True)

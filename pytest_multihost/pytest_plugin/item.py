@@ -51,15 +51,15 @@ class MultihostItem(pytest.Item):
         """Run the test as a world."""
         attempt = self.stash[_ATTEMPT] = self.stash[_RUN_ITEM](self)
         add_results(self, attempt)
-        finding = attempt.finding
+        finding = attempt.judged.finding
         if finding.status not in ("passed", "xpassed") and finding.when != "teardown":
             raise WorldFailedError(finding.reason)
 
     def teardown(self) -> None:
         """Report what only the teardown in the ranks got wrong, where pytest expects it."""
         attempt = self.stash.get(_ATTEMPT, None)
-        if attempt is not None and attempt.finding.when == "teardown":
-            raise WorldFailedError(attempt.finding.reason)
+        if attempt is not None and attempt.judged.finding.when == "teardown":
+            raise WorldFailedError(attempt.judged.finding.reason)
 
     def repr_failure(
         self,
@@ -125,7 +125,7 @@ def finish_report(
     attempt = item.stash.get(_ATTEMPT, None)
     if attempt is None or call.when == "setup":
         return
-    finding = attempt.finding
+    finding = attempt.judged.finding
     if finding.outcome == "hung":
         report.is_multihost_hang = True  # type: ignore[attr-defined] # for the letter, over xdist too
     if call.when == "call" and finding.when != "teardown":
@@ -139,7 +139,7 @@ def finish_report(
 
 
 def _apply_status(item: pytest.Item, report: pytest.TestReport, attempt: CompletedAttempt) -> None:
-    finding = attempt.finding
+    finding = attempt.judged.finding
     if finding.status in ("failed", "error"):
         report.outcome = "failed"
     elif finding.status == "skipped":
@@ -154,7 +154,7 @@ def _apply_status(item: pytest.Item, report: pytest.TestReport, attempt: Complet
 
 
 def _xfail_reason(attempt: CompletedAttempt) -> str:
-    for each in attempt.finding.ranks:
+    for each in attempt.judged.finding.ranks:
         for report in each.facts.reports:
             if report.wasxfail is not None:
                 return report.wasxfail

@@ -45,10 +45,7 @@ def longrepr(item: pytest.Item, attempt: CompletedAttempt) -> TerminalRepr | str
     shown = _headline(item, attempt)
     writer = terminal_writer(item.config)
     sections = page_sections(
-        attempt.result,
-        attempt.finding,
-        attempt.diagnosis,
-        context=attempt.context,
+        attempt.judged,
         files=attempt.files,
         columns=writer.fullwidth if writer is not None else None,
     )
@@ -64,7 +61,7 @@ def longrepr(item: pytest.Item, attempt: CompletedAttempt) -> TerminalRepr | str
 
 
 def _headline(item: pytest.Item, attempt: CompletedAttempt) -> ExceptionRepr:
-    finding = attempt.finding
+    finding = attempt.judged.finding
     message = finding.reason
     if finding.outcome == "crashed":
         message = f"CRASHED  {message}"
@@ -100,7 +97,7 @@ def add_results(item: pytest.Item, attempt: CompletedAttempt) -> None:
 
 def _output(attempt: CompletedAttempt) -> Iterator[tuple[tuple[str, str, str], int]]:
     """Yield phase, title and text of what ranks printed and logged, with the rank."""
-    for finding in attempt.finding.ranks:
+    for finding in attempt.judged.finding.ranks:
         rank = finding.facts.rank
         path = attempt.directory / f"rank-{rank}.log"
         head, tail = _COLLATERAL if finding.outcome == "collateral" else _FULL
@@ -116,19 +113,21 @@ def _output(attempt: CompletedAttempt) -> Iterator[tuple[tuple[str, str, str], i
 
 def _add_properties(item: pytest.Item, attempt: CompletedAttempt) -> None:
     """Merge what ranks recorded: equal values once, others with their ranks behind the name."""
-    if attempt.diagnosis is not None:
-        culprits = ",".join(map(str, attempt.diagnosis.culprits))
-        item.user_properties.append(("multihost_kind", attempt.diagnosis.kind))
+    if attempt.judged.diagnosis is not None:
+        culprits = ",".join(map(str, attempt.judged.diagnosis.culprits))
+        item.user_properties.append(("multihost_kind", attempt.judged.diagnosis.kind))
         item.user_properties.append(("multihost_culprits", culprits))
     recorded = [
         (name, value, finding.facts.rank)
-        for finding in attempt.finding.ranks
+        for finding in attempt.judged.finding.ranks
         for name, value in _last_report(finding).get("user_properties", ())
     ]
     values = {(name, repr(value)): value for name, value, _ in reversed(recorded)}
     alike = group_by_value(((name, repr(value)), rank) for name, value, rank in recorded)
     for key, ranks in alike.items():
-        suffix = "" if len(set(ranks)) == attempt.result.spec.size else f"[{rank_set(ranks)}]"
+        suffix = (
+            "" if len(set(ranks)) == attempt.judged.result.spec.size else f"[{rank_set(ranks)}]"
+        )
         item.user_properties.append((f"{key[0]}{suffix}", values[key]))
 
 
@@ -139,7 +138,7 @@ def _last_report(finding: RankFinding) -> SerializedReport:
 
 def _pass_on_warnings(config: pytest.Config, attempt: CompletedAttempt) -> None:
     """Let pytest's summary have the warnings that ranks recorded; equal ones once."""
-    bodies = (event.body for event in attempt.result.history)
+    bodies = (event.body for event in attempt.judged.result.history)
     recorded = [body for body in bodies if isinstance(body, WarningRecorded)]
     for each, *_ in group_by_value((each.warning, each) for each in recorded).values():
         message = _warning(each.warning)
@@ -163,7 +162,7 @@ def _pass_on_subtests(item: pytest.Item, attempt: CompletedAttempt) -> None:
     """Report the user's subtests, one for all ranks with the same description and outcome."""
     reports = [
         (_deserialized(item.config, event.body.report), event.rank)
-        for event in attempt.result.history
+        for event in attempt.judged.result.history
         if isinstance(event.body, SubtestEnded)
     ]
     alike = group_by_value(
@@ -171,6 +170,6 @@ def _pass_on_subtests(item: pytest.Item, attempt: CompletedAttempt) -> None:
     )
     for same in alike.values():
         report, ranks = same[0][0], {rank for _, rank in same}
-        if len(ranks) < attempt.result.spec.size:
+        if len(ranks) < attempt.judged.result.spec.size:
             rename_subtest(report, f"[{rank_set(ranks)}]")
         item.ihook.pytest_runtest_logreport(report=report)

@@ -147,9 +147,9 @@ class Run:
             folder=self.folder,
         )
         if spec.tells_points:
-            self.tally.points += points_lines(attempt.result)
-        if attempt.result.ending == "interrupted":
-            stacks = stacks_text(attempt.result, attempt.context)
+            self.tally.points += points_lines(attempt.judged.result)
+        if attempt.judged.result.ending == "interrupted":
+            stacks = stacks_text(attempt.judged.result, attempt.judged.context)
             write_through(self.config, f"\nwhere the ranks were:\n{stacks}\n")
             raise KeyboardInterrupt
         if attempt.proven_hang is not None:

@@ -137,14 +137,7 @@ def page_model(result: WorldResult, word: str = "word", **changes: Any) -> PageM
     context = SourceContext(ROOT, lambda file, line: f"{word} # {line}" if file else "")
     judged = judge_world(result, Symptoms(), context)
     attempt = Attempt("run", "folder", word, {"python": word, "jax": None})
-    plain_page = PageModel(
-        result=judged.result,
-        finding=judged.finding,
-        diagnosis=judged.diagnosis,
-        verdict=build_verdict(judged.result, judged.finding, judged.diagnosis, attempt),
-        context=context,
-    )
-    return replace(plain_page, **changes)
+    return replace(PageModel(judged=judged, verdict=build_verdict(judged, attempt)), **changes)
 
 
 def shown(result: WorldResult, word: str = "word", **changes: Any) -> str:  # noqa: ANN401
@@ -222,7 +215,7 @@ def test_a_failure_without_a_diagnosis_marks_the_rank_that_failed() -> None:
     alone = replace(world(), operations=(), snapshots=(), dumps=(), progress_s=None)
     ended = tuple(history(raised("ValueError: no step 5")))
     model = page_model(replace(alone, history=ended, ending="settled"))
-    assert model.diagnosis is None
+    assert model.judged.diagnosis is None
     assert rank_groups(model)[0].ranks == (2,)
     assert rank_groups(model)[0].role == "culprit"
 
@@ -272,9 +265,10 @@ def test_of_too_much_the_rest_is_counted() -> None:
     frames = (Frame(f"{ROOT}/restore.py", 88, "restore"),)
     main = ThreadStack("MainThread", frames)
     pool = [ThreadStack(f"t{n}", (Frame(f"{ROOT}/pool.py", n, "work"),)) for n in range(30)]
-    first = replace(model.result.dumps[0], threads=(*pool, main))
+    first = replace(model.judged.result.dumps[0], threads=(*pool, main))
     dumps = (first, *(make_dump(rank, f"{ROOT}/a.py:{rank} f") for rank in range(1, 20)))
-    many = replace(model, result=replace(model.result, dumps=dumps))
+    result = replace(model.judged.result, dumps=dumps)
+    many = replace(model, judged=replace(model.judged, result=result))
     many = replace(many, files=[f"rank-{rank}.log" for rank in range(30)])
     page = Elements(attempt_page(many, ASSETS))
     assert "and 30 other threads of rank 0" in page.words
@@ -417,10 +411,11 @@ def folder(path: Path, model: PageModel) -> PageModel:
         "import time\n\n\ndef other():\n    pass\n\n\ndef read():\n    time.sleep(600)\n\n\nx = 1\n"
     )
     (path / "storage.py").write_text(source)
-    assert model.diagnosis is not None
+    assert model.judged.diagnosis is not None
     where = CulpritPlace(1, "storage.py", 9, "read", "time.sleep(600)")
-    context = SourceContext(str(path), model.context.source_of)
-    return replace(model, diagnosis=replace(model.diagnosis, where=where), context=context)
+    context = SourceContext(str(path), model.judged.context.source_of)
+    diagnosis = replace(model.judged.diagnosis, where=where)
+    return replace(model, judged=replace(model.judged, diagnosis=diagnosis, context=context))
 
 
 def test_the_excerpt_ends_with_its_function(tmp_path: Path) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from pytest_multihost.blame import Judgement
 from pytest_multihost.engine import Surroundings, run_world
 from pytest_multihost.model.json_values import to_json
+from pytest_multihost.model.stack import SourceContext
 from pytest_multihost.outcome import Symptoms, judge
 from pytest_multihost.report.artifacts import Attempt, build_verdict
 from pytest_multihost.testing import (
@@ -36,7 +38,8 @@ def recorded(script: list[Step], **spec: Any) -> dict[str, Any]:  # noqa: ANN401
     )
     result = run_world(make_spec(2, **spec), surroundings)
     attempt = Attempt("2026-11-21T00-00-00Z-1", "t.py-t-1f3a-1", None, {"python": "3.11.7"})
-    return to_json(build_verdict(result, judge(result, Symptoms()), None, attempt))
+    judged = Judgement(result, judge(result, Symptoms()), None, SourceContext("/"))
+    return to_json(build_verdict(judged, attempt))
 
 
 def test_a_passed_world_is_recorded() -> None:

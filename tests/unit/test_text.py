@@ -75,7 +75,7 @@ def judged(
     size: int = 4,
     leftovers: tuple[str, ...] = (),
     operations: Sequence[Operations] = (),
-) -> tuple[Judgement, SourceContext]:
+) -> Judgement:
     """Run and judge a world."""
     clock = ManualClock(1000.0)
 
@@ -98,22 +98,19 @@ def judged(
         look = WorldSnapshot(at_s=result.ended_s, reason="end", ranks=tuple(map(_seen, operations)))
         result = replace(result, operations=tuple(operations), snapshots=(look,))
     context = SourceContext(ROOT, _source_of)
-    return judge_world(result, SYMPTOMS, context), context
+    return judge_world(result, SYMPTOMS, context)
 
 
-def sections(judged: Judgement, context: SourceContext, columns: int = 160) -> list[Section]:
+def sections(judged: Judgement, columns: int = 160) -> list[Section]:
     """Return what is shown of a world."""
-    return page_sections(
-        judged.result, judged.finding, judged.diagnosis, context=context, files=FILES,
-        columns=columns,
-    )  # fmt: skip
+    return page_sections(judged, files=FILES, columns=columns)
 
 
 def story(*world: Any, width: int = 160, **more: Any) -> str:  # noqa: ANN401 - as `judged`
     """Return what is shown of a world, one section below the other."""
-    found, context = judged(*world, **more)
+    found = judged(*world, **more)
     parts = [f"{found.finding.outcome}: {found.finding.reason}"]
-    for part in sections(found, context, width):
+    for part in sections(found, width):
         parts += [f"--- {part.title} ---", part.text]
     return "\n".join(parts) + "\n"
 
@@ -372,7 +369,7 @@ def test_no_code_of_ours_is_shown_in_the_test() -> None:
 
 def lines_with(role: Role) -> list[Line]:
     """Return the lines of the page that have a part with this role."""
-    page = sections(*judged(*HANG, operations=LATE))[0]
+    page = sections(judged(*HANG, operations=LATE))[0]
     return [line for line in page.lines if role in {span.role for span in line}]
 
 

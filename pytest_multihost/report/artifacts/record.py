@@ -20,9 +20,9 @@ from pytest_multihost.model.json_values import (
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.spec import token
-from pytest_multihost.model.stack import SourceContext, SourceOf
-from pytest_multihost.model.verdict import Diagnosis, RankResult, Verdict
-from pytest_multihost.outcome import Finding, RankFinding, Symptoms
+from pytest_multihost.model.stack import SourceContext
+from pytest_multihost.model.verdict import RankResult, Verdict
+from pytest_multihost.outcome import RankFinding, Symptoms
 from pytest_multihost.outcome.faults import fault_note, firings
 
 
@@ -43,10 +43,9 @@ class Attempt:
     environment: Mapping[str, str | None]
 
 
-def build_verdict(
-    result: WorldResult, finding: Finding, diagnosis: Diagnosis | None, attempt: Attempt
-) -> Verdict:
+def build_verdict(judged: Judgement, attempt: Attempt) -> Verdict:
     """Return the verdict on a world."""
+    result, finding, diagnosis = judged.result, judged.finding, judged.diagnosis
     spec = result.spec
     return Verdict(
         run_id=attempt.run_id,
@@ -158,24 +157,21 @@ class Rejudged:
     """A world judged a second time, from its artifacts.
 
     Attributes:
-        judged: Result, finding and diagnosis.
+        judged: The judged world.
         verdict: The verdict that follows.
-        context: Root directory and source lines.
         written: The verdict that was written at the time.
     """
 
     judged: Judgement
     verdict: Verdict
-    context: SourceContext
     written: JsonObject
 
 
-def rejudge(directory: Path, source_of: SourceOf) -> Rejudged:
+def rejudge(directory: Path) -> Rejudged:
     """Judge a world from its artifacts alone.
 
     Args:
         directory: The attempt's folder.
-        source_of: Reads a line of a file.
 
     Raises:
         MultihostError: The folder lacks a file that is needed.
@@ -189,10 +185,9 @@ def rejudge(directory: Path, source_of: SourceOf) -> Rejudged:
             seen=str(error),
             remedy="They were written by another version: use that one.",
         ) from error
-    context = SourceContext(facts.root, source_of)
-    judged = judge_world(facts.result, facts.symptoms, context)
-    verdict = build_verdict(judged.result, judged.finding, judged.diagnosis, facts.attempt)
-    return Rejudged(judged, verdict, context, from_json(JsonObject, written))
+    judged = judge_world(facts.result, facts.symptoms, SourceContext(facts.root))
+    verdict = build_verdict(judged, facts.attempt)
+    return Rejudged(judged, verdict, from_json(JsonObject, written))
 
 
 def _read(path: Path) -> Json:

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Literal
 
+from pytest_multihost.blame import Judgement
 from pytest_multihost.model.operation import group_by_value
-from pytest_multihost.model.result import RankSnapshot, WorldResult
-from pytest_multihost.model.stack import Frame, NativeThread, SourceContext
-from pytest_multihost.model.verdict import Diagnosis, Place, RankError, Verdict
-from pytest_multihost.outcome import Finding, RankFinding
+from pytest_multihost.model.result import RankSnapshot
+from pytest_multihost.model.stack import Frame, NativeThread
+from pytest_multihost.model.verdict import Place, RankError, Verdict
+from pytest_multihost.outcome import RankFinding
 from pytest_multihost.report.activity import innermost_places, rank_activity
 from pytest_multihost.report.logs import LogExcerpt
 
@@ -26,21 +27,15 @@ class PageModel:
     """One attempt of one test.
 
     Attributes:
-        result: What was observed.
-        finding: What was found.
-        diagnosis: Why it hung or broke, if known.
+        judged: The judged world.
         verdict: The same for programs.
-        context: Root directory and source lines.
         logs: The output of each rank, cut to a readable size.
         source_lines: Numbered lines around the culprit's place.
         files: Names of the files beside the page.
     """
 
-    result: WorldResult
-    finding: Finding
-    diagnosis: Diagnosis | None
+    judged: Judgement
     verdict: Verdict
-    context: SourceContext
     logs: Sequence[LogExcerpt] = ()
     source_lines: Sequence[tuple[int, str]] = ()
     files: Sequence[str] = ()
@@ -48,22 +43,22 @@ class PageModel:
     @cached_property
     def place(self) -> Callable[[Frame], Place]:
         """Convert a frame to a place; cached, because the ranks of a world share most frames."""
-        return cache(self.context.place)
+        return cache(self.judged.context.place)
 
     @cached_property
     def places(self) -> Mapping[int, Place]:
         """The innermost frame that is shown of each rank's main thread."""
-        return innermost_places(self.result.dumps, self.context)
+        return innermost_places(self.judged.result.dumps, self.judged.context)
 
     @cached_property
     def last_seen(self) -> Mapping[int, RankSnapshot]:
         """The last snapshot of each rank."""
-        return self.result.last_seen
+        return self.judged.result.last_seen
 
     @cached_property
     def parked(self) -> frozenset[int]:
         """Ranks that had left the test and waited for the harness, which their stacks show."""
-        return frozenset(e.facts.rank for e in self.finding.ranks if e.facts.waits_at_gate)
+        return frozenset(e.facts.rank for e in self.judged.finding.ranks if e.facts.waits_at_gate)
 
     def native_threads(self, rank: int) -> Sequence[NativeThread]:
         """Return the native stacks of a rank, if they were read."""
@@ -71,11 +66,11 @@ class PageModel:
 
     def role(self, rank: int) -> Role:
         """Return the role of a rank in the diagnosis."""
-        if self.diagnosis is None:
+        if self.judged.diagnosis is None:
             return ""
-        if rank in self.diagnosis.culprits or rank in self.diagnosis.cycle:
+        if rank in self.judged.diagnosis.culprits or rank in self.judged.diagnosis.cycle:
             return "culprit"
-        return "waiting" if rank in self.diagnosis.waiting else ""
+        return "waiting" if rank in self.judged.diagnosis.waiting else ""
 
     def roles(self, ranks: Iterable[int]) -> set[Role]:
         """Return the roles of some ranks."""
@@ -106,7 +101,7 @@ class RankGroup:
 def rank_groups(page: PageModel) -> list[RankGroup]:
     """Return the ranks grouped by what happened to them: culprits first, then waiting ranks."""
     alike = group_by_value(
-        (_group_of_one(each, page), each.facts.rank) for each in page.finding.ranks
+        (_group_of_one(each, page), each.facts.rank) for each in page.judged.finding.ranks
     )
     groups = [replace(group, ranks=tuple(ranks)) for group, ranks in alike.items()]
     return sorted(groups, key=lambda each: (ROLE_ORDER[each.role], len(each.ranks), each.ranks))
@@ -115,10 +110,10 @@ def rank_groups(page: PageModel) -> list[RankGroup]:
 def _group_of_one(finding: RankFinding, page: PageModel) -> RankGroup:
     """Return the group of one rank, without its number so that equal groups compare equal."""
     rank = finding.facts.rank
-    state, details = rank_activity(finding.outcome, page.last_seen.get(rank), page.result)
+    state, details = rank_activity(finding.outcome, page.last_seen.get(rank), page.judged.result)
     if not details and finding.summary != finding.outcome:
         details = finding.summary
-    is_headline = page.diagnosis is None and rank == page.finding.headline
+    is_headline = page.judged.diagnosis is None and rank == page.judged.finding.headline
     return RankGroup(
         ranks=(),
         role="culprit" if is_headline else page.role(rank),

@@ -40,7 +40,7 @@ def write_page(directory: Path, page: PageModel) -> Path:
     """
     read = replace(
         page,
-        logs=tuple(_logs(directory, page.result.spec.size)),
+        logs=tuple(_logs(directory, page.judged.result.spec.size)),
         source_lines=tuple(_source_lines(page)),
         files=sorted(path.name for path in directory.iterdir() if path.is_file()),
     )
@@ -89,10 +89,10 @@ def as_shown(text: str) -> str:
 
 def _source_lines(page: PageModel) -> Sequence[tuple[int, str]]:
     """Return the lines around the culprit's place, unless the file has changed since."""
-    where = page.diagnosis.where if page.diagnosis else None
+    where = page.judged.diagnosis.where if page.judged.diagnosis else None
     if where is None:
         return ()
-    lines = linecache.getlines(str(Path(page.context.root, where.file)))
+    lines = linecache.getlines(str(Path(page.judged.context.root, where.file)))
     at = where.line
     if not 0 < at <= len(lines) or lines[at - 1].strip() != where.source:
         return ()

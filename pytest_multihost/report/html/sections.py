@@ -33,19 +33,19 @@ _LISTED_FILES = (".log", ".stacks", ".main", ".tasks")
 
 def headline(page: PageModel) -> str:
     """Return the verdict in one sentence."""
-    if page.diagnosis is not None and page.finding.outcome == "hung":
-        return page.diagnosis.summary
-    reason = page.finding.reason
+    if page.judged.diagnosis is not None and page.judged.finding.outcome == "hung":
+        return page.judged.diagnosis.summary
+    reason = page.judged.finding.reason
     return reason if len(reason) <= _MAX_HEADLINE else f"{reason[:_MAX_HEADLINE]}…"
 
 
 def headline_spans(page: PageModel) -> Iterator[tuple[str, str]]:
     """Yield the headline in pieces with their roles: ``culprit``, ``group`` or nothing."""
-    diagnosis = page.diagnosis
+    diagnosis = page.judged.diagnosis
     culprits = rank_set(diagnosis.culprits) if diagnosis and diagnosis.culprits else None
     waits = diagnosis.waits_for if diagnosis else ()
     groups = {wait.operation.group for wait in waits if wait.operation is not None}
-    size = page.result.spec.size
+    size = page.judged.result.spec.size
     quiet = {f"({group_name(group, size, ordinal)})" for group in groups for ordinal in (0, 1)}
     patterns = [re.escape(name) for name in quiet]
     if culprits is not None:  # "rank 1" is neither in "rank 12" nor in "rank 1,2"
@@ -58,14 +58,14 @@ def headline_spans(page: PageModel) -> Iterator[tuple[str, str]]:
 
 def ground(page: PageModel) -> str:
     """Return how the hang was detected, and how long after the world's last progress."""
-    diagnosis, reason = page.diagnosis, page.result.reason or ""
+    diagnosis, reason = page.judged.diagnosis, page.judged.result.reason or ""
     if diagnosis is None:
         return reason
     shown_by = DETECTED_BY[diagnosis.detected_by]
     if diagnosis.detected_by == "deadline" and reason:
         shown_by = reason[0].upper() + reason[1:]
     sentence = f"{shown_by}; judged {diagnosis.detected_after_s:.1f} s after the last progress."
-    return sentence if page.finding.outcome == "hung" else f"{diagnosis.summary}. {sentence}"
+    return sentence if page.judged.finding.outcome == "hung" else f"{diagnosis.summary}. {sentence}"
 
 
 # What the ranks did
@@ -81,20 +81,20 @@ def raised_at(group: RankGroup, page: PageModel) -> Place | None:
 
 def is_planned(page: PageModel, diagnosis: Diagnosis) -> bool:
     """Whether faults of the test keep the culprits from arriving."""
-    frozen = frozen_for_good(page.result.spec.faults, page.result.history).keys()
-    killed = {e.facts.rank for e in page.finding.ranks if e.outcome == "killed_as_planned"}
+    frozen = frozen_for_good(page.judged.result.spec.faults, page.judged.result.history).keys()
+    killed = {e.facts.rank for e in page.judged.finding.ranks if e.outcome == "killed_as_planned"}
     return bool(diagnosis.culprits) and frozen | killed >= set(diagnosis.culprits)
 
 
 def notes(page: PageModel) -> list[str]:
     """Return the notes for the reader."""
-    found = list(page.diagnosis.notes) if page.diagnosis else []
-    return found + [f"left behind and ended: {command}" for command in page.result.leftovers]
+    found = list(page.judged.diagnosis.notes) if page.judged.diagnosis else []
+    return found + [f"left behind and ended: {command}" for command in page.judged.result.leftovers]
 
 
 def replay_command(page: PageModel) -> str:
     """Return the shell command that runs the test again as it was."""
-    command = f"pytest {shlex.quote(page.result.spec.nodeid)}"
+    command = f"pytest {shlex.quote(page.judged.result.spec.nodeid)}"
     token = page.verdict.replay
     return f"{command} --multihost-replay {token}" if token else command
 
@@ -120,7 +120,7 @@ class StackClass(NamedTuple):
 
 def dumps(page: PageModel) -> list[Dump]:
     """Return the dumps of the ranks that were still in the test."""
-    return [each for each in page.result.dumps if each.rank not in page.parked]
+    return [each for each in page.judged.result.dumps if each.rank not in page.parked]
 
 
 def stack_classes(page: PageModel) -> list[StackClass]:
@@ -155,7 +155,9 @@ def folded(frames: Sequence[Frame]) -> tuple[Sequence[Frame], list[tuple[bool, l
 
 def failures(page: PageModel) -> list[tuple[list[int], str, str]]:
     """Return every exception, equal ones once: ranks, title, pytest's representation."""
-    errors = ((each.error.text, each.facts.rank) for each in page.finding.ranks if each.error)
+    errors = (
+        (each.error.text, each.facts.rank) for each in page.judged.finding.ranks if each.error
+    )
     alike = group_by_value((text, rank) for text, rank in errors if text)
     return [(ranks, _failure_title(text), text) for text, ranks in alike.items()]
 
@@ -206,7 +208,7 @@ def open_operations(rank: int, page: PageModel) -> list[str]:
     seen = page.last_seen.get(rank)
     operations = seen.operations if seen else ()
     waited = [each for each in operations if each.waited_s is not None] or list(operations)
-    return [each.describe(page.result.spec.size) for each in waited[:2]]
+    return [each.describe(page.judged.result.spec.size) for each in waited[:2]]
 
 
 def exit_words(rank: RankResult) -> str:
@@ -221,7 +223,7 @@ def exit_words(rank: RankResult) -> str:
 
 def snapshot_rows(page: PageModel) -> Mapping[tuple[str, ...], list[int]]:
     """Return the main threads' labels in all snapshots, grouped by ranks with equal labels."""
-    snapshots, ranks = page.result.snapshots, range(page.result.spec.size)
+    snapshots, ranks = page.judged.result.snapshots, range(page.judged.result.spec.size)
     return group_by_value((tuple(_label(each, rank) for each in snapshots), rank) for rank in ranks)
 
 
@@ -247,14 +249,14 @@ def log_groups(page: PageModel) -> tuple[list[tuple[list[int], LogExcerpt]], lis
 
 def fault_firings(page: PageModel) -> Iterator[tuple[str, str]]:
     """Yield each fault of the test, and when it fired in which rank."""
-    for index, fault in enumerate(page.result.spec.faults):
+    for index, fault in enumerate(page.judged.result.spec.faults):
         yield repr(fault), ", ".join(_fired(page, index)) or "never fired"
 
 
 def _fired(page: PageModel, index: int) -> Iterator[str]:
-    for rank, found in firings(page.result, index).items():
+    for rank, found in firings(page.judged.result, index).items():
         again = f" and {len(found) - 1} times more" if len(found) > 1 else ""
-        yield f"rank {rank} at +{found[0] - page.result.started_s:.2f} s{again}"
+        yield f"rank {rank} at +{found[0] - page.judged.result.started_s:.2f} s{again}"
 
 
 def rank_files(page: PageModel) -> list[str]:

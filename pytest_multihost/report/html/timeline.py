@@ -33,7 +33,7 @@ OPEN = -1
 
 def timeline_data(page: PageModel) -> Json:
     """Return the data that `lanes.js` draws, as JSON."""
-    result = page.result
+    result = page.judged.result
     us = result.us
     end_us = us(result.detected_s or result.ended_s)
     by_rank = {rank: _operations(result, rank) for rank in range(result.spec.size)}
@@ -59,7 +59,7 @@ def timeline_data(page: PageModel) -> Json:
         "judged": us(result.detected_s) if result.detected_s else None,
         "ranks": list(_lanes(page, end_us)),
         "kinds": [_kind(each, result.spec.size) for _, each in tables.kinds.values()],
-        "places": [_place(each, page.context.root) for each in tables.frames],
+        "places": [_place(each, page.judged.context.root) for each in tables.frames],
         "details": [display_text(each) for each in tables.details],
         "operations": operations,
         "marks": marks,
@@ -133,9 +133,9 @@ def _place(frame: Frame | None, root: str) -> str:
 
 
 def _lanes(page: PageModel, end_us: int) -> Iterator[Json]:
-    us = page.result.us
+    us = page.judged.result.us
     groups = {rank: group for group in rank_groups(page) for rank in group.ranks}
-    for each in page.finding.ranks:
+    for each in page.judged.finding.ranks:
         facts, group = each.facts, groups[each.facts.rank]
         at = group.place
         where = (at.source or at.function, f"{at.file}:{at.line}") if at else (group.doing,)
@@ -164,15 +164,15 @@ class _Mark(NamedTuple):
 
 
 def _marks(page: PageModel) -> Iterator[_Mark]:
-    us = page.result.us
-    for event in page.result.history:
+    us = page.judged.result.us
+    for event in page.judged.result.history:
         match event.body:
             case SyncPointPassed(name):
                 text = display_text(f"sync point {name}")
                 yield _Mark(us(event.at_s), event.rank, "point", text)
             case Parked():
                 yield _Mark(us(event.at_s), event.rank, "returned", "left the test")
-    for each in page.finding.ranks:
+    for each in page.judged.finding.ranks:
         facts = each.facts
         if each.at_s is not None and not facts.has_died:
             yield _Mark(us(each.at_s), facts.rank, "raised", _text(each.summary))
@@ -212,13 +212,13 @@ def _faults(result: WorldResult) -> Iterator[_Fault]:
 
 def _waits(page: PageModel) -> list[tuple[int, tuple[int, ...], str]]:
     """Return for each waiting rank the ranks that it waits for, as numbers and as text."""
-    waits = page.diagnosis.waits_for if page.diagnosis is not None else ()
+    waits = page.judged.diagnosis.waits_for if page.judged.diagnosis is not None else ()
     return [(wait.rank, wait.for_, rank_set(wait.for_) if wait.for_ else "") for wait in waits]
 
 
 def _selected(page: PageModel) -> Json | None:
     """Return the operation that the diagnosis is about, for the script to select at first."""
-    operation = page.diagnosis.operation if page.diagnosis is not None else None
+    operation = page.judged.diagnosis.operation if page.judged.diagnosis is not None else None
     if operation is None:
         return None
     return {"name": operation.name, "sequence": operation.sequence, "group": operation.group}

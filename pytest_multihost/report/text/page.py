@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from pytest_multihost.blame import Judgement
 from pytest_multihost.model.operation import group_by_value, rank_numbers, rank_set
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.spec import all_hosts, token
@@ -56,39 +57,29 @@ class Section:
         return text_of(self.lines)
 
 
-def page_sections(
-    result: WorldResult,
-    finding: Finding,
-    diagnosis: Diagnosis | None,
-    *,
-    context: SourceContext,
-    files: str,
-    columns: int | None = None,
-) -> list[Section]:
+def page_sections(judged: Judgement, *, files: str, columns: int | None = None) -> list[Section]:
     """Return the sections shown below the headline rank's own traceback.
 
     Args:
-        result: What was observed.
-        finding: What was found.
-        diagnosis: Why it hung or broke, if that is shown.
-        context: Names files, and reads lines of them.
+        judged: The world.
         files: Where the artifacts are.
         columns: The terminal's width, if there is one; a place in the code is never cut.
     """
+    result = judged.result
     least, most = _WIDTHS
     width = most if columns is None else min(most, max(least, columns))
     room = width - len(_INDENT.text)
-    lines = [*_world_lines(result, finding, diagnosis, context, width=room)]
+    lines = [*_world_lines(judged, room)]
     lines += [(Span(f"left behind and ended: {command}"),) for command in result.leftovers]
     lines = [clip_line(line, room) for line in lines]
     if result.spec.faults:
-        notes = fault_notes(result) if diagnosis is None else ()  # a diagnosis includes them
+        notes = fault_notes(result) if judged.diagnosis is None else ()  # a diagnosis includes them
         lines += [*_titled("fault", _fault_lines(result), room), *_titled("note", notes, room)]
         replay = f"pytest '{result.spec.nodeid}' --multihost-replay {token(result.spec)}"
         lines.append(_titled_line("replay", replay))
     lines.append(_titled_line("files", files))
     page = Section(_title(result), tuple((_INDENT, *line) for line in lines))
-    return [page, *_other_failures(finding)]
+    return [page, *_other_failures(judged.finding)]
 
 
 def _title(result: WorldResult) -> str:
@@ -98,31 +89,26 @@ def _title(result: WorldResult) -> str:
     return f"world of {size} rank{'s' if size > 1 else ''}{hosts}, {backend}"
 
 
-def _world_lines(
-    result: WorldResult,
-    finding: Finding,
-    diagnosis: Diagnosis | None,
-    context: SourceContext,
-    *,
-    width: int,
-) -> Iterator[Line]:
+def _world_lines(judged: Judgement, width: int) -> Iterator[Line]:
     """Yield the lines between the headline and the files."""
-    for ground in _grounds(result, finding, diagnosis):
+    result, diagnosis = judged.result, judged.diagnosis
+    for ground in _grounds(judged):
         yield from ((Span(part),) for part in textwrap.wrap(ground, width, subsequent_indent="  "))
     # The stacks of ranks that had left the test and wait for the harness are the harness's own.
-    left = {each.facts.rank for each in finding.ranks if each.facts.waits_at_gate}
+    left = {each.facts.rank for each in judged.finding.ranks if each.facts.waits_at_gate}
     inside = replace(result, dumps=tuple(d for d in result.dumps if d.rank not in left))
-    yield from _table(_rows(inside, finding, diagnosis, context), width)
-    yield from stack_lines(inside, context)
+    yield from _table(_rows(replace(judged, result=inside)), width)
+    yield from stack_lines(inside, judged.context)
     if diagnosis is not None:
         yield from _titled("evidence", _evidence(diagnosis), width)
         yield from _titled("note", diagnosis.notes, width)
 
 
-def _grounds(result: WorldResult, finding: Finding, diagnosis: Diagnosis | None) -> Iterator[str]:
+def _grounds(judged: Judgement) -> Iterator[str]:
     """Return as words why the world was ended, and how sure its diagnosis is."""
+    result, diagnosis = judged.result, judged.diagnosis
     if diagnosis is None:
-        if result.reason != finding.reason:  # else the headline has it
+        if result.reason != judged.finding.reason:  # else the headline has it
             yield from (result.reason or "").splitlines()
         return
     ground = _DETECTED_BY.get(diagnosis.detected_by) or result.reason
@@ -207,12 +193,11 @@ class _Row:
         return "waiting" if self.state == "waiting" else "plain"
 
 
-def _rows(
-    result: WorldResult, finding: Finding, diagnosis: Diagnosis | None, context: SourceContext
-) -> list[_Row]:
+def _rows(judged: Judgement) -> list[_Row]:
+    result, finding, diagnosis = judged.result, judged.finding, judged.diagnosis
     places = {
         rank: f"{at.file}:{at.line} {at.function}"
-        for rank, at in innermost_places(result.dumps, context).items()
+        for rank, at in innermost_places(result.dumps, judged.context).items()
     }
     culprits = frozenset(diagnosis.culprits if diagnosis is not None else ())
     marked: frozenset[int | None] = culprits or frozenset({finding.headline})
