@@ -405,7 +405,7 @@ def _perform(world: RunningWorld, event: Event) -> None:
         case FaultChanged(pause=Pause() as pause):
             world.pause(event.rank, pause)
         case FaultChanged(resume=True):
-            world.resume(event.rank)
+            world.pause(event.rank, None)
         case FaultChanged(network=True, index=index):
             _network_faults(world).disturb(event.rank, index)
         case NetworkChanged(int() as index, error):

@@ -154,7 +154,7 @@ class ScriptedLauncher:
         sent: Frames sent to ranks: time, rank, frame.
         dumped: For each request for stacks, the ranks.
         ended: For each call of `end`, its grace period.
-        paused: For each call of `pause` or `resume`, the rank and the pause; None to resume.
+        paused: For each call of `pause`, the rank and the pause; None to resume.
         disturbed: For each call of `disturb` or `calm`, the rank and the fault; None to calm.
     """
 
@@ -219,13 +219,9 @@ class ScriptedLauncher:
         del kind
         self.dumped.append(tuple(ranks))
 
-    def pause(self, rank: int, pause: Pause) -> None:
-        """Record the rank and its pause."""
+    def pause(self, rank: int, pause: Pause | None) -> None:
+        """Record the rank and its pause, or that it is resumed."""
         self.paused.append((rank, pause))
-
-    def resume(self, rank: int) -> None:
-        """Record that the rank was resumed."""
-        self.paused.append((rank, None))
 
     @property
     def processes(self) -> WorldProcesses:

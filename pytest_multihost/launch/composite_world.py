@@ -161,15 +161,10 @@ class CompositeWorld:
         for part in self._living(ranks):
             self._call(part, part.collect_dumps)
 
-    def pause(self, rank: int, pause: Pause) -> None:
-        """Have a rank stopped, once or in turns, and continued by the clock."""
+    def pause(self, rank: int, pause: Pause | None) -> None:
+        """Have a rank stopped and continued by the clock; None ends that, and continues it."""
         for part in self._living([rank]):
             self._call(part, partial(part.pause, rank, pause))
-
-    def resume(self, rank: int) -> None:
-        """End what `pause` began."""
-        for part in self._living([rank]):
-            self._call(part, partial(part.resume, rank))
 
     def end(self, *, grace_s: float) -> Ending:
         """End all remaining processes, in any state, and return what was found.

@@ -141,11 +141,8 @@ class RankControl(Protocol):
     def request_dumps(self, ranks: Sequence[int], kind: DumpKind) -> None:
         """Have every rank of `ranks` write a dump to its file."""
 
-    def pause(self, rank: int, pause: Pause) -> None:
-        """Have a rank stopped, once or in turns, and continued by the clock."""
-
-    def resume(self, rank: int) -> None:
-        """End what `pause` began."""
+    def pause(self, rank: int, pause: Pause | None) -> None:
+        """Have a rank stopped and continued by the clock; None ends that, and continues it."""
 
 
 class RunningWorld(RankControl, Protocol):

@@ -116,19 +116,11 @@ class RequestDumps:
 
 @dataclass(frozen=True, slots=True)
 class PauseRank:
-    """Stop a rank, once or repeatedly, and continue it at set times."""
+    """Stop a rank, once or repeatedly, and continue it at set times; None: continue it for good."""
 
     kind: ClassVar = "pause"
     rank: int
-    pause: Pause
-
-
-@dataclass(frozen=True, slots=True)
-class ResumeRank:
-    """Continue a paused rank for good."""
-
-    kind: ClassVar = "resume"
-    rank: int
+    pause: Pause | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,7 +385,7 @@ class Proof:
     proof: str = ""
 
 
-_ToBoth = Fork | RequestDumps | PauseRank | ResumeRank | EndWorld | Quit
+_ToBoth = Fork | RequestDumps | PauseRank | EndWorld | Quit
 
 ToServer = _ToBoth | MoreDescriptors | Disturb | Calm | ProbeHosts
 

@@ -27,7 +27,6 @@ from pytest_multihost.model.messages import (
     RankEvent,
     RanksLost,
     RequestDumps,
-    ResumeRank,
     SendToRank,
     SnapshotTaken,
     TakeSnapshot,
@@ -230,13 +229,9 @@ class PeerWorld:
             answer, payload = self.peer.answer(self._dumps, DumpsWritten, within_s=_DUMP_S)
             write_files(answer.sizes, payload, self.directory)
 
-    def pause(self, rank: int, pause: Pause) -> None:
-        """Have a rank stopped, once or in turns, and continued by the clock."""
+    def pause(self, rank: int, pause: Pause | None) -> None:
+        """Have a rank stopped and continued by the clock; None ends that, and continues it."""
         self.peer.send(PauseRank(rank, pause))
-
-    def resume(self, rank: int) -> None:
-        """End what `pause` began."""
-        self.peer.send(ResumeRank(rank))
 
     def begin_end(self, *, grace_s: float) -> None:
         """Have the peer start ending the ranks."""

@@ -154,19 +154,17 @@ class RankProcesses:
         """Stop and continue the ranks whose signals are due."""
         self._signal(self._pauses.act(now_s))
 
-    def pause(self, rank: int, pause: Pause) -> None:
-        """Stop a rank, and later continue it."""
-        self._signal(self._pauses.begin(rank, pause, time.monotonic()))
-
-    def resume(self, rank: int) -> None:
-        """Continue a paused rank for good."""
-        self._signal(self._pauses.end(rank))
+    def pause(self, rank: int, pause: Pause | None) -> None:
+        """Stop a rank, and later continue it; None: continue it for good."""
+        now_s = time.monotonic()
+        pauses = self._pauses
+        self._signal(pauses.begin(rank, pause, now_s) if pause else pauses.end(rank))
 
     def request_dumps(self, request: RequestDumps) -> None:
         """Have ranks write a dump."""
         pids = dict(self._alive.values())
         for rank in request.ranks:
-            self.resume(rank)
+            self.pause(rank, None)
             if rank in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pids[rank], dump_signal(request.what))

@@ -54,7 +54,6 @@ from pytest_multihost.model.messages import (
     Quit,
     RankEvent,
     RequestDumps,
-    ResumeRank,
     Serving,
     ToServer,
     WorldEnded,
@@ -168,8 +167,6 @@ def _answer(server: _Server, packet: Packet[ToServer]) -> None:
             server.ranks.request_dumps(request)
         case PauseRank(rank, pause):
             server.ranks.pause(rank, pause)
-        case ResumeRank(rank):
-            server.ranks.resume(rank)
         case Disturb(rank, index):
             _disturb(server, index, rank)
         case Calm():

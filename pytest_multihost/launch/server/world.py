@@ -38,7 +38,6 @@ from pytest_multihost.model.messages import (
     Quit,
     RankEvent,
     RequestDumps,
-    ResumeRank,
     ToServer,
     Unsound,
     WorldEnded,
@@ -167,13 +166,9 @@ class ServerWorld:
     def collect_dumps(self) -> None:
         """Do nothing: the ranks write into the controller's directory."""
 
-    def pause(self, rank: int, pause: Pause) -> None:
-        """Have a rank stopped, once or in turns, and continued by the clock."""
+    def pause(self, rank: int, pause: Pause | None) -> None:
+        """Have a rank stopped and continued by the clock; None ends that, and continues it."""
         self.server.send(PauseRank(rank, pause))
-
-    def resume(self, rank: int) -> None:
-        """End what `pause` began."""
-        self.server.send(ResumeRank(rank))
 
     def disturb(self, rank: int, index: int) -> None:
         """Start a fault of the network, see `NetworkFaults`."""

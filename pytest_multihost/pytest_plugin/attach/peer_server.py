@@ -35,7 +35,6 @@ from pytest_multihost.model.messages import (
     RanksLost,
     ReadProbe,
     RequestDumps,
-    ResumeRank,
     SendToRank,
     SnapshotTaken,
     TakeSnapshot,
@@ -127,8 +126,6 @@ class PeerServer:
                 world.request_dumps(ranks, what)
             case PauseRank(rank, pause):
                 world.pause(rank, pause)
-            case ResumeRank(rank):
-                world.resume(rank)
 
     def _answer(self, message: ToPeer) -> Answer:
         match message:
