@@ -24,8 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_multihost.blame.inferred import with_stacks
-from pytest_multihost.launch import HarnessCollectives, Launcher, NetworkFaults, RunningWorld
-from pytest_multihost.launch.harness_collectives import Answers
+from pytest_multihost.launch import HarnessCollectives, Launcher, RunningWorld
 from pytest_multihost.launch.wire import Frame
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.event import (
@@ -43,7 +42,7 @@ from pytest_multihost.model.event import (
     ReportMade,
 )
 from pytest_multihost.model.fault import disturbs_network
-from pytest_multihost.model.messages import FaultPerformed, Release
+from pytest_multihost.model.messages import FaultPerformed, Release, ToRank
 from pytest_multihost.model.operation import rank_set
 from pytest_multihost.model.result import Ending, WorldResult
 from pytest_multihost.model.spec import WorldSpec
@@ -304,7 +303,7 @@ class _WorldRun:
             return True
         if not self.is_restoring_network:
             self.is_restoring_network = True
-            _network_faults(world).calm()
+            world.calm()
         changes = (each.body for each in self.history if isinstance(each.body, NetworkChanged))
         return any(each.index is None for each in changes)
 
@@ -382,7 +381,9 @@ def _trouble_s(facts: RankFacts) -> float | None:
     return facts.exited_s if facts.has_died else facts.failed_s
 
 
-def _answers(exchange: HarnessCollectives, event: Event, facts: RankFacts) -> Answers:
+def _answers(
+    exchange: HarnessCollectives, event: Event, facts: RankFacts
+) -> Mapping[int, Frame[ToRank]]:
     """Return the frames to send because of `event`, with the ranks that get them."""
     match event.body:
         case ExchangeEntered() as entered:
@@ -407,16 +408,9 @@ def _perform(world: RunningWorld, event: Event) -> None:
         case FaultChanged(resume=True):
             world.pause(event.rank, None)
         case FaultChanged(network=True, index=index):
-            _network_faults(world).disturb(event.rank, index)
+            world.disturb(event.rank, index)
         case NetworkChanged(int() as index, error):
             world.send(event.rank, Frame(FaultPerformed(index, error)))
-
-
-def _network_faults(world: RunningWorld) -> NetworkFaults:
-    """Return the world's network faults; validation has ensured that its hosts support them."""
-    if world.network_faults is None:
-        raise LaunchError("faults of the network need hosts made from namespaces")
-    return world.network_faults
 
 
 def _tail(path: Path, size: int = 20_000) -> str:

@@ -23,8 +23,7 @@ from pathlib import Path
 from signal import SIGTERM
 from typing import Literal, Self
 
-from pytest_multihost.launch import Ending
-from pytest_multihost.launch.interface import WorldProcesses
+from pytest_multihost.launch import Ending, WorldProcesses
 from pytest_multihost.launch.wire import Frame
 from pytest_multihost.model.event import Event, EventBody, Exited, Pause
 from pytest_multihost.model.json_values import from_json
@@ -227,11 +226,6 @@ class ScriptedLauncher:
     def processes(self) -> WorldProcesses:
         """Return the harness's processes of the world: none."""
         return WorldProcesses()
-
-    @property
-    def network_faults(self) -> Self:
-        """Return this world, which performs its network faults itself."""
-        return self
 
     def disturb(self, rank: int, index: int) -> None:
         """Record the network fault."""

@@ -13,20 +13,20 @@ from pytest_multihost.launch.harness_collectives import HarnessCollectives
 from pytest_multihost.launch.interface import (
     Ending,
     Launcher,
-    NetworkFaults,
     RemotePart,
     RunningWorld,
-    Share,
+    WorldProcesses,
     dump_signal,
 )
+from pytest_multihost.launch.throttle import hold_permits
 
 __all__ = [
     "Ending",
     "HarnessCollectives",
     "Launcher",
-    "NetworkFaults",
     "RemotePart",
     "RunningWorld",
-    "Share",
+    "WorldProcesses",
     "dump_signal",
+    "hold_permits",
 ]

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from pytest_multihost.launch.interface import Ending, RankControl, WorldProcesses
 from pytest_multihost.launch.wire import Frame
@@ -73,11 +73,6 @@ class CompositeWorld:
     _exited: set[int] = field(default_factory=set, init=False)
     _lost: set[int] = field(default_factory=set, init=False)
     _deaths: list[Event] = field(default_factory=list, init=False)
-
-    @property
-    def network_faults(self) -> None:
-        """None: these hosts are not namespaces of the harness, so it cannot disturb them."""
-        return
 
     @property
     def processes(self) -> WorldProcesses:
@@ -165,6 +160,13 @@ class CompositeWorld:
         """Have a rank stopped and continued by the clock; None ends that, and continues it."""
         for part in self._living([rank]):
             self._call(part, partial(part.pause, rank, pause))
+
+    def disturb(self, rank: int, index: int) -> NoReturn:
+        """Refuse: validation lets no world have faults of a network that is not the harness's."""
+        raise LaunchError(f"fault {index} at rank {rank} needs hosts made from namespaces")
+
+    def calm(self) -> None:
+        """Do nothing: the network is not disturbed."""
 
     def end(self, *, grace_s: float) -> Ending:
         """End all remaining processes, in any state, and return what was found.

@@ -11,14 +11,19 @@ barrier in a loop needs no counter in its name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pytest_multihost.launch.wire import Frame
 from pytest_multihost.model.event import ExchangeEntered
-from pytest_multihost.model.messages import CollectiveBroken, CollectiveComplete, CollectiveKey
+from pytest_multihost.model.messages import (
+    CollectiveBroken,
+    CollectiveComplete,
+    CollectiveKey,
+    ToRank,
+)
 
-Answers = dict[int, Frame[CollectiveComplete] | Frame[CollectiveBroken]]
+Answers = dict[int, Frame[ToRank]]
 """The frame that each rank is to get."""
 
 
@@ -54,9 +59,11 @@ class HarnessCollectives:
             entered: The operation.
             payload: The rank's contribution.
         """
-        own_key = entered.operation, entered.name, entered.nth
-        key = self._place(rank, own_key)
-        self._inside.setdefault(key, {})[rank] = _Entry(own_key, payload)
+        operation, name, nth = entered.operation, entered.name, entered.nth
+        self._counted[rank, operation, name] = nth + 1
+        # The key under which the ranks of an operation meet.
+        key = operation, name, nth - self._begun_at.get((rank, operation, name), 0)
+        self._inside.setdefault(key, {})[rank] = _Entry((operation, name, nth), payload)
         self._alone[rank] = entered.alone
         if len(self._inside[key]) == self.size:
             return _complete(key, self._inside.pop(key))
@@ -81,12 +88,6 @@ class HarnessCollectives:
         for rank in ranks:
             self.lost.pop(rank, None)
         self._begun_at = dict(self._counted)
-
-    def _place(self, rank: int, own_key: CollectiveKey) -> CollectiveKey:
-        """Return the key under which the ranks of an operation meet."""
-        operation, name, nth = own_key
-        self._counted[rank, operation, name] = nth + 1
-        return operation, name, nth - self._begun_at.get((rank, operation, name), 0)
 
     def _break(self, key: CollectiveKey, why: str) -> Answers:
         happened = f"{_name(key)} can never complete: {why}"
@@ -117,25 +118,13 @@ def _name(key: CollectiveKey) -> str:
 
 
 def _complete(key: CollectiveKey, entries: Mapping[int, _Entry]) -> Answers:
-    parts: Mapping[str, list[bytes]] = {
-        "barrier": [],
-        "broadcast": [entries[0].payload],
-        "gather": [entries[rank].payload for rank in sorted(entries)],
+    contributors = {"barrier": (), "broadcast": (0,), "gather": sorted(entries)}[key[0]]
+    parts = [entries[rank].payload for rank in contributors]
+    sizes = tuple(map(len, parts))
+    return {
+        rank: Frame(CollectiveComplete(entry.own_key, sizes), b"".join(parts))
+        for rank, entry in entries.items()
     }
-    return {rank: _answer(entry.own_key, parts[key[0]]) for rank, entry in entries.items()}
-
-
-def _answer(key: CollectiveKey, parts: Sequence[bytes]) -> Frame[CollectiveComplete]:
-    return Frame(CollectiveComplete(key, tuple(map(len, parts))), b"".join(parts))
-
-
-def split(payload: bytes, sizes: Sequence[int]) -> list[bytes]:
-    """Return the contributions that a `CollectiveComplete` carries, in order of rank."""
-    parts, start = [], 0
-    for size in sizes:
-        parts.append(payload[start : start + size])
-        start += size
-    return parts
 
 
 def _why_lost(lost: Mapping[int, str]) -> str:

@@ -43,34 +43,6 @@ class Ending:
     leftovers: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
-    """The part of a world that one of several servers starts.
-
-    Attributes:
-        ranks: Which ranks.
-        ports: The ports that the primary's server holds for the world; None for that server.
-    """
-
-    ranks: tuple[int, ...]
-    ports: tuple[int, int] | None = None
-
-
-class NetworkFaults(Protocol):
-    """Faults of the network between the hosts of one world."""
-
-    def disturb(self, rank: int, index: int) -> None:
-        """Start a fault; an event of kind "network" reports the outcome.
-
-        Args:
-            rank: The rank that has passed the fault's point.
-            index: Its place among the world's faults.
-        """
-
-    def calm(self) -> None:
-        """End all faults; an event of kind "network" without an index reports completion."""
-
-
 class RemotePart(Protocol):
     """Ranks of a world on another machine, observed through the peer that has started them."""
 
@@ -148,9 +120,16 @@ class RankControl(Protocol):
 class RunningWorld(RankControl, Protocol):
     """All ranks of one world, as the engine sees them."""
 
-    @property
-    def network_faults(self) -> NetworkFaults | None:
-        """Controls faults of the network between its hosts; None where there can be none."""
+    def disturb(self, rank: int, index: int) -> None:
+        """Start a fault of the network; an event of kind "network" reports the outcome.
+
+        Args:
+            rank: The rank that has passed the fault's point.
+            index: Its place among the world's faults.
+        """
+
+    def calm(self) -> None:
+        """End all faults of the network, then send an event of kind "network" without an index."""
 
     def end(self, *, grace_s: float) -> Ending:
         """End all remaining processes, in any state, and return what was found."""

@@ -20,7 +20,7 @@ def permit_count() -> int:
 
 
 @contextlib.contextmanager
-def hold_permits(directory: Path, wanted: int, *, count: int) -> Iterator[None]:
+def hold_permits(directory: Path, wanted: int, *, count: int | None = None) -> Iterator[None]:
     """Hold permits for a world's ranks, waiting until they are free.
 
     A world larger than their number takes all of them. A waiting controller holds the gate lock,
@@ -29,51 +29,26 @@ def hold_permits(directory: Path, wanted: int, *, count: int) -> Iterator[None]:
     Args:
         directory: Where the lock files are; one per run of pytest.
         wanted: Number of ranks.
-        count: Number of permits.
+        count: Number of permits; by default `permit_count()`.
     """
-    directory.mkdir(parents=True, exist_ok=True)
-    with contextlib.ExitStack() as held:
-        with _locked(directory / "gate"):
-            for permit in _take(directory, min(wanted, count), count):
-                held.callback(os.close, permit)
-        yield
-
-
-def _take(directory: Path, wanted: int, count: int) -> Iterator[int]:
-    """Yield descriptors of `wanted` locked files: first the free ones, then others by waiting."""
     import fcntl  # not on every system that can import this package
 
+    count = permit_count() if count is None else count
+    missing = min(wanted, count)
     busy = []
-    taken = 0
-    for index in range(count):
-        if taken == wanted:
-            return
-        descriptor = _open(directory / str(index))
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            busy.append(index)
-        else:
-            taken += 1
-            yield descriptor
-    for index in busy[: wanted - taken]:
-        descriptor = _open(directory / str(index))
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield descriptor
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    import fcntl
-
-    descriptor = _open(path)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    directory.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as held:
+        with (directory / "gate").open("a") as gate:
+            fcntl.flock(gate, fcntl.LOCK_EX)
+            for index in range(count):
+                if not missing:
+                    break
+                permit = held.enter_context((directory / str(index)).open("a"))
+                try:
+                    fcntl.flock(permit, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    missing -= 1
+                except BlockingIOError:
+                    busy.append(permit)
+            for permit in busy[:missing]:
+                fcntl.flock(permit, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(descriptor)
-
-
-def _open(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)

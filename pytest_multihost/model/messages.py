@@ -14,6 +14,7 @@ A field holds a JSON value; bytes are sent as the frame's payload, with the mess
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
@@ -59,6 +60,11 @@ class CollectiveComplete:
     kind: ClassVar = "complete"
     key: CollectiveKey
     sizes: tuple[int, ...]
+
+    def contributions(self, payload: bytes) -> list[bytes]:
+        """Return the contributions that the payload holds, in order of rank."""
+        ends = list(itertools.accumulate(self.sizes, initial=0))
+        return [payload[start:end] for start, end in itertools.pairwise(ends)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,8 @@ import pytest
 
 from pytest_multihost.blame import Judgement, judge_world
 from pytest_multihost.engine import Surroundings, run_world
-from pytest_multihost.launch import Launcher, RunningWorld
+from pytest_multihost.launch import Launcher, RunningWorld, hold_permits
 from pytest_multihost.launch.netns import HOSTS_FOLDER
-from pytest_multihost.launch.throttle import hold_permits, permit_count
 from pytest_multihost.model.event import now
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.spec import WorldSpec
@@ -140,7 +139,7 @@ def _permits(config: pytest.Config, folder: RunFolder, size: int) -> AbstractCon
     """Hold permits for the ranks where other processes of this run start worlds too."""
     if not hasattr(config, "workerinput"):
         return contextlib.nullcontext()
-    return hold_permits(folder.path / "places", size, count=permit_count())
+    return hold_permits(folder.path / "places", size)
 
 
 @dataclass(frozen=True, slots=True)

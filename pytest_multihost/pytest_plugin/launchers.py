@@ -21,7 +21,6 @@ from pytest_multihost.backends import Backend
 from pytest_multihost.launch.docker import ContainerLauncher, ContainerSpec
 from pytest_multihost.launch.job_spec import SPAWN_SERVER_CODE, PytestRun, ServerJob, SpawnServerJob
 from pytest_multihost.launch.server import (
-    FallbackLauncher,
     ServerConnection,
     ServerLauncher,
     ServerProgram,
@@ -136,11 +135,11 @@ class Launchers:
     items: Sequence[pytest.Item]
     backends: Mapping[str, Backend]
     logs: Path
-    _local: dict[LaunchRequirements, FallbackLauncher] = field(default_factory=dict)
+    _local: dict[LaunchRequirements, ServerLauncher] = field(default_factory=dict)
     _containers: dict[LaunchRequirements, ContainerLauncher] = field(default_factory=dict)
     _host_problems: dict[str, str] = field(default_factory=dict)
 
-    def get(self, requirements: LaunchRequirements) -> FallbackLauncher | ContainerLauncher:
+    def get(self, requirements: LaunchRequirements) -> ServerLauncher | ContainerLauncher:
         """Return the launcher that meets `requirements`, open.
 
         Raises:
@@ -153,7 +152,7 @@ class Launchers:
             self._containers[requirements] = self._container_launcher(requirements)
         return self._containers[requirements]
 
-    def get_local(self, requirements: LaunchRequirements) -> FallbackLauncher:
+    def get_local(self, requirements: LaunchRequirements) -> ServerLauncher:
         """Return the launcher that meets `requirements` by processes of this machine, open.
 
         Raises:
@@ -170,7 +169,7 @@ class Launchers:
         """Return "auto", or the one way of launching to use."""
         return "spawn" if requirements.has_fresh_interpreters else self.settings.launch
 
-    def _local_launcher(self, requirements: LaunchRequirements) -> FallbackLauncher:
+    def _local_launcher(self, requirements: LaunchRequirements) -> ServerLauncher:
         mode, env = self._mode(requirements), requirements.variables
         starts: dict[str, Callable[[], ServerConnection]] = {
             "fork": self._fork,
@@ -180,7 +179,7 @@ class Launchers:
         names = [mode] if mode != "auto" else list(starts)
         if env and "fork" in names:  # a fork of this process cannot have them from the start
             names.remove("fork")
-        return FallbackLauncher([ServerLauncher(name, starts[name]) for name in names])
+        return ServerLauncher({name: starts[name] for name in names})
 
     def _fork(self) -> ServerConnection:
         run = partial(run_rank, find_item=find_item_in(self.items), backends=self.backends)
@@ -259,7 +258,7 @@ class Launchers:
 
     def _opened(
         self,
-    ) -> Iterator[tuple[LaunchRequirements, FallbackLauncher | ContainerLauncher]]:
+    ) -> Iterator[tuple[LaunchRequirements, ServerLauncher | ContainerLauncher]]:
         yield from self._local.items()
         yield from self._containers.items()
 

@@ -22,9 +22,8 @@ from typing import NoReturn
 import pytest
 
 from pytest_multihost.backends import Backend, find_backend
-from pytest_multihost.launch.interface import RunRank
 from pytest_multihost.launch.job_spec import RankJob, ServerJob, open_control, take_job
-from pytest_multihost.launch.server import prepare_and_serve
+from pytest_multihost.launch.server import RunRank, prepare_and_serve
 from pytest_multihost.launch.wire import Channel
 from pytest_multihost.model.errors import CollectedDifferentlyError
 from pytest_multihost.model.spec import RankSpec

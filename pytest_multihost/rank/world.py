@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from pytest_multihost.backends import Backend
-from pytest_multihost.launch.harness_collectives import split
 from pytest_multihost.launch.wire import Channel
 from pytest_multihost.model.errors import NoWorldError, WorldBrokenError
 from pytest_multihost.model.event import ExchangeEntered, SyncPointPassed, event_header, now
@@ -128,8 +127,8 @@ class World:
             self._channel.send(event_header(entered, now()), payload)
             answer = self._channel.receive(lambda message: getattr(message, "key", None) == key)
         match answer.message:
-            case CollectiveComplete(_, sizes):
-                return split(answer.payload, sizes)
+            case CollectiveComplete() as complete:
+                return complete.contributions(answer.payload)
             case CollectiveBroken(_, error):  # a rank will never enter
                 raise WorldBrokenError(error)
         return []

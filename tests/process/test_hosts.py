@@ -287,7 +287,7 @@ def live(spec, channel):
     time.sleep(600)
 
 folder = Path(sys.argv[1])
-launcher = ServerLauncher("fork", partial(fork_server, live, lambda: None))
+launcher = ServerLauncher({"fork": partial(fork_server, live, lambda: None)})
 launcher.open()
 print(launcher.why_no_hosts(folder / "trial"))
 for hosts in ("netns", "one"):

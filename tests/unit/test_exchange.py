@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_multihost.launch import HarnessCollectives
-from pytest_multihost.launch.harness_collectives import Answers, split
+from pytest_multihost.launch.harness_collectives import Answers
 from pytest_multihost.launch.wire import Frame
 from pytest_multihost.model.event import ExchangeEntered
 from pytest_multihost.model.json_values import from_json
@@ -35,7 +35,7 @@ def errors(answers: Answers) -> dict[int, str]:
 def contributions(frame: Frame[Any]) -> list[bytes]:
     """Return what a complete operation brings a rank."""
     assert isinstance(frame.message, CollectiveComplete)
-    return split(frame.payload, frame.message.sizes)
+    return frame.message.contributions(frame.payload)
 
 
 def test_a_barrier_is_answered_when_the_last_rank_enters() -> None:

@@ -40,10 +40,7 @@ FACES_OF_THEIR_OWN = {
     f"pytest_multihost.{name}"
     for name in (
         "blame.inferred",
-        "launch.harness_collectives",
-        "launch.interface",
         "launch.job_spec",
-        "launch.throttle",
         "launch.wire.framing",
         "nemesis.interpose",
         "nemesis.object_store",

@@ -2,106 +2,123 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_multihost.launch.server import FallbackLauncher
+from pytest_multihost.launch.server import ServerLauncher
+from pytest_multihost.launch.wire import Packet
 from pytest_multihost.model.errors import LaunchError, UnsoundForkError
+from pytest_multihost.model.messages import WorldForked
 from pytest_multihost.testing import make_spec
 
 NOWHERE = Path("/nonexistent")
 
 
 @dataclass
-class Rung:
-    """A launcher that raises what it is given, and notes what it was asked."""
+class Server:
+    """A server that raises what it is given each time that it is started, and notes what it did."""
 
-    name: str
-    opens: Exception | None = None
-    starts: Exception | None = None
-    asked: list[str] = field(default_factory=list)
+    starts: list[Exception | None] = field(default_factory=list)
+    did: list[str] = field(default_factory=list)
+    is_closed: bool = True
+    control: socket.socket | None = None
 
-    def open(self) -> None:
-        self.asked.append("open")
-        if self.opens is not None:
-            raise self.opens
+    def start(self) -> Any:  # noqa: ANN401 - stands for a connection
+        self.did.append("start")
+        self.is_closed = False
+        return self
 
-    def start(self, *_: object, **__: object) -> str:
-        self.asked.append("start")
-        if self.starts is not None:
-            raise self.starts
-        return f"a world by {self.name}"
+    def await_serving(self) -> None:
+        if self.starts and (error := self.starts.pop(0)) is not None:
+            raise error
+
+    def send(self, *_: object) -> None:
+        self.did.append("world")
+        self.control = self.control or socket.socket()
+
+    def receive_packet(self) -> Packet[WorldForked]:
+        return Packet(WorldForked(pids=(1, 2), ports=(1, 2), at_s=0.0))
 
     def close(self) -> None:
-        self.asked.append("close")
+        self.did.append("close")
+        self.is_closed = True
+        if self.control is not None:
+            self.control.close()
 
 
-def ladder(*launchers: Any) -> FallbackLauncher:  # noqa: ANN401 - stands for a launcher
-    """Return a ladder of fakes."""
-    return FallbackLauncher(list(launchers))
+def ladder(**servers: Server) -> ServerLauncher:
+    """Return a launcher whose ways start fakes, by their names."""
+    return ServerLauncher({name: server.start for name, server in servers.items()})
 
 
 def unsound(seen: str) -> UnsoundForkError:
-    """Return the error of a rung that cannot be used."""
+    """Return the error of a server that must not fork ranks."""
     return UnsoundForkError("it cannot be forked", seen=seen)
 
 
-def start(of: FallbackLauncher) -> Any:  # noqa: ANN401 - what the fake returns
-    """Start a world."""
-    return of.start(make_spec(2), directory=NOWHERE, scratch=NOWHERE)
+def start_world(launcher: ServerLauncher) -> None:
+    """Start a world, and close its streams."""
+    launcher.start(make_spec(2), directory=NOWHERE, scratch=NOWHERE).close()
 
 
 def test_the_cheapest_sound_way_is_used() -> None:
-    """Nobody asks a rung further up."""
-    fork, server = Rung("fork"), Rung("server")
-    found = ladder(fork, server)
+    """The next way is not tried."""
+    fork, server = Server(), Server()
+    found = ladder(fork=fork, server=server)
     found.open()
-    assert (found.name, start(found), found.reasons) == ("fork", "a world by fork", [])
-    assert server.asked == []
+    start_world(found)
+    found.close()
+    assert (found.name, found.reasons) == ("fork", [])
+    assert (fork.did, server.did) == (["start", "world", "close"], [])
 
 
 def test_an_unsound_way_is_left_with_its_reason() -> None:
-    """The header says what forced the next rung."""
-    fork, server = Rung("fork", unsound("2 threads")), Rung("server")
-    found = ladder(fork, server)
+    """The header says what forced the next way."""
+    fork, server = Server([unsound("2 threads")]), Server()
+    found = ladder(fork=fork, server=server)
     found.open()
     assert (found.name, found.reasons) == ("server", ["2 threads"])
-    assert fork.asked == ["open", "close"]
+    assert fork.did == ["start", "close"]
 
 
 def test_a_way_can_become_unsound_between_two_worlds() -> None:
-    """The world that finds out is started on the next rung, and so are all after it."""
-    fork, server = Rung("fork", starts=unsound("a jax backend")), Rung("server")
-    found = ladder(fork, server)
+    """The world that finds out is started in the next way, and so are all after it."""
+    fork, server = Server([None, unsound("a jax backend")]), Server()
+    found = ladder(fork=fork, server=server)
     found.open()
-    assert start(found) == start(found) == "a world by server"
-    assert fork.asked == ["open", "start", "close"]
+    fork.close()
+    start_world(found)
+    start_world(found)
+    found.close()
+    assert fork.did == ["start", "close", "start", "close"]
+    assert server.did == ["start", "world", "world", "close"]
 
 
 def test_where_no_way_is_sound_the_last_reason_is_raised() -> None:
-    """There is nothing left to step up to."""
+    """There is no other way left."""
     found = ladder(
-        Rung("fork", unsound("threads")), Rung("server", unsound("a module-level array"))
+        fork=Server([unsound("threads")]), server=Server([unsound("a module-level array")])
     )
     with pytest.raises(UnsoundForkError, match="a module-level array"):
         found.open()
 
 
 def test_a_way_that_fails_is_not_unsound() -> None:
-    """A server that could not be started says nothing of the next rung."""
-    fork, server = Rung("fork", LaunchError("no ports")), Rung("server")
+    """A server that could not be started says nothing of the next way."""
+    server = Server()
     with pytest.raises(LaunchError, match="no ports"):
-        ladder(fork, server).open()
-    assert server.asked == []
+        ladder(fork=Server([LaunchError("no ports")]), server=server).open()
+    assert server.did == []
 
 
 def test_closing_ends_the_server_in_use() -> None:
     """The others have none."""
-    fork, server = Rung("fork", unsound("threads")), Rung("server")
-    found = ladder(fork, server)
+    fork, server = Server([unsound("threads")]), Server()
+    found = ladder(fork=fork, server=server)
     found.open()
     found.close()
-    assert server.asked == ["open", "close"]
+    assert server.did == ["start", "close"]

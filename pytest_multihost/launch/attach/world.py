@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from pytest_multihost.launch.attach.peer import Peer
 from pytest_multihost.launch.composite_world import CompositeWorld
-from pytest_multihost.launch.interface import ANSWER_S, Ending, Share, WorldProcesses
+from pytest_multihost.launch.interface import ANSWER_S, Ending, WorldProcesses
 from pytest_multihost.launch.server import ServerWorld
 from pytest_multihost.launch.wire import Frame
 from pytest_multihost.model.errors import LaunchError
@@ -53,7 +53,7 @@ class LocalLauncher(Protocol):
         """The way of launching."""
 
     def start(
-        self, spec: WorldSpec, *, directory: Path, scratch: Path, share: Share | None = None
+        self, spec: WorldSpec, *, directory: Path, scratch: Path, ranks: Sequence[int]
     ) -> ServerWorld:
         """Start some of a world's ranks."""
 
@@ -116,8 +116,8 @@ class AttachLauncher:
         shares = assign_ranks(spec.size, len(self.peers) + 1)
         for process in shares.keys() & self.peers.keys():
             self.peers[process].measure_clock()
-        share = Share(ranks=shares.pop(0))
-        mine = self.local.start(spec, directory=directory, scratch=scratch, share=share)
+        own = shares.pop(0)
+        mine = self.local.start(spec, directory=directory, scratch=scratch, ranks=own)
         parts = [PeerWorld(self.peers[each], shares[each], directory) for each in shares]
         world = CompositeWorld([mine, *parts], survives_loss=False)
         try:

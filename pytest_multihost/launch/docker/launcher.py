@@ -23,11 +23,10 @@ from pytest_multihost.launch.docker.containers import (
     engine_errors,
     remove_container,
 )
-from pytest_multihost.launch.interface import ANSWER_S, Share
+from pytest_multihost.launch.interface import ANSWER_S
 from pytest_multihost.launch.job_spec import JOB_VARIABLE, write_job
 from pytest_multihost.launch.reaper import wait_for_exit
 from pytest_multihost.launch.server import (
-    FallbackLauncher,
     ServerConnection,
     ServerLauncher,
     ServerProgram,
@@ -58,7 +57,7 @@ class ContainerLauncher:
     programs: Mapping[str, Callable[[str], ServerProgram]]
     _engine: Engine | None = None
     _problem: tuple[LaunchError | None] | None = None
-    _launchers: dict[int, FallbackLauncher] = field(default_factory=dict)
+    _launchers: dict[int, ServerLauncher] = field(default_factory=dict)
     _started: dict[str, ServerConnection] = field(default_factory=dict)
 
     @property
@@ -102,13 +101,11 @@ class ContainerLauncher:
         for host in new:
             self._started[host.name] = self._start(host.name, self.programs[first])
         for host in new:
-            launcher = self._launcher(host.name)
+            launcher = ServerLauncher(
+                {way: partial(self._start, host.name, make) for way, make in self.programs.items()}
+            )
             launcher.open()
             self._launchers[host.index] = launcher
-
-    def _launcher(self, host: str) -> FallbackLauncher:
-        starts = {way: partial(self._start, host, make) for way, make in self.programs.items()}
-        return FallbackLauncher([ServerLauncher(way, start) for way, start in starts.items()])
 
     def start(self, spec: WorldSpec, *, directory: Path, scratch: Path) -> CompositeWorld:
         """Start the ranks of a world, replacing containers that are gone.
@@ -122,10 +119,10 @@ class ContainerLauncher:
         try:
             for host in hosts:
                 ports = shares[0].forked.ports if shares else None
-                share = Share(ranks=tuple(host.ranks), ports=ports)
-                launcher = self._launchers[host.index]
                 shares.append(
-                    launcher.start(spec, directory=directory, scratch=scratch, share=share)
+                    self._launchers[host.index].start(
+                        spec, directory=directory, scratch=scratch, ranks=host.ranks, ports=ports
+                    )
                 )
         except LaunchError:
             CompositeWorld(shares, survives_loss=True).end(grace_s=0.0)

@@ -4,7 +4,8 @@
 may be forked, `start_server` starts it, `launcher` and `world` are the controller's side.
 """
 
-from pytest_multihost.launch.server.launcher import FallbackLauncher, ServerLauncher
+from pytest_multihost.launch.interface import RunRank
+from pytest_multihost.launch.server.launcher import ServerLauncher
 from pytest_multihost.launch.server.start_server import (
     ServerProgram,
     exec_server,
@@ -14,7 +15,7 @@ from pytest_multihost.launch.server.start_server import (
 from pytest_multihost.launch.server.world import ServerConnection, ServerWorld
 
 __all__ = [
-    "FallbackLauncher",
+    "RunRank",
     "ServerConnection",
     "ServerLauncher",
     "ServerProgram",

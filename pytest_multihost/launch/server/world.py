@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_multihost.launch.interface import ANSWER_S, Ending, NetworkFaults, WorldProcesses
+from pytest_multihost.launch.interface import ANSWER_S, Ending, WorldProcesses
 from pytest_multihost.launch.reaper import kill_strays, wait_for_exit
 from pytest_multihost.launch.wire import Frame, FrameStream, Packet, receive_packet, send_packet
 from pytest_multihost.model.errors import GarbledError, LaunchError, UnsoundForkError
@@ -86,11 +86,6 @@ class ServerWorld:
             companions=frozenset() if daemon is None else frozenset({daemon}),
             socket_tables=self.socket_tables,
         )
-
-    @property
-    def network_faults(self) -> NetworkFaults:
-        """This world itself: its server disturbs the network between the hosts."""
-        return self
 
     # What a composite world polls
 
@@ -171,7 +166,7 @@ class ServerWorld:
         self.server.send(PauseRank(rank, pause))
 
     def disturb(self, rank: int, index: int) -> None:
-        """Start a fault of the network, see `NetworkFaults`."""
+        """Start a fault of the network, see `RunningWorld`."""
         self.server.send(Disturb(rank, index))
 
     def calm(self) -> None:

@@ -25,7 +25,7 @@ import pytest
 from pytest_multihost.launch.attach import Connector
 from pytest_multihost.launch.attach.handshake import interface_of_address, kernel_identity
 from pytest_multihost.launch.attach.rendezvous import Stream, find_rendezvous
-from pytest_multihost.launch.server import FallbackLauncher
+from pytest_multihost.launch.server import ServerLauncher
 from pytest_multihost.launch.wire import Frame
 from pytest_multihost.model.errors import LaunchError, MultihostError
 from pytest_multihost.model.messages import PeerHello
@@ -163,7 +163,7 @@ class _Tests:
             return [str(error)]
         return []
 
-    def launcher(self, nodeid: str) -> FallbackLauncher:
+    def launcher(self, nodeid: str) -> ServerLauncher:
         """Return the launcher of a test's ranks."""
         return self.launchers.get_local(self.plans[nodeid].requirements)
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_multihost.launch import Ending, Share
+from pytest_multihost.launch import Ending
 from pytest_multihost.launch.attach.world import pack
-from pytest_multihost.launch.server import FallbackLauncher, ServerWorld
+from pytest_multihost.launch.server import ServerLauncher, ServerWorld
 from pytest_multihost.launch.wire import Frame, FrameStream
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.event import Event, FaultChanged
@@ -63,7 +63,7 @@ class PeerServer:
     """
 
     stream: FrameStream[ToPeer]
-    launcher: Callable[[str], FallbackLauncher]
+    launcher: Callable[[str], ServerLauncher]
     home: Path
     local: LocalRanks | None = None
     _status: int | None = None
@@ -147,14 +147,17 @@ class PeerServer:
         return Failed(f"{type(message).__name__} is no request"), b""
 
     def _fork(self, request: Fork) -> FromPeer:
-        spec, share = request.spec, Share(ranks=request.ranks, ports=request.ports)
         try:
             if request.directory is None or request.scratch is None:
                 directories = Directories.make(self.home)
             else:
                 directories = Directories(Path(request.directory), Path(request.scratch))
-            world = self.launcher(spec.nodeid).start(
-                spec, directory=directories.logs, scratch=directories.scratch, share=share
+            world = self.launcher(request.spec.nodeid).start(
+                request.spec,
+                directory=directories.logs,
+                scratch=directories.scratch,
+                ranks=request.ranks,
+                ports=request.ports,
             )
         except (LaunchError, OSError) as error:
             return Failed(str(error))

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_multihost.launch.attach import AttachLauncher, Listener, Membership, Peer, sites_for
 from pytest_multihost.launch.docker import ContainerLauncher
-from pytest_multihost.launch.server import FallbackLauncher
+from pytest_multihost.launch.server import ServerLauncher
 from pytest_multihost.model.spec import Site
 
 
@@ -53,8 +53,8 @@ ATTACHED = pytest.StashKey[Attached]()
 
 
 def launcher_of(
-    config: pytest.Config, ladder: FallbackLauncher | ContainerLauncher
-) -> FallbackLauncher | ContainerLauncher | AttachLauncher:
+    config: pytest.Config, ladder: ServerLauncher | ContainerLauncher
+) -> ServerLauncher | ContainerLauncher | AttachLauncher:
     """Return a world's launcher: through this process alone, or all attached ones."""
     attached = config.stash.get(ATTACHED, None)
     if attached is None or isinstance(ladder, ContainerLauncher):  # needs no peers
