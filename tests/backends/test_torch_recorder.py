@@ -466,8 +466,8 @@ def test_an_error_in_recording_is_no_error_of_the_test(
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("recording is broken")
 
-    for method in ("begin_call", "wait"):
-        monkeypatch.setattr(Recorder, method, broken)
+    for owner, method in ((Recorder, "_user_source"), (SlotPage, "begin"), (SlotPage, "wait")):
+        monkeypatch.setattr(owner, method, broken)
     total = one()
     dist.all_reduce(total)
     dist.all_reduce(total, async_op=True).wait()

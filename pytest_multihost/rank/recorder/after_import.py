@@ -6,7 +6,6 @@ import contextlib
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -27,7 +26,8 @@ def after_import(name: str, callback: Callback) -> None:
     """
     module = sys.modules.get(name)
     if module is not None:
-        _call(callback, module)
+        with contextlib.suppress(Exception):
+            callback(module)
         return
     if _FINDER not in sys.meta_path:
         sys.meta_path.insert(0, _FINDER)
@@ -53,34 +53,25 @@ class _Finder:
             find = getattr(finder, "find_spec", None) if finder is not self else None
             spec: ModuleSpec | None = find(name, path, target) if find is not None else None
             if spec is not None:
-                with contextlib.suppress(Exception):  # a loader that takes no attributes
-                    _call_when_run(spec.loader, partial(self._imported, name))
+                loader = spec.loader
+                if loader is not None and not isinstance(loader, type):  # that many modules share
+                    with contextlib.suppress(Exception):  # a loader that takes no attributes
+                        self._call_when_run(loader, name)
                 return spec
         return None
 
-    def _imported(self, name: str, module: ModuleType) -> None:
-        for callback in self.awaited.pop(name, ()):
-            _call(callback, module)
+    def _call_when_run(self, loader: Loader, name: str) -> None:
+        run = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            with contextlib.suppress(AttributeError):
+                del loader.exec_module
+            run(module)
+            for callback in self.awaited.pop(name, ()):
+                with contextlib.suppress(Exception):
+                    callback(module)
+
+        loader.exec_module = exec_module  # type: ignore[method-assign]
 
 
 _FINDER = _Finder()
-
-
-def _call_when_run(loader: Loader | None, callback: Callable[[ModuleType], None]) -> None:
-    """Call `callback` with the module when `loader` has run it without an exception."""
-    if loader is None or isinstance(loader, type):  # a class, shared by many modules
-        return
-    run = loader.exec_module
-
-    def exec_module(module: ModuleType) -> None:
-        with contextlib.suppress(AttributeError):
-            del loader.exec_module
-        run(module)
-        callback(module)
-
-    loader.exec_module = exec_module  # type: ignore[method-assign]
-
-
-def _call(callback: Callback, module: ModuleType) -> None:
-    with contextlib.suppress(Exception):
-        callback(module)

@@ -19,7 +19,7 @@ import functools
 import itertools
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from types import FunctionType, ModuleType
@@ -29,11 +29,8 @@ from pytest_multihost.model.operation import program_scope
 from pytest_multihost.rank.recorder.after_import import after_import
 from pytest_multihost.rank.recorder.recorder import Ranks, Recorder
 
-Program = Any  # that jax has compiled
-Namespace = Any  # a module or class in which something is wrapped
-Argument = Any  # of a function: a client, a state, or what jax will refuse
-Array = Any
-"""Objects of jax's, which the type checker does not see."""
+JaxObject = Any
+"""An object of jax's, which the type checker does not see; or an argument that jax will refuse."""
 
 BARRIER_SCOPE = "barrier "
 """Begins the scope of a coordination service's barrier; the barrier's id follows."""
@@ -62,11 +59,8 @@ def install(recorder: Recorder) -> None:
     What is wrapped takes, returns and raises what it did before.
     """
     wrappers = _JaxRecorder(recorder)
-    after_import("jaxlib._jax", wrappers.wrap_coordination)
-    after_import("jaxlib.xla_client", wrappers.wrap_batches)
-    after_import("jax._src.array", wrappers.wrap_arrays)
-    after_import("jax._src.distributed", wrappers.wrap_runtime)
-    after_import("jax._src.interpreters.pxla", wrappers.wrap_programs)
+    for module, calls in wrappers.calls().items():
+        after_import(module, partial(wrappers.wrap, calls))
     after_import("jax.experimental.multihost_utils", wrappers.wrap_multihost_utils)
 
 
@@ -85,70 +79,53 @@ class _JaxRecorder:
     waits: Iterator[int] = field(default_factory=partial(itertools.count, 1))
     starts: Iterator[int] = field(default_factory=partial(itertools.count, 1))
 
-    def wrap_coordination(self, module: ModuleType) -> None:
-        """Wrap the client of the coordination service."""
-        client = module.DistributedRuntimeClient
-        for name in ("wait_at_barrier", "get_live_nodes"):
-            self._wrap(client, name, getattr(self, f"_{name}"))
-        for name in ("blocking_key_value_get", "blocking_key_value_get_bytes"):
-            self._wrap(client, name, partial(self._key_wait, name))
+    def calls(self) -> dict[str, dict[str, Describe]]:
+        """Return what is wrapped, by module, and how its calls are described.
 
-    def wrap_runtime(self, module: ModuleType) -> None:
-        """Wrap the class behind `jax.distributed`, whose functions are imported by name."""
-        self._wrap(module.State, "initialize", self._initialize)
-        self._wrap(module.State, "shutdown", self._shutdown)
+        `State` is behind `jax.distributed`, whose functions are imported by name. `_value` is
+        behind float(), tolist(), __array__ and print. `jax.block_until_ready` calls the batched
+        one for several arrays. `ExecuteReplicated` is how Python starts a program: at its first
+        call, and at later ones with effects.
+        """
+        client, array = "DistributedRuntimeClient", "ArrayImpl"
+        get, get_bytes = "blocking_key_value_get", "blocking_key_value_get_bytes"
+        return {
+            "jaxlib._jax": {
+                f"{client}.wait_at_barrier": self._wait_at_barrier,
+                f"{client}.get_live_nodes": self._get_live_nodes,
+                f"{client}.{get}": partial(self._key_wait, get),
+                f"{client}.{get_bytes}": partial(self._key_wait, get_bytes),
+            },
+            "jaxlib.xla_client": {"batched_block_until_ready": self._batch_wait},
+            "jax._src.array": dict.fromkeys(
+                (f"{array}.{DEVICE_WAIT}", f"{array}.item", f"{array}._value"), self._device_wait
+            ),
+            "jax._src.distributed": {
+                "State.initialize": self._initialize,
+                "State.shutdown": self._shutdown,
+            },
+            "jax._src.interpreters.pxla": {"ExecuteReplicated.__call__": self._start_program},
+        }
+
+    def wrap(self, calls: Mapping[str, Describe], module: ModuleType) -> None:
+        """Wrap functions, methods and properties of a module."""
+        for path, describe in calls.items():
+            with contextlib.suppress(Exception):  # another version of jax
+                *classes, name = path.split(".")
+                owner = functools.reduce(getattr, classes, module)
+                call = getattr(owner, name)
+                is_property = isinstance(call, property)
+                wrapped = self._wrapped(call.fget if is_property else call, describe)
+                setattr(owner, name, property(wrapped) if is_property else wrapped)
 
     def wrap_multihost_utils(self, module: ModuleType) -> None:
         """Wrap the functions in place: test modules have already imported them by name."""
         for name, detail in _DETAILS.items():
-            wrap = partial(self._wrapped, describe=partial(self._multihost_util, name, detail))
+            describe = partial(self._multihost_util, name, detail)
             with contextlib.suppress(Exception):  # another version of jax
-                _replace_code(getattr(module, name), wrap)
+                _replace_code(getattr(module, name), partial(self._wrapped, describe=describe))
 
-    def wrap_arrays(self, module: ModuleType) -> None:
-        """Wrap where Python code waits for an array."""
-        arrays = module.ArrayImpl
-        for name in (DEVICE_WAIT, "item"):
-            self._wrap(arrays, name, self._device_wait)
-        with contextlib.suppress(Exception):
-            wait = self._wrapped(vars(arrays)["_value"].fget, describe=self._device_wait)
-            arrays._value = property(wait)  # noqa: SLF001 - float(), tolist(), __array__ and print
-
-    def wrap_batches(self, module: ModuleType) -> None:
-        """Wrap what `jax.block_until_ready` calls with several arrays."""
-        self._wrap(module, "batched_block_until_ready", self._batch_wait)
-
-    def wrap_programs(self, module: ModuleType) -> None:
-        """Wrap where Python starts a program: at its first call, and later ones with effects."""
-        with contextlib.suppress(Exception):  # another version of jax
-            start = module.ExecuteReplicated.__call__
-            module.ExecuteReplicated.__call__ = self._wrapped_start(start)
-
-    def _wrapped_start(self, start: Call) -> Call:
-        @functools.wraps(start)
-        def recorded(program: Program, *args: object) -> object:
-            __tracebackhide__ = True
-            with contextlib.suppress(Exception):  # an error in recording is no error of the test
-                self._record_program(program)
-            return start(program, *args)
-
-        return recorded
-
-    def _record_program(self, program: Program) -> None:
-        """Record on which processes a program runs; a recorded operation has its own members."""
-        shardings = (*program.out_handler.out_shardings, *program.in_handler.in_shardings)
-        processes = {device.process_index for device in next(iter(shardings)).device_set}
-        client = sys.modules["jax._src.distributed"].global_state.client
-        if self.thread.is_inside or len(processes) == 1 or not self._is_of_this_world(client):
-            return
-        page, scope = self.recorder.page, program_scope(*self.recorder.user_line())
-        page.reach(page.group(tuple(sorted(processes)), 0, scope), next(self.starts))
-
-    def _wrap(self, owner: Namespace, name: str, describe: Describe) -> None:
-        with contextlib.suppress(Exception):  # another version of jax
-            setattr(owner, name, self._wrapped(getattr(owner, name), describe=describe))
-
-    def _wrapped(self, call: Call, *, describe: Describe) -> Call:
+    def _wrapped(self, call: Call, describe: Describe) -> Call:
         thread, recorder = self.thread, self.recorder
 
         def recorded(*args: object, **kwargs: object) -> object:
@@ -167,114 +144,113 @@ class _JaxRecorder:
             finally:
                 thread.is_inside = False
 
-        _copy_metadata(recorded, call)
-        return recorded
+        named = [each for each in functools.WRAPPER_ASSIGNMENTS if getattr(call, each, None)]
+        return functools.update_wrapper(recorded, call, named)  # C++ methods lack a few of them
+
+    def _start_program(self, program: JaxObject, *_: object) -> None:
+        """Record on which processes a program runs; a recorded operation has its own members."""
+        shardings = (*program.out_handler.out_shardings, *program.in_handler.in_shardings)
+        processes = {device.process_index for device in next(iter(shardings)).device_set}
+        if len(processes) > 1 and self._is_of_this_world(_state().client):
+            page, scope = self.recorder.page, program_scope(*self.recorder.user_line())
+            page.reach(page.group(tuple(sorted(processes)), 0, scope), next(self.starts))
 
     def _wait_at_barrier(
         self,
         client: object,
         barrier_id: str,
-        timeout_in_ms: Argument = None,
+        timeout_in_ms: int,
         process_ids: Iterable[int] | None = None,
     ) -> Begin | None:
-        scope = f"{BARRIER_SCOPE}{barrier_id}"
-        begin = self._barrier(client, "wait_at_barrier", scope, process_ids, barrier_id)
-        return begin and partial(self._begin_with_timeout, begin, timeout_in_ms)
-
-    def _begin_with_timeout(self, begin: Begin, timeout_in_ms: Argument) -> int:
-        record = begin()
-        with contextlib.suppress(TypeError):  # what jax will refuse
-            self.recorder.page.set_timeout(record, timeout_in_ms / 1000)
-        return record
+        scope, timeout_s = f"{BARRIER_SCOPE}{barrier_id}", timeout_in_ms / 1000
+        return self._collective(
+            client, "wait_at_barrier", process_ids, scope, barrier_id, timeout_s
+        )
 
     def _get_live_nodes(self, client: object, process_ids: Iterable[int]) -> Begin | None:
-        return self._barrier(client, "get_live_nodes", "live nodes", process_ids, "")
-
-    def _barrier(
-        self, client: object, name: str, scope: str, process_ids: Iterable[int] | None, detail: str
-    ) -> Begin | None:
-        if not self._is_of_this_world(client):
-            return None
-        group = tuple(sorted({*process_ids})) if process_ids else None
-        return self._begin(name, group, scope=scope, detail=detail)
-
-    def _key_wait(self, name: str, _: object, /, key: str, *__: object, **___: object) -> Begin:
-        return self._begin_wait(name, self.recorder.all_ranks, _shortened(key))
+        return self._collective(client, "get_live_nodes", process_ids, "live nodes")
 
     def _initialize(self, _: object, *args: object, **kwargs: object) -> Begin | None:
+        name, begin = "jax.distributed.initialize", self.recorder.begin
         count = args[1] if len(args) > 1 else kwargs.get("num_processes")
         if count not in {None, self.recorder.size}:
             return None
-        return self._begin("jax.distributed.initialize", scope=RUNTIME_SCOPE)
+        return partial(begin, name, "collective", self.recorder.all_ranks, scope=RUNTIME_SCOPE)
 
-    def _shutdown(self, state: Argument) -> Begin | None:
-        if not self._is_of_this_world(state.client):
-            return None
-        return self._begin("jax.distributed.shutdown", scope=RUNTIME_SCOPE)
+    def _shutdown(self, state: JaxObject) -> Begin | None:
+        return self._collective(state.client, "jax.distributed.shutdown", scope=RUNTIME_SCOPE)
 
     def _multihost_util(
         self, name: str, detail: Callable[..., str], /, *args: object, **kwargs: object
     ) -> Begin | None:
         """Describe a call that all processes make; alone, each has nothing to wait for."""
-        client = sys.modules["jax._src.distributed"].global_state.client
+        return self._collective(_state().client, name, detail=detail(*args, **kwargs))
+
+    def _collective(
+        self,
+        client: JaxObject,
+        name: str,
+        process_ids: Iterable[int] | None = None,
+        scope: str = "",
+        detail: str = "",
+        timeout_s: float | None = None,
+    ) -> Begin | None:
+        """Describe a collective of some or all processes, unless they are another world's."""
         if not self._is_of_this_world(client):
             return None
-        return self._begin(name, detail=detail(*args, **kwargs))
-
-    def _begin(
-        self, name: str, group: Ranks | None = None, *, scope: str = "", detail: str = ""
-    ) -> Begin:
-        members, detail = group or self.recorder.all_ranks, _shortened(detail)
-        begin = self.recorder.begin
-        return partial(begin, name, "collective", members, scope=scope, detail=detail)
-
-    def _begin_wait(self, name: str, group: Ranks, detail: str) -> Begin:
-        sequence = next(self.waits)
-        return partial(self.recorder.begin, name, "wait", group, sequence=sequence, detail=detail)
-
-    def _device_wait(self, array: Array, *_: object) -> Begin | None:
-        """Describe a wait for an array; one that is ready costs well under a microsecond.
-
-        Asking a deleted array whether it is ready ends the process (jax 0.10.2, SIGSEGV).
-        """
-        if array.is_deleted() or array.is_ready():
-            return None
-        return self._begin_wait(DEVICE_WAIT, (self.recorder.rank,), _shapes([array]))
-
-    def _batch_wait(self, arrays: Iterable[Array]) -> Begin | None:
-        described = (self._device_wait(array) for array in arrays)
-        return next((begin for begin in described if begin is not None), None)
+        return partial(
+            self.recorder.begin,
+            name,
+            "collective",
+            tuple(sorted({*process_ids})) if process_ids else self.recorder.all_ranks,
+            scope=scope,
+            detail=_shortened(detail),
+            timeout_s=timeout_s,
+        )
 
     def _is_of_this_world(self, client: object) -> bool:
         """Whether the client's processes are this world's ranks, by the same numbers.
 
         A test may start other jax worlds, of some of the ranks or with separate clients.
         """
-        state = sys.modules["jax._src.distributed"].global_state
+        state = _state()
         process = (state.process_id, state.num_processes)
         own = (self.recorder.rank, self.recorder.size)
         return client is not None and client is state.client and process == own
 
+    def _key_wait(self, name: str, _: object, /, key: str, *__: object, **___: object) -> Begin:
+        return self._wait(name, self.recorder.all_ranks, key)
 
-def _copy_metadata(wrapper: Namespace, call: Call) -> None:
-    """Do what `functools.wraps` does, also for methods from C++ that lack a name or a module."""
-    for attribute in functools.WRAPPER_ASSIGNMENTS:
-        with contextlib.suppress(AttributeError, TypeError):
-            setattr(wrapper, attribute, getattr(call, attribute))
-    wrapper.__dict__.update(getattr(call, "__dict__", {}))
-    wrapper.__wrapped__ = call
+    def _device_wait(self, array: JaxObject, *_: object) -> Begin | None:
+        """Describe a wait for an array; one that is ready costs well under a microsecond.
+
+        Asking a deleted array whether it is ready ends the process (jax 0.10.2, SIGSEGV).
+        """
+        if array.is_deleted() or array.is_ready():
+            return None
+        return self._wait(DEVICE_WAIT, (self.recorder.rank,), _shapes([array]))
+
+    def _batch_wait(self, arrays: Iterable[JaxObject]) -> Begin | None:
+        described = (self._device_wait(array) for array in arrays)
+        return next((begin for begin in described if begin is not None), None)
+
+    def _wait(self, name: str, group: Ranks, detail: str) -> Begin:
+        sequence, begin = next(self.waits), self.recorder.begin
+        return partial(begin, name, "wait", group, sequence=sequence, detail=_shortened(detail))
+
+
+def _state() -> JaxObject:
+    return sys.modules["jax._src.distributed"].global_state
 
 
 def _shapes(tree: object) -> str:
     """Return type and shape of the first arrays of `tree`; their values are not read."""
     leaves = sys.modules["jax"].tree_util.tree_leaves(tree)
-    shown = [_shape(leaf) for leaf in leaves[:_LEAVES]]
+    shown = [
+        f"{getattr(leaf, 'dtype', type(leaf).__name__)}{list(getattr(leaf, 'shape', ()))}"
+        for leaf in leaves[:_LEAVES]
+    ]
     return ", ".join(shown + ["…"] * (len(leaves) > _LEAVES))
-
-
-def _shape(leaf: object) -> str:
-    shape = getattr(leaf, "shape", ())
-    return f"{getattr(leaf, 'dtype', type(leaf).__name__)}{list(shape)}"
 
 
 def _shortened(text: str) -> str:

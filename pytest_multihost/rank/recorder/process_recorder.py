@@ -61,18 +61,16 @@ def operation(name: str, peers: Iterable[int] | None = None) -> Iterator[None]:
     if not _recorders:
         yield
         return
-    recorder = _recorders[0]
-    with recorder.during(_begin(recorder, name, peers)):
-        yield
-
-
-def _begin(recorder: Recorder, name: str, peers: Iterable[int] | None) -> int:
-    others = sorted(set(recorder.all_ranks if peers is None else peers) - {recorder.rank})
-    scope = f"{OWN_SCOPE}{name}"
+    recorder, scope = _recorders[0], f"{OWN_SCOPE}{name}"
+    others = set(recorder.all_ranks if peers is None else peers) - {recorder.rank}
     if len(others) == 1:
-        number = next(_transfers.setdefault((name, others[0]), itertools.count(1)))
-        return recorder.begin(
-            name, "transfer", recorder.all_ranks, scope=scope, sequence=number, peer=others[0]
+        [peer] = others
+        number = next(_transfers.setdefault((name, peer), itertools.count(1)))
+        record = recorder.begin(
+            name, "transfer", recorder.all_ranks, scope=scope, sequence=number, peer=peer
         )
-    members = tuple(sorted({*others, recorder.rank}))
-    return recorder.begin(name, "collective", members, scope=scope)
+    else:
+        members = tuple(sorted({*others, recorder.rank}))
+        record = recorder.begin(name, "collective", members, scope=scope)
+    with recorder.during(record):
+        yield

@@ -85,6 +85,7 @@ class Recorder:
         sequence: int = 0,
         peer: int = -1,
         detail: str = "",
+        timeout_s: float | None = None,
     ) -> int:
         """Record that this thread begins an operation; return its record.
 
@@ -96,6 +97,7 @@ class Recorder:
             sequence: Its number among its like; 0: the group's next collective.
             peer: The other rank of a transfer.
             detail: More for the reader.
+            timeout_s: The timeout that the caller has set for it.
 
         Raises:
             Exception: What a listener raises, and nothing else.
@@ -104,9 +106,12 @@ class Recorder:
         try:
             page = self.page
             call = page.call(name, kind, page.group(group, scope=scope), peer=peer)
-            return self.begin_call(call, sequence, page.detail(detail) if detail else 0)
+            record = self.begin_call(call, sequence, page.detail(detail) if detail else 0)
+            if timeout_s is not None:
+                page.set_timeout(record, timeout_s)
         except Exception:  # noqa: BLE001 - an error in recording is no error of the test
             return NO_RECORD
+        return record
 
     def notify(self, name: str, kind: OperationKind) -> None:
         """Call the listeners for an operation that is about to begin; what they raise passes."""
@@ -115,13 +120,19 @@ class Recorder:
 
     def begin_call(self, call: Call, sequence: int = 0, detail: int = 0) -> int:
         """Do what `begin` does after the listeners were notified, with what was prepared."""
-        source = self._user_source(3)  # called by begin(), or by what wraps the runtime's call
-        at_ns = now_ns()
-        return self.page.begin(call, at_ns, self._thread.native_id, source, sequence, detail)
+        try:
+            source = self._user_source(3)  # called by begin(), or by what wraps the runtime's call
+            at_ns = now_ns()
+            return self.page.begin(call, at_ns, self._thread.native_id, source, sequence, detail)
+        except Exception:  # noqa: BLE001 - an error in recording is no error of the test
+            return NO_RECORD
 
     def wait(self, record: int) -> None:
         """Record that this thread waits for the operation."""
-        self.page.wait(record, now_ns(), self._thread.native_id, self._user_source(2))
+        try:  # noqa: SIM105 - suppress() would take as long as all the rest
+            self.page.wait(record, now_ns(), self._thread.native_id, self._user_source(2))
+        except Exception:  # noqa: BLE001, S110 - an error in recording is no error of the test
+            pass
 
     def end(self, record: int) -> None:
         """Record that the operation is over."""

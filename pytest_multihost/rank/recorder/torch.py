@@ -11,10 +11,11 @@ flight recorder sees. The functions that make groups are wrapped too, and the wa
 from __future__ import annotations
 
 import contextlib
+import inspect
 import itertools
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial, update_wrapper
@@ -42,8 +43,15 @@ CREATION_SCOPE = "creation"
 
 _STORE_WAITS = ("get", "wait", "multi_get", "queue_pop", "barrier")
 _MAX_KEYS = 120
-_SIZE_AT, _RANK_AT, _INIT_TIMEOUT_AT = 3, 4, 2  # arguments of init_process_group
-_NEW_TIMEOUT_AT = 1  # of new_group
+
+Begin = Callable[[], int]
+"""Records that a call begins; returns the record."""
+
+Described = tuple[Begin, Callable[[ProcessGroup], object]]
+"""What records the begin of a call, and what gets its result."""
+
+Describe = Callable[..., Described | None]
+"""Gets the arguments of a call; returns None if it is not to be recorded."""
 
 
 def install(recorder: Recorder) -> None:
@@ -70,7 +78,7 @@ def _wrap(recorder: Recorder, module: ModuleType) -> None:
 
 
 class _Depth(threading.local):
-    """How many creations of groups this thread is in: their store traffic is not the user's."""
+    """How many recorded calls this thread is in: their store traffic is not the user's."""
 
     count = 0
 
@@ -87,159 +95,135 @@ class GroupCreationRecorder:
 
     def wrap(self, module: ModuleType) -> None:
         """Wrap the functions of `torch.distributed.distributed_c10d`, and its `Store`."""
-        _replace(module, "init_process_group", self._wrap_init)
-        _replace(module, "_new_group_with_tag", self._wrap_new_group)
-        _replace(module, "split_group", self._wrap_split)
-        methods = vars(module.Store)
-        for name in _STORE_WAITS:
-            if name in methods:
-                setattr(module.Store, name, self._wrap_store_wait(methods[name], name))
+        _replace(module, "init_process_group", partial(self._recorded_by_name, self._init))
+        _replace(module, "_new_group_with_tag", partial(self._recorded_by_name, self._new_group))
+        _replace(module, "split_group", partial(self._recorded_by_name, self._split))
+        for name, original in list(vars(module.Store).items()):
+            if name in _STORE_WAITS:
+                recorded = self._recorded(partial(self._store_wait, name), original)
+                setattr(module.Store, name, copy_identity(original, recorded))
 
-    def _wrap_init(self, original: Function) -> Function:
-        def init_process_group(*args: object, **kwargs: object) -> object:
+    def _recorded(self, describe: Describe, original: Function) -> Function:
+        def recorded(*args: object, **kwargs: object) -> object:
             __tracebackhide__ = True
-            timeout = _argument(args, kwargs, _INIT_TIMEOUT_AT, "timeout")
-            begin = partial(self._begin_init, args, kwargs)
-            result = self._during(begin, original, args, kwargs, timeout)
-            with contextlib.suppress(Exception):
-                self.groups.register(self.groups.default)
-                self.flight.start()
+            described = None
+            with contextlib.suppress(Exception):  # arguments that torch will refuse
+                described = describe(*args, **kwargs)
+            if described is None:
+                return original(*args, **kwargs)
+            begin, made = described
+            record = begin()
+            self._depth.count += 1
+            try:
+                with self.recorder.during(record):
+                    result = original(*args, **kwargs)
+            finally:
+                self._depth.count -= 1
+            with contextlib.suppress(Exception):  # a group without this rank
+                made(result)
             return result
 
-        return init_process_group
+        return recorded
 
-    def _begin_init(self, args: Sequence[Argument], kwargs: Mapping[str, Argument]) -> int:
-        is_of_world = True
-        with contextlib.suppress(Exception):  # arguments that torch will refuse
-            size = _declared(_argument(args, kwargs, _SIZE_AT, "world_size"), "WORLD_SIZE")
-            rank = _declared(_argument(args, kwargs, _RANK_AT, "rank"), "RANK")
-            is_of_world = size in (None, self.recorder.size) and rank in (None, self.recorder.rank)
-        return self._begin("init_process_group", CREATION_SCOPE if is_of_world else None)
+    def _recorded_by_name(self, describe: Describe, original: Function) -> Function:
+        """Wrap a Python function; `describe` gets its arguments by their names."""
+        bind = inspect.signature(original).bind
+        return self._recorded(lambda *args, **kw: describe(**bind(*args, **kw).arguments), original)
 
-    def _begin(self, name: str, scope: str | None, detail: str = "") -> int:
-        """Record an operation of all ranks; without a scope, a wait for unknown ranks."""
-        all_ranks = self.recorder.all_ranks
-        if scope is None:
-            sequence = next(self._waits)
-            return self.recorder.begin(name, "wait", all_ranks, sequence=sequence, detail=detail)
-        return self.recorder.begin(name, "collective", all_ranks, scope=scope, detail=detail)
+    def _init(
+        self, timeout: object = None, world_size: int = -1, rank: int = -1, **_: object
+    ) -> Described:
+        size = _declared(world_size, "WORLD_SIZE")
+        rank_in_group = _declared(rank, "RANK")
+        recorder = self.recorder
+        is_of_world = size in (None, recorder.size) and rank_in_group in (None, recorder.rank)
+        scope = CREATION_SCOPE if is_of_world else None
 
-    def _wrap_new_group(self, original: Function) -> Function:
-        def _new_group_with_tag(*args: object, **kwargs: object) -> object:
-            __tracebackhide__ = True
-            ordinal, begin = None, lambda: NO_RECORD
-            with contextlib.suppress(Exception):
-                ordinal, begin = self._prepare_new_group(args, kwargs)
-            timeout = _argument(args, kwargs, _NEW_TIMEOUT_AT, "timeout")
-            pg = self._during(begin, original, args, kwargs, timeout)
-            with contextlib.suppress(Exception):  # no member
-                self.groups.register(pg, ordinal)
-            return pg
+        def made(_: object) -> None:
+            self.groups.register(self.groups.default)
+            self.flight.start()
 
-        update_wrapper(_new_group_with_tag, original)
-        return _new_group_with_tag
+        return self._begin("init_process_group", scope, timeout=timeout), made
 
-    def _prepare_new_group(
-        self, args: Sequence[Argument], kwargs: Mapping[str, Argument]
-    ) -> tuple[int | None, Callable[[], int]]:
-        """Return the new group's ordinal, and what records that it is being made."""
-        default = self.groups.get(self.groups.default)
-        ranks = args[0] if args else kwargs.get("ranks")
-        members = tuple(sorted(ranks)) if ranks is not None else tuple(sorted(default.members))
-        detail = str(list(members))[:_MAX_KEYS]
-        is_member = self.recorder.rank in members
-        # Every rank calls it, so all count alike; but only members wait for each other.
-        is_counted = is_member or not kwargs.get("use_local_synchronization")
-        ordinal = self.groups.next_ordinal(members) if is_counted else None
-        if not is_member or not default.is_of_world:
-            return ordinal, lambda: NO_RECORD
-        name, begin = "new_group", self.recorder.begin
-        return ordinal, partial(begin, name, "collective", members, scope=name, detail=detail)
+    def _begin(
+        self, name: str, scope: str | None, *, detail: str = "", timeout: object = None
+    ) -> Begin:
+        """Describe an operation of all ranks; without a scope, a wait for unknown ranks."""
+        return partial(
+            self.recorder.begin,
+            name,
+            "collective" if scope else "wait",
+            self.recorder.all_ranks,
+            scope=scope or "",
+            sequence=0 if scope else next(self._waits),
+            detail=detail,
+            timeout_s=_seconds(timeout),
+        )
 
-    def _begin_split(self, parent: ProcessGroup) -> int:
-        """Record the next collective of the existing group."""
-        self.recorder.notify("split_group", "collective")
-        with contextlib.suppress(Exception):  # torch will complain of the group
-            call, sequence = self.groups.get(parent).collective("split_group")
-            return self.recorder.begin_call(call, next(sequence))
-        return NO_RECORD
-
-    def _wrap_split(self, original: Function) -> Function:
-        def split_group(*args: object, **kwargs: object) -> object:
-            __tracebackhide__ = True
-            parent = args[0] if args else kwargs.get("parent_pg")
-            parent = self.groups.default if parent is None else parent
-            pg = self._during(partial(self._begin_split, parent), original, args, kwargs)
-            with contextlib.suppress(Exception):  # no member
-                self.groups.register(pg)
-            return pg
-
-        return split_group
-
-    def _wrap_store_wait(self, original: Function, name: str) -> Function:
-        def recorded(store: Store, *args: object, **kwargs: object) -> object:
-            __tracebackhide__ = True
-            if self._depth.count or _is_private(store):
-                return original(store, *args, **kwargs)
-            keys = ""
-            with contextlib.suppress(Exception):  # arguments that torch will refuse
-                keys = _keys(args, kwargs)
-            given = [each for each in (*args, *kwargs.values()) if isinstance(each, timedelta)]
-            timeout = given[0] if given else getattr(store, "timeout", None)
-            begin = partial(self._begin, f"store.{name}", None, keys)
-            return self._during(begin, original, (store, *args), kwargs, timeout)
-
-        return copy_identity(original, recorded, name)
-
-    def _during(
+    def _new_group(
         self,
-        begin: Callable[[], int],
-        original: Function,
-        args: Sequence[Argument],
-        kwargs: Mapping[str, Argument],
+        ranks: Iterable[int] | None = None,
         timeout: object = None,
-    ) -> object:
-        """Call `original` within an operation; the store's operations inside are not recorded."""
-        __tracebackhide__ = True
-        record = begin()
-        if isinstance(timeout, timedelta):
-            self.recorder.page.set_timeout(record, timeout.total_seconds())
-        self._depth.count += 1
-        try:
-            with self.recorder.during(record):
-                return original(*args, **kwargs)
-        finally:
-            self._depth.count -= 1
+        *,
+        use_local_synchronization: bool = False,
+        **_: object,
+    ) -> Described:
+        """Describe what every rank calls; but only members wait for each other."""
+        default = self.groups.get(self.groups.default)
+        members = tuple(sorted(default.members if ranks is None else ranks))
+        is_member = self.recorder.rank in members
+        is_counted = is_member or not use_local_synchronization
+        ordinal = self.groups.next_ordinal(members) if is_counted else None
+        made = partial(self.groups.register, ordinal=ordinal)
+        if not is_member or not default.is_of_world:
+            return lambda: NO_RECORD, made
+        begin = partial(
+            self.recorder.begin,
+            "new_group",
+            "collective",
+            members,
+            scope="new_group",
+            detail=str(list(members))[:_MAX_KEYS],
+            timeout_s=_seconds(timeout),
+        )
+        return begin, made
+
+    def _split(self, parent_pg: ProcessGroup = None, **_: object) -> Described:
+        """Describe the next collective of the existing group."""
+        group = self.groups.get(self.groups.default if parent_pg is None else parent_pg)
+
+        def begin() -> int:
+            self.recorder.notify("split_group", "collective")
+            call, sequence = group.prepare("split_group", "collective")
+            return self.recorder.begin_call(call, next(sequence))
+
+        return begin, self.groups.register
+
+    def _store_wait(
+        self, name: str, store: Store, *args: Argument, **kwargs: Argument
+    ) -> Described | None:
+        """Describe a wait for keys, unless it is of torch's own or no other rank can end it."""
+        underlying = getattr(store, "_underlying_non_prefix_store", store)
+        if self._depth.count or type(underlying).__name__ == "HashStore":  # lies in this process
+            return None
+        keys = args[0] if args else kwargs.get("key", "")
+        text = keys if isinstance(keys, str) else ", ".join(map(str, keys))
+        given = (each for each in (*args, *kwargs.values()) if isinstance(each, timedelta))
+        timeout = next(given, getattr(store, "timeout", None))
+        begin = self._begin(f"store.{name}", None, detail=text[:_MAX_KEYS], timeout=timeout)
+        return begin, lambda _: None
 
 
-def _argument(
-    args: Sequence[Argument], kwargs: Mapping[str, Argument], at: int, name: str
-) -> Argument:
-    return args[at] if len(args) > at else kwargs.get(name)
+def _seconds(timeout: object) -> float | None:
+    return timeout.total_seconds() if isinstance(timeout, timedelta) else None
 
 
-def _declared(value: int | None, variable: str) -> int | None:
+def _declared(value: int, variable: str) -> int | None:
     """Return a size or rank from the caller or the environment; None if neither gives it."""
-    if value is not None and value >= 0:
+    if value >= 0:
         return value
     text = os.environ.get(variable, "")
     return int(text) if text.isdecimal() else None
-
-
-def _is_private(store: Store) -> bool:
-    """Whether a store, below any prefixes, lies in this process.
-
-    No other rank sets its keys or ends a wait for one: that is a wait for another thread.
-    """
-    with contextlib.suppress(Exception):  # another version of torch
-        store = getattr(store, "_underlying_non_prefix_store", store)
-    return type(store).__name__ == "HashStore"
-
-
-def _keys(args: Sequence[Argument], kwargs: Mapping[str, Argument]) -> str:
-    keys = args[0] if args else kwargs.get("key", "")
-    text = keys if isinstance(keys, str) else ", ".join(map(str, keys))
-    return text[:_MAX_KEYS]
 
 
 def _replace(module: ModuleType, name: str, wrap: Callable[[Function], Function]) -> None:

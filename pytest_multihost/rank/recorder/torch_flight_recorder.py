@@ -31,7 +31,7 @@ from pytest_multihost.slots import FlightMailbox, read_slots
 THREAD_NAME = "multihost-flight-recorder"
 
 _ASKED_BYTES = 4096
-_wall_ns = partial(clock_gettime_ns, CLOCK_REALTIME)  # bound, as in model.event
+_BINDINGS = "torch._C._distributed_c10d"
 
 Entry = Mapping[str, Any]
 Span = tuple[GroupKey, int, float]
@@ -49,7 +49,7 @@ class FlightRecorderThread:
 
     def start(self) -> None:
         """Start the thread, once. It costs nothing while there are no requests."""
-        if self._is_started or not hasattr(_bindings(), "_dump_fr_trace_json"):
+        if self._is_started or not hasattr(sys.modules[_BINDINGS], "_dump_fr_trace_json"):
             return
         self._is_started = True
         mailbox = FlightMailbox(self.recorder.page.path.parent, self.recorder.rank)
@@ -68,15 +68,19 @@ class FlightRecorderThread:
                 mailbox.write(at_s, self._operations())
 
     def _operations(self) -> Operations:
-        trace = json.loads(_bindings()._dump_fr_trace_json())  # noqa: SLF001 - no public way
+        bindings: Any = sys.modules[_BINDINGS]
+        trace = json.loads(bindings._dump_fr_trace_json())  # noqa: SLF001 - no public way
         groups = self.groups.by_name()
         entries = [each for each in trace.get("entries", ()) if not each["is_p2p"]]
         spans = list(self._recorded())
-        unseen = [
-            self._operation(each, groups[each["process_group"][0]])
-            for each in entries
-            if not each["retired"] and not _is_recorded(each, groups, spans)
-        ]
+        ahead_ns = clock_gettime_ns(CLOCK_REALTIME) - now_ns()  # torch gives the wall clock's time
+        unseen = []
+        for each in entries:
+            group, at_ns = groups.get(each["process_group"][0]), each["time_created_ns"] - ahead_ns
+            if each["retired"] or group is None:
+                continue
+            if not any(key == group.key and start <= at_ns <= end for key, start, end in spans):
+                unseen.append(self._operation(each, group, at_ns / 1e9))
         return Operations(self.recorder.rank, tuple(unseen), _entered(trace, entries, groups))
 
     def _recorded(self) -> Iterator[Span]:
@@ -93,8 +97,7 @@ class FlightRecorderThread:
             if operation.kind == "collective" and began_ns not in begun:
                 yield operation.group_key, began_ns, float("inf")
 
-    def _operation(self, entry: Entry, group: Group) -> Operation:
-        since_s = _created_ns(entry) / 1e9
+    def _operation(self, entry: Entry, group: Group, since_s: float) -> Operation:
         ranks, ordinal, _ = group.key
         is_waited, frame = _main_thread()
         return Operation(
@@ -104,36 +107,16 @@ class FlightRecorderThread:
             ordinal=ordinal,
             scope=FLIGHT_SCOPE,
             sequence=entry["collective_seq_id"],
-            detail=" ".join(map(_shape, entry["input_dtypes"], entry["input_sizes"])),
+            detail=" ".join(
+                f"{dtype}[{','.join(map(str, sizes))}]"
+                for dtype, sizes in zip(entry["input_dtypes"], entry["input_sizes"], strict=False)
+            ),
             since_s=since_s,
             waited_s=since_s if is_waited else None,
             thread=os.getpid(),
             frame=frame,
             source="flight-recorder",
         )
-
-
-def _bindings() -> Any:  # noqa: ANN401 - torch is not seen by the type checker
-    return sys.modules["torch._C._distributed_c10d"]
-
-
-def _shape(dtype: str, sizes: Sequence[int]) -> str:
-    return f"{dtype}[{','.join(map(str, sizes))}]"
-
-
-def _created_ns(entry: Entry) -> int:
-    """Return when an entry was made, on the monotonic clock; torch gives the wall clock's time."""
-    created: int = entry["time_created_ns"]
-    return now_ns() - (_wall_ns() - created)
-
-
-def _is_recorded(entry: Entry, groups: Mapping[str, Group], spans: Sequence[Span]) -> bool:
-    """Whether an open operation of the slot page launched it, or its group is not known."""
-    group = groups.get(entry["process_group"][0])
-    if group is None:
-        return True
-    created_ns = _created_ns(entry)
-    return any(key == group.key and start <= created_ns <= end for key, start, end in spans)
 
 
 def _entered(

@@ -38,8 +38,7 @@ class Group:
         is_of_world: Whether torch's ranks are this world's. If not - a test made a smaller torch
             world - the mapping of ranks is unknown, and an operation is recorded as a wait.
         pg: torch's object.
-        collectives: Prepared, by name and root.
-        transfers: Prepared, by name, peer and tag.
+        prepared: What was prepared, by name, root or peer, and tag.
     """
 
     recorder: Recorder
@@ -47,8 +46,7 @@ class Group:
     ordinal: int
     is_of_world: bool
     pg: weakref.ref[ProcessGroup]
-    collectives: dict[tuple[str, int], Prepared] = field(default_factory=dict)
-    transfers: dict[tuple[str, int, int], Prepared] = field(default_factory=dict)
+    prepared: dict[tuple[str, int, int], Prepared] = field(default_factory=dict)
 
     @property
     def key(self) -> GroupKey:
@@ -59,27 +57,25 @@ class Group:
         """
         return tuple(sorted(self.members)), self.ordinal, ""
 
-    def collective(self, name: str, root: int = -1) -> Prepared:
-        """Prepare a collective, once; `root` is the root's number in the group."""
-        prepared = self._prepare(name, "collective", root=root)
-        return self.collectives.setdefault((name, root), prepared)
+    def prepare(self, name: str, kind: OperationKind, other: int = -1, tag: int = 0) -> Prepared:
+        """Prepare an operation, once.
 
-    def transfer(self, name: str, peer: int, tag: int) -> Prepared:
-        """Prepare a transfer, once; `peer` is the other's number in the group, or -1."""
-        prepared = self._prepare(name, "transfer", peer=peer, tag=tag)
-        return self.transfers.setdefault((name, peer, tag), prepared)
-
-    def _prepare(
-        self, name: str, kind: OperationKind, *, peer: int = -1, root: int = -1, tag: int = 0
-    ) -> Prepared:
-        page = self.recorder.page
+        Args:
+            name: As torch's users call it.
+            kind: Who must do something for it to end.
+            other: The number in the group of a collective's root or a transfer's peer; -1: none.
+            tag: Of a transfer.
+        """
+        page, sequence = self.recorder.page, itertools.count(1)
         if not self.is_of_world:
-            all_ranks = page.group(self.recorder.all_ranks)
-            return page.call(name, "wait", all_ranks), itertools.count(1)
-        peer, root = (each if each < 0 else self.members[each] for each in (peer, root))
-        call = page.call(name, kind, page.group(*self.key), peer=peer, root=root, tag=tag)
-        is_counted_by_page = kind == "collective"
-        return call, itertools.repeat(0) if is_counted_by_page else itertools.count(1)
+            call = page.call(name, "wait", page.group(self.recorder.all_ranks))
+        else:
+            rank = self.members[other] if other >= 0 else -1
+            peer, root = (rank, -1) if kind == "transfer" else (-1, rank)
+            call = page.call(name, kind, page.group(*self.key), peer=peer, root=root, tag=tag)
+        if self.is_of_world and kind == "collective":  # the page counts them
+            return self.prepared.setdefault((name, other, tag), (call, itertools.repeat(0)))
+        return self.prepared.setdefault((name, other, tag), (call, sequence))
 
 
 @dataclass(slots=True, eq=False)
@@ -141,13 +137,13 @@ class Groups:
         return {str(name): self.get(pg) for pg, name in list(names.items())}
 
 
-def copy_identity(original: Function, wrapper: Function, name: str) -> Function:
+def copy_identity(original: Function, wrapper: Function) -> Function:
     """Make `wrapper` look like the bound method that it replaces.
 
     For a Python subclass of a bound class, pybind11 looks from C++ for a method that overrides the
     C++ one, and finds the wrapper. It knows that the call came from an override, and must not go
     to it again, by the name of the calling code.
     """
-    wrapper.__code__ = wrapper.__code__.replace(co_name=name)
+    wrapper.__code__ = wrapper.__code__.replace(co_name=original.__name__)
     update_wrapper(wrapper, original, assigned=("__doc__", "__name__", "__qualname__"), updated=())
     return wrapper

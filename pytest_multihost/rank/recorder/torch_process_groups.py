@@ -17,16 +17,16 @@ from pytest_multihost.rank.recorder.torch_groups import (
     Function,
     Group,
     Groups,
-    Prepared,
     ProcessGroup,
     Tensor,
     Work,
     copy_identity,
 )
-from pytest_multihost.slots import NO_RECORD
 
 Arguments = tuple[Argument, ...]
 Options = dict[str, Argument]
+Describe = Callable[[Arguments, Options], tuple[int, int, int]]
+"""Returns the root or peer by its number in the group, the tag, and the number of a detail text."""
 
 COLLECTIVES: Mapping[str, tuple[str, int | None]] = {
     "allreduce": ("all_reduce", 0),
@@ -67,41 +67,6 @@ _NESTED = 2
 
 
 @dataclass(slots=True, eq=False)
-class Details:
-    """Texts for the reader about the tensors of a call: ``f32[3]``, ``f32[3] +1``."""
-
-    recorder: Recorder
-    _numbers: dict[object, int] = field(default_factory=dict)
-
-    def of(self, sent: Tensor, prefix: str = "") -> int:
-        """Return the number of the text for a tensor, a list of tensors, or a list of lists."""
-        more = depth = 0
-        while (type(sent) is list or type(sent) is tuple) and depth < _NESTED:
-            if not sent:
-                return self.text(prefix)
-            more, sent, depth = len(sent) - 1, sent[0], depth + 1
-        try:
-            key = sent.dtype, sent.shape, more, prefix
-        except AttributeError:  # no tensor
-            return self.text(prefix)
-        return self._numbers.get(key) or self._add(key, sent)
-
-    def _add(self, key: tuple[object, object, int, str], tensor: Tensor) -> int:
-        _, _, more, prefix = key
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        short = _BITS.sub(lambda match: _LETTERS[match[1]] + match[2], dtype)
-        shape = ",".join(map(str, tensor.shape))
-        number = self.text(f"{prefix} {short}[{shape}]{f' +{more}' if more else ''}")
-        if len(self._numbers) < _DETAILS:
-            self._numbers[key] = number
-        return number
-
-    def text(self, text: str) -> int:
-        """Return the number of a text."""
-        return self.recorder.page.detail(text.strip())
-
-
-@dataclass(slots=True, eq=False)
 class ProcessGroupRecorder:
     """Records each call of `ProcessGroup`.
 
@@ -112,53 +77,68 @@ class ProcessGroupRecorder:
     recorder: Recorder
     groups: Groups
     works: OpenWorks
-    details: Details = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.details = Details(self.recorder)
+    _details: dict[object, int] = field(default_factory=dict)
 
     def wrap(self, process_group: type) -> None:
         """Wrap the methods that the bound class has."""
         methods = vars(process_group)
-        for method, (name, sent) in COLLECTIVES.items():
-            if method in methods:
-                setattr(process_group, method, self._collective(methods[method], name, sent))
-        for method in ("send", "recv", "recv_anysource"):
-            setattr(process_group, method, self._transfer(methods[method], method))
-        for method, wrap in (
-            ("_start_coalescing", self._start_coalescing),
-            ("_end_coalescing", self._end_coalescing),
-        ):
-            if method in methods:
-                setattr(process_group, method, wrap(methods[method]))
+        wrapped = dict.fromkeys(("send", "recv", "recv_anysource"), self._transfer)
+        wrapped |= dict.fromkeys(COLLECTIVES, self._collective)
+        wrapped["_start_coalescing"] = self._start_coalescing
+        wrapped["_end_coalescing"] = self._end_coalescing
+        for method in wrapped.keys() & methods.keys():
+            recorded = wrapped[method](methods[method])
+            setattr(process_group, method, copy_identity(methods[method], recorded))
 
-    def _collective(self, original: Function, name: str, sent: int | None) -> Function:
-        root_at, detail_of = ROOTED.get(name), self.details.of
+    def _collective(self, original: Function) -> Function:
+        name, sent = COLLECTIVES[original.__name__]
+        root_at, detail_of = ROOTED.get(name), self._detail
 
-        def prepare(group: Group, args: Arguments, kwargs: Options) -> tuple[Prepared, int]:
-            root = -1 if root_at is None else _root(root_at, args, kwargs)
-            found = group.collectives.get((name, root)) or group.collective(name, root)
-            return found, 0 if sent is None or len(args) <= sent else detail_of(args[sent])
+        def describe(args: Arguments, kwargs: Options) -> tuple[int, int, int]:
+            root: Argument = -1  # its number in the group
+            if root_at is not None:
+                root = getattr(kwargs.get("opts", args[-1] if args else None), "rootRank", None)
+                if root is None:
+                    root = kwargs["root"] if "root" in kwargs else args[root_at]
+            detail = 0 if sent is None or len(args) <= sent else detail_of(args[sent])
+            return int(root), 0, detail
 
-        return self._recorded(original, original.__name__, name, "collective", prepare)
+        return self._recorded(original, name, "collective", describe)
 
-    def _transfer(self, original: Function, method: str) -> Function:
-        name, detail_of = method.removesuffix("_anysource"), self.details.of
+    def _transfer(self, original: Function) -> Function:
+        method, detail_of = original.__name__, self._detail
+        name = method.removesuffix("_anysource")
 
-        def prepare(group: Group, args: Arguments, kwargs: Options) -> tuple[Prepared, int]:
+        def describe(args: Arguments, kwargs: Options) -> tuple[int, int, int]:
             peer, tag = _peer_and_tag(method, args, kwargs)
-            found = group.transfers.get((name, peer, tag)) or group.transfer(name, peer, tag)
-            return found, detail_of(args[0] if args else None, f"tag={tag}")
+            return peer, tag, detail_of(args[0] if args else None, f"tag={tag}")
 
-        return self._recorded(original, method, name, "transfer", prepare)
+        return self._recorded(original, name, "transfer", describe)
+
+    def _detail(self, sent: Tensor, prefix: str = "") -> int:
+        """Return the number of a text for a tensor, a list of them, or a list of lists.
+
+        ``f32[3]``, ``f32[3] +1``; `prefix` goes before.
+        """
+        more = depth = 0
+        while (type(sent) is list or type(sent) is tuple) and sent and depth < _NESTED:
+            more, sent, depth = len(sent) - 1, sent[0], depth + 1
+        try:
+            key = sent.dtype, sent.shape, more, prefix
+        except AttributeError:  # no tensor
+            return self.recorder.page.detail(prefix)
+        if number := self._details.get(key):
+            return number
+        dtype = str(sent.dtype).removeprefix("torch.")
+        short = _BITS.sub(lambda match: _LETTERS[match[1]] + match[2], dtype)
+        text = f"{prefix} {short}[{','.join(map(str, sent.shape))}]{f' +{more}' if more else ''}"
+        number = self.recorder.page.detail(text.strip())
+        if len(self._details) < _DETAILS:
+            self._details[key] = number
+        return number
 
     def _recorded(
-        self,
-        original: Function,
-        method: str,
-        name: str,
-        kind: OperationKind,
-        prepare: Callable[[Group, Arguments, Options], tuple[Prepared, int]],
+        self, original: Function, name: str, kind: OperationKind, describe: Describe
     ) -> Function:
         known, get, launched = self.groups.known, self.groups.get, self.works.launched
         recorder = self.recorder
@@ -168,15 +148,14 @@ class ProcessGroupRecorder:
             __tracebackhide__ = True
             try:
                 group = known.get(id(pg)) or get(pg)
-                (call, sequence), detail = prepare(group, args, kwargs)
+                other, tag, detail = describe(args, kwargs)
+                prepared = group.prepared.get((name, other, tag))
+                call, sequence = prepared or group.prepare(name, kind, other, tag)
             except Exception:  # noqa: BLE001 - an error in recording is no error of the test
                 return original(pg, *args, **kwargs)
             if on_begin:
                 recorder.notify(name, kind)
-            try:
-                record = begin_call(call, next(sequence), detail)
-            except Exception:  # noqa: BLE001 - as above
-                record = NO_RECORD
+            record = begin_call(call, next(sequence), detail)
             try:
                 work = original(pg, *args, **kwargs)
             except BaseException as error:
@@ -189,7 +168,7 @@ class ProcessGroupRecorder:
                 pass
             return work
 
-        return copy_identity(original, recorded, method)
+        return recorded
 
     def _start_coalescing(self, original: Function) -> Function:
         def recorded(pg: ProcessGroup, *args: object, **kwargs: object) -> object:
@@ -197,35 +176,23 @@ class ProcessGroupRecorder:
             self.works.begin_coalescing()
             return result
 
-        return copy_identity(original, recorded, "_start_coalescing")
+        return recorded
 
     def _end_coalescing(self, original: Function) -> Function:
         def recorded(pg: ProcessGroup, *args: object, **kwargs: object) -> object:
             __tracebackhide__ = True
+            work = failed = None
             try:
                 work = original(pg, *args, **kwargs)
             except BaseException as error:
-                self._end_batch(None, pg, error=error)
+                failed = error
                 raise
-            self._end_batch(work, pg)
+            finally:
+                with contextlib.suppress(Exception):
+                    self.works.end_coalescing(work, self.groups.get(pg), error=failed)
             return work
 
-        return copy_identity(original, recorded, "_end_coalescing")
-
-    def _end_batch(
-        self, work: Work, pg: ProcessGroup, *, error: BaseException | None = None
-    ) -> None:
-        with contextlib.suppress(Exception):
-            self.works.end_coalescing(work, self.groups.get(pg), error=error)
-
-
-def _root(root_at: int, args: Sequence[Argument], kwargs: Mapping[str, Argument]) -> int:
-    """Return the root of a collective, by its number in the group."""
-    opts = kwargs.get("opts", args[-1] if args else None)
-    root = getattr(opts, "rootRank", None)
-    if root is None:
-        root = kwargs["root"] if "root" in kwargs else args[root_at]
-    return int(root)
+        return recorded
 
 
 def _peer_and_tag(
@@ -288,15 +255,18 @@ class OpenWorks:
     recorder: Recorder
     pending: dict[int, AsyncWork] = field(default_factory=dict)
     _thread: _Thread = field(default_factory=_Thread)
-    _is_completed: Function | None = None
+    _is_completed: Function = field(init=False)  # torch's
 
     def wrap(self, work: type) -> None:
         """Wrap the methods of `Work` that wait."""
         self._is_completed = vars(work)["is_completed"]
-        for name in ("wait", "synchronize"):
-            setattr(work, name, self._wrap_wait(vars(work)[name], name))
-        completed = self._wrap_is_completed(vars(work)["is_completed"])
-        work.is_completed = completed  # type: ignore[attr-defined] # a bound class
+        for name, wrap in (
+            ("wait", self._wrap_wait),
+            ("synchronize", self._wrap_wait),
+            ("is_completed", self._wrap_is_completed),
+        ):
+            original = vars(work)[name]
+            setattr(work, name, copy_identity(original, wrap(original)))
 
     def launched(self, work: Work, record: int, group: Group, opts: object) -> None:
         """Record that a call has returned.
@@ -343,22 +313,12 @@ class OpenWorks:
 
     def end_completed(self) -> None:
         """End what has completed unnoticed."""
-        completed = self._is_completed
         for address, pending in list(self.pending.items()):
             with contextlib.suppress(Exception):  # a failed work raises in wait() again
                 work = pending()
-                if work is not None and completed is not None and completed(work):
+                if work is not None and self._is_completed(work):
                     self.pending.pop(address, None)
                     self._end(pending.records)
-
-    def _begin_wait(self, work: object) -> tuple[int, ...]:
-        """Record that this thread waits for `work`; return its records, if it has any."""
-        pending = self.pending.get(id(work))
-        if pending is None:
-            return ()
-        for record in pending.records:
-            self.recorder.wait(record)
-        return pending.records
 
     def _end_wait(self, work: object, records: tuple[int, ...]) -> None:
         self.pending.pop(id(work), None)
@@ -370,60 +330,47 @@ class OpenWorks:
             for record in records:
                 self.recorder.fail(record, error)
 
-    def _wrap_wait(self, original: Function, name: str) -> Function:
-        begin, end, fail = self._begin_wait, self._end_wait, self._fail_wait
-        thread, end_record = self._thread, self.recorder.end
+    def _wrap_wait(self, original: Function) -> Function:
+        end, fail, pending_of = self._end_wait, self._fail_wait, self.pending.get
+        thread, recorder = self._thread, self.recorder
 
         def wait(work: Work, *args: object, **kwargs: object) -> object:
             __tracebackhide__ = True
+            records: tuple[int, ...] = ()
             state = thread.state
             if state.work == id(work):
-                state.work, record = 0, state.record
-                try:
-                    result = original(work, *args, **kwargs)
-                except BaseException as error:
-                    fail(work, (record,), error)
-                    raise
-                end_record(record)
-                return result
-            try:
-                records = begin(work)
-            except Exception:  # noqa: BLE001 - an error in recording is no error of the test
-                records = ()
-            if not records:
-                return original(work, *args, **kwargs)
+                state.work, records = 0, (state.record,)
+            elif (pending := pending_of(id(work))) is not None:
+                records = pending.records
+                for record in records:
+                    recorder.wait(record)
             try:
                 result = original(work, *args, **kwargs)
             except BaseException as error:
                 fail(work, records, error)
                 raise
-            end(work, records)
+            if records:
+                end(work, records)
             return result
 
-        return copy_identity(original, wait, name)
+        return wait
 
     def _wrap_is_completed(self, original: Function) -> Function:
         def is_completed(work: Work) -> object:
             result = original(work)
-            pending = None
-            with contextlib.suppress(Exception):  # an error in recording is no error of the test
-                pending = self.pending.get(id(work)) if result else None
+            pending = self.pending.get(id(work)) if result else None
             if pending is not None:
                 self._end_wait(work, pending.records)
             return result
 
-        return copy_identity(original, is_completed, "is_completed")
+        return is_completed
 
     def begin_coalescing(self) -> None:
         """Collect what this thread launches from now on: one work will stand for all of it."""
         self._thread.state.coalesced = []
 
     def end_coalescing(
-        self,
-        work: Work,
-        group: Group,
-        *,
-        error: BaseException | None = None,
+        self, work: Work, group: Group, *, error: BaseException | None = None
     ) -> None:
         """Record that the batch of this thread has been launched, or could not be."""
         state = self._thread.state
