@@ -91,20 +91,16 @@ class CompositeWorld:
         Raises:
             LaunchError: A server is gone, and the world with it.
         """
-        answers = [self._call(part, partial(part.wait, 0.0)) for part in self._ready(timeout_s)]
-        return self._with_deaths(event for events in answers for event in events or ())
-
-    def _ready(self, timeout_s: float) -> list[WorldPart]:
-        """Return the parts that have events, waiting for the first."""
         living = self._living()
         ready = [part for part in living if part.has_events]
         poll, by_descriptor = select.poll(), {part.fileno(): part for part in living}
         for descriptor, part in by_descriptor.items():
             poll.register(descriptor, part.poll_events)
         is_urgent = bool(ready or self._deaths)
-        found = poll.poll(0.0 if is_urgent else max(0.0, timeout_s) * 1000)
-        polled = [by_descriptor[descriptor] for descriptor, _ in found]
-        return [part for part in living if part in ready or part in polled]
+        polled = poll.poll(0.0 if is_urgent else max(0.0, timeout_s) * 1000)
+        ready += [by_descriptor[descriptor] for descriptor, _ in polled]
+        answers = [self._call(part, partial(part.wait, 0.0)) for part in living if part in ready]
+        return self._with_deaths(event for events in answers for event in events or ())
 
     def _with_deaths(self, events: Iterable[Event]) -> list[Event]:
         """Return events and deaths of ranks whose host failed, in order of time."""
@@ -127,18 +123,14 @@ class CompositeWorld:
         try:
             return request()
         except LaunchError:
-            self._lose(part)
+            self._lost.add(self.parts.index(part))
+            part.close()
             if not self.survives_loss:
                 raise
-            return None
-
-    def _lose(self, part: WorldPart) -> None:
-        self._lost.add(self.parts.index(part))
-        part.close()
-        if self.survives_loss:
-            now_s = time.monotonic()
+            now_s, killed = time.monotonic(), Exited(signal=int(signal.SIGKILL))
             alive = [rank for rank in part.ranks if rank not in self._exited]
-            self._deaths += [_killed(rank, now_s) for rank in alive]
+            self._deaths += [Event(now_s, rank, killed) for rank in alive]
+            return None
 
     def send(self, rank: int, frame: Frame[Any]) -> None:
         """Send a frame to a rank; a rank that is gone is no error here."""
@@ -186,7 +178,3 @@ class CompositeWorld:
             tuple(self._with_deaths(event for each in endings for event in each.events)),
             tuple(leftover for each in endings for leftover in each.leftovers),
         )
-
-
-def _killed(rank: int, at_s: float) -> Event:
-    return Event(at_s, rank, Exited(signal=int(signal.SIGKILL)))

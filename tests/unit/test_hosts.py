@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from pytest_multihost.launch.netns.build import ChildFailed, Refused
+from pytest_multihost.launch.netns.build import ChildFailed
 from pytest_multihost.launch.netns.network import refusal, remedy
 from pytest_multihost.model.errors import SettingError
 from pytest_multihost.model.json_values import from_json, to_json
@@ -152,7 +152,7 @@ def test_what_helps_depends_on_what_refuses(
 
 def test_a_refusal_names_the_step_that_was_refused() -> None:
     """Three beats: what happened, what was seen, what helps."""
-    error = refusal(Refused("make a user namespace", 1, "not permitted"))
+    error = refusal(ChildFailed("not permitted", "make a user namespace", 1))
     assert "make a user namespace: not permitted" in error.seen
     assert error.remedy
 

@@ -108,6 +108,8 @@ class Engine:
         Raises:
             LaunchError: The engine refuses.
         """
+        # AppArmor's profile forbids reading the ranks, even to processes outside.
+        has_apparmor = "name=apparmor" in (self.info.get("SecurityOptions") or ())
         with engine_errors(f"the container for {host} could not be started from {spec.image}"):
             return self.client.containers.run(
                 spec.image,
@@ -125,7 +127,7 @@ class Engine:
                 shm_size="1g",
                 pid_mode="host",
                 userns_mode="host",  # pid_mode excludes a user namespace (userns-remap)
-                security_opt=self._security(),
+                security_opt=["apparmor=unconfined"] if has_apparmor else [],
                 networking_config={
                     self.network.name: self.client.api.create_endpoint_config(aliases=[host])
                 },
@@ -133,11 +135,6 @@ class Engine:
                 # Without a name server outside, resolving an unknown name would take 10 s.
                 dns_opt=["timeout:1", "attempts:1"],
             )
-
-    def _security(self) -> list[str]:
-        """Allow reading the ranks: AppArmor's profile forbids it even to outside processes."""
-        has_apparmor = "name=apparmor" in (self.info.get("SecurityOptions") or ())
-        return ["apparmor=unconfined"] if has_apparmor else []
 
     def close(self) -> None:
         """Remove the network; its containers are gone."""

@@ -155,8 +155,11 @@ class ContainerLauncher:
                 control = _accept(listener, container)
             except LaunchError as error:
                 remove_container(container)
-                raise _with_log(error, program.log) from error
-        pid = _peer(control)
+                seen = ServerConnection.last_words(program.log)
+                raise LaunchError(error.happened, seen=seen, remedy=error.remedy) from error
+        # The peer's process id, as it is on this machine (unix(7)).
+        data = control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        pid = _CREDENTIALS.unpack(data)[0]
         server = ServerConnection(control, pid, program.log, partial(_remove_after, container))
         job = write_job(replace(program.job, control=CONTROL, controller=os.getpid()))
         try:
@@ -226,22 +229,6 @@ def _is_running(container: Container) -> bool:
     except NotFound:
         return False
     return container.status in ("created", "running")
-
-
-def _with_log(error: LaunchError, log: Path) -> LaunchError:
-    with contextlib.suppress(OSError):
-        text = log.read_text("utf-8", "backslashreplace")[-2000:].strip()
-        return LaunchError(
-            error.happened, seen=f"The end of its log:\n{text}" if text else "", remedy=error.remedy
-        )
-    return error
-
-
-def _peer(control: socket.socket) -> int:
-    """Return the process id of the peer, as it is on this machine (SO_PEERCRED, unix(7))."""
-    data = control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid: int = _CREDENTIALS.unpack(data)[0]
-    return pid
 
 
 def _remove_after(container: Container, server: int) -> None:

@@ -6,13 +6,14 @@ the netfault daemon. `netlink` makes requests to the kernel, also those for sock
 `netfault_daemon` performs network faults, with `relay` for what the kernel cannot do.
 """
 
+from pytest_multihost.launch.netns.build import reserve_port
 from pytest_multihost.launch.netns.netlink import (
     netlink_attributes,
     netlink_dump,
     open_sock_diag,
 )
 from pytest_multihost.launch.netns.network import HOSTS_FOLDER, HostNetwork, make_network
-from pytest_multihost.launch.netns.network_faults import NetworkFaults, start_network_faults
+from pytest_multihost.launch.netns.network_faults import NetworkFaults
 
 __all__ = [
     "HOSTS_FOLDER",
@@ -22,5 +23,5 @@ __all__ = [
     "netlink_attributes",
     "netlink_dump",
     "open_sock_diag",
-    "start_network_faults",
+    "reserve_port",
 ]

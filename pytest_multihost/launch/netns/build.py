@@ -19,7 +19,7 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pytest_multihost.launch import libc
 from pytest_multihost.launch.netns.netlink import ETHERNET, LOOPBACK, Links, open_sock_diag
@@ -29,7 +29,6 @@ from pytest_multihost.model.spec import BRIDGE_ADDRESS, NETWORK, Host
 BRIDGE = "lan"
 """Name of the bridge; "br" would be a keyword of ip(8)."""
 
-_PORTS = 2
 _CREATE_NETWORK = "make a network namespace"
 _ETC = "/etc"
 _HOSTS = "hosts"
@@ -49,38 +48,24 @@ class Built:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """The kernel has refused a step.
+class ChildFailed:
+    """The child's work has failed.
 
     Attributes:
-        step: The step, as in "make a network namespace".
-        errno: The error's number.
         error: The error's text.
+        step: The step that the kernel has refused, as in "make a network namespace"; empty if the
+            child has failed otherwise.
+        errno: The number of the kernel's error.
     """
-
-    kind: ClassVar = "refused"
-    step: str
-    errno: int
-    error: str
-
-
-@dataclass(frozen=True, slots=True)
-class ChildFailed:
-    """The child's work has raised an exception."""
 
     kind: ClassVar = "failed"
     error: str
+    step: str = ""
+    errno: int = 0
 
 
-BuildMessage = Built | Refused | ChildFailed
-
-
-class RefusedError(Exception):
+class _RefusedError(Exception):
     """The kernel has refused a step."""
-
-    def __init__(self, step: str, error: OSError) -> None:
-        super().__init__(f"{step}: {error.strerror}")
-        self.refused = Refused(step, error.errno or 0, error.strerror or str(error))
 
 
 @contextlib.contextmanager
@@ -88,7 +73,8 @@ def _step(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise RefusedError(what, error) from error
+        failed = ChildFailed(error.strerror or str(error), what, error.errno or 0)
+        raise _RefusedError(failed) from error
 
 
 @dataclass(slots=True)
@@ -103,9 +89,9 @@ class _Namespace:
 def build(hosts: Sequence[Host], folder: Path, connection: socket.socket) -> None:
     """Build the hosts and send their descriptors.
 
-    Sends `Refused`; or a `Built` with the bridge's network namespace, and the user namespace if one
-    was created; then one for each host in order, with its network namespace and a socket that reads
-    its tables; then one with sockets that are bound to ports on the primary's host.
+    Sends `ChildFailed`; or a `Built` with the bridge's network namespace, and the user namespace if
+    one was created; then one for each host in order, with its network namespace and a socket that
+    reads its tables; then one with sockets that are bound to ports on the primary's host.
 
     Args:
         hosts: All hosts.
@@ -115,18 +101,15 @@ def build(hosts: Sequence[Host], folder: Path, connection: socket.socket) -> Non
     try:
         user = _gain_privileges()
         bridge = _enter_new_namespace()
-        # The primary's host is created last, so this process is on it and binds its ports there.
+        # The primary's host is created last, so this process is on it and reserves its ports there.
         spaces = [_enter_new_namespace() for _ in hosts][::-1]
-        ports = [socket.socket() for _ in range(_PORTS)]
         with _step("mount files over those in /etc, and name a host"):
             mount_own_files(folder / hosts[0].name, hosts[0].name)
         with _step("connect hosts by a bridge and cables"):
             _connect(bridge, spaces, hosts)
-            for port in ports:  # as `reserve_port` does
-                port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                port.bind((hosts[0].address, 0))
-    except RefusedError as error:
-        send_packet(connection, error.refused)
+            ports = [reserve_port(hosts[0].address) for _ in range(2)]
+    except _RefusedError as refused:
+        send_packet(connection, refused.args[0])
         return
     send_packet(connection, Built(), [bridge.descriptor, *user])
     for each in spaces:
@@ -175,6 +158,19 @@ def _connect(bridge: _Namespace, spaces: Sequence[_Namespace], hosts: Sequence[H
         space.links.add_address(ETHERNET, host.address, NETWORK.prefixlen)
 
 
+def reserve_port(address: str) -> socket.socket:
+    """Return a bound, unconnected socket that reserves a port at `address`.
+
+    Finding a free port and closing it again is a race. This socket stays open for the world's
+    lifetime, so the kernel assigns its port to no other process. A rank can still bind the port
+    with SO_REUSEADDR, as libuv (torch) and gRPC (jax) do, because this socket never listens.
+    """
+    holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind((address, 0))
+    return holder
+
+
 def write_files(folder: Path, hosts: Sequence[Host]) -> None:
     """Write the files of all hosts, those of each host into a folder with its name."""
     table = _hosts_table(hosts)
@@ -220,13 +216,12 @@ def mount_own_files(folder: Path, name: str) -> None:
 
 
 def run_in_child(
-    work: Callable[[socket.socket], None], messages: object, *, timeout_s: float
-) -> list[Packet[Any]]:
+    work: Callable[[socket.socket], None], *, timeout_s: float
+) -> list[Packet[Built | ChildFailed]]:
     """Run a child until it ends, and return the packets that it has sent.
 
     Args:
         work: Runs in the child, and sends packets.
-        messages: The messages it may send, a union of classes that includes `ChildFailed`.
         timeout_s: Timeout for each packet.
 
     Raises:
@@ -235,7 +230,7 @@ def run_in_child(
     pid, connection = start_child(work)
     connection.settimeout(timeout_s)
     try:
-        return list(iter(lambda: receive_packet(connection, messages), None))
+        return list(iter(lambda: receive_packet(connection, Built | ChildFailed), None))
     finally:
         connection.close()
         with contextlib.suppress(ProcessLookupError):

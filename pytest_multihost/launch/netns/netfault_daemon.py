@@ -20,7 +20,7 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import permutations
@@ -114,22 +114,20 @@ class _Network:
         # TCP corrects, but are not lost.
         self.relay.tap(routes)
         self.relay.routes = routes
-        self._plug(segments)
-        self.relay.set_routes(routes, time.monotonic())
-        for index in wanted.resets:
-            others = {each.host.address for each in self.hosts if each.host.index != index}
-            reset_connections(self.hosts[index].table, others)
-
-    def _plug(self, segments: Sequence[Sequence[int]]) -> None:
-        """Plug the cables of each segment into a bridge of its own; a lone cable into none."""
         for number, segment in enumerate(segments):
+            # The cables of each segment go into a bridge of its own; a lone cable into none.
             bridge = self._bridge(number) if len(segment) > 1 else 0
             for host in segment:
                 if self.plugged[host] != bridge:
                     self.links.plug(ETHERNET + 1 + host, bridge)
                     self.plugged[host] = bridge
+        self.relay.set_routes(routes, time.monotonic())
+        for index in wanted.resets:
+            others = {each.host.address for each in self.hosts if each.host.index != index}
+            reset_connections(self.hosts[index].table, others)
 
     def _bridge(self, number: int) -> int:
+        """Return the index of a bridge, which is added if there is none of that number."""
         if number == len(self.bridges):
             index = _MORE_BRIDGES + number
             self.links.add_bridge(f"{BRIDGE}-{number}", index)
@@ -169,7 +167,13 @@ def run_netfault_daemon(network: HostNetwork, seed: int, connection: socket.sock
     cables = [host.name for host in network.hosts]
     relay = Relay(cables, {each.ethernet: each.host.index for each in hosts}, uplinks)
     running = _Network(hosts, Links(), relay, dict.fromkeys(range(len(hosts)), ETHERNET))
-    _close_all_but({connection.fileno(), running.links.fileno(), *_descriptors(hosts)})
+    # Descriptors inherited from the server would keep ranks' connections open.
+    kept = {0, 1, 2, connection.fileno(), running.links.fileno()}
+    for each in hosts:
+        kept |= {each.links.fileno(), each.table.fileno(), each.orphan_retries}
+    for descriptor in {int(name) for name in os.listdir("/proc/self/fd")} - kept:
+        with suppress(OSError):  # the listing's own descriptor
+            os.close(descriptor)
     send_packet(connection, DisturbanceSet())
     try:
         while _serve_once(running, connection):
@@ -213,19 +217,3 @@ def _visit(host: Host, namespace: int) -> _HostAccess:
         ethernet = fcntl.ioctl(probe, _GET_ETHERNET_ADDRESS, request)[18:24]
     retries = os.open(_ORPHAN_RETRIES, os.O_WRONLY)
     return _HostAccess(host, ethernet, Links(), open_sock_diag(), retries)
-
-
-def _descriptors(hosts: Iterable[_HostAccess]) -> set[int]:
-    return {
-        descriptor
-        for each in hosts
-        for descriptor in (each.links.fileno(), each.table.fileno(), each.orphan_retries)
-    }
-
-
-def _close_all_but(keep: set[int]) -> None:
-    """Close descriptors inherited from the server; they would keep ranks' connections open."""
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2 and int(name) not in keep:  # noqa: PLR2004 - the standard streams
-            with suppress(OSError):  # the listing's own descriptor
-                os.close(int(name))

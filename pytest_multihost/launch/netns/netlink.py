@@ -88,24 +88,19 @@ def netlink_dump(netlink: socket.socket, kind: int, body: bytes) -> list[bytes]:
         TimeoutError: The socket has a timeout, and no answer came.
     """
     for _ in range(_TRIES):
-        if (found := _dump_once(netlink, kind, body)) is not None:
+        found: list[bytes] = []
+        is_changed = False  # meanwhile, so that some may be missing
+        sequence = _send(netlink, kind, _REQUEST | _DUMP, body)
+        for answer, flags, message in _answers(netlink, sequence):
+            is_changed |= bool(flags & _INTERRUPTED)
+            if answer == _DONE:
+                break
+            if answer == _ERROR:
+                _check(message)
+            found.append(message)
+        if not is_changed:
             return found
     raise OSError("the kernel's table kept changing")
-
-
-def _dump_once(netlink: socket.socket, kind: int, body: bytes) -> list[bytes] | None:
-    """Return the entries of a table; None if it changed meanwhile, so that some may be missing."""
-    sequence = _send(netlink, kind, _REQUEST | _DUMP, body)
-    found: list[bytes] = []
-    is_changed = False
-    for answer, flags, message in _answers(netlink, sequence):
-        is_changed |= bool(flags & _INTERRUPTED)
-        if answer == _DONE:
-            break
-        if answer == _ERROR:
-            _check(message)
-        found.append(message)
-    return None if is_changed else found
 
 
 def _send(netlink: socket.socket, kind: int, flags: int, body: bytes) -> int:

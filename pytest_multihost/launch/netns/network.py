@@ -19,20 +19,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from pytest_multihost.launch import libc
 from pytest_multihost.launch.netns.build import (
-    BuildMessage,
-    Built,
     ChildFailed,
-    Refused,
     build,
     mount_own_files,
     run_in_child,
     write_files,
 )
-from pytest_multihost.launch.wire import Packet
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.spec import Host
 
@@ -132,17 +127,13 @@ def make_network(hosts: tuple[Host, ...], folder: Path) -> HostNetwork:
     """
     write_files(folder, hosts)
     try:
-        packets = run_in_child(partial(build, hosts, folder), BuildMessage, timeout_s=BUILD_S)
+        packets = run_in_child(partial(build, hosts, folder), timeout_s=BUILD_S)
     except TimeoutError as error:
         message = "the kernel did not make the network of the world's hosts"
         raise LaunchError(message, seen=f"It took longer than {BUILD_S:g} s.") from error
-    return _network(packets, hosts, folder)
-
-
-def _network(packets: list[Packet[Any]], hosts: tuple[Host, ...], folder: Path) -> HostNetwork:
-    last = packets[-1].message if packets else ChildFailed("its process was killed")
-    if not isinstance(last, Built):
-        raise refusal(last)
+    for packet in packets:
+        if isinstance(packet.message, ChildFailed):
+            raise refusal(packet.message)
     if len(packets) != len(hosts) + 2:
         raise refusal(ChildFailed("its process was killed"))
     bridge, *inside, ports = packets
@@ -157,10 +148,10 @@ def _network(packets: list[Packet[Any]], hosts: tuple[Host, ...], folder: Path) 
     )
 
 
-def refusal(reason: Refused | ChildFailed) -> LaunchError:
+def refusal(reason: ChildFailed) -> LaunchError:
     """Return the error that says why hosts cannot be made here."""
     happened = "hosts cannot be made from namespaces here"
-    if isinstance(reason, ChildFailed):
+    if not reason.step:
         return LaunchError(happened, seen=f"The process that builds them failed: {reason.error}.")
     seen = f"The kernel does not let this process {reason.step}: {reason.error}."
     return LaunchError(happened, seen=seen, remedy=remedy(reason.errno, _read))
@@ -177,19 +168,16 @@ def remedy(number: int, read: Callable[[str], str]) -> str:
         return "A kernel with network namespaces, veth and bridge is needed: modprobe veth bridge."
     if number in (errno.ENOSPC, errno.EUSERS):
         return "There is a limit: see /proc/sys/user/max_{user,net,mnt,uts}_namespaces."
-    return f"{_against_refusal(read)}, or use hosts='one'."
-
-
-def _against_refusal(read: Callable[[str], str]) -> str:
-    """Return what helps where namespaces are supported but not allowed."""
     if re.search(r"^Seccomp:\s*2", read("/proc/self/status"), re.MULTILINE):
         options = "--cap-add SYS_ADMIN --cap-add NET_ADMIN --security-opt apparmor=unconfined"
-        return f"In a container: start it with {options} (or --privileged)"
-    if read(_APPARMOR).strip() == "1":
-        return f"Either {_AS_ROOT}, or: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
-    if read(_CLONE).strip() == "0":
-        return f"Either {_AS_ROOT}, or: sysctl -w kernel.unprivileged_userns_clone=1"
-    return f"Either {_AS_ROOT}, or allow user namespaces (in a container: --privileged)"
+        helps = f"In a container: start it with {options} (or --privileged)"
+    elif read(_APPARMOR).strip() == "1":
+        helps = f"Either {_AS_ROOT}, or: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
+    elif read(_CLONE).strip() == "0":
+        helps = f"Either {_AS_ROOT}, or: sysctl -w kernel.unprivileged_userns_clone=1"
+    else:
+        helps = f"Either {_AS_ROOT}, or allow user namespaces (in a container: --privileged)"
+    return f"{helps}, or use hosts='one'."
 
 
 def _read(path: str) -> str:

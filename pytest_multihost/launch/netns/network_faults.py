@@ -12,6 +12,7 @@ import socket
 import time
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Self
 
 from pytest_multihost.launch.netns.build import set_names_known, start_child
 from pytest_multihost.launch.netns.netfault_daemon import (
@@ -62,6 +63,24 @@ class NetworkFaults:
     pid: int
     connection: socket.socket
     _ongoing: dict[_Key, _Ongoing] = field(default_factory=dict)
+
+    @classmethod
+    def start(cls, network: HostNetwork, spec: WorldSpec) -> Self | None:
+        """Start the netfault daemon of a world with faults of the network; None if it has none.
+
+        Raises:
+            LaunchError: The kernel lacks what it needs.
+        """
+        if not disturbs_network(spec.faults):
+            return None
+        pid, connection = start_child(partial(run_netfault_daemon, network, spec.seed))
+        connection.settimeout(_ANSWER_S)
+        faults = cls(network, spec, pid, connection)
+        if error := faults._await_daemon():
+            faults.close()
+            happened = "the network between the world's hosts cannot be disturbed"
+            raise LaunchError(happened, seen=error)
+        return faults
 
     def begin(self, index: int, rank: int, now_s: float) -> str:
         """Perform a fault; return what went wrong, empty if nothing did.
@@ -122,38 +141,14 @@ class NetworkFaults:
         for host in self.network.hosts:
             is_known = host.index not in wanted.nameless
             set_names_known(self.network.folder, self.network.hosts, host, is_known=is_known)
+        return self._await_daemon(SetDisturbance(replace(wanted, resets=resets)))
+
+    def _await_daemon(self, request: SetDisturbance | None = None) -> str:
+        """Send a request, if there is one, and await the answer; return what went wrong, if any."""
         try:
-            send_packet(self.connection, SetDisturbance(replace(wanted, resets=resets)))
-            return self.await_daemon()
+            if request is not None:
+                send_packet(self.connection, request)
+            answer = receive_packet(self.connection, FromDaemon)
         except OSError as error:
             return f"the netfault daemon does not answer: {error}"
-
-    def await_daemon(self) -> str:
-        """Wait for the daemon's next answer; return what went wrong, empty if nothing did.
-
-        Raises:
-            OSError: The daemon does not answer.
-        """
-        answer = receive_packet(self.connection, FromDaemon)
         return answer.message.error if answer else "the netfault daemon has ended"
-
-
-def start_network_faults(network: HostNetwork, spec: WorldSpec) -> NetworkFaults | None:
-    """Start the netfault daemon of a world with faults of the network; None if it has none.
-
-    Raises:
-        LaunchError: The kernel lacks what it needs.
-    """
-    if not disturbs_network(spec.faults):
-        return None
-    pid, connection = start_child(partial(run_netfault_daemon, network, spec.seed))
-    connection.settimeout(_ANSWER_S)
-    faults = NetworkFaults(network, spec, pid, connection)
-    try:
-        error = faults.await_daemon()
-    except OSError as refused:
-        error = str(refused)
-    if error:
-        faults.close()
-        raise LaunchError("the network between the world's hosts cannot be disturbed", seen=error)
-    return faults

@@ -125,16 +125,15 @@ class Relay:
         if not targets:
             return
         arrives_s = self.uplinks[host].arrival_s(now_s, len(data) - at)
-        for to in targets if arrives_s is not None else ():
-            self._schedule(arrives_s or now_s, to, data, now_s)
-
-    def _schedule(self, arrives_s: float, to: int, data: bytes, now_s: float) -> None:
-        if arrives_s <= now_s:
-            self._deliver(to, data)
-        elif self._queued_bytes + len(data) <= MAX_QUEUED_BYTES:
-            self._count += 1
-            self._queued_bytes += len(data)
-            heapq.heappush(self._queue, (arrives_s, self._count, to, data))
+        if arrives_s is None:
+            return
+        for to in targets:
+            if arrives_s <= now_s:
+                self._deliver(to, data)
+            elif self._queued_bytes + len(data) <= MAX_QUEUED_BYTES:
+                self._count += 1
+                self._queued_bytes += len(data)
+                heapq.heappush(self._queue, (arrives_s, self._count, to, data))
 
     def deliver(self, now_s: float) -> None:
         """Deliver the frames that are to have arrived by now."""

@@ -14,29 +14,14 @@ import math
 import os
 import selectors
 import signal
-import socket
-import sys
 import time
-import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
-# By name: a test may replace it in its module, and the rank must end all the same.
-from os import _exit as leave
-
-from pytest_multihost.launch.interface import RunRank, dump_signal
-from pytest_multihost.launch.libc import die_with_parent
-from pytest_multihost.launch.reaper import (
-    SERVER_VARIABLE,
-    end_groups,
-    kill_orphans,
-    signal_group,
-    wait_until_dead,
-)
-from pytest_multihost.launch.wire import Channel
-from pytest_multihost.model.event import BROKEN, Event, Exited, Pause
+from pytest_multihost.launch.interface import dump_signal
+from pytest_multihost.launch.reaper import end_groups, kill_orphans, signal_group, wait_until_dead
+from pytest_multihost.model.event import Event, Exited, Pause
 from pytest_multihost.model.messages import RequestDumps
-from pytest_multihost.model.spec import RankSpec
 
 KILL_S = 5.0
 """How long a killed rank may take to die before it is reported as unkillable."""
@@ -46,72 +31,57 @@ Signals = list[tuple[int, int]]
 """Ranks, each with the signal to send to it."""
 
 
-@dataclass(slots=True)
-class _Pause:
-    """One rank that is stopped and continued.
-
-    Attributes:
-        stopped_s: How long it is stopped in each turn.
-        running_s: How long it runs in each turn; 0 if there is one turn only.
-        until_s: When it is continued for good.
-        due_s: When the next signal is to be sent.
-        is_stopped: Whether the last one was SIGSTOP.
-    """
-
-    stopped_s: float
-    running_s: float
-    until_s: float
-    due_s: float
-    is_stopped: bool = False
+def _turns(pause: Pause, now_s: float) -> Iterator[tuple[float, int]]:
+    """Yield when to send which signal: stop and continue in turns, until the pause is over."""
+    stopped_s, running_s, until_s = (
+        math.inf if each is None else each
+        for each in (pause.stopped_s, pause.running_s, pause.until_s)
+    )
+    while now_s < until_s:
+        yield now_s, signal.SIGSTOP
+        yield min(now_s + stopped_s, until_s), signal.SIGCONT
+        now_s += stopped_s + running_s
 
 
 @dataclass(slots=True)
 class PauseSchedule:
-    """The ranks of one world that are stopped and continued."""
+    """The ranks of one world that are stopped and continued, each with its remaining turns."""
 
-    _planned: dict[int, _Pause] = field(default_factory=dict)
+    _turns: dict[int, Iterator[tuple[float, int]]] = field(default_factory=dict)
+    _next: dict[int, tuple[float, int]] = field(default_factory=dict)
 
     def begin(self, rank: int, pause: Pause, now_s: float) -> Signals:
         """Stop a rank now, and later continue it; return which signals to send now."""
-        self._planned[rank] = _Pause(
-            stopped_s=_or_for_ever(pause.stopped_s),
-            running_s=_or_for_ever(pause.running_s),
-            until_s=_or_for_ever(pause.until_s),
-            due_s=now_s,
-        )
+        self._turns[rank] = _turns(pause, now_s)
+        self._advance(rank)
         return self.act(now_s)
 
     def end(self, rank: int) -> Signals:
         """Continue a rank for good; return which signals to send now."""
-        was = self._planned.pop(rank, None)
-        return [(rank, signal.SIGCONT)] if was is not None else []
+        return [(rank, signal.SIGCONT)] if self._next.pop(rank, None) else []
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Cancel all pauses: the world is being ended."""
-        self._planned.clear()
+        self._next.clear()
 
     def wait_s(self, now_s: float) -> float | None:
         """Return the seconds until the next signal is due, None if none is."""
-        due_s = min(
-            (min(each.due_s, each.until_s) for each in self._planned.values()), default=None
-        )
-        return None if due_s is None or math.isinf(due_s) else max(0.0, due_s - now_s)
+        due_s = min((due_s for due_s, _ in self._next.values()), default=math.inf)
+        return None if math.isinf(due_s) else max(0.0, due_s - now_s)
 
     def act(self, now_s: float) -> Signals:
         """Return which signals to send now."""
-        sent: Signals = []
-        for rank, pause in list(self._planned.items()):
-            if now_s >= pause.until_s:
-                sent += self.end(rank)
-            elif now_s >= pause.due_s:
-                pause.is_stopped = not pause.is_stopped
-                sent.append((rank, signal.SIGSTOP if pause.is_stopped else signal.SIGCONT))
-                pause.due_s += pause.stopped_s if pause.is_stopped else pause.running_s
-        return sent
+        due = [(rank, number) for rank, (due_s, number) in self._next.items() if due_s <= now_s]
+        for rank, _ in due:
+            self._advance(rank)
+        return due
 
-
-def _or_for_ever(seconds: float | None) -> float:
-    return math.inf if seconds is None else seconds
+    def _advance(self, rank: int) -> None:
+        following = next(self._turns[rank], None)
+        if following is None:
+            del self._next[rank]
+        else:
+            self._next[rank] = following
 
 
 @dataclass(slots=True)
@@ -132,13 +102,9 @@ class RankProcesses:
     _pauses: PauseSchedule = field(default_factory=PauseSchedule)
 
     @property
-    def pidfds(self) -> Sequence[int]:
-        """The descriptors that a rank must not keep."""
-        return tuple(self._alive)
-
-    def has(self, pidfd: int) -> bool:
-        """Whether a descriptor is that of a rank."""
-        return pidfd in self._alive
+    def pidfds(self) -> Collection[int]:
+        """The descriptors of the ranks, which a rank must not keep."""
+        return self._alive.keys()
 
     def add(self, rank: int, pid: int) -> None:
         """Note a rank that was just forked."""
@@ -196,73 +162,17 @@ class RankProcesses:
         Returns:
             The exits, and command lines of other processes that had to be killed.
         """
-        self._pauses.forget()
+        self._pauses.clear()
         leaders = {pidfd: pid for pidfd, (_, pid) in self._alive.items()}
         end_groups(leaders, grace_s=grace_s)
         exits = [self.reap(pidfd) for pidfd in wait_until_dead(leaders, KILL_S)]
-        leftovers = list(self._give_up(list(self._alive)))
+        leftovers = [
+            f"rank {rank}, process {pid}: cannot be killed, it waits inside the kernel"
+            for rank, pid in [self._forget(pidfd) for pidfd in list(self._alive)]
+        ]
         return exits, leftovers + kill_orphans(spare=self.spared)
-
-    def _give_up(self, pidfds: Iterable[int]) -> Iterable[str]:
-        """Forget ranks that even SIGKILL does not end: they hang in the kernel."""
-        for pidfd in pidfds:
-            rank, pid = self._forget(pidfd)
-            yield f"rank {rank}, process {pid}: cannot be killed, it waits inside the kernel"
 
     def _forget(self, pidfd: int) -> tuple[int, int]:
         self.selector.unregister(pidfd)
         os.close(pidfd)
         return self._alive.pop(pidfd)
-
-
-def reserve_port(address: str = "127.0.0.1") -> socket.socket:
-    """Return a bound, unconnected socket that reserves a port at `address`.
-
-    Finding a free port and closing it again is a race. This socket stays open for the world's
-    lifetime, so the kernel assigns its port to no other process. A rank can still bind the port
-    with SO_REUSEADDR, as libuv (torch) and gRPC (jax) do, because this socket never listens.
-    """
-    holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    holder.bind((address, 0))
-    return holder
-
-
-def fork_rank(
-    spec: RankSpec,
-    stream: socket.socket,
-    *,
-    close: Iterable[int],
-    run_rank: RunRank,
-    enter: Callable[[], None] | None = None,
-) -> int:
-    """Fork a rank and return its process id.
-
-    Args:
-        spec: Its place in the world.
-        stream: Its end of the connection to the controller.
-        close: Descriptors of the server, and of other ranks, that it must not keep.
-        run_rank: The rank's main function. Must not return; if it does or raises, the rank still
-            never continues in the server's code.
-        enter: Moves the rank onto its host, where that is not the server's.
-    """
-    server = os.getpid()
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        os.setsid()  # so that one signal to its process group reaches its children
-        if enter is not None:
-            enter()
-        die_with_parent(server)  # after changes of credentials, which would undo it
-        os.environ[SERVER_VARIABLE] = str(server)
-        for descriptor in close:
-            os.close(descriptor)
-        run_rank(spec, Channel(stream))
-    except BaseException:  # noqa: BLE001 - nothing may climb into the server's stack
-        traceback.print_exc()
-        sys.stderr.flush()
-    finally:
-        # Not sys.exit: that would unwind into the server's loop, and run exit handlers and flush
-        # buffers inherited from the server a second time.
-        leave(BROKEN)

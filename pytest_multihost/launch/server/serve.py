@@ -16,30 +16,40 @@ import os
 import selectors
 import signal
 import socket
+import sys
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
+
+# By name: a test may replace it in its module, and the rank must end all the same.
+from os import _exit as leave
 from pathlib import Path
 from typing import NoReturn
 
 import psutil
 
 from pytest_multihost.launch.interface import RunRank
-from pytest_multihost.launch.libc import adopt_orphans
+from pytest_multihost.launch.libc import adopt_orphans, die_with_parent
 from pytest_multihost.launch.netns import (
     HOSTS_FOLDER,
     HostNetwork,
     NetworkFaults,
     make_network,
     open_sock_diag,
-    start_network_faults,
+    reserve_port,
 )
-from pytest_multihost.launch.server.rank_processes import RankProcesses, fork_rank, reserve_port
-from pytest_multihost.launch.wire import MAX_DESCRIPTORS, Packet, receive_packet, send_packet
+from pytest_multihost.launch.reaper import SERVER_VARIABLE
+from pytest_multihost.launch.server.rank_processes import RankProcesses
+from pytest_multihost.launch.wire import (
+    MAX_DESCRIPTORS,
+    Channel,
+    Packet,
+    receive_packet,
+    send_packet,
+)
 from pytest_multihost.model.errors import LaunchError
-from pytest_multihost.model.event import Event, NetworkChanged
+from pytest_multihost.model.event import BROKEN, Event, NetworkChanged
 from pytest_multihost.model.messages import (
     Calm,
     Disturb,
@@ -62,7 +72,6 @@ from pytest_multihost.model.messages import (
 from pytest_multihost.model.spec import DOCKER, NETNS, RankSpec, WorldSpec, all_hosts, kind_of
 
 _MAX_LEFTOVERS = 20
-_NO_NETWORK = "the world has no network of its own: its hosts are one"
 
 
 @dataclass(slots=True)
@@ -85,7 +94,7 @@ class _Server:
     controller: int
     selector: selectors.BaseSelector
     ranks: RankProcesses
-    ports: list[socket.socket] = field(default_factory=list)
+    ports: tuple[socket.socket, ...] = ()
     network: HostNetwork | None = None
     network_faults: NetworkFaults | None = None
 
@@ -112,7 +121,7 @@ def serve(control: socket.socket, run_rank: RunRank, *, controller: int) -> NoRe
         with contextlib.suppress(OSError):
             send_packet(control, Failed(traceback.format_exc()[-8000:]))
     finally:
-        os._exit(0)
+        leave(0)
 
 
 def _prepare(control: socket.socket, run_rank: RunRank, controller: int) -> _Server:
@@ -136,10 +145,13 @@ def _serve_once(server: _Server) -> bool:
     server.ranks.act(time.monotonic())
     if server.network_faults is not None:
         server.network_faults.heal_due(time.monotonic())
-    for key, _ in server.selector.select(_wait_s(server)):
+    now_s = time.monotonic()
+    planned = (each for each in (server.ranks, server.network_faults) if each is not None)
+    waits = [wait_s for each in planned if (wait_s := each.wait_s(now_s)) is not None]
+    for key, _ in server.selector.select(min(waits, default=None)):
         if key.fd == server.controller:
             return False
-        if server.ranks.has(key.fd):
+        if key.fd in server.ranks.pidfds:
             exited = server.ranks.reap(key.fd)
             with contextlib.suppress(OSError):
                 server.send(RankEvent(exited))
@@ -151,14 +163,6 @@ def _serve_once(server: _Server) -> bool:
     return True
 
 
-def _wait_s(server: _Server) -> float | None:
-    """Return the seconds until the next timed action, None if there is none."""
-    now_s = time.monotonic()
-    planned = (server.ranks, server.network_faults)
-    waits = [each.wait_s(now_s) for each in planned if each is not None]
-    return min((each for each in waits if each is not None), default=None)
-
-
 def _answer(server: _Server, packet: Packet[ToServer]) -> None:
     match packet.message:
         case Fork() as request:
@@ -168,10 +172,14 @@ def _answer(server: _Server, packet: Packet[ToServer]) -> None:
         case PauseRank(rank, pause):
             server.ranks.pause(rank, pause)
         case Disturb(rank, index):
-            _disturb(server, index, rank)
+            error = "the world has no network of its own: its hosts are one"
+            if server.network_faults is not None:
+                error = server.network_faults.begin(index, rank, time.monotonic())
+            changed = NetworkChanged(index, error)
+            server.send(RankEvent(Event(time.monotonic(), rank, changed)))
         case Calm():
             error = server.network_faults.heal_all() if server.network_faults is not None else ""
-            _send_network_event(server, 0, None, error)
+            server.send(RankEvent(Event(time.monotonic(), 0, NetworkChanged(None, error))))
         case ProbeHosts(scratch):
             server.send(_probe_hosts(scratch))
         case EndWorld(grace_s):
@@ -212,19 +220,16 @@ def _receive_streams(
 
 def _hold_ports(server: _Server, spec: WorldSpec, scratch: str) -> tuple[int, int]:
     """Make the world's hosts, if it has its own, and return the ports reserved for it there."""
-    if kind_of(spec.hosts) != NETNS:
+    if kind_of(spec.hosts) == NETNS:
+        server.network = make_network(spec.all_hosts, Path(scratch, HOSTS_FOLDER))
+        server.network_faults = NetworkFaults.start(server.network, spec)
+        if server.network_faults is not None:
+            server.network_faults.begin_before_rendezvous(time.monotonic())
+        held = server.network.ports
+    else:
         address = spec.host_of(0).address if spec.sites else "127.0.0.1"
-        server.ports = [reserve_port(address), reserve_port(address)]
-        return _numbers(server.ports)
-    server.network = make_network(spec.all_hosts, Path(scratch, HOSTS_FOLDER))
-    server.network_faults = start_network_faults(server.network, spec)
-    if server.network_faults is not None:
-        server.network_faults.begin_before_rendezvous(time.monotonic())
-    return _numbers(server.network.ports)
-
-
-def _numbers(ports: Sequence[socket.socket]) -> tuple[int, int]:
-    first, second = (int(port.getsockname()[1]) for port in ports)
+        held = server.ports = (reserve_port(address), reserve_port(address))
+    first, second = (int(port.getsockname()[1]) for port in held)
     return first, second
 
 
@@ -236,39 +241,45 @@ def _fork_ranks(
     After a fork the server copies each page that it writes to, as a rank does. So all possible work
     is done before the first fork or after the last, not between them.
     """
-    forks = [
-        partial(
-            fork_rank,
-            RankSpec(
-                world=request.spec,
-                rank=rank,
-                directory=str(request.directory),
-                scratch=str(request.scratch),
-                ports=ports,
-            ),
-            stream,
-            close=[each.fileno() for each in streams if each is not stream],
-            run_rank=server.run_rank,
-            enter=partial(_enter, server, rank),
-        )
-        for rank, stream in zip(request.ranks, streams, strict=True)
+    directories = {"directory": str(request.directory), "scratch": str(request.scratch)}
+    specs = [
+        RankSpec(world=request.spec, rank=rank, ports=ports, **directories)
+        for rank in request.ranks
     ]
+    parent = os.getpid()
     pids: list[int] = []
     try:
-        for fork in forks:
-            pids.append(fork())  # noqa: PERF401 - those before one that fails must be known
+        for spec, stream in zip(specs, streams, strict=True):
+            if (pid := os.fork()) == 0:
+                others = [each.fileno() for each in streams if each is not stream]
+                _become_rank(server, spec, stream, parent=parent, close=others)
+            pids.append(pid)
     finally:
         for rank, pid in zip(request.ranks, pids, strict=False):
             server.ranks.add(rank, pid)
     return pids
 
 
-def _enter(server: _Server, rank: int) -> None:
-    """Become a rank: move onto its host, if it has one, and close the server's descriptors."""
-    if server.network is not None:
-        server.network.enter(rank)
-    for descriptor in _descriptors(server):
-        os.close(descriptor)
+def _become_rank(
+    server: _Server, spec: RankSpec, stream: socket.socket, *, parent: int, close: Sequence[int]
+) -> NoReturn:
+    """Be a rank: move onto its host, close what belongs to the server and other ranks, and run."""
+    try:
+        os.setsid()  # so that one signal to its process group reaches its children
+        if server.network is not None:
+            server.network.enter(spec.rank)
+        die_with_parent(parent)  # after changes of credentials, which would undo it
+        os.environ[SERVER_VARIABLE] = str(parent)
+        for descriptor in (*_descriptors(server), *close):
+            os.close(descriptor)
+        server.run_rank(spec, Channel(stream))
+    except BaseException:  # noqa: BLE001 - nothing may climb into the server's stack
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        # Not sys.exit: that would unwind into the server's loop, and run exit handlers and flush
+        # buffers inherited from the server a second time.
+        leave(BROKEN)
 
 
 def _descriptors(server: _Server) -> list[int]:
@@ -316,19 +327,6 @@ def _probe_hosts(scratch: str) -> HostsProbed:
     return HostsProbed()
 
 
-def _disturb(server: _Server, index: int, rank: int) -> None:
-    """Start a fault of the network, and report the outcome."""
-    error = _NO_NETWORK
-    if server.network_faults is not None:
-        error = server.network_faults.begin(index, rank, time.monotonic())
-    _send_network_event(server, rank, index, error)
-
-
-def _send_network_event(server: _Server, rank: int, index: int | None, error: str) -> None:
-    """Report that a fault of the network has begun, or that all have ended."""
-    server.send(RankEvent(Event(time.monotonic(), rank, NetworkChanged(index, error))))
-
-
 def _end(server: _Server, *, grace_s: float) -> tuple[list[Event], list[str]]:
     """End the world's processes and release its ports."""
     if server.network_faults is not None:
@@ -337,7 +335,7 @@ def _end(server: _Server, *, grace_s: float) -> tuple[list[Event], list[str]]:
     found = server.ranks.end(grace_s=grace_s)
     for port in server.ports:
         port.close()
-    server.ports = []
+    server.ports = ()
     if server.network is not None:
         server.network.close()
         server.network = None

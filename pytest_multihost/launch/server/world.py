@@ -138,7 +138,13 @@ class ServerWorld:
             return events
         self._selector.unregister(stream)
         stream.close()
-        return [*events, _garbled(rank)] if is_garbled or stream.is_garbled else events
+        if is_garbled or stream.is_garbled:
+            message = "something else than this package wrote into the rank's connection to pytest"
+            error = RaisedError(
+                type="GarbledError", message=message, text=message, is_harness_error=True
+            )
+            events.append(Event(time.monotonic(), rank, Interrupted(error)))
+        return events
 
     def _watch(self, rank: int) -> None:
         stream = self.streams[rank]
@@ -200,12 +206,6 @@ class ServerWorld:
             stream.close()
         for table in self.socket_tables.values():
             table.close()
-
-
-def _garbled(rank: int) -> Event:
-    message = "something else than this package wrote into the rank's connection to pytest"
-    error = RaisedError(type="GarbledError", message=message, text=message, is_harness_error=True)
-    return Event(time.monotonic(), rank, Interrupted(error))
 
 
 def _server_event(message: FromServer) -> Event:
@@ -317,17 +317,17 @@ class ServerConnection:
         self.close()
         kill_strays(self.pid, self._ranks)
         return LaunchError(
-            "the server that starts the ranks is gone", seen=seen + self._last_words()
+            "the server that starts the ranks is gone", seen=seen + self.last_words(self.log)
         )
 
-    def _last_words(self) -> str:
-        if self.log is None:
-            return ""
+    @staticmethod
+    def last_words(log: Path | None) -> str:
+        """Return the end of a server's log, for a message; empty if there is nothing in it."""
         try:
-            text = self.log.read_text("utf-8", "backslashreplace")[-_LOG_TAIL:]
+            text = log.read_text("utf-8", "backslashreplace")[-_LOG_TAIL:] if log else ""
         except OSError:
             return ""
-        return f"\nIts last words, from {self.log}:\n{text}" if text.strip() else ""
+        return f"\nIts last words, from {log}:\n{text}" if text.strip() else ""
 
 
 def unexpected(message: FromServer) -> LaunchError:
