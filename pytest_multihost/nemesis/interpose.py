@@ -14,12 +14,13 @@ import difflib
 import fnmatch
 import importlib
 import importlib.machinery
+import inspect
 import io
 import os
 import pkgutil
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Literal
@@ -46,6 +47,16 @@ SYSTEM_FILES = (
     *("*/????-packages/*", "*.py", "*.pyc", "*/.pytest_multihost/*", "*/.pytest_cache/*"),
 )
 """Globs of what ``*`` alone leaves out: files of the kernel, Python and installed packages."""
+
+_OS_CALLS: Mapping[str, Call] = {
+    "open": "open",
+    "read": "read",
+    "pread": "read",
+    "write": "write",
+    "pwrite": "write",
+    "fsync": "write",
+}
+"""Functions of `os` that are intercepted, and as what calls they are reported."""
 
 _SYSTEM_FILE = re.compile("|".join(map(fnmatch.translate, SYSTEM_FILES)))
 
@@ -86,11 +97,11 @@ def matcher(pattern: str) -> Callable[[str], bool]:
     A pattern that begins with neither ``/`` nor ``*`` matches in any directory. ``*`` alone leaves
     out `SYSTEM_FILES`.
     """
+    if pattern == "*":
+        return lambda path: not _SYSTEM_FILE.match(path)
     rooted = pattern if pattern.startswith(("/", "*")) else f"*/{pattern}"
     fits = re.compile(fnmatch.translate(rooted)).match
-    if pattern != "*":
-        return lambda path: fits(path) is not None
-    return lambda path: not _SYSTEM_FILE.match(path)
+    return lambda path: fits(path) is not None
 
 
 _observers: list[FileObserver] = []
@@ -102,7 +113,15 @@ _originals = contextlib.ExitStack()
 def observing_files(observer: FileObserver) -> Iterator[None]:
     """Report to `observer` what is opened, read and written within the block."""
     if not _observers:
-        _replace_functions()
+        opened = _make_open(io.open)
+        replaced: list[tuple[Namespace, str, object]] = [
+            (builtins, "open", opened),
+            (io, "open", opened),
+            *((os, name, _observed(getattr(os, name), call)) for name, call in _OS_CALLS.items()),
+        ]
+        for module, name, function in replaced:
+            _originals.callback(setattr, module, name, getattr(module, name))
+            setattr(module, name, function)
     _observers.append(observer)
     try:
         yield
@@ -110,21 +129,6 @@ def observing_files(observer: FileObserver) -> Iterator[None]:
         _observers.remove(observer)
         if not _observers:
             _originals.close()
-
-
-def _replace_functions() -> None:
-    opened = _make_open(io.open)
-    replaced: dict[tuple[Namespace, str], object] = {
-        (builtins, "open"): opened,
-        (io, "open"): opened,
-        (os, "open"): _os_open(os.open),
-        **{(os, name): _os_read(getattr(os, name)) for name in ("read", "pread")},
-        **{(os, name): _os_write(getattr(os, name)) for name in ("write", "pwrite")},
-        (os, "fsync"): _os_sync(os.fsync),
-    }
-    for (module, name), function in replaced.items():
-        _originals.callback(setattr, module, name, getattr(module, name))
-        setattr(module, name, function)
 
 
 def _is_observed(path: str) -> bool:
@@ -164,12 +168,8 @@ class _ObservedFile(io.FileIO):
         return count
 
     def read(self, size: int | None = -1, /) -> Any:  # noqa: ANN401 - None where it would wait
-        if size is None or size < 0:
-            return self.readall()
-        size = _before("read", self._path, size)
-        data = super().read(size)
-        _after("read", self._path, len(data or b""))
-        return data
+        # By readinto() or readall(), unlike FileIO's own.
+        return io.RawIOBase.read(self, -1 if size is None else size)
 
     def readall(self) -> Any:  # noqa: ANN401 - None where it would wait
         _before("read", self._path, -1)
@@ -186,8 +186,9 @@ class _ObservedFile(io.FileIO):
 
 
 def _path_of(file: object) -> str | None:
-    """Return the absolute path behind a path or a descriptor; None if it is no file."""
+    """Return the absolute path behind a path, a descriptor or an open file; None if it is none."""
     try:
+        file = getattr(file, "fileno", lambda: file)()
         if isinstance(file, int):
             path = os.readlink(f"/proc/self/fd/{file}")
             return path if path.startswith("/") else None
@@ -243,54 +244,29 @@ def _buffered(
     return text
 
 
-def _os_open(original: Callable[..., int]) -> Callable[..., int]:
+def _observed(original: Callable[..., Any], call: Call) -> Callable[..., Any]:
+    """Return a function of `os` that reports its calls on files that are observed."""
+
     @wraps(original)
-    def opened(path: File, *args: object, **kwargs: object) -> int:
-        name = _path_of(path) if kwargs.get("dir_fd") is None else None
-        if name is not None and _is_observed(name):
-            _before("open", name)
-        return original(path, *args, **kwargs)
-
-    return opened
-
-
-def _os_read(original: Callable[..., bytes]) -> Callable[..., bytes]:
-    @wraps(original)
-    def read(descriptor: int, size: int, *args: int) -> bytes:
-        path = _path_of(descriptor)
+    def observed(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as the original
+        file = args[0] if args else kwargs.get("path", kwargs.get("fd"))
+        path = _path_of(file) if kwargs.get("dir_fd") is None else None
         if path is None or not _is_observed(path):
-            return original(descriptor, size, *args)
-        data = original(descriptor, _before("read", path, size), *args)
-        _after("read", path, len(data))
-        return data
-
-    return read
-
-
-def _os_write(original: Callable[..., int]) -> Callable[..., int]:
-    @wraps(original)
-    def write(descriptor: int, data: Buffer, *args: int) -> int:
-        path = _path_of(descriptor)
-        if path is None or not _is_observed(path):
-            return original(descriptor, data, *args)
-        view = memoryview(data).cast("B")
-        count = original(descriptor, view[: _before("write", path, len(view))], *args)
-        _after("write", path, count)
+            return original(*args, **kwargs)
+        if original.__name__ in ("open", "fsync"):
+            _before(call, path)
+            return original(*args, **kwargs)
+        descriptor, what, *rest = args
+        if call == "read":
+            data = original(descriptor, _before(call, path, what), *rest)
+            _after(call, path, len(data))
+            return data
+        view = memoryview(what).cast("B")
+        count = original(descriptor, view[: _before(call, path, len(view))], *rest)
+        _after(call, path, count)
         return count
 
-    return write
-
-
-def _os_sync(original: Callable[..., None]) -> Callable[..., None]:
-    @wraps(original)
-    def sync(file: File) -> None:
-        descriptor = file if isinstance(file, int) else file.fileno()
-        path = _path_of(descriptor)
-        if path is not None and _is_observed(path):
-            _before("write", path)
-        original(file)
-
-    return sync
+    return observed
 
 
 # Functions that points name
@@ -334,18 +310,12 @@ def target_problem(target: str) -> str | None:
         name = ".".join(parts[: index + 1])
         spec = importlib.machinery.PathFinder.find_spec(name, search)
         if spec is None and name not in sys.modules and name not in sys.builtin_module_names:
-            return _no_module(name, part, search)
+            siblings = [each.name for each in pkgutil.iter_modules(search)]
+            parent = f"{'.'.join(parts[:index])}." if index else ""
+            siblings += [] if parent else [each for each in sys.modules if "." not in each]
+            return f"there is no module {name!r}{_nearest(part, siblings, parent)}"
         search = spec.submodule_search_locations if spec else None
     return None
-
-
-def _no_module(name: str, part: str, search: Sequence[str] | None) -> str:
-    parent = name.rpartition(".")[0]
-    siblings = [each.name for each in pkgutil.iter_modules(search)]
-    if not parent:
-        siblings += [each for each in sys.modules if "." not in each]
-    prefix = f"{parent}." if parent else ""
-    return f"there is no module {name!r}{_nearest(part, siblings, prefix)}"
 
 
 def load_target(target: str) -> CallTarget:
@@ -370,33 +340,24 @@ def _find(module: Namespace, path: str) -> CallTarget:
     Raises:
         SettingError: There is none; names the nearest.
     """
-    owner: Namespace = module
+    owner = found = module
     parts = path.split(".")
     for index, part in enumerate(parts):
-        where = ".".join(parts[:index])
+        owner, where = found, ".".join(parts[:index])
         if not hasattr(owner, part):
             name = getattr(module, "__name__", module)
             namespace = f"{name}{f':{where}' if where else ''}"
             prefix = f"{where}." if where else ""
             nearest = _nearest(part, dir(owner), prefix)
             raise SettingError(f"there is no {part!r} in {namespace}{nearest}")
-        if index < len(parts) - 1:
-            owner = getattr(owner, part)
-    found = getattr(owner, parts[-1])
+        found = getattr(owner, part)
     if isinstance(found, type):
-        happened = f"{path!r} is a class: name a method of it, as {path + '.__init__'!r}"
-        raise SettingError(happened)
+        raise SettingError(f"{path!r} is a class: name a method of it, as {path + '.__init__'!r}")
     if not callable(found):
         raise SettingError(f"{path!r} cannot be called: it is {type(found).__name__}")
-    return CallTarget(owner, parts[-1], _raw_attribute(owner, parts[-1]))
-
-
-def _raw_attribute(owner: Namespace, name: str) -> Function:
-    """Return what a namespace holds under `name`, without binding it as getattr() does."""
-    for each in getattr(owner, "__mro__", (owner,)):
-        if name in vars(each):
-            return vars(each)[name]
-    return getattr(owner, name)  # of a module with __getattr__
+    if isinstance(owner, type):
+        found = inspect.getattr_static(owner, parts[-1], found)
+    return CallTarget(owner, parts[-1], found)
 
 
 def _nearest(name: str, names: Iterable[str], prefix: str) -> str:

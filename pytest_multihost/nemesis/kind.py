@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypedDict, TypeGuard
+from typing import Any, TypedDict, TypeGuard
 
 from pytest_multihost.model.fault import Fault, FaultParams
 from pytest_multihost.model.spec import RankSpec
 
 Check = Callable[[object], str | None]
 """Returns what a value must be, or None if the value is valid."""
-
-
-class Pause(TypedDict, total=False):
-    """How the server is to stop (SIGSTOP) and continue (SIGCONT) a rank.
-
-    Attributes:
-        stopped_s: How long each stop lasts; None: until the rank is resumed.
-        running_s: How long the rank runs between two stops; 0: there is only one stop.
-        until_s: When the last stop ends, in monotonic seconds.
-    """
-
-    stopped_s: float | None
-    running_s: float
-    until_s: float
 
 
 class Announcement(TypedDict, total=False):
@@ -36,13 +23,13 @@ class Announcement(TypedDict, total=False):
 
     Attributes:
         until_s: When it will be over by itself, in monotonic seconds.
-        pause: How the server is to stop and continue the rank.
+        pause: How the server is to stop and continue the rank: the fields of `model.event.Pause`.
         kills: Whether the rank dies of it.
         network: Whether the server is to disturb the network between hosts.
     """
 
     until_s: float
-    pause: Pause
+    pause: Mapping[str, float | None]
     kills: bool
     network: bool
 
@@ -117,6 +104,18 @@ class FaultKind:
         return found
 
 
+def known_names(names: Iterable[str], wrong: str) -> str:
+    """Return the names that exist as a sentence's end, and which is the nearest to a wrong one."""
+    names = list(names)
+    near = difflib.get_close_matches(wrong, names, n=1)
+    return f"{', '.join(names)}.{f' Did you mean {near[0]}?' if near else ''}"
+
+
+def must_be(wanted: str, is_valid: Callable[[Any], bool]) -> Check:
+    """Return a check for values of which `is_valid` is true, and which `wanted` describes."""
+    return lambda value: None if is_valid(value) else wanted
+
+
 def is_number(value: object) -> TypeGuard[float]:
     """Return whether `value` is a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -124,28 +123,11 @@ def is_number(value: object) -> TypeGuard[float]:
     return math.isfinite(value)
 
 
-def seconds(value: object) -> str | None:
-    """Check a duration."""
-    is_good = is_number(value) and value >= 0
-    return None if is_good else "a number of seconds, at least 0"
-
-
-def positive(value: object) -> str | None:
-    """Check a number above 0."""
-    return None if is_number(value) and value > 0 else "a number above 0"
-
-
-def whole(value: object) -> str | None:
-    """Check a whole number that may be 0."""
-    is_good = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-    return None if is_good else "a whole number of at least 0"
-
-
-def text(value: object) -> str | None:
-    """Check a text that is not empty."""
-    return None if isinstance(value, str) and value else "a text"
-
-
-def truth(value: object) -> str | None:
-    """Check a truth value."""
-    return None if isinstance(value, bool) else "True or False"
+seconds = must_be("a number of seconds, at least 0", lambda each: is_number(each) and each >= 0)
+positive = must_be("a number above 0", lambda each: is_number(each) and each > 0)
+whole = must_be(
+    "a whole number of at least 0",
+    lambda each: is_number(each) and isinstance(each, int) and each >= 0,
+)
+text = must_be("a text", lambda each: isinstance(each, str) and each != "")
+truth = must_be("True or False", lambda each: isinstance(each, bool))

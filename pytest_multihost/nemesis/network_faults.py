@@ -7,7 +7,7 @@ point until that is done.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 from pytest_multihost.model.errors import LaunchError
@@ -19,12 +19,12 @@ from pytest_multihost.nemesis.kind import (
     FaultKind,
     Strike,
     is_number,
+    must_be,
     positive,
     seconds,
     truth,
 )
 
-_FULL = 100
 _TWO = 2
 
 
@@ -39,11 +39,6 @@ def _await_server(strike: Strike) -> None:
     """Keep this thread at the point until the network is disturbed."""
     if error := strike.performed():
         raise LaunchError(f"{strike.fault!r} could not be performed", seen=error)
-
-
-def _percent(value: object) -> str | None:
-    is_good = is_number(value) and 0 < value <= _FULL
-    return None if is_good else "a number above 0, at most 100"
 
 
 def _groups(value: object) -> str | None:
@@ -68,7 +63,19 @@ def network_problems(faults: Sequence[Fault], *, hosts: str, size: int) -> list[
         needs = 'disturbs the network between hosts, which needs hosts="netns"'
         return [f"{each!r} {needs}; the test has hosts={hosts!r}" for each in of_network]
     found = [problem for each in of_network for problem in _partition_problems(each, hosts, size)]
-    return [*found, *_exclusions(of_network, hosts, size)]
+    for one, two in combinations(of_network, 2):  # a host has one of each kind
+        if one.kind != two.kind or one.kind in ("partition", "reset"):
+            continue
+        first, second = (
+            {host_of(hosts, size, rank).index for rank in each.ranks if isinstance(rank, int)}
+            for each in (one, two)
+        )
+        if shared := first & second:
+            host = f"host-{min(shared)}"
+            found.append(
+                f"{one!r} and {two!r} exclude each other on {host}: a host has one of them"
+            )
+    return found
 
 
 def _partition_problems(fault: Fault, hosts: str, size: int) -> Iterator[str]:
@@ -86,22 +93,6 @@ def _partition_problems(fault: Fault, hosts: str, size: int) -> Iterator[str]:
             yield f"{fault!r}: host-{min(shared)} is in two groups; hosts are cut off as a whole"
 
 
-def _exclusions(faults: Sequence[Fault], hosts: str, size: int) -> Iterator[str]:
-    """Yield the pairs of faults of which a host can have only one."""
-    for one, two in combinations(faults, 2):
-        if one.kind != two.kind or one.kind in ("partition", "reset"):
-            continue
-        if shared := _host_indices(one.ranks, hosts, size) & _host_indices(two.ranks, hosts, size):
-            yield (
-                f"{one!r} and {two!r} exclude each other on host-{min(shared)}:"
-                " a host has one of them"
-            )
-
-
-def _host_indices(ranks: Iterable[int | str], hosts: str, size: int) -> set[int]:
-    return {host_of(hosts, size, rank).index for rank in ranks if isinstance(rank, int)}
-
-
 def _kind(name: str, *required: str, **params: Check) -> FaultKind:
     return FaultKind(
         name=name,
@@ -112,6 +103,11 @@ def _kind(name: str, *required: str, **params: Check) -> FaultKind:
         lasts=True,
     )
 
+
+_percent = must_be(
+    "a number above 0, at most 100",
+    lambda each: is_number(each) and 0 < each <= 100,  # noqa: PLR2004 - percent
+)
 
 NETWORK_FAULTS = (
     _kind("partition", "groups", groups=_groups, one_way=truth, heals_after=seconds),

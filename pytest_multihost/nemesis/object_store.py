@@ -30,7 +30,7 @@ CONTROL = "/_multihost"
 """The path of requests that change the rules; no bucket can have this name."""
 
 _ANSWER_S = 60.0
-_BACKLOG = 128
+_SERVER = "pytest_multihost.nemesis.object_store_server"
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -188,28 +188,24 @@ def serving() -> Iterator[str]:
     """
     if problem := why_no_store():
         raise RuntimeError(problem)
-    with socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG) as listening:
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as listening:
         port = listening.getsockname()[1]
-        process = _start(listening.fileno())
+        process = subprocess.Popen(
+            [sys.executable, "-m", _SERVER, str(listening.fileno()), str(os.getpid())],
+            pass_fds=[listening.fileno()],
+            # The store is no part of the test: no I/O shim, no measuring of coverage.
+            env={
+                name: value
+                for name, value in os.environ.items()
+                if name != "LD_PRELOAD" and not name.startswith("COV_")
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C ends the run, which then ends the store
+        )
     try:
         yield f"http://127.0.0.1:{port}"
     finally:
         process.kill()  # there is nothing to save: its objects are in its memory
         process.wait()
-
-
-def _start(listening: int) -> subprocess.Popen[bytes]:
-    program = "pytest_multihost.nemesis.object_store_server"
-    # The store is no part of the test: no I/O shim, no measuring of coverage.
-    environment = {
-        k: v for k, v in os.environ.items() if k != "LD_PRELOAD" and not k.startswith("COV_")
-    }
-    return subprocess.Popen(
-        [sys.executable, "-m", program, str(listening), str(os.getpid())],
-        pass_fds=[listening],
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C ends the run, which then ends the store
-    )

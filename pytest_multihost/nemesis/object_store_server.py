@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import ctypes
 import fnmatch
-import itertools
 import json
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from wsgiref.types import InputStream, StartResponse, WSGIApplication, WSGIEnvironment
+
+from moto.moto_server.werkzeug_app import (
+    DomainDispatcherApplication,
+    MotoRequestHandler,
+    create_backend_app,
+)
+from werkzeug import Request, Response
+from werkzeug.serving import make_server
 
 from pytest_multihost.nemesis.object_store import CONTROL, StoreCount, StoreRule
-
-Environ = dict[str, Any]
-"""WSGI's environment of a request."""
-
-StartResponse = Any
-"""WSGI's start_response."""
-
-Stream = Any
-"""WSGI's input."""
-
-
-Application = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 _SIGNED = "AWS4-HMAC-SHA256 Credential=test/20200101/us-east-1/s3/aws4_request, Signature=0"
 """Moto demands a signature of requests, and does not check it."""
@@ -54,23 +49,18 @@ class ActiveRule:
         if not fnmatch.fnmatchcase(path, rule.key) or method not in (rule.methods or (method,)):
             return False
         with self._lock:
-            was = self.count
-            number = was.matched + 1
-            strikes = number >= rule.nth and (rule.count is None or number < rule.nth + rule.count)
-            first_ns = was.first_ns or time.monotonic_ns() if strikes else was.first_ns
-            self.count = StoreCount(number, was.struck + strikes, was.bytes, first_ns)
-        return strikes
-
-    def delay(self) -> None:
-        """Wait for the delay of one request."""
-        if self.rule.seconds:
-            self.healed.wait(self.rule.seconds)
+            number = self.count.matched + 1
+            self.count = replace(self.count, matched=number)
+            if number < rule.nth or (rule.count and number >= rule.nth + rule.count):
+                return False
+            first_ns = self.count.first_ns or time.monotonic_ns()
+            self.count = replace(self.count, struck=self.count.struck + 1, first_ns=first_ns)
+        return True
 
     def throttle(self, size: int) -> None:
         """Wait until the data rate allows for `size` more bytes of a body."""
         with self._lock:
-            was = self.count
-            self.count = StoreCount(was.matched, was.struck, was.bytes + size, was.first_ns)
+            self.count = replace(self.count, bytes=self.count.bytes + size)
             if not self.rule.bytes_per_s:
                 return
             start = max(self._busy_until, time.monotonic() - _CREDIT_S)
@@ -82,7 +72,7 @@ class ActiveRule:
 class Body:
     """A request's body, read at the rate that the rules allow."""
 
-    _stream: Stream
+    _stream: InputStream
     _rules: list[ActiveRule]
 
     def read(self, size: int = -1) -> bytes:
@@ -111,44 +101,39 @@ class Body:
 class FaultProxy:
     """A WSGI application around the store's that applies the rules."""
 
-    store: Application
+    store: WSGIApplication
     rules: list[ActiveRule] = field(default_factory=list)
 
-    def __call__(self, environ: Environ, start: StartResponse) -> Iterable[bytes]:
+    def __call__(self, environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         """Answer a request to the store, or one that changes the rules."""
         method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
         if path == CONTROL:
-            return self._control(method, environ, start)
+            return self._control(method, environ)(environ, start)
         applied = [active for active in self.rules if active.applies(method, path)]
         for active in applied:
-            active.delay()
+            active.healed.wait(active.rule.seconds)
         for active in applied:
             if active.rule.status is not None and not active.healed.is_set():
-                return _fail(active.rule.status, environ, start)
+                return _failure(active.rule.status, environ)(environ, start)
         environ.setdefault("HTTP_AUTHORIZATION", _SIGNED)
         if applied:
             environ["wsgi.input"] = Body(environ["wsgi.input"], applied)
         return _paced(self.store(environ, start), applied)
 
-    def _control(self, method: str, environ: Environ, start: StartResponse) -> Iterable[bytes]:
+    def _control(self, method: str, environ: WSGIEnvironment) -> WSGIApplication:
         answer: object = [asdict(rule.count) for rule in self.rules]
         if method == "POST":
-            size = int(environ["CONTENT_LENGTH"])
-            rule = ActiveRule(StoreRule(**json.loads(environ["wsgi.input"].read(size))))
+            rule = ActiveRule(StoreRule(**Request(environ).get_json(force=True)))
             answer, self.rules = len(self.rules), [*self.rules, rule]
         elif method == "DELETE":
             healed, self.rules = self.rules, []
             for rule in healed:
                 rule.healed.set()
-        return _answer("200 OK", "application/json", json.dumps(answer).encode(), start)
+        response: WSGIApplication = Response(json.dumps(answer), content_type="application/json")
+        return response
 
 
-def _answer(status: str, kind: str, body: bytes, start: StartResponse) -> Iterable[bytes]:
-    start(status, [("Content-Type", kind), ("Content-Length", str(len(body)))])
-    return [body]
-
-
-def _fail(status: int | str, environ: Environ, start: StartResponse) -> Iterable[bytes]:
+def _failure(status: int | str, environ: WSGIEnvironment) -> WSGIApplication:
     if status == "reset":
         # connect(2) with the address family AF_UNSPEC resets a TCP connection.
         ctypes.CDLL(None).connect(environ["werkzeug.socket"].fileno(), bytes(16), 16)
@@ -157,7 +142,8 @@ def _fail(status: int | str, environ: Environ, start: StartResponse) -> Iterable
     Body(environ["wsgi.input"], []).read(int(environ.get("CONTENT_LENGTH") or 0))
     code = _CODES.get(int(status), "InternalError" if int(status) > 500 else "InvalidRequest")  # noqa: PLR2004 - as in HTTP
     body = f"<Error><Code>{code}</Code><Message>A rule of the test.</Message></Error>"
-    return _answer(f"{status} Failing", "application/xml", body.encode(), start)
+    response: WSGIApplication = Response(body, f"{status} Failing", content_type="application/xml")
+    return response
 
 
 def _throttle(rules: Iterable[ActiveRule], part: bytes) -> None:
@@ -167,12 +153,10 @@ def _throttle(rules: Iterable[ActiveRule], part: bytes) -> None:
 
 def _paced(answer: Iterable[bytes], rules: list[ActiveRule]) -> Iterator[bytes]:
     for chunk in answer:
-        for at in range(0, len(chunk), _CHUNK) if rules else ():
+        for at in range(0, len(chunk), _CHUNK):
             part = chunk[at : at + _CHUNK]
             _throttle(rules, part)
             yield part
-        if not rules:
-            yield chunk
 
 
 def serve(listening: int, parent: int) -> None:
@@ -181,24 +165,16 @@ def serve(listening: int, parent: int) -> None:
     Its end is polled for. The end of a stream would not show it: ranks are forked from the parent
     and inherit its descriptors.
     """
-    from moto.moto_server.werkzeug_app import (
-        DomainDispatcherApplication,
-        MotoRequestHandler,
-        create_backend_app,
-    )
-    from werkzeug.serving import make_server
-
-    store = DomainDispatcherApplication(create_backend_app)
     server = make_server(
         "127.0.0.1",
         0,
-        FaultProxy(store),
+        FaultProxy(DomainDispatcherApplication(create_backend_app)),
         threaded=True,
         request_handler=MotoRequestHandler,
         fd=listening,
     )
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    for _ in itertools.takewhile(lambda _: os.getppid() == parent, itertools.count()):
+    while os.getppid() == parent:
         time.sleep(_POLL_S)
 
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-import importlib
 import itertools
 import os
+import pkgutil
 import re
 import resource
 import signal
@@ -29,9 +29,9 @@ from pytest_multihost.model.fault import MAX_HASH_SEED, Fault, FaultParams
 from pytest_multihost.nemesis.kind import (
     Announcement,
     FaultKind,
-    Pause,
     Strike,
     is_number,
+    must_be,
     positive,
     seconds,
     text,
@@ -42,7 +42,6 @@ from pytest_multihost.nemesis.kind import (
 PERIOD_S = 0.1
 """A throttled rank runs for a part of each period and is stopped for the rest."""
 
-_FULL = 100
 _HARMLESS = ("SIGCHLD", "SIGCONT", "SIGURG", "SIGWINCH", "SIGSTOP", "SIGTSTP", "SIGTTIN")
 _EXCEPTION_NAME = re.compile(r"(\w+(\.\w+)*:)?\w+(\.\w+)*")
 _MIB = 1 << 20
@@ -58,25 +57,19 @@ def _nothing(strike: Strike) -> None:
     """Do nothing: the server performs it, or it was performed before the test."""
 
 
-def _until(params: FaultParams, now_s: float) -> Announcement:
-    return {"until_s": now_s + params["seconds"]} if "seconds" in params else {}
-
-
-def _pause(until: Announcement, stopped_s: float | None, running_s: float) -> Announcement:
-    pause: Pause = {"stopped_s": stopped_s, "running_s": running_s}
-    if "until_s" in until:
-        pause["until_s"] = until["until_s"]
-    return {**until, "pause": pause}
-
-
-def _announce_freeze(params: FaultParams, now_s: float) -> Announcement:
-    """Ask for one stop. The thread at the point waits as well, until the signal has arrived."""
-    return _pause(_until(params, now_s), params.get("seconds"), 0.0)
+def _pause(
+    params: FaultParams, now_s: float, *, stopped_s: float | None, running_s: float
+) -> Announcement:
+    pause = {"stopped_s": stopped_s, "running_s": running_s}
+    if "seconds" not in params:
+        return {"pause": pause}
+    until_s = now_s + params["seconds"]
+    return {"pause": {**pause, "until_s": until_s}, "until_s": until_s}
 
 
 def _announce_throttle(params: FaultParams, now_s: float) -> Announcement:
-    running_s = PERIOD_S * params["percent"] / _FULL
-    return _pause(_until(params, now_s), PERIOD_S - running_s, running_s)
+    running_s = PERIOD_S * params["percent"] / 100
+    return _pause(params, now_s, stopped_s=PERIOD_S - running_s, running_s=running_s)
 
 
 def _wait(strike: Strike) -> None:
@@ -86,11 +79,6 @@ def _wait(strike: Strike) -> None:
         return
     while (left_s := strike.detail["until_s"] - now()) > 0:
         sleep(left_s)
-
-
-def _percent(value: object) -> str | None:
-    is_good = is_number(value) and 0 < value < _FULL
-    return None if is_good else "a number above 0 and below 100"
 
 
 def _signal_number(name: str) -> int:
@@ -107,50 +95,45 @@ def _kill(strike: Strike) -> None:
         sleep(1)
 
 
-def _deadly(value: object) -> str | None:
-    is_good = isinstance(value, str) and _signal_number(value) > 0 and value not in _HARMLESS
-    return None if is_good else "the name of a signal that ends a process, as 'SIGKILL'"
-
-
 def _raise(strike: Strike) -> NoReturn:
-    __tracebackhide__ = True  # the traceback ends at the line of the user's that raises
-    name = strike.fault.params.get("error", "RuntimeError")
-    message = strike.fault.params.get("message", f"planned by {strike.fault!r}")
-    raise exception_class(name)(message)
-
-
-def exception_class(name: str) -> type[BaseException]:
-    """Return the exception class called `name`: a built-in one, or ``module:Class``.
+    """Raise the exception that the fault names: a built-in one, or ``module:Class``.
 
     Raises:
         SettingError: There is no such class, or it is no exception.
     """
-    module, _, path = name.rpartition(":")
+    __tracebackhide__ = True  # the traceback ends at the line of the test that raises
+    name = strike.fault.params.get("error", "RuntimeError")
+    message = strike.fault.params.get("message", f"planned by {strike.fault!r}")
     try:
-        found: object = importlib.import_module(module) if module else builtins
-        for part in path.split("."):
-            found = getattr(found, part)
+        found = pkgutil.resolve_name(name if ":" in name else f"builtins:{name}")
     except (ImportError, AttributeError) as error:
         raise SettingError(f"there is no exception {name!r}", seen=str(error)) from error
     if not (isinstance(found, type) and issubclass(found, BaseException)):
         raise SettingError(f"{name!r} is no class of exceptions", seen=repr(found))
-    return found
+    raise found(message)
 
 
 def _exception_name(value: object) -> str | None:
     if isinstance(value, str) and _EXCEPTION_NAME.fullmatch(value):
-        if ":" in value:  # imported only in the rank
-            return None
         found = getattr(builtins, value, None)
-        if isinstance(found, type) and issubclass(found, BaseException):
+        is_built_in = isinstance(found, type) and issubclass(found, BaseException)
+        if is_built_in or ":" in value:  # others are imported only in the rank
             return None
     return "the name of a built-in exception, or 'module:Class' of another"
 
 
-def _hash_seed(value: object) -> str | None:
-    is_good = isinstance(value, int) and whole(value) is None and value <= MAX_HASH_SEED
-    return None if is_good else f"a whole number from 0 to {MAX_HASH_SEED}"
-
+_share = must_be(
+    "a number above 0 and below 100",
+    lambda each: is_number(each) and 0 < each < 100,  # noqa: PLR2004 - percent
+)
+_hash_seed = must_be(
+    f"a whole number from 0 to {MAX_HASH_SEED}",
+    lambda each: whole(each) is None and each <= MAX_HASH_SEED,
+)
+_deadly_signal = must_be(
+    "the name of a signal that ends a process, as 'SIGKILL'",
+    lambda each: isinstance(each, str) and _signal_number(each) > 0 and each not in _HARMLESS,
+)
 
 PROCESS_FAULTS = (
     FaultKind(
@@ -158,7 +141,7 @@ PROCESS_FAULTS = (
         perform=_wait,
         params={"seconds": seconds},
         required=frozenset({"seconds"}),
-        announce=_until,
+        announce=lambda params, now_s: {"until_s": now_s + params["seconds"]},
     ),
     FaultKind(
         name="start_skew",
@@ -166,18 +149,25 @@ PROCESS_FAULTS = (
         params={"seconds": seconds},
         required=frozenset({"seconds"}),
     ),
-    FaultKind(name="freeze", perform=_wait, params={"seconds": seconds}, announce=_announce_freeze),
+    FaultKind(
+        name="freeze",
+        perform=_wait,  # until the signal has arrived
+        params={"seconds": seconds},
+        announce=lambda params, now_s: _pause(
+            params, now_s, stopped_s=params.get("seconds"), running_s=0.0
+        ),
+    ),
     FaultKind(
         name="kill",
         perform=_kill,
-        params={"signal": _deadly},
+        params={"signal": _deadly_signal},
         announce=lambda _params, _now_s: {"kills": True},
     ),
     FaultKind(name="raise_at", perform=_raise, params={"error": _exception_name, "message": text}),
     FaultKind(
         name="cpu_throttle",
         perform=_nothing,
-        params={"percent": _percent, "seconds": seconds},
+        params={"percent": _share, "seconds": seconds},
         required=frozenset({"percent"}),
         announce=_announce_throttle,
         lasts=True,
@@ -195,18 +185,12 @@ def _limit_memory(strike: Strike) -> None:
     # runtimes reserve and never touch; jax dies of it at start-up. Allocating a ballast instead
     # would take the memory from the other ranks as well.
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    wanted = _data_bytes() + headroom
-    limits = [limit for limit in (wanted, soft, hard) if limit != resource.RLIM_INFINITY]
+    status = Path("/proc/self/status").read_text()
+    data_bytes = int(status.partition("VmData:")[2].split()[0]) * 1024
+    wanted = (data_bytes + headroom, soft, hard)
+    limits = [limit for limit in wanted if limit != resource.RLIM_INFINITY]
     resource.setrlimit(resource.RLIMIT_DATA, (min(limits), hard))
     strike.healing.callback(resource.setrlimit, resource.RLIMIT_DATA, (soft, hard))
-
-
-def _data_bytes() -> int:
-    """Return how much data this process has allocated, as RLIMIT_DATA counts it."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmData:"):
-            return int(line.split()[1]) * 1024
-    raise OSError("/proc/self/status has no VmData")
 
 
 def _enter_cgroup(headroom: int, strike: Strike) -> None:
@@ -231,25 +215,21 @@ def _enter_cgroup(headroom: int, strike: Strike) -> None:
 
 def _writable_cgroup() -> tuple[Path, str, str]:
     for parent, limit, swap in _CGROUPS:
-        procs = parent / "cgroup.procs"
-        has_memory = parent.name == "memory" or _controls_memory(parent)
+        procs, controllers = parent / "cgroup.procs", parent / "cgroup.subtree_control"
+        has_memory = parent.name == "memory" or (
+            controllers.exists() and "memory" in controllers.read_text().split()
+        )
         if has_memory and os.access(parent, os.W_OK) and os.access(procs, os.W_OK):
             return parent, limit, swap
     raise OSError("no memory cgroup here is writable")
 
 
-def _controls_memory(parent: Path) -> bool:
-    with contextlib.suppress(OSError):
-        return "memory" in (parent / "cgroup.subtree_control").read_text().split()
-    return False
-
-
 def _lacks_cgroup(fault: Fault) -> str | None:
-    if fault.params.get("oom_kill"):
-        try:
+    try:
+        if fault.params.get("oom_kill"):
             _writable_cgroup()
-        except OSError as error:
-            return f"memory_pressure(oom_kill=True): {error}"
+    except OSError as error:
+        return f"memory_pressure(oom_kill=True): {error}"
     return None
 
 

@@ -25,7 +25,7 @@ from pytest_multihost.nemesis.interpose import (
     observing_files,
 )
 from pytest_multihost.nemesis.io_shim import IoPage, IoRule, attach, detach, is_loaded, why_missing
-from pytest_multihost.nemesis.kind import FaultKind, Strike, positive, seconds, text, truth
+from pytest_multihost.nemesis.kind import FaultKind, Strike, must_be, positive, seconds, text, truth
 
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 """Errors that only a write can end in."""
@@ -132,7 +132,7 @@ SLOW_IO = FaultKind(
     params={
         "seconds": seconds,
         "bytes_per_s": positive,
-        "error": lambda name: None if _error_number(name) else "the name of an error, as 'EIO'",
+        "error": must_be("the name of an error, as 'EIO'", lambda each: _error_number(each) > 0),
         "short_reads": truth,
         "path": text,
     },

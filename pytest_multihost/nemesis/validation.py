@@ -5,13 +5,12 @@ All problems are reported at once. Nothing that a fault names is imported.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 
 from pytest_multihost.model.fault import NETWORK_KINDS, Fault, Point, resolve, size_problems
 from pytest_multihost.nemesis.interpose import target_problem
-from pytest_multihost.nemesis.kind import FaultKind
+from pytest_multihost.nemesis.kind import FaultKind, known_names
 from pytest_multihost.nemesis.network_faults import NETWORK_FAULTS, network_problems
 from pytest_multihost.nemesis.process_faults import FD_PRESSURE, MEMORY_PRESSURE, PROCESS_FAULTS
 from pytest_multihost.nemesis.slow_io import SLOW_IO
@@ -68,28 +67,17 @@ def fault_problems(
         size: Ranks of the world.
         kinds: The kinds that exist, by name.
     """
-    return [
-        f"{fault!r}: {problem}"
-        for fault in faults
-        for problem in (
-            *fault.problems(),
-            *size_problems(fault, size),
-            *_kind_problems(fault, kinds),
-            *_point_problems(fault),
-        )
-    ]
+    return [f"{each!r}: {problem}" for each in faults for problem in _problems(each, size, kinds)]
 
 
-def _kind_problems(fault: Fault, kinds: Mapping[str, FaultKind]) -> list[str]:
+def _problems(fault: Fault, size: int, kinds: Mapping[str, FaultKind]) -> Iterator[str]:
+    yield from fault.problems()
+    yield from size_problems(fault, size)
     if fault.kind in kinds:
-        return kinds[fault.kind].problems(fault.params)
-    near = difflib.get_close_matches(fault.kind, kinds, n=1)
-    known = ", ".join(sorted(kinds))
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    return [f"there is no fault {fault.kind!r}; there are: {known}.{hint}"]
-
-
-def _point_problems(fault: Fault) -> Iterator[str]:
+        yield from kinds[fault.kind].problems(fault.params)
+    else:
+        known = known_names(sorted(kinds), fault.kind)
+        yield f"there is no fault {fault.kind!r}; there are: {known}"
     if not isinstance(fault.at, Point) or fault.at.problems():
         return
     if fault.at.point == "call" and (problem := target_problem(fault.at.name)):
