@@ -37,8 +37,6 @@ OTHERS_S = 20.0
 PAGE_VARIABLE = "PYTEST_MULTIHOST_IO_SHIM"
 """Names the page that a process follows from its exec on; without it, none until `attach`."""
 
-_PRELOAD_VARIABLE = "LD_PRELOAD"
-
 # Fortified headers define read() and others as inline wrappers; the shim defines them itself.
 _FLAGS = ("-O2", "-fPIC", "-shared", "-std=gnu11", "-U_FORTIFY_SOURCE", "-pthread")
 _LIBRARIES = ("-ldl",)
@@ -124,7 +122,10 @@ def build(target: Path) -> str:
     Returns:
         Why it could not be done; empty if it could.
     """
-    compiler = _compiler()
+    try:
+        compiler = shlex.split(os.environ.get("CC") or "cc")
+    except ValueError:  # an open quote
+        compiler = []
     if not compiler or not shutil.which(compiler[0]):
         return "there is no C compiler (cc, or what CC names)"
     try:
@@ -147,14 +148,6 @@ def build(target: Path) -> str:
     return ""
 
 
-def _compiler() -> list[str]:
-    """Return the compiler's command; empty if CC cannot be split, say for an open quote."""
-    try:
-        return shlex.split(os.environ.get("CC") or "cc")
-    except ValueError:
-        return []
-
-
 def preload_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that give the shim to a process that is exec'd with `environment`.
 
@@ -163,9 +156,8 @@ def preload_variables(environment: Mapping[str, str]) -> dict[str, str]:
     library = find_library()
     if library is None:
         return {}
-    others = environment.get(_PRELOAD_VARIABLE, "").replace(":", " ").split()
-    others = [other for other in others if other != str(library)]
-    return {_PRELOAD_VARIABLE: ":".join([str(library), *others])}
+    others = environment.get("LD_PRELOAD", "").replace(":", " ").split()
+    return {"LD_PRELOAD": ":".join(dict.fromkeys([str(library), *others]))}
 
 
 def is_loaded() -> bool:

@@ -13,9 +13,9 @@ a rank that is stopped, and see what has happened to one that is dead. The layou
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,21 +27,50 @@ RULES = 16
 """How many rules a page holds."""
 
 _OPERATIONS: dict[str, int] = {"open": 1, "read": 2, "write": 4, "sync": 8, "map": 16}
+_WHOLE, _SHORT = 1 << 16, 1 << 17  # bits beside those of the operations
 _GLOB_BYTES = 512
 _MAX_SPARED = 16
-_MAGIC = b"OISHIM2\0"
-_SETTINGS = struct.Struct("<IiIIQQ")  # struct rule, up to `serial`
-_COUNTERS = struct.Struct("<QQQQQ")  # struct rule, from `struck` on
-_HEADER_BYTES = 64
-_ACTIVE_WORD = 2  # of 4 bytes each, in the header
-_FIRST_NS = 3  # index among the counters
-_SERIAL_AT = _SETTINGS.size
-_COUNTERS_AT = _SERIAL_AT + 8
-_GLOB_AT = _COUNTERS_AT + _COUNTERS.size
-_STRIDE = _GLOB_AT + (1 + _MAX_SPARED) * _GLOB_BYTES
-_SIZE = _HEADER_BYTES + RULES * _STRIDE
 _MAX_INTEGER = (1 << 63) - 1
-_WHOLE, _SHORT = 1 << 16, 1 << 17  # bits beside those of the operations
+
+
+_LONGS = (
+    "delay_ns",
+    "bytes_per_s",
+    "serial",
+    "struck",
+    "bytes",
+    "slept_ns",
+    "first_ns",
+    "busy_until_ns",
+)
+
+
+class _Rule(ctypes.Structure):
+    """`struct rule` in shim.c."""
+
+    _fields_ = (
+        ("operations", ctypes.c_uint32),
+        ("error", ctypes.c_int32),
+        ("spared", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+        *((name, ctypes.c_uint64) for name in _LONGS),
+        ("globs", ctypes.c_char * _GLOB_BYTES * (1 + _MAX_SPARED)),
+    )
+
+
+class _Page(ctypes.Structure):
+    """`struct page` in shim.c."""
+
+    _fields_ = (
+        ("magic", ctypes.c_char * 8),
+        ("active", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32 * 13),
+        ("rules", _Rule * RULES),
+    )
+
+
+_MAGIC = b"OISHIM2"
+_SIZE = ctypes.sizeof(_Page)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,12 +130,10 @@ class IoPage:
 
     path: Path
     _map: mmap.mmap
-    _words: memoryview = field(init=False)
-    _longs: memoryview = field(init=False)
+    _page: _Page = field(init=False)
 
     def __post_init__(self) -> None:
-        self._words = memoryview(self._map).cast("I")
-        self._longs = memoryview(self._map).cast("Q")
+        self._page = _Page.from_buffer(self._map)
 
     @classmethod
     def create(cls, path: Path) -> IoPage:
@@ -114,7 +141,7 @@ class IoPage:
         with path.open("x+b") as file:
             file.truncate(_SIZE)
             page = cls(path, mmap.mmap(file.fileno(), _SIZE))
-        page._map[: len(_MAGIC)] = _MAGIC
+        page._page.magic = _MAGIC
         return page
 
     @classmethod
@@ -126,8 +153,7 @@ class IoPage:
             ValueError: The file is no page of rules.
         """
         with path.open("r+b") as file:
-            is_page = os.fstat(file.fileno()).st_size == _SIZE and file.read(8) == _MAGIC
-            if not is_page:
+            if os.fstat(file.fileno()).st_size != _SIZE or file.read(8).rstrip(b"\0") != _MAGIC:
                 raise ValueError(f"{path} is no page of I/O rules")
             return cls(path, mmap.mmap(file.fileno(), _SIZE))
 
@@ -137,31 +163,46 @@ class IoPage:
         Raises:
             ValueError: A glob is too long, or there are 16 rules already.
         """
-        active = self._words[_ACTIVE_WORD]
+        globs = [
+            (each if each.startswith(("/", "*")) else f"*/{each}").encode(errors="surrogateescape")
+            for each in (rule.path, *rule.spare)
+        ]
+        if any(len(each) >= _GLOB_BYTES for each in globs):
+            raise ValueError(f"{rule!r}: a glob must be shorter than {_GLOB_BYTES} bytes")
+        if len(rule.spare) > _MAX_SPARED:
+            raise ValueError(f"{rule!r}: at most {_MAX_SPARED} globs can be spared")
+        active = self._page.active
         free = [number for number in range(RULES) if not active >> number & 1]
         if not free:
             raise ValueError(f"there are {RULES} I/O rules already, which is as many as fit")
-        self._write(free[0], rule)
-        self._words[_ACTIVE_WORD] = active | 1 << free[0]
+        written = self._page.rules[free[0]]
+        written.serial += 1
+        modes = (_WHOLE if rule.is_whole else 0) | (_SHORT if rule.short_reads else 0)
+        written.operations = modes | sum(_OPERATIONS[each] for each in set(rule.operations))
+        written.error = rule.error
+        written.spared = len(rule.spare)
+        written.delay_ns = min(round(rule.seconds * 1e9), _MAX_INTEGER)
+        written.bytes_per_s = min(round(rule.bytes_per_s or 0), _MAX_INTEGER)
+        written.struck = written.bytes = written.slept_ns = 0
+        written.first_ns = written.busy_until_ns = 0
+        for index, glob in enumerate(globs):
+            written.globs[index].value = glob
+        self._page.active = active | 1 << free[0]
         return free[0]
 
     def remove(self, number: int) -> None:
         """Remove a rule. Threads that sleep for it wake within 50 ms; its counters stay."""
-        self._words[_ACTIVE_WORD] &= ~(1 << number)
+        self._page.active &= ~(1 << number)
 
     def clear(self) -> None:
         """Remove all rules. Threads that sleep for one wake within 50 ms; the counters stay."""
-        self._words[_ACTIVE_WORD] = 0
+        self._page.active = 0
 
     def fired(self) -> tuple[IoCount, ...]:
         """Return the counters of all 16 rules, each since it was put into force."""
-        counters = (
-            _COUNTERS.unpack_from(self._map, _rule_at(number) + _COUNTERS_AT)
-            for number in range(RULES)
-        )
         return tuple(
-            IoCount(struck, moved, slept_ns / 1e9, first_ns)
-            for struck, moved, slept_ns, first_ns, _ in counters
+            IoCount(each.struck, each.bytes, each.slept_ns / 1e9, each.first_ns)
+            for each in self._page.rules
         )
 
     def note(self, number: int, now_ns: int) -> None:
@@ -171,40 +212,11 @@ class IoPage:
             number: The rule's.
             now_ns: CLOCK_MONOTONIC.
         """
-        at = (_rule_at(number) + _COUNTERS_AT) // 8
-        self._longs[at] += 1
-        self._longs[at + _FIRST_NS] = self._longs[at + _FIRST_NS] or now_ns
+        rule = self._page.rules[number]
+        rule.struck += 1
+        rule.first_ns = rule.first_ns or now_ns
 
     def close(self) -> None:
         """Unmap it here. Its rules stay in force in the processes that have it mapped."""
-        self._words.release()
-        self._longs.release()
+        del self._page  # it refers to the map
         self._map.close()
-
-    def _write(self, number: int, rule: IoRule) -> None:
-        globs = [_glob(each) for each in (rule.path, *rule.spare)]
-        if any(len(each) >= _GLOB_BYTES for each in globs):
-            raise ValueError(f"{rule!r}: a glob must be shorter than {_GLOB_BYTES} bytes")
-        if len(rule.spare) > _MAX_SPARED:
-            raise ValueError(f"{rule!r}: at most {_MAX_SPARED} globs can be spared")
-        at = _rule_at(number)
-        self._longs[(at + _SERIAL_AT) // 8] += 1
-        operations = sum(_OPERATIONS[each] for each in set(rule.operations))
-        modes = (_WHOLE if rule.is_whole else 0) | (_SHORT if rule.short_reads else 0)
-        delay_ns = min(round(rule.seconds * 1e9), _MAX_INTEGER)
-        rate = min(round(rule.bytes_per_s or 0), _MAX_INTEGER)
-        settings = (operations | modes, rule.error, len(rule.spare), 0, delay_ns, rate)
-        _SETTINGS.pack_into(self._map, at, *settings)
-        _COUNTERS.pack_into(self._map, at + _COUNTERS_AT, *[0] * 5)
-        for index, glob in enumerate(globs):
-            start = at + _GLOB_AT + index * _GLOB_BYTES
-            self._map[start : start + _GLOB_BYTES] = glob.ljust(_GLOB_BYTES, b"\0")
-
-
-def _rule_at(number: int) -> int:
-    return _HEADER_BYTES + number * _STRIDE
-
-
-def _glob(path: str) -> bytes:
-    anywhere = path if path.startswith(("/", "*")) else f"*/{path}"
-    return anywhere.encode("utf-8", "surrogateescape")

@@ -340,13 +340,8 @@ int multihost_shim_attach(const char *path) {
   if (fd < 0) return errno;
   void *found = MAP_FAILED;
   if (!fstat(fd, &status) && (size_t)status.st_size >= sizeof(struct page))
-    found = (void *)syscall(
-#ifdef SYS_mmap2
-        SYS_mmap2,
-#else
-        SYS_mmap,
-#endif
-        NULL, sizeof(struct page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    found = (void *)syscall(SYS_mmap, NULL, sizeof(struct page), PROT_READ | PROT_WRITE, MAP_SHARED,
+                            fd, 0);
   syscall(SYS_close, fd);
   if (found == MAP_FAILED) return EINVAL;
   if (memcmp(((struct page *)found)->magic, MAGIC, sizeof MAGIC)) {
@@ -366,115 +361,97 @@ __attribute__((constructor)) static void begin(void) {
 
 /* -- Calls that move bytes -- */
 
-#define MOVES(result, name, op, fd, parameters, plain, shortened) \
-  BEHIND(name)                                                     \
-  result name parameters {                                         \
-    struct page *page = armed();                                   \
-    struct strike strike;                                          \
-    if (!page) return REAL(name) plain;                            \
-    if (before(page, op, fd, &strike)) return -1;                  \
-    result moved = REAL(name) shortened;                           \
-    after(page, &strike, moved);                                   \
-    return moved;                                                  \
+#define MOVES(result, name, op, fd, parameters, arguments) \
+  BEHIND(name)                                             \
+  result name parameters {                                 \
+    struct page *page = armed();                           \
+    struct strike strike = {0};                            \
+    if (page && before(page, op, fd, &strike)) return -1;  \
+    result moved = REAL(name) arguments;                   \
+    if (page) after(page, &strike, moved);                 \
+    return moved;                                          \
   }
 
-#define MOVES_PIECES(name, op, parameters, plain, shortened) \
-  BEHIND(name)                                                \
-  ssize_t name parameters {                                   \
-    struct page *page = armed();                              \
-    struct strike strike;                                     \
-    struct iovec copy[PIECES];                                \
-    if (!page) return REAL(name) plain;                       \
-    if (before(page, op, fd, &strike)) return -1;             \
-    n = cut_pieces(&strike, &v, n, copy);                     \
-    ssize_t moved = REAL(name) shortened;                     \
-    after(page, &strike, moved);                              \
-    return moved;                                             \
+#define MOVES_PIECES(name, op, parameters, arguments)     \
+  BEHIND(name)                                            \
+  ssize_t name parameters {                               \
+    struct page *page = armed();                          \
+    struct strike strike = {0};                           \
+    struct iovec copy[PIECES];                            \
+    if (page && before(page, op, fd, &strike)) return -1; \
+    n = cut_pieces(&strike, &v, n, copy);                 \
+    ssize_t moved = REAL(name) arguments;                 \
+    if (page) after(page, &strike, moved);                \
+    return moved;                                         \
   }
+
+/* On 64-bit systems, and there are no others with torch or jax, off_t is off64_t. */
+#define SAME(name64, name) extern __typeof__(name64) name64 __attribute__((alias(#name)));
 
 #define CUT cut(&strike, n)
 
-MOVES(ssize_t, read, READ, fd, (int fd, void *b, size_t n), (fd, b, n), (fd, b, CUT))
-MOVES(ssize_t, pread, READ, fd, (int fd, void *b, size_t n, off_t o), (fd, b, n, o), (fd, b, CUT, o))
-MOVES(ssize_t, pread64, READ, fd, (int fd, void *b, size_t n, off64_t o), (fd, b, n, o),
-      (fd, b, CUT, o))
-MOVES(ssize_t, write, WRITE, fd, (int fd, const void *b, size_t n), (fd, b, n), (fd, b, n))
-MOVES(ssize_t, pwrite, WRITE, fd, (int fd, const void *b, size_t n, off_t o), (fd, b, n, o),
-      (fd, b, n, o))
-MOVES(ssize_t, pwrite64, WRITE, fd, (int fd, const void *b, size_t n, off64_t o), (fd, b, n, o),
-      (fd, b, n, o))
+MOVES(ssize_t, read, READ, fd, (int fd, void *b, size_t n), (fd, b, CUT))
+MOVES(ssize_t, pread, READ, fd, (int fd, void *b, size_t n, off_t o), (fd, b, CUT, o))
+MOVES(ssize_t, write, WRITE, fd, (int fd, const void *b, size_t n), (fd, b, n))
+MOVES(ssize_t, pwrite, WRITE, fd, (int fd, const void *b, size_t n, off_t o), (fd, b, n, o))
+SAME(pread64, pread)
+SAME(pwrite64, pwrite)
 
-MOVES_PIECES(readv, READ, (int fd, const struct iovec *v, int n), (fd, v, n), (fd, v, n))
-MOVES_PIECES(preadv, READ, (int fd, const struct iovec *v, int n, off_t o), (fd, v, n, o),
-             (fd, v, n, o))
-MOVES_PIECES(preadv64, READ, (int fd, const struct iovec *v, int n, off64_t o), (fd, v, n, o),
-             (fd, v, n, o))
-MOVES_PIECES(preadv2, READ, (int fd, const struct iovec *v, int n, off_t o, int f), (fd, v, n, o, f),
-             (fd, v, n, o, f))
-MOVES_PIECES(preadv64v2, READ, (int fd, const struct iovec *v, int n, off64_t o, int f),
-             (fd, v, n, o, f), (fd, v, n, o, f))
-MOVES_PIECES(writev, WRITE, (int fd, const struct iovec *v, int n), (fd, v, n), (fd, v, n))
-MOVES_PIECES(pwritev, WRITE, (int fd, const struct iovec *v, int n, off_t o), (fd, v, n, o),
-             (fd, v, n, o))
-MOVES_PIECES(pwritev64, WRITE, (int fd, const struct iovec *v, int n, off64_t o), (fd, v, n, o),
-             (fd, v, n, o))
+MOVES_PIECES(readv, READ, (int fd, const struct iovec *v, int n), (fd, v, n))
+MOVES_PIECES(preadv, READ, (int fd, const struct iovec *v, int n, off_t o), (fd, v, n, o))
+MOVES_PIECES(preadv2, READ, (int fd, const struct iovec *v, int n, off_t o, int f), (fd, v, n, o, f))
+MOVES_PIECES(writev, WRITE, (int fd, const struct iovec *v, int n), (fd, v, n))
+MOVES_PIECES(pwritev, WRITE, (int fd, const struct iovec *v, int n, off_t o), (fd, v, n, o))
 MOVES_PIECES(pwritev2, WRITE, (int fd, const struct iovec *v, int n, off_t o, int f),
-             (fd, v, n, o, f), (fd, v, n, o, f))
-MOVES_PIECES(pwritev64v2, WRITE, (int fd, const struct iovec *v, int n, off64_t o, int f),
-             (fd, v, n, o, f), (fd, v, n, o, f))
+             (fd, v, n, o, f))
+SAME(preadv64, preadv)
+SAME(preadv64v2, preadv2)
+SAME(pwritev64, pwritev)
+SAME(pwritev64v2, pwritev2)
 
-MOVES(int, fsync, SYNC, fd, (int fd), (fd), (fd))
-MOVES(int, fdatasync, SYNC, fd, (int fd), (fd), (fd))
-MOVES(int, sync_file_range, SYNC, fd, (int fd, off64_t o, off64_t n, unsigned f), (fd, o, n, f),
-      (fd, o, n, f))
+MOVES(int, fsync, SYNC, fd, (int fd), (fd))
+MOVES(int, fdatasync, SYNC, fd, (int fd), (fd))
+MOVES(int, sync_file_range, SYNC, fd, (int fd, off64_t o, off64_t n, unsigned f), (fd, o, n, f))
 
 /* What compilers make of read() and pread() with _FORTIFY_SOURCE, into a buffer whose size they know.
  * The check is left to the C library. */
 ssize_t __read_chk(int, void *, size_t, size_t);
 ssize_t __pread_chk(int, void *, size_t, off_t, size_t);
 ssize_t __pread64_chk(int, void *, size_t, off64_t, size_t);
-MOVES(ssize_t, __read_chk, READ, fd, (int fd, void *b, size_t n, size_t s), (fd, b, n, s),
-      (fd, b, CUT, s))
+MOVES(ssize_t, __read_chk, READ, fd, (int fd, void *b, size_t n, size_t s), (fd, b, CUT, s))
 MOVES(ssize_t, __pread_chk, READ, fd, (int fd, void *b, size_t n, off_t o, size_t s),
-      (fd, b, n, o, s), (fd, b, CUT, o, s))
-MOVES(ssize_t, __pread64_chk, READ, fd, (int fd, void *b, size_t n, off64_t o, size_t s),
-      (fd, b, n, o, s), (fd, b, CUT, o, s))
+      (fd, b, CUT, o, s))
+SAME(__pread64_chk, __pread_chk)
 
 /* From file to file: a read of the one and a write of the other. */
-#define COPIES(name, to, from, parameters, plain, shortened)                                  \
-  BEHIND(name)                                                                                \
-  ssize_t name parameters {                                                                   \
-    struct page *page = armed();                                                              \
-    struct strike strike, writing;                                                            \
-    if (!page) return REAL(name) plain;                                                       \
-    if (before(page, READ, from, &strike) || before(page, WRITE, to, &writing)) return -1;    \
-    ssize_t moved = REAL(name) shortened;                                                     \
-    after(page, &strike, moved);                                                              \
-    after(page, &writing, moved);                                                             \
-    return moved;                                                                             \
+#define COPIES(name, to, from, parameters, arguments)                            \
+  BEHIND(name)                                                                   \
+  ssize_t name parameters {                                                      \
+    struct page *page = armed();                                                 \
+    struct strike strike = {0}, writing = {0};                                   \
+    if (page && before(page, READ, from, &strike)) return -1;                    \
+    if (page && before(page, WRITE, to, &writing)) return -1;                    \
+    ssize_t moved = REAL(name) arguments;                                        \
+    if (page) after(page, &strike, moved);                                       \
+    if (page) after(page, &writing, moved);                                      \
+    return moved;                                                                \
   }
 
-COPIES(sendfile, to, from, (int to, int from, off_t *o, size_t n), (to, from, o, n),
-       (to, from, o, CUT))
-COPIES(sendfile64, to, from, (int to, int from, off64_t *o, size_t n), (to, from, o, n),
-       (to, from, o, CUT))
+COPIES(sendfile, to, from, (int to, int from, off_t *o, size_t n), (to, from, o, CUT))
 COPIES(copy_file_range, to, from,
-       (int from, off64_t *i, int to, off64_t *o, size_t n, unsigned f), (from, i, to, o, n, f),
-       (from, i, to, o, CUT, f))
+       (int from, off64_t *i, int to, off64_t *o, size_t n, unsigned f), (from, i, to, o, CUT, f))
+SAME(sendfile64, sendfile)
 
 /* -- Mapping: the call itself, not the pages that are read later -- */
 
-#define MAPS(name, offset)                                                                     \
-  BEHIND(name)                                                                                 \
-  void *name(void *address, size_t n, int protection, int flags, int fd, offset o) {           \
-    struct page *page = fd < 0 || flags & MAP_ANONYMOUS ? NULL : armed();                      \
-    struct strike strike;                                                                      \
-    if (page && before(page, MAP, fd, &strike)) return MAP_FAILED;                             \
-    return REAL(name)(address, n, protection, flags, fd, o);                                   \
-  }
-
-MAPS(mmap, off_t)
-MAPS(mmap64, off64_t)
+BEHIND(mmap)
+void *mmap(void *address, size_t n, int protection, int flags, int fd, off_t offset) {
+  struct page *page = fd < 0 || flags & MAP_ANONYMOUS ? NULL : armed();
+  struct strike strike;
+  if (page && before(page, MAP, fd, &strike)) return MAP_FAILED;
+  return REAL(mmap)(address, n, protection, flags, fd, offset);
+}
+SAME(mmap64, mmap)
 
 /* -- Opening -- */
 
@@ -494,9 +471,9 @@ MAPS(mmap64, off64_t)
   }
 
 OPENS(open, (const char *path, int flags, ...), (path, flags, mode), AT_FDCWD)
-OPENS(open64, (const char *path, int flags, ...), (path, flags, mode), AT_FDCWD)
 OPENS(openat, (int where, const char *path, int flags, ...), (where, path, flags, mode), where)
-OPENS(openat64, (int where, const char *path, int flags, ...), (where, path, flags, mode), where)
+SAME(open64, open)
+SAME(openat64, openat)
 
 #define OPENS_PLAINLY(result, failed, name, parameters, arguments, directory) \
   BEHIND(name)                                                                \
@@ -511,13 +488,13 @@ int __open64_2(const char *, int);
 int __openat_2(int, const char *, int);
 int __openat64_2(int, const char *, int);
 OPENS_PLAINLY(int, -1, __open_2, (const char *path, int flags), (path, flags), AT_FDCWD)
-OPENS_PLAINLY(int, -1, __open64_2, (const char *path, int flags), (path, flags), AT_FDCWD)
 OPENS_PLAINLY(int, -1, __openat_2, (int where, const char *path, int f), (where, path, f), where)
-OPENS_PLAINLY(int, -1, __openat64_2, (int where, const char *path, int f), (where, path, f), where)
 OPENS_PLAINLY(int, -1, creat, (const char *path, mode_t mode), (path, mode), AT_FDCWD)
-OPENS_PLAINLY(int, -1, creat64, (const char *path, mode_t mode), (path, mode), AT_FDCWD)
 OPENS_PLAINLY(FILE *, NULL, fopen, (const char *path, const char *mode), (path, mode), AT_FDCWD)
-OPENS_PLAINLY(FILE *, NULL, fopen64, (const char *path, const char *mode), (path, mode), AT_FDCWD)
+SAME(__open64_2, __open_2)
+SAME(__openat64_2, __openat_2)
+SAME(creat64, creat)
+SAME(fopen64, fopen)
 
 /* -- Buffered files: the C library reads and writes them by calls inside of itself, which cannot be
  * intercepted. So fread() and the like count as one call when the buffer does not suffice. A short
