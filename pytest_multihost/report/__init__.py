@@ -1,6 +1,7 @@
 """Render results: pages for a browser, text for the terminal, GitHub, traces, artifacts.
 
-`artifacts`, `html` and `text` are sub-packages with exports of their own.
+`html` and `text` are sub-packages with exports of their own. `artifacts` is what a run leaves on
+disk: folders of runs and attempts, and the records in them.
 
 `activity` prepares the activity of ranks for the pages, for `trace` and for `github`.
 

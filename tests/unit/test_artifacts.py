@@ -9,8 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_multihost.report.artifacts import RunFolder, new_run_id, write_attempt
-from pytest_multihost.report.artifacts.folders import attempt_name
+from pytest_multihost.report.artifacts import (
+    RunFolder,
+    attempt_name,
+    new_run_id,
+    write_attempt,
+)
 from pytest_multihost.testing import make_event
 
 NOBODY = 2**22 + 1

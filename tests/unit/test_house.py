@@ -47,6 +47,7 @@ FACES_OF_THEIR_OWN = {
         "outcome.faults",
         "proof.system_calls",
         "proof.threads",
+        "report.artifacts",
         # Imported where a run is attached, and only then: one face would import them all.
         "pytest_plugin.attach.options",
         "pytest_plugin.attach.plugin",

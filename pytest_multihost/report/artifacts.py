@@ -1,0 +1,298 @@
+"""The artifacts directory: a folder per run, in it one per attempt, with the attempt's records.
+
+The records are the verdict, the history, and `facts.json` with all data that the verdict is derived
+from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+import re
+import shutil
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_multihost.blame import Judgement, judge_world
+from pytest_multihost.model.errors import MultihostError
+from pytest_multihost.model.event import Event
+from pytest_multihost.model.json_values import (
+    Json,
+    JsonError,
+    JsonObject,
+    from_json,
+    parse_json,
+    to_json,
+)
+from pytest_multihost.model.result import WorldResult
+from pytest_multihost.model.spec import token
+from pytest_multihost.model.stack import SourceContext
+from pytest_multihost.model.verdict import JsonVerdict, RankResult, Verdict
+from pytest_multihost.outcome import RankFinding, Symptoms
+from pytest_multihost.outcome.faults import fault_note, firings
+
+KEPT_RUNS = 3
+_MAX_NAME = 120
+_RUN_ID = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\dZ-(\d+)")
+_STACKS = re.compile(r"rank-.*\.(stacks|main)")
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """The folder of one run of pytest.
+
+    Attributes:
+        base: The artifacts directory.
+        run_id: UTC time and process id of the controller.
+    """
+
+    base: Path
+    run_id: str
+
+    @classmethod
+    def open(cls, base: Path, run_id: str) -> RunFolder:
+        """Make a run's folder, point `latest` and `verdicts.jsonl` at it, drop old runs.
+
+        The processes of one run may all call it; the first one makes the folder.
+        """
+        folder = cls(base, run_id)
+        folder.path.mkdir(parents=True, exist_ok=True)
+        (base / ".gitignore").write_text("# Written by pytest-multihost-hangs.\n*\n")
+        (folder.path / "verdicts.jsonl").touch()
+        for name, target in (("latest", run_id), ("verdicts.jsonl", "latest/verdicts.jsonl")):
+            new = base / f"{name}.{os.getpid()}"
+            new.symlink_to(target)
+            new.replace(base / name)  # in one step: a reader finds the old link or the new one
+        found = filter(None, (_RUN_ID.fullmatch(path.name) for path in base.iterdir()))
+        for old, process_id in sorted((each[0], each[1]) for each in found)[:-KEPT_RUNS]:
+            if not Path("/proc", process_id).exists():
+                shutil.rmtree(base / old, ignore_errors=True)
+        return folder
+
+    @property
+    def path(self) -> Path:
+        """The run's own folder."""
+        return self.base / self.run_id
+
+    def attempt(self, nodeid: str, attempt: int) -> Path:
+        """Make and return the folder of one attempt of one test."""
+        path = self.path / attempt_name(nodeid, attempt)
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def verdicts(self) -> list[JsonVerdict]:
+        """Return the verdicts that the run's processes have written.
+
+        Raises:
+            OSError: The file cannot be read.
+        """
+        lines = (self.path / "verdicts.jsonl").read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines]
+
+    def append_verdict(self, verdict: Mapping[str, object]) -> None:
+        """Add a line to the run's verdicts.jsonl.
+
+        One write to a file opened for appending: the lines of several processes do not mix.
+        """
+        line = json.dumps(verdict, allow_nan=False) + "\n"
+        with (self.path / "verdicts.jsonl").open("ab", buffering=0) as file:
+            file.write(line.encode())
+
+
+def new_run_id() -> str:
+    """Return a name for a run that starts now in this process."""
+    return f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H-%M-%SZ}-{os.getpid()}"
+
+
+def attempt_name(nodeid: str, attempt: int) -> str:
+    """Return a folder name for an attempt: readable, unique, and valid on every file system."""
+    words = re.sub(r"[^\w.-]+", "-", nodeid, flags=re.ASCII).strip("-")[:_MAX_NAME]
+    return f"{words}-{zlib.crc32(nodeid.encode('utf-8', 'surrogatepass')):08x}-{attempt}"
+
+
+def write_attempt(
+    directory: Path, verdict: Mapping[str, object], history: Iterable[Event], *, origin_s: float
+) -> None:
+    """Write one attempt's verdict and history, and remove empty stack files."""
+    text = json.dumps(verdict, indent=1, allow_nan=False)
+    (directory / "verdict.json").write_text(text + "\n", encoding="utf-8")
+    encode = json.JSONEncoder(default=repr).encode
+    lines = [encode(event.record(origin_s=origin_s)) + "\n" for event in history]
+    (directory / "history.jsonl").write_text("".join(lines), encoding="utf-8")
+    for path in directory.iterdir():
+        if _STACKS.fullmatch(path.name) and path.stat().st_size == 0:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """The attempt that a verdict belongs to.
+
+    Attributes:
+        run_id: The run of pytest.
+        directory: Name of the attempt's folder within the run's.
+        worker: The xdist worker, if any.
+        environment: Versions by package name; None for packages that are not installed.
+    """
+
+    run_id: str
+    directory: str
+    worker: str | None
+    environment: Mapping[str, str | None]
+
+
+def build_verdict(judged: Judgement, attempt: Attempt) -> Verdict:
+    """Return the verdict on a world."""
+    result, finding, diagnosis = judged.result, judged.finding, judged.diagnosis
+    spec = result.spec
+    return Verdict(
+        run_id=attempt.run_id,
+        nodeid=spec.nodeid,
+        attempt=spec.attempt,
+        worker=attempt.worker,
+        dir=attempt.directory,
+        backend=spec.backend,
+        world_size=spec.size,
+        launch=result.launch,
+        seed=spec.seed,
+        replay=token(spec),
+        status=finding.status,
+        expected=None,
+        outcome=finding.outcome,
+        ended_by="self" if result.ending == "self" else "harness",
+        # After a grace period the engine only knows that it ended ranks; the finding has the cause.
+        reason=finding.reason if result.ending == "settled" else result.reason,
+        started_at=result.started_at,
+        startup_s=None if result.go_s is None else _rounded(result.go_s - result.started_s),
+        duration_s=_rounded(result.ended_s - result.started_s),
+        environment=attempt.environment,
+        faults=tuple(_fault_records(result)),
+        rank_results=tuple(_rank_result(each, result) for each in finding.ranks),
+        diagnosis=diagnosis.record() if diagnosis is not None else None,
+    )
+
+
+def _fault_records(result: WorldResult) -> Iterator[dict[str, Json]]:
+    """Yield each fault with the times at which it fired, by rank."""
+    for index, fault in enumerate(result.spec.faults):
+        fired = {
+            str(rank): [_rounded(at_s - result.started_s) for at_s in times]
+            for rank, times in firings(result, index).items()
+        }
+        note = fault_note(result.history, index)
+        yield {**to_json(fault), "fired": fired, **({"note": note} if note else {})}
+
+
+def _rank_result(finding: RankFinding, result: WorldResult) -> RankResult:
+    facts = finding.facts
+    seen = result.last_seen.get(facts.rank)
+    ended_s = facts.exited_s if facts.exited_s is not None else result.ended_s
+    return RankResult(
+        rank=facts.rank,
+        host=result.spec.host_of(facts.rank).name,
+        pid=facts.pid,
+        phase=facts.phase,
+        outcome=finding.outcome,
+        exit_code=facts.exit.code if facts.exit else None,
+        signal=facts.exit.signal if facts.exit else None,
+        duration_s=_rounded(ended_s - result.started_s),
+        cpu_s=_rounded(facts.exit.cpu_s) if facts.exit else 0.0,
+        peak_rss_bytes=facts.exit.peak_rss_bytes if facts.exit else 0,
+        label="EXITED" if facts.has_died else seen.label if seen is not None else None,
+        operations=tuple(
+            {
+                "name": each.name,
+                "sequence": each.sequence,
+                "group": list(each.group),
+                "since_s": _rounded(each.since_s - result.started_s),
+                "is_waited": each.waited_s is not None,
+                "detail": each.detail,
+                "source": each.source,
+            }
+            for each in (seen.operations if seen else ())
+        ),
+        log=f"rank-{facts.rank}.log",
+        error=finding.error,
+    )
+
+
+def _rounded(seconds: float) -> float:
+    return round(seconds, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What facts.json holds.
+
+    Attributes:
+        result: What was observed.
+        symptoms: Patterns of failures that follow from another rank's.
+        attempt: The attempt that the verdict belongs to.
+        root: pytest's rootdir.
+    """
+
+    result: WorldResult
+    symptoms: Symptoms
+    attempt: Attempt
+    root: str
+
+
+def write_facts(
+    directory: Path, result: WorldResult, symptoms: Symptoms, attempt: Attempt, *, root: str
+) -> None:
+    """Write the data that the verdict was derived from, so that it can be derived again."""
+    # A test may have put values into pytest's report that are not JSON.
+    text = json.dumps(to_json(_Facts(result, symptoms, attempt, root)), default=repr)
+    (directory / "facts.json").write_text(text + "\n", encoding="utf-8")
+
+
+@dataclass(frozen=True, slots=True)
+class Rejudged:
+    """A world judged a second time, from its artifacts.
+
+    Attributes:
+        judged: The judged world.
+        verdict: The verdict that follows.
+        written: The verdict that was written at the time.
+    """
+
+    judged: Judgement
+    verdict: Verdict
+    written: JsonObject
+
+
+def rejudge(directory: Path) -> Rejudged:
+    """Judge a world from its artifacts alone.
+
+    Args:
+        directory: The attempt's folder.
+
+    Raises:
+        MultihostError: The folder lacks a file that is needed.
+    """
+    read: dict[str, Json] = {}
+    for name in ("facts.json", "verdict.json"):
+        try:
+            read[name] = parse_json((directory / name).read_bytes())
+        except (OSError, JsonError) as error:
+            raise MultihostError(
+                f"{directory} is not the folder of an attempt that can be explained",
+                seen=f"{name}: {error}",
+                remedy="Name a folder such as .pytest_multihost/latest/NAME of a test that failed.",
+            ) from error
+    try:
+        facts = from_json(_Facts, read["facts.json"])
+    except JsonError as error:
+        raise MultihostError(
+            f"{directory}: its facts cannot be read",
+            seen=str(error),
+            remedy="They were written by another version: use that one.",
+        ) from error
+    judged = judge_world(facts.result, facts.symptoms, SourceContext(facts.root))
+    verdict = build_verdict(judged, facts.attempt)
+    return Rejudged(judged, verdict, from_json(JsonObject, read["verdict.json"]))
