@@ -2,9 +2,10 @@
 
 It exports nothing: pytest loads `entry`, whose hooks lead to everything else. A test goes through
 `marks` and `options` to a `plan`, through `launchers` to a server (`server_process`), through
-`attempt` to a world, its verdict and its `artifacts`, and through `pytest_report` and `item` to
-pytest's own report. `run` keeps what lasts from one attempt to the next.
+`attempt` to a world, its verdict and its artifacts, and through `item` to pytest's own report.
+`run` keeps what lasts from one attempt to the next.
 
 `expect` is the marker `multihost_expect`, `fixtures` are those of ranks, `live_display` shows a
-running world, `tally` counts; `attach` joins processes that a launcher has started.
+running world, `tally` counts and ends the run; `attach` joins processes that a launcher has
+started.
 """

@@ -6,17 +6,18 @@ Also what a world's watchdog must know of the processes that the harness runs.
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import os
+import platform
 import shutil
+import sys
 import tempfile
 import time
-from collections.abc import Collection, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
-import psutil
 import pytest
 
 from pytest_multihost.blame import Judgement, judge_world
@@ -24,13 +25,12 @@ from pytest_multihost.engine import Surroundings, run_world
 from pytest_multihost.launch import Launcher, RunningWorld, hold_permits
 from pytest_multihost.launch.netns import HOSTS_FOLDER
 from pytest_multihost.model.event import now
-from pytest_multihost.model.result import WorldResult
+from pytest_multihost.model.json_values import to_json
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import Dump, SourceContext
 from pytest_multihost.nemesis import clean_up_faults, heal_files
 from pytest_multihost.outcome import RankFacts
 from pytest_multihost.outcome.faults import require_fired
-from pytest_multihost.pytest_plugin.artifacts import CompletedAttempt, write_artifacts
 from pytest_multihost.pytest_plugin.attach.remote_snapshots import watch_remote_ranks
 from pytest_multihost.pytest_plugin.attach.state import others_of
 from pytest_multihost.pytest_plugin.expect import apply_expectation
@@ -38,15 +38,40 @@ from pytest_multihost.pytest_plugin.live_display import live_display, write_thro
 from pytest_multihost.pytest_plugin.plan import Plan
 from pytest_multihost.pytest_plugin.tally import Tally
 from pytest_multihost.pytest_private import base_temp
-from pytest_multihost.report.artifacts import RunFolder
+from pytest_multihost.report import write_trace
+from pytest_multihost.report.artifacts import (
+    Attempt,
+    RunFolder,
+    build_verdict,
+    write_attempt,
+    write_facts,
+)
+from pytest_multihost.report.html import PAGE_NAME, PageModel, write_page
 from pytest_multihost.watch import Watchdog, WorldObserver
 from pytest_multihost.watch.kernel import HarnessProcesses
 from pytest_multihost.watch.probes import dump_stacks
 
-KEPT_S = 3600.0
-"""How long ranks are kept at most, where no Ctrl-C comes."""
 
-_WITHOUT_JAX = ("gloo", "nccl")
+@dataclass(frozen=True, slots=True)
+class CompletedAttempt:
+    """One attempt of one item, when its world is over.
+
+    Attributes:
+        judged: The judged world.
+        directory: Where its artifacts are.
+        proven_hang: What proved a hang whose deadline was waited for: multihost_early = warn.
+    """
+
+    judged: Judgement
+    directory: Path
+    proven_hang: str | None
+
+    @property
+    def files(self) -> str:
+        """What the page in the terminal says of the folder: the page for a browser, if any."""
+        root, directory = Path(self.judged.context.root), self.directory
+        where = directory.relative_to(root) if directory.is_relative_to(root) else directory
+        return str(where / PAGE_NAME if (directory / PAGE_NAME).is_file() else where)
 
 
 def run_attempt(
@@ -71,21 +96,22 @@ def run_attempt(
     # Not by the factory's `mktemp`: it leaves a symbolic link for every name.
     scratch = Path(tempfile.mkdtemp(prefix=f"world-{spec.seed}-", dir=base_temp(config)))
     (scratch / "shared").mkdir()
-    try:
+    directory = scratch  # where the artifacts' disk is full
+    with tally.noting(spec.nodeid):
         directory = folder.attempt(spec.nodeid, spec.attempt)
-    except OSError as error:  # the artifacts' disk is full
-        directory = scratch
-        tally.unwritten.append(f"{spec.nodeid}: {error}")
-    harness = harness_processes(directory, scratch, others_of(config))
     watchdog = Watchdog(
-        WorldObserver(scratch, spec.size, harness, spec),
-        may_run_jax=spec.backend not in _WITHOUT_JAX,
+        WorldObserver(
+            scratch, spec.size, harness_processes(directory, scratch, others_of(config)), spec
+        ),
+        may_run_jax=spec.backend not in ("gloo", "nccl"),
         early=tally.settings.early,
     )
-    # An xdist worker gets no Ctrl-C.
-    is_kept = config.option.multihost_keep and not hasattr(config, "workerinput")
+    # An xdist worker gets no Ctrl-C, and shares the machine with the others.
+    is_worker = hasattr(config, "workerinput")
+    is_kept = config.option.multihost_keep and not is_worker
+    places = hold_permits(folder.path / "places", spec.size)
     display = live_display(config, directory, spec.size, watchdog.blocking_ranks)
-    with _permits(config, folder, spec.size), display as live:
+    with places if is_worker else contextlib.nullcontext(), display as live:
         surroundings = Surroundings(
             launcher=WatchedLauncher(launcher, watchdog),
             dumper=partial(_dump_healed, scratch),
@@ -100,23 +126,59 @@ def run_attempt(
         )
         result = run_world(spec, surroundings)
         result = result.with_events(clean_up_faults(result.history, scratch))
-    judged = _judge(plan, result, SourceContext(str(config.rootpath)))
-    attempt = CompletedAttempt(judged, directory, watchdog.warned)
-    is_passed = judged.finding.status == "passed"
-    is_expected = None if plan.expected is None else is_passed
-    tally.unwritten += write_artifacts(attempt, folder, plan.symptoms, is_expected=is_expected)
-    if is_passed:
-        _remove_scratch(scratch, config)
-    return attempt
-
-
-def _judge(plan: Plan, result: WorldResult, context: SourceContext) -> Judgement:
-    judged = judge_world(result, plan.symptoms, context)
+    judged = judge_world(result, plan.symptoms, SourceContext(str(config.rootpath)))
     finding = judged.finding
     if plan.expected is not None:
         finding = apply_expectation(finding, plan.expected, judged.diagnosis)
     # Last: a test whose fault never fired has shown nothing, even if it hung as expected.
-    return replace(judged, finding=require_fired(finding, result))
+    judged = replace(judged, finding=require_fired(finding, result))
+    attempt = CompletedAttempt(judged, directory, watchdog.warned)
+    _write_artifacts(attempt, plan, folder, tally)
+    if judged.finding.status == "passed":
+        _remove_scratch(scratch, config)
+    return attempt
+
+
+def _write_artifacts(
+    attempt: CompletedAttempt, plan: Plan, folder: RunFolder, tally: Tally
+) -> None:
+    """Write everything that is known of an attempt; note what could not be written."""
+    judged, directory = attempt.judged, attempt.directory
+    result, finding, root = judged.result, judged.finding, judged.context.root
+    about = Attempt(
+        run_id=folder.run_id,
+        directory=directory.name,
+        worker=os.environ.get("PYTEST_XDIST_WORKER"),
+        environment=_versions(),
+    )
+    is_expected = None if plan.expected is None else finding.status == "passed"
+    verdict = replace(build_verdict(judged, about), expected=is_expected)
+    went_well = finding.outcome in ("passed", "skipped")
+    nodeid = result.spec.nodeid
+    with tally.noting(nodeid):
+        if not went_well:
+            write_facts(directory, result, plan.symptoms, about, root=root)
+        write_attempt(directory, to_json(verdict), result.history, origin_s=result.started_s)
+        folder.append_verdict(to_json(verdict))
+    if not went_well:
+        with tally.noting(f"{nodeid}: trace.json"):
+            write_trace(directory, result, judged.diagnosis, root=root)
+        with tally.noting(f"{nodeid}: {PAGE_NAME}"):  # last: it lists the other files
+            write_page(directory, PageModel(judged=judged, verdict=verdict))
+
+
+@cache
+def _versions() -> Mapping[str, str | None]:
+    """Return the versions that a verdict depends on; None for what is not installed."""
+    found: dict[str, str | None] = {
+        "python": platform.python_version(),
+        "platform": sys.platform,
+        **dict.fromkeys(("pytest", "torch", "jax")),
+    }
+    for name in ("pytest", "torch", "jax"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
 
 
 def _remove_scratch(scratch: Path, config: pytest.Config) -> None:
@@ -135,13 +197,6 @@ def _remove_scratch(scratch: Path, config: pytest.Config) -> None:
             directory.rmdir()
 
 
-def _permits(config: pytest.Config, folder: RunFolder, size: int) -> AbstractContextManager[None]:
-    """Hold permits for the ranks where other processes of this run start worlds too."""
-    if not hasattr(config, "workerinput"):
-        return contextlib.nullcontext()
-    return hold_permits(folder.path / "places", size)
-
-
 @dataclass(frozen=True, slots=True)
 class WatchedLauncher:
     """A launcher that shows a world to its watchdog when it has started it."""
@@ -158,10 +213,9 @@ class WatchedLauncher:
         """Start a world."""
         world = self.launcher.start(spec, directory=directory, scratch=scratch)
         found, observer = world.processes, self.watchdog.observer
-        harness = observer.harness
         observer.harness = replace(
-            harness,
-            servers=harness.servers | found.servers,
+            observer.harness,
+            servers=found.servers,
             socket_tables=found.socket_tables,
             reaper=found.reaper,
             companions=found.companions,
@@ -180,24 +234,7 @@ def harness_processes(directory: Path, scratch: Path, others: frozenset[int]) ->
         others: Other processes here that start ranks as this one does.
     """
     paths = tuple(f"{place}/rank-*" for place in (directory, scratch))
-    starting = frozenset({os.getpid()}) | others
-    servers = frozenset(child for pid in starting for child in _children(pid))
-    return HarnessProcesses(servers=servers, controllers=starting, paths=paths)
-
-
-def _children(pid: int) -> list[int]:
-    """Return the children of a process.
-
-    From its own lists, see proc_pid_task(5), and not by reading every process: this is asked for
-    each world.
-    """
-    with contextlib.suppress(OSError):  # it is gone, or the kernel has no CONFIG_PROC_CHILDREN
-        lists = list(Path(f"/proc/{pid}/task").glob("*/children"))
-        if lists:
-            return [int(child) for each in lists for child in each.read_text().split()]
-    with contextlib.suppress(psutil.Error):
-        return [child.pid for child in psutil.Process(pid).children()]
-    return []
+    return HarnessProcesses(controllers=others | {os.getpid()}, paths=paths)
 
 
 def _dump_healed(
@@ -213,12 +250,10 @@ def _dump_healed(
 
 
 def _keep_alive(config: pytest.Config, facts: Sequence[RankFacts]) -> None:
-    """Print how to attach to the ranks of a world that hangs, and wait for Ctrl-C."""
+    """Print how to attach to the ranks of a world that hangs, and wait for Ctrl-C, or an hour."""
     alive = [each for each in facts if each.pid is not None and not each.is_gone]
     lines = [f"  rank {each.rank}  py-spy dump --pid {each.pid}" for each in alive]
     head = "the world hangs and its ranks are kept; Ctrl-C ends them and goes on:"
     write_through(config, "\n".join(["", head, *lines, ""]))
-    deadline_s = time.monotonic() + KEPT_S
     with contextlib.suppress(KeyboardInterrupt):
-        while time.monotonic() < deadline_s:
-            time.sleep(0.2)
+        time.sleep(3600)

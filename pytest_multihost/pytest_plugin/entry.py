@@ -10,7 +10,6 @@ by a controller (`server_process`). Inside a rank `rank.agent` has hooks of its 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +36,7 @@ from pytest_multihost.pytest_plugin.marks import (
     parametrize,
 )
 from pytest_multihost.pytest_plugin.options import add_options, read_settings
-from pytest_multihost.pytest_plugin.tally import TALLY, Tally, require_worlds, summarize
+from pytest_multihost.pytest_plugin.tally import TALLY, Tally, end_run, summarize
 
 if TYPE_CHECKING:
     from pytest_multihost.backends import Backend
@@ -124,22 +123,12 @@ def pytest_report_teststatus(
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Warn, or fail the run, if worlds were asked for and none ran; write the run's page."""
-    tally = session.config.stash[TALLY]
-    require_worlds(tally, session)
-    if tally.ran:
-        from pytest_multihost.pytest_plugin.artifacts import write_run_page
-
-        write_run_page(session.config, tally)
+    end_run(session.config.stash[TALLY], session)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say why the run fails although no test did, and annotate a GitHub workflow."""
-    tally = terminalreporter.config.stash[TALLY]
-    summarize(terminalreporter, tally)
-    if os.environ.get("GITHUB_ACTIONS") == "true":
-        from pytest_multihost.pytest_plugin.artifacts import annotate_workflow
-
-        annotate_workflow(terminalreporter, tally)
+    summarize(terminalreporter, terminalreporter.config.stash[TALLY])
 
 
 # Runs with pytest-xdist, in its controller.

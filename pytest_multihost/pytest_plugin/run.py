@@ -16,9 +16,8 @@ import pytest
 
 from pytest_multihost.model.errors import LaunchError, UnsoundForkError
 from pytest_multihost.nemesis import FaultKind
-from pytest_multihost.pytest_plugin.artifacts import CompletedAttempt
 from pytest_multihost.pytest_plugin.attach.state import launcher_of, ranks_here, sites_of
-from pytest_multihost.pytest_plugin.attempt import run_attempt
+from pytest_multihost.pytest_plugin.attempt import CompletedAttempt, run_attempt
 from pytest_multihost.pytest_plugin.item import convert, finish_report
 from pytest_multihost.pytest_plugin.launchers import Launchers
 from pytest_multihost.pytest_plugin.live_display import write_through

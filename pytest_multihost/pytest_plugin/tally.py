@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,17 +40,30 @@ class Tally:
     unwritten: list[str] = field(default_factory=list)
     points: list[str] = field(default_factory=list)
 
+    @contextmanager
+    def noting(self, what: str) -> Iterator[None]:
+        """Note what goes wrong with writing artifacts: it must not hide the verdict."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - as said
+            self.unwritten.append(f"{what}: {type(error).__name__}: {error}")
+
 
 TALLY = pytest.StashKey[Tally]()
 
 
-def require_worlds(tally: Tally, session: pytest.Session) -> None:
-    """Warn, or fail the run, when worlds were asked for and none ran."""
+def end_run(tally: Tally, session: pytest.Session) -> None:
+    """Write the run's page; warn, or fail the run, when worlds were asked for and none ran."""
     config = session.config
     if hasattr(config, "workerinput"):  # the controller adds up what its workers did
         worker: Any = config
         worker.workeroutput["multihost"] = {"selected": tally.selected, "ran": tally.ran}
         return
+    if tally.ran and tally.run_id is not None:
+        from pytest_multihost.report.html import write_index
+
+        with tally.noting("the run's page"):
+            write_index(tally.settings.artifacts / tally.run_id)
     message = _missing(tally)
     if message is None or config.option.collectonly or session.shouldstop:
         return
@@ -58,10 +75,8 @@ def require_worlds(tally: Tally, session: pytest.Session) -> None:
             config.issue_config_time_warning(warning, stacklevel=2)
         except PytestMultihostWarning:  # -W error
             tally.fatal = message
-    if tally.fatal and session.exitstatus in (
-        pytest.ExitCode.OK,
-        pytest.ExitCode.NO_TESTS_COLLECTED,
-    ):
+    ended = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+    if tally.fatal and session.exitstatus in ended:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
@@ -88,3 +103,27 @@ def summarize(reporter: pytest.TerminalReporter, tally: Tally) -> None:
     if tally.fatal:
         reporter.write_sep("=", "multihost", red=True, bold=True)
         reporter.write_line(f"FAILED: {tally.fatal}", red=True)
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        _annotate_workflow(reporter, tally)
+
+
+def _annotate_workflow(reporter: pytest.TerminalReporter, tally: Tally) -> None:
+    """Write errors at the culprits' lines, and add the verdicts to the summary of the step."""
+    from pytest_multihost.report import Checkout, append_summary, error_commands
+    from pytest_multihost.report.artifacts import RunFolder
+
+    verdicts = []
+    if tally.run_id is not None:
+        with suppress(OSError):  # they could not be written; that has been reported
+            verdicts = RunFolder(tally.settings.artifacts, tally.run_id).verdicts()
+    root = os.path.realpath(reporter.config.rootpath)
+    workspace = os.path.realpath(os.environ.get("GITHUB_WORKSPACE", root))
+    for command in error_commands(verdicts, Checkout(root, workspace)):
+        reporter.ensure_newline()
+        reporter.write_line(command)
+    path = os.environ.get("GITHUB_STEP_SUMMARY")
+    if path and verdicts:
+        try:
+            append_summary(Path(path), verdicts)
+        except OSError as error:
+            reporter.write_line(f"multihost: the summary of the step: {error}", yellow=True)

@@ -29,7 +29,8 @@ class HarnessProcesses:
 
     Attributes:
         servers: Processes that hold descriptors without using them: the server, from which ranks
-            inherit them. Only parents of ranks are accepted as such.
+            inherit them. Only parents of ranks are accepted as such; those that a controller has
+            started need not be named.
         controllers: Processes at the other end of the ranks' channels: the controller.
         paths: Files that only threads of the harness wait for, as patterns of the whole path; a
             star stands for part of one name.

@@ -82,7 +82,13 @@ class ProcReader:
         names = {pid: stat.name for pid, stat in stats.items()}
         called = {pid: _describe(rank, pid, names) for pid, (rank, _) in family.items()}
         parents = {stats[pid].parent for pid in self.ranks.values() if pid in stats}
-        harness = replace(self.harness, servers=self.harness.servers & parents)
+        servers = {
+            pid
+            for pid in parents
+            if pid in self.harness.servers
+            or (pid in stats and stats[pid].parent in self.harness.controllers)
+        }
+        harness = replace(self.harness, servers=frozenset(servers))
         tables = Tables({pid: each or {} for pid, each in links.items()}, names, called, harness)
         locks = holders_by_waiter()
         processes = []
