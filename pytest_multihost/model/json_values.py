@@ -40,7 +40,7 @@ import collections.abc
 import json
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache, partial
 from typing import (
     TYPE_CHECKING,
@@ -70,6 +70,8 @@ _Convert = Callable[[object], object]
 
 _PLAIN = (type(None), bool, int, float, str)
 _OPAQUE = (object, Any)
+_UNINSPECTED = (*_PLAIN, *_OPAQUE, Mapping[str, object], Mapping[str, Any])
+"""Types whose values are JSON already. They may be large, and are written as they are."""
 
 
 class JsonError(ValueError):
@@ -115,33 +117,29 @@ def from_json(shape: object, value: object) -> object:
 
 
 def _written(value: object) -> object:
-    cls: type = type(value)
-    writer = _writer(cls)
-    return value if writer is None else writer(value)
+    if isinstance(value, _PLAIN):
+        return value
+    if is_dataclass(value):
+        cls: type = type(value)
+        return _writer(cls)(value)
+    if isinstance(value, collections.abc.Mapping):
+        if all(isinstance(key, str) for key in value):
+            return {key: _written(item) for key, item in value.items()}
+        return [[_written(key), _written(item)] for key, item in value.items()]
+    if isinstance(value, tuple | list | frozenset):
+        items = sorted(value) if isinstance(value, frozenset) else value
+        return [_written(each) for each in items]
+    return value
 
 
 @cache
-def _writer(cls: type) -> _Convert | None:
-    """Return the function that writes values of a class; None if they are JSON already."""
-    if is_dataclass(cls):
-        return _writer_of_dataclass(cls)
-    if issubclass(cls, collections.abc.Mapping):
-        return typed("_Convert", _write_mapping)
-    if issubclass(cls, tuple | list | frozenset):
-        in_order = sorted if issubclass(cls, frozenset) else iter
-        return lambda value: [_written(each) for each in in_order(typed("Sequence[str]", value))]
-    return None
-
-
-def _writer_of_dataclass(cls: type) -> _Convert:
+def _writer(cls: type) -> _Convert:
     tag = _tag(cls)
     head = {} if tag is None else {"kind": tag}
     omits_defaults = getattr(cls, "omits_defaults", False)
-    defaults = {each.name: each.default if omits_defaults else MISSING for each in fields(cls)}
     parts = [
-        # A field of any JSON value may be large, and is not inspected.
-        (name, name.removesuffix("_"), defaults[name], _is_json(hint))
-        for name, hint in _hints(cls).items()
+        (each.name, key, each.default if omits_defaults else MISSING, hint in _UNINSPECTED)
+        for each, key, hint in _fields(cls)
     ]
 
     def write(value: object) -> dict[str, object]:
@@ -153,16 +151,6 @@ def _writer_of_dataclass(cls: type) -> _Convert:
         return data
 
     return write
-
-
-def _is_json(hint: object) -> bool:
-    return hint in (*_PLAIN, *_OPAQUE, Mapping[str, object], Mapping[str, Any])
-
-
-def _write_mapping(value: Mapping[object, object]) -> object:
-    if all(isinstance(key, str) for key in value):
-        return {key: _written(item) for key, item in value.items()}
-    return [[_written(key), _written(item)] for key, item in value.items()]
 
 
 # Reading depends on the type hints.
@@ -186,8 +174,9 @@ def _reader(hint: object) -> _Convert:
     if origin in {tuple, frozenset}:
         return partial(_read_sequence, origin, _reader(args[0]))
     if origin is collections.abc.Mapping:
-        readers = [_reader(each) for each in args]
-        return partial(_read_object if args[0] is str else _read_pairs, readers)
+        if args[0] is str:
+            return partial(_read_object, _reader(args[1]))
+        return partial(_read_pairs, partial(_read_fixed, [_reader(each) for each in args]))
     raise TypeError(f"no JSON form is known of {hint!r}")
 
 
@@ -210,46 +199,44 @@ def _read_literal(choices: Sequence[object], value: object) -> object:
 
 
 def _read_sequence(kind: _Convert, item: _Convert, value: object) -> object:
-    return kind([_inside(item, each, index) for index, each in enumerate(_array(value))])
+    if not isinstance(value, list | tuple):
+        raise _error("an array", value)
+    return kind([_inside(item, each, index) for index, each in enumerate(value)])
 
 
 def _read_fixed(items: Sequence[_Convert], value: object) -> tuple[object, ...]:
-    array = _array(value)
-    if len(array) != len(items):
+    if not isinstance(value, list | tuple) or len(value) != len(items):
         raise _error(f"an array of {len(items)}", value)
-    return tuple(_inside(*each, index) for index, each in enumerate(zip(items, array, strict=True)))
+    return tuple(_inside(*each, index) for index, each in enumerate(zip(items, value, strict=True)))
 
 
-def _read_object(readers: Sequence[_Convert], value: object) -> object:
-    return {name: _inside(readers[1], each, name) for name, each in _object(value).items()}
+def _read_object(item: _Convert, value: object) -> object:
+    if not isinstance(value, dict):
+        raise _error("an object", value)
+    return {name: _inside(item, each, name) for name, each in value.items()}
 
 
-def _read_pairs(readers: Sequence[_Convert], value: object) -> object:
-    array = () if value == {} else _array(value)  # without keys, their type is unknown
-    return dict(typed("tuple[object, object]", _read_fixed(readers, each)) for each in array)
+def _read_pairs(pair: _Convert, value: object) -> object:
+    # Without keys, their type is unknown to the writer.
+    return {} if value == {} else _read_sequence(typed("_Convert", dict), pair, value)
 
 
 def _reader_of_dataclass(cls: type) -> _Convert:
-    hints, tag = _hints(cls), _tag(cls)
+    tag = _tag(cls)
     parts = [
-        (
-            each.name,
-            each.name.removesuffix("_"),
-            _reader(hints[each.name]),
-            each.default is MISSING and each.default_factory is MISSING,
-        )
-        for each in fields(cls)
-        if each.name in hints
+        (each, key, _reader(hint), each.default is each.default_factory is MISSING)
+        for each, key, hint in _fields(cls)
     ]
 
     def read(value: object) -> object:
-        data = _object(value)
-        if tag is not None and data.get("kind") != tag:
-            raise _error(f"kind {tag!r}", data.get("kind"))
+        if not isinstance(value, dict):
+            raise _error("an object", value)
+        if tag is not None and value.get("kind") != tag:
+            raise _error(f"kind {tag!r}", value.get("kind"))
         found = {}
-        for name, key, reader, is_required in parts:
-            if key in data:
-                found[name] = _inside(reader, data[key], key)
+        for each, key, reader, is_required in parts:
+            if key in value:
+                found[each.name] = _inside(reader, value[key], key)
             elif is_required:
                 raise JsonError(f"{key} is missing")
         return cls(**found)
@@ -285,26 +272,16 @@ def _inside(reader: _Convert, value: object, where: object) -> object:
         raise JsonError(f"{where}: {error}") from None
 
 
-def _array(value: object) -> Sequence[object]:
-    if isinstance(value, list | tuple):
-        return value
-    raise _error("an array", value)
-
-
-def _object(value: object) -> Mapping[str, object]:
-    if isinstance(value, dict):
-        return value
-    raise _error("an object", value)
-
-
 def _error(wanted: str, value: object) -> JsonError:
     text = repr(value) if isinstance(value, _PLAIN) else type(value).__name__
     return JsonError(f"must be {wanted}, not {text[:80]}")
 
 
-def _hints(cls: type) -> dict[str, object]:
+def _fields(cls: type) -> list[tuple[Field[Any], str, object]]:
+    """Return the fields of a dataclass that JSON has, each with its key and type."""
     hints = get_type_hints(cls)
-    return {each.name: hints[each.name] for each in fields(cls) if hints[each.name] is not bytes}
+    pairs = [(each, hints[each.name]) for each in fields(cls)]
+    return [(each, each.name.removesuffix("_"), hint) for each, hint in pairs if hint is not bytes]
 
 
 def _tag(cls: object) -> str | None:
