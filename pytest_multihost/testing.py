@@ -27,7 +27,13 @@ from pytest_multihost.launch import Ending, WorldProcesses
 from pytest_multihost.launch.wire import Frame
 from pytest_multihost.model.event import Event, EventBody, Exited, Pause
 from pytest_multihost.model.json_values import from_json
-from pytest_multihost.model.messages import DumpKind, Release, ToRank
+from pytest_multihost.model.messages import (
+    CollectiveBroken,
+    CollectiveComplete,
+    DumpKind,
+    Release,
+    ToRank,
+)
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import Dump, ThreadStack
 from pytest_multihost.model.stack import Frame as StackFrame
@@ -210,7 +216,8 @@ class ScriptedLauncher:
         """Record the frame, and schedule the rank's steps that it triggers."""
         self.sent.append((self.clock.now(), rank, frame))
         message = frame.message
-        trigger = message.gate if isinstance(message, Release) else message.kind
+        answers = {CollectiveComplete: "complete", CollectiveBroken: "broken"}
+        trigger = message.gate if isinstance(message, Release) else answers.get(type(message))
         self._schedule(step for step in self.script if (step.rank, step.on) == (rank, trigger))
 
     def request_dumps(self, ranks: Sequence[int], kind: DumpKind) -> None:

@@ -2,16 +2,15 @@
 
 Any frozen dataclass can be written and read without code of its own::
 
-    @dataclass(frozen=True, slots=True)
+    @message
     class Start:
-        kind: ClassVar = "start"
         spec: WorldSpec
         ports: tuple[int, int]
 
 
     Message = Start | Stop
 
-    header = to_json(Start(spec, (1, 2)))  # {"kind": "start", "spec": {...}, "ports": [1, 2]}
+    header = to_json(Start(spec, (1, 2)))  # {"kind": "Start", "spec": {...}, "ports": [1, 2]}
     message = from_json(Message, header)  # Start(...): of a union, `kind` says which
     spec = from_json(WorldSpec, parse_json(text))
 
@@ -19,8 +18,8 @@ Types that a field may have, and what they become:
 
 * `None`, `bool`, `int`, `float`, `str`, `Literal`: themselves
 * dataclasses: an object of their fields, and of `kind` if they have a `kind: ClassVar` that is a
-  string; with `omits_defaults: ClassVar = True` only the fields that differ from their defaults. A
-  trailing underscore, as in `for_`, is left out in JSON
+  string, as `@message` gives them; with `omits_defaults: ClassVar = True` only the fields that
+  differ from their defaults. A trailing underscore, as in `for_`, is left out in JSON
 * `tuple` (of one type or of several), `frozenset`: an array; a set is sorted
 * `Mapping` with texts as keys: an object; with other keys: an array of pairs
 * unions of all these: the first that fits, in their order
@@ -40,7 +39,7 @@ import collections.abc
 import json
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache, partial
 from typing import (
     TYPE_CHECKING,
@@ -48,6 +47,7 @@ from typing import (
     Literal,
     TypeVar,
     Union,
+    dataclass_transform,
     get_args,
     get_origin,
     get_type_hints,
@@ -76,6 +76,13 @@ _UNINSPECTED = (*_PLAIN, *_OPAQUE, Mapping[str, object], Mapping[str, Any])
 
 class JsonError(ValueError):
     """A JSON value does not have the expected shape; says where and why."""
+
+
+@dataclass_transform(frozen_default=True)
+def message(cls: type[T]) -> type[T]:
+    """Make a class a frozen dataclass whose `kind` in JSON is its name."""
+    typed("Any", cls).kind = cls.__name__
+    return dataclass(frozen=True, slots=True)(cls)
 
 
 def parse_json(text: str | bytes) -> Json:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from pytest_multihost.model.event import Event, Gate, Pause
+from pytest_multihost.model.json_values import message
 from pytest_multihost.model.process import KernelSnapshot
 from pytest_multihost.model.spec import WorldSpec
 
@@ -36,28 +37,25 @@ CollectiveKey = tuple[str, str, int]
 # Controller to rank
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Release:
     """The gate is open: the rank may continue."""
 
-    kind: ClassVar = "release"
     gate: Gate
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class FaultPerformed:
     """The server performed the world's fault `index`; `error` is empty if it succeeded."""
 
-    kind: ClassVar = "performed"
     index: int
     error: str
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class CollectiveComplete:
     """All ranks have entered; the payload holds each rank's contribution, with these sizes."""
 
-    kind: ClassVar = "complete"
     key: CollectiveKey
     sizes: tuple[int, ...]
 
@@ -67,11 +65,10 @@ class CollectiveComplete:
         return [payload[start:end] for start, end in itertools.pairwise(ends)]
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class CollectiveBroken:
     """Another rank will never enter the collective that this rank waits in."""
 
-    kind: ClassVar = "broken"
     key: CollectiveKey
     error: str
 
@@ -81,7 +78,7 @@ ToRank = Release | FaultPerformed | CollectiveComplete | CollectiveBroken
 # Controller to server, and to peers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class Fork:
     """Start ranks of a world; the message carries one socket for each.
 
@@ -92,7 +89,6 @@ class Fork:
         ports: The world's ports, if another server holds them.
     """
 
-    kind: ClassVar = "fork"
     spec: WorldSpec
     directory: str | None
     scratch: str | None
@@ -100,14 +96,12 @@ class Fork:
     ports: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class MoreDescriptors:
     """Descriptors that did not fit into the previous message; in both directions."""
 
-    kind: ClassVar = "more_descriptors"
 
-
-@dataclass(frozen=True, slots=True)
+@message
 class RequestDumps:
     """Have ranks write something to their files.
 
@@ -115,137 +109,117 @@ class RequestDumps:
     still belongs to the rank.
     """
 
-    kind: ClassVar = "request_dumps"
     ranks: tuple[int, ...]
     what: DumpKind
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class PauseRank:
     """Stop a rank, once or repeatedly, and continue it at set times; None: continue it for good."""
 
-    kind: ClassVar = "pause"
     rank: int
     pause: Pause | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Disturb:
     """Perform a network fault; a rank has passed its point."""
 
-    kind: ClassVar = "disturb"
     rank: int
     index: int
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Calm:
     """End all network faults."""
 
-    kind: ClassVar = "calm"
 
-
-@dataclass(frozen=True, slots=True)
+@message
 class ProbeHosts:
     """Find out whether hosts can be made from namespaces here; creates the directory."""
 
-    kind: ClassVar = "probe_hosts"
     scratch: str
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class EndWorld:
     """End the remaining ranks: SIGTERM, and SIGKILL to those still alive after `grace_s`."""
 
-    kind: ClassVar = "end_world"
     grace_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Quit:
     """End the world and the server process; a peer ends with this exit status."""
 
-    kind: ClassVar = "quit"
     status: int = 0
 
 
 # Controller to peer alone
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Welcome:
     """The peer is accepted; it answers with `PeerHello`."""
 
-    kind: ClassVar = "welcome"
 
-
-@dataclass(frozen=True, slots=True)
+@message
 class Refused:
     """The peer knows the secret, but is rejected for another reason."""
 
-    kind: ClassVar = "refused"
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class ReadProbe:
     """Send the content of a file, to find out whether both see the same files."""
 
-    kind: ClassVar = "read_probe"
     path: str
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Ping:
     """Send the time on the peer's clock."""
 
-    kind: ClassVar = "ping"
 
-
-@dataclass(frozen=True, slots=True)
+@message
 class SendToRank:
     """Forward a message and its payload to a rank."""
 
-    kind: ClassVar = "send_to_rank"
     rank: int
     message: ToRank
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class TakeSnapshot:
     """Take a snapshot of the ranks; `is_deep`: with all threads and descriptors."""
 
-    kind: ClassVar = "take_snapshot"
     is_deep: bool
 
 
 # Server to controller, and peer to controller
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Serving:
     """The server has loaded everything and is ready."""
 
-    kind: ClassVar = "serving"
 
-
-@dataclass(frozen=True, slots=True)
+@message
 class Unsound:
     """The server cannot fork ranks safely: they would hang."""
 
-    kind: ClassVar = "unsound"
     problems: str
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Failed:
     """A request failed, or the server ends."""
 
-    kind: ClassVar = "failed"
     error: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class WorldForked:
     """The ranks exist; the message carries descriptors of their namespaces' socket tables.
 
@@ -256,7 +230,6 @@ class WorldForked:
             "net:[4026532840]".
     """
 
-    kind: ClassVar = "world_forked"
     pids: tuple[int, ...]
     ports: tuple[int, int]
     at_s: float
@@ -264,25 +237,23 @@ class WorldForked:
     namespaces: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class RankEvent:
     """An event of a rank; its payload is sent with the message."""
 
-    kind: ClassVar = "rank_event"
     event: Event
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class HostsProbed:
     """Why hosts cannot be made: what happened, what was seen, the remedy. Empty if they can."""
 
-    kind: ClassVar = "hosts_probed"
     happened: str = ""
     seen: str = ""
     remedy: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class WorldEnded:
     """All processes of the world have ended; exits not reported before came as events.
 
@@ -292,7 +263,6 @@ class WorldEnded:
             payload, by name.
     """
 
-    kind: ClassVar = "world_ended"
     leftovers: tuple[str, ...]
     sizes: Mapping[str, int] = field(default_factory=dict)
 
@@ -300,7 +270,7 @@ class WorldEnded:
 # Peer to controller alone
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class PeerHello:
     """A peer's description of itself.
 
@@ -312,7 +282,6 @@ class PeerHello:
         problems: Why it cannot take part.
     """
 
-    kind: ClassVar = "peer_hello"
     host: str
     pid: int | None = None
     kernel: tuple[str, str, str] = ("", "", "")
@@ -322,44 +291,39 @@ class PeerHello:
     problems: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Pong:
     """The time on the peer's clock."""
 
-    kind: ClassVar = "pong"
     now_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class ProbeRead:
     """The file's content; None if it cannot be read."""
 
-    kind: ClassVar = "probe_read"
     text: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class DumpsWritten:
     """The ranks' dump files are in the payload; their sizes by name."""
 
-    kind: ClassVar = "dumps_written"
     sizes: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class SnapshotTaken:
     """The snapshot; the ranks' slot pages are in the payload, their sizes by name."""
 
-    kind: ClassVar = "snapshot_taken"
     snapshot: KernelSnapshot
     sizes: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class RanksLost:
     """The peer is alive, but its server and ranks are gone."""
 
-    kind: ClassVar = "ranks_lost"
     error: str
 
 

@@ -49,7 +49,7 @@ class Ran:
     def answers(self, rank: int) -> list[Any]:
         """Return the answers to the rank's exchanges: when, and what kind or error."""
         return [
-            (self._since_start(at_s), getattr(frame.message, "error", frame.message.kind))
+            (self._since_start(at_s), getattr(frame.message, "error", type(frame.message).__name__))
             for at_s, to, frame in self.launcher.sent
             if to == rank and not isinstance(frame.message, Release)
         ]

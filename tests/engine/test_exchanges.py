@@ -27,7 +27,7 @@ def test_a_barrier_is_answered_when_the_last_rank_is_in(run: Run) -> None:
         enters(1, after_s=3, on="go"),
     ]
     ran = run(script)
-    assert ran.answers(0) == ran.answers(1) == [(3.0, "complete")]
+    assert ran.answers(0) == ran.answers(1) == [(3.0, "CollectiveComplete")]
 
 
 FAILED = report("call", "failed", error=raised("ValueError: boom"))
@@ -84,7 +84,7 @@ def test_a_rank_that_raised_can_meet_the_others_in_its_teardown(run: Run) -> Non
     ]
     script = [*raiser, *well_behaved(1, stays_in="teardown")]
     ran = run([*script, enters(0, on="teardown"), enters(1, after_s=1, on="teardown")])
-    assert ran.answers(0) == ran.answers(1) == [(1.0, "complete")]
+    assert ran.answers(0) == ran.answers(1) == [(1.0, "CollectiveComplete")]
 
 
 def test_a_dead_rank_is_not_waited_for_in_teardown(run: Run) -> None:
@@ -130,4 +130,4 @@ def test_a_barrier_that_broke_in_the_test_works_in_teardown(run: Run) -> None:
         enters(1, nth=1, on="teardown"),
     ]
     ran = run([*raiser, *waiter])
-    assert ran.answers(0) == [(2.0, "complete")]
+    assert ran.answers(0) == [(2.0, "CollectiveComplete")]

@@ -258,8 +258,8 @@ def test_what_was_said_before_the_end_is_heard_when_sending_finds_the_end(ends: 
     assert (stream.receive(), stream.has_more_to_send) == ([Frame({"kind": "done"})], False)
 
 
-NESTED = b'{"kind": "release", "gate": ' + b"[" * 100_000
-LONG = b'{"kind": "performed", "error": "", "index": ' + b"9" * 10_000 + b"}"
+NESTED = b'{"kind": "Release", "gate": ' + b"[" * 100_000
+LONG = b'{"kind": "FaultPerformed", "error": "", "index": ' + b"9" * 10_000 + b"}"
 
 
 @pytest.mark.parametrize(
@@ -267,12 +267,12 @@ LONG = b'{"kind": "performed", "error": "", "index": ' + b"9" * 10_000 + b"}"
     [
         NESTED,
         LONG,
-        b'{"kind": "release"}',
-        b'{"kind": "release", "gate": "none"}',
-        b'{"kind": "release", "gate": {}}',
-        b'{"kind": ["release"], "gate": "go"}',
-        b'{"kind": "release", "gate": "go", "number": "one"}',
-        b'{"kind": "complete", "key": ["a", "b"], "sizes": []}',
+        b'{"kind": "Release"}',
+        b'{"kind": "Release", "gate": "none"}',
+        b'{"kind": "Release", "gate": {}}',
+        b'{"kind": ["Release"], "gate": "go"}',
+        b'{"kind": "Release", "gate": "go", "number": "one"}',
+        b'{"kind": "CollectiveComplete", "key": ["a", "b"], "sizes": []}',
         b"[]",
         b"\xed\xa0\x80",
     ],
