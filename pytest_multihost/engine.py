@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -68,13 +68,6 @@ MAX_SNAPSHOT_DELAY_S = 0.5
 
 SIGTERM_GRACE_S = 0.5
 """How long a rank's own SIGTERM handler may run before the rank is killed."""
-
-_ENDING_REASONS: Mapping[Ending, str] = {
-    "proof": "nothing can move before the deadline",
-    "mismatch": "ranks are in operations that can never match",
-    "stopped": "a rank is stopped",
-}
-"""Descriptions of the endings that the watchdog finds."""
 
 Dumper = Callable[[RunningWorld, Sequence[int], Path, Collection[int]], tuple[Dump, ...]]
 """Takes stacks. Arguments: the ranks, where they answer, and those that compute with the GIL."""
@@ -214,7 +207,7 @@ class _WorldRun:
         """
         events: Sequence[Event] = ()
         while True:
-            now = self._now()
+            now = self.surroundings.now()
             if all(each.is_gone for each in self.facts):
                 if any(_trouble_s(each) is not None for each in self.facts):
                     self.observed = self.surroundings.watch.close(now, self.facts)
@@ -237,10 +230,7 @@ class _WorldRun:
                     world.send(rank, frame)
             self._open_gates(world, exchange)
             if self.surroundings.on_tick is not None:
-                self.surroundings.on_tick(self._now() - self.started_s, self.facts)
-
-    def _now(self) -> float:
-        return self.surroundings.now()
+                self.surroundings.on_tick(self.surroundings.now() - self.started_s, self.facts)
 
     def _take_snapshot(self, now: float) -> Ending | None:
         """Have the watchdog take a snapshot; return why the world must end now, None if not.
@@ -263,10 +253,10 @@ class _WorldRun:
 
     def _dump(self, world: RunningWorld) -> None:
         """Take the last snapshot, then the stacks, which disturb the ranks."""
-        self.decided_s = self._now()
+        self.decided_s = self.surroundings.now()
         self.observed = self.surroundings.watch.close(self.decided_s, self.facts)
         self._take_stacks(world)
-        self.detected_s = self._now()
+        self.detected_s = self.surroundings.now()
 
     def _take_stacks(self, world: RunningWorld) -> None:
         alive = [each.rank for each in self.facts if each.can_dump and not each.is_gone]
@@ -279,11 +269,11 @@ class _WorldRun:
         before = _trouble_s(self.facts[event.rank])
         self.facts[event.rank] = advance(self.facts[event.rank], event)
         if before is None and _trouble_s(self.facts[event.rank]) is not None:
-            self.surroundings.watch.note_failure(self._now(), self.facts)
+            self.surroundings.watch.note_failure(self.surroundings.now(), self.facts)
 
     def _open_gates(self, world: RunningWorld, exchange: HarnessCollectives) -> None:
         """Open each gate when all ranks wait at it or can no longer reach it."""
-        now = self._now()
+        now = self.surroundings.now()
         if all(each.ready_s is not None for each in self.facts):
             self._open("go", world, self.facts, now)
         if all(each.is_past_body for each in self.facts):
@@ -317,33 +307,35 @@ class _WorldRun:
                 self.opened[gate] = now
 
     def _next_deadline(self) -> tuple[float, Ending]:
-        """Return the time of the next deadline, and the ending it causes."""
-        failed = [each for each in self.facts if _trouble_s(each) is not None]
-        return min([self._deadline(), *(self._grace_deadline(each) for each in failed)])
+        """Return the time of the next deadline, and the ending it causes.
+
+        The grace period after a rank has failed restarts at each gate that opens: the ranks have
+        only just continued.
+        """
+        last_gate_s = max(self.opened.values(), default=0.0)
+        found = [self._deadline()]
+        for each in self.facts:
+            if (failed_s := _trouble_s(each)) is not None:
+                grace_s = GRACE_AFTER_DEATH_S if each.has_died else GRACE_AFTER_RAISE_S
+                found.append((max(failed_s, last_gate_s) + grace_s, "settled"))
+        return min(found)
 
     def _deadline(self) -> tuple[float, Ending]:
         if "go" in self.opened:
             return self.opened["go"] + self.spec.timeout_s, "overrun"
         return self.started_s + self.spec.startup_timeout_s, "startup-overrun"
 
-    def _grace_deadline(self, facts: RankFacts) -> tuple[float, Ending]:
-        """Return the end of the grace period after a rank has failed, and the ending it causes.
-
-        The grace period restarts at each gate that opens: the ranks have only just continued.
-        """
-        grace_s = GRACE_AFTER_DEATH_S if facts.has_died else GRACE_AFTER_RAISE_S
-        last_gate_s = max(self.opened.values(), default=0.0)
-        return max(_trouble_s(facts) or 0.0, last_gate_s) + grace_s, "settled"
-
     def _why(self, ending: Ending) -> str:
         """Return why the harness ends the world now, in words."""
-        if ending == "startup-overrun":
-            timeout_s = self.spec.startup_timeout_s
-            return f"start-up took longer than {timeout_s:g} s: {self._unfinished()}"
-        if ending in _ENDING_REASONS:
-            return f"{_ENDING_REASONS[ending]}: {self._unfinished()}"
-        if ending == "overrun":
-            return f"took longer than {self.spec.timeout_s:g} s: {self._unfinished()}"
+        reasons = {
+            "startup-overrun": f"start-up took longer than {self.spec.startup_timeout_s:g} s",
+            "overrun": f"took longer than {self.spec.timeout_s:g} s",
+            "proof": "nothing can move before the deadline",
+            "mismatch": "ranks are in operations that can never match",
+            "stopped": "a rank is stopped",
+        }
+        if ending in reasons:
+            return f"{reasons[ending]}: {self._unfinished()}"
         dead = [each.rank for each in self.facts if each.has_died]
         if dead:
             return f"{rank_set(dead)} died, then {self._unfinished()}: ended after a grace"
@@ -365,7 +357,7 @@ class _WorldRun:
         After the decision the harness influences the ranks: for example, requesting the stacks of
         a stopped rank continues it.
         """
-        decided_s = self.decided_s or self._now()
+        decided_s = self.decided_s or self.surroundings.now()
         ending = world.end(grace_s=SIGTERM_GRACE_S)
         self.leftovers = ending.leftovers
         for event in ending.events:

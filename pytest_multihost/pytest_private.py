@@ -25,29 +25,11 @@ from _pytest._io import TerminalWriter
 from _pytest.runner import runtestprotocol
 from _pytest.skipping import Xfail, xfailed_key
 
+# Names that are only passed on, beside what is defined here.
+__all__ = ["ExceptionRepr", "TerminalRepr", "TerminalWriter", "runtestprotocol"]
+
 PaintedLine = Sequence[tuple[str, Mapping[str, bool]]]
 """The parts of a line with their markup."""
-
-__all__ = [
-    "ColouredRepr",
-    "ExceptionRepr",
-    "TerminalRepr",
-    "TerminalWriter",
-    "base_temp",
-    "describe_subtest",
-    "fixture_definitions",
-    "is_doctest",
-    "is_terminal",
-    "make_longrepr",
-    "redirect_terminal",
-    "rename_subtest",
-    "runtestprotocol",
-    "set_base_temp",
-    "terminal_writer",
-    "uncaptured",
-    "write_uncounted",
-    "xfail_in_force",
-]
 
 
 def base_temp(config: pytest.Config) -> Path:

@@ -27,7 +27,8 @@ import os
 import struct
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count, islice
@@ -73,9 +74,6 @@ FIRST_WORD, WORDS = RECORDS_AT // 8, STRIDE // 8
 SINK_AT = RECORDS_AT + STRIDE * RECORDS
 TEXTS_AT = SINK_AT + STRIDE
 TEXT_BYTES = 1 << 18
-DETAIL_BYTES = TEXT_BYTES // 2
-"""The part of the texts that details may use, since there may be very many of them."""
-
 SIZE = TEXTS_AT + TEXT_BYTES
 
 NO_RECORD = SINK_AT // 8
@@ -176,25 +174,16 @@ class SlotPage:
         page.open(path)
         return page
 
-    def text(self, text: str) -> int:
+    def text(self, text: str, *, room_to: int = SIZE) -> int:
         """Return the number of `text`; 0, that of the empty text, if there is no room."""
-        number = self._texts.get(text)
-        return self._add_text(text) if number is None else number
-
-    def detail(self, text: str) -> int:
-        """Return the number of a detail text; details get only half of the room."""
-        number = self._texts.get(text)
-        if number is None and self._end_of_texts < TEXTS_AT + DETAIL_BYTES:
-            return self._add_text(text)
-        return number or 0
-
-    def _add_text(self, text: str) -> int:
+        if (number := self._texts.get(text)) is not None:
+            return number
         data = text.encode("utf-8", "backslashreplace")[:1000]
         with self._lock:
             if text in self._texts:
                 return self._texts[text]
             end = self._end_of_texts + 2 + len(data)
-            if end > SIZE:
+            if end > room_to:
                 return 0
             struct.pack_into("<H", self._map, self._end_of_texts, len(data))
             self._map[self._end_of_texts + 2 : end] = data
@@ -202,6 +191,10 @@ class SlotPage:
             self._texts[text] = number = len(self._texts)
             self._words[1] = number + 1
         return number
+
+    def detail(self, text: str) -> int:
+        """Return the number of a text of which there may be many: they get half of the room."""
+        return self.text(text, room_to=TEXTS_AT + TEXT_BYTES // 2)
 
     def group(self, ranks: tuple[int, ...], ordinal: int = 0, scope: str = "") -> int:
         """Return the number of the group with these members; see `Operation`."""
@@ -270,7 +263,9 @@ class SlotPage:
         number = next(self._numbers)
         at = FIRST_WORD + number % RECORDS * WORDS
         if not self._words[at + ENDED]:
-            if (number := self._free_number()) < 0:
+            # The next record that holds no open operation.
+            ended, ahead = self._words[FIRST_WORD + ENDED :: WORDS], islice(self._numbers, RECORDS)
+            if (number := next((each for each in ahead if ended[each % RECORDS]), -1)) < 0:
                 return NO_RECORD
             at = FIRST_WORD + number % RECORDS * WORDS
         _pack_record(
@@ -278,11 +273,6 @@ class SlotPage:
             call.data, number + 1,
         )  # fmt: skip
         return at
-
-    def _free_number(self) -> int:
-        """Return the next number whose record holds no open operation; -1 if there is none."""
-        ended, ahead = self._words[FIRST_WORD + ENDED :: WORDS], islice(self._numbers, RECORDS)
-        return next((number for number in ahead if ended[number % RECORDS]), -1)
 
     def wait(self, at: int, now_ns: int, thread: int, source: SourceRef) -> None:
         """Record that a thread waits from now on for the operation at `at`."""
@@ -331,9 +321,6 @@ def _new_map(path: Path, size: int, begin: Sequence[bytes | bytearray]) -> mmap.
         os.close(descriptor)
 
 
-_READS = 20
-"""How often a changing record is read again before it is taken as it is."""
-
 Record = tuple[int, ...]
 """The fields of `RECORD`."""
 
@@ -381,30 +368,26 @@ def read_open_operations(path: Path, *, rank: int) -> tuple[Operations, float]:
     began, ended, waited = (words[FIRST_WORD + each :: WORDS].tolist() for each in range(3))
     last_s = max(*began, *ended, *waited) / 1e9
     ats = [RECORDS_AT + i * STRIDE for i in range(RECORDS) if began[i] and not ended[i]]
-    texts = _texts(data) if ats or any(words[COUNTS_AT // 8 : FIRST_WORD]) else []
+    texts = _texts(data) if ats or any(words[COUNTS_AT // 8 : FIRST_WORD]) else {}
     records = [RECORD.unpack_from(data, at) for at in ats]
     return _operations(rank, records, data, texts), last_s
 
 
-def _texts(data: bytes) -> list[str]:
-    texts, at = [], TEXTS_AT
-    for _ in range(HEADER.unpack_from(data)[1]):
+def _texts(data: bytes) -> Mapping[int, str]:
+    """Return the texts by number; empty for one that was written after the page was read."""
+    texts, at = defaultdict[int, str](str), TEXTS_AT
+    for number in range(HEADER.unpack_from(data)[1]):
         (size,) = struct.unpack_from("<H", data, at)
-        texts.append(data[at + 2 : at + 2 + size].decode("utf-8", "backslashreplace"))
+        texts[number] = data[at + 2 : at + 2 + size].decode("utf-8", "backslashreplace")
         at += 2 + size
     return texts
-
-
-def _text(texts: Sequence[str], number: int) -> str:
-    """Return a text; empty if it was written only after the page was read."""
-    return texts[number] if number < len(texts) else ""
 
 
 def _stable_records(data: bytes, again: bytes, path: Path) -> Iterator[Record]:
     """Yield each used record, read until two reads agree: its rank may be writing it."""
     for at in range(RECORDS_AT, SINK_AT, STRIDE):
         one, two = data[at : at + STRIDE], again[at : at + STRIDE]
-        for _ in range(_READS):
+        for _ in range(20):  # then a record that still changes is taken as it is
             if one == two:
                 break
             with path.open("rb", buffering=0) as file:
@@ -424,24 +407,24 @@ def _group(text: str) -> GroupKey:
 
 
 def _operations(
-    rank: int, records: Sequence[Record], data: bytes, texts: Sequence[str]
+    rank: int, records: Sequence[Record], data: bytes, texts: Mapping[int, str]
 ) -> Operations:
     in_order = sorted(records, key=lambda record: record[-1])
     recent = tuple(_operation(each, texts) for each in in_order)
     counts = memoryview(data)[COUNTS_AT:RECORDS_AT].cast("Q").tolist()
     used = filter(None, counts)  # few
-    entered = {_group(_text(texts, word >> 32)): word & 0xFFFFFFFF for word in used}
+    entered = {_group(texts[word >> 32]): word & 0xFFFFFFFF for word in used}
     return Operations(rank, recent, entered)
 
 
-def _operation(record: Record, texts: Sequence[str]) -> Operation:
+def _operation(record: Record, texts: Mapping[int, str]) -> Operation:
     began, ended, waited, sequence, detail, thread, file, line, function, flags = record[:10]
     name, kind, group, peer, root = record[10:15]
-    ranks, ordinal, scope = _group(_text(texts, group))
+    ranks, ordinal, scope = _group(texts[group])
     value = flags >> VALUE_SHIFT
     is_transfer = KINDS[kind] == "transfer"
     return Operation(
-        name=_text(texts, name),
+        name=texts[name],
         kind=KINDS[kind],
         group=ranks,
         ordinal=ordinal,
@@ -450,13 +433,13 @@ def _operation(record: Record, texts: Sequence[str]) -> Operation:
         peer=peer if peer >= 0 else None,
         tag=root if is_transfer and root >= 0 else 0,
         root=root if root >= 0 and not is_transfer else None,
-        detail=_text(texts, detail),
+        detail=texts[detail],
         since_s=began / 1e9,
         ended_s=ended / 1e9 if ended else None,
         waited_s=waited / 1e9 if waited else None,
         failed=bool(flags & FAILED),
-        error=_text(texts, value) if flags & FAILED else "",
+        error=texts[value] if flags & FAILED else "",
         timeout_s=value / TICKS_PER_S if flags & HAS_TIMEOUT else None,
         thread=thread,
-        frame=Frame(_text(texts, file), line, _text(texts, function)) if file else None,
+        frame=Frame(texts[file], line, texts[function]) if file else None,
     )
