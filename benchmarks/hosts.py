@@ -28,7 +28,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pytest_multihost.launch.netns import make_network
-from pytest_multihost.model.spec import all_hosts
+from pytest_multihost.model.spec import Hosts, all_hosts
 
 MADE_LIMIT_S = 0.5
 TRIALS = 9
@@ -128,7 +128,7 @@ def made_s(size: int) -> list[float]:
     with tempfile.TemporaryDirectory(prefix="multihost-bench-") as folder:
         for trial in range(TRIALS):
             start = time.perf_counter()
-            network = make_network(all_hosts("netns", size), Path(folder, str(trial)))
+            network = make_network(all_hosts(Hosts("netns"), size), Path(folder, str(trial)))
             taken.append(time.perf_counter() - start)
             network.close()
     return taken

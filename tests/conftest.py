@@ -14,7 +14,7 @@ import pytest
 
 from pytest_multihost.launch.netns import make_network
 from pytest_multihost.model.errors import LaunchError
-from pytest_multihost.model.spec import all_hosts
+from pytest_multihost.model.spec import Hosts, all_hosts
 
 pytest_plugins = "pytester"
 
@@ -87,7 +87,7 @@ def netns_hosts(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Skip what needs hosts of network namespaces where these cannot be made, saying why."""
     folder = tmp_path_factory.mktemp("hosts") / "hosts"
     try:
-        make_network(all_hosts("netns", 1), folder).close()
+        make_network(all_hosts(Hosts("netns"), 1), folder).close()
     except LaunchError as error:
         pytest.skip(" ".join(str(error).splitlines()))
 

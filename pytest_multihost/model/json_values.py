@@ -19,7 +19,8 @@ Types that a field may have, and what they become:
 * `None`, `bool`, `int`, `float`, `str`, `Literal`: themselves
 * dataclasses: an object of their fields, and of `kind` if they have a `kind: ClassVar` that is a
   string, as `@message` gives them; with `omits_defaults: ClassVar = True` only the fields that
-  differ from their defaults. A trailing underscore, as in `for_`, is left out in JSON
+  differ from their defaults. A trailing underscore, as in `for_`, is left out in JSON. One that
+  has a class method `parse` is a text
 * `tuple` (of one type or of several), `frozenset`: an array; a set is sorted
 * `Mapping` with texts as keys: an object; with other keys: an array of pairs
 * unions of all these: the first that fits, in their order
@@ -54,6 +55,8 @@ from typing import (
     overload,
 )
 from typing import cast as typed
+
+from pytest_multihost.model.errors import SettingError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -141,6 +144,8 @@ def _written(value: object) -> object:
 
 @cache
 def _writer(cls: type) -> _Convert:
+    if hasattr(cls, "parse"):
+        return str
     tag = _tag(cls)
     head = {} if tag is None else {"kind": tag}
     omits_defaults = getattr(cls, "omits_defaults", False)
@@ -205,6 +210,13 @@ def _read_literal(choices: Sequence[object], value: object) -> object:
     raise _error(f"one of {', '.join(map(repr, choices))}", value)
 
 
+def _read_text(parse: _Convert, value: object) -> object:
+    try:
+        return parse(value)
+    except SettingError as error:
+        raise JsonError(str(error)) from None
+
+
 def _read_sequence(kind: _Convert, item: _Convert, value: object) -> object:
     if not isinstance(value, list | tuple):
         raise _error("an array", value)
@@ -229,6 +241,8 @@ def _read_pairs(pair: _Convert, value: object) -> object:
 
 
 def _reader_of_dataclass(cls: type) -> _Convert:
+    if hasattr(cls, "parse"):
+        return partial(_read_text, cls.parse)
     tag = _tag(cls)
     parts = [
         (each, key, _reader(hint), each.default is each.default_factory is MISSING)

@@ -19,23 +19,11 @@ from pytest_multihost.model.json_values import JsonObject, from_json, parse_json
 Early = Literal["fail", "warn", "off"]
 """The reaction to a proven hang: end the world, only note it, or do not look for one."""
 
-ONE = "one"
-"""All ranks are on this machine, without emulated hosts."""
-
 NETWORK = ipaddress.ip_network("10.77.0.0/16")
 """Addresses of hosts made from namespaces; unreachable from outside their world."""
 
 BRIDGE_ADDRESS = str(NETWORK[-2])
 """The address of the bridge that connects them."""
-
-NETNS = "netns"
-"""Each host is made from Linux namespaces."""
-
-DOCKER = "docker"
-"""Each host is a container."""
-
-_FORM = re.compile(r"(?P<kind>one|netns|docker)(:(?P<each>[1-9][0-9]*))?")
-_CHOICES = "one, netns, netns:N (N ranks on each host), docker, docker:N"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,48 +45,55 @@ class Host:
     ranks: range
 
 
-def parse_hosts(text: object) -> str:
-    """Return the setting `hosts` in canonical form: "one", "netns", "netns:2".
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """The setting `hosts`; in JSON it is its text.
 
-    Raises:
-        SettingError: It is invalid.
+    Attributes:
+        kind: What hosts are made from: Linux namespaces, or containers; "one": no hosts are made,
+            and all ranks are on this machine.
+        ranks_each: Ranks on each host.
     """
-    found = _FORM.fullmatch(text) if isinstance(text, str) else None
-    if found is None or (found["kind"] == ONE and found["each"]):
-        raise SettingError(f"must be one of {_CHOICES}, not {text!r}")
-    return found["kind"] if found["each"] in (None, "1") else found[0]
+
+    kind: Literal["one", "netns", "docker"] = "one"
+    ranks_each: int = 1
+
+    @classmethod
+    def parse(cls, text: object) -> Hosts:
+        """Return the value of a text such as "one", "netns", "netns:2".
+
+        Raises:
+            SettingError: It is invalid.
+        """
+        if text == "one":
+            return ONE
+        if isinstance(text, str) and (found := _HOSTS.fullmatch(text)) is not None:
+            return cls("netns" if found[1] == "netns" else "docker", int(found[2] or 1))
+        choices = "one, netns, netns:N (N ranks on each host), docker, docker:N"
+        raise SettingError(f"must be one of {choices}, not {text!r}")
+
+    def __str__(self) -> str:
+        """Return the setting in canonical form."""
+        return self.kind if self.ranks_each == 1 else f"{self.kind}:{self.ranks_each}"
 
 
-def kind_of(hosts: str) -> str:
-    """Return what hosts are made from: "one", "netns" or "docker"."""
-    return hosts.partition(":")[0]
+ONE = Hosts()
+_HOSTS = re.compile(r"(netns|docker)(?::([1-9][0-9]{0,8}))?", re.ASCII)
 
 
 @cache
-def all_hosts(hosts: str, size: int) -> tuple[Host, ...]:
-    """Return the hosts of a world of `size` ranks in order; the last may have fewer ranks.
-
-    Args:
-        hosts: As `parse_hosts` returns it.
-        size: Ranks of the world.
-    """
-    if hosts == ONE:
+def all_hosts(hosts: Hosts, size: int) -> tuple[Host, ...]:
+    """Return the hosts of a world of `size` ranks in order; the last may have fewer ranks."""
+    if hosts.kind == "one":
         return (Host(0, "localhost", "127.0.0.1", "lo", range(size)),)
-    kind, _, each = hosts.partition(":")
     found: list[Host] = []
-    for first in range(0, size, int(each or 1)):
+    for first in range(0, size, hosts.ranks_each):
         index = len(found)
         # The container engine assigns addresses, and resolves containers' names.
-        address = f"host-{index}" if kind == DOCKER else str(NETWORK[index + 1])
-        ranks = range(first, min(size, first + int(each or 1)))
+        address = f"host-{index}" if hosts.kind == "docker" else str(NETWORK[index + 1])
+        ranks = range(first, min(size, first + hosts.ranks_each))
         found.append(Host(index, f"host-{index}", address, "eth0", ranks))
     return tuple(found)
-
-
-def host_of(hosts: str, size: int, rank: int) -> Host:
-    """Return the host of a rank."""
-    found = all_hosts(hosts, size)
-    return found[rank // len(found[0].ranks)]
 
 
 Site = tuple[str, str, str, int]
@@ -120,7 +115,7 @@ class WorldSpec:
         seed: Seed of all random choices for this world.
         faults: Its faults; their ranks are numbers.
         tells_points: Whether each rank reports every point to which a fault could be bound.
-        hosts: The kind of its hosts, and the ranks on each; see `parse_hosts`.
+        hosts: The kind of its hosts, and the ranks on each.
         sites: The existing hosts of an attached run on several machines; empty if the harness
             makes the hosts.
     """
@@ -135,7 +130,7 @@ class WorldSpec:
     seed: int
     faults: tuple[Fault, ...] = ()
     tells_points: bool = False
-    hosts: str = ONE
+    hosts: Hosts = ONE
     sites: tuple[Site, ...] = ()
 
     @property
@@ -145,9 +140,7 @@ class WorldSpec:
 
     def host_of(self, rank: int) -> Host:
         """Return the host of a rank."""
-        if self.sites:
-            return next(host for host in self.all_hosts if rank in host.ranks)
-        return host_of(self.hosts, self.size, rank)
+        return next(host for host in self.all_hosts if rank in host.ranks)
 
 
 def hosts_at(sites: tuple[Site, ...]) -> tuple[Host, ...]:

@@ -12,7 +12,7 @@ from itertools import combinations
 
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.fault import NETWORK_KINDS, Fault, FaultParams
-from pytest_multihost.model.spec import NETNS, host_of, kind_of
+from pytest_multihost.model.spec import Hosts
 from pytest_multihost.nemesis.kind import (
     Announcement,
     Check,
@@ -50,7 +50,7 @@ def _groups(value: object) -> str | None:
     return None if len(set(ranks)) == len(ranks) else "lists that share no rank"
 
 
-def network_problems(faults: Sequence[Fault], *, hosts: str, size: int) -> list[str]:
+def network_problems(faults: Sequence[Fault], *, hosts: Hosts, size: int) -> list[str]:
     """Return why the hosts of a test cannot have its faults of the network.
 
     Args:
@@ -59,15 +59,15 @@ def network_problems(faults: Sequence[Fault], *, hosts: str, size: int) -> list[
         size: Ranks of its world.
     """
     of_network = [each for each in faults if each.kind in NETWORK_KINDS]
-    if of_network and kind_of(hosts) != NETNS:
+    if of_network and hosts.kind != "netns":
         needs = 'disturbs the network between hosts, which needs hosts="netns"'
-        return [f"{each!r} {needs}; the test has hosts={hosts!r}" for each in of_network]
+        return [f"{each!r} {needs}; the test has hosts={str(hosts)!r}" for each in of_network]
     found = [problem for each in of_network for problem in _partition_problems(each, hosts, size)]
     for one, two in combinations(of_network, 2):  # a host has one of each kind
         if one.kind != two.kind or one.kind in ("partition", "reset"):
             continue
         first, second = (
-            {host_of(hosts, size, rank).index for rank in each.ranks if isinstance(rank, int)}
+            {rank // hosts.ranks_each for rank in each.ranks if isinstance(rank, int)}
             for each in (one, two)
         )
         if shared := first & second:
@@ -78,7 +78,7 @@ def network_problems(faults: Sequence[Fault], *, hosts: str, size: int) -> list[
     return found
 
 
-def _partition_problems(fault: Fault, hosts: str, size: int) -> Iterator[str]:
+def _partition_problems(fault: Fault, hosts: Hosts, size: int) -> Iterator[str]:
     if fault.kind != "partition":
         return
     groups = fault.params["groups"]
@@ -87,7 +87,7 @@ def _partition_problems(fault: Fault, hosts: str, size: int) -> Iterator[str]:
         return
     if fault.params.get("one_way") and len(groups) != _TWO:
         yield f"{fault!r}: one_way takes two groups: the first does not reach the second"
-    sides = [{host_of(hosts, size, rank).index for rank in group} for group in groups]
+    sides = [{rank // hosts.ranks_each for rank in group} for group in groups]
     for one, two in combinations(sides, 2):
         if shared := one & two:
             yield f"{fault!r}: host-{min(shared)} is in two groups; hosts are cut off as a whole"

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 
 from pytest_multihost.model.fault import NETWORK_KINDS, Fault, Point, resolve, size_problems
+from pytest_multihost.model.spec import Hosts
 from pytest_multihost.nemesis.interpose import target_problem
 from pytest_multihost.nemesis.kind import FaultKind, known_names
 from pytest_multihost.nemesis.network_faults import NETWORK_FAULTS, network_problems
@@ -40,7 +41,7 @@ def kinds_by_name(groups: Iterable[Sequence[FaultKind]]) -> dict[str, FaultKind]
 
 
 def resolve_faults(
-    faults: Sequence[Fault], *, size: int, seed: int, hosts: str, kinds: Mapping[str, FaultKind]
+    faults: Sequence[Fault], *, size: int, seed: int, hosts: Hosts, kinds: Mapping[str, FaultKind]
 ) -> tuple[tuple[Fault, ...], list[str]]:
     """Return the faults of a test with numbers for ranks, and everything that is wrong with them.
 
@@ -86,7 +87,7 @@ def _problems(fault: Fault, size: int, kinds: Mapping[str, FaultKind]) -> Iterat
         yield "at.rendezvous() is for faults of the network alone; start_skew makes a rank late"
 
 
-def resolved_problems(faults: Sequence[Fault], *, hosts: str, size: int) -> list[str]:
+def resolved_problems(faults: Sequence[Fault], *, hosts: Hosts, size: int) -> list[str]:
     """Return which of `faults` exclude each other, and which the test's hosts cannot have.
 
     Args:

@@ -28,7 +28,7 @@ from pytest_multihost.launch.server import (
     fork_server,
 )
 from pytest_multihost.model.fault import Fault
-from pytest_multihost.model.spec import DOCKER, ONE, kind_of
+from pytest_multihost.model.spec import ONE, Hosts
 from pytest_multihost.nemesis.io_shim import find_library, preload_variables
 from pytest_multihost.pytest_plugin.options import Settings
 from pytest_multihost.pytest_plugin.server_process import CODE, find_item_in, prepare_server
@@ -86,7 +86,7 @@ class LaunchRequirements:
 
 
 def launch_requirements(
-    env: Mapping[str, str], faults: Sequence[Fault], launch: str, hosts: str = ONE
+    env: Mapping[str, str], faults: Sequence[Fault], launch: str, hosts: Hosts = ONE
 ) -> LaunchRequirements:
     """Return what a test requires.
 
@@ -102,7 +102,7 @@ def launch_requirements(
         env=tuple(sorted(env.items())),
         has_fresh_interpreters="hash_seed" in kinds,
         has_preloaded_shim="slow_io" in kinds and launch != "fork" and find_library() is not None,
-        has_containers=kind_of(hosts) == DOCKER,
+        has_containers=hosts.kind == "docker",
     )
 
 
@@ -236,7 +236,7 @@ class Launchers:
         names = [mode] if mode in SERVER_MODES else SERVER_MODES
         return ContainerLauncher(spec, {name: partial(program, name) for name in names})
 
-    def host_problem(self, hosts: str, requirements: LaunchRequirements) -> str:
+    def host_problem(self, hosts: Hosts, requirements: LaunchRequirements) -> str:
         """Return why this machine cannot make hosts of a kind, and what helps; empty if it can.
 
         Tried once for each kind of host in a run.
@@ -245,9 +245,9 @@ class Launchers:
             hosts: What hosts are made from; one host is always there.
             requirements: Their launcher tries it.
         """
-        if hosts == ONE:
+        if (kind := hosts.kind) == "one":
             return ""
-        if (kind := kind_of(hosts)) not in self._host_problems:
+        if kind not in self._host_problems:
             base = Path(tempfile.mkdtemp(prefix="hosts-", dir=base_temp(self.config)))
             error = self.get(requirements).why_no_hosts(base / "trial")
             shutil.rmtree(base)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_multihost.model.errors import SettingError
-from pytest_multihost.model.spec import ONE, parse_hosts
+from pytest_multihost.model.spec import ONE, Hosts
 from pytest_multihost.pytest_plugin.options import DEFAULT_RANKS, Settings
 from pytest_multihost.pytest_private import is_doctest
 
@@ -54,7 +54,7 @@ class MarkerSettings:
     local_devices: int
     env: Mapping[str, str]
     faults: tuple[Fault, ...] = ()
-    hosts: str = ONE
+    hosts: Hosts = ONE
 
 
 def is_multihost(item: pytest.Item, settings: Settings) -> bool:
@@ -89,7 +89,7 @@ def read_markers(
         local_devices=int(values.get("local_devices") or 1),
         env=dict(values.get("env") or {}),
         faults=_as_tuple(values.get("faults")),
-        hosts=parse_hosts(values["hosts"]) if values.get("hosts") is not None else settings.hosts,
+        hosts=Hosts.parse(values["hosts"]) if values.get("hosts") is not None else settings.hosts,
     ), problems
 
 
@@ -168,7 +168,7 @@ def _check_faults(value: object) -> str | None:
 
 def _check_hosts(value: object) -> str | None:
     try:
-        parse_hosts(value)
+        Hosts.parse(value)
     except SettingError as error:
         return str(error)
     return None

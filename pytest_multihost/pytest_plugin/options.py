@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 from pytest_multihost.model.errors import SettingError
-from pytest_multihost.model.spec import ONE, parse_hosts
+from pytest_multihost.model.spec import ONE, Hosts
 
 if TYPE_CHECKING:
     from pytest_multihost.model.spec import Early
@@ -97,7 +97,7 @@ class Settings:
     backends: tuple[str, ...]
     timeout_s: float
     startup_timeout_s: float
-    hosts: str
+    hosts: Hosts
     docker_image: str
     docker_python: str
     launch: str
@@ -122,7 +122,7 @@ def read_settings(config: pytest.Config) -> Settings:
         backends=read("backend", parse_names) or ("none",),
         timeout_s=read("timeout", parse_seconds) or 120.0,
         startup_timeout_s=read("startup_timeout", parse_seconds) or 60.0,
-        hosts=read("hosts", parse_hosts) or ONE,
+        hosts=read("hosts", Hosts.parse) or ONE,
         docker_image=read("docker_image", str) or DEFAULT_IMAGE,
         docker_python=read("docker_python", str) or "python3",
         launch=read("launch", _one_of(("auto", "fork", "server", "spawn"))) or "auto",

@@ -13,7 +13,7 @@ import pytest
 from pytest_multihost.backends import Backend, find_backend
 from pytest_multihost.model.errors import SettingError
 from pytest_multihost.model.fault import Fault
-from pytest_multihost.model.spec import ONE, Replay, Site, WorldSpec, checksum, read_token
+from pytest_multihost.model.spec import ONE, Hosts, Replay, Site, WorldSpec, checksum, read_token
 from pytest_multihost.nemesis import (
     FaultKind,
     kinds_by_name,
@@ -171,7 +171,7 @@ class FaultOptions:
         return checksum(nodeid) % MAX_SEED if self.seed is None else self.seed
 
     def faults_for(
-        self, nodeid: str, size: int, marked: Sequence[Fault], *, hosts: str = ONE
+        self, nodeid: str, size: int, marked: Sequence[Fault], *, hosts: Hosts = ONE
     ) -> tuple[tuple[Fault, ...], list[str]]:
         """Return a test's faults, each rank resolved to a number, and every problem with them.
 

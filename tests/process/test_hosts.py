@@ -20,13 +20,13 @@ import pytest
 from pytest_multihost.launch import libc
 from pytest_multihost.launch.netns import HostNetwork, make_network
 from pytest_multihost.model.errors import LaunchError
-from pytest_multihost.model.spec import BRIDGE_ADDRESS, all_hosts
+from pytest_multihost.model.spec import BRIDGE_ADDRESS, Hosts, all_hosts
 from pytest_multihost.watch.kernel.descriptors import Tables
 from pytest_multihost.watch.kernel.other_processes import HarnessProcesses
 from pytest_multihost.watch.kernel.proc_files import entries, link
 from pytest_multihost.watch.kernel.sockets import inet_sockets, unix_sockets
 
-HOSTS = all_hosts("netns", 3)
+HOSTS = all_hosts(Hosts("netns"), 3)
 TCP = 6
 NOBODY = 65534
 T = TypeVar("T")
@@ -281,6 +281,7 @@ from pathlib import Path
 
 from pytest_multihost.launch.server.launcher import ServerLauncher
 from pytest_multihost.launch.server.start_server import fork_server
+from pytest_multihost.model.spec import Hosts
 from pytest_multihost.testing import make_spec
 
 def live(spec, channel):
@@ -291,7 +292,7 @@ launcher = ServerLauncher({"fork": partial(fork_server, live, lambda: None)})
 launcher.open()
 print(launcher.why_no_hosts(folder / "trial"))
 for hosts in ("netns", "one"):
-    spec = replace(make_spec(2), hosts=hosts)
+    spec = replace(make_spec(2), hosts=Hosts.parse(hosts))
     world = launcher.start(spec, directory=folder, scratch=folder)
     print(len(world.socket_tables), *sorted(event.rank for event in world.end(grace_s=0.0).events))
 launcher.close()
@@ -455,8 +456,8 @@ def test_a_network_ends_with_whoever_holds_it(tmp_path: Path) -> None:
     program = (
         "import sys, time; from pathlib import Path\n"
         "from pytest_multihost.launch.netns import make_network\n"
-        "from pytest_multihost.model.spec import all_hosts\n"
-        "network = make_network(all_hosts('netns', 3), Path(sys.argv[1]))\n"
+        "from pytest_multihost.model.spec import Hosts, all_hosts\n"
+        "network = make_network(all_hosts(Hosts('netns'), 3), Path(sys.argv[1]))\n"
         "print(*network.names, flush=True); time.sleep(600)\n"
     )
     holder = subprocess.Popen(

@@ -15,7 +15,7 @@ from pytest_multihost.model.errors import SettingError
 from pytest_multihost.model.event import Event, Pause
 from pytest_multihost.model.fault import Fault, resolve
 from pytest_multihost.model.json_values import from_json, to_json
-from pytest_multihost.model.spec import read_token, token
+from pytest_multihost.model.spec import ONE, read_token, token
 from pytest_multihost.nemesis.interpose import load_target, matcher, target_problem
 from pytest_multihost.nemesis.parse import parse_fault
 from pytest_multihost.nemesis.process_faults import descriptor_limit
@@ -107,7 +107,7 @@ def test_all_problems_are_told_at_once() -> None:
 )
 def test_two_that_exclude_each_other_are_named(first: Fault, second: Fault, exclude: bool) -> None:
     """Only on a rank that both are for."""
-    found = resolved_problems([first, second], hosts="one", size=3)
+    found = resolved_problems([first, second], hosts=ONE, size=3)
     assert bool(found) is exclude
     assert all(repr(first) in each and repr(second) in each for each in found)
 

@@ -15,11 +15,10 @@ from pytest_multihost.model.json_values import from_json, to_json
 from pytest_multihost.model.spec import (
     BRIDGE_ADDRESS,
     NETWORK,
+    Hosts,
     RankSpec,
     WorldSpec,
     all_hosts,
-    host_of,
-    parse_hosts,
 )
 from pytest_multihost.rank.environment import rank_variables
 from pytest_multihost.testing import make_spec
@@ -40,19 +39,19 @@ def variables(size: int, hosts: str, rank: int) -> Mapping[str, str]:
 @pytest.mark.parametrize("text", ["one", "netns", "netns:2", "netns:16"])
 def test_a_wish_for_hosts_is_kept_as_it_was_written(text: str) -> None:
     """Equal wishes must be equal texts."""
-    assert parse_hosts(text) == text
+    assert str(Hosts.parse(text)) == text
 
 
 def test_one_rank_on_each_host_need_not_be_said() -> None:
     """It is what `netns` means."""
-    assert parse_hosts("netns:1") == "netns"
+    assert Hosts.parse("netns:1") == Hosts.parse("netns")
 
 
 @pytest.mark.parametrize("text", ["", "two", "netns:", "netns:0", "netns:-1", "one:2", 2, True, ()])
 def test_what_is_no_wish_for_hosts_is_refused_with_the_choices(text: object) -> None:
     """A typing error must not give a world on one host."""
     with pytest.raises(SettingError, match=r"must be one of one, netns, netns:N"):
-        parse_hosts(text)
+        Hosts.parse(text)
 
 
 @pytest.mark.parametrize(
@@ -67,19 +66,20 @@ def test_what_is_no_wish_for_hosts_is_refused_with_the_choices(text: object) -> 
 )
 def test_ranks_fill_one_host_after_the_other(size: int, hosts: str, ranks: list[list[int]]) -> None:
     """As torchrun and Slurm place them; the last host may have fewer."""
-    assert [list(host.ranks) for host in all_hosts(hosts, size)] == ranks
+    assert [list(host.ranks) for host in all_hosts(Hosts.parse(hosts), size)] == ranks
 
 
 @pytest.mark.parametrize("hosts", ["one", "netns", "netns:3"])
 def test_a_rank_is_on_the_host_that_has_it(hosts: str) -> None:
     """Each rank works out alone what all must agree on."""
-    for host in all_hosts(hosts, 7):
-        assert {host_of(hosts, 7, rank) for rank in host.ranks} == {host}
+    spec = world(7, hosts)
+    for host in spec.all_hosts:
+        assert {spec.host_of(rank) for rank in host.ranks} == {host}
 
 
 def test_no_two_hosts_have_an_address_in_common() -> None:
     """Also not with the bridge, and also where there are more than fit into one byte."""
-    found = [host.address for host in all_hosts("netns", 600)]
+    found = [host.address for host in all_hosts(Hosts("netns"), 600)]
     assert len({*found, BRIDGE_ADDRESS}) == 601
     assert all(ipaddress.ip_address(each) in NETWORK for each in found)
 

@@ -31,7 +31,7 @@ from pytest_multihost.model.network import (
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.process import Descriptor, KernelSnapshot, Process, Thread
 from pytest_multihost.model.result import Activity, RankSnapshot, WorldResult
-from pytest_multihost.model.spec import WorldSpec
+from pytest_multihost.model.spec import Hosts, WorldSpec
 from pytest_multihost.nemesis.network_faults import network_problems
 from pytest_multihost.nemesis.parse import parse_fault
 from pytest_multihost.nemesis.validation import BUILT_IN_KINDS, fault_problems, kinds_by_name
@@ -62,7 +62,7 @@ EXAMPLES = [
 
 def world(*given: Fault, hosts: str = "netns", size: int = 4) -> WorldSpec:
     """Return a world of four hosts with faults."""
-    return replace(make_spec(size), hosts=hosts, faults=given)
+    return replace(make_spec(size), hosts=Hosts.parse(hosts), faults=given)
 
 
 # What can be asked for
@@ -109,10 +109,10 @@ def test_hosts_that_are_not_ours_to_cut_are_a_usage_error_that_names_those_that_
     hosts: str,
 ) -> None:
     """Other faults do not mind."""
-    [found] = network_problems([faults.freeze(rank=0), CUT], hosts=hosts, size=4)
+    [found] = network_problems([faults.freeze(rank=0), CUT], hosts=Hosts.parse(hosts), size=4)
     assert repr(CUT) in found
     assert 'needs hosts="netns"' in found
-    assert network_problems([faults.freeze(rank=0)], hosts=hosts, size=4) == []
+    assert network_problems([faults.freeze(rank=0)], hosts=Hosts.parse(hosts), size=4) == []
 
 
 @pytest.mark.parametrize(
@@ -125,21 +125,24 @@ def test_hosts_that_are_not_ours_to_cut_are_a_usage_error_that_names_those_that_
 )
 def test_groups_must_fit_the_hosts(fault: Fault, hosts: str, problem: str) -> None:
     """A host is cut off as a whole."""
-    [found] = network_problems([fault], hosts=hosts, size=4)
+    [found] = network_problems([fault], hosts=Hosts.parse(hosts), size=4)
     assert problem in found
-    assert network_problems([faults.partition(groups=[[0, 1], [2]])], hosts=hosts, size=4) == []
+    assert (
+        network_problems([faults.partition(groups=[[0, 1], [2]])], hosts=Hosts.parse(hosts), size=4)
+        == []
+    )
 
 
 def test_two_that_exclude_each_other_are_refused_by_name() -> None:
     """A host has one delay, whoever of its ranks brings it; different kinds go together."""
     one, two = faults.net_delay(rank=0, seconds=1), faults.net_delay(rank=1, seconds=2)
-    assert network_problems([one, two], hosts="netns", size=4) == []
-    [found] = network_problems([one, two], hosts="netns:2", size=4)
+    assert network_problems([one, two], hosts=Hosts.parse("netns"), size=4) == []
+    [found] = network_problems([one, two], hosts=Hosts.parse("netns:2"), size=4)
     assert repr(one) in found
     assert repr(two) in found
     assert "host-0" in found
     both = [one, faults.net_loss(rank=0, percent=1), CUT, CUT, faults.reset(rank=0)]
-    assert network_problems(both, hosts="netns", size=4) == []
+    assert network_problems(both, hosts=Hosts.parse("netns"), size=4) == []
 
 
 # Who reaches whom

@@ -34,7 +34,7 @@ from pytest_multihost.launch.server import (
 )
 from pytest_multihost.launch.wire import send_packet
 from pytest_multihost.model.errors import LaunchError
-from pytest_multihost.model.spec import Host, WorldSpec, all_hosts
+from pytest_multihost.model.spec import Host, WorldSpec
 
 ARRIVE_S = 30.0
 """How long a container may take until the first of its Python runs."""
@@ -113,7 +113,7 @@ class ContainerLauncher:
         Raises:
             LaunchError: The ranks could not be started; none is left running.
         """
-        hosts = all_hosts(spec.hosts, spec.size)
+        hosts = spec.all_hosts
         self.provide(hosts)
         shares: list[ServerWorld] = []
         try:

@@ -69,7 +69,7 @@ from pytest_multihost.model.messages import (
     WorldEnded,
     WorldForked,
 )
-from pytest_multihost.model.spec import DOCKER, NETNS, RankSpec, WorldSpec, all_hosts, kind_of
+from pytest_multihost.model.spec import Hosts, RankSpec, WorldSpec, all_hosts
 
 _MAX_LEFTOVERS = 20
 
@@ -220,7 +220,7 @@ def _receive_streams(
 
 def _hold_ports(server: _Server, spec: WorldSpec, scratch: str) -> tuple[int, int]:
     """Make the world's hosts, if it has its own, and return the ports reserved for it there."""
-    if kind_of(spec.hosts) == NETNS:
+    if spec.hosts.kind == "netns":
         server.network = make_network(spec.all_hosts, Path(scratch, HOSTS_FOLDER))
         server.network_faults = NetworkFaults.start(server.network, spec)
         if server.network_faults is not None:
@@ -297,7 +297,7 @@ def _send_forked(
     """Report the ranks to the controller, with the sockets that read their hosts' tables."""
     network = server.network
     spaces, tables = (network.names, network.tables) if network is not None else ([], ())
-    own = open_sock_diag() if kind_of(spec.hosts) == DOCKER else None
+    own = open_sock_diag() if spec.hosts.kind == "docker" else None
     if own is not None:
         spaces, tables = [os.readlink("/proc/self/ns/net")], (own.fileno(),)
     forked = WorldForked(
@@ -319,7 +319,7 @@ def _send_forked(
 def _probe_hosts(scratch: str) -> HostsProbed:
     """Make a network of one host and close it, to find out whether that is possible."""
     try:
-        make_network(all_hosts(NETNS, 1), Path(scratch)).close()
+        make_network(all_hosts(Hosts("netns"), 1), Path(scratch)).close()
     except LaunchError as error:
         return HostsProbed(error.happened, error.seen, error.remedy)
     except OSError as error:

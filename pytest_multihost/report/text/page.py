@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pytest_multihost.blame import Judgement
 from pytest_multihost.model.operation import group_by_value, rank_numbers, rank_set
 from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.spec import all_hosts, token
+from pytest_multihost.model.spec import token
 from pytest_multihost.model.stack import SourceContext
 from pytest_multihost.model.verdict import Diagnosis
 from pytest_multihost.outcome import Finding, RankFinding
@@ -84,7 +84,7 @@ def page_sections(judged: Judgement, *, files: str, columns: int | None = None) 
 
 def _title(result: WorldResult) -> str:
     size, backend = result.spec.size, result.spec.backend
-    count = len(all_hosts(result.spec.hosts, size))
+    count = len(result.spec.all_hosts)
     hosts = f" on {count} hosts" if count > 1 else ""
     return f"world of {size} rank{'s' if size > 1 else ''}{hosts}, {backend}"
 
