@@ -68,8 +68,11 @@ def local_mesh_scope(mesh: Mesh) -> Iterator[None]:
             operation then runs where its arguments are.
     """
     import jax
+    import numpy as np
 
-    with jax.set_mesh(_no_mesh() if mesh is None else mesh):
+    # What is in context where no mesh is; jax before 0.10 does not take None for it.
+    no_mesh = jax.sharding.Mesh(np.empty((), dtype=object), ())
+    with jax.set_mesh(no_mesh if mesh is None else mesh):
         yield
 
 
@@ -115,20 +118,18 @@ def patch_orbax_mesh_scope(part: Part = "complete") -> Iterator[None]:
     refuse_unknown("orbax-checkpoint", version.__version__, first=first, last=last, instead=instead)
     if part not in {"complete", "published"}:
         raise ValueError(f"part must be 'complete' or 'published', not {part!r}")
+    replaced: list[tuple[Namespace, str, Call]] = [
+        (jax_array_handlers, "_single_replica_deserialize_and_broadcast", _zeros_on_own_mesh),
+        (multislice, "broadcast_one_replica_to_all", _on_outer_mesh),
+        (multislice, "_globalize_single_replica_arrays", _on_no_mesh),
+    ]
     with contextlib.ExitStack() as patches:
-        replace = functools.partial(_replaced, patches)
-        replace(jax_array_handlers, "_single_replica_deserialize_and_broadcast", _zeros_on_own_mesh)
-        replace(multislice, "broadcast_one_replica_to_all", _on_outer_mesh)
-        if part == "complete":
-            replace(multislice, "_globalize_single_replica_arrays", _on_no_mesh)
+        for owner, name, wrap in replaced if part == "complete" else replaced[:-1]:
+            original = getattr(owner, name)
+            patches.callback(setattr, owner, name, original)
+            bound = functools.partial(wrap, original)
+            setattr(owner, name, functools.wraps(original)(bound))
         yield
-
-
-def _replaced(patches: contextlib.ExitStack, owner: Namespace, name: str, wrap: Call) -> None:
-    """Replace the attribute `name` of `owner` by `wrap(original, ...)` until `patches` end."""
-    original = getattr(owner, name)
-    patches.callback(setattr, owner, name, original)
-    setattr(owner, name, functools.wraps(original)(functools.partial(wrap, original)))
 
 
 async def _zeros_on_own_mesh(original: Call, /, *given: Any) -> object:  # noqa: ANN401 - orbax's
@@ -137,9 +138,12 @@ async def _zeros_on_own_mesh(original: Call, /, *given: Any) -> object:  # noqa:
     Where it begins with reading, the context is kept: other coroutines of the thread run meanwhile.
     """
     import jax
+    from orbax.checkpoint._src.multihost import multislice
 
     _, _, shardings, own_shardings, axis, primary_replica, *_ = given
-    if _reads(shardings[0].mesh, axis, primary_replica):
+    mesh = shardings[0].mesh
+    _, readers = multislice.get_primary_replica_ids_and_pids(axis, mesh, primary_replica)
+    if jax.process_index() in readers:
         return await original(*given)
     token = _outer_mesh.set(jax.sharding.get_mesh())
     try:
@@ -151,10 +155,8 @@ async def _zeros_on_own_mesh(original: Call, /, *given: Any) -> object:  # noqa:
 
 def _on_outer_mesh(original: Call, /, *given: object, **named: object) -> object:
     """Broadcast with the mesh in context that the restore was called with: all take part in it."""
-    mesh = _outer_mesh.get()
-    if mesh is None:  # it was never changed: this process is of the replica that reads
-        return original(*given, **named)
-    with local_mesh_scope(mesh):
+    mesh = _outer_mesh.get()  # None if it was never changed: this process's replica reads
+    with local_mesh_scope(mesh) if mesh is not None else contextlib.nullcontext():
         return original(*given, **named)
 
 
@@ -162,20 +164,3 @@ def _on_no_mesh(original: Call, /, *given: object, **named: object) -> object:
     """Give each shard its axis on its own device; upstream enters a mesh of one device for each."""
     with local_mesh_scope(None):
         return original(*given, **named)
-
-
-def _reads(mesh: Mesh, axis: int, primary_replica: int) -> bool:
-    """Return whether this process is one of the replica that reads."""
-    import jax
-    from orbax.checkpoint._src.multihost import multislice
-
-    _, readers = multislice.get_primary_replica_ids_and_pids(axis, mesh, primary_replica)
-    return jax.process_index() in readers
-
-
-def _no_mesh() -> Mesh:
-    """Return what is in context where no mesh is; jax before 0.10 does not take None for it."""
-    import jax
-    import numpy as np
-
-    return jax.sharding.Mesh(np.empty((), dtype=object), ())

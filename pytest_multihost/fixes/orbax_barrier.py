@@ -27,7 +27,7 @@ import functools
 import itertools
 import zlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Literal
 
 from pytest_multihost.fixes.fix import Fix, refuse_unknown
@@ -70,11 +70,10 @@ class BarrierTimeoutError(TimeoutError):
 
     def __init__(self, name: str, missing: tuple[int, ...], timeout_s: float) -> None:
         where = f"arrive at {name!r} within {timeout_s:g} s"
-        super().__init__(
-            f"Barrier timed out: {_named(missing)} did not {where}"
-            if missing
-            else f"Barrier timed out: not all did {where}, the last came after others gave up"
-        )
+        names = f"process{'es' * (len(missing) > 1)} {', '.join(map(str, missing))}"
+        text = f"{names} did not {where}"
+        too_late = f"not all did {where}, the last came after others gave up"
+        super().__init__(f"Barrier timed out: {text if missing else too_late}")
         self.name = name
         self.missing = missing
         self.timeout_s = timeout_s
@@ -105,17 +104,34 @@ def pre_broadcast_barrier(
     if all_processes <= {jax.process_index()}:
         return
     client = _client()
-    barrier_id = _next_barrier_id(name, all_processes)
+    members = zlib.crc32(repr(sorted(all_processes)).encode())
+    key = f"{_PREFIX}/{name}/{members:08x}"
+    _calls[key] += 1
+    barrier_id = f"{key}/{_calls[key]}"  # belongs to these processes and to this call alone
     arrived = f"{barrier_id}/{jax.process_index()}"
     client.key_value_set(arrived, "")
     try:
         client.wait_at_barrier(barrier_id, max(1, round(timeout_s * 1000)), sorted(all_processes))
     except Exception as error:
-        if not _is_timeout(error):
+        # jax has one type for all errors of a barrier.
+        if not any(text in str(error) for text in ("DEADLINE_EXCEEDED", "Barrier timed out")):
             raise
-        missing = tuple(sorted(all_processes - _arrived(client, barrier_id)))
-        raise BarrierTimeoutError(name, missing, timeout_s) from error
+        found = client.key_value_dir_get(f"{barrier_id}/")
+        missing = all_processes - {int(each.rpartition("/")[2]) for each, _ in found}
+        raise BarrierTimeoutError(name, tuple(sorted(missing)), timeout_s) from error
     client.key_value_delete(arrived)
+
+
+def _client() -> Client:
+    """Return the client of the coordination service; jax has no public way to it."""
+    from jax._src.distributed import global_state
+
+    if global_state.client is None:
+        raise RuntimeError(
+            "There is no coordination service to wait on: jax has several processes, but "
+            "jax.distributed.initialize() was not called in this one."
+        )
+    return global_state.client
 
 
 @contextlib.contextmanager
@@ -136,17 +152,22 @@ def patch_orbax_single_replica_restore(
         ValueError: There is no such barrier.
     """
     from orbax.checkpoint import version
-    from orbax.checkpoint._src.multihost import multislice
+    from orbax.checkpoint._src.multihost import multihost, multislice
 
     first, last = _KNOWN
     instead = "Call pre_broadcast_barrier between your own reading and broadcasting instead."
     refuse_unknown("orbax-checkpoint", version.__version__, first=first, last=last, instead=instead)
-    wait = _barrier_call(barrier, timeout_s)
-    original = multislice.broadcast_one_replica_to_all
+    if barrier not in {"coordination", "device", None}:
+        raise ValueError(f"barrier must be 'coordination', 'device' or None, not {barrier!r}")
+    original, numbers = multislice.broadcast_one_replica_to_all, itertools.count()
 
     @functools.wraps(original)
     def broadcast(in_tree: object, global_mesh: Mesh, *args: object, **kwargs: object) -> object:
-        wait(global_mesh)
+        if barrier == "coordination":
+            processes = {device.process_index for device in global_mesh.devices.flat}
+            pre_broadcast_barrier("orbax restore", timeout_s=timeout_s, processes=processes)
+        elif barrier == "device":
+            multihost.sync_global_processes(f"{_PREFIX}/{next(numbers)}")
         return original(in_tree, global_mesh, *args, **kwargs)
 
     multislice.broadcast_one_replica_to_all = broadcast
@@ -154,59 +175,3 @@ def patch_orbax_single_replica_restore(
         yield
     finally:
         multislice.broadcast_one_replica_to_all = original
-
-
-def _barrier_call(barrier: Barrier | None, timeout_s: float) -> Callable[[Mesh], None]:
-    """Return a function that makes the processes of a mesh wait for each other."""
-    if barrier is None:
-        return lambda _: None
-    if barrier == "coordination":
-        return functools.partial(_wait_on_coordination_service, timeout_s=timeout_s)
-    if barrier == "device":
-        return functools.partial(_wait_on_devices, numbers=itertools.count())
-    raise ValueError(f"barrier must be 'coordination', 'device' or None, not {barrier!r}")
-
-
-def _wait_on_coordination_service(mesh: Mesh, *, timeout_s: float) -> None:
-    processes = {device.process_index for device in mesh.devices.flat}
-    pre_broadcast_barrier("orbax restore", timeout_s=timeout_s, processes=processes)
-
-
-def _wait_on_devices(_: object, *, numbers: Iterator[int]) -> None:
-    from orbax.checkpoint._src.multihost import multihost
-
-    multihost.sync_global_processes(f"{_PREFIX}/{next(numbers)}")
-
-
-def _client() -> Client:
-    """Return the client of the coordination service; jax has no public way to it."""
-    from jax._src.distributed import global_state
-
-    if global_state.client is None:
-        raise RuntimeError(
-            "There is no coordination service to wait on: jax has several processes, but "
-            "jax.distributed.initialize() was not called in this one."
-        )
-    return global_state.client
-
-
-def _next_barrier_id(name: str, all_processes: frozenset[int]) -> str:
-    """Return an id that belongs to these processes and to this call alone."""
-    members = zlib.crc32(repr(sorted(all_processes)).encode())
-    key = f"{_PREFIX}/{name}/{members:08x}"
-    _calls[key] += 1
-    return f"{key}/{_calls[key]}"
-
-
-def _arrived(client: Client, barrier_id: str) -> set[int]:
-    return {int(key.rpartition("/")[2]) for key, _ in client.key_value_dir_get(f"{barrier_id}/")}
-
-
-def _is_timeout(error: Exception) -> bool:
-    """Whether a barrier's error says that it took too long; jax has one type for all of them."""
-    return "DEADLINE_EXCEEDED" in str(error) or "Barrier timed out" in str(error)
-
-
-def _named(processes: tuple[int, ...]) -> str:
-    plural = "es" if len(processes) > 1 else ""
-    return f"process{plural} {', '.join(map(str, processes))}"

@@ -36,8 +36,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal, get_args
 
@@ -142,24 +141,20 @@ def disagreements(entries_by_rank: Mapping[int, Iterable[Entry]]) -> tuple[str, 
     for rank, entries in entries_by_rank.items():
         for name, members in entries:
             names.setdefault(members, {}).setdefault(rank, set()).add(name)
-    return tuple(text for members in sorted(names) for text in _problem(members, names[members]))
-
-
-def _problem(members: tuple[int, ...], names: Mapping[int, set[str]]) -> Iterator[str]:
-    of_each = [names.get(rank, set()) for rank in members]
-    common = set.intersection(*of_each)
-    if any(each - common for each in of_each):
-        parts = [
-            f"rank {rank} {_calls(each - common)}"
-            for rank, each in zip(members, of_each, strict=True)
-        ]
-        yield f"of the group of {named(members)}, {', '.join(parts)}"
-
-
-def _calls(names: set[str]) -> str:
-    if not names:
-        return "has nothing like it"
-    return f"says {' and '.join(repr(name) for name in sorted(names, key=order))}"
+    problems = []
+    for members in sorted(names):
+        of_each = [names[members].get(rank, set()) for rank in members]
+        common = set.intersection(*of_each)
+        if any(each - common for each in of_each):
+            says = (
+                f"says {' and '.join(map(repr, sorted(each - common, key=order)))}"
+                if each - common
+                else "has nothing like it"
+                for each in of_each
+            )
+            parts = [f"rank {rank} {text}" for rank, text in zip(members, says, strict=True)]
+            problems.append(f"of the group of {named(members)}, {', '.join(parts)}")
+    return tuple(problems)
 
 
 def named(ranks: Sequence[int]) -> str:
@@ -168,99 +163,56 @@ def named(ranks: Sequence[int]) -> str:
     return f"ranks {listed}" if len(ranks) > 1 else f"rank {listed}"
 
 
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """One call of all ranks, through keys of the store.
+def agree(store: Store, prefix: str, entries: Sequence[Entry], timeout: timedelta) -> None:
+    """Return when all ranks have come and agree.
 
-    Attributes:
+    Args:
         store: The default group's.
-        prefix: Of the call's keys.
-        rank: This one.
-        size: Of the default group.
+        prefix: Of the keys of this call.
+        entries: This rank's groups.
+        timeout: How late a rank may be.
+
+    Raises:
+        GroupsDisagreeError: They do not.
+        RanksMissingError: Not all came.
     """
+    import torch.distributed as dist
 
-    store: Store
-    prefix: str
-    rank: int
-    size: int
+    keys = [f"{prefix}/groups/{rank}" for rank in range(dist.get_world_size())]
+    answer = f"{prefix}/answer"
+    store.set(keys[dist.get_rank()], json.dumps(entries))
+    if dist.get_rank() == _PRIMARY:
+        late = _missing(store, keys, timeout)
+        told = {} if late else {i: json.loads(store.get(key)) for i, key in enumerate(keys)}
+        groups = {rank: [(name, tuple(ranks)) for name, ranks in own] for rank, own in told.items()}
+        found = [keys.index(key) for key in late], disagreements(groups)
+        store.set(answer, json.dumps(found))
+    # The primary may be late as well, and then waits for the others itself.
+    if _missing(store, [answer], 2 * timeout):
+        raise RanksMissingError([_PRIMARY], 2 * timeout)
+    missing, problems = json.loads(store.get(answer))
+    if missing:
+        raise RanksMissingError(missing, timeout)
+    if problems:
+        raise GroupsDisagreeError(problems)
 
-    @classmethod
-    def begin(cls, store: Store, rank: int, size: int) -> Agreement:
-        """Begin this rank's next call; all ranks count alike, since all must call each time."""
-        nth = store.add(f"{_PREFIX}/calls/{rank}", 1)
-        return cls(store, f"{_PREFIX}/{nth}", rank, size)
 
-    def agree(self, entries: Sequence[Entry], timeout: timedelta) -> None:
-        """Return when all ranks have come and agree.
+def _missing(store: Store, keys: Sequence[str], timeout: timedelta) -> list[str]:
+    """Return the keys that were not set in time.
 
-        Args:
-            entries: This rank's groups.
-            timeout: How late a rank may be.
-
-        Raises:
-            GroupsDisagreeError: They do not.
-            RanksMissingError: Not all came.
-        """
-        self.store.set(self._entries_key(self.rank), json.dumps(entries))
-        answer = f"{self.prefix}/answer"
-        if self.rank == _PRIMARY:
-            self.store.set(answer, json.dumps(self._compare(timeout)))
-        # The primary may be late as well, and then waits for the others itself.
-        if self._missing([answer], 2 * timeout):
-            raise RanksMissingError([_PRIMARY], 2 * timeout)
-        missing, problems = json.loads(self.store.get(answer))
-        if missing:
-            raise RanksMissingError(missing, timeout)
-        if problems:
-            raise GroupsDisagreeError(problems)
-
-    def _compare(self, timeout: timedelta) -> tuple[list[int], tuple[str, ...]]:
-        """Return the missing ranks; if there are none, the disagreements."""
-        keys = [self._entries_key(rank) for rank in range(self.size)]
-        if missing := self._missing(keys, timeout):
-            return [keys.index(key) for key in missing], ()
-        found = {rank: json.loads(self.store.get(key)) for rank, key in enumerate(keys)}
-        return [], disagreements(
-            {rank: [(name, tuple(ranks)) for name, ranks in own] for rank, own in found.items()}
-        )
-
-    def _missing(self, keys: Sequence[str], timeout: timedelta) -> list[str]:
-        """Return the keys that were not set in time.
-
-        What a store raises then differs from store to store. A broken one raises again.
-        """
-        try:
-            self.store.wait(list(keys), timeout)
-        except RuntimeError:
-            return [key for key in keys if not self.store.check([key])]
-        return []
-
-    def _entries_key(self, rank: int) -> str:
-        return f"{self.prefix}/groups/{rank}"
-
-    def report_failure(self, what: str) -> None:
-        """Write why this rank did not connect, if the store can still be written."""
-        with contextlib.suppress(RuntimeError):
-            self.store.set(f"{self.prefix}/failure/{self.rank}", what)
-
-    def failures(self, ranks: Iterable[int]) -> dict[int, str]:
-        """Return why others did not connect, by rank."""
-        found = {}
-        with contextlib.suppress(RuntimeError):
-            for rank in ranks:
-                key = f"{self.prefix}/failure/{rank}"
-                if self.store.check([key]):
-                    found[rank] = self.store.get(key).decode()
-        return found
+    What a store raises then differs from store to store. A broken one raises again.
+    """
+    try:
+        store.wait(list(keys), timeout)
+    except RuntimeError:
+        return [key for key in keys if not store.check([key])]
+    return []
 
 
 # Connect one process group: use it once, as a member among all others that do.
 
 ProcessGroup = Any
 """A process group of torch's, which the type checker does not see."""
-
-Work = Any
-"""What torch returns for an operation that is not waited for."""
 
 Device = Any
 """A torch.device, or what makes one."""
@@ -291,61 +243,47 @@ class NotConnectedError(RuntimeError):
         )
 
 
-def connect(
-    group: ProcessGroup,
-    entry: Entry,
-    agreement: Agreement,
-    *,
-    coverage: Coverage,
-    timeout: timedelta,
-    device: Device,
-) -> None:
-    """Connect a group of which this rank is a member.
+def _use(group: ProcessGroup, *, coverage: Coverage, timeout: timedelta, device: Device) -> None:
+    """Use a group once with each of its backends; each use begins when the previous one is over.
 
-    Args:
-        group: torch's process group.
-        entry: Its name and members.
-        agreement: Where failures are written.
-        coverage: What is to be connected.
-        timeout: For each use of the group. Where a runtime connects in the calling thread, as NCCL
-            does, that part ends when it likes.
-        device: The accelerator; None for the current one.
-
-    Raises:
-        NotConnectedError: An error, or not all members came in time.
-    """
-    try:
-        for each in devices_of(group, device):
-            for work in _uses(group, each, coverage):
-                work.wait(timeout)
-            _synchronize(each)
-    except RuntimeError as error:
-        is_late = "timed out" in str(error).lower()
-        reason = "" if is_late else f"{type(error).__name__}: {error}"
-        if reason:
-            agreement.report_failure(reason)
-        others = [rank for rank in entry[1] if rank != agreement.rank]
-        raise NotConnectedError(entry, reason, agreement.failures(others), timeout) from error
-
-
-def _uses(group: ProcessGroup, device: Device, coverage: Coverage) -> Iterator[Work]:
-    """Launch each use when the previous one is over.
-
-    A reduction makes the rings and trees of NCCL. An all_to_all makes
-    the connections of all pairs, which a barrier does not: gloo's opens those to the ranks that are
-    1, 2, 4, ... places away.
+    A reduction makes the rings and trees of NCCL. An all_to_all makes the connections of all pairs,
+    which a barrier does not: gloo's opens those to the ranks that are 1, 2, 4, ... places away.
     """
     import torch
     import torch.distributed as dist
 
-    if coverage == "barrier":
-        ids = None if device.type == "cpu" else [_index(device)]
-        yield dist.barrier(group=group, async_op=True, device_ids=ids)
-        return
-    yield dist.all_reduce(torch.zeros(1, device=device), group=group, async_op=True)
-    sent = torch.zeros(group.size(), device=device)
-    received = torch.empty_like(sent)
-    yield dist.all_to_all_single(received, sent, group=group, async_op=True)
+    for each in devices_of(group, device):
+        accelerator = getattr(torch, each.type) if each.type != "cpu" else None
+        if coverage == "barrier":
+            ids = None
+            if accelerator is not None:  # a device without a number means the current one
+                ids = [accelerator.current_device() if each.index is None else each.index]
+            dist.barrier(group=group, async_op=True, device_ids=ids).wait(timeout)
+        else:
+            ones = torch.zeros(1, device=each)
+            dist.all_reduce(ones, group=group, async_op=True).wait(timeout)
+            sent = torch.zeros(group.size(), device=each)
+            received = torch.empty_like(sent)
+            dist.all_to_all_single(received, sent, group=group, async_op=True).wait(timeout)
+        if accelerator is not None:  # until it has done what it was given, nothing is connected
+            accelerator.synchronize(each)
+
+
+def _exchange_reasons(
+    store: Store, prefix: str, members: Sequence[int], reason: str
+) -> dict[int, str]:
+    """Write why this rank did not connect, and return why other members did not, by rank."""
+    import torch.distributed as dist
+
+    found = {}
+    with contextlib.suppress(RuntimeError):  # the store may be broken as well
+        if reason:
+            store.set(f"{prefix}/failure/{dist.get_rank()}", reason)
+        for rank in members:
+            key = f"{prefix}/failure/{rank}"
+            if rank != dist.get_rank() and store.check([key]):
+                found[rank] = store.get(key).decode()
+    return found
 
 
 def devices_of(group: ProcessGroup, device: Device) -> list[Device]:
@@ -360,22 +298,6 @@ def devices_of(group: ProcessGroup, device: Device) -> list[Device]:
         is_asked_for = device is not None and device.type == each.type
         found.setdefault(id(group._get_backend(each)), device if is_asked_for else each)  # noqa: SLF001 - as above
     return list(found.values())
-
-
-def _index(device: Device) -> int:
-    """Return an accelerator's number; a device without one means the current accelerator."""
-    import torch
-
-    index = device.index
-    return int(getattr(torch, device.type).current_device() if index is None else index)
-
-
-def _synchronize(device: Device) -> None:
-    """Return when an accelerator has done what it was given: until then nothing is connected."""
-    import torch
-
-    if device.type != "cpu":
-        getattr(torch, device.type).synchronize(device)
 
 
 # Connect process groups, all of them, in an order in which no two ranks wait for each other.
@@ -420,32 +342,29 @@ def prewarm_process_groups(
     import torch
     import torch.distributed as dist
 
-    known = _by_name(_all_groups() if groups is None else groups)
+    pg = dist.distributed_c10d
+    given = list(pg._world.pg_map) if groups is None else groups  # noqa: SLF001 - no public way
+    members = [dist.group.WORLD if each is None else each for each in given]
+    known = {each.group_name: each for each in members if isinstance(each, dist.ProcessGroup)}
     entries = [
         (name, tuple(dist.get_process_group_ranks(known[name])))
         for name in sorted(known, key=order)
         if known[name].size() > 1
     ]
-    store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - no public way
-    agreement = Agreement.begin(store, dist.get_rank(), dist.get_world_size())
-    agreement.agree(entries, timeout)
+    store = pg._get_default_store()  # noqa: SLF001 - no public way
+    # All ranks count alike, since all must call each time.
+    prefix = f"{_PREFIX}/{store.add(f'{_PREFIX}/calls/{dist.get_rank()}', 1)}"
+    agree(store, prefix, entries, timeout)
     on = torch.device(device) if device is not None else None
-    for entry in entries:
-        connect(known[entry[0]], entry, agreement, coverage=coverage, timeout=timeout, device=on)
+    for name, ranks in entries:
+        try:
+            _use(known[name], coverage=coverage, timeout=timeout, device=on)
+        except RuntimeError as error:
+            is_late = "timed out" in str(error).lower()
+            reason = "" if is_late else f"{type(error).__name__}: {error}"
+            others = _exchange_reasons(store, prefix, ranks, reason)
+            raise NotConnectedError((name, ranks), reason, others, timeout) from error
     return tuple(name for name, _ in entries)
-
-
-def _all_groups() -> list[ProcessGroup]:
-    import torch.distributed as dist
-
-    return list(dist.distributed_c10d._world.pg_map)  # noqa: SLF001 - no public way
-
-
-def _by_name(groups: Iterable[ProcessGroup]) -> dict[str, ProcessGroup]:
-    import torch.distributed as dist
-
-    given = [dist.group.WORLD if each is None else each for each in groups]
-    return {each.group_name: each for each in given if isinstance(each, dist.ProcessGroup)}
 
 
 # The process groups of Megatron, whichever version.
@@ -494,19 +413,15 @@ def megatron_groups(parallel_state: Module) -> list[ProcessGroup]:
     They are in the module's variables, alone or in lists and dictionaries. Which there are differs
     from version to version, and so does what the getters are called and take.
     """
-    found = [each for value in vars(parallel_state).values() for each in _groups_in(value)]
-    return list({id(group): group for group in found}.values())
-
-
-def _groups_in(value: object) -> Iterator[object]:
     import torch.distributed as dist
 
-    if isinstance(value, dist.ProcessGroup):
-        yield value
-    elif isinstance(value, list | tuple):
-        yield from (each for each in value if isinstance(each, dist.ProcessGroup))
-    elif isinstance(value, dict):
-        yield from (each for each in value.values() if isinstance(each, dist.ProcessGroup))
+    found = {}
+    for value in vars(parallel_state).values():
+        several = value.values() if isinstance(value, dict) else value
+        for each in several if isinstance(value, dict | list | tuple) else [value]:
+            if isinstance(each, dist.ProcessGroup):
+                found[id(each)] = each
+    return list(found.values())
 
 
 def inter_optimizer_group(parallel_state: Module) -> ProcessGroup:

@@ -9,6 +9,7 @@ compares digests of a few bytes.
 from __future__ import annotations
 
 import collections
+import functools
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -163,23 +164,20 @@ def _read(path: str, leaf: Array, sharding: Sharding) -> _Leaf:
     if not isinstance(leaf, jax.Array):
         return _Leaf(path, leaf)
     if leaf.is_fully_addressable:
-        return _Leaf(path, leaf, numpy.asarray(_raw(leaf)))
-    if leaf.sharding.is_equivalent_to(sharding, leaf.ndim):
+        local = leaf
+    elif leaf.sharding.is_equivalent_to(sharding, leaf.ndim):
         return _Leaf(path, leaf)
-    if leaf.is_fully_replicated:
-        return _Leaf(path, leaf, numpy.asarray(_raw(leaf).addressable_data(0)))
-    raise ValueError(
-        f"replicate cannot move {path or 'the array'} between processes: it is {leaf.sharding}, of"
-        " which this process has a part. Reshard it with jax.jit(lambda x: x,"
-        " out_shardings=sharding), which all processes must call."
+    elif leaf.is_fully_replicated:
+        local = leaf.addressable_data(0)
+    else:
+        raise ValueError(
+            f"replicate cannot move {path or 'the array'} between processes: it is"
+            f" {leaf.sharding}, of which this process has a part. Reshard it with"
+            " jax.jit(lambda x: x, out_shardings=sharding), which all processes must call."
+        )
+    return _Leaf(
+        path, leaf, numpy.asarray(jax.random.key_data(local) if _has_keys(leaf) else local)
     )
-
-
-def _raw(array: Array) -> Array:
-    """Return the numbers of an array of random keys, any other as it is."""
-    import jax
-
-    return jax.random.key_data(array) if _has_keys(array) else array
 
 
 def _has_keys(leaf: Array) -> bool:
@@ -210,20 +208,52 @@ def _compare(leaves: Sequence[_Leaf], sharding: Sharding, timeout_s: float) -> N
     print as another in each process.
     """
     import jax
+    from jax._src import distributed  # there is no public way to the client
 
     ranks = sorted({device.process_index for device in sharding.device_set})
-    if len(ranks) == 1 or jax.process_index() not in ranks:
+    rank = jax.process_index()
+    if len(ranks) == 1 or rank not in ranks:
         return
-    exchange = _exchange(ranks, jax.process_index(), timeout_s)
-    digests = {leaf.path: _digest(leaf) for leaf in leaves}
-    whole = _digest_of(json.dumps(digests).encode())
-    wholes = exchange.gather("tree", whole)
+    client = distributed.global_state.client
+    if client is None:
+        raise RuntimeError(
+            "replicate compares processes through jax's coordination service, which this process"
+            " has not joined. Call jax.distributed.initialize(), or leave out the comparison with"
+            " check=None."
+        )
+    # Calls are counted in the service, so that a count ends with the world that it belongs to.
+    calls = f"replicate/{_digest_of(json.dumps(ranks).encode())}"
+    number = client.key_value_increment(f"{calls}/calls of {rank}", 1)
+    gather = functools.partial(_gather, client, ranks, rank, timeout_s)
+    digests = json.dumps({leaf.path: _digest(leaf) for leaf in leaves})
+    wholes = gather(f"{calls}/{number}/tree", _digest_of(digests.encode()))
     if len(set(wholes.values())) == 1:
-        exchange.forget("tree")
+        if number > 1:  # by now, all have read what this process wrote in the previous call
+            client.key_value_delete(f"{calls}/{number - 1}/tree/{rank}")
         return
-    of_all = exchange.gather("leaves", json.dumps(digests))
+    of_all = gather(f"{calls}/{number}/leaves", digests)
     odd = odd_ones(wholes)
     raise RanksDisagreeError(odd, tuple(_differences(of_all, odd)))
+
+
+def _gather(
+    client: Client, ranks: Sequence[int], rank: int, timeout_s: float, key: str, value: str
+) -> dict[int, str]:
+    """Write `value` under `key`, and return what each process has written there, by rank."""
+
+    def written() -> dict[int, str]:
+        entries = client.key_value_dir_get(f"{key}/")
+        return {int(name.rpartition("/")[2]): each for name, each in entries}
+
+    client.key_value_set(f"{key}/{rank}", value)
+    try:
+        client.wait_at_barrier(f"{key} is written", int(timeout_s * 1000), process_ids=list(ranks))
+    except RuntimeError as error:
+        missing = tuple(sorted(set(ranks) - written().keys()))
+        if missing and "DEADLINE_EXCEEDED" in str(error):
+            raise RanksMissingError(missing, timeout_s) from error
+        raise
+    return written()
 
 
 def odd_ones(values: Mapping[int, str]) -> tuple[int, ...]:
@@ -270,69 +300,6 @@ def _digest_of(*parts: Array) -> str:
     for part in parts:
         digest.update(part)
     return digest.hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
-class _Exchange:
-    """How processes exchange their digests in one call of `replicate`.
-
-    Attributes:
-        client: Of jax's coordination service.
-        prefix: Of the keys of this call.
-        ranks: The processes that take part.
-        rank: This process.
-        timeout_s: How long to wait for the others.
-    """
-
-    client: Client
-    prefix: str
-    ranks: Sequence[int]
-    rank: int
-    timeout_s: float
-
-    def gather(self, what: str, value: str) -> dict[int, str]:
-        """Return what each process has written, by rank."""
-        key = f"{self.prefix}/{what}"
-        self.client.key_value_set(f"{key}/{self.rank}", value)
-        try:
-            self.client.wait_at_barrier(
-                f"{key} is written", int(self.timeout_s * 1000), process_ids=list(self.ranks)
-            )
-        except RuntimeError as error:
-            missing = tuple(rank for rank in self.ranks if rank not in self._values(key))
-            if missing and "DEADLINE_EXCEEDED" in str(error):
-                raise RanksMissingError(missing, self.timeout_s) from error
-            raise
-        return self._values(key)
-
-    def forget(self, what: str) -> None:
-        """Remove what this process wrote in the previous call; by now, all have read it."""
-        before, _, number = self.prefix.rpartition("/")
-        if int(number) > 1:
-            self.client.key_value_delete(f"{before}/{int(number) - 1}/{what}/{self.rank}")
-
-    def _values(self, key: str) -> dict[int, str]:
-        entries = self.client.key_value_dir_get(f"{key}/")
-        return {int(name.rpartition("/")[2]): value for name, value in entries}
-
-
-def _exchange(ranks: Sequence[int], rank: int, timeout_s: float) -> _Exchange:
-    """Return the means of the next call among `ranks`.
-
-    Calls are counted in the service, so that a count ends with the world that it belongs to.
-    """
-    from jax._src import distributed  # there is no public way to the client
-
-    client = distributed.global_state.client
-    if client is None:
-        raise RuntimeError(
-            "replicate compares processes through jax's coordination service, which this process"
-            " has not joined. Call jax.distributed.initialize(), or leave out the comparison with"
-            " check=None."
-        )
-    among = _digest_of(json.dumps(ranks).encode())
-    number = client.key_value_increment(f"replicate/{among}/calls of {rank}", 1)
-    return _Exchange(client, f"replicate/{among}/{number}", ranks, rank, timeout_s)
 
 
 def _listed(ranks: Sequence[int]) -> str:

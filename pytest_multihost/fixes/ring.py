@@ -13,7 +13,7 @@ import math
 import select
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
@@ -140,17 +140,13 @@ class Link:
 
         Waits only while the system's buffers are full.
         """
-        for wire, (start, end) in self._frames(len(message)):
-            frame = message[start:end].ljust(self.layout.chunk, b"\0")
-            self.wires[wire].sendall(frame)
-            self.sent[wire] += 1
-
-    def _frames(self, size: int) -> Iterator[tuple[int, Region]]:
-        chunk, regions = self.layout.chunk, split(size, self.layout.wires)
+        chunk, regions = self.layout.chunk, split(len(message), self.layout.wires)
         for offset in range(0, regions[0][1], chunk):  # no region is larger than the first
             for wire, (start, end) in enumerate(regions):
                 if start + offset < end:
-                    yield wire, (start + offset, min(start + offset + chunk, end))
+                    frame = message[start + offset : min(start + offset + chunk, end)]
+                    self.wires[wire].sendall(frame.ljust(chunk, b"\0"))
+                    self.sent[wire] += 1
 
     def receive(self, size: int, *, timeout_s: float | None = None) -> bytes:
         """Return the next message of the neighbour.
@@ -234,43 +230,30 @@ class Receiving:
         Returns:
             Whether any came.
         """
-        ready = self._ready(timeout_s)
-        for wire in ready:
-            self._complete(wire)
-        return bool(ready)
-
-    def _ready(self, timeout_s: float | None) -> list[int]:
         waiting = {self.link.wires[i].fileno(): i for i, count in enumerate(self.posted) if count}
         poll = select.poll()
         for descriptor in waiting:
             poll.register(descriptor, select.POLLIN)
-        found = poll.poll(None if timeout_s is None else timeout_s * 1000)
-        return sorted(waiting[descriptor] for descriptor, _ in found)
+        ready = poll.poll(None if timeout_s is None else timeout_s * 1000)
+        for descriptor, _ in ready:
+            self._complete(waiting[descriptor])
+        return bool(ready)
 
     def _complete(self, wire: int) -> None:
         """Take a frame, keep what of it is in the region, and post the next receive."""
-        layout, offset = self.link.layout, self.offsets[wire]
-        frame = _read(self.link.wires[wire], layout.chunk)
-        if frame is None:
-            raise ConnectionError(f"the neighbour has closed wire {wire}; {self}")
+        layout, offset, end = self.link.layout, self.offsets[wire], self.regions[wire][1]
+        frame = bytearray()
+        while len(frame) < layout.chunk:
+            part = self.link.wires[wire].recv(layout.chunk - len(frame))
+            if not part:
+                raise ConnectionError(f"the neighbour has closed wire {wire}; {self}")
+            frame += part
         self.link.taken[wire] += 1
-        end = self.regions[wire][1]
         wanted = max(0, min(end - offset, layout.chunk))
         self.message[offset : offset + wanted] = frame[:wanted]
         self.offsets[wire] = offset + layout.chunk
         is_next_due = self.offsets[wire] + (layout.pipeline - 1) * layout.chunk < end
         self.posted[wire] += is_next_due - 1
-
-
-def _read(wire: socket.socket, size: int) -> bytes | None:
-    """Return as many bytes, None if the other side has closed before."""
-    frame = bytearray()
-    while len(frame) < size:
-        part = wire.recv(size - len(frame))
-        if not part:
-            return None
-        frame += part
-    return bytes(frame)
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,28 +307,20 @@ def join(
     Raises:
         TimeoutError: A neighbour did not come.
     """
+    right: list[socket.socket] = []
+    left: dict[int, socket.socket] = {}
     with listener:
         listener.settimeout(timeout_s)
-        after = addresses[(rank + 1) % len(addresses)]
-        right = tuple(_connect(after, wire, timeout_s) for wire in range(layout.wires))
-        left = dict(_accept(listener, timeout_s) for _ in range(layout.wires))
+        for wire in range(layout.wires):  # the kernel accepts before the neighbour does
+            after = addresses[(rank + 1) % len(addresses)]
+            right.append(socket.create_connection(after, timeout_s))
+            right[-1].sendall(bytes([wire]))
+        for _ in range(layout.wires):
+            connection, _ = listener.accept()
+            connection.settimeout(timeout_s)
+            left[connection.recv(1)[0]] = connection
+    for each in (*right, *left.values()):
+        each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        each.settimeout(None)
     in_order = tuple(left[wire] for wire in range(layout.wires))
-    return Ring(Link(in_order, layout), Link(right, layout))
-
-
-def _connect(address: Address, wire: int, timeout_s: float) -> socket.socket:
-    """Connect to the right neighbour; the kernel accepts before the neighbour does."""
-    connection = socket.create_connection(address, timeout_s)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.sendall(bytes([wire]))
-    connection.settimeout(None)
-    return connection
-
-
-def _accept(listener: socket.socket, timeout_s: float) -> tuple[int, socket.socket]:
-    connection, _ = listener.accept()
-    connection.settimeout(timeout_s)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    wire = connection.recv(1)[0]
-    connection.settimeout(None)
-    return wire, connection
+    return Ring(Link(in_order, layout), Link(tuple(right), layout))
