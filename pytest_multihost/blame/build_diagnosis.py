@@ -32,7 +32,7 @@ from pytest_multihost.model.verdict import (
     PlaceGroup,
     WaitsFor,
 )
-from pytest_multihost.outcome import Finding, RankFinding, describe_exit
+from pytest_multihost.outcome import Finding, describe_exit
 from pytest_multihost.outcome.faults import fault_notes, frozen_for_good, unfired_faults
 
 DETECTED_BY: Mapping[Ending, DetectedBy] = {
@@ -68,14 +68,26 @@ def build_diagnosis(
         context: Names files, and reads lines of them.
     """
     cause = causes[0]
-    last_progress_s = result.progress_s or _last_event_s(result)
+    # When a rank last made progress, sent an event, or died by itself.
+    last_progress_s = result.progress_s or max(
+        (
+            event.at_s
+            for event in result.history
+            if isinstance(event.body, RankEventBody)
+            or (isinstance(event.body, Exited) and not event.body.by_harness)
+        ),
+        default=result.started_s,
+    )
     judged_s = result.detected_s or result.ended_s
     silent_s = round(max(0.0, judged_s - last_progress_s), _DIGITS)
     by_event: DetectedBy = "exit" if cause.kind == "died" else "raise"
+    # The phase is the first culprit's, unless it had left the test.
+    has_left = cause.kind in ("finished", "died", "raised")
+    first_rank, *_ = (*(() if has_left else cause.culprits), *cause.waiting, *cause.culprits, 0)
     return Diagnosis(
         kind=cause.kind,
         confidence=cause.confidence,
-        phase=finding.ranks[_rank_with_phase(cause)].facts.phase,
+        phase=finding.ranks[first_rank].facts.phase,
         culprits=cause.culprits,
         waiting=cause.waiting,
         cycle=cause.cycle,
@@ -93,24 +105,6 @@ def build_diagnosis(
         groups=tuple(_place_groups(result, context)),
         notes=tuple(_notes(causes, result, finding)),
     )
-
-
-def _rank_with_phase(cause: Cause) -> int:
-    """Return the rank whose phase is reported: the first culprit, unless it had left the test."""
-    if cause.culprits and cause.kind not in ("finished", "died", "raised"):
-        return cause.culprits[0]
-    return (*cause.waiting, *cause.culprits, 0)[0]
-
-
-def _last_event_s(result: WorldResult) -> float:
-    """Return when a rank last sent an event, or died by itself."""
-    times_s = (
-        event.at_s
-        for event in result.history
-        if isinstance(event.body, RankEventBody)
-        or (isinstance(event.body, Exited) and not event.body.by_harness)
-    )
-    return max(times_s, default=result.started_s)
 
 
 def _first_waits(cause: Cause) -> list[Wait]:
@@ -138,28 +132,22 @@ def _where(
     if not cause.culprits:
         return None
     rank = cause.culprits[0]
+    state, error = states[rank], finding.ranks[rank].error
+    frame = None
     if cause.kind == "transport" and cause.operation is not None:
-        left = broken_by(cause.operation, states[rank])
+        left = broken_by(cause.operation, state)
         frame = left.frame if left is not None else None
-    else:
-        frame = _innermost_frame(states[rank], finding.ranks[rank], result)
+    elif state.condition == "raised" and error is not None and error.file and error.line:
+        frame = Frame(error.file, error.line, error.function or "")
+    elif state.condition != "finished":
+        dump = next((each for each in result.dumps if each.rank == rank and each.main), None)
+        frames = inside_the_test(dump.main.frames) if dump is not None and dump.main else []
+        pending = (each.frame for each in state.pending if each.frame is not None)
+        frame = innermost_user_frame(frames) or next(pending, None)
     if frame is None:
         return None
     at = context.place(frame)
     return CulpritPlace(rank, at.file, at.line, at.function, at.source)
-
-
-def _innermost_frame(state: RankState, finding: RankFinding, result: WorldResult) -> Frame | None:
-    error = finding.error
-    if state.condition == "raised" and error is not None and error.file and error.line:
-        return Frame(error.file, error.line, error.function or "")
-    if state.condition == "finished":
-        return None
-    dump = next((each for each in result.dumps if each.rank == state.rank and each.main), None)
-    frames = inside_the_test(dump.main.frames) if dump is not None and dump.main else []
-    return innermost_user_frame(frames) or next(
-        (each.frame for each in state.pending if each.frame is not None), None
-    )
 
 
 def _place_groups(result: WorldResult, context: SourceContext) -> Iterator[PlaceGroup]:
@@ -184,28 +172,21 @@ def _evidence(
             since_s = round(operation.since_s - result.started_s, _DIGITS)
             yield Evidence(wait.rank, fact, operation.source, at_s=since_s)
     for rank in cause.culprits:
-        yield from _evidence_against(states[rank], finding.ranks[rank], cause, result)
+        state, found = states[rank], finding.ranks[rank]
+        if state.condition == "died" and found.facts.exit is not None:
+            yield Evidence(rank, describe_exit(found.facts.exit), "pidfd")
+        if state.condition == "raised" and found.at_s is not None:
+            at_s = round(found.at_s - result.started_s, _DIGITS)
+            yield Evidence(rank, f"raised {found.summary}", "pytest", at_s=at_s)
+        if state.condition == "finished" and found.facts.parked_s is not None:
+            at_s = round(found.facts.parked_s - result.started_s, _DIGITS)
+            yield Evidence(rank, "left the test", "pytest", at_s=at_s)
+        if cause.operation is not None and cause.operation.kind == "collective":
+            yield Evidence(rank, _last_in_group(state, cause.operation, result), "recorder")
+        seen = state.seen
+        if seen.label is not None and state.condition == "alive":
+            yield Evidence(rank, f"main thread {seen.label}: {seen.activity or ''}", "proc")
     yield from network_evidence(result)
-
-
-def _evidence_against(
-    state: RankState, finding: RankFinding, cause: Cause, result: WorldResult
-) -> Iterator[Evidence]:
-    """Yield the evidence against a culprit."""
-    rank, facts = state.rank, finding.facts
-    if state.condition == "died" and facts.exit is not None:
-        yield Evidence(rank, describe_exit(facts.exit), "pidfd")
-    if state.condition == "raised" and finding.at_s is not None:
-        at_s = round(finding.at_s - result.started_s, _DIGITS)
-        yield Evidence(rank, f"raised {finding.summary}", "pytest", at_s=at_s)
-    if state.condition == "finished" and facts.parked_s is not None:
-        at_s = round(facts.parked_s - result.started_s, _DIGITS)
-        yield Evidence(rank, "left the test", "pytest", at_s=at_s)
-    if cause.operation is not None and cause.operation.kind == "collective":
-        yield Evidence(rank, _last_in_group(state, cause.operation, result), "recorder")
-    seen = state.seen
-    if seen.label is not None and state.condition == "alive":
-        yield Evidence(rank, f"main thread {seen.label}: {seen.activity or ''}", "proc")
 
 
 def _last_in_group(state: RankState, operation: Operation, result: WorldResult) -> str:
@@ -283,7 +264,7 @@ _SENTENCES: Mapping[Kind, str] = {
     "finished": "{who} returned from the test",
     "raised": "{who} raised {what}",
     "died": "{who} {what}",
-    "stopped": "{who_is} stopped by somebody else",
+    "stopped": "{who_is} stopped from outside the test",
     "gil_held": "native code in {who} holds the GIL",
 }
 """Sentences for kinds in which the culprits' own state says enough; the waiters are appended."""

@@ -193,8 +193,16 @@ def _cause_of_circle(ranks: frozenset[int], graph: WaitGraph, states: States) ->
     inside = [wait for wait in graph.waits if wait.rank in ranks and wait.missing & ranks]
     concerned = ranks | graph.waiters(ranks)
     held = sorted(rank for rank in ranks if states[rank].condition in ("stopped", "gil_held"))
-    if held:
-        return _cause_of_held(held, concerned, graph, states)
+    if held:  # no deadlock: continued, such a rank would finish the collective it is in
+        into = [wait for wait in graph.waits if wait.missing & {*held} and wait.rank not in held]
+        return Cause(
+            kind="stopped" if states[held[0]].condition == "stopped" else "gil_held",
+            confidence="certain",
+            culprits=tuple(held),
+            waiting=tuple(sorted(concerned - set(held))),
+            operation=_first_operation(into),
+            at_s=states[held[0]].since_s,
+        )
     mismatch = next((wait for wait in inside if wait.is_mismatch), None)
     if mismatch is not None and mismatch.operation is not None:
         culprits = _minority(mismatch.operation, ranks, states)
@@ -213,26 +221,6 @@ def _cause_of_circle(ranks: frozenset[int], graph: WaitGraph, states: States) ->
         cycle=graph.cycle(ranks),
         operation=_first_operation(inside),
         at_s=_since_s(inside),
-    )
-
-
-def _cause_of_held(
-    held: Sequence[int], concerned: frozenset[int], graph: WaitGraph, states: States
-) -> Cause:
-    """Return the cause if ranks of a cycle are stopped or held by the GIL: no deadlock then.
-
-    A rank that is stopped within a collective waits for the others and they for it; continued, it
-    would finish the collective.
-    """
-    first = states[held[0]]
-    into = [wait for wait in graph.waits if wait.missing & set(held) and wait.rank not in held]
-    return Cause(
-        kind="stopped" if first.condition == "stopped" else "gil_held",
-        confidence="certain",
-        culprits=tuple(held),
-        waiting=tuple(sorted(concerned - set(held))),
-        operation=_first_operation(into),
-        at_s=first.since_s,
     )
 
 
@@ -272,15 +260,13 @@ def _merged(causes: Sequence[Cause]) -> list[Cause]:
         is_event = cause.kind in ("died", "raised", "mismatch", "deadlock")  # never merged
         late_for = cause.operation and (*cause.operation.place, cause.operation.kind)
         key = (cause.kind, number if is_event else late_for)
-        merged[key] = _both(merged[key], cause) if key in merged else cause
+        other = merged.get(key, cause)
+        culprits = {*other.culprits, *cause.culprits}
+        times_s = [each.at_s for each in (other, cause) if each.at_s is not None]
+        merged[key] = replace(
+            other,
+            culprits=tuple(sorted(culprits)),
+            waiting=tuple(sorted({*other.waiting, *cause.waiting} - culprits)),
+            at_s=min(times_s, default=None),
+        )
     return list(merged.values())
-
-
-def _both(one: Cause, two: Cause) -> Cause:
-    culprits = {*one.culprits, *two.culprits}
-    return replace(
-        one,
-        culprits=tuple(sorted(culprits)),
-        waiting=tuple(sorted({*one.waiting, *two.waiting} - culprits)),
-        at_s=min([each.at_s for each in (one, two) if each.at_s is not None], default=None),
-    )

@@ -62,13 +62,13 @@ class _Rule:
     """Maps the name of a function to the operation of a thread that is in it.
 
     Attributes:
-        pattern: Matches the whole plain name of a frame.
+        pattern: Regular expression for the whole plain name of a frame.
         kind: Kind of the operation.
         name: The operation; empty for a collective that the pattern's group names.
         detail: What the thread waits for there.
     """
 
-    pattern: re.Pattern[str]
+    pattern: str
     kind: OperationKind
     name: str = ""
     detail: str = ""
@@ -77,41 +77,26 @@ class _Rule:
 _OF_PROGRAMS = frozenset({*_XLA.values(), "connect"})
 """Names of operations that run in a jitted function."""
 
-_BOOTSTRAP = re.compile(
-    r".*(GlooKeyValueStore::\w+|createAndConnectAllPairs|connectFullMesh|waitUntilConnected)"
-)
+_FULL_MESH = "(createAndConnectAllPairs|connectFullMesh|waitUntilConnected)"
+_BOOTSTRAP = re.compile(rf".*(GlooKeyValueStore::\w+|{_FULL_MESH})")
+_CONNECTING = "its first use: connecting"
+_SERVICE = ".*CoordinationServiceAgent::"
 
 _RULES = (
-    _Rule(re.compile(rf".*xla::cpu::\w+Communicator::({'|'.join(_XLA)})"), "collective"),
-    _Rule(re.compile(rf".*xla::cpu::({'|'.join(_XLA)})Thunk::\w+"), "collective"),
-    _Rule(re.compile(rf"(?:.*\W)?gloo::(?:\{{anonymous\}}::)?({'|'.join(_GLOO)})v?"), "collective"),
+    _Rule(rf".*xla::cpu::\w+Communicator::({'|'.join(_XLA)})", "collective"),
+    _Rule(rf".*xla::cpu::({'|'.join(_XLA)})Thunk::\w+", "collective"),
+    _Rule(rf"(?:.*\W)?gloo::(?:\{{anonymous\}}::)?({'|'.join(_GLOO)})v?", "collective"),
     _Rule(
-        re.compile(
-            r".*\bgloo::(rendezvous|transport)::.*"
-            r"(createAndConnectAllPairs|connectFullMesh|waitUntilConnected)"
-        ),
-        "collective",
-        "connect",
-        "its first use: connecting",
+        rf".*\bgloo::(rendezvous|transport)::.*{_FULL_MESH}", "collective", "connect", _CONNECTING
     ),
-    _Rule(
-        re.compile(r".*CoordinationServiceAgent::WaitAtBarrier"), "collective", "wait_at_barrier"
-    ),
-    _Rule(
-        re.compile(r".*CoordinationServiceAgent::Shutdown\w*"),
-        "collective",
-        "jax.distributed.shutdown",
-    ),
-    _Rule(
-        re.compile(r".*CoordinationServiceAgent::Connect"),
-        "collective",
-        "jax.distributed.initialize",
-    ),
-    _Rule(re.compile(r".*CoordinationServiceAgent::GetKeyValue"), "wait", "blocking_key_value_get"),
-    _Rule(re.compile(r".*c10d::ProcessGroupGloo::SendWork::wait"), "transfer", "send"),
-    _Rule(re.compile(r".*c10d::ProcessGroupGloo::RecvWork::wait"), "transfer", "recv"),
-    _Rule(re.compile(r".*c10d::\w*Store::(wait|get|doWait|doGet)"), "wait", "store.wait"),
-    _Rule(re.compile(r".*c10d::(\w+::)*Work\w*::wait"), "collective", "work.wait"),
+    _Rule(f"{_SERVICE}WaitAtBarrier", "collective", "wait_at_barrier"),
+    _Rule(rf"{_SERVICE}Shutdown\w*", "collective", "jax.distributed.shutdown"),
+    _Rule(f"{_SERVICE}Connect", "collective", "jax.distributed.initialize"),
+    _Rule(f"{_SERVICE}GetKeyValue", "wait", "blocking_key_value_get"),
+    _Rule(".*c10d::ProcessGroupGloo::SendWork::wait", "transfer", "send"),
+    _Rule(".*c10d::ProcessGroupGloo::RecvWork::wait", "transfer", "recv"),
+    _Rule(r".*c10d::\w*Store::(wait|get|doWait|doGet)", "wait", "store.wait"),
+    _Rule(r".*c10d::(\w+::)*Work\w*::wait", "collective", "work.wait"),
 )
 """Rules for functions of collectives and of waits for an operation; the first match applies."""
 
@@ -130,10 +115,12 @@ def operation_of(
         group: All ranks; the frames do not say who takes part.
         at_s: When the frames were read: the operation began before.
     """
-    awaiting = [each for each in threads if not _is_in_private_store(each)]
-    for rule, thread in itertools.product(_RULES, awaiting):
-        match = _outermost_match(rule, thread)
-        if match is not None:
+    for rule, thread in itertools.product(_RULES, threads):
+        if any(symbol.startswith(_PRIVATE_STORE) for symbol in thread.symbols):
+            continue  # it waits for a store in its own process, so not for another rank
+        # The outermost frame: an all_reduce may be built of other collectives.
+        matches = (re.fullmatch(rule.pattern, symbol) for symbol in reversed(thread.symbols))
+        if match := next(filter(None, matches), None):
             return Operation(
                 name=rule.name or _XLA.get(match[1]) or _GLOO[match[1]],
                 kind=rule.kind,
@@ -151,24 +138,12 @@ def operation_of(
 
 def _stage(thread: NativeThread) -> str:
     """Return which stage of a collective a thread is in."""
-    symbols = thread.symbols
-    if any(_BOOTSTRAP.match(symbol) for symbol in symbols):
-        return "its first use: connecting"
+    if any(_BOOTSTRAP.match(symbol) for symbol in thread.symbols):
+        return _CONNECTING
     for end, text in (("::waitRecv", "waits to receive"), ("::waitSend", "waits to send")):
-        if any(symbol.endswith(end) for symbol in symbols):
+        if any(symbol.endswith(end) for symbol in thread.symbols):
             return text
     return ""
-
-
-def _is_in_private_store(thread: NativeThread) -> bool:
-    """Return whether a thread waits for a store in its own process, so not for another rank."""
-    return any(symbol.startswith(_PRIVATE_STORE) for symbol in thread.symbols)
-
-
-def _outermost_match(rule: _Rule, thread: NativeThread) -> re.Match[str] | None:
-    """Return the match of the outermost frame: an all_reduce may be built of other collectives."""
-    matches = (rule.pattern.fullmatch(symbol) for symbol in reversed(thread.symbols))
-    return next((match for match in matches if match is not None), None)
 
 
 _OPENING, _CLOSING = "<(", ">)"
@@ -183,16 +158,15 @@ def plain_name(symbol: str) -> str:
     symbol = symbol.replace("[abi:cxx11]", "")
     for text, replacement in _KEPT.items():
         symbol = symbol.replace(text, replacement)
-    depth, kept = 0, []
+    depth, kept = 0, ""
     for character in symbol.partition("@")[0]:
         if character in _OPENING:
             depth += 1
         elif character in _CLOSING:
             depth -= 1
         elif depth == 0:
-            kept.append(character)
-    name = "".join(kept).removesuffix(" const").strip()
-    return name.rpartition(" ")[2]
+            kept += character
+    return kept.removesuffix(" const").strip().rpartition(" ")[2]
 
 
 # Sockets
@@ -284,19 +258,18 @@ def with_stacks(
         dumps: Stacks of its ranks at the end.
     """
     by_rank = {each.rank: each for each in dumps}
+
+    def complete(seen: RankSnapshot) -> RankSnapshot:
+        dump = by_rank.get(seen.rank)
+        frames = dump.main.frames if dump is not None and dump.main is not None else ()
+        # A main thread that computes in Python holds the GIL as well. Only if it ran no signal
+        # handler when its stack was requested has it been in native code for long.
+        is_native = seen.label != "RUNNING" or (dump is not None and dump.is_deaf)
+        return with_members(replace(seen, holds_gil=seen.holds_gil and is_native), frames)
+
     return tuple(
-        replace(snapshot, ranks=tuple(_with_stack(each, by_rank) for each in snapshot.ranks))
-        for snapshot in snapshots
+        replace(snapshot, ranks=tuple(map(complete, snapshot.ranks))) for snapshot in snapshots
     )
-
-
-def _with_stack(seen: RankSnapshot, dumps: Mapping[int, Dump]) -> RankSnapshot:
-    dump = dumps.get(seen.rank)
-    frames = dump.main.frames if dump is not None and dump.main is not None else ()
-    # A main thread that computes in Python holds the GIL as well. Only if it ran no signal handler
-    # when its stack was requested has it been in native code for long.
-    is_native = seen.label != "RUNNING" or (dump is not None and dump.is_deaf)
-    return with_members(replace(seen, holds_gil=seen.holds_gil and is_native), frames)
 
 
 def with_members(seen: RankSnapshot, frames: Sequence[Frame]) -> RankSnapshot:

@@ -7,7 +7,6 @@ first cause becomes the diagnosis.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pytest_multihost.blame.build_diagnosis import (
@@ -80,11 +79,19 @@ def diagnose(result: WorldResult, finding: Finding, context: SourceContext) -> D
     states = {each.rank: each for each in rank_states_of(result, finding)}
     found = (_as_planned(each, result) for each in find_causes(states.values()))
     causes = tuple(as_cut(each, states, result) for each in found)
-    if _is_ended_by_event(result, finding):
+    # Whether a rank died or raised, and no hang was detected. Example: rank 1 dies while the others
+    # are in a barrier that rank 0 has not entered yet. By the graph rank 0 is late, but it might
+    # have arrived in time; the death ended the world.
+    by_event = finding.outcome != "hung" and result.ending not in DETECTED_BY
+    if by_event:
         # A rank that was only late is not the cause: the event that ended the world comes first.
         causes = tuple(sorted(causes, key=_is_momentary))
-    if finding.outcome in _NEEDS_WAITERS and not _explains_failure(causes, result, finding):
-        return None
+    if finding.outcome in _NEEDS_WAITERS:
+        if not causes or not causes[0].waiting:
+            return None
+        # If no runtime aborted, a rank that had not arrived yet at the failure was only slow.
+        if by_event and _is_momentary(causes[0]) and not any(e.has_given_up for e in finding.ranks):
+            return None
     if not causes or _is_ambiguous(causes[0], result):
         causes = (_UNKNOWN, *causes[1:])
     return build_diagnosis(causes, states, result, finding, context)
@@ -100,29 +107,9 @@ def _as_planned(cause: Cause, result: WorldResult) -> Cause:
     return replace(cause, kind="straggler" if cause.waiting else "stuck")
 
 
-def _is_ended_by_event(result: WorldResult, finding: Finding) -> bool:
-    """Return whether a world ended because a rank died or raised, not because a hang was detected.
-
-    Example: rank 1 dies while the others are in a barrier that rank 0 has not entered yet. By the
-    graph rank 0 is late, but it might have arrived in time; the death ended the world.
-    """
-    return finding.outcome != "hung" and result.ending not in DETECTED_BY
-
-
 def _is_momentary(cause: Cause) -> bool:
     """Return whether a cause says only that a rank had not arrived yet at the end."""
     return cause.kind in _MOMENTARY and not (cause.kind == "transport" and cause.culprits)
-
-
-def _explains_failure(causes: Sequence[Cause], result: WorldResult, finding: Finding) -> bool:
-    """Return whether the first cause explains a failure better than its exception: others waited.
-
-    If no runtime aborted, a rank that had not arrived yet when another failed was only slow.
-    """
-    if not causes or not causes[0].waiting:
-        return False
-    gave_up = any(each.outcome == "collateral" and each.at_s is not None for each in finding.ranks)
-    return gave_up or not (_is_ended_by_event(result, finding) and _is_momentary(causes[0]))
 
 
 def _is_ambiguous(cause: Cause, result: WorldResult) -> bool:

@@ -6,7 +6,7 @@ by another rank. A rank that has not entered what the others wait in is late all
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from pytest_multihost.blame.causes import Cause
@@ -53,65 +53,56 @@ def severed(spec: WorldSpec, events: Iterable[Event], at_s: float) -> frozenset[
 
 def _in_force(
     spec: WorldSpec, events: Iterable[Event], at_s: float
-) -> list[tuple[Event, FaultChanged]]:
-    """Return the "begun" events of the network faults that are in force at `at_s`."""
-    if not spec.faults:
-        return []
-    return [
-        (event, body)
-        for event in events
-        if isinstance(body := event.body, FaultChanged)
-        and body.phase == "begun"
-        and body.fault in NETWORK_KINDS
-        and (body.until_s is None or body.until_s >= at_s)
-    ]
+) -> Iterator[tuple[Event, FaultChanged]]:
+    """Yield the "begun" events of the network faults that are in force at `at_s`."""
+    for event in events if spec.faults else ():
+        match event.body:
+            case FaultChanged(phase="begun", fault=kind, until_s=until_s) as begun:
+                if kind in NETWORK_KINDS and (until_s is None or until_s >= at_s):
+                    yield event, begun
 
 
-def _in_force_at_end(result: WorldResult) -> list[tuple[Event, Fault]]:
+def _in_force_at_end(result: WorldResult) -> Iterator[tuple[Event, Fault]]:
     at_s = result.detected_s or result.ended_s
-    found = _in_force(result.spec, result.history, at_s)
-    return [(event, result.spec.faults[begun.index]) for event, begun in found]
+    for event, begun in _in_force(result.spec, result.history, at_s):
+        yield event, result.spec.faults[begun.index]
 
 
 def as_cut(cause: Cause, states: States, result: WorldResult) -> Cause:
-    """Return the cause as `transport` if a cut blocks the operations that ranks wait in."""
+    """Return the cause as `transport` if a cut blocks the operations that ranks wait in.
+
+    A rank that is late may explain the waits as well. The cut is the cause only if the awaited data
+    may have been lost, as a key of a store that was set beyond the cut, or if the late ranks are
+    connecting and cannot arrive.
+    """
     late = [states[rank] for rank in cause.culprits]
     for _, fault in _in_force_at_end(result):
         pairs = cuts_of(fault, result.spec) if fault.kind == "partition" else frozenset()
         across = [wait for wait in cause.concerned_waits if _spans(wait, pairs, result.spec)]
-        if across and (cause.kind in _EXPLAINED_BY_CUT or _may_be_under_way(cause, across, late)):
-            return _cut(cause, fault, across, late)
+        is_answer = all(each.operation and each.operation.kind == "wait" for each in across)
+        is_under_way = cause.kind in ("straggler", "livelock", "finished") and (
+            is_answer or all(map(_connects, late))
+        )
+        if across and (cause.kind in _EXPLAINED_BY_CUT or is_under_way):
+            is_sure = cause.kind == "transport" and not cause.culprits
+            connecting = {each.rank for each in late if _connects(each)}
+            waiting = {*cause.waiting, *(wait.rank for wait in across), *connecting}
+            return replace(
+                cause,
+                kind="transport",
+                confidence="certain" if is_sure else "likely",
+                culprits=(),
+                cycle=(),
+                waiting=tuple(sorted(waiting)),
+                operation=cause.operation or across[0].operation,
+                cut=fault,
+            )
     return cause
-
-
-def _may_be_under_way(cause: Cause, across: Iterable[Wait], late: Sequence[RankState]) -> bool:
-    """Return whether the awaited data may have been lost, or the late ranks cannot connect.
-
-    A key of a store may have been set beyond the cut; a rank that is connecting cannot arrive.
-    """
-    is_answer = all(wait.operation is not None and wait.operation.kind == "wait" for wait in across)
-    is_under_way = is_answer or all(map(_connects, late))
-    return cause.kind in ("straggler", "livelock", "finished") and is_under_way
 
 
 def _connects(state: RankState) -> bool:
     activity = state.seen.activity
     return state.seen.label == "BLOCKED" and activity is not None and activity.name == "connect"
-
-
-def _cut(cause: Cause, fault: Fault, across: Sequence[Wait], late: Sequence[RankState]) -> Cause:
-    is_sure = cause.kind == "transport" and not cause.culprits
-    waiting = {*cause.waiting, *(wait.rank for wait in across)}
-    return replace(
-        cause,
-        kind="transport",
-        confidence="certain" if is_sure else "likely",
-        culprits=(),
-        cycle=(),
-        waiting=tuple(sorted(waiting | {each.rank for each in late if _connects(each)})),
-        operation=cause.operation or across[0].operation,
-        cut=fault,
-    )
 
 
 def _spans(wait: Wait, pairs: frozenset[Pair], spec: WorldSpec) -> bool:

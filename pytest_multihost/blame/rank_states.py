@@ -108,17 +108,29 @@ def rank_states_of(result: WorldResult, finding: Finding) -> tuple[RankState, ..
     snapshot = _judged_snapshot(result, finding)
     seen = {each.rank: each for each in snapshot.ranks} if snapshot is not None else {}
     is_end = snapshot is None or snapshot.reason != "trouble"
-    found = [
-        _rank_state(
-            each,
-            seen.get(each.facts.rank, RankSnapshot(rank=each.facts.rank)),
-            result,
-            is_end=is_end,
-            symptoms=finding.symptoms,
+    symptoms, states = finding.symptoms, []
+    for each in finding.ranks:
+        rank = each.facts.rank
+        its, last = seen.get(rank, RankSnapshot(rank=rank)), result.last_operations(rank)
+        condition = _condition(each, its)
+        entered = dict(its.entered)
+        if is_end:  # slot pages lack the flight recorder's counts
+            entered.update(last.entered)
+        since_s = each.facts.parked_s if condition == "finished" else None
+        state = RankState(
+            seen=its,
+            condition=condition,
+            since_s=each.at_s if condition in ("died", "raised") else since_s,
+            pending=_pending(each, its, last, symptoms),
+            known=(*last.recent, *(one for one in its.operations if one not in last.recent)),
+            entered=entered,
+            is_restless=result.ending in _DEADLINES and _is_restless(result.last_seen.get(rank)),
+            is_lost=each.has_given_up,
+            broke=left_by_own_error(last, symptoms),
+            retries=_retried(last, symptoms),
         )
-        for each in finding.ranks
-    ]
-    return count_alike(found)
+        states.append(state)
+    return count_alike(states)
 
 
 def _judged_snapshot(result: WorldResult, finding: Finding) -> WorldSnapshot | None:
@@ -128,33 +140,6 @@ def _judged_snapshot(result: WorldResult, finding: Finding) -> WorldSnapshot | N
     first = min(troubled, key=lambda each: each.at_s or 0.0, default=None)
     is_symptom = first is not None and first.outcome == "collateral"
     return trouble if trouble is not None and is_symptom else result.last_snapshot
-
-
-def _rank_state(
-    finding: RankFinding,
-    seen: RankSnapshot,
-    result: WorldResult,
-    *,
-    is_end: bool,
-    symptoms: Symptoms,
-) -> RankState:
-    rank, last = finding.facts.rank, result.last_operations(finding.facts.rank)
-    condition = _condition(finding, seen)
-    entered = dict(seen.entered)
-    if is_end:  # slot pages lack the flight recorder's counts
-        entered.update(last.entered)
-    return RankState(
-        seen=seen,
-        condition=condition,
-        since_s=_since_s(finding, condition),
-        pending=_pending(finding, seen, last, symptoms),
-        known=(*last.recent, *(each for each in seen.operations if each not in last.recent)),
-        entered=entered,
-        is_restless=result.ending in _DEADLINES and _is_restless(result.last_seen.get(rank)),
-        is_lost=_gave_up(finding),
-        broke=left_by_own_error(last, symptoms),
-        retries=_retried(last, symptoms),
-    )
 
 
 # The condition of a rank
@@ -176,17 +161,6 @@ def _condition(finding: RankFinding, seen: RankSnapshot) -> Condition:
     if facts.failure is None and (facts.waits_at_gate or has_left):
         return "finished"
     return "alive"
-
-
-def _since_s(finding: RankFinding, condition: Condition) -> float | None:
-    if condition in ("died", "raised"):
-        return finding.at_s
-    return finding.facts.parked_s if condition == "finished" else None
-
-
-def _gave_up(finding: RankFinding) -> bool:
-    """Return whether a rank raised or died only because another failed or was missing."""
-    return finding.outcome == "collateral" and finding.at_s is not None
 
 
 def _is_restless(seen: RankSnapshot | None) -> bool:
@@ -213,9 +187,18 @@ def _pending(
     finding: RankFinding, seen: RankSnapshot, last: Operations, symptoms: Symptoms
 ) -> tuple[Operation, ...]:
     """Return the operations that a rank waits in, or those that its runtime aborted."""
-    if _gave_up(finding):
+    if finding.has_given_up:
+        raised_s = finding.at_s or 0.0
+        failed = [
+            each
+            for each in last.recent
+            if each.is_open
+            or (each.failed and abs((each.ended_s or 0.0) - raised_s) < _SAME_INSTANT_S)
+        ]
+        if not any(each.kind == "collective" for each in failed):
+            failed = failed[-1:]
         lost = last_given_up(last, symptoms)
-        return _most_specific(_given_up(finding, last) or ([lost] if lost else []))
+        return _most_specific(failed or ([lost] if lost else []))
     waited = [
         each
         for each in seen.operations
@@ -224,16 +207,6 @@ def _pending(
     if seen.label in _FREE and not any(each.thread == finding.facts.pid for each in waited):
         return ()  # another thread waits there, while the main thread works
     return _most_specific(waited)
-
-
-def _given_up(finding: RankFinding, last: Operations) -> list[Operation]:
-    raised_s = finding.at_s or 0.0
-    failed = [
-        each
-        for each in last.recent
-        if (each.failed and abs((each.ended_s or 0.0) - raised_s) < _SAME_INSTANT_S) or each.is_open
-    ]
-    return failed[-1:] if not any(each.kind == "collective" for each in failed) else failed
 
 
 def _most_specific(operations: Sequence[Operation]) -> tuple[Operation, ...]:
@@ -283,13 +256,14 @@ def count_alike(states: Sequence[RankState]) -> tuple[RankState, ...]:
         for each in state.pending
         if each.kind == "collective" and each.scope == FLIGHT_SCOPE
     }
-    return tuple(_recounted(each, groups) for each in states) if groups else tuple(states)
-
-
-def _recounted(state: RankState, groups: Collection[GroupKey]) -> RankState:
-    pending = tuple(_as_counted(each, state, groups) for each in state.pending)
-    found = set(pending) - set(state.pending)
-    return replace(state, pending=pending, known=(*state.known, *found))
+    if not groups:
+        return tuple(states)
+    recounted = []
+    for state in states:
+        pending = tuple(_as_counted(each, state, groups) for each in state.pending)
+        found = set(pending) - set(state.pending)
+        recounted.append(replace(state, pending=pending, known=(*state.known, *found)))
+    return tuple(recounted)
 
 
 def _as_counted(operation: Operation, state: RankState, groups: Collection[GroupKey]) -> Operation:

@@ -59,20 +59,15 @@ def find_waits(states: States) -> tuple[Wait, ...]:
 
 
 def _waits_of(state: RankState, states: States) -> Iterator[Wait]:
-    if state.is_lost and not state.pending:
-        yield Wait(state.rank, None, _first_lost(state.rank, states), is_sure=False)
+    if state.is_lost and not state.pending:  # its exception does not say which rank was lost
+        lost = [each for each in states.values() if each.condition in ("died", "raised", "stopped")]
+        first = min(lost, key=lambda each: each.since_s or 0.0, default=state)
+        yield Wait(state.rank, None, frozenset({first.rank} - {state.rank}), is_sure=False)
     if state.seen.lock_holders:
         yield Wait(state.rank, None, frozenset(state.seen.lock_holders) - {state.rank})
     if state.condition in ("alive", "stopped"):
         for operation in state.pending:
             yield _wait(state.rank, operation, states)
-
-
-def _first_lost(rank: int, states: States) -> frozenset[int]:
-    """Return the rank that was lost first, where an exception does not say which one was lost."""
-    lost = [each for each in states.values() if each.condition in ("died", "raised", "stopped")]
-    first = min(lost, key=lambda each: each.since_s or 0.0, default=None)
-    return frozenset({first.rank} - {rank}) if first is not None else frozenset()
 
 
 def possible_waits(states: States) -> tuple[Wait, ...]:
@@ -198,29 +193,18 @@ def _wait_in_transfer(rank: int, operation: Operation, states: States) -> Wait:
         free = frozenset(each for each in providers & states.keys() if not states[each].pending)
         return Wait(rank, operation, free or providers, is_sure=False)
     peer = states.get(operation.peer)
-    if peer is None or _has_done_its_part(operation, rank, peer):
-        return Wait(rank, operation, frozenset())
-    return Wait(rank, operation, frozenset({operation.peer}))
-
-
-def _has_done_its_part(operation: Operation, rank: int, peer: RankState) -> bool:
-    """Return whether the peer has begun its transfer with `rank` that matches this one.
-
-    Transfers are counted by group, direction and tag.
-    """
-    theirs = [
+    # Transfers are counted by group, direction and tag.
+    done = [
         each.sequence
-        for each in peer.known
+        for each in (peer.known if peer is not None else ())
         if each.kind == "transfer"
         and each.peer == rank
         and (each.group_key, each.tag) == (operation.group_key, operation.tag)
-        and (operation.scope or _is_send(each) != _is_send(operation))
+        and (operation.scope or ("send" in each.name) != ("send" in operation.name))
     ]
-    return bool(operation.sequence) and max(theirs, default=0) >= operation.sequence
-
-
-def _is_send(operation: Operation) -> bool:
-    return "send" in operation.name
+    has_done_its_part = bool(operation.sequence) and max(done, default=0) >= operation.sequence
+    is_needed = peer is not None and not has_done_its_part
+    return Wait(rank, operation, frozenset({operation.peer} if is_needed else ()))
 
 
 def _wait_for_any_provider(rank: int, operation: Operation, states: States) -> Wait:

@@ -55,6 +55,11 @@ class RankFinding:
     report: SerializedReport | None = None
 
     @property
+    def has_given_up(self) -> bool:
+        """Whether the rank raised or died only because another failed or was missing."""
+        return self.outcome == "collateral" and self.at_s is not None
+
+    @property
     def identity(self) -> tuple[object, ...]:
         """The key by which findings are the same for the reader: outcome, line and message.
 
@@ -148,7 +153,7 @@ def _as_survivor(finding: RankFinding) -> RankFinding:
 
     The test is about the survivors, so their failures decide, though the planned death caused them.
     """
-    if finding.outcome != "collateral" or finding.at_s is None:
+    if not finding.has_given_up:
         return finding
     return replace(finding, outcome="crashed" if finding.facts.has_died else "failed")
 

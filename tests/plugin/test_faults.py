@@ -349,7 +349,7 @@ def test_1_nobody_waits(world):
     world.sync_point("x")
 
 @pytest.mark.multihost(ranks=2, timeout=20, faults=[faults.delay(rank=1, seconds=0)])
-def test_1_stopped_by_somebody_else(world):
+def test_1_stopped_from_outside(world):
     if world.rank == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
     world.barrier("end")
@@ -371,13 +371,13 @@ def test_3_next(world):
     worlds.run.assert_outcomes(passed=1, failed=4)
     frozen, alone, stopped = (
         worlds.verdicts[f"test_1_{name}"]["diagnosis"]
-        for name in ("frozen_for_good", "nobody_waits", "stopped_by_somebody_else")
+        for name in ("frozen_for_good", "nobody_waits", "stopped_from_outside")
     )
     told = [(each["kind"], each["culprits"], each["waiting"]) for each in (frozen, alone, stopped)]
     assert told == [("straggler", [1], [0]), ("stuck", [1], []), ("stopped", [1], [0])]
     assert frozen["summary"].startswith("rank 1 is frozen by faults.freeze(rank=1, at=")
-    assert stopped["summary"].startswith("rank 1 is stopped by somebody else")
-    assert "by somebody else" not in str((frozen, alone))
+    assert stopped["summary"].startswith("rank 1 is stopped from outside the test")
+    assert "from outside the test" not in str((frozen, alone))
 
 
 def test_a_frozen_rank_is_waited_for(run_worlds) -> None:
