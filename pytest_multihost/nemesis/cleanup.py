@@ -64,15 +64,9 @@ def _unreported_faults(history: Sequence[Event], scratch: Path) -> Iterator[Even
     for (rank, index, phase), armed in phases.items():
         if phase != "armed" or (rank, index, "begun") in phases:
             continue
-        if first_s := _first_strike_s(page_path(scratch, rank), armed.rules):
-            begun = FaultChanged(index=index, fault=armed.fault, at=armed.at, phase="begun")
-            yield Event(first_s, rank, begun)
-
-
-def _first_strike_s(path: Path, rules: Iterable[int]) -> float | None:
-    """Return when one of a page's rules was first applied, in monotonic seconds; None if never."""
-    with contextlib.suppress(OSError, ValueError), contextlib.closing(IoPage.open(path)) as page:
-        counts = page.fired()
-        times_ns = [counts[number].first_ns for number in rules if counts[number].first_ns]
-        return min(times_ns) / 1e9 if times_ns else None
-    return None
+        with contextlib.suppress(OSError, ValueError):  # the page may be gone or damaged
+            with contextlib.closing(IoPage.open(page_path(scratch, rank))) as page:
+                counts = page.fired()
+            if times_ns := [ns for number in armed.rules if (ns := counts[number].first_ns)]:
+                begun = FaultChanged(index=index, fault=armed.fault, at=armed.at, phase="begun")
+                yield Event(min(times_ns) / 1e9, rank, begun)

@@ -33,15 +33,15 @@ from pytest_multihost.report.html.pages import (
     write_index,
     write_page,
 )
-from pytest_multihost.report.html.render import Assets, display_text, script_json
-from pytest_multihost.report.html.sections import DETECTED_BY, MEANINGS, NEXT_STEPS
+from pytest_multihost.report.html.render import display_text, environment, script_json
+from pytest_multihost.report.html.sections import DETECTED_BY
 from pytest_multihost.report.html.timeline import AxisSpan, axis
 from pytest_multihost.report.logs import LogExcerpt
 from pytest_multihost.testing import make_dump, make_event, make_spec, raised, report
 
 ROOT = "/home/u/project"
-ASSETS = Assets(style="b { color: red }", script="'use strict';")
 STARTED_S = 1000.0
+TEXTS: Any = environment().get_template("texts.html.j2").module
 
 
 # A world of three ranks: rank 1 sleeps, the others are in the second all_reduce
@@ -142,7 +142,7 @@ def page_model(result: WorldResult, word: str = "word", **changes: Any) -> PageM
 
 def shown(result: WorldResult, word: str = "word", **changes: Any) -> str:  # noqa: ANN401
     """Return the page of a world."""
-    return attempt_page(page_model(result, word, **changes), ASSETS)
+    return attempt_page(page_model(result, word, **changes))
 
 
 class Elements(HTMLParser):
@@ -154,19 +154,22 @@ class Elements(HTMLParser):
         self.values: list[tuple[str, str]] = []
         self.words = ""
         self.scripts: dict[str, str] = {}
+        self.style = ""
         self._raw = ""
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, tuple(name for name, _ in attrs)))
         self.values += [(name, value or "") for name, value in attrs]
-        self._raw = dict(attrs).get("type") or "script" if tag == "script" else ""
+        self._raw = dict(attrs).get("type") or tag if tag in ("script", "style") else ""
 
     def handle_endtag(self, tag: str) -> None:
-        self._raw = "" if tag == "script" else self._raw
+        self._raw = "" if tag in ("script", "style") else self._raw
 
     def handle_data(self, data: str) -> None:
-        if self._raw:
+        if self._raw == "style":
+            self.style = data
+        elif self._raw:
             self.scripts[self._raw] = data
         else:
             self.words += data
@@ -270,7 +273,7 @@ def test_of_too_much_the_rest_is_counted() -> None:
     result = replace(model.judged.result, dumps=dumps)
     many = replace(model, judged=replace(model.judged, result=result))
     many = replace(many, files=[f"rank-{rank}.log" for rank in range(30)])
-    page = Elements(attempt_page(many, ASSETS))
+    page = Elements(attempt_page(many))
     assert "and 30 other threads of rank 0" in page.words
     assert "and 6 more stacks in facts.json" in page.words
     assert "and 4 more in facts.json" in page.words
@@ -291,7 +294,7 @@ def test_the_source_around_the_culprit_marks_its_line() -> None:
 
 @pytest.mark.parametrize(
     ("words", "keys"),
-    [(MEANINGS, Kind), (NEXT_STEPS, Kind), (DETECTED_BY, DetectedByName)],
+    [(TEXTS.MEANINGS, Kind), (TEXTS.NEXT_STEPS, Kind), (DETECTED_BY, DetectedByName)],
 )
 def test_there_are_explanations_for_everything_that_can_be_found(words, keys) -> None:
     """A page never fails for want of an explanation."""
@@ -362,7 +365,7 @@ def test_a_page_loads_nothing_and_runs_its_own_script_alone() -> None:
         value for name, value in page.values if name == "content" and "default-src" in value
     ]
     assert "default-src 'none'" in policy
-    for text in (ASSETS.script, ASSETS.style):
+    for text in (page.scripts["script"], page.style):
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
         assert f"'sha256-{digest}'" in policy
     assert "unsafe" not in policy
@@ -534,7 +537,7 @@ def test_a_run_lists_all_tests_the_hung_ones_first() -> None:
         verdict_line("hangs", "failed", "hung", diagnosis=hung),
         verdict_line("fails", "failed", "failed", attempt=2),
     ]
-    page = run_page("2026-run", verdicts, {"hangs", "expected"}, ASSETS)
+    page = run_page("2026-run", verdicts, {"hangs", "expected"})
     assert re.findall(r"<code>(\w+)</code>", page) == ["hangs", "fails", "passes", "expected"]
     assert re.findall(r'href="(\w+)/report.html"', page) == ["hangs", "expected"]
     assert "1 hung, 1 failed, 2 passed" in page

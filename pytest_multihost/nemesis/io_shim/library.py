@@ -7,9 +7,7 @@ everything else works.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import fcntl
 import functools
 import hashlib
 import os
@@ -19,10 +17,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO
 
 from pytest_multihost.nemesis.io_shim.rules_page import IoPage
 
@@ -31,17 +27,12 @@ SOURCE = Path(__file__).with_name("shim.c")
 COMPILER_S = 120.0
 """How long a compiler may take."""
 
-OTHERS_S = 20.0
-"""How long to wait for another process that is compiling the same library."""
-
 PAGE_VARIABLE = "PYTEST_MULTIHOST_IO_SHIM"
 """Names the page that a process follows from its exec on; without it, none until `attach`."""
 
 # Fortified headers define read() and others as inline wrappers; the shim defines them itself.
 _FLAGS = ("-O2", "-fPIC", "-shared", "-std=gnu11", "-U_FORTIFY_SOURCE", "-pthread")
 _LIBRARIES = ("-ldl",)
-_POLL_S = 0.05
-_FAILED = "it could not be compiled"
 
 
 def find_library() -> Path | None:
@@ -56,13 +47,21 @@ def why_missing() -> str:
 
 @functools.cache
 def _find_once() -> tuple[Path | None, str]:
-    """Look for the library once per process; the server does it for all ranks that it forks."""
+    """Return the path of the library, or None and why it is not available.
+
+    Looked for once per process; the server does it for all ranks that it forks.
+    """
     if not sys.platform.startswith("linux") or platform.libc_ver()[0] != "glibc":
         return None, "it is for Linux with the GNU C library"
-    try:
-        return find(file_name())
-    except OSError as error:
-        return None, str(error)
+    if (beside := SOURCE.with_name(file_name())).exists():
+        return beside, ""
+    # Not Path.expanduser, which raises where there is no home.
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
+    target = Path(base, "pytest-multihost-hangs", file_name())
+    if not target.is_absolute():  # no home: never load code from the current directory
+        return None, f"there is no directory to keep it in: {target.parent} is not an absolute path"
+    problem = "" if target.exists() else build(target)
+    return (None, problem) if problem else (target, "")
 
 
 def file_name() -> str:
@@ -71,53 +70,10 @@ def file_name() -> str:
     return f"_shim-{hashlib.sha256(made_from + SOURCE.read_bytes()).hexdigest()[:16]}.so"
 
 
-def find(name: str) -> tuple[Path | None, str]:
-    """Return the path of the library, or None and why it is not available.
-
-    A failed compilation leaves a note, so that not every run tries it again.
-
-    Args:
-        name: Its file name.
-
-    Raises:
-        OSError: The cache cannot be read or written.
-    """
-    if (beside := SOURCE.with_name(name)).exists():
-        return beside, ""
-    # Not Path.expanduser, which raises where there is no home.
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
-    target = Path(base, "pytest-multihost-hangs", name)
-    if not target.is_absolute():  # no home: never load code from the current directory
-        return None, f"there is no directory to keep it in: {target.parent} is not an absolute path"
-    if target.exists():
-        return target, ""
-    failed = target.with_suffix(".failed")
-    if failed.exists():
-        return None, f"{failed.read_text(errors='replace')} (remove {failed} to try again)"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with target.with_suffix(".lock").open("w") as lock:
-        if not _acquire(lock):
-            return None, "another process has been compiling it for too long"
-        problem = "" if target.exists() else build(target)
-        target.with_suffix(".lock").unlink(missing_ok=True)
-    if problem.startswith(_FAILED):
-        failed.write_text(problem)
-    return (None, problem) if problem else (target, "")
-
-
-def _acquire(lock: IO[str]) -> bool:
-    """Lock a file, waiting for another process that compiles; return whether it is locked."""
-    deadline_s = time.monotonic() + OTHERS_S
-    while time.monotonic() < deadline_s:
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        time.sleep(_POLL_S)
-    return False
-
-
 def build(target: Path) -> str:
     """Compile the shim to `target`, which appears complete or not at all.
+
+    Of several processes that do so at once, the last replaces what the others have made.
 
     Returns:
         Why it could not be done; empty if it could.
@@ -129,6 +85,7 @@ def build(target: Path) -> str:
     if not compiler or not shutil.which(compiler[0]):
         return "there is no C compiler (cc, or what CC names)"
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as directory:
             made = Path(directory, target.name)
             command = [*compiler, *_FLAGS, "-o", str(made), str(SOURCE), *_LIBRARIES]
@@ -141,7 +98,7 @@ def build(target: Path) -> str:
                 check=False,
             )
             if done.returncode:
-                return f"{_FAILED}: {done.stderr.strip()[:2000]}"
+                return f"it could not be compiled: {done.stderr.strip()[:2000]}"
             made.replace(target)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"compiling it was given up: {error}"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import linecache
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 from pytest_multihost.model.verdict import JsonVerdict
@@ -14,14 +13,13 @@ from pytest_multihost.report.activity import merge_stacks
 from pytest_multihost.report.artifacts import RunFolder
 from pytest_multihost.report.html import sections
 from pytest_multihost.report.html.page_model import PageModel, rank_groups
-from pytest_multihost.report.html.render import Assets, display_text, render, script_json
+from pytest_multihost.report.html.render import display_text, render, script_json
 from pytest_multihost.report.html.timeline import timeline_data
-from pytest_multihost.report.logs import LogExcerpt, read_log
+from pytest_multihost.report.logs import read_log
 
 PAGE_NAME = "report.html"
 
 _SCRIPTS = ("lanes.js", "drawing.js", "selection.js", "page.js")
-_ASSETS = Path(__file__).with_name("assets")
 _AROUND = 4
 _HEAD_BYTES, _TAIL_BYTES = 4_000, 12_000
 _ALL_LOGS_BYTES = 500_000
@@ -38,13 +36,19 @@ def write_page(directory: Path, page: PageModel) -> Path:
         directory: The attempt's folder, with all other files already in it.
         page: Its data; logs, source lines and names of files are read here.
     """
+    size = page.judged.result.spec.size
+    share = max(1_000, min(_HEAD_BYTES + _TAIL_BYTES, _ALL_LOGS_BYTES // size))
+    logs = (
+        read_log(directory / f"rank-{rank}.log", head=share // 4, tail=share - share // 4)
+        for rank in range(size)
+    )
     read = replace(
         page,
-        logs=tuple(_logs(directory, page.judged.result.spec.size)),
+        logs=[replace(log, head=as_shown(log.head), tail=as_shown(log.tail)) for log in logs],
         source_lines=tuple(_source_lines(page)),
         files=sorted(path.name for path in directory.iterdir() if path.is_file()),
     )
-    return _write(directory / PAGE_NAME, attempt_page(read, _assets(*_SCRIPTS)))
+    return _write(directory / PAGE_NAME, attempt_page(read))
 
 
 def write_index(run: Path) -> Path:
@@ -55,7 +59,7 @@ def write_index(run: Path) -> Path:
     """
     verdicts = RunFolder(run.parent, run.name).verdicts()
     pages = frozenset(path.parent.name for path in run.glob(f"*/{PAGE_NAME}"))
-    return _write(run / PAGE_NAME, run_page(run.name, verdicts, pages, _assets("index.js")))
+    return _write(run / PAGE_NAME, run_page(run.name, verdicts, pages))
 
 
 def _write(path: Path, text: str) -> Path:
@@ -66,19 +70,6 @@ def _write(path: Path, text: str) -> Path:
         return new.replace(path)
     finally:
         new.unlink(missing_ok=True)
-
-
-@cache
-def _assets(*scripts: str) -> Assets:
-    style, *texts = ((_ASSETS / name).read_text("utf-8") for name in ("report.css", *scripts))
-    return Assets(style, "\n".join(texts))
-
-
-def _logs(directory: Path, size: int) -> Iterator[LogExcerpt]:
-    share = max(1_000, min(_HEAD_BYTES + _TAIL_BYTES, _ALL_LOGS_BYTES // size))
-    for rank in range(size):
-        log = read_log(directory / f"rank-{rank}.log", head=share // 4, tail=share - share // 4)
-        yield replace(log, head=as_shown(log.head), tail=as_shown(log.tail))
 
 
 def as_shown(text: str) -> str:
@@ -96,34 +87,24 @@ def _source_lines(page: PageModel) -> Sequence[tuple[int, str]]:
     at = where.line
     if not 0 < at <= len(lines) or lines[at - 1].strip() != where.source:
         return ()
-    return _block(lines, at)
-
-
-def _block(lines: Sequence[str], at: int) -> list[tuple[int, str]]:
-    """Return numbered lines around a line, but none of the next function or class."""
+    # Those around it, but none of the function or class before or after.
+    numbers = range(max(1, at - _AROUND), min(len(lines), at + _AROUND) + 1)
     is_inside = lines[at - 1][:1].isspace()
-
-    def begins_another(number: int) -> bool:
-        line = lines[number - 1]
-        return is_inside and bool(line.strip()) and not line[:1].isspace()
-
-    first, last = at, at
-    while first > max(1, at - _AROUND) and not begins_another(first):
-        first -= 1  # the line that begins this one is shown
-    while last < min(len(lines), at + _AROUND) and not begins_another(last + 1):
-        last += 1
+    heads = [n for n in numbers if is_inside and lines[n - 1].strip() and lines[n - 1][0].strip()]
+    first = max((n for n in heads if n <= at), default=numbers[0])
+    last = min((n for n in heads if n > at), default=numbers[-1] + 1) - 1
     block = [(number, lines[number - 1].rstrip()) for number in range(first, last + 1)]
     while not block[-1][1] and len(block) > 1:
         block.pop()
     return block
 
 
-def attempt_page(page: PageModel, assets: Assets) -> str:
+def attempt_page(page: PageModel) -> str:
     """Return the page of one attempt of one test."""
     timeline = timeline_data(page)
     return render(
         "attempt.html.j2",
-        assets,
+        _SCRIPTS,
         page=page,
         groups=rank_groups(page),
         merge_stacks=merge_stacks,
@@ -133,16 +114,13 @@ def attempt_page(page: PageModel, assets: Assets) -> str:
     )
 
 
-def run_page(
-    run_id: str, verdicts: Sequence[JsonVerdict], pages: Collection[str], assets: Assets
-) -> str:
+def run_page(run_id: str, verdicts: Sequence[JsonVerdict], pages: Collection[str]) -> str:
     """Return the page of a run: every test that ran as a world, those that did not pass first.
 
     Args:
         run_id: The run's name.
         verdicts: The lines of its verdicts.jsonl.
         pages: Folders of attempts that have a page.
-        assets: Style and script.
     """
     rows = sorted(
         ((_outcome(each), each) for each in verdicts), key=lambda row: _OUTCOMES.index(row[0])
@@ -150,12 +128,11 @@ def run_page(
     counts = Counter(outcome for outcome, _ in rows)
     return render(
         "run.html.j2",
-        assets,
+        ["index.js"],
         run_id=run_id,
         rows=rows,
         counts=[(outcome, counts[outcome]) for outcome in _OUTCOMES if counts[outcome]],
         pages=pages,
-        error_of=_first_error,
     )
 
 
@@ -164,11 +141,3 @@ def _outcome(verdict: JsonVerdict) -> str:
     if verdict["status"] in ("failed", "error") and verdict["outcome"] in ("hung", "crashed"):
         return str(verdict["outcome"])
     return str(verdict["status"])
-
-
-def _first_error(verdict: JsonVerdict) -> str:
-    """Return the first rank's error of a test that did not pass, in one line."""
-    errors = [each["error"] for each in verdict["rank_results"] if each["error"]]
-    if not errors or verdict["status"] in ("passed", "skipped"):
-        return ""
-    return f"{errors[0]['type']}: {errors[0]['message']}"[:200]

@@ -12,7 +12,7 @@ import base64
 import hashlib
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +23,7 @@ from pytest_multihost.report.html.sections import folded
 if TYPE_CHECKING:
     import jinja2
 
+_ASSETS = Path(__file__).with_name("assets")
 _TEMPLATES = Path(__file__).with_name("templates")
 
 _ESCAPE_SEQUENCE = re.compile(
@@ -34,41 +35,13 @@ _UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u20
 """Control characters except tab and line feed, and those that change the order of letters."""
 
 
-@dataclass(frozen=True, slots=True)
-class Assets:
-    """Style and script of a page.
-
-    Attributes:
-        style: CSS.
-        script: JavaScript.
-    """
-
-    style: str
-    script: str
-
-    @property
-    def policy(self) -> str:
-        """A Content-Security-Policy: the page loads nothing and runs only this script."""
-        return (
-            f"default-src 'none'; img-src data:; style-src '{_hash(self.style)}';"
-            f" script-src '{_hash(self.script)}'; base-uri 'none'; form-action 'none'"
-        )
-
-
-def _hash(text: str) -> str:
-    digest = hashlib.sha256(text.encode()).digest()
-    return f"sha256-{base64.b64encode(digest).decode()}"
-
-
 def display_text(text: str) -> str:
     """Return a text without terminal escape sequences, other control characters made visible."""
-    return _UNSEEN.sub(_visible, _ESCAPE_SEQUENCE.sub("", text))
-
-
-def _visible(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    # Unicode has a visible symbol for each ASCII control character.
-    return chr(0x2400 + code) if code < 0x20 else f"\\u{code:04x}"  # noqa: PLR2004
+    # Unicode has a visible symbol for each ASCII control character, from U+2400 on.
+    return _UNSEEN.sub(
+        lambda found: chr(0x2400 + ord(found[0])) if found[0] < " " else f"\\u{ord(found[0]):04x}",
+        _ESCAPE_SEQUENCE.sub("", text),
+    )
 
 
 def script_json(value: object) -> str:
@@ -79,32 +52,40 @@ def script_json(value: object) -> str:
     return text
 
 
-def render(template: str, assets: Assets, **values: object) -> str:
-    """Return a page: a template's file, filled with values."""
-    return _environment().get_template(template).render(assets=assets, **values)
+def render(template: str, scripts: Iterable[str], **values: object) -> str:
+    """Return a page: a template's file, filled with values, and with the files of its script."""
+    style = (_ASSETS / "report.css").read_text("utf-8")
+    script = "\n".join((_ASSETS / name).read_text("utf-8") for name in scripts)
+    return environment().get_template(template).render(style=style, script=script, **values)
+
+
+def _digest(text: str) -> str:
+    """Return a text's hash for the Content-Security-Policy: the page runs only this script."""
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"sha256-{base64.b64encode(digest).decode()}"
 
 
 @cache
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
+    """Return the environment of all templates."""
     # Imported when the first page is written: most runs of pytest write none.
     import jinja2
 
-    environment = jinja2.Environment(
+    found = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
-        finalize=_finalized,
+        # Text that is markup already is printed unchanged.
+        finalize=lambda value: (
+            display_text(value)
+            if isinstance(value, str) and not hasattr(value, "__html__")
+            else value
+        ),
         trim_blocks=True,
         lstrip_blocks=True,
         auto_reload=False,
     )
-    environment.filters["rank_set"] = rank_set
-    environment.globals["folded"] = folded
-    return environment
-
-
-def _finalized(value: object) -> object:
-    """Return a value as a template prints it; text that is markup already is unchanged."""
-    if isinstance(value, str) and not hasattr(value, "__html__"):
-        return display_text(value)
-    return value
+    found.filters["digest"] = _digest
+    found.filters["rank_set"] = rank_set
+    found.globals["folded"] = folded
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import signal
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -18,8 +18,8 @@ from pytest_multihost.model.stack import (
     inside_the_test,
     is_library,
 )
-from pytest_multihost.model.verdict import Diagnosis, Evidence, Place, RankResult
-from pytest_multihost.outcome.faults import firings, frozen_for_good
+from pytest_multihost.model.verdict import Diagnosis, Place, RankResult
+from pytest_multihost.outcome.faults import frozen_for_good
 from pytest_multihost.report.html.page_model import ROLE_ORDER, PageModel, RankGroup
 from pytest_multihost.report.logs import LogExcerpt
 
@@ -115,29 +115,22 @@ class StackClass(NamedTuple):
     ranks: tuple[int, ...]
     frames: Sequence[Frame]
     dump: Dump
-    others: Mapping[Sequence[Frame], Sequence[str]]
+    others: Mapping[tuple[Frame, ...], Sequence[str]]
 
 
-def dumps(page: PageModel) -> list[Dump]:
-    """Return the dumps of the ranks that were still in the test."""
-    return [each for each in page.judged.result.dumps if each.rank not in page.parked]
-
-
-def stack_classes(page: PageModel) -> list[StackClass]:
+def stack_classes(dumps: Sequence[Dump]) -> list[StackClass]:
     """Return the classes of ranks with equal stacks, the smallest first."""
-    by_rank = {dump.rank: dump for dump in dumps(page)}
-    return [
-        StackClass(group.ranks, group.frames, dump, _other_threads(dump))
-        for group in group_by_main_stack(by_rank.values())
-        if group.frames
-        for dump in [by_rank[group.ranks[0]]]
-    ]
-
-
-def _other_threads(dump: Dump) -> Mapping[Sequence[Frame], Sequence[str]]:
-    others = (each for each in dump.threads if each is not dump.main)
-    names = ((each.frames, f"{each.name}{' (held the GIL)' * each.current}") for each in others)
-    return group_by_value(names)  # a pool has many idle threads
+    found, by_rank = [], {dump.rank: dump for dump in dumps}
+    for group in group_by_main_stack(dumps):
+        dump = by_rank[group.ranks[0]]
+        others = group_by_value(  # a pool has many idle threads
+            (each.frames, f"{each.name}{' (held the GIL)' * each.current}")
+            for each in dump.threads
+            if each is not dump.main
+        )
+        if group.frames:
+            found.append(StackClass(group.ranks, group.frames, dump, others))
+    return found
 
 
 def folded(frames: Sequence[Frame]) -> tuple[Sequence[Frame], list[tuple[bool, list[Frame]]]]:
@@ -159,14 +152,13 @@ def failures(page: PageModel) -> list[tuple[list[int], str, str]]:
         (each.error.text, each.facts.rank) for each in page.judged.finding.ranks if each.error
     )
     alike = group_by_value((text, rank) for text, rank in errors if text)
-    return [(ranks, _failure_title(text), text) for text, ranks in alike.items()]
-
-
-def _failure_title(text: str) -> str:
-    """Return the line that pytest marks with an E, else the last one."""
-    marked = [line[1:].strip() for line in text.splitlines() if line.startswith("E ")]
-    lines = marked[:1] or text.strip().splitlines()[-1:]
-    return lines[0][:160] if lines else ""
+    found = []
+    for text, ranks in alike.items():
+        # The line that pytest marks with an E, else the last one.
+        marked = [line[1:].strip() for line in text.splitlines() if line.startswith("E ")]
+        title = [*marked[:1], *text.strip().splitlines()[-1:], ""][0]
+        found.append((ranks, title[:160], text))
+    return found
 
 
 # Evidence
@@ -184,15 +176,13 @@ class Claim(NamedTuple):
 def claims(diagnosis: Diagnosis) -> list[Claim]:
     """Return the evidence, equal facts once."""
     alike = group_by_value(((each.fact, each.source), each) for each in diagnosis.evidence)
-    return [
-        Claim([each.rank for each in same], fact, _times(same), source)
-        for (fact, source), same in alike.items()
-    ]
-
-
-def _times(evidence: Iterable[Evidence]) -> str:
-    times = [f"+{each.at_s:.2f} s" for each in evidence if each.at_s is not None]
-    return ", ".join([*times[:_MAX_TIMES], *["…"] * (len(times) > _MAX_TIMES)])
+    found = []
+    for (fact, source), same in alike.items():
+        times = [f"+{each.at_s:.2f} s" for each in same if each.at_s is not None]
+        if len(times) > _MAX_TIMES:
+            times[_MAX_TIMES:] = ["…"]
+        found.append(Claim([each.rank for each in same], fact, ", ".join(times), source))
+    return found
 
 
 # Rank by rank
@@ -213,12 +203,10 @@ def open_operations(rank: int, page: PageModel) -> list[str]:
 
 def exit_words(rank: RankResult) -> str:
     """Return how the process of a rank ended; empty if it did not."""
-    if rank.signal is not None:
-        try:
-            return signal.Signals(rank.signal).name
-        except ValueError:  # a real-time signal has no name
-            return f"signal {rank.signal}"
-    return "" if rank.exit_code is None else f"code {rank.exit_code}"
+    if rank.signal is None:
+        return "" if rank.exit_code is None else f"code {rank.exit_code}"
+    names = {each.value: each.name for each in signal.Signals}  # not of all real-time signals
+    return names.get(rank.signal, f"signal {rank.signal}")
 
 
 def snapshot_rows(page: PageModel) -> Mapping[tuple[str, ...], list[int]]:
@@ -247,24 +235,10 @@ def log_groups(page: PageModel) -> tuple[list[tuple[list[int], LogExcerpt]], lis
     return [(ranks, page.logs[ranks[0]]) for ranks in alike.values()], silent
 
 
-def fault_firings(page: PageModel) -> Iterator[tuple[str, str]]:
-    """Yield each fault of the test, and when it fired in which rank."""
-    for index, fault in enumerate(page.judged.result.spec.faults):
-        yield repr(fault), ", ".join(_fired(page, index)) or "never fired"
-
-
-def _fired(page: PageModel, index: int) -> Iterator[str]:
-    for rank, found in firings(page.judged.result, index).items():
-        again = f" and {len(found) - 1} times more" if len(found) > 1 else ""
-        yield f"rank {rank} at +{found[0] - page.judged.result.started_s:.2f} s{again}"
-
-
 def rank_files(page: PageModel) -> list[str]:
     """Return the names of the ranks' logs and stacks."""
     return [name for name in page.files if name.endswith(_LISTED_FILES)]
 
-
-# The fixed texts: what each kind of hang means, and what to do next
 
 DETECTED_BY: Mapping[str, str] = {
     "proof": "Nothing could move before the deadline",
@@ -275,68 +249,3 @@ DETECTED_BY: Mapping[str, str] = {
     "deadline": "The test's time was up",
 }
 """How a hang was detected."""
-
-MEANINGS: Mapping[str, str] = {
-    "straggler": (
-        "The others wait for it, and it is in no operation with them: one long wait, "
-        "sleep, read or lock of its own."
-    ),
-    "livelock": "The others wait for it while it computes, or wakes up again and again.",
-    "finished": "It returned from the test while others still wait for it.",
-    "raised": "Its own exception took it out of the test while others still wait for it.",
-    "died": "Its process ended unexpectedly.",
-    "stopped": "Something has stopped its process: SIGSTOP, or a debugger.",
-    "gil_held": "Native code holds the GIL, so no Python of this rank can run.",
-    "mismatch": (
-        "At the same position in their group's sequence, ranks are in operations that can "
-        "never match."
-    ),
-    "deadlock": "Ranks wait for each other in a cycle, so none of them can continue.",
-    "transport": (
-        "All ranks have entered the same operation and nothing moves: the network, or the way "
-        "to it."
-    ),
-    "stuck": "A rank is blocked by itself, and no other rank waits for it.",
-    "unknown": "The evidence does not show which rank is waited for.",
-}
-
-NEXT_STEPS: Mapping[str, str] = {
-    "straggler": (
-        "Ask why it does not get past this line; the waiting ranks are where they should be."
-    ),
-    "livelock": "Ask what this loop waits for, and which rank should provide it.",
-    "finished": "Look for a branch, a loop count or an early return that depends on the rank.",
-    "raised": "Fix the exception, and ask whether the other ranks should have been told of it.",
-    "died": (
-        "Read the end of its log below; a signal shows who ended it (SIGKILL: often the "
-        "kernel, for memory)."
-    ),
-    "stopped": "Look for what stops it: a debugger, a job's suspension, a frozen container.",
-    "gil_held": "Look for a native call that waits without releasing the GIL.",
-    "mismatch": (
-        "Compare the branches that led the ranks here: one calls something else, or in "
-        "another order."
-    ),
-    "deadlock": (
-        "Compare the order in which the ranks enter these operations; one order for all ends it."
-    ),
-    "transport": (
-        "Look at addresses, interfaces and ports: the ranks agree, the bytes do not arrive."
-    ),
-    "stuck": "Ask what this line waits for; no other rank takes part in it.",
-    "unknown": (
-        "Compare where the ranks are below. A custom transport can report its waits with "
-        "pytest_multihost.operation()."
-    ),
-}
-
-PLANNED = (
-    "Here one of the test's own faults keeps it away: what is tested is how the other ranks react."
-)
-
-FILES: Mapping[str, str] = {
-    "verdict.json": "the result, for programs",
-    "facts.json": "what the verdict was derived from; multihost explain derives it again",
-    "history.jsonl": "every event, in the order of arrival",
-    "trace.json": "all operations as tracks, to be opened in ui.perfetto.dev",
-}

@@ -11,6 +11,7 @@ from itertools import chain, pairwise
 from typing import NamedTuple
 
 from pytest_multihost.model.event import FaultChanged, Parked, SyncPointPassed
+from pytest_multihost.model.json_values import to_json
 from pytest_multihost.model.operation import Operation, OperationKind, group_name, rank_set
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.stack import Frame, short_path
@@ -33,7 +34,8 @@ OPEN = -1
 
 def timeline_data(page: PageModel) -> Json:
     """Return the data that `lanes.js` draws, as JSON."""
-    result = page.judged.result
+    result, diagnosis, root = page.judged.result, page.judged.diagnosis, page.judged.context.root
+    selected = diagnosis.operation if diagnosis else None
     us = result.us
     end_us = us(result.detected_s or result.ended_s)
     by_rank = {rank: _operations(result, rank) for rank in range(result.spec.size)}
@@ -59,13 +61,21 @@ def timeline_data(page: PageModel) -> Json:
         "judged": us(result.detected_s) if result.detected_s else None,
         "ranks": list(_lanes(page, end_us)),
         "kinds": [_kind(each, result.spec.size) for _, each in tables.kinds.values()],
-        "places": [_place(each, page.judged.context.root) for each in tables.frames],
+        "places": [
+            display_text(f"{short_path(root, each.file)}:{each.line}") if each else ""
+            for each in tables.frames
+        ],
         "details": [display_text(each) for each in tables.details],
         "operations": operations,
         "marks": marks,
         "faults": faults,
-        "waits": _waits(page),
-        "selected": _selected(page),
+        # For each waiting rank the ranks that it waits for, as numbers and as text.
+        "waits": [
+            (wait.rank, wait.for_, rank_set(wait.for_) if wait.for_ else "")
+            for wait in (diagnosis.waits_for if diagnosis else ())
+        ],
+        # The operation that the diagnosis is about, for the script to select at first.
+        "selected": to_json(selected) if selected else None,
         "left_out": sum(max(0, len(each) - kept) for each in by_rank.values()),
     }
 
@@ -123,10 +133,6 @@ def _kind(sample: Operation, world_size: int) -> Json:
         "of": f"({group})" if is_of_a_group else "",
         "peer": sample.peer,
     }
-
-
-def _place(frame: Frame | None, root: str) -> str:
-    return display_text(f"{short_path(root, frame.file)}:{frame.line}") if frame else ""
 
 
 # Ranks, and what happened to them
@@ -205,23 +211,6 @@ def _faults(result: WorldResult) -> Iterator[_Fault]:
             case FaultChanged(index=index, phase="ended") if (index, event.rank) in active:
                 yield active.pop((index, event.rank))._replace(end_us=result.us(event.at_s))
     yield from active.values()
-
-
-# The diagnosis
-
-
-def _waits(page: PageModel) -> list[tuple[int, tuple[int, ...], str]]:
-    """Return for each waiting rank the ranks that it waits for, as numbers and as text."""
-    waits = page.judged.diagnosis.waits_for if page.judged.diagnosis is not None else ()
-    return [(wait.rank, wait.for_, rank_set(wait.for_) if wait.for_ else "") for wait in waits]
-
-
-def _selected(page: PageModel) -> Json | None:
-    """Return the operation that the diagnosis is about, for the script to select at first."""
-    operation = page.judged.diagnosis.operation if page.judged.diagnosis is not None else None
-    if operation is None:
-        return None
-    return {"name": operation.name, "sequence": operation.sequence, "group": operation.group}
 
 
 # The axis. A world may work for half a second and hang for a minute: drawn to scale, all events

@@ -8,15 +8,11 @@ function element(text, tag = "span", name = "") {
 }
 
 function rankSet(ranks) {
-  const spans = [];
-  for (const rank of [...new Set(ranks)].sort((a, b) => a - b)) {
-    const last = spans[spans.length - 1];
-    if (last && last[1] === rank - 1) last[1] = rank;
-    else spans.push([rank, rank]);
-  }
-  const text = spans
-    .map(([a, b]) => (a === b ? `${a}` : b === a + 1 ? `${a},${b}` : `${a}-${b}`))
-    .join(",");
+  const sorted = [...new Set(ranks)].sort((a, b) => a - b);
+  const first = sorted.filter((rank, i) => sorted[i - 1] !== rank - 1);
+  const last = sorted.filter((rank, i) => sorted[i + 1] !== rank + 1);
+  const span = (a, b) => (a === b ? `${a}` : `${a}${b === a + 1 ? "," : "-"}${b}`);
+  const text = first.map((rank, i) => span(rank, last[i])).join(",");
   return `${ranks.length === 1 ? "rank" : "ranks"} ${text}`;
 }
 
