@@ -144,8 +144,7 @@ def test_the_page_follows_the_system_from_light_to_dark(open_page, pages: Pages)
     corner = f"(() => {{ draw(); return colors.card + {pixel}; }})()"
     light = tab.evaluate(corner)
     tab.emulate_media(color_scheme="dark")
-    tab.wait_for_timeout(100)
-    assert tab.evaluate(corner) != light
+    tab.wait_for_function(f"light => {corner} !== light", arg=light)
 
 
 def test_the_run_and_its_tests_lead_to_each_other(open_page, pages: Pages) -> None:

@@ -27,11 +27,16 @@ function draw() {
   drawAxis(full);
   lanes.forEach(drawLane);
   drawMeeting();
-  drawInstants(full);
+  for (const us of [data.progress, data.judged].filter((each) => each !== null)) {
+    const x = Math.min(xOf(us), PAD + plotWidth() - 0.5);
+    drawLine(x, TOP - 6, x, full, colors.culprit, 1, [2, 3]);
+  }
   drawMarks();
   context.restore();
   drawWaits();
-  drawSelection(full);
+  const { from, to } = view.drag || { from: 0, to: 0 };
+  if (Math.abs(to - from) >= 4)
+    fillRect(Math.min(from, to), 0, Math.abs(to - from), full, colors.wait, 0.18);
 }
 
 function drawText(label, x, y, color, { size = 11, weight = 400, align = "left", max = Infinity } = {}) {
@@ -107,7 +112,8 @@ function drawSilence(begin, end, x1, x2, full) {
 
 function drawTicks(begin, end, x1, x2, full) {
   const perPixel = (end - begin) / Math.max(1, x2 - x1);
-  const step = niceStep(perPixel * 90);
+  const power = 10 ** Math.floor(Math.log10(Math.max(1, perPixel * 90)));
+  const step = power * ([1, 2, 5, 10].find((each) => each * power >= perPixel * 90) || 10);
   const digits = Math.max(0, Math.ceil(-Math.log10(step / 1e6) - 1e-9));
   const first = Math.ceil(Math.max(begin, begin + (PAD - x1) * perPixel) / step) * step;
   for (let us = first; us < end; us += step) {
@@ -116,11 +122,6 @@ function drawTicks(begin, end, x1, x2, full) {
     drawLine(x, TOP, x, full, colors.line);
     if (x2 - x > 34) drawText(`+${(us / 1e6).toFixed(digits)} s`, x + 3, TOP / 2, colors.quiet);
   }
-}
-
-function niceStep(us) {
-  const power = 10 ** Math.floor(Math.log10(Math.max(1, us)));
-  return power * ([1, 2, 5, 10].find((each) => each * power >= us) || 10);
 }
 
 function drawLane(lane, index) {
@@ -165,14 +166,13 @@ function drawLateness(lane, y) {
   drawText(lane.text, x1 + 8, y + height / 2, colors.culprit, style);
 }
 
-function drawBox(x, y, w, h, fill, stroke) {
+function drawBox(x, y, w, h, fill, stroke, width = 1) {
   context.beginPath();
   context.roundRect(x, y, Math.max(w, 1), h, Math.min(3, w / 2));
-  context.fillStyle = fill;
+  context.fillStyle = fill || "transparent";
   context.fill();
-  if (!stroke) return;
-  context.strokeStyle = stroke;
-  context.lineWidth = 1;
+  context.strokeStyle = stroke || "transparent";
+  context.lineWidth = width;
   context.stroke();
 }
 
@@ -197,19 +197,14 @@ function drawOperation(each, lane, x1, x2, y) {
   if (width < 22 || tall < 8) return;
   const size = tall > 14 ? 12 : 10,
     weight = isOpen ? 600 : 400;
-  const all = labels(each, isOpen);
+  const name = each.kind.name + (each.sequence ? ` #${each.sequence}` : "");
+  const awaited = isOpen && waits.get(each.rank);
+  const all = [...(awaited ? [`${name}, waits for ${awaited}`] : []), name]; // the longest first
   const label =
     all.find((each) => fits(each, width - 10, size, weight)) ||
     (width > 64 ? all[all.length - 1] : each.sequence ? `#${each.sequence}` : "");
   const color = isOpen ? colors[isLate ? "culprit" : "wait"] : colors["op-ink"];
   drawText(label, left + 5, top + tall / 2 + 0.5, color, { size, weight, max: width - 8 });
-}
-
-function labels(each, isOpen) {
-  // the longest first
-  const name = each.kind.name + (each.sequence ? ` #${each.sequence}` : "");
-  const awaited = isOpen && waits.get(each.rank);
-  return [...(awaited ? [`${name}, waits for ${awaited}`] : []), name];
 }
 
 const widths = new Map();
@@ -222,13 +217,6 @@ function fits(label, max, size, weight) {
   return widths.get(key) <= max;
 }
 
-function drawInstants(full) {
-  for (const us of [data.progress, data.judged].filter((each) => each !== null)) {
-    const x = Math.min(xOf(us), PAD + plotWidth() - 0.5);
-    drawLine(x, TOP - 6, x, full, colors.culprit, 1, [2, 3]);
-  }
-}
-
 function drawMarks() {
   for (const [us, rank, sort] of data.marks) {
     const y = yOf(laneOf.get(rank)) + height / 2,
@@ -236,8 +224,11 @@ function drawMarks() {
     if (x < PAD - 8 || x > view.width) continue;
     const bad = { raised: colors.culprit, died: colors.culprit, killed: colors.fault }[sort];
     if (sort === "point") drawLine(x, y - height / 2 + 2, x, y + height / 2 - 2, colors.quiet, 1.5);
-    else if (bad) cross(x, y, bad);
-    else drawLine(x, y - 6, x, y + 6, colors.quiet, 2);
+    else if (bad) {
+      fillCircle(x, y, 7, colors.card);
+      drawLine(x - 4, y - 4, x + 4, y + 4, bad, 2.5);
+      drawLine(x - 4, y + 4, x + 4, y - 4, bad, 2.5);
+    } else drawLine(x, y - 6, x, y + 6, colors.quiet, 2);
   }
   for (const [rank, from, until] of data.faults) {
     const lane = lanes[laneOf.get(rank)];
@@ -249,12 +240,6 @@ function drawMarks() {
   }
 }
 
-function cross(x, y, color) {
-  fillCircle(x, y, 7, colors.card);
-  drawLine(x - 4, y - 4, x + 4, y + 4, color, 2.5);
-  drawLine(x - 4, y + 4, x + 4, y - 4, color, 2.5);
-}
-
 function drawMeeting() {
   const selected = view.selected && view.selected.operation;
   if (!selected) return;
@@ -262,12 +247,8 @@ function drawMeeting() {
     const { top, tall } = bar(each, yOf(laneOf.get(each.rank)));
     const x1 = xOf(each.begin),
       x2 = Math.max(xOf(endOf(each)), x1 + 3);
-    const isIt = each === selected;
-    context.strokeStyle = isIt ? colors.ink : colors.wait;
-    context.lineWidth = isIt ? 2 : 1.2;
-    context.beginPath();
-    context.roundRect(x1 - 0.5, top - 0.5, x2 - x1, tall + 1, 3);
-    context.stroke();
+    const style = each === selected ? [colors.ink, 2] : [colors.wait, 1.2];
+    drawBox(x1 - 0.5, top - 0.5, x2 - x1, tall + 1, null, ...style);
   }
 }
 
@@ -292,13 +273,6 @@ function drawWaits() {
     drawLine(edge + 3, y, x, y, color, 1.5);
     fillPolygon(color, [edge - 2, y], [edge + 6, y - 4.5], [edge + 6, y + 4.5]);
   });
-}
-
-function drawSelection(full) {
-  if (!view.drag) return;
-  const { from, to } = view.drag;
-  if (Math.abs(to - from) >= 4)
-    fillRect(Math.min(from, to), 0, Math.abs(to - from), full, colors.wait, 0.18);
 }
 
 let isDue = false;

@@ -85,18 +85,14 @@ function selectNeighbour(by) {
   const at = operation ? all.indexOf(operation) : by > 0 ? -1 : all.length;
   const next = all[Math.min(all.length - 1, Math.max(0, at + by))];
   select(rank, next);
-  bringIntoView(next);
+  const begin = axisPosition(next.begin),
+    span = view.to - view.from;
+  if (begin < view.from || begin > view.to) moveTo(begin - span / 2, begin + span / 2);
 }
 
 function selectLane(by) {
   const index = view.selected ? laneOf.get(view.selected.rank) + by : 0;
   select(lanes[Math.min(lanes.length - 1, Math.max(0, index))].rank);
-}
-
-function bringIntoView(operation) {
-  const begin = axisPosition(operation.begin),
-    span = view.to - view.from;
-  if (begin < view.from || begin > view.to) moveTo(begin - span / 2, begin + span / 2);
 }
 
 const ZOOMS = {
@@ -215,16 +211,12 @@ names.addEventListener("click", (event) => {
 
 // Begin
 
-function writeNames() {
-  names.classList.toggle("dense", height < 20);
-  names.replaceChildren(
-    ...lanes.map((lane) => {
-      const row = element("", "div", lane.role);
-      row.style.height = `${height}px`;
-      row.append(element(`rank ${lane.rank}`), element(lane.state, "span", "state quiet"));
-      return row;
-    }),
-  );
+names.classList.toggle("dense", height < 20);
+for (const lane of lanes) {
+  const row = element("", "div", lane.role);
+  row.style.height = `${height}px`;
+  row.append(element(`rank ${lane.rank}`), element(lane.state, "span", "state quiet"));
+  names.append(row);
 }
 
 function selectFirst() {
@@ -242,7 +234,6 @@ function selectFirst() {
 }
 
 readColors();
-writeNames();
 selectFirst();
 draw();
 performance.mark("lanes drawn");
