@@ -2,12 +2,13 @@
 
 The one module that may import `_pytest` (import-linter checks it) or touch a private attribute of
 pytest's configuration and items. It imports no other module of this package, because both the
-plugin and the agent inside a rank need it. A new release of pytest can break only this module and
-`rank/agent/adapt_tools.py`, which changes pytest objects that are passed to it.
+plugin and the agent inside a rank need it. A new release of pytest can break only this module.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -79,6 +80,38 @@ def redirect_terminal(config: pytest.Config, file: IO[str]) -> None:
     if reporter is not None:
         reporter._tw._file = file
         reporter._tw.hasmarkup = False
+
+
+def stop_capturing(config: pytest.Config) -> None:
+    """End pytest's global capture, so that output goes where it went before; capsys still works."""
+    capture: Any = config.pluginmanager.get_plugin("capturemanager")
+    if capture is None:  # -p no:capture
+        return
+    stdout, stderr, descriptors = sys.__stdout__, sys.__stderr__, (os.dup(1), os.dup(2))
+    capture.read_global_capture()
+    capture.stop_global_capturing()
+    for target, descriptor in zip((1, 2), descriptors, strict=True):
+        os.dup2(descriptor, target)
+        os.close(descriptor)
+    sys.stdout, sys.stderr = stdout, stderr
+    capture._method = "no"
+    capture.start_global_capturing()
+
+
+def redirect_log_file(config: pytest.Config, file: IO[str]) -> None:
+    """Have the log file that was asked for with --log-file written to `file`."""
+    plugin: Any = config.pluginmanager.get_plugin("logging-plugin")
+    handler = plugin.log_file_handler if plugin is not None else None
+    if handler is None or handler.baseFilename == os.devnull:
+        return
+    replaced = handler.setStream(file)
+    if replaced is not None:  # left open, it would be a ResourceWarning
+        replaced.close()
+
+
+def reset_setup_state(session: pytest.Session) -> None:
+    """Forget what is set up: a process forked in the middle of a run has the parent's item."""
+    session._setupstate = type(session._setupstate)()
 
 
 def xfail_in_force(item: pytest.Item) -> Xfail | None:

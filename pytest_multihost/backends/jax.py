@@ -14,7 +14,6 @@ import re
 import socket
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from pytest_multihost.backends.backend import Backend
 from pytest_multihost.model.spec import RankSpec, WorldSpec
@@ -50,13 +49,19 @@ def xla_flags(inherited: str, timeout_s: int) -> str:
 def _start(spec: RankSpec) -> None:
     timeout_s = runtime_timeout_s(spec.world)
     os.environ["XLA_FLAGS"] = xla_flags(os.environ.get("XLA_FLAGS", ""), timeout_s)
-    jax = _import_jax()
+    import jax
+
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", spec.world.local_devices)
     host, port = spec.world.host_of(0).address, spec.ports[1]
     address = f"{host}:{port}"
-    if not spec.is_primary:
-        _wait_until_accepting((host, port))
+    # A client that comes before the primary's service listens would back off for 1 s. The wait has
+    # no timeout of its own; the world's startup timeout applies.
+    while not spec.is_primary:
+        with socket.socket() as probe:
+            if probe.connect_ex((host, port)) == 0:
+                break
+        time.sleep(_POLL_S)
     if spec.world.sites:
         _advertise_to_gloo(spec.host.address)
     jax.distributed.initialize(
@@ -70,18 +75,6 @@ def _start(spec: RankSpec) -> None:
         shutdown_timeout_seconds=timeout_s,
     )
     jax.devices()
-
-
-def _wait_until_accepting(address: tuple[str, int]) -> None:
-    """Wait until the primary's service listens: a client that comes earlier backs off for 1 s.
-
-    Without a timeout of its own; the world's startup timeout applies.
-    """
-    while True:
-        with socket.socket() as probe:
-            if probe.connect_ex(address) == 0:
-                return
-        time.sleep(_POLL_S)
 
 
 def _advertise_to_gloo(address: str) -> None:
@@ -99,25 +92,22 @@ def _advertise_to_gloo(address: str) -> None:
         )
 
 
-def _import_jax() -> Any:  # noqa: ANN401 - jax is not seen by the type checker
-    import jax
-
-    return jax
-
-
 def _preload() -> None:
     """Import jax, and what it would import only when it compiles for the first time.
 
     None of it starts a thread or a backend; every rank would spend 30 ms of CPU on it.
     """
-    _import_jax()
+    import jax  # noqa: F401
+
     for name in _IMPORTED_LATE:
         with contextlib.suppress(ImportError):  # another version of jaxlib
             importlib.import_module(name)
 
 
 def _devices() -> Sequence[object]:
-    return tuple(_import_jax().local_devices())
+    import jax
+
+    return tuple(jax.local_devices())
 
 
 JAX = Backend(

@@ -33,19 +33,13 @@ def find_backend(name: str, offered: Iterable[Backend]) -> Backend:
         SettingError: No plugin offers it, or the package it needs is not installed.
     """
     offered = list(offered)
-    for backend in offered:
-        if backend.name == name:
-            _check_package(backend)
-            return backend
-    known = ", ".join(f"{each.name} ({each.offered_by})" for each in offered)
-    happened = f"unknown backend {name!r}"
-    raise SettingError(happened, seen=f"There are: {known}.")
-
-
-def _check_package(backend: Backend) -> None:
-    if backend.package is None or importlib.util.find_spec(backend.package) is not None:
-        return
-    happened = f"backend {backend.name!r} needs the package {backend.package!r}"
-    extra = backend.extra or backend.package
-    remedy = f"Run: pip install '{backend.offered_by}[{extra}]'"
-    raise SettingError(happened, seen="It is not installed.", remedy=remedy)
+    backend = next((each for each in offered if each.name == name), None)
+    if backend is None:
+        known = ", ".join(f"{each.name} ({each.offered_by})" for each in offered)
+        raise SettingError(f"unknown backend {name!r}", seen=f"There are: {known}.")
+    if backend.package is not None and importlib.util.find_spec(backend.package) is None:
+        happened = f"backend {name!r} needs the package {backend.package!r}"
+        extra = backend.extra or backend.package
+        remedy = f"Run: pip install '{backend.offered_by}[{extra}]'"
+        raise SettingError(happened, seen="It is not installed.", remedy=remedy)
+    return backend

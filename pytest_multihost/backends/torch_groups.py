@@ -61,17 +61,13 @@ def _import_torch() -> Any:  # noqa: ANN401 - torch is not seen by the type chec
     return torch
 
 
-def _cpu() -> Sequence[object]:
-    return (_import_torch().device("cpu"),)
-
-
 GLOO = Backend(
     name="gloo",
     package="torch",
     extra="torch",
     start=_start_gloo,
     preload=_import_torch,
-    devices=_cpu,
+    devices=lambda: (_import_torch().device("cpu"),),
     symptoms=(
         r"transport/tcp/\S+ (Connection closed by peer|.*reset by peer|Connect timeout)",
         r"transport/tcp/\S+ (Timed out waiting|.*Broken pipe|Application timeout)",
@@ -104,9 +100,8 @@ def gpu_count() -> int:
 
 def _lacking(size: int) -> str | None:
     found = gpu_count()
-    if found >= size:
-        return None
-    return f"nccl takes one GPU per rank: {size} ranks, {found} GPU{'s' if found != 1 else ''} here"
+    many = f"{found} GPU" if found == 1 else f"{found} GPUs"
+    return f"nccl takes one GPU per rank: {size} ranks, {many} here" if found < size else None
 
 
 def _start_nccl(spec: RankSpec) -> None:

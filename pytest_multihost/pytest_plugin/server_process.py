@@ -242,14 +242,12 @@ class _Rank:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> NoReturn:
         """Run the test, and leave. Runs when every other plugin has seen the final list."""
-        offered = offered_backends(session.config)
-        run_test_and_exit(
-            self.spec,
-            self.channel,
-            find_item=find_item_in(session.items, self.collecting.problems),
-            backend=self._started or find_backend(self.spec.world.backend, offered),
-            is_started=self._started is not None,
-        )
+        if self._started is None:
+            offered = offered_backends(session.config)
+            self._started = find_backend(self.spec.world.backend, offered)
+            start_backend(self.spec, self.channel, self._started)
+        find_item = find_item_in(session.items, self.collecting.problems)
+        run_test_and_exit(self.spec, self.channel, find_item=find_item, backend=self._started)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self) -> Generator[None]:

@@ -3,8 +3,8 @@
 Exit handlers would write the controller's files. Signal handlers and interval timers would run the
 controller's code. All ranks would draw the same random numbers. faulthandler would write fatal
 errors to a descriptor of the controller. Standard output would be the controller's terminal, and
-environment variables would name another world. Each function here resets one of these. pytest's
-own state (capture, terminal, timers) is reset by `rank.agent.adapt_tools`.
+environment variables would name another world. pytest's own state (capture, terminal, timers) is
+reset by `rank.agent.lifecycle`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,28 @@ from pytest_multihost.rank.environment import foreign_variables, rank_variables
 
 
 def reset_after_fork(spec: RankSpec) -> None:
-    """Turn this forked process into a rank: streams, signals, environment, seeds, dumps."""
+    """Turn this forked process into a rank: streams, signals, environment, seeds, dumps.
+
+    Generators are seeded differently in each rank, but reproducibly.
+    """
     files = Path(spec.directory, f"rank-{spec.rank}")
     _redirect_streams(files.with_suffix(".log"))
-    _reset_signals()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGALRM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, 0)
     atexit._clear()  # noqa: SLF001 - no public equivalent; CPython's own tests use it
-    _set_environment(spec)
-    _seed_generators(f"{spec.world.seed}/{spec.rank}")
+    variables = rank_variables(spec, os.environ)
+    for name in foreign_variables(os.environ):
+        del os.environ[name]
+    os.environ.update(variables)
+    # Forked ranks share the state of every generator, so `random.random()` would agree between
+    # them. On real hosts it does not, and code that relies on it would pass here and fail there.
+    seed = f"{spec.world.seed}/{spec.rank}"
+    random.seed(seed)
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed(random.Random(seed).getrandbits(32))
     _arm_faulthandler(files.with_suffix(".stacks"))
 
 
@@ -73,32 +88,6 @@ class _Log(io.FileIO):
             return len(data)
 
 
-def _reset_signals() -> None:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number in (signal.SIGTERM, signal.SIGALRM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, 0)
-
-
-def _set_environment(spec: RankSpec) -> None:
-    variables = rank_variables(spec, os.environ)
-    for name in foreign_variables(os.environ):
-        del os.environ[name]
-    os.environ.update(variables)
-
-
-def _seed_generators(seed: str) -> None:
-    """Seed the generators of each rank differently but reproducibly.
-
-    Forked ranks share the state of every generator, so `random.random()` would agree between
-    them. On real hosts it does not, and code that relies on it would pass here and fail there.
-    """
-    random.seed(seed)
-    numpy_random = sys.modules.get("numpy.random")
-    if numpy_random is not None:
-        numpy_random.seed(random.Random(seed).getrandbits(32))
-
-
 def _arm_faulthandler(stacks: Path) -> None:
     """Make faulthandler write fatal errors to the log, and stacks to files on a signal.
 
@@ -134,23 +123,19 @@ def dump_tasks_on_signal(number: int, file: Path) -> None:
 
     def dump(_: int, __: FrameType | None) -> None:
         with contextlib.suppress(Exception):  # the rank is about to be ended in any case
-            text = "".join(f"{line}\n" for line in task_lines()) or "no tasks\n"
+            tasks: Any = sys.modules.get("asyncio.tasks")
+            # 3.11 keeps all tasks in _all_tasks, 3.12 standard tasks in _scheduled_tasks.
+            known: Any = getattr(tasks, "_scheduled_tasks", None) or getattr(
+                tasks, "_all_tasks", ()
+            )
+            found = [task for task in list(known) if not task.done()][:_MAX_TASKS]
+            lines = [f"{task.get_name()}: {' → '.join(_chain(task.get_coro()))}" for task in found]
+            text = "".join(f"{line}\n" for line in lines or ["no tasks"])
             descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             os.write(descriptor, text.encode("utf-8", "backslashreplace"))
             os.close(descriptor)
 
     signal.signal(number, dump)
-
-
-def task_lines() -> list[str]:
-    """Return a line per unfinished task: its name and await chain, outermost first."""
-    tasks: Any = sys.modules.get("asyncio.tasks")
-    if tasks is None:
-        return []
-    # 3.11 keeps all tasks in _all_tasks, 3.12 standard tasks in _scheduled_tasks.
-    known: Any = getattr(tasks, "_scheduled_tasks", None) or getattr(tasks, "_all_tasks", ())
-    found = [task for task in list(known) if not task.done()][:_MAX_TASKS]
-    return [f"{task.get_name()}: {' → '.join(_chain(task.get_coro()))}" for task in found]
 
 
 def _chain(awaited: Any) -> Iterator[str]:  # noqa: ANN401 - any awaitable

@@ -38,21 +38,13 @@ from pytest_multihost.rank.recorder import Recorder
 Send = Callable[[RankEventBody], None]
 """Sends an event to the controller."""
 
-Module = Any
-"""A module, or another object in sys.modules."""
-
 Function = Any
 """A function, or a descriptor that returns one."""
 
-OnCall = Callable[[str], None]
-"""Called with "before" and "after"."""
-
-_PACKAGE = "pytest_multihost"
-
-MAX_POINT_EVENTS = 2_000
+_MAX_POINT_EVENTS = 2_000
 """Number of points sent one by one; later ones are only counted."""
 
-MAX_FIRED_EVENTS = 20
+_MAX_FIRED_EVENTS = 20
 """Number of "begun" events sent for one fault."""
 
 _BEFORE_THE_TEST = ("start_skew", "hash_seed")
@@ -93,17 +85,16 @@ class Points:
         send: Sends an event to the controller.
         bindings: Its faults.
         sends_all: Whether an event is sent for each point.
-        performed: Waits until the fault with this index has been performed from outside;
-            returns an error message, or "".
+        performed: See `bind_faults`.
         counts: How often each point has been passed, in order of first passage.
         healing: Callbacks that undo the faults after the test's body.
     """
 
     spec: RankSpec
     send: Send
-    bindings: list[Binding] = field(default_factory=list)
-    sends_all: bool = False
-    performed: Callable[[int], str] = lambda _: ""
+    bindings: list[Binding]
+    performed: Callable[[int], str]
+    sends_all: bool
     counts: dict[tuple[PointKind, str], int] = field(default_factory=dict)
     healing: ExitStack = field(default_factory=ExitStack)
     _sent: int = 0
@@ -119,7 +110,10 @@ class Points:
             return
         with self._lock:
             if when == "before":
-                self._count(point, name)
+                self.counts[point, name] = nth = self.counts.get((point, name), 0) + 1
+                if self.sends_all and self._sent < _MAX_POINT_EVENTS:
+                    self._sent += 1
+                    self.send(PointPassed(point, name, nth))
             due = [each for each in self.bindings if _is_due(each, point, name, when)]
         for binding in due:
             self._perform(binding)
@@ -130,32 +124,25 @@ class Points:
         if kind == "collective" or any(each.fault.at.name == name for each in self.bindings):
             self.pass_point("collective", name)
 
-    def _count(self, point: PointKind, name: str) -> None:
-        nth = self.counts.get((point, name), 0) + 1
-        self.counts[point, name] = nth
-        if self.sends_all and self._sent < MAX_POINT_EVENTS:
-            self._sent += 1
-            self.send(PointPassed(point, name, nth))
-
     def _perform(self, binding: Binding) -> None:
         __tracebackhide__ = True
         fault, kind = binding.fault, binding.kind
         detail = kind.announce(fault.params, now())
 
-        def begun() -> None:
-            if os.getpid() == self._owner and binding.fired < MAX_FIRED_EVENTS:
-                binding.fired += 1
-                self._send_fault(binding, "begun", detail)
+        def send(phase: str, detail: Mapping[str, Any]) -> None:
+            self.send(_fault_changed(binding.index, fault, phase, detail))
 
-        def armed(**detail: Any) -> None:  # noqa: ANN401 - JSON values
-            self._send_fault(binding, "armed", detail)
+        def begun() -> None:
+            if os.getpid() == self._owner and binding.fired < _MAX_FIRED_EVENTS:
+                binding.fired += 1
+                send("begun", detail)
 
         strike = Strike(
             fault=fault,
             place=self.spec,
             detail=detail,
             begun=begun,
-            armed=armed,
+            armed=lambda **detail: send("armed", detail),
             healing=self.healing,
             performed=partial(self.performed, binding.index),
         )
@@ -163,17 +150,14 @@ class Points:
             begun()
         ended = {"resume": True} if "pause" in detail else {}
         if kind.lasts and "network" not in detail:  # the server ends those
-            self.healing.callback(self._send_fault, binding, "ended", ended)
+            self.healing.callback(send, "ended", ended)
         self._thread.is_performing = True
         try:
             kind.perform(strike)
         finally:
             self._thread.is_performing = False
             if not kind.lasts:
-                self._send_fault(binding, "ended", ended)
-
-    def _send_fault(self, binding: Binding, phase: str, detail: Mapping[str, Any]) -> None:
-        self.send(_fault_changed(binding.index, binding.fault, phase, detail))
+                send("ended", ended)
 
     def heal(self) -> None:
         """End and undo all faults, and send the counts of the points passed."""
@@ -183,14 +167,13 @@ class Points:
         self.healing.close()
         if self.bindings or self.sends_all:
             passed = tuple((*key, count) for key, count in self.counts.items())
-            self.send(PointsPassed(passed[:MAX_POINT_EVENTS]))
+            self.send(PointsPassed(passed[:_MAX_POINT_EVENTS]))
 
 
 def _fault_changed(index: int, fault: Fault, phase: str, detail: Mapping[str, Any]) -> FaultChanged:
     """Return the event of a fault; `detail` may hold anything, as plugins define kinds."""
     data = {"index": index, "fault": fault.kind, "at": to_json(fault.at), "phase": phase}
-    data["kind"] = FaultChanged.kind
-    return from_json(FaultChanged, {**detail, **data})
+    return from_json(FaultChanged, {**detail, **data, "kind": FaultChanged.kind})
 
 
 def _is_due(binding: Binding, point: PointKind, name: str, when: str) -> bool:
@@ -230,12 +213,15 @@ def delay_start(spec: RankSpec, send: Send) -> None:
                 detail = {"network": "before"} | until
             send(_fault_changed(index, fault, "begun", detail))
     mine = (each for each in spec.world.faults if spec.rank in each.ranks)
-    if seconds := sum(each.params["seconds"] for each in mine if each.kind == "start_skew"):
-        sleep(seconds)
+    sleep(sum(each.params["seconds"] for each in mine if each.kind == "start_skew"))
 
 
 def bind_faults(
-    spec: RankSpec, kinds: Mapping[str, FaultKind], recorder: Recorder, send: Send
+    spec: RankSpec,
+    kinds: Mapping[str, FaultKind],
+    recorder: Recorder,
+    send: Send,
+    performed: Callable[[int], str],
 ) -> Points:
     """Return the points of this rank with its faults bound to them; wrap nothing yet.
 
@@ -244,13 +230,15 @@ def bind_faults(
         kinds: All kinds of faults, by name.
         recorder: Its listeners are called when operations begin.
         send: Sends an event to the controller.
+        performed: Waits until the fault with this index has been performed from outside;
+            returns an error message, or "".
     """
     bindings = [
         Binding(index, fault, kinds[fault.kind])
         for index, fault in enumerate(spec.world.faults)
         if spec.rank in fault.ranks and not _is_before_the_test(fault)
     ]
-    points = Points(spec, send, bindings, sends_all=spec.world.tells_points)
+    points = Points(spec, send, bindings, performed, sends_all=spec.world.tells_points)
     if bindings or points.sends_all:
         _current[:] = [points]
         recorder.on_begin.append(points.begin_operation)
@@ -258,7 +246,7 @@ def bind_faults(
     return points
 
 
-def start_faults(points: Points, more_modules: Iterable[Any] = ()) -> None:
+def start_faults(points: Points, more_modules: Iterable[object] = ()) -> None:
     """Wrap the functions whose calls are points, and pass the start of the test.
 
     Args:
@@ -289,13 +277,18 @@ def _named(faults: Iterable[Fault], point: str) -> list[str]:
 
 
 def wrap_calls(
-    target: CallTarget, on_call: OnCall, undoing: ExitStack, *, more_modules: Iterable[Module] = ()
+    target: CallTarget,
+    on_call: Callable[[str], None],
+    undoing: ExitStack,
+    *,
+    more_modules: Iterable[object] = (),
 ) -> None:
     """Call `on_call` before and after each call of a function.
 
     Args:
         target: The function.
-        on_call: If it raises, its exception replaces the call or the result.
+        on_call: Gets "before" and "after". If it raises, its exception replaces the call or the
+            result.
         undoing: Restores the function, also where it has been imported by name meanwhile.
         more_modules: Modules that are not in `sys.modules`.
 
@@ -304,36 +297,38 @@ def wrap_calls(
     """
     more_modules = tuple(more_modules)
     wrapper = _wrapped(target.function, on_call)
-    is_own = target.name in vars(target.owner)
+    owner, name = target.owner, target.name
+    is_own = name in vars(owner)
     try:
-        setattr(target.owner, target.name, wrapper)
+        setattr(owner, name, wrapper)
     except (AttributeError, TypeError) as error:
-        happened = f"{target.name!r} of {target.owner!r} cannot be replaced"
-        raise SettingError(happened, seen=str(error)) from error
+        raise SettingError(f"{name!r} of {owner!r} cannot be replaced", seen=str(error)) from error
     if is_own:
-        undoing.callback(setattr, target.owner, target.name, target.function)
+        undoing.callback(setattr, owner, name, target.function)
     else:  # inherited, or made by the module's __getattr__
-        undoing.callback(delattr, target.owner, target.name)
-    if not isinstance(target.owner, type):
+        undoing.callback(delattr, owner, name)
+    if not isinstance(owner, type):
         _replace_names(target.function, wrapper, more_modules)
         undoing.callback(_replace_names, wrapper, target.function, more_modules)
 
 
-def _replace_names(old: object, new: object, more_modules: Iterable[Module]) -> None:
+def _replace_names(old: object, new: object, more_modules: Iterable[object]) -> None:
     """Replace `old` with `new` in every module that holds it under any name.
 
     This package's modules keep the original: the harness's calls are not the test's.
     """
     for module in (*sys.modules.copy().values(), *more_modules):
         names = getattr(module, "__dict__", None)
-        if not isinstance(names, dict) or str(names.get("__name__")).partition(".")[0] == _PACKAGE:
+        if not isinstance(names, dict):
+            continue
+        if str(names.get("__name__")).partition(".")[0] == "pytest_multihost":
             continue
         for name, found in names.copy().items():
             if found is old:
                 setattr(module, name, new)
 
 
-def _wrapped(function: Function, on_call: OnCall) -> Function:
+def _wrapped(function: Function, on_call: Callable[[str], None]) -> Function:
     if isinstance(function, staticmethod | classmethod):
         return type(function)(_wrapped(function.__func__, on_call))
     if inspect.iscoroutinefunction(function):

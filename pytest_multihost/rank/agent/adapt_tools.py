@@ -1,8 +1,4 @@
-"""Adapt the test tools in a rank: pytest, hypothesis and coverage.py.
-
-pytest's terminal, capture, log file, debugger and timers all belong to the controller. Nothing
-here imports a tool: pytest's objects are handed in.
-"""
+"""Adapt hypothesis and coverage.py in a rank; neither is imported here."""
 
 from __future__ import annotations
 
@@ -10,80 +6,15 @@ import functools
 import os
 import sys
 from collections.abc import Callable
-from typing import Any, NoReturn
-
-PytestPrivate = Any
-"""An object of pytest's of which private parts are used."""
-
-_NOT_IN_A_RANK = (
-    "timeout",  # pytest-timeout: its SIGALRM would fire in a rank; the world has its own deadline
-    "faulthandler",  # its one global timer and its descriptor belong to the controller
-    "pdbinvoke",
-    "pdbtrace",
-    "reportlog_plugin",  # writes the controller's file
-)
-"""Plugins of the controller that must not act in a rank, by the names they register."""
-
-
-def detach_pytest(config: PytestPrivate) -> None:
-    """Remove what must not act in a rank: timers, debugger, capture."""
-    manager = config.pluginmanager
-    for name in _NOT_IN_A_RANK:
-        if manager.has_plugin(name):
-            manager.unregister(name=name)
-    _stop_capturing(manager.get_plugin("capturemanager"))
-    sys.breakpointhook = _refuse_breakpoint
-
-
-def redirect_pytest(config: PytestPrivate) -> None:
-    """Have pytest write to the streams of this process; its --log-file goes to the rank's log."""
-    reporter = config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is not None:
-        reporter._tw._file = sys.stdout  # noqa: SLF001 - no public setter
-    logging_plugin = config.pluginmanager.get_plugin("logging-plugin")
-    handler = logging_plugin.log_file_handler if logging_plugin is not None else None
-    if handler is None or handler.baseFilename == os.devnull:  # no log file was asked for
-        return
-    replaced = handler.setStream(sys.stderr)
-    if replaced is not None:  # left open, it would be a ResourceWarning
-        replaced.close()
-
-
-def _stop_capturing(capture: PytestPrivate) -> None:
-    """Let the rank print into its log; capsys and capfd still work.
-
-    pytest's global capture keeps output in an unnamed temporary file, which is lost when the rank
-    is killed: just when it is wanted. The log is read back into the report.
-    """
-    if capture is None:  # -p no:capture
-        return
-    stdout, stderr, descriptors = sys.__stdout__, sys.__stderr__, (os.dup(1), os.dup(2))
-    capture.read_global_capture()
-    capture.stop_global_capturing()
-    for target, descriptor in zip((1, 2), descriptors, strict=True):
-        os.dup2(descriptor, target)
-        os.close(descriptor)
-    sys.stdout, sys.stderr = stdout, stderr
-    capture._method = "no"  # noqa: SLF001 - no public setter
-    capture.start_global_capturing()
-
-
-def _refuse_breakpoint(*_: object, **__: object) -> NoReturn:
-    message = (
-        "breakpoint() in a rank: a rank has no terminal."
-        " Attach with `py-spy dump --pid`, or run the test with ranks=1 outside the marker."
-    )
-    raise RuntimeError(message)
-
+from typing import Any
 
 Function = Any
 """A test function, or what a tool has made of it."""
 
 
-Fail = Callable[[BaseException], object]
-
-
-def share_hypothesis_examples(test: Function, seed: int, fail: Fail) -> None:
+def share_hypothesis_examples(
+    test: Function, seed: int, fail: Callable[[BaseException], object]
+) -> None:
     """Make a hypothesis test draw the same examples in all ranks; leave any other alone.
 
     A rank that shrinks or replays alone would run its test body when the others do not, and each
@@ -111,10 +42,8 @@ def share_hypothesis_examples(test: Function, seed: int, fail: Fail) -> None:
     )
     function._hypothesis_internal_use_seed = seed  # noqa: SLF001
     handle = function.hypothesis
-    handle.inner_test = _first_failure_ends(handle.inner_test, fail)
+    body = handle.inner_test
 
-
-def _first_failure_ends(body: Function, fail: Fail) -> Function:
     @functools.wraps(body)
     def run(*args: object, **kwargs: object) -> object:
         try:
@@ -127,7 +56,7 @@ def _first_failure_ends(body: Function, fail: Fail) -> Function:
             fail(error)
             raise
 
-    return run
+    handle.inner_test = run
 
 
 def save_coverage() -> None:

@@ -7,13 +7,12 @@ cannot even be printed.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
 
 from pytest_multihost.model.errors import WorldBrokenError
 from pytest_multihost.model.event import RaisedError
 from pytest_multihost.model.stack import Frame, innermost_user_frame, is_library, relative_to
 
-MAX_MESSAGE = 20_000
+_MAX_MESSAGE = 20_000
 """Characters of an exception's message that are kept."""
 
 _MAX_CAUSES = 8
@@ -32,7 +31,15 @@ def raised_error(error: BaseException, *, root: str, text: str) -> RaisedError:
     trace = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     frames = (Frame(code.co_filename, line, code.co_name) for code, line in reversed(trace))
     frame = innermost_user_frame(frames)
-    causes = (f"{type(each).__name__}: {_message(each, _MAX_CAUSE)}" for each in _causes(error))
+    causes, seen = [], [error]  # what caused it, the last first
+    while len(seen) <= _MAX_CAUSES:
+        cause = seen[-1].__cause__ or (
+            None if seen[-1].__suppress_context__ else seen[-1].__context__
+        )
+        if cause is None or any(cause is each for each in seen):
+            break
+        seen.append(cause)
+        causes.append(f"{type(cause).__name__}: {_message(cause, _MAX_CAUSE)}")
     return RaisedError(
         type=_type_name(type(error)),
         message=_message(error),
@@ -45,31 +52,18 @@ def raised_error(error: BaseException, *, root: str, text: str) -> RaisedError:
     )
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield the exceptions that caused one, the last first."""
-    seen = [error]
-    while len(seen) <= _MAX_CAUSES:
-        is_hidden = error.__suppress_context__  # by "from"
-        cause = error.__cause__ or (None if is_hidden else error.__context__)
-        if cause is None or any(cause is each for each in seen):
-            return
-        seen.append(cause)
-        error = cause
-        yield error
-
-
 def _type_name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
 
 
-def _message(error: BaseException, limit: int = MAX_MESSAGE) -> str:
+def _message(error: BaseException, limit: int = _MAX_MESSAGE) -> str:
     try:
         return shortened(str(error), limit)
     except BaseException as second:  # noqa: BLE001 - any user's __str__ can raise anything
         return f"<its str() raises {type(second).__name__}>"
 
 
-def shortened(text: str, limit: int = MAX_MESSAGE) -> str:
+def shortened(text: str, limit: int = _MAX_MESSAGE) -> str:
     """Return `text`, or its head and tail and how much was left out between them."""
     if len(text) <= limit:
         return text

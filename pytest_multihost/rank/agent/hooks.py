@@ -27,14 +27,10 @@ from pytest_multihost.model.event import (
 )
 from pytest_multihost.model.messages import FaultPerformed, Release
 from pytest_multihost.pytest_private import runtestprotocol, xfail_in_force
-from pytest_multihost.rank.agent.exceptions import (
-    format_exception,
-    raised_error,
-    shortened,
-)
+from pytest_multihost.rank.agent.exceptions import format_exception, raised_error, shortened
 from pytest_multihost.rank.points import Points, start_faults
 
-MAX_REPR = 200_000
+_MAX_REPR = 200_000
 """Maximum characters of a failure's representation that are sent; the middle is cut."""
 
 
@@ -114,21 +110,18 @@ class RankPlugin:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Send each phase's report as soon as it is over, before anything of the next can hang."""
         at_s = now()
-        _end_if_child(self._link.channel, call)
+        if not self._link.channel.is_ours:  # a forked child of the rank that has run on into here
+            if call.excinfo is not None:
+                sys.stderr.write(format_exception(call.excinfo.value))
+            sys.stderr.write("a forked child of this rank returned from the test; it was ended\n")
+            _exit(1)
         report = yield
-        if not self._is_in_body:  # in the body it is a subtest's, sent by logreport
-            self._send_report(item, call, report, at_s)
-        return report
-
-    def _send_report(
-        self, item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport, at_s: float
-    ) -> None:
+        if self._is_in_body:  # a subtest's, sent by logreport
+            return report
         error = None
         if call.excinfo is not None and (not report.skipped or hasattr(report, "wasxfail")):
-            root = str(item.config.rootpath)
-            error = raised_error(
-                call.excinfo.value, root=root, text=shortened(report.longreprtext, MAX_REPR)
-            )
+            root, text = str(item.config.rootpath), shortened(report.longreprtext, _MAX_REPR)
+            error = raised_error(call.excinfo.value, root=root, text=text)
         is_unexpected = call.excinfo is None and report.failed
         xfail = xfail_in_force(item)
         made = ReportMade(
@@ -143,6 +136,7 @@ class RankPlugin:
             report=_serialized(item.config, report),
         )
         self._link.send(made, at_s)
+        return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Send a subtest's report; the test's own reports are not logged in a rank."""
@@ -168,23 +162,11 @@ class RankPlugin:
         self._link.send(WarningRecorded(when, nodeid, location, text))
 
 
-def _end_if_child(channel: Channel, call: pytest.CallInfo[None]) -> None:
-    """End a forked child of the rank that has run on into the end of the test."""
-    if channel.is_ours:
-        return
-    if call.excinfo is not None:
-        sys.stderr.write(format_exception(call.excinfo.value))
-    sys.stderr.write("a forked child of this rank returned from the test; it was ended\n")
-    _exit(1)
-
-
 def is_expected(item: pytest.Item, error: BaseException) -> bool:
     """Whether the xfail mark that is in force expects an exception, judged as pytest does."""
     xfail = xfail_in_force(item)
-    if xfail is None:
-        return False
-    if xfail.raises is None:
-        return True
+    if xfail is None or xfail.raises is None:
+        return xfail is not None
     if isinstance(xfail.raises, type | tuple):
         return isinstance(error, xfail.raises)
     return bool(xfail.raises.matches(error))
@@ -192,7 +174,7 @@ def is_expected(item: pytest.Item, error: BaseException) -> bool:
 
 def _serialized(config: pytest.Config, report: pytest.TestReport) -> SerializedReport:
     text = report.longreprtext if report.longrepr is not None else ""
-    if len(text) > MAX_REPR:
-        report.longrepr = shortened(text, MAX_REPR)
+    if len(text) > _MAX_REPR:
+        report.longrepr = shortened(text, _MAX_REPR)
     data: SerializedReport = config.hook.pytest_report_to_serializable(config=config, report=report)
     return data

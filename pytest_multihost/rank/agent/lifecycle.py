@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from os import _exit, getpid  # by name: a test may replace them in their module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 
@@ -23,14 +23,15 @@ from pytest_multihost.launch.wire import Channel
 from pytest_multihost.model.event import Done, Hello, Interrupted, Ready
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.nemesis import kinds_by_name
-from pytest_multihost.pytest_private import set_base_temp
-from pytest_multihost.rank.after_fork import reset_after_fork
-from pytest_multihost.rank.agent.adapt_tools import (
-    detach_pytest,
-    redirect_pytest,
-    save_coverage,
-    share_hypothesis_examples,
+from pytest_multihost.pytest_private import (
+    redirect_log_file,
+    redirect_terminal,
+    reset_setup_state,
+    set_base_temp,
+    stop_capturing,
 )
+from pytest_multihost.rank.after_fork import reset_after_fork
+from pytest_multihost.rank.agent.adapt_tools import save_coverage, share_hypothesis_examples
 from pytest_multihost.rank.agent.exceptions import clear_frames, format_exception, raised_error
 from pytest_multihost.rank.agent.hooks import ControllerLink, RankPlugin, is_expected
 from pytest_multihost.rank.points import bind_faults, delay_start
@@ -41,6 +42,15 @@ FindItem = Callable[[str], pytest.Item]
 
 _PLUGIN = "multihost_rank"
 """The name by which the hooks inside a rank are registered."""
+
+_NOT_IN_A_RANK = (
+    "timeout",  # pytest-timeout: its SIGALRM would fire in a rank; the world has its own deadline
+    "faulthandler",  # its one global timer and its descriptor belong to the controller
+    "pdbinvoke",
+    "pdbtrace",
+    "reportlog_plugin",  # writes the controller's file
+)
+"""Plugins of the controller that must not act in a rank, by the names they register."""
 
 
 def run_rank(
@@ -56,7 +66,8 @@ def run_rank(
     """
     start_rank(spec, channel)
     backend = backends[spec.world.backend]
-    run_test_and_exit(spec, channel, find_item=find_item, backend=backend, is_started=False)
+    start_backend(spec, channel, backend)
+    run_test_and_exit(spec, channel, find_item=find_item, backend=backend)
 
 
 def start_rank(spec: RankSpec, channel: Channel) -> None:
@@ -74,7 +85,7 @@ def start_backend(spec: RankSpec, channel: Channel, backend: Backend) -> None:
 
 
 def run_test_and_exit(
-    spec: RankSpec, channel: Channel, *, find_item: FindItem, backend: Backend, is_started: bool
+    spec: RankSpec, channel: Channel, *, find_item: FindItem, backend: Backend
 ) -> NoReturn:
     """Run the one test and leave.
 
@@ -82,14 +93,11 @@ def run_test_and_exit(
         spec: This rank, and the world that it is part of.
         channel: Its connection to the controller.
         find_item: Returns the collected item with a given node id.
-        backend: The world's backend.
-        is_started: Whether it has been started already.
+        backend: The world's backend, which has been started.
     """
     link = ControllerLink(channel)
     with _sending_errors(channel, root=str(Path.cwd())):
         item = find_item(spec.world.nodeid)
-    if not is_started:
-        start_backend(spec, channel, backend)
     root = str(item.config.rootpath)
 
     def fail(error: BaseException) -> NoReturn:
@@ -99,11 +107,16 @@ def run_test_and_exit(
         # jax registers its shutdown barrier here; a rank leaves without it, see `_leave`.
         atexit._clear()  # noqa: SLF001 - as in after_fork
         set_world(World(spec, backend, channel, current_recorder()))
-        _prepare_item(item, spec)
+        plugin = _prepare_item(item, spec)
         share_hypothesis_examples(getattr(item, "obj", None), spec.world.seed, fail)
         link.send(Ready())
         link.await_gate("go")
-        _run_test(item, spec, link)
+        found = item.config.hook.pytest_multihost_faults() if spec.world.faults else ()
+        kinds, recorder = kinds_by_name(found), current_recorder()
+        plugin.enter(link, bind_faults(spec, kinds, recorder, link.send, link.await_performed))
+        # pytest's own protocol, and not just the function: assertion messages, warning filters and
+        # other plugins are all done by hooks inside it.
+        item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
         link.send(Done())
     _leave(link)
 
@@ -137,20 +150,6 @@ def send_interrupted(
     _leave(link)
 
 
-def _run_test(item: pytest.Item, spec: RankSpec, link: ControllerLink) -> None:
-    """Run the test through pytest's own protocol hook, never by calling its function.
-
-    Assertion messages, warning filters and other plugins are all done by hooks inside it.
-    """
-    has_faults = bool(spec.world.faults)
-    kinds = kinds_by_name(item.config.hook.pytest_multihost_faults()) if has_faults else {}
-    points = bind_faults(spec, kinds, current_recorder(), link.send)
-    points.performed = link.await_performed
-    plugin: RankPlugin = item.config.pluginmanager.get_plugin(_PLUGIN)  # type: ignore[assignment] # prepare_pytest registered it
-    plugin.enter(link, points)
-    item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
-
-
 def _leave(link: ControllerLink) -> NoReturn:
     """Wait for the exit gate, then end by `os._exit`, without the interpreter's shutdown.
 
@@ -175,23 +174,40 @@ def prepare_pytest(config: pytest.Config) -> None:
 
     Done in the server, once for all ranks that it will fork: in each of them it would make a copy
     of hundreds of pages of memory.
+
+    Without pytest's global capture a rank prints into its log. The capture keeps output in an
+    unnamed temporary file, which is lost when the rank is killed: just when it is wanted. The log
+    is read back into the report.
     """
     manager = config.pluginmanager
     if manager.has_plugin(_PLUGIN):
         return
-    detach_pytest(config)
+    for name in filter(manager.has_plugin, _NOT_IN_A_RANK):
+        manager.unregister(name=name)
+    stop_capturing(config)
+    sys.breakpointhook = _refuse_breakpoint
     manager.register(RankPlugin(config), _PLUGIN)
 
 
-def _prepare_item(item: pytest.Item, spec: RankSpec) -> None:
-    """Point this copy of pytest at the files of this rank, with nothing set up yet."""
+def _refuse_breakpoint(*_: object, **__: object) -> NoReturn:
+    message = (
+        "breakpoint() in a rank: a rank has no terminal."
+        " Attach with `py-spy dump --pid`, or run the test with ranks=1 outside the marker."
+    )
+    raise RuntimeError(message)
+
+
+def _prepare_item(item: pytest.Item, spec: RankSpec) -> RankPlugin:
+    """Point this copy of pytest at the streams and files of this rank; return the rank's hooks."""
     config = item.config
     prepare_pytest(config)
-    redirect_pytest(config)
+    redirect_terminal(config, sys.stdout)
+    redirect_log_file(config, sys.stderr)
     base = Path(spec.scratch, f"rank-{spec.rank}")
     base.mkdir(mode=0o700)
     set_base_temp(config, base)
     # A server that replaces a dead one is forked in the middle of a run, while the controller has
     # an item on its stack.
-    session: Any = item.session
-    session._setupstate = type(session._setupstate)()  # noqa: SLF001 - no public way
+    reset_setup_state(item.session)
+    plugin: RankPlugin = config.pluginmanager.get_plugin(_PLUGIN)  # type: ignore[assignment]
+    return plugin

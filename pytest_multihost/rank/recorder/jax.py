@@ -32,13 +32,10 @@ from pytest_multihost.rank.recorder.recorder import Ranks, Recorder
 JaxObject = Any
 """An object of jax's, which the type checker does not see; or an argument that jax will refuse."""
 
-BARRIER_SCOPE = "barrier "
-"""Begins the scope of a coordination service's barrier; the barrier's id follows."""
-
-RUNTIME_SCOPE = "jax.distributed"
+_RUNTIME_SCOPE = "jax.distributed"
 """The scope of starting and shutting down."""
 
-DEVICE_WAIT = "block_until_ready"
+_DEVICE_WAIT = "block_until_ready"
 """Name of the operation that waits for what this rank's own devices compute.
 
 Its group is this rank alone. What the devices wait for, only native frames show.
@@ -92,17 +89,21 @@ class _JaxRecorder:
         return {
             "jaxlib._jax": {
                 f"{client}.wait_at_barrier": self._wait_at_barrier,
-                f"{client}.get_live_nodes": self._get_live_nodes,
+                f"{client}.get_live_nodes": lambda client, process_ids: self._collective(
+                    client, "get_live_nodes", process_ids, "live nodes"
+                ),
                 f"{client}.{get}": partial(self._key_wait, get),
                 f"{client}.{get_bytes}": partial(self._key_wait, get_bytes),
             },
             "jaxlib.xla_client": {"batched_block_until_ready": self._batch_wait},
             "jax._src.array": dict.fromkeys(
-                (f"{array}.{DEVICE_WAIT}", f"{array}.item", f"{array}._value"), self._device_wait
+                (f"{array}.{_DEVICE_WAIT}", f"{array}.item", f"{array}._value"), self._device_wait
             ),
             "jax._src.distributed": {
                 "State.initialize": self._initialize,
-                "State.shutdown": self._shutdown,
+                "State.shutdown": lambda state: self._collective(
+                    state.client, "jax.distributed.shutdown", scope=_RUNTIME_SCOPE
+                ),
             },
             "jax._src.interpreters.pxla": {"ExecuteReplicated.__call__": self._start_program},
         }
@@ -162,23 +163,17 @@ class _JaxRecorder:
         timeout_in_ms: int,
         process_ids: Iterable[int] | None = None,
     ) -> Begin | None:
-        scope, timeout_s = f"{BARRIER_SCOPE}{barrier_id}", timeout_in_ms / 1000
+        scope, timeout_s = f"barrier {barrier_id}", timeout_in_ms / 1000
         return self._collective(
             client, "wait_at_barrier", process_ids, scope, barrier_id, timeout_s
         )
-
-    def _get_live_nodes(self, client: object, process_ids: Iterable[int]) -> Begin | None:
-        return self._collective(client, "get_live_nodes", process_ids, "live nodes")
 
     def _initialize(self, _: object, *args: object, **kwargs: object) -> Begin | None:
         name, begin = "jax.distributed.initialize", self.recorder.begin
         count = args[1] if len(args) > 1 else kwargs.get("num_processes")
         if count not in {None, self.recorder.size}:
             return None
-        return partial(begin, name, "collective", self.recorder.all_ranks, scope=RUNTIME_SCOPE)
-
-    def _shutdown(self, state: JaxObject) -> Begin | None:
-        return self._collective(state.client, "jax.distributed.shutdown", scope=RUNTIME_SCOPE)
+        return partial(begin, name, "collective", self.recorder.all_ranks, scope=_RUNTIME_SCOPE)
 
     def _multihost_util(
         self, name: str, detail: Callable[..., str], /, *args: object, **kwargs: object
@@ -228,7 +223,7 @@ class _JaxRecorder:
         """
         if array.is_deleted() or array.is_ready():
             return None
-        return self._wait(DEVICE_WAIT, (self.recorder.rank,), _shapes([array]))
+        return self._wait(_DEVICE_WAIT, (self.recorder.rank,), _shapes([array]))
 
     def _batch_wait(self, arrays: Iterable[JaxObject]) -> Begin | None:
         described = (self._device_wait(array) for array in arrays)

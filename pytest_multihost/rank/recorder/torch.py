@@ -29,7 +29,6 @@ from pytest_multihost.rank.recorder.torch_groups import (
     Function,
     Groups,
     ProcessGroup,
-    Store,
     copy_identity,
 )
 from pytest_multihost.rank.recorder.torch_process_groups import (
@@ -200,7 +199,7 @@ class GroupCreationRecorder:
         return begin, self.groups.register
 
     def _store_wait(
-        self, name: str, store: Store, *args: Argument, **kwargs: Argument
+        self, name: str, store: Argument, *args: Argument, **kwargs: Argument
     ) -> Described | None:
         """Describe a wait for keys, unless it is of torch's own or no other rank can end it."""
         underlying = getattr(store, "_underlying_non_prefix_store", store)

@@ -17,9 +17,7 @@ from pytest_multihost.slots import Call
 
 ProcessGroup = Any
 Work = Any  # of an operation that runs beside the thread that began it
-Tensor = Any  # or a sequence of these
-Store = Any
-Argument = Any  # of a function
+Argument = Any  # of a function: a store, a tensor or a sequence of these
 """Objects of torch's, which the type checker does not see."""
 
 Function = Callable[..., Any]

@@ -18,7 +18,6 @@ from pytest_multihost.rank.recorder.torch_groups import (
     Group,
     Groups,
     ProcessGroup,
-    Tensor,
     Work,
     copy_identity,
 )
@@ -115,7 +114,7 @@ class ProcessGroupRecorder:
 
         return self._recorded(original, name, "transfer", describe)
 
-    def _detail(self, sent: Tensor, prefix: str = "") -> int:
+    def _detail(self, sent: Argument, prefix: str = "") -> int:
         """Return the number of a text for a tensor, a list of them, or a list of lists.
 
         ``f32[3]``, ``f32[3] +1``; `prefix` goes before.
