@@ -55,10 +55,6 @@ class RemotePart(Protocol):
         """The machine's name."""
 
     @property
-    def machine(self) -> str:
-        """An identifier of its kernel."""
-
-    @property
     def clock(self) -> tuple[float, float]:
         """Offset in seconds from its clock to the controller's, and the error bound of that."""
 

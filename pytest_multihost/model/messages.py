@@ -1,13 +1,12 @@
 """Messages between the processes of the harness: one frozen class for each.
 
-Four kinds of connections carry them, all in the frames of `launch.wire`:
+Three kinds of connections carry them, all in the frames of `launch.wire`:
 
 * controller and server: a SOCK_SEQPACKET pair, with file descriptors beside a message;
 * controller and peer (a process that a launcher such as torchrun has started, with its own
   server): TCP, authenticated. The same requests as to a server, and some that a server on the same
   machine does not need;
-* controller and rank: a socket pair. A rank sends the events of `model.event`;
-* two processes that have not authenticated each other yet: the handshake.
+* controller and rank: a socket pair. A rank sends the events of `model.event`.
 
 A field holds a JSON value; bytes are sent as the frame's payload, with the message.
 """
@@ -16,8 +15,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from dataclasses import field
+from typing import Literal
 
 from pytest_multihost.model.event import Event, Gate, Pause
 from pytest_multihost.model.json_values import message
@@ -270,6 +269,10 @@ class WorldEnded:
 # Peer to controller alone
 
 
+CollectedTest = tuple[str, int, str]
+"""Of each world: its test's node id, number of ranks, and backend."""
+
+
 @message
 class PeerHello:
     """A peer's description of itself.
@@ -278,7 +281,7 @@ class PeerHello:
         host: Name of its machine.
         kernel: Identifies its kernel, clock and process ids.
         address: Its own address of the connection; that of `interface`.
-        tests: For each world its test's node id, number of ranks and backend, in order.
+        tests: Its worlds, in order.
         problems: Why it cannot take part.
     """
 
@@ -287,7 +290,7 @@ class PeerHello:
     kernel: tuple[str, str, str] = ("", "", "")
     address: str = ""
     interface: str = ""
-    tests: tuple[tuple[str, int, str], ...] = ()
+    tests: tuple[CollectedTest, ...] = ()
     problems: tuple[str, ...] = ()
 
 
@@ -325,34 +328,6 @@ class RanksLost:
     """The peer is alive, but its server and ranks are gone."""
 
     error: str
-
-
-# The handshake. Fields that another version may omit have defaults, so its number can be read.
-
-
-@dataclass(frozen=True, slots=True)
-class Challenge:
-    """The controller's first message on a new connection: a nonce."""
-
-    kind: ClassVar = "challenge"
-    version: int
-    challenge: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proof:
-    """The peer's answer: its own nonce, and the proof that it knows the secret.
-
-    It also has its rank and the number of processes, both from its launcher. The module
-    `launch.attach.handshake` describes how the proof is made.
-    """
-
-    kind: ClassVar = "proof"
-    version: int
-    answer: str = ""
-    rank: int = -1
-    size: int = -1
-    proof: str = ""
 
 
 _ToBoth = Fork | RequestDumps | PauseRank | EndWorld | Quit

@@ -31,8 +31,7 @@ from pytest_multihost.model.stack import Dump, SourceContext
 from pytest_multihost.nemesis import clean_up_faults, heal_files
 from pytest_multihost.outcome import RankFacts
 from pytest_multihost.outcome.faults import require_fired
-from pytest_multihost.pytest_plugin.attach.remote_snapshots import watch_remote_ranks
-from pytest_multihost.pytest_plugin.attach.state import others_of
+from pytest_multihost.pytest_plugin.attach import peers_of
 from pytest_multihost.pytest_plugin.expect import apply_expectation
 from pytest_multihost.pytest_plugin.live_display import live_display, write_through
 from pytest_multihost.pytest_plugin.plan import Plan
@@ -47,7 +46,7 @@ from pytest_multihost.report.artifacts import (
     write_facts,
 )
 from pytest_multihost.report.html import PAGE_NAME, PageModel, write_page
-from pytest_multihost.watch import Watchdog, WorldObserver
+from pytest_multihost.watch import RemoteRanks, Watchdog, WorldObserver
 from pytest_multihost.watch.kernel import HarnessProcesses
 from pytest_multihost.watch.probes import dump_stacks
 
@@ -99,10 +98,11 @@ def run_attempt(
     directory = scratch  # where the artifacts' disk is full
     with tally.noting(spec.nodeid):
         directory = folder.attempt(spec.nodeid, spec.attempt)
+    peers = [each for each in peers_of(config).values() if each.is_local]
+    others = frozenset(each.hello.pid for each in peers if each.hello.pid)
+    harness = harness_processes(directory, scratch, others)
     watchdog = Watchdog(
-        WorldObserver(
-            scratch, spec.size, harness_processes(directory, scratch, others_of(config)), spec
-        ),
+        WorldObserver(scratch, spec.size, harness, spec),
         may_run_jax=spec.backend not in ("gloo", "nccl"),
         early=tally.settings.early,
     )
@@ -221,7 +221,7 @@ class WatchedLauncher:
             companions=found.companions,
         )
         if found.remote:
-            watch_remote_ranks(self.watchdog, found.remote, scratch)
+            observer.remote = RemoteRanks(found.remote, scratch)
         return world
 
 

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_multihost import hookspecs
-from pytest_multihost.pytest_plugin.attach.options import (
+from pytest_multihost.pytest_plugin.attach import (
     ATTACHED_PLUGIN,
     add_attach_option,
-    is_attached,
+    attach,
+    read_role,
 )
 from pytest_multihost.pytest_plugin.fixtures import (
     object_store,
@@ -65,10 +66,7 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Find out which process of an attached run this is, before plugins act on their options."""
-    if is_attached(config):
-        from pytest_multihost.pytest_plugin.attach.plugin import read_role
-
-        read_role(config)
+    read_role(config)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -76,10 +74,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for signature in (SIGNATURE, NO_SIGNATURE, EXPECT_SIGNATURE):
         config.addinivalue_line("markers", signature)
     config.stash[TALLY] = Tally(read_settings(config))
-    if is_attached(config):
-        from pytest_multihost.pytest_plugin.attach.plugin import attach
-
-        attach(config)
+    attach(config)
 
 
 @pytest.hookimpl(trylast=True)

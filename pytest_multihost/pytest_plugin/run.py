@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 
+from pytest_multihost.launch.attach import AttachLauncher, sites_for
+from pytest_multihost.launch.server import ServerLauncher
 from pytest_multihost.model.errors import LaunchError, UnsoundForkError
 from pytest_multihost.nemesis import FaultKind
-from pytest_multihost.pytest_plugin.attach.state import launcher_of, ranks_here, sites_of
+from pytest_multihost.pytest_plugin.attach import peers_of
 from pytest_multihost.pytest_plugin.attempt import CompletedAttempt, run_attempt
 from pytest_multihost.pytest_plugin.item import convert, finish_report
 from pytest_multihost.pytest_plugin.launchers import Launchers
@@ -130,10 +132,11 @@ class Run:
         plan = self.plans[item.nodeid]
         self._check_machine(plan)
         self._attempts[item.nodeid] += 1
+        launcher, peers = self.launchers.get(plan.requirements), peers_of(self.config)
         spec = plan.spec(
             self._attempts[item.nodeid],
             timeout_s=item.stash.get(_TIMEOUT, None),
-            sites=sites_of(self.config, plan.world.size),
+            sites=sites_for(plan.world.size, peers),
             tells_points=self.config.getoption("multihost_points"),
         )
         self.tally.ran += 1
@@ -141,7 +144,9 @@ class Run:
             self.config,
             plan,
             spec,
-            launcher=launcher_of(self.config, self.launchers.get(plan.requirements)),
+            launcher=AttachLauncher(launcher, peers)
+            if peers and isinstance(launcher, ServerLauncher)
+            else launcher,
             tally=self.tally,
             folder=self.folder,
         )
@@ -162,7 +167,8 @@ class Run:
                 pytest.skip(reason)
         if reason := self.launchers.host_problem(plan.world.hosts, plan.requirements):
             pytest.skip(reason)
-        if missing := plan.backend.lacking(ranks_here(self.config, plan.world.size)):
+        sites = sites_for(plan.world.size, peers_of(self.config))
+        if missing := plan.backend.lacking(sites[0][-1] if sites else plan.world.size):
             end = pytest.fail if self.tally.settings.is_gpu_required else pytest.skip
             end(missing)
 

@@ -1,10 +1,11 @@
 """Observe ranks from outside: take snapshots and detect a hang.
 
-`watchdog` decides when to take snapshots, `observer` takes them, `kernel` reads /proc, and
-`probes` collects stacks.
+`watchdog` decides when to take snapshots, `observer` takes them, `remote_ranks` those of
+other machines, `kernel` reads /proc, and `probes` collects stacks.
 """
 
-from pytest_multihost.watch.observer import RemoteRanks, WorldObserver
+from pytest_multihost.watch.observer import WorldObserver
+from pytest_multihost.watch.remote_ranks import RemoteRanks
 from pytest_multihost.watch.watchdog import NoWatch, Observations, Watch, Watchdog
 
 __all__ = [

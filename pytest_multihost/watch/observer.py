@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,23 +18,7 @@ from pytest_multihost.proof import Snapshot
 from pytest_multihost.proof.threads import main_labels
 from pytest_multihost.slots import read_open_operations, read_slots, slots_path
 from pytest_multihost.watch.kernel import HarnessProcesses, KernelReader, ProcReader
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteRanks:
-    """Ranks on other machines: their processes and files cannot be read from here.
-
-    Attributes:
-        ranks: Their indices. Their process ids mean nothing on this machine.
-        refresh: Fetches their slot pages and their part of a shallow snapshot.
-        reader: Makes the reader for the processes of all ranks.
-        notes: Caveats for the report on how they were observed, one sentence each.
-    """
-
-    ranks: frozenset[int]
-    refresh: Callable[[], None]
-    reader: Callable[[Mapping[int, int], HarnessProcesses], KernelReader]
-    notes: tuple[str, ...] = ()
+from pytest_multihost.watch.remote_ranks import RemoteRanks
 
 
 @dataclass(slots=True)

@@ -471,7 +471,7 @@ def test_strangers_are_sent_away_and_counted(processes: Processes) -> None:
     with socket.create_server(("127.0.0.1", 0)):
         answer = knock(port, b"GET / HTTP/1.1\r\n\r\n")
     processes.finish()
-    assert b"challenge" in answer
+    assert answer.startswith(b"pytest-multihost-hangs/")
     assert SECRET.encode() not in answer
     assert "rank 2 of 3 has not come after 6 s" in processes.output[0]
     assert "it does not speak our protocol" in processes.output[0]
@@ -516,8 +516,8 @@ def relay(listener: socket.socket, port: int, spoil: Callable[[bytes], bytes]) -
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (lambda data: data + data, "frame 1 is not authentic"),
-        (lambda data: data[:-1] + bytes([data[-1] ^ 1]), "frame 0 is not authentic"),
+        (lambda data: data + data, "a frame is not authentic"),
+        (lambda data: data[:-1] + bytes([data[-1] ^ 1]), "a frame is not authentic"),
     ],
     ids=["replayed", "changed"],
 )

@@ -18,17 +18,17 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.launch.attach import Membership, Peer, given_secret
+from pytest_multihost.launch.attach import Peer, Rendezvous
 from pytest_multihost.launch.attach.handshake import (
-    VERSION,
-    GreetingDecoder,
+    CHALLENGE,
+    MAGIC,
+    PROOF,
+    Greeting,
     Handshake,
     RefusedError,
-    authenticated_stream,
-    greeting,
     new_nonce,
 )
-from pytest_multihost.launch.attach.rendezvous import find_rendezvous, listen, rendezvous_path
+from pytest_multihost.launch.attach.launcher_env import Membership
 from pytest_multihost.launch.attach.world import assign_ranks, pack, write_files
 from pytest_multihost.launch.wire import Frame, FrameStream
 from pytest_multihost.launch.wire.framing import encode
@@ -38,13 +38,12 @@ from pytest_multihost.model.messages import (
     Ping,
     Pong,
     ProbeRead,
-    Proof,
     RanksLost,
     ReadProbe,
 )
 
 SECRET = b"correct horse battery staple"
-HANDSHAKE = Handshake(challenge="one", answer="two", rank=1, size=2)
+HANDSHAKE = Handshake(b"1" * 32, b"2" * 32, rank=1, size=2)
 
 
 Pair = tuple[FrameStream[Any], FrameStream[Any]]
@@ -52,12 +51,12 @@ Pair = tuple[FrameStream[Any], FrameStream[Any]]
 
 @pytest.fixture
 def pair() -> Iterator[Pair]:
-    """Both ends of an authenticated connection: the controller's and the agent's."""
+    """Both ends of an authenticated connection: the controller's and the peer's."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         yield (
-            authenticated_stream(ours, HANDSHAKE, SECRET, sender="controller"),
-            authenticated_stream(theirs, HANDSHAKE, SECRET, sender="agent"),
+            HANDSHAKE.stream(ours, SECRET, role="controller"),
+            HANDSHAKE.stream(theirs, SECRET, role="peer"),
         )
 
 
@@ -65,14 +64,14 @@ def test_who_knows_the_secret_can_prove_it() -> None:
     """Without sending it."""
     proof = HANDSHAKE.proof(SECRET)
     assert HANDSHAKE.proves(SECRET, proof)
-    assert SECRET.hex() not in proof
+    assert SECRET not in proof
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        {"challenge": "1"},
-        {"answer": "2"},
+        {"challenge": b"3" * 32},
+        {"answer": b"3" * 32},
         {"rank": 0},
         {"size": 3},
     ],
@@ -82,22 +81,20 @@ def test_a_proof_is_good_for_one_meeting_alone(other) -> None:
     assert not replace(HANDSHAKE, **other).proves(SECRET, HANDSHAKE.proof(SECRET))
 
 
-@pytest.mark.parametrize("proof", ["", "0" * 64, "ü", "\udcff"])
-def test_anything_else_proves_nothing(proof: str) -> None:
-    """Even what UTF-8 cannot hold."""
+@pytest.mark.parametrize("proof", [b"", bytes(32), b"\xff" * 32, SECRET])
+def test_anything_else_proves_nothing(proof: bytes) -> None:
+    """Of whatever length."""
     assert not HANDSHAKE.proves(SECRET, proof)
 
 
 def test_numbers_that_are_used_once_differ() -> None:
     """And are long."""
     assert new_nonce() != new_nonce()
-    assert len(new_nonce()) == 64
+    assert len(new_nonce()) == 32
 
 
 def test_what_one_side_has_sent_is_refused_when_it_comes_back(pair: Pair) -> None:
     """Each direction has a key of its own."""
-    controller, agent = (HANDSHAKE.key(SECRET, each) for each in ("controller", "agent"))
-    assert controller != agent
     one, other = pair
     one.send(Frame(Ping()))
     other.socket.send(other.socket.recv(1000))
@@ -105,54 +102,60 @@ def test_what_one_side_has_sent_is_refused_when_it_comes_back(pair: Pair) -> Non
     assert one.is_garbled
 
 
-def test_a_frame_of_another_connection_is_refused() -> None:
+def test_a_frame_of_another_connection_is_refused(pair: Pair) -> None:
     """Its keys are made of that connection's numbers."""
-    other = replace(HANDSHAKE, challenge="another")
-    assert other.key(SECRET, "agent") != HANDSHAKE.key(SECRET, "agent")
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        other = replace(HANDSHAKE, challenge=b"3" * 32).stream(ours, SECRET, role="controller")
+        other.send(Frame(Ping()))
+        pair[0].socket.send(theirs.recv(1000))
+    assert pair[1].await_frames(time.monotonic() + 5) == []
+    assert pair[1].is_garbled
 
 
-def framed(content: bytes) -> bytes:
-    """Return a frame with this for a message."""
-    return struct.pack("!II", len(content), 0) + content
+def received(data: bytes, layout: struct.Struct = PROOF) -> list[tuple[Any, ...] | None]:
+    """Return what is received of a greeting that arrives byte by byte."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        greeting, found = Greeting(layout), []
+        for at in range(len(data)):
+            theirs.send(data[at : at + 1])
+            found.append(greeting.receive(ours))
+        return found
 
 
 @pytest.mark.parametrize(
-    ("data", "words"),
+    "data",
     [
-        (b"GET / HTTP/1.1\r\n", "does not speak our protocol"),
-        (framed(b"12345"), "does not speak our protocol"),
-        (framed(b"{{{"), "does not speak our protocol"),
-        (framed(b"[" * 1000), "does not speak our protocol"),
-        (framed(b'{"kind": "proof", "version": 2, "proof": 17}'), "does not speak our protocol"),
-        (struct.pack("!II", 1 << 20, 0), "does not speak our protocol"),
-        (struct.pack("!II", 10, 1 << 20), "does not speak our protocol"),
-        (framed(b'{"kind": "proof", "version": 99}'), "it speaks version 99"),
+        b"GET / HTTP/1.1\r\n",
+        bytes(8),
+        b"[" * 1000,
+        b"\xed\xb3\xbf",
+        MAGIC[:-3] + b"99\n",
+        MAGIC.replace(b"-", b"_"),
     ],
 )
-def test_whoever_speaks_otherwise_is_told_from_us_at_once(data: bytes, words: str) -> None:
-    """Before anything large is waited for."""
-    with pytest.raises(RefusedError, match=words):
-        GreetingDecoder(Proof).feed(data)
+def test_whoever_speaks_otherwise_is_told_from_us_at_once(data: bytes) -> None:
+    """Before anything more is waited for."""
+    with pytest.raises(RefusedError, match="does not speak our protocol, version 3"):
+        received(data)
 
 
-def test_a_greeting_is_waited_for_until_it_is_complete() -> None:
-    """And nothing may follow it: what comes next carries a tag."""
-    data = greeting(Proof(version=VERSION, rank=1))
-    decoder = GreetingDecoder(Proof)
-    assert [decoder.feed(data[at : at + 1]) for at in range(len(data) - 1)] == [None] * (
-        len(data) - 1
-    )
-    assert decoder.feed(data[-1:]) == Proof(version=VERSION, rank=1)
-    with pytest.raises(RefusedError, match="more than its greeting"):
-        GreetingDecoder(Proof).feed(data + b"more")
+@pytest.mark.parametrize("layout", [CHALLENGE, PROOF])
+def test_a_greeting_is_waited_for_until_it_is_complete(layout: struct.Struct) -> None:
+    """And is as long as it is for everybody."""
+    data = MAGIC + os.urandom(layout.size - len(MAGIC))
+    found = received(data, layout)
+    assert found == [None] * (layout.size - 1) + [layout.unpack(data)[1:]]
 
 
-def test_a_proof_with_a_lone_surrogate_ends_its_own_connection_alone() -> None:
-    """It is JSON, and no text that could be encoded."""
-    found = GreetingDecoder(Proof).feed(
-        framed(b'{"kind": "proof", "version": %d, "proof": "\\udcff"}' % VERSION)
-    )
-    assert not HANDSHAKE.proves(SECRET, found.proof)
+def test_of_a_greeting_not_a_byte_more_is_read() -> None:
+    """What comes next carries a tag."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.send(CHALLENGE.pack(MAGIC, bytes(32)) + b"more")
+        assert Greeting(CHALLENGE).receive(ours) == (bytes(32),)
+        assert ours.recv(100) == b"more"
 
 
 def test_frames_travel_both_ways(pair: Pair) -> None:
@@ -309,39 +312,47 @@ def membership(**changes: object) -> Membership:
     return Membership(**{**about, **changes})
 
 
+def rendezvous(folder: Path, secret: bytes | None = None, **changes: object) -> Rendezvous:
+    """Return the rendezvous of a run on this machine; without a secret there will be a file."""
+    return Rendezvous(membership(**changes), secret, folder / "attach-test.json")
+
+
 def test_rank_0_leaves_a_letter_that_only_its_user_can_read(tmp_path: Path) -> None:
     """With a new secret and where it listens; the others find both."""
-    rendezvous_file = rendezvous_path(tmp_path / "new", membership())
-    stream, secret = listen(membership(), None, rendezvous_file)
-    point = find_rendezvous(membership(rank=1), None, rendezvous_file)
-    assert point is not None
-    assert point.secret == secret
-    assert point.addresses == (stream.getsockname(),)
-    assert rendezvous_file.stat().st_mode & 0o077 == 0
+    point = rendezvous(tmp_path / "new")
+    stream, secret = point.listen()
+    assert rendezvous(tmp_path / "new", rank=1).find() == ((stream.getsockname(),), secret)
+    assert point.file.stat().st_mode & 0o077 == 0
     stream.close()
 
 
 def test_a_letter_that_others_could_have_written_is_refused(tmp_path: Path) -> None:
     """Or read: its secret is none."""
-    rendezvous_file = rendezvous_path(tmp_path, membership())
-    listen(membership(), None, rendezvous_file)[0].close()
-    rendezvous_file.chmod(0o644)
+    point = rendezvous(tmp_path)
+    point.listen()[0].close()
+    point.file.chmod(0o644)
     with pytest.raises(SettingError, match="others than its user may read or write it"):
-        find_rendezvous(membership(rank=1), None, rendezvous_file)
+        point.find()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"secret": "zz"}', '{"addresses": []}'])
 def test_a_letter_that_makes_no_sense_is_waited_out(tmp_path: Path, text: str) -> None:
     """A run that was killed may have left it; rank 0 writes a new one."""
-    rendezvous_file = rendezvous_path(tmp_path, membership())
-    rendezvous_file.touch(0o600)
-    rendezvous_file.write_text(text)
-    assert find_rendezvous(membership(rank=1), None, rendezvous_file) is None
+    point = rendezvous(tmp_path)
+    point.file.touch(0o600)
+    point.file.write_text(text)
+    assert point.find() is None
+
+
+def read(folder: Path, job: str = "1", **variables: str) -> Rendezvous:
+    """Return the rendezvous of a process with these variables."""
+    place = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "TORCHELASTIC_RUN_ID": job}
+    return Rendezvous.read({**place, **variables}, folder)
 
 
 def test_runs_of_different_names_do_not_meet(tmp_path: Path) -> None:
     """Each has a rendezvous file of its own."""
-    assert rendezvous_path(tmp_path, membership()) != rendezvous_path(tmp_path, membership(job="2"))
+    assert read(tmp_path).file != read(tmp_path, job="2").file
 
 
 def test_a_secret_is_taken_from_the_environment_or_a_private_file(tmp_path: Path) -> None:
@@ -349,22 +360,23 @@ def test_a_secret_is_taken_from_the_environment_or_a_private_file(tmp_path: Path
     file = tmp_path / "secret"
     file.touch(0o600)
     file.write_text("0123456789abcdef\n")
-    assert given_secret({"PYTEST_MULTIHOST_SECRET": "0123456789abcdef"}) == b"0123456789abcdef"
-    assert given_secret({"PYTEST_MULTIHOST_SECRET_FILE": str(file)}) == b"0123456789abcdef"
-    assert given_secret({}) is None
+    given = read(tmp_path, PYTEST_MULTIHOST_SECRET="0123456789abcdef")  # noqa: S106 - guards nothing
+    assert given.secret == b"0123456789abcdef"
+    assert read(tmp_path, PYTEST_MULTIHOST_SECRET_FILE=str(file)).secret == b"0123456789abcdef"
+    assert read(tmp_path).secret is None
     with pytest.raises(SettingError, match="shorter than 16"):
-        given_secret({"PYTEST_MULTIHOST_SECRET": "hunter2"})
+        read(tmp_path, PYTEST_MULTIHOST_SECRET="hunter2")  # noqa: S106 - guards nothing
     file.chmod(0o640)
     with pytest.raises(SettingError, match="chmod 600"):
-        given_secret({"PYTEST_MULTIHOST_SECRET_FILE": str(file)})
+        read(tmp_path, PYTEST_MULTIHOST_SECRET_FILE=str(file))
     with pytest.raises(SettingError, match="cannot be read"):
-        given_secret({"PYTEST_MULTIHOST_SECRET_FILE": str(tmp_path / "none")})
+        read(tmp_path, PYTEST_MULTIHOST_SECRET_FILE=str(tmp_path / "none"))
 
 
 def test_a_secret_without_an_address_is_not_enough(tmp_path: Path) -> None:
     """Open MPI does not tell where rank 0 is."""
     with pytest.raises(SettingError, match="does not tell where rank 0 is"):
-        listen(membership(), SECRET, tmp_path / "file")
+        rendezvous(tmp_path, SECRET).listen()
 
 
 def test_an_address_that_is_taken_is_named(tmp_path: Path) -> None:
@@ -372,7 +384,7 @@ def test_an_address_that_is_taken_is_named(tmp_path: Path) -> None:
     taken = socket.create_server(("127.0.0.1", 0))
     port = taken.getsockname()[1]
     with pytest.raises(LaunchError, match="cannot listen") as found:
-        listen(membership(host="127.0.0.1", port=port), SECRET, tmp_path / "file")
+        rendezvous(tmp_path, SECRET, host="127.0.0.1", port=port).listen()
     assert f"127.0.0.1:{port}: Address already in use" in found.value.seen
     taken.close()
 

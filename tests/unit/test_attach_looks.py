@@ -12,12 +12,9 @@ from pytest_multihost.model.json_values import from_json, to_json
 from pytest_multihost.model.process import NEVER, Descriptor, KernelSnapshot, Process, Thread
 from pytest_multihost.proof import Snapshot
 from pytest_multihost.proof.blockers import blockers
-from pytest_multihost.pytest_plugin.attach.collected_tests import first_difference
-from pytest_multihost.pytest_plugin.attach.remote_snapshots import (
-    RemoteSnapshot,
-    merge_snapshots,
-)
+from pytest_multihost.pytest_plugin.attach.controller import first_difference
 from pytest_multihost.slots import SlotPage, read_slots, shift_times
+from pytest_multihost.watch.remote_ranks import RemoteSnapshot, merge_snapshots
 
 PID = 50
 """Both machines have given their rank this process id."""
@@ -51,7 +48,7 @@ def joined(
 ) -> KernelSnapshot:
     """Return both machines' looks as one."""
     other = RemoteSnapshot(**{"number": 1, "snapshot": theirs, "offset_s": -1000.0, **changes})
-    return merge_snapshots(mine, [other], machine="here")
+    return merge_snapshots(mine, [other])
 
 
 def test_a_look_travels() -> None:
@@ -112,10 +109,9 @@ def test_bytes_on_their_way_between_machines_prove_nothing() -> None:
 @pytest.mark.parametrize(("machine", "where"), [("here", "inside"), ("there", "outside")])
 def test_a_loopback_address_means_something_on_one_machine_alone(machine, where) -> None:
     """The first network namespace has the same number everywhere."""
-    ends = ("net:[4026531840]127.0.0.1:7", "net:[4026531840]127.0.0.1:9")
-    mine = look(waiting(0, connection(*ends)))
-    theirs = look(waiting(1, connection(*ends[::-1])))
-    found = joined(mine, theirs, machine=machine)
+    mine = look(waiting(0, connection("here net:[1] 127.0.0.1:7", "here net:[1] 127.0.0.1:9")))
+    ends = f"{machine} net:[1] 127.0.0.1:9", f"{machine} net:[1] 127.0.0.1:7"
+    found = joined(mine, look(waiting(1, connection(*ends))))
     assert {each.descriptors[5].where for each in found.processes} == {where}
 
 

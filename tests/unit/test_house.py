@@ -41,22 +41,14 @@ FACES_OF_THEIR_OWN = {
     for name in (
         "blame.inferred",
         "launch.job_spec",
-        "launch.wire.framing",
         "nemesis.interpose",
         "nemesis.object_store",
         "outcome.faults",
         "proof.system_calls",
         "proof.threads",
         "report.artifacts",
-        # Imported where a run is attached, and only then: one face would import them all.
-        "pytest_plugin.attach.options",
-        "pytest_plugin.attach.plugin",
-        "pytest_plugin.attach.remote_snapshots",
-        "pytest_plugin.attach.state",
     )
 }
-# One subject on two floors: what needs pytest, and what does not.
-HALVES = {("pytest_multihost.pytest_plugin.attach", "pytest_multihost.launch.attach")}
 
 
 def imported_with(module: str) -> set[str]:
@@ -160,9 +152,8 @@ def reaches_past(importer: str, imported: str) -> bool:
     """Whether `imported` is inside a sub-package that `importer` is not in, and not its face."""
     room = imported.rpartition(".")[0]
     is_inside = importer == room or importer.startswith(f"{room}.")
-    is_half = (importer.rpartition(".")[0], room) in HALVES
     is_face = imported in PACKAGES | FACES_OF_THEIR_OWN or room in WITHOUT_FACE
-    return not (is_inside or is_half or is_face)
+    return not (is_inside or is_face)
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOM)))

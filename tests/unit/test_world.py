@@ -18,8 +18,8 @@ from pytest_multihost import NoWorldError, World, WorldBrokenError
 from pytest_multihost.backends.registry import NONE
 from pytest_multihost.launch import HarnessCollectives
 from pytest_multihost.launch.harness_collectives import Answers
-from pytest_multihost.launch.wire import Decoder, Frame
-from pytest_multihost.launch.wire.framing import encode
+from pytest_multihost.launch.wire import Frame
+from pytest_multihost.launch.wire.framing import Decoder, encode
 from pytest_multihost.model.event import ExchangeEntered
 from pytest_multihost.model.json_values import from_json
 from pytest_multihost.model.messages import ToRank

@@ -1,23 +1,23 @@
 """Worlds whose ranks are started by several processes: torchrun, srun, mpirun.
 
-`launcher_env` reads the launcher's variables, `rendezvous` connects the processes,
-`handshake` authenticates them, `world` starts ranks through all of them.
-
-`peer` is another process of the run as the controller sees it.
+`launcher_env` reads the launcher's variables, `rendezvous` says where the processes meet, `connect`
+connects them and `handshake` authenticates them. `peer` is another process of the run as the
+controller sees it, `world` starts ranks through all of them.
 """
 
-from pytest_multihost.launch.attach.launcher_env import Membership, read_membership
+from pytest_multihost.launch.attach.connect import Connector, Listener
+from pytest_multihost.launch.attach.launcher_env import read_membership
 from pytest_multihost.launch.attach.peer import Peer
-from pytest_multihost.launch.attach.rendezvous import Connector, Listener, given_secret
-from pytest_multihost.launch.attach.world import AttachLauncher, sites_for
+from pytest_multihost.launch.attach.rendezvous import Rendezvous
+from pytest_multihost.launch.attach.world import AttachLauncher, pack, sites_for
 
 __all__ = [
     "AttachLauncher",
     "Connector",
     "Listener",
-    "Membership",
     "Peer",
-    "given_secret",
+    "Rendezvous",
+    "pack",
     "read_membership",
     "sites_for",
 ]

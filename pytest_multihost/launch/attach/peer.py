@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar
 
-from pytest_multihost.launch.attach.handshake import interface_of_address, kernel_identity
+import psutil
+
 from pytest_multihost.launch.wire import Frame, FrameStream
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.messages import (
@@ -23,6 +26,26 @@ from pytest_multihost.model.messages import (
 )
 
 A = TypeVar("A")
+
+
+def kernel_identity() -> tuple[str, str, str]:
+    """Return the identities of this process's kernel, time namespace and pid namespace.
+
+    Processes with the same kernel and clock (time_namespaces(7)) have the same monotonic time;
+    those that share the table of processes too see each other in /proc.
+    """
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    time, pid = (os.readlink(f"/proc/self/ns/{name}") for name in ("time", "pid"))
+    return boot, time, pid
+
+
+def interface_of_address(address: str) -> str:
+    """Return the network interface that has an address, "lo" where none is found."""
+    for name, found in psutil.net_if_addrs().items():
+        if any(each.address == address for each in found):
+            return name
+    return "lo"
+
 
 _PINGS = 8
 PING_S = 30.0
@@ -68,11 +91,6 @@ class Peer:
         address = str(self.stream.socket.getsockname()[0])
         return socket.gethostname(), address, interface_of_address(address)
 
-    @property
-    def its_address(self) -> tuple[str, str, str]:
-        """Its machine: name, address, network interface."""
-        return self.hello.host, self.hello.address, self.hello.interface
-
     def send(self, message: ToPeer, payload: bytes = b"") -> None:
         """Send a message that has no answer."""
         self.stream.send(Frame(message, payload))
@@ -94,19 +112,16 @@ class Peer:
             for index, frame in enumerate(self.backlog):
                 if frame.number == number:
                     del self.backlog[index]
-                    return self._checked(frame, wanted)
+                    if isinstance(frame.message, wanted):
+                        return frame.message, frame.payload
+                    if isinstance(frame.message, Failed):
+                        happened = f"the ranks of {self.name} could not be started"
+                        raise LaunchError(happened, seen=frame.message.error)
+                    raise self.lost(f"it answered with {type(frame.message).__name__}")
             frames = self.stream.await_frames(deadline_s)
             if not frames:
                 raise self.lost(f"it has not answered for {within_s:g} s")
             self.backlog += frames
-
-    def _checked(self, frame: Frame[FromPeer], wanted: type[A]) -> tuple[A, bytes]:
-        if isinstance(frame.message, wanted):
-            return frame.message, frame.payload
-        if isinstance(frame.message, Failed):
-            happened = f"the ranks of {self.name} could not be started"
-            raise LaunchError(happened, seen=frame.message.error)
-        raise self.lost(f"it answered with {type(frame.message).__name__}")
 
     def welcome(self) -> None:
         """Tell the peer that it is admitted: the first request, answered after collection."""

@@ -8,12 +8,12 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from pytest_multihost.launch.attach.peer import Peer
 from pytest_multihost.launch.composite_world import CompositeWorld
 from pytest_multihost.launch.interface import ANSWER_S, Ending, WorldProcesses
-from pytest_multihost.launch.server import ServerWorld
+from pytest_multihost.launch.server import ServerLauncher
 from pytest_multihost.launch.wire import Frame
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.event import Event, Pause
@@ -45,19 +45,6 @@ _SNAPSHOT_S = 10.0
 """How long a process may take to take a snapshot. One that is stopped never answers."""
 
 
-class LocalLauncher(Protocol):
-    """Starts ranks on this machine."""
-
-    @property
-    def name(self) -> str:
-        """The way of launching."""
-
-    def start(
-        self, spec: WorldSpec, *, directory: Path, scratch: Path, ranks: Sequence[int]
-    ) -> ServerWorld:
-        """Start some of a world's ranks."""
-
-
 def assign_ranks(size: int, processes: int) -> dict[int, tuple[int, ...]]:
     """Return which ranks each process starts.
 
@@ -78,11 +65,13 @@ def sites_for(size: int, peers: Mapping[int, Peer]) -> tuple[Site, ...]:
     far = [peers[process] for process in shares if process and not peers[process].is_local]
     if not far:
         return ()
-    here = far[0].our_address
     sites: list[Site] = []
     for process, ranks in sorted(shares.items()):
-        is_local = process == 0 or peers[process].is_local
-        name, address, interface = here if is_local else peers[process].its_address
+        if process == 0 or peers[process].is_local:
+            name, address, interface = far[0].our_address
+        else:
+            hello = peers[process].hello
+            name, address, interface = hello.host, hello.address, hello.interface
         if sites and sites[-1][:3] == (name, address, interface):
             sites[-1] = (name, address, interface, sites[-1][3] + len(ranks))
         else:
@@ -99,7 +88,7 @@ class AttachLauncher:
         peers: The other processes by rank.
     """
 
-    local: LocalLauncher
+    local: ServerLauncher
     peers: Mapping[int, Peer]
 
     @property
@@ -155,14 +144,15 @@ class PeerWorld:
     def begin_fork(self, spec: WorldSpec, ports: tuple[int, int], scratch: Path) -> None:
         """Have the peer start the ranks."""
         is_local = self.peer.is_local
-        request = Fork(
-            spec=spec,
-            directory=str(self.directory) if is_local else None,
-            scratch=str(scratch) if is_local else None,
-            ranks=tuple(self.ranks),
-            ports=ports,
+        self._fork = self.peer.request(
+            Fork(
+                spec=spec,
+                directory=str(self.directory) if is_local else None,
+                scratch=str(scratch) if is_local else None,
+                ranks=tuple(self.ranks),
+                ports=ports,
+            )
         )
-        self._fork = self.peer.request(request)
 
     def finish_fork(self) -> None:
         """Wait until they have been started."""
@@ -192,24 +182,22 @@ class PeerWorld:
         del timeout_s
         frames = self.peer.take_arrived()
         for frame in frames:
-            match frame.message:
-                case RanksLost(error):
-                    raise LaunchError(f"the ranks of {self.peer.name} are lost", seen=error)
+            if isinstance(frame.message, RanksLost):
+                happened = f"the ranks of {self.peer.name} are lost"
+                raise LaunchError(happened, seen=frame.message.error)
         events = self._events(frames)
         if not events and self.peer.stream.ended is not None:
             raise self.peer.lost("")
         return events
 
     def _events(self, frames: Sequence[Frame[FromPeer]]) -> list[Event]:
-        """Return the events among frames, with their times on our clock."""
-        now_s = time.monotonic()
-        found = []
-        for frame in frames:
-            match frame.message:
-                case RankEvent(event):
-                    at_s = min(event.at_s + self.peer.offset_s, now_s)
-                    found.append(replace(event, at_s=at_s, payload=frame.payload))
-        return found
+        """Return the events among frames, with their times on the controller's clock."""
+        now_s, offset_s = time.monotonic(), self.peer.offset_s
+        return [
+            replace(event, at_s=min(event.at_s + offset_s, now_s), payload=frame.payload)
+            for frame in frames
+            if isinstance(frame.message, RankEvent) and (event := frame.message.event)
+        ]
 
     def send(self, rank: int, frame: Frame[Any]) -> None:
         """Send a frame to a rank; a rank that is gone is no error here."""
@@ -253,11 +241,6 @@ class PeerWorld:
     def host(self) -> str:
         """The machine's name."""
         return self.peer.hello.host
-
-    @property
-    def machine(self) -> str:
-        """An identifier of its kernel."""
-        return self.peer.hello.kernel[0]
 
     @property
     def clock(self) -> tuple[float, float]:

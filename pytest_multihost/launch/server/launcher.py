@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_multihost.launch.server.world import ServerConnection, ServerWorld, unexpected
-from pytest_multihost.launch.wire import MAX_DESCRIPTORS, Decoder, FrameStream
+from pytest_multihost.launch.wire import MAX_DESCRIPTORS, FrameStream
 from pytest_multihost.model.errors import LaunchError, UnsoundForkError
 from pytest_multihost.model.event import SENT_BY_RANKS
 from pytest_multihost.model.messages import (
@@ -126,7 +126,7 @@ class ServerLauncher:
         return ServerWorld(
             server,
             {
-                rank: FrameStream(ours, Decoder(SENT_BY_RANKS))
+                rank: FrameStream(ours, SENT_BY_RANKS)
                 for rank, (ours, _) in zip(ranks, pairs, strict=True)
             },
             forked,

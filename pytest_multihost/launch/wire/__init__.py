@@ -3,7 +3,7 @@
 `framing` says how a message becomes bytes, `stream` has the connections that carry them.
 """
 
-from pytest_multihost.launch.wire.framing import Decoder, Frame
+from pytest_multihost.launch.wire.framing import Frame
 from pytest_multihost.launch.wire.stream import (
     MAX_DESCRIPTORS,
     Channel,
@@ -16,7 +16,6 @@ from pytest_multihost.launch.wire.stream import (
 __all__ = [
     "MAX_DESCRIPTORS",
     "Channel",
-    "Decoder",
     "Frame",
     "FrameStream",
     "Packet",

@@ -6,7 +6,7 @@ with an optional payload of bytes. Payloads carry files, and the objects of `Wor
 `World.broadcast`, which the controller does not decode.
 
 Layout: two unsigned 32-bit big-endian lengths (message, payload), the message in UTF-8, the
-payload; on a connection between machines a tag, which requires the key.
+payload; on a connection between machines each of these with a tag, which requires the key.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import hmac
 import json
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # By name: a test may replace it in its module, which must not affect the harness.
 from json import dumps as to_json_text
@@ -58,8 +58,9 @@ class Frame(Generic[M]):
 class Authenticator:
     """Makes the tags of the frames in one direction of one connection, in order.
 
-    HMAC-SHA256 (RFC 2104) of the frame and its sequence number. So frames that were changed,
-    dropped, replayed or recorded in another connection are detected by a wrong tag.
+    HMAC-SHA256 (RFC 2104) of each part of a frame and its sequence number. So parts that were
+    changed, dropped, replayed or recorded in another connection are detected by a wrong tag, and a
+    wrong length before anything of that length is waited for.
 
     Attributes:
         key: The direction's; see `launch.attach.handshake`.
@@ -68,9 +69,9 @@ class Authenticator:
     key: bytes
     count: int = 0
 
-    def next_tag(self, frame: bytes) -> bytes:
-        """Return the tag of the next frame."""
-        tag = hmac.digest(self.key, _PLACE.pack(self.count) + frame, "sha256")
+    def next_tag(self, part: bytes) -> bytes:
+        """Return the tag of the next part."""
+        tag = hmac.digest(self.key, _PLACE.pack(self.count) + part, "sha256")
         self.count += 1
         return tag
 
@@ -84,24 +85,24 @@ def encode(frame: Frame[Any], authenticator: Authenticator | None = None) -> byt
     Raises:
         MultihostError: Message or payload is 4 GiB or larger.
     """
-    header = _dumped(_header(frame)).encode("utf-8", "backslashreplace")
+    message = frame.message if isinstance(frame.message, Mapping) else to_json(frame.message)
+    content = {**message, "number": frame.number} if frame.number else message
+    try:
+        text = to_json_text(content, default=_safe_repr)
+    except (TypeError, ValueError, RecursionError):  # a key that is no string, a cycle
+        text = to_json_text(_plain(content, room=[_MAX_PARTS], depth=0))
+    header = text.encode("utf-8", "backslashreplace")
     if max(len(header), len(frame.payload)) > MAX_PART:
         happened = "a message between ranks is larger than 4 GiB"
         raise MultihostError(happened, remedy="Pass a path in shared_tmp_path instead.")
-    data = _LENGTHS.pack(len(header), len(frame.payload)) + header + frame.payload
-    return data if authenticator is None else data + authenticator.next_tag(data)
-
-
-def _header(frame: Frame[Any]) -> Mapping[str, Any]:
-    message = frame.message if isinstance(frame.message, Mapping) else to_json(frame.message)
-    return {**message, "number": frame.number} if frame.number else message
-
-
-def _dumped(header: Mapping[str, Any]) -> str:
-    try:
-        return to_json_text(header, default=_safe_repr)
-    except (TypeError, ValueError, RecursionError):  # a key that is no string, a cycle
-        return to_json_text(_plain(header, room=[_MAX_PARTS], depth=0))
+    parts: tuple[bytes, ...] = (
+        _LENGTHS.pack(len(header), len(frame.payload)),
+        header,
+        frame.payload,
+    )
+    if authenticator is not None:
+        parts = tuple(part + authenticator.next_tag(part) for part in parts)
+    return b"".join(parts)
 
 
 def _plain(value: object, *, room: list[int], depth: int) -> object:
@@ -135,27 +136,18 @@ class Decoder(Generic[M]):
 
     Args:
         messages: The messages that may come: a union of classes, or kinds of events.
-        authenticator: Makes the tags that the frames must carry.
-        max_size: Bytes of the largest frame accepted; small for an unauthenticated sender.
+        authenticator: Makes the tags that the parts of frames must carry.
     """
 
     def __init__(
-        self,
-        messages: object = JsonObject,
-        *,
-        authenticator: Authenticator | None = None,
-        max_size: int | None = None,
+        self, messages: object = JsonObject, *, authenticator: Authenticator | None = None
     ) -> None:
         self._messages = messages
         self._authenticator = authenticator
-        self._max_size = max_size
+        self._tag_size = 0 if authenticator is None else _TAG
         self._pending = bytearray()
+        self._sizes = [_LENGTHS.size]
         self._frame: Frame[M] | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no incomplete frame is buffered."""
-        return not self._pending
 
     def feed(self, data: bytes) -> list[Frame[M]]:
         """Take `data` and return the frames that are complete by now.
@@ -165,41 +157,31 @@ class Decoder(Generic[M]):
         """
         self._pending += data
         frames = []
-        while (frame := self._next()) is not None:
-            frames.append(frame)
+        while len(self._pending) >= (end := self._sizes[0] + self._tag_size):
+            part = self._authentic(bytes(self._pending[:end]))
+            if len(self._sizes) == 1 and self._frame is None:
+                self._sizes += _LENGTHS.unpack(part)
+                if self._sizes[1] > MAX_HEADER:
+                    raise GarbledError(_NOT_OURS)
+            elif self._frame is None:
+                # Read before waiting for a payload: a corrupt length could announce gigabytes that
+                # never come.
+                self._frame = self._read(part)
+            else:
+                frames.append(replace(self._frame, payload=part))
+                self._frame = None
+                self._sizes.append(_LENGTHS.size)
+            del self._pending[:end], self._sizes[0]
         return frames
 
-    def _next(self) -> Frame[M] | None:
-        if len(self._pending) < _LENGTHS.size:
-            return None
-        header_size, payload_size = _LENGTHS.unpack_from(self._pending)
-        payload_start = _LENGTHS.size + header_size
-        end = payload_start + payload_size
-        if header_size > MAX_HEADER or (self._max_size is not None and end > self._max_size):
-            raise GarbledError(_NOT_OURS)
-        tag_size = 0 if self._authenticator is None else _TAG
-        if self._frame is None and self._authenticator is None:
-            # Read before waiting for a payload: a corrupt length could announce gigabytes that
-            # never come.
-            if len(self._pending) < payload_start:
-                return None
-            self._frame = self._read(bytes(self._pending[_LENGTHS.size : payload_start]))
-        if len(self._pending) < end + tag_size:
-            return None
-        self._authenticate(bytes(self._pending[:end]), bytes(self._pending[end : end + tag_size]))
-        found = self._frame or self._read(bytes(self._pending[_LENGTHS.size : payload_start]))
-        frame = Frame(found.message, bytes(self._pending[payload_start:end]), found.number)
-        self._frame = None
-        del self._pending[: end + tag_size]
-        return frame
-
-    def _authenticate(self, frame: bytes, tag: bytes) -> None:
-        """Check a frame's tag, before anything in it is read."""
+    def _authentic(self, data: bytes) -> bytes:
+        """Return a part of a frame without its tag, which is checked before the part is read."""
         if self._authenticator is None:
-            return
-        place = self._authenticator.count
-        if not hmac.compare_digest(self._authenticator.next_tag(frame), tag):
-            raise GarbledError(f"frame {place} is not authentic: changed, repeated or left out")
+            return data
+        part, tag = data[:-_TAG], data[-_TAG:]
+        if not hmac.compare_digest(self._authenticator.next_tag(part), tag):
+            raise GarbledError("a frame is not authentic: changed, repeated or left out")
+        return part
 
     def _read(self, data: bytes) -> Frame[M]:
         try:

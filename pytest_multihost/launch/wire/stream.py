@@ -9,7 +9,6 @@ connected, so the end of the other side is detected.
 
 from __future__ import annotations
 
-import array
 import contextlib
 import select
 import signal
@@ -35,28 +34,31 @@ _RAISING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGALRM})
 """Signals whose handlers may raise."""
 
 
-@dataclass(slots=True)
 class FrameStream(Generic[M]):
     """Frames in both directions, without blocking: the controller serves many connections.
 
-    Attributes:
+    Args:
         socket: The connection; it is made non-blocking.
-        decoder: Decodes received bytes.
-        authenticator: Makes the tags of sent frames, where the other side requires them.
+        messages: The messages that may come: a union of classes, or kinds of events.
+        keys: The keys of the frames that come and of those that are sent, where they carry tags.
+
+    Attributes:
         ended: Why receiving has ended; None while it has not.
         is_garbled: Whether it has ended because of invalid frames.
     """
 
-    socket: socket.socket
-    decoder: Decoder[M]
-    authenticator: Authenticator | None = None
-    ended: str | None = None
-    is_garbled: bool = False
-    _outbox: bytearray = field(default_factory=bytearray)
-    _arrived: list[Frame[M]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.socket.setblocking(False)  # noqa: FBT003 - the standard library's signature
+    def __init__(
+        self, socket: socket.socket, messages: object, *, keys: tuple[bytes, bytes] | None = None
+    ) -> None:
+        theirs, ours = map(Authenticator, keys) if keys is not None else (None, None)
+        self.socket = socket
+        self.ended: str | None = None
+        self.is_garbled = False
+        self._decoder: Decoder[M] = Decoder(messages, authenticator=theirs)
+        self._authenticator = ours
+        self._outbox = bytearray()
+        self._arrived: list[Frame[M]] = []
+        socket.setblocking(False)  # noqa: FBT003 - the standard library's signature
 
     def fileno(self) -> int:
         """Return the descriptor, for a poll; -1 when it is closed."""
@@ -76,24 +78,21 @@ class FrameStream(Generic[M]):
         """Send a frame, or buffer it until it can be sent. A closed other side is no error."""
         with signals_deferred():
             if self.ended is None:
-                self._outbox += encode(frame, self.authenticator)
-            self._flush()
+                self._outbox += encode(frame, self._authenticator)
+            self.flush()
 
     def flush(self) -> None:
         """Send buffered bytes, as far as possible without blocking."""
         with signals_deferred():
-            self._flush()
-
-    def _flush(self) -> None:
-        try:
-            while self._outbox and self.ended is None:
-                del self._outbox[: self.socket.send(self._outbox)]
-        except BlockingIOError:
-            pass
-        except OSError as error:
-            self._outbox.clear()
-            self._read()  # what it sent before it closed
-            self._end(str(error))
+            try:
+                while self.has_more_to_send:
+                    del self._outbox[: self.socket.send(self._outbox)]
+            except BlockingIOError:
+                pass
+            except OSError as error:
+                self._outbox.clear()
+                self._read()  # what it sent before it closed
+                self.ended = self.ended or str(error)
 
     def receive(self) -> list[Frame[M]]:
         """Return the frames that have arrived; look at `ended` when there are none."""
@@ -115,7 +114,6 @@ class FrameStream(Generic[M]):
         """Wait until all buffered bytes are sent, at most until the deadline."""
         while self.has_more_to_send and (left_s := deadline_s - time.monotonic()) > 0:
             self._wait(left_s)
-            self.flush()
 
     def _wait(self, timeout_s: float) -> None:
         poll = select.poll()
@@ -128,29 +126,25 @@ class FrameStream(Generic[M]):
             return
         try:
             while data := self.socket.recv(_CHUNK):
-                self._arrived += self.decoder.feed(data)
+                self._arrived += self._decoder.feed(data)
+            self.ended = "it closed the connection"
         except BlockingIOError:
             return
         except OSError as error:
-            self._end(str(error))
+            self.ended = str(error)
         except GarbledError as error:
             self.is_garbled = True
-            self._end(str(error))
-        else:
-            self._end("it closed the connection")
-
-    def _end(self, why: str) -> None:
-        self.ended = self.ended or why
+            self.ended = str(error)
 
     def give_up(self, why: str) -> None:
         """Stop sending and receiving, and let the other side see the end."""
-        self._end(why)
+        self.ended = self.ended or why
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close the connection."""
-        self._end("we closed it")
+        self.ended = self.ended or "we closed it"
         self.socket.close()
 
 
@@ -228,19 +222,16 @@ class Channel:
         frames: list[Frame[ToRank]] = []
         try:
             while not frames:
-                frames = self._decoder.feed(self._read())
+                data = self.stream.recv(_CHUNK)
+                if not data:
+                    message = "the controller closed the channel"
+                    raise EOFError(message)
+                frames = self._decoder.feed(data)
         finally:
             with self._changed:
                 self._arrived += frames
                 self._is_being_read = False
                 self._changed.notify_all()
-
-    def _read(self) -> bytes:
-        data = self.stream.recv(_CHUNK)
-        if not data:
-            message = "the controller closed the channel"
-            raise EOFError(message)
-        return data
 
     def _check_owner(self) -> None:
         if not self.is_ours:
@@ -254,7 +245,6 @@ MAX_DESCRIPTORS = 250
 """The kernel takes at most 253 descriptors in one message (SCM_MAX_FD)."""
 
 _MAX_PACKET = 1 << 17
-_INT = array.array("i").itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,17 +274,12 @@ def receive_packet(connection: socket.socket, messages: object = JsonObject) -> 
     Raises:
         GarbledError: It is none of these.
     """
-    space = socket.CMSG_SPACE(MAX_DESCRIPTORS * _INT)
     try:
-        data, ancillary, _, _ = connection.recvmsg(_MAX_PACKET, space)
+        data, descriptors, _, _ = socket.recv_fds(connection, _MAX_PACKET, MAX_DESCRIPTORS)
     except ConnectionResetError:
         return None
     if not data:
         return None
-    descriptors = array.array("i")
-    for level, kind, content in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            descriptors.frombytes(content[: len(content) - len(content) % _INT])
     frames: list[Frame[Any]] = Decoder[Any](messages).feed(data)
     if len(frames) != 1:
         raise GarbledError("a packet holds one message")

@@ -1,8 +1,16 @@
 """Runs of pytest over several processes that a launcher has started.
 
-`options` says whether this is one; `plugin` has the controller's additions to an ordinary run,
-`agent` and `peer_server` the work of every other process. `state` has the run's state for the rest
-of the plugin; from outside, the other modules are imported only by `entry`, and lazily.
-
-`collected_tests` compares the processes' tests, `remote_snapshots` observes remote ranks.
+`options` finds out whether this is one, and this process's part in it. `controller` has the
+additions to an ordinary run in rank 0's process, `agent` and `peer_server` the work of every other
+process; both are imported only where they are needed.
 """
+
+from pytest_multihost.pytest_plugin.attach.options import (
+    ATTACHED_PLUGIN,
+    add_attach_option,
+    attach,
+    peers_of,
+    read_role,
+)
+
+__all__ = ["ATTACHED_PLUGIN", "add_attach_option", "attach", "peers_of", "read_role"]

@@ -6,6 +6,7 @@ thread, which waits only for its connection and its ranks.
 
 from __future__ import annotations
 
+import contextlib
 import select
 import shutil
 import tempfile
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_multihost.launch import Ending
-from pytest_multihost.launch.attach.world import pack
+from pytest_multihost.launch.attach import pack
 from pytest_multihost.launch.server import ServerLauncher, ServerWorld
 from pytest_multihost.launch.wire import Frame, FrameStream
 from pytest_multihost.model.errors import LaunchError
@@ -75,7 +76,12 @@ class PeerServer:
             LaunchError: Rank 0 is gone.
         """
         while self._status is None:
-            self._wait()
+            poll = select.poll()
+            poll.register(self.stream.fileno(), self.stream.poll_events)
+            if self.local is not None:
+                poll.register(self.local.world.fileno(), self.local.world.poll_events)
+            poll.poll()
+            self.stream.flush()
             for frame in self.stream.receive():
                 self._handle(frame)
             self._pass_on_events()
@@ -83,14 +89,6 @@ class PeerServer:
                 happened = "rank 0's process has gone without a word about how the run went"
                 raise LaunchError(happened, seen=self.stream.ended)
         return self._status
-
-    def _wait(self) -> None:
-        poll = select.poll()
-        poll.register(self.stream.fileno(), self.stream.poll_events)
-        if self.local is not None:
-            poll.register(self.local.world.fileno(), self.local.world.poll_events)
-        poll.poll()
-        self.stream.flush()
 
     def _pass_on_events(self) -> None:
         """Forward the events of this process's ranks to rank 0."""
@@ -113,26 +111,24 @@ class PeerServer:
             message, payload = self._answer(frame.message)
             self.stream.send(Frame(message, payload, frame.number))
         elif self.local is not None:
-            self._pass_on(frame)
-
-    def _pass_on(self, frame: Frame[ToPeer]) -> None:
-        """Handle a request that has no answer."""
-        assert self.local is not None  # noqa: S101 - for the type checker; see `_handle`
-        world = self.local.world
-        match frame.message:
-            case SendToRank(rank, message):
-                world.send(rank, Frame(message, frame.payload))
-            case RequestDumps(ranks, what):
-                world.request_dumps(ranks, what)
-            case PauseRank(rank, pause):
-                world.pause(rank, pause)
+            world = self.local.world
+            match frame.message:
+                case SendToRank(rank, passed_on):
+                    world.send(rank, Frame(passed_on, frame.payload))
+                case RequestDumps(ranks, what):
+                    world.request_dumps(ranks, what)
+                case PauseRank(rank, pause):
+                    world.pause(rank, pause)
 
     def _answer(self, message: ToPeer) -> Answer:
         match message:
             case Ping():
                 return Pong(time.monotonic()), b""
             case ReadProbe(path):
-                return ProbeRead(_text(Path(path))), b""
+                text = None
+                with contextlib.suppress(OSError, ValueError):
+                    text = Path(path).read_text(encoding="utf-8")
+                return ProbeRead(text), b""
             case Fork() as fork:
                 return self._fork(fork), b""
         if self.local is None:
@@ -147,21 +143,25 @@ class PeerServer:
         return Failed(f"{type(message).__name__} is no request"), b""
 
     def _fork(self, request: Fork) -> FromPeer:
+        private = None
         try:
-            if request.directory is None or request.scratch is None:
-                directories = Directories.make(self.home)
+            if request.directory is None or request.scratch is None:  # rank 0 sees no files here
+                private = Path(tempfile.mkdtemp(prefix="world-", dir=self.home))
+                logs, scratch = private / "logs", private / "scratch"
+                (scratch / "shared").mkdir(parents=True)
+                logs.mkdir()
             else:
-                directories = Directories(Path(request.directory), Path(request.scratch))
+                logs, scratch = Path(request.directory), Path(request.scratch)
             world = self.launcher(request.spec.nodeid).start(
                 request.spec,
-                directory=directories.logs,
-                scratch=directories.scratch,
+                directory=logs,
+                scratch=scratch,
                 ranks=request.ranks,
                 ports=request.ports,
             )
         except (LaunchError, OSError) as error:
             return Failed(str(error))
-        self.local = LocalRanks(world, directories)
+        self.local = LocalRanks(world, logs, scratch, private)
         return world.forked
 
     def _end(self, local: LocalRanks, grace_s: float) -> Answer:
@@ -179,55 +179,28 @@ class PeerServer:
         return WorldEnded(leftovers, sizes), payload
 
 
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class Directories:
-    """A world's directories as its ranks here see them.
-
-    Attributes:
-        logs: Where logs and stacks go.
-        scratch: For everything else.
-        private: The directory above both; None where rank 0's machine sees the files.
-    """
-
-    logs: Path
-    scratch: Path
-    private: Path | None = None
-
-    @classmethod
-    def make(cls, home: Path) -> Directories:
-        """Make directories that rank 0 does not see."""
-        private = Path(tempfile.mkdtemp(prefix="world-", dir=home))
-        (private / "scratch" / "shared").mkdir(parents=True)
-        (private / "logs").mkdir()
-        return cls(private / "logs", private / "scratch", private)
-
-
 @dataclass(slots=True)
 class LocalRanks:
     """This process's ranks of the running world.
 
     Attributes:
         world: The ranks.
-        directories: Their directories.
+        logs: Where logs and stacks go.
+        scratch: For everything else.
+        private: The directory above both; None where rank 0's machine sees the files.
         faults: Their fault events.
     """
 
     world: ServerWorld
-    directories: Directories
+    logs: Path
+    scratch: Path
+    private: Path | None
     faults: list[Event] = field(default_factory=list)
     _proc: ProcReader = field(init=False)
 
     def __post_init__(self) -> None:
         pids = dict(zip(self.world.ranks, self.world.forked.pids, strict=True))
-        harness = harness_processes(self.directories.logs, self.directories.scratch, frozenset())
-        self._proc = ProcReader(pids, harness)
+        self._proc = ProcReader(pids, harness_processes(self.logs, self.scratch, frozenset()))
 
     def wait(self) -> Sequence[Event]:
         """Return what has happened by now.
@@ -246,30 +219,28 @@ class LocalRanks:
             LaunchError: The server is gone.
         """
         ending = self.world.end(grace_s=grace_s)
-        if self.directories.private is None:
+        if self.private is None:
             return ending
-        found = clean_up_faults(self.faults, self.directories.scratch)
+        found = clean_up_faults(self.faults, self.scratch)
         return Ending((*found, *ending.events), ending.leftovers)
 
     def dump(self, request: RequestDumps) -> tuple[DumpsWritten, bytes]:
         """Have ranks write a dump, and return the files."""
-        heal_files(self.directories.scratch, request.ranks)
-        logs = self.directories.logs
-        files = request_dump(self.world, request.ranks, logs, request.what)
+        heal_files(self.scratch, request.ranks)
+        files = request_dump(self.world, request.ranks, self.logs, request.what)
         sizes, payload = pack(files.values())
         return DumpsWritten(sizes), payload
 
     def take_snapshot(self, *, is_deep: bool) -> tuple[SnapshotTaken, bytes]:
         """Return a snapshot of the ranks from outside, and their slot pages."""
         snapshot = self._proc.deep_snapshot() if is_deep else self._proc.shallow_snapshot()
-        scratch = self.directories.scratch
-        sizes, payload = pack(slots_path(scratch, rank) for rank in self.world.ranks)
+        sizes, payload = pack(slots_path(self.scratch, rank) for rank in self.world.ranks)
         return SnapshotTaken(snapshot, sizes), payload
 
     def remains(self) -> tuple[dict[str, int], bytes]:
         """Return the ranks' files that rank 0 cannot see, and remove them."""
-        if self.directories.private is None:
+        if self.private is None:
             return {}, b""
-        found = pack(sorted(self.directories.logs.glob("rank-*")))
-        shutil.rmtree(self.directories.private, ignore_errors=True)
+        found = pack(sorted(self.logs.glob("rank-*")))
+        shutil.rmtree(self.private, ignore_errors=True)
         return found

@@ -13,7 +13,7 @@ import stat
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 
 from pytest_multihost.model.process import NEVER, Descriptor, Kind, Where
 from pytest_multihost.watch.kernel.other_processes import (
@@ -161,7 +161,8 @@ class Tables:
             return replace(found, kind="idle")
         where, who = self._tcp_peer(tcp, self.by_endpoints.get(tcp.peer_endpoints))
         space, local, remote = tcp.endpoints
-        endpoints = f"{space}{_text(local)}", f"{space}{_text(remote)}"
+        valid_in = f"{_machine()} {space} " if space else ""
+        endpoints = f"{valid_in}{_text(local)}", f"{valid_in}{_text(remote)}"
         peer = f"{_text(tcp.remote)}{who}"
         return replace(found, kind="tcp", where=where, peer=peer, endpoints=endpoints)
 
@@ -235,6 +236,12 @@ class Tables:
             watched=_watched(info, self.links[pid]) if kind == "epoll" else (),
             pid=int(process[1]) if process else 0,  # -1 once it was waited for (pidfd_open(2))
         )
+
+
+@cache
+def _machine() -> str:
+    """Return what distinguishes this machine's network namespaces from those of others."""
+    return (read("/proc/sys/kernel/random/boot_id") or b"").decode().strip()
 
 
 def _text(address: tuple[str, int]) -> str:

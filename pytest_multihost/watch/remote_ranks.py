@@ -2,77 +2,57 @@
 
 Slot pages are copied beside those of local ranks, with times converted to the controller's clock.
 
-Each machine has process ids, inodes and a clock of its own. Remote ids are mapped to numbers that
-no local process has, and times to the controller's clock. A connection to another machine leads to
-a rank if that rank's machine shows the other end.
+Each machine has process ids and a clock of its own. Remote ids are mapped to numbers that no local
+process has, and times to the controller's clock. A connection to another machine leads to a rank if
+that rank's machine shows the other end.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_multihost.launch import RemotePart
-from pytest_multihost.launch.attach.handshake import kernel_identity
-from pytest_multihost.model.operation import rank_set
+from pytest_multihost.model.operation import group_by_value, rank_set
 from pytest_multihost.model.process import Descriptor, KernelSnapshot, Process
 from pytest_multihost.slots import shift_times
-from pytest_multihost.watch import RemoteRanks, Watchdog
-from pytest_multihost.watch.kernel import HarnessProcesses, ProcReader
-
-
-def watch_remote_ranks(watchdog: Watchdog, remote: Sequence[RemotePart], scratch: Path) -> None:
-    """Let a watchdog see the ranks of a world that are on other machines.
-
-    Args:
-        watchdog: The world's watchdog.
-        remote: The remote ranks.
-        scratch: The world's directory, for copies of slot pages.
-    """
-    observer = _RemoteObserver(remote, scratch)
-    watchdog.observer.remote = RemoteRanks(
-        observer.ranks, observer.refresh, observer.reader, notes_on(remote)
-    )
-
-
-def notes_on(remote: Sequence[RemotePart]) -> tuple[str, ...]:
-    """Return the notes on ranks on other machines: which peer observed them, by which clock."""
-    hosts: dict[str, list[RemotePart]] = {}
-    for each in remote:
-        hosts.setdefault(each.host, []).append(each)
-    return tuple(_note(host, parts) for host, parts in hosts.items())
-
-
-def _note(host: str, parts: Sequence[RemotePart]) -> str:
-    error_s = max(part.clock[1] for part in parts)
-    clock = f"on a clock known to {error_s * 1e3:.2g} ms" if error_s else "on our clock"
-    ranks = rank_set(rank for part in parts for rank in part.ranks)
-    return f"{ranks} on {host}: seen by pytest there, {clock}, without native frames"
+from pytest_multihost.watch.kernel import HarnessProcesses, KernelReader, ProcReader
 
 
 @dataclass(slots=True)
-class _RemoteObserver:
-    """Takes snapshots of ranks on other machines.
+class RemoteRanks:
+    """Ranks on other machines: their processes and files cannot be read from here.
 
     Attributes:
-        remote: The remote ranks.
-        scratch: Where copies of slot pages go.
+        parts: The ranks of each peer.
+        scratch: The world's directory, where copies of slot pages go.
         shallow: The last shallow snapshots.
     """
 
-    remote: Sequence[RemotePart]
+    parts: Sequence[RemotePart]
     scratch: Path
     shallow: list[RemoteSnapshot] = field(default_factory=list)
 
     @property
     def ranks(self) -> frozenset[int]:
-        """All remote ranks."""
-        return frozenset(rank for each in self.remote for rank in each.ranks)
+        """Their indices. Their process ids mean nothing on this machine."""
+        return frozenset(rank for each in self.parts for rank in each.ranks)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Caveats for the report: who observed them, and by which clock."""
+        notes = []
+        for host, parts in group_by_value((each.host, each) for each in self.parts).items():
+            error_s = max(part.clock[1] for part in parts)
+            clock = f"on a clock known to {error_s * 1e3:.2g} ms" if error_s else "on our clock"
+            ranks = rank_set(rank for part in parts for rank in part.ranks)
+            notes.append(f"{ranks} on {host}: seen by pytest there, {clock}, without native frames")
+        return tuple(notes)
 
     def refresh(self) -> None:
-        """Take shallow snapshots, for `shallow`.
+        """Fetch their slot pages and their part of a shallow snapshot.
 
         Raises:
             LaunchError: A peer is gone, or does not answer.
@@ -85,19 +65,19 @@ class _RemoteObserver:
         Raises:
             LaunchError: A peer is gone, or does not answer.
         """
-        for each in self.remote:
-            each.begin_snapshot(is_deep=is_deep)
-        return [self._finish(number, each) for number, each in enumerate(self.remote, 1)]
+        for part in self.parts:
+            part.begin_snapshot(is_deep=is_deep)
+        found = []
+        for number, part in enumerate(self.parts, 1):
+            taken, pages = part.finish_snapshot()
+            offset_s, uncertainty_s = part.clock
+            for name, data in pages.items():
+                (self.scratch / name).write_bytes(shift_times(data, round(offset_s * 1e9)))
+            found.append(RemoteSnapshot(number, taken.snapshot, offset_s, uncertainty_s))
+        return found
 
-    def _finish(self, number: int, ranks: RemotePart) -> RemoteSnapshot:
-        taken, pages = ranks.finish_snapshot()
-        offset_s, uncertainty_s = ranks.clock
-        for name, data in pages.items():
-            (self.scratch / name).write_bytes(shift_times(data, round(offset_s * 1e9)))
-        return RemoteSnapshot(number, taken.snapshot, offset_s, uncertainty_s, ranks.machine)
-
-    def reader(self, pids: Mapping[int, int], harness: HarnessProcesses) -> _MergingReader:
-        """Return a reader that takes snapshots of all ranks."""
+    def reader(self, pids: Mapping[int, int], harness: HarnessProcesses) -> KernelReader:
+        """Return the reader of the processes of all ranks, local and remote."""
         here = {rank: pid for rank, pid in pids.items() if rank not in self.ranks}
         return _MergingReader(ProcReader(here, harness), self)
 
@@ -107,27 +87,20 @@ class _MergingReader:
     """Takes snapshots of all processes of a world, local and remote."""
 
     local: ProcReader
-    observer: _RemoteObserver
+    remote: RemoteRanks
 
     def shallow_snapshot(self) -> KernelSnapshot:
         """Return a snapshot of the main threads of all ranks."""
-        return self._merge(self.local.shallow_snapshot(), self.observer.shallow)
+        return merge_snapshots(self.local.shallow_snapshot(), self.remote.shallow)
 
     def deep_snapshot(self) -> KernelSnapshot:
         """Return a snapshot of all threads and descriptors."""
-        remote = self.observer.take(is_deep=True)
-        return self._merge(self.local.deep_snapshot(), remote)
-
-    def _merge(self, local: KernelSnapshot, remote: Sequence[RemoteSnapshot]) -> KernelSnapshot:
-        return merge_snapshots(local, remote, machine=kernel_identity()[0])
+        remote = self.remote.take(is_deep=True)
+        return merge_snapshots(self.local.deep_snapshot(), remote)
 
 
 _FOREIGN = 1 << 32
 """Machine n's process ids are offset by n times this; Linux assigns no larger ids."""
-
-
-_SPACE = "net:["
-"""Prefix of an address that is valid in one network namespace only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,26 +112,20 @@ class RemoteSnapshot:
         snapshot: The peer's snapshot.
         offset_s: Offset from its clock to the controller's.
         slack_s: Error bound of `offset_s`.
-        machine: The machine; a loopback address is valid on that one only.
     """
 
     number: int
     snapshot: KernelSnapshot
     offset_s: float = 0.0
     slack_s: float = 0.0
-    machine: str = ""
 
 
-def merge_snapshots(
-    local: KernelSnapshot, others: Sequence[RemoteSnapshot], *, machine: str = ""
-) -> KernelSnapshot:
-    """Return one snapshot of all processes of the world; `machine` is the controller's."""
-    ours = [_named(process, machine) for process in local.processes]
+def merge_snapshots(local: KernelSnapshot, others: Sequence[RemoteSnapshot]) -> KernelSnapshot:
+    """Return one snapshot of all processes of the world: ranks in order, then their children."""
     found = [_moved(process, each) for each in others for process in each.snapshot.processes]
-    processes = (*ours, *found)
-    ranks = [each for each in processes if each.is_rank]
-    children = [each for each in processes if not each.is_rank]
-    ordered = [*sorted(ranks, key=lambda each: each.rank or 0), *children]
+    ordered = sorted(
+        (*local.processes, *found), key=lambda each: (not each.is_rank, each.rank or 0)
+    )
     is_deep = local.is_deep and all(each.snapshot.is_deep for each in others)
     return KernelSnapshot(at_s=local.at_s, processes=_connected(ordered), is_deep=is_deep)
 
@@ -184,19 +151,7 @@ def _moved(process: Process, where: RemoteSnapshot) -> Process:
         )
         for fd, each in process.descriptors.items()
     }
-    moved = replace(process, pid=process.pid + base, threads=threads, descriptors=descriptors)
-    return _named(moved, where.machine)
-
-
-def _named(process: Process, machine: str) -> Process:
-    """Return a process whose loopback addresses name their machine."""
-    descriptors = {
-        fd: replace(each, endpoints=(machine + each.endpoints[0], machine + each.endpoints[1]))
-        if each.endpoints[0].startswith(_SPACE)
-        else each
-        for fd, each in process.descriptors.items()
-    }
-    return replace(process, descriptors=descriptors)
+    return replace(process, pid=process.pid + base, threads=threads, descriptors=descriptors)
 
 
 def _earliest(ends_s: float | None, where: RemoteSnapshot) -> float | None:
@@ -206,9 +161,8 @@ def _earliest(ends_s: float | None, where: RemoteSnapshot) -> float | None:
     return ends_s + where.offset_s - where.slack_s
 
 
-def _connected(processes: Iterable[Process]) -> tuple[Process, ...]:
+def _connected(processes: Sequence[Process]) -> tuple[Process, ...]:
     """Return processes with connections between machines resolved."""
-    processes = tuple(processes)
     owners = {
         each.endpoints: process
         for process in processes

@@ -1,0 +1,196 @@
+"""An attached run in rank 0's process, which is the controller and works as in any other run.
+
+The other processes run the same command: they collect the same tests, connect to this one, start
+ranks for it and print nothing; see `agent`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import secrets
+import signal
+import socket
+import time
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from pytest_multihost.launch.attach import Listener, Peer
+from pytest_multihost.model.errors import LaunchError
+from pytest_multihost.model.messages import CollectedTest, Quit
+from pytest_multihost.model.spec import ONE
+from pytest_multihost.pytest_plugin.fixtures import requests_object_store
+from pytest_multihost.pytest_plugin.plan import Plan, plan_items
+from pytest_multihost.pytest_plugin.tally import TALLY
+from pytest_multihost.pytest_private import base_temp
+
+_FAREWELL_S = 5.0
+
+
+@dataclass(slots=True, eq=False)  # a plugin must be hashable: pluggy keeps them in sets
+class Controller:
+    """What the controller of an attached run does more than that of any other; a plugin.
+
+    Attributes:
+        listener: Accepts the peers.
+        timeout_s: Timeout of the wait for them.
+        lost: Descriptions of the peers that are gone.
+    """
+
+    listener: Listener
+    timeout_s: float
+    lost: list[str] = field(default_factory=list)
+
+    @property
+    def peers(self) -> Mapping[int, Peer]:
+        """The other processes."""
+        return self.listener.peers
+
+    def take_part(self, session: pytest.Session, chosen: Sequence[pytest.Item]) -> None:
+        """Wait for the peers, and check that they have collected the same tests.
+
+        Raises:
+            pytest.UsageError: One did not connect, or has collected other tests.
+        """
+        signal.signal(signal.SIGTERM, self._interrupt)
+        atexit.register(self._hang_up)  # peers take the connection's end for this process's
+        try:
+            self.listener.await_peers(self.timeout_s)
+            plans = plan_items(session.config, chosen, session.config.stash[TALLY].settings)
+            _refuse(plans, chosen)
+            for peer in self.peers.values():
+                _compare(plans, peer)
+            self._detect_local_peers(session.config)
+        except LaunchError as error:
+            raise pytest.UsageError(str(error)) from error
+        finally:
+            self.listener.close()
+        reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None and reporter.verbosity >= 0:
+            membership = self.listener.membership
+            hosts = {socket.gethostname(), *(peer.hello.host for peer in self.peers.values())}
+            reporter.write_line(
+                f"multihost: attached to {membership.size} processes on"
+                f" {f'{len(hosts)} machines' if len(hosts) > 1 else 'one machine'},"
+                f" as {membership.source} has started them"
+            )
+
+    def _interrupt(self, *_: object) -> None:
+        """Handle SIGTERM: the launcher ends the run, which then reports what it was doing.
+
+        Does nothing where a process is lost: that is being reported already.
+        """
+        if not self._note_losses():
+            raise KeyboardInterrupt
+
+    def _hang_up(self) -> None:
+        for peer in self.peers.values():
+            peer.stream.close()
+
+    def _detect_local_peers(self, config: pytest.Config) -> None:
+        """Find out which peers see the same processes and files as the controller."""
+        token = secrets.token_hex(16)
+        probe = base_temp(config) / f"attach-{token}"
+        probe.write_text(token)
+        try:
+            for peer in self.peers.values():
+                peer.detect_locality(str(probe), token)
+        finally:
+            probe.unlink()
+
+    def _note_losses(self) -> list[str]:
+        """Check which peers are gone; return a description of each."""
+        for peer in self.peers.values():
+            peer.note_arrived()
+            if peer.stream.ended is not None:
+                words = f"{peer.name} is gone: {peer.stream.ended}"
+                self.lost += [words] if words not in self.lost else []
+        return self.lost
+
+    # Hooks
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+        """End the run when a process is lost: its ranks cannot be started any more."""
+        if call.when == "teardown" and (lost := self._note_losses()):
+            item.session.shouldfail = f"multihost: {lost[0]}; no world can be started any more"
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
+        """Send the peers the run's exit status, after all output is written."""
+        try:
+            return (yield)
+        finally:
+            for peer in self.peers.values():
+                peer.send(Quit(int(session.exitstatus)))
+                peer.stream.drain(time.monotonic() + _FAREWELL_S)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Report which processes were lost."""
+        for words in self.lost:
+            terminalreporter.write_line(f"multihost: {words}", red=True)
+
+
+def _refuse(plans: Mapping[str, Plan], chosen: Sequence[pytest.Item]) -> None:
+    """Refuse tests with requirements that only one machine can meet.
+
+    Raises:
+        LaunchError: There are such tests; names the first.
+    """
+    made = [plan.world.nodeid for plan in plans.values() if plan.world.hosts != ONE]
+    stores = [item.nodeid for item in chosen if requests_object_store(item)]
+    for nodeids, why in (
+        (made, "hosts are made on one machine, and an attached run has its own"),
+        (stores, "object_store is an endpoint of one machine, which others do not reach"),
+    ):
+        if nodeids:
+            happened = f"{nodeids[0]} cannot be part of an attached run: {why}"
+            raise LaunchError(happened, remedy="Leave it out, say with -k or a mark.")
+
+
+def _compare(plans: Mapping[str, Plan], peer: Peer) -> None:
+    """Check that a peer has collected the tests that this process has.
+
+    Raises:
+        LaunchError: It has not, or cannot take part.
+    """
+    if peer.hello.problems:
+        seen = "\n".join(peer.hello.problems)
+        raise LaunchError(f"{peer.name} cannot take part", seen=seen)
+    difference = first_difference(collected_tests(plans), peer.hello.tests)
+    if difference is not None:
+        raise LaunchError(
+            f"{peer.name} has collected other tests than rank 0's",
+            seen=difference,
+            remedy=(
+                "Give all the same command, code and configuration; and make collection"
+                " depend on nothing that differs between processes."
+            ),
+        )
+
+
+def collected_tests(plans: Mapping[str, Plan]) -> tuple[CollectedTest, ...]:
+    """Return the collected tests, in the form to compare."""
+    worlds = [plan.world for plan in plans.values()]
+    return tuple((world.nodeid, world.size, world.backend) for world in worlds)
+
+
+def first_difference(ours: Sequence[CollectedTest], theirs: Sequence[CollectedTest]) -> str | None:
+    """Return one sentence on the first difference of two collections, None if they are equal.
+
+    The order is ignored: rank 0 decides which test is next.
+    """
+    here, there = ({each[0]: each for each in tests} for tests in (ours, theirs))
+    for nodeid in [*here, *there]:
+        if here.get(nodeid) != there.get(nodeid):
+            says = f"{_describe(here.get(nodeid))} and there {_describe(there.get(nodeid))}"
+            counts = f"{len(here)} multihost tests here, {len(there)} there"
+            return f"{nodeid}: here {says} ({counts})."
+    return None
+
+
+def _describe(test: CollectedTest | None) -> str:
+    if test is None:
+        return "it was not collected"
+    return f"ranks={test[1]}, backend={test[2]!r}"
