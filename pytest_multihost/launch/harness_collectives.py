@@ -26,13 +26,8 @@ from pytest_multihost.model.messages import (
 Answers = dict[int, Frame[ToRank]]
 """The frame that each rank is to get."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """One rank's part in an operation: the key it waits for, and what it contributes."""
-
-    own_key: CollectiveKey
-    payload: bytes
+Entries = dict[int, tuple[CollectiveKey, bytes]]
+"""Each rank's part in an operation: the key it waits for, and what it contributes."""
 
 
 @dataclass(slots=True)
@@ -46,7 +41,7 @@ class HarnessCollectives:
 
     size: int
     lost: dict[int, str] = field(default_factory=dict)
-    _inside: dict[CollectiveKey, dict[int, _Entry]] = field(default_factory=dict)
+    _inside: dict[CollectiveKey, Entries] = field(default_factory=dict)
     _alone: dict[int, bool] = field(default_factory=dict)
     _counted: dict[tuple[int, str, str], int] = field(default_factory=dict)
     _begun_at: dict[tuple[int, str, str], int] = field(default_factory=dict)
@@ -63,7 +58,7 @@ class HarnessCollectives:
         self._counted[rank, operation, name] = nth + 1
         # The key under which the ranks of an operation meet.
         key = operation, name, nth - self._begun_at.get((rank, operation, name), 0)
-        self._inside.setdefault(key, {})[rank] = _Entry((operation, name, nth), payload)
+        self._inside.setdefault(key, {})[rank] = ((operation, name, nth), payload)
         self._alone[rank] = entered.alone
         if len(self._inside[key]) == self.size:
             return _complete(key, self._inside.pop(key))
@@ -92,8 +87,8 @@ class HarnessCollectives:
     def _break(self, key: CollectiveKey, why: str) -> Answers:
         happened = f"{_name(key)} can never complete: {why}"
         return {
-            rank: Frame(CollectiveBroken(entry.own_key, happened))
-            for rank, entry in self._inside.pop(key).items()
+            rank: Frame(CollectiveBroken(own_key, happened))
+            for rank, (own_key, _) in self._inside.pop(key).items()
         }
 
     def _break_disagreement(self) -> Answers:
@@ -117,13 +112,13 @@ def _name(key: CollectiveKey) -> str:
     return f"{operation} {name!r}" if name else operation
 
 
-def _complete(key: CollectiveKey, entries: Mapping[int, _Entry]) -> Answers:
+def _complete(key: CollectiveKey, entries: Entries) -> Answers:
     contributors = {"barrier": (), "broadcast": (0,), "gather": sorted(entries)}[key[0]]
-    parts = [entries[rank].payload for rank in contributors]
+    parts = [entries[rank][1] for rank in contributors]
     sizes = tuple(map(len, parts))
     return {
-        rank: Frame(CollectiveComplete(entry.own_key, sizes), b"".join(parts))
-        for rank, entry in entries.items()
+        rank: Frame(CollectiveComplete(own_key, sizes), b"".join(parts))
+        for rank, (own_key, _) in entries.items()
     }
 
 

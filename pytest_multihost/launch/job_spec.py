@@ -41,36 +41,20 @@ class PytestRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerJob:
-    """Collect tests, and fork ranks.
+    """Be a server.
 
     Attributes:
         run: How to run pytest.
-        backends: Names of the backends that the tests use.
+        backends: Names of the backends that the tests use; for a server that collects them.
+        rank_code: The code of a rank's interpreter; for a server that starts one for each.
         control: Descriptor of the control connection.
         controller: The controller's process id.
     """
 
     kind: ClassVar = "server"
     run: PytestRun
-    backends: tuple[str, ...]
-    control: int = -1
-    controller: int = -1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpawnServerJob:
-    """Start an interpreter for each rank.
-
-    Attributes:
-        code: The code that it runs, as for ``python -c``.
-        run: How to run pytest.
-        control: Descriptor of the control connection.
-        controller: The controller's process id.
-    """
-
-    kind: ClassVar = "spawn-server"
-    code: str
-    run: PytestRun
+    backends: tuple[str, ...] = ()
+    rank_code: str = ""
     control: int = -1
     controller: int = -1
 
@@ -91,7 +75,7 @@ class RankJob:
     channel: int
 
 
-Job = ServerJob | SpawnServerJob | RankJob
+Job = ServerJob | RankJob
 
 
 def write_job(job: Job) -> int:
@@ -109,7 +93,7 @@ def take_job(kinds: object = Job) -> Any:  # noqa: ANN401 - one of `kinds`
         return from_json(kinds, parse_json(file.read()))
 
 
-def open_control(job: ServerJob | SpawnServerJob) -> socket.socket:
+def open_control(job: ServerJob) -> socket.socket:
     """Return the server's end of the control connection."""
     control = socket.socket(fileno=job.control)
     control.set_inheritable(False)

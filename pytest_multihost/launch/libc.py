@@ -10,6 +10,7 @@ import ctypes
 import os
 import signal
 from functools import cache, partial
+from pathlib import Path
 
 NEW_MOUNTS = 0x00020000
 NEW_UTS = 0x04000000
@@ -53,17 +54,9 @@ def unshare_user() -> None:
     """
     user, group = os.geteuid(), os.getegid()
     unshare(NEW_USERS)
-    _write("/proc/self/setgroups", "deny")
-    _write("/proc/self/uid_map", f"{user} {user} 1")
-    _write("/proc/self/gid_map", f"{group} {group} 1")
-
-
-def _write(path: str, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY)
-    try:
-        os.write(descriptor, text.encode())
-    finally:
-        os.close(descriptor)
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+    Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
 
 
 def drop_capabilities() -> None:

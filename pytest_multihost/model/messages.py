@@ -96,11 +96,6 @@ class Fork:
 
 
 @message
-class MoreDescriptors:
-    """Descriptors that did not fit into the previous message; in both directions."""
-
-
-@message
 class RequestDumps:
     """Have ranks write something to their files.
 
@@ -332,12 +327,12 @@ class RanksLost:
 
 _ToBoth = Fork | RequestDumps | PauseRank | EndWorld | Quit
 
-ToServer = _ToBoth | MoreDescriptors | Disturb | Calm | ProbeHosts
+ToServer = _ToBoth | Disturb | Calm | ProbeHosts
 
 ToPeer = _ToBoth | Welcome | Refused | ReadProbe | Ping | SendToRank | TakeSnapshot
 
 _FromBoth = Failed | WorldForked | RankEvent | WorldEnded
 
-FromServer = _FromBoth | Serving | Unsound | MoreDescriptors | HostsProbed
+FromServer = _FromBoth | Serving | Unsound | HostsProbed
 
 FromPeer = _FromBoth | PeerHello | ProbeRead | Pong | DumpsWritten | SnapshotTaken | RanksLost

@@ -19,7 +19,7 @@ import pytest
 
 from pytest_multihost.backends import Backend
 from pytest_multihost.launch.docker import ContainerLauncher, ContainerSpec
-from pytest_multihost.launch.job_spec import SPAWN_SERVER_CODE, PytestRun, ServerJob, SpawnServerJob
+from pytest_multihost.launch.job_spec import SPAWN_SERVER_CODE, PytestRun, ServerJob
 from pytest_multihost.launch.server import (
     ServerConnection,
     ServerLauncher,
@@ -209,7 +209,7 @@ class Launchers:
         if mode == "server":
             job = ServerJob(run=run, backends=tuple(self.backends))
             return ServerProgram(CODE, job, environment, self.logs / log)
-        spawn = SpawnServerJob(code=CODE, run=run)
+        spawn = ServerJob(run=run, rank_code=CODE)
         return ServerProgram(SPAWN_SERVER_CODE, spawn, environment, self.logs / log)
 
     def _container_launcher(self, requirements: LaunchRequirements) -> ContainerLauncher:

@@ -7,7 +7,7 @@ import os
 import socket
 import struct
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,7 @@ from pytest_multihost.launch.server import (
 )
 from pytest_multihost.launch.wire import send_packet
 from pytest_multihost.model.errors import LaunchError
-from pytest_multihost.model.spec import Host, WorldSpec
+from pytest_multihost.model.spec import WorldSpec
 
 ARRIVE_S = 30.0
 """How long a container may take until the first of its Python runs."""
@@ -89,32 +89,24 @@ class ContainerLauncher:
             self._engine = engine
         return self._engine
 
-    def provide(self, hosts: Sequence[Host]) -> None:
-        """Start a container with a server for each host that has none; they collect in parallel.
+    def start(self, spec: WorldSpec, *, directory: Path, scratch: Path) -> CompositeWorld:
+        """Start the ranks of a world; a host whose container is gone gets a new one.
 
         Raises:
             UnsoundForkError: No way of launching is sound.
-            LaunchError: A container could not be started.
+            LaunchError: The ranks could not be started; none is left running.
         """
+        hosts = spec.all_hosts
         new = [host for host in hosts if host.index not in self._launchers]
-        first = next(iter(self.programs))
-        for host in new:
-            self._started[host.name] = self._start(host.name, self.programs[first])
+        for host in new:  # their servers collect in parallel
+            make = next(iter(self.programs.values()))
+            self._started[host.name] = self._start(host.name, make)
         for host in new:
             launcher = ServerLauncher(
                 {way: partial(self._start, host.name, make) for way, make in self.programs.items()}
             )
             launcher.open()
             self._launchers[host.index] = launcher
-
-    def start(self, spec: WorldSpec, *, directory: Path, scratch: Path) -> CompositeWorld:
-        """Start the ranks of a world, replacing containers that are gone.
-
-        Raises:
-            LaunchError: The ranks could not be started; none is left running.
-        """
-        hosts = spec.all_hosts
-        self.provide(hosts)
         shares: list[ServerWorld] = []
         try:
             for host in hosts:

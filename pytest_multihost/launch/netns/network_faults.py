@@ -35,17 +35,6 @@ _END_S = 1.0
 
 _POLL_S = 0.001
 
-_Key = tuple[int, int]
-"""A fault's index among the world's faults, and the rank that triggered it."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Ongoing:
-    """A disturbance, and the time at which it heals by itself."""
-
-    disturbance: Disturbance
-    until_s: float
-
 
 @dataclass(slots=True)
 class NetworkFaults:
@@ -62,7 +51,9 @@ class NetworkFaults:
     spec: WorldSpec
     pid: int
     connection: socket.socket
-    _ongoing: dict[_Key, _Ongoing] = field(default_factory=dict)
+    # By the fault's index among the world's faults and the rank that triggered it: with the time at
+    # which it heals by itself.
+    _ongoing: dict[tuple[int, int], tuple[Disturbance, float]] = field(default_factory=dict)
 
     @classmethod
     def start(cls, network: HostNetwork, spec: WorldSpec) -> Self | None:
@@ -93,7 +84,7 @@ class NetworkFaults:
         fault = self.spec.faults[index]
         disturbance = disturbance_of(fault, rank, self.spec)
         until_s = now_s + fault.params.get("heals_after", math.inf)
-        self._ongoing[index, rank] = _Ongoing(disturbance, until_s)
+        self._ongoing[index, rank] = (disturbance, until_s)
         return self._apply(disturbance.resets)
 
     def begin_before_rendezvous(self, now_s: float) -> None:
@@ -109,12 +100,12 @@ class NetworkFaults:
 
     def wait_s(self, now_s: float) -> float | None:
         """Return in how many seconds a fault heals by itself, None if none does."""
-        until_s = min((each.until_s for each in self._ongoing.values()), default=math.inf)
+        until_s = min((until_s for _, until_s in self._ongoing.values()), default=math.inf)
         return None if math.isinf(until_s) else max(0.0, until_s - now_s)
 
     def heal_due(self, now_s: float) -> None:
         """Heal the faults whose time is up."""
-        over = [key for key, each in self._ongoing.items() if each.until_s <= now_s]
+        over = [key for key, (_, until_s) in self._ongoing.items() if until_s <= now_s]
         for key in over:
             del self._ongoing[key]
         if over:
@@ -137,7 +128,7 @@ class NetworkFaults:
 
     def _apply(self, resets: frozenset[int] = frozenset()) -> str:
         """Apply the combined ongoing faults to the network; return what went wrong."""
-        wanted = merged(each.disturbance for each in self._ongoing.values())
+        wanted = merged(each for each, _ in self._ongoing.values())
         for host in self.network.hosts:
             is_known = host.index not in wanted.nameless
             set_names_known(self.network.folder, self.network.hosts, host, is_known=is_known)

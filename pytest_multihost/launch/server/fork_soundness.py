@@ -24,7 +24,11 @@ _SETTLE_S = 0.2
 
 def fork_problems() -> list[str]:
     """Return why this process must not be forked; empty when it may be."""
-    problems = [*_runtime_problems(), *_python_thread_problems()]
+    problems = _runtime_problems()
+    if threading.active_count() > 1:
+        main = threading.main_thread()
+        others = ", ".join(each.name for each in threading.enumerate() if each is not main)
+        problems.append(f"it runs other Python threads: {others}")
     return problems or _native_thread_problems()
 
 
@@ -54,14 +58,6 @@ def _open_paths() -> Sequence[str]:
     return paths
 
 
-def _python_thread_problems() -> list[str]:
-    names = [thread.name for thread in threading.enumerate()]
-    if len(names) == 1:
-        return []
-    others = ", ".join(name for name in names if name != threading.main_thread().name)
-    return [f"it runs other Python threads: {others}"]
-
-
 def _native_thread_problems() -> list[str]:
     """Report native threads, after fork handlers had the chance to stop their pools.
 
@@ -69,23 +65,19 @@ def _native_thread_problems() -> list[str]:
     runs these handlers.
     """
     if len(_thread_names()) > 1:
-        _trial_fork()
+        with warnings.catch_warnings():
+            # Python 3.12+ warns of forks with threads, which is what this tests.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
     deadline = time.monotonic() + _SETTLE_S
     while len(names := _thread_names()) > 1 and time.monotonic() < deadline:
         time.sleep(0.002)
     if len(names) == 1:
         return []
     return [f"native code in it runs {len(names) - 1} threads: {', '.join(sorted(set(names)))}"]
-
-
-def _trial_fork() -> None:
-    with warnings.catch_warnings():
-        # Python 3.12+ warns of forks with threads, which is what this tests.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        pid = os.fork()
-    if pid == 0:
-        os._exit(0)
-    os.waitpid(pid, 0)
 
 
 def _thread_names() -> list[str]:

@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_multihost.launch.server.world import ServerConnection, ServerWorld, unexpected
-from pytest_multihost.launch.wire import MAX_DESCRIPTORS, FrameStream
+from pytest_multihost.launch.wire import FrameStream
 from pytest_multihost.model.errors import LaunchError, UnsoundForkError
 from pytest_multihost.model.event import SENT_BY_RANKS
 from pytest_multihost.model.messages import (
     Fork,
     HostsProbed,
-    MoreDescriptors,
     ProbeHosts,
     WorldForked,
 )
@@ -104,17 +103,11 @@ class ServerLauncher:
             ports=ports,
         )
         pairs = [socket.socketpair() for _ in ranks]
-        descriptors = [theirs.fileno() for _, theirs in pairs]
         try:
-            server.send(request, descriptors[:MAX_DESCRIPTORS])
-            for first in range(MAX_DESCRIPTORS, len(descriptors), MAX_DESCRIPTORS):
-                server.send(MoreDescriptors(), descriptors[first : first + MAX_DESCRIPTORS])
+            server.send(request, [theirs.fileno() for _, theirs in pairs])
             packet = server.receive_packet()
             if not isinstance(forked := packet.message, WorldForked):
                 raise unexpected(forked)
-            tables = list(packet.descriptors)
-            while len(tables) < len(forked.namespaces):
-                tables += server.receive_packet().descriptors
         except LaunchError:
             for ours, _ in pairs:
                 ours.close()
@@ -122,7 +115,7 @@ class ServerLauncher:
         finally:
             for _, theirs in pairs:
                 theirs.close()
-        sockets = [socket.socket(fileno=descriptor) for descriptor in tables]
+        tables = [socket.socket(fileno=descriptor) for descriptor in packet.descriptors]
         return ServerWorld(
             server,
             {
@@ -130,7 +123,7 @@ class ServerLauncher:
                 for rank, (ours, _) in zip(ranks, pairs, strict=True)
             },
             forked,
-            dict(zip(forked.namespaces, sockets, strict=True)),
+            dict(zip(forked.namespaces, tables, strict=True)),
         )
 
     def why_no_hosts(self, scratch: Path) -> LaunchError | None:

@@ -42,7 +42,6 @@ from pytest_multihost.launch.netns import (
 from pytest_multihost.launch.reaper import SERVER_VARIABLE
 from pytest_multihost.launch.server.rank_processes import RankProcesses
 from pytest_multihost.launch.wire import (
-    MAX_DESCRIPTORS,
     Channel,
     Packet,
     receive_packet,
@@ -58,7 +57,6 @@ from pytest_multihost.model.messages import (
     Fork,
     FromServer,
     HostsProbed,
-    MoreDescriptors,
     PauseRank,
     ProbeHosts,
     Quit,
@@ -191,7 +189,7 @@ def _answer(server: _Server, packet: Packet[ToServer]) -> None:
 
 def _fork(server: _Server, request: Fork, descriptors: Sequence[int]) -> None:
     """Fork the ranks of a world; on failure leave none of them."""
-    streams = _receive_streams(server, descriptors, len(request.ranks))
+    streams = [socket.socket(fileno=descriptor) for descriptor in descriptors]
     try:
         ports = request.ports or _hold_ports(server, request.spec, str(request.scratch))
         pids = _fork_ranks(server, request, streams, ports)
@@ -203,19 +201,6 @@ def _fork(server: _Server, request: Fork, descriptors: Sequence[int]) -> None:
     finally:
         for stream in streams:
             stream.close()
-
-
-def _receive_streams(
-    server: _Server, descriptors: Sequence[int], count: int
-) -> list[socket.socket]:
-    """Return the ranks' ends of their connections; one message cannot carry all."""
-    found = list(descriptors)
-    while len(found) < count:
-        more: Packet[MoreDescriptors] | None = receive_packet(server.control, MoreDescriptors)
-        if more is None:
-            break
-        found += more.descriptors
-    return [socket.socket(fileno=descriptor) for descriptor in found]
 
 
 def _hold_ports(server: _Server, spec: WorldSpec, scratch: str) -> tuple[int, int]:
@@ -307,9 +292,7 @@ def _send_forked(
         netfault_daemon=server.network_faults.pid if server.network_faults is not None else None,
         namespaces=tuple(spaces),
     )
-    server.send(forked, tables[:MAX_DESCRIPTORS])
-    for first in range(MAX_DESCRIPTORS, len(tables), MAX_DESCRIPTORS):
-        server.send(MoreDescriptors(), tables[first : first + MAX_DESCRIPTORS])
+    server.send(forked, tables)
     if network is not None:
         network.release_tables()
     elif own is not None:
@@ -320,10 +303,9 @@ def _probe_hosts(scratch: str) -> HostsProbed:
     """Make a network of one host and close it, to find out whether that is possible."""
     try:
         make_network(all_hosts(Hosts("netns"), 1), Path(scratch)).close()
-    except LaunchError as error:
-        return HostsProbed(error.happened, error.seen, error.remedy)
-    except OSError as error:
-        return HostsProbed(str(error))
+    except (LaunchError, OSError) as error:
+        why = error if isinstance(error, LaunchError) else LaunchError(str(error))
+        return HostsProbed(why.happened, why.seen, why.remedy)
     return HostsProbed()
 
 

@@ -22,7 +22,6 @@ from pytest_multihost.launch.job_spec import (
     JOB_VARIABLE,
     RankJob,
     ServerJob,
-    SpawnServerJob,
     open_control,
     take_job,
     write_job,
@@ -93,7 +92,7 @@ class ServerProgram:
     """
 
     code: str
-    job: ServerJob | SpawnServerJob
+    job: ServerJob
     environment: Mapping[str, str]
     log: Path
 
@@ -130,16 +129,16 @@ def _control_pair() -> tuple[socket.socket, socket.socket]:
 
 def main() -> NoReturn:
     """Serve until the controller ends."""
-    job: SpawnServerJob = take_job(SpawnServerJob)
+    job: ServerJob = take_job(ServerJob)
     run: RunRank = partial(exec_rank, job=job)
     serve(open_control(job), run, controller=job.controller)
 
 
-def exec_rank(spec: RankSpec, channel: Channel, *, job: SpawnServerJob) -> NoReturn:
+def exec_rank(spec: RankSpec, channel: Channel, *, job: ServerJob) -> NoReturn:
     """Become a fresh interpreter that is the rank of `spec`."""
     seed = hash_seed_of(spec.world.faults, spec.rank, spec.world.seed)
     own = {} if seed is None else {"PYTHONHASHSEED": str(seed)}
     channel.stream.set_inheritable(True)
     rank = RankJob(run=job.run, spec=spec, channel=channel.stream.fileno())
     environment = {**os.environ, **own, JOB_VARIABLE: str(write_job(rank))}
-    os.execve(sys.executable, [sys.executable, "-c", job.code], environment)
+    os.execve(sys.executable, [sys.executable, "-c", job.rank_code], environment)

@@ -5,7 +5,6 @@
 
 from pytest_multihost.launch.wire.framing import Frame
 from pytest_multihost.launch.wire.stream import (
-    MAX_DESCRIPTORS,
     Channel,
     FrameStream,
     Packet,
@@ -14,7 +13,6 @@ from pytest_multihost.launch.wire.stream import (
 )
 
 __all__ = [
-    "MAX_DESCRIPTORS",
     "Channel",
     "Frame",
     "FrameStream",

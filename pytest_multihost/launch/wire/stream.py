@@ -241,7 +241,7 @@ class Channel:
             )
 
 
-MAX_DESCRIPTORS = 250
+_MAX_DESCRIPTORS = 250
 """The kernel takes at most 253 descriptors in one message (SCM_MAX_FD)."""
 
 _MAX_PACKET = 1 << 17
@@ -260,8 +260,15 @@ def send_packet(
     message: Any,  # noqa: ANN401 - any of `model.messages`
     descriptors: Sequence[int] = (),
 ) -> None:
-    """Send one packet; the kernel duplicates the descriptors for the receiver."""
-    socket.send_fds(connection, [encode(Frame(message))], list(descriptors))
+    """Send one packet; the kernel duplicates the descriptors for the receiver.
+
+    The frame's number is that of the descriptors. Those that the kernel does not take with it
+    follow, each group with one byte.
+    """
+    data = encode(Frame(message, number=len(descriptors)))
+    socket.send_fds(connection, [data], list(descriptors[:_MAX_DESCRIPTORS]))
+    for first in range(_MAX_DESCRIPTORS, len(descriptors), _MAX_DESCRIPTORS):
+        socket.send_fds(connection, [b"+"], list(descriptors[first : first + _MAX_DESCRIPTORS]))
 
 
 def receive_packet(connection: socket.socket, messages: object = JsonObject) -> Packet[Any] | None:
@@ -275,12 +282,13 @@ def receive_packet(connection: socket.socket, messages: object = JsonObject) -> 
         GarbledError: It is none of these.
     """
     try:
-        data, descriptors, _, _ = socket.recv_fds(connection, _MAX_PACKET, MAX_DESCRIPTORS)
+        data, descriptors, _, _ = socket.recv_fds(connection, _MAX_PACKET, _MAX_DESCRIPTORS)
+        frames: list[Frame[Any]] = Decoder[Any](messages).feed(data)
+        if data and len(frames) != 1:
+            raise GarbledError("a packet holds one message")
+        while data and len(descriptors) < frames[0].number:
+            data, more, _, _ = socket.recv_fds(connection, 1, _MAX_DESCRIPTORS)
+            descriptors += more
     except ConnectionResetError:
         return None
-    if not data:
-        return None
-    frames: list[Frame[Any]] = Decoder[Any](messages).feed(data)
-    if len(frames) != 1:
-        raise GarbledError("a packet holds one message")
-    return Packet(frames[0].message, tuple(descriptors))
+    return Packet(frames[0].message, tuple(descriptors)) if data else None
