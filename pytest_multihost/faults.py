@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 from pytest_multihost.model.fault import START, Fault, Point
 
@@ -90,7 +90,10 @@ def raise_at(
     `error` is its class, or the name of a built-in one, or ``module:Class``. Its only argument is
     the message.
     """
-    return _fault("raise_at", rank, at, must_fire, error=_class_name(error), message=message)
+    if isinstance(error, type):
+        module = "" if error.__module__ == "builtins" else f"{error.__module__}:"
+        error = f"{module}{error.__qualname__}"
+    return _fault("raise_at", rank, at, must_fire, error=error, message=message)
 
 
 def memory_pressure(
@@ -170,14 +173,9 @@ def slow_io(
       /sys only where the pattern is more than ``*``. The fault has happened when one that matches
       was opened, read or written.
     """
-    params = {
-        "seconds": seconds,
-        "bytes_per_s": bytes_per_s,
-        "error": error,
-        "short_reads": short_reads or None,
-        "path": path,
-    }
-    return _fault("slow_io", rank, at, must_fire, **params)
+    speed = {"seconds": seconds, "bytes_per_s": bytes_per_s}
+    failure = {"error": error, "short_reads": short_reads or None}
+    return _fault("slow_io", rank, at, must_fire, **speed, **failure, path=path)
 
 
 def partition(
@@ -217,8 +215,7 @@ def net_delay(
     must_fire: bool = True,
 ) -> Fault:
     """Delay all packets that the rank's host sends to other hosts by `seconds`."""
-    params = {"seconds": seconds, "heals_after": heals_after}
-    return _fault("net_delay", rank, at, must_fire, **params)
+    return _fault("net_delay", rank, at, must_fire, seconds=seconds, heals_after=heals_after)
 
 
 def net_loss(
@@ -230,8 +227,7 @@ def net_loss(
     must_fire: bool = True,
 ) -> Fault:
     """Drop `percent` of the packets that the rank's host sends to other hosts."""
-    params = {"percent": percent, "heals_after": heals_after}
-    return _fault("net_loss", rank, at, must_fire, **params)
+    return _fault("net_loss", rank, at, must_fire, percent=percent, heals_after=heals_after)
 
 
 def net_rate(
@@ -286,18 +282,9 @@ def _fault(
     **params: Any,  # noqa: ANN401 - whatever the kind takes
 ) -> Fault:
     given = {name: value for name, value in params.items() if value is not None}
-    return Fault(kind, _as_ranks(rank), at, given, must_fire)
-
-
-def _as_ranks(rank: object) -> tuple[int, ...] | str:
-    """Return `rank` in canonical form; problems are reported when the test is planned."""
+    ranks: Any = rank  # what is wrong with them is reported when the test is planned
     if isinstance(rank, list | tuple | range):
-        return tuple(rank)
-    return rank if isinstance(rank, str) else (cast("int", rank),)
-
-
-def _class_name(error: type[BaseException] | str | None) -> str | None:
-    if not isinstance(error, type):
-        return error
-    is_built_in = error.__module__ == "builtins"
-    return error.__qualname__ if is_built_in else f"{error.__module__}:{error.__qualname__}"
+        ranks = tuple(rank)
+    elif not isinstance(rank, str):
+        ranks = (rank,)
+    return Fault(kind, ranks, at, given, must_fire)

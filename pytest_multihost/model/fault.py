@@ -160,10 +160,17 @@ def resolve(faults: Sequence[Fault], *, size: int, seed: int) -> tuple[Fault, ..
         size: Ranks of the world.
         seed: Selects the rank for "one", separately for each fault of the list.
     """
-    return tuple(
-        replace(fault, ranks=_ranks(fault.ranks, size, random.Random(f"{seed}/{index}")))
-        for index, fault in enumerate(faults)
-    )
+    found = []
+    for index, fault in enumerate(faults):
+        ranks_of = {
+            "primary": (0,),
+            "others": tuple(range(1, size)),
+            "one": (random.Random(f"{seed}/{index}").randrange(size),),
+            "all": tuple(range(size)),
+        }
+        ranks = ranks_of[fault.ranks] if isinstance(fault.ranks, str) else fault.ranks
+        found.append(replace(fault, ranks=ranks))
+    return tuple(found)
 
 
 def size_problems(fault: Fault, size: int) -> list[str]:
@@ -195,18 +202,6 @@ def hash_seed_of(faults: Sequence[Fault], rank: int, seed: int) -> int | None:
             drawn = random.Random(f"{seed}/hash/{rank}").randint(1, MAX_HASH_SEED)
             return int(each.params.get("seed", drawn))
     return None
-
-
-def _ranks(ranks: tuple[int, ...] | str, size: int, chance: random.Random) -> tuple[int, ...]:
-    if not isinstance(ranks, str):
-        return ranks
-    chosen = {
-        "primary": (0,),
-        "others": tuple(range(1, size)),
-        "one": (chance.randrange(size),),
-        "all": tuple(range(size)),
-    }
-    return chosen[ranks]
 
 
 def _rank_problems(ranks: object) -> list[str]:

@@ -187,7 +187,10 @@ def rank_set(ranks: Iterable[int]) -> str:
 
 def rank_numbers(ranks: Iterable[int]) -> str:
     """Return the numbers alone: "3", "0-2,5"."""
-    return ",".join(_span(first, last) for first, last in spans(sorted(set(ranks))))
+    parts: list[str] = []
+    for first, last in spans(sorted(set(ranks))):
+        parts += [f"{first}-{last}"] if last > first + 1 else map(str, range(first, last + 1))
+    return ",".join(parts)
 
 
 def spans(ranks: Iterable[int]) -> list[list[int]]:
@@ -210,9 +213,3 @@ def group_by_value(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
     for key, value in pairs:
         groups.setdefault(key, []).append(value)
     return groups
-
-
-def _span(first: int, last: int) -> str:
-    if first == last:
-        return str(first)
-    return f"{first},{last}" if last == first + 1 else f"{first}-{last}"
