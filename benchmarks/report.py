@@ -21,7 +21,7 @@ from typing import Any
 from pytest_multihost.blame import judge_world
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.json_values import to_json
-from pytest_multihost.model.operation import Operation, Operations
+from pytest_multihost.model.operation import RUNTIME_SCOPE, Operation, Operations
 from pytest_multihost.model.result import Activity, RankSnapshot, WorldResult, WorldSnapshot
 from pytest_multihost.model.stack import Dump, Frame, SourceContext
 from pytest_multihost.outcome import Symptoms
@@ -70,7 +70,7 @@ def world(size: int, operations: int, *, late: int = 0) -> WorldResult:
 def _page(rank: int, size: int, count: int, *, is_late: bool) -> Operations:
     last = count - 1 if is_late else count
     recent = tuple(_operation(rank, size, n, is_open=n == count) for n in range(1, last + 1))
-    key = (tuple(range(size)), 0, "")
+    key = (tuple(range(size)), 0, RUNTIME_SCOPE)
     return Operations(rank, recent, {key: last})
 
 

@@ -234,7 +234,7 @@ def _minority(operation: Operation, ranks: frozenset[int], states: States) -> tu
     for rank in sorted(ranks):
         for each in states[rank].known:
             if each.place == operation.place:
-                detail = each.detail if each.scope == "harness" else ""
+                detail = each.detail if each.scope.kind == "harness" else ""
                 sorts.setdefault((family(each.name), each.root, detail), []).append(rank)
                 break
     *fewer, most = sorted(sorts.values(), key=len)

@@ -23,7 +23,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_multihost.model.operation import (
-    PROGRAM_SCOPE,
+    RUNTIME_SCOPE,
     SOCKET_SCOPE,
     Operation,
     OperationKind,
@@ -203,7 +203,7 @@ def _operation(
         kind=kind,
         group=tuple(sorted(group)),
         sequence=0,
-        scope=SOCKET_SCOPE if kind == "wait" else "",
+        scope=SOCKET_SCOPE if kind == "wait" else RUNTIME_SCOPE,
         peer=min(others) if kind == "transfer" and len(others) == 1 else None,
         detail=main.target,
         since_s=snapshot.at_s,
@@ -297,13 +297,13 @@ def _members(seen: RankSnapshot, frames: Sequence[Frame]) -> tuple[int, ...] | N
     If the stack shows that a program is being started, it is the last one. Else it is one of the
     programs started from the user's line in the stack; if there are none, any program.
     """
-    programs = sorted(
-        (last, key[0], key[2]) for key, last in seen.entered if key[2].startswith(PROGRAM_SCOPE)
-    )
+    programs = [
+        (last, group, scope) for (group, _, scope), last in seen.entered if scope.kind == "program"
+    ]
     if any(each.function == _STARTS[1] and each.file.endswith(_STARTS[0]) for each in frames):
-        programs = programs[-1:]
+        programs = [max(programs, key=lambda each: each[0])] if programs else []
     user = innermost_user_frame(frames)
-    scope = program_scope(user.file, user.line) if user is not None else ""
+    scope = program_scope(user.file, user.line) if user is not None else None
     here = [each for each in programs if each[2] == scope]
     groups = {group for _, group, _ in here or programs}
     return groups.pop() if len(groups) == 1 else None

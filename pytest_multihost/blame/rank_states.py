@@ -276,6 +276,11 @@ def _as_counted(operation: Operation, state: RankState, groups: Collection[Group
     is_last = state.entered.get(operation.group_key) == operation.sequence
     is_counted = operation.kind == "collective" and operation.name not in _NOT_IN_FLIGHT_RECORDER
     is_unseen = any(each.place == (key, count) for each in state.known)
-    if operation.scope or key not in groups or not (count and is_last and is_counted) or is_unseen:
+    if (
+        operation.scope.kind
+        or key not in groups
+        or not (count and is_last and is_counted)
+        or is_unseen
+    ):
         return operation
     return replace(operation, scope=FLIGHT_SCOPE, sequence=count)

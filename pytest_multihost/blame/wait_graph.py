@@ -173,7 +173,7 @@ def _can_match(one: Operation, two: Operation) -> bool:
     Shapes and types are ignored: collectives may work although these differ. The harness's own
     collectives must have the same detail, too.
     """
-    if one.scope == "harness" and one.detail != two.detail:
+    if one.scope.kind == "harness" and one.detail != two.detail:
         return False
     roots = {one.root, two.root} - {None}
     return family(one.name) == family(two.name) and len(roots) <= 1
@@ -200,7 +200,7 @@ def _wait_in_transfer(rank: int, operation: Operation, states: States) -> Wait:
         if each.kind == "transfer"
         and each.peer == rank
         and (each.group_key, each.tag) == (operation.group_key, operation.tag)
-        and (operation.scope or ("send" in each.name) != ("send" in operation.name))
+        and (operation.scope.kind or ("send" in each.name) != ("send" in operation.name))
     ]
     has_done_its_part = bool(operation.sequence) and max(done, default=0) >= operation.sequence
     is_needed = peer is not None and not has_done_its_part

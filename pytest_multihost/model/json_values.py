@@ -212,7 +212,7 @@ def _read_literal(choices: Sequence[object], value: object) -> object:
 
 def _read_text(parse: _Convert, value: object) -> object:
     try:
-        return parse(value)
+        return parse(_read_plain(str, value))
     except SettingError as error:
         raise JsonError(str(error)) from None
 

@@ -21,22 +21,44 @@ OperationKind = Literal[
     "wait",  # an unknown rank must provide something: a key of a store
 ]
 
-OWN_SCOPE = "operation "
-"""Prefix of the scope of an operation that the user declared."""
 
-SOCKET_SCOPE = "socket"
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """A namespace of groups: operations match only within one; in JSON it is its text.
+
+    Attributes:
+        kind: Empty for the groups of the runtime under test. Else ``harness``, ``operation`` (the
+            user's own), ``program``, ``socket``, ``flight-recorder``, or another word for
+            operations that never match others, such as a coordination service's barriers.
+        name: Which of its kind: the operation's name, the barrier's id, the program's line.
+    """
+
+    kind: str = ""
+    name: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Scope:
+        """Return the scope with this text."""
+        kind, _, name = text.partition(" ")
+        return cls(kind, name)
+
+    def __str__(self) -> str:
+        """Return its text."""
+        return f"{self.kind} {self.name}" if self.name else self.kind
+
+
+RUNTIME_SCOPE = Scope()
+HARNESS_SCOPE = Scope("harness")
+
+SOCKET_SCOPE = Scope("socket")
 """The scope of a wait for a connection, perhaps from a process that is not a rank."""
 
-PROGRAM_SCOPE = "program "
-"""Prefix of the scope under which a rank records the devices of jax programs; the user's line that
-started them follows. No operation is entered there: the count identifies the last one started."""
-
-GroupKey = tuple[tuple[int, ...], int, str]
-"""Members, ordinal and scope of a group."""
-
-FLIGHT_SCOPE = "flight-recorder"
+FLIGHT_SCOPE = Scope("flight-recorder")
 """The scope of operations from torch's flight recorder. It has its own sequence numbers, because it
 also counts operations that the slot page does not record."""
+
+GroupKey = tuple[tuple[int, ...], int, Scope]
+"""Members, ordinal and scope of a group."""
 
 WORLD_GROUP = "world group"
 
@@ -66,8 +88,7 @@ class Operation:
         ordinal: Which of the groups with these members: 0 for the first that was made. It
             distinguishes the default group from another with the same members.
         has_members: Whether all of `group` is known to take part, not only a part of it.
-        scope: Namespace of the groups: empty for the runtime's, ``harness``, or another name for
-            operations that never match others, such as a coordination service's barrier by its id.
+        scope: Namespace of the groups.
         sequence: Which collective of the group, transfer with this peer, or wait: 1 is the first; 0
             if unknown.
         peer: The other rank of a transfer.
@@ -94,7 +115,7 @@ class Operation:
     since_s: float
     ordinal: int = 0
     has_members: bool = True
-    scope: str = ""
+    scope: Scope = RUNTIME_SCOPE
     peer: int | None = None
     tag: int = 0
     root: int | None = None
@@ -126,7 +147,7 @@ class Operation:
     @property
     def is_own(self) -> bool:
         """Whether the user declared it: what it does besides waiting is unknown."""
-        return self.scope.startswith(OWN_SCOPE)
+        return self.scope.kind == "operation"
 
     @property
     def gives_up_s(self) -> float:
@@ -140,14 +161,14 @@ class Operation:
             world_size: Ranks of the world; the members of a group of all ranks are not listed.
             names_world: Whether to name the group if it is the world's.
         """
-        if self.scope == "harness":
+        if self.scope == HARNESS_SCOPE:
             return f"{self.name} {self.detail!r}" if self.detail else self.name
         if self.kind == "wait":
             return f"{self.name} {self.detail}".rstrip()
         words = f"{self.name} #{self.sequence}" if self.sequence else self.name
         if self.kind == "transfer" or self.is_own:
             return words
-        if self.scope:
+        if self.scope != RUNTIME_SCOPE:
             return f"{self.name} {self.detail}".rstrip()
         group = group_name(self.group, world_size, self.ordinal)
         return words if group == WORLD_GROUP and not names_world else f"{words} ({group})"
@@ -174,9 +195,12 @@ class Operations:
         return tuple(each for each in self.recent if each.is_open)
 
 
-def program_scope(file: str, line: int) -> str:
-    """Return the scope under which a rank records programs that a line of the user started."""
-    return f"{PROGRAM_SCOPE}{file}:{line}"
+def program_scope(file: str, line: int) -> Scope:
+    """Return the scope under which a rank records the devices of jax programs, by the user's line.
+
+    No operation is entered there: the count identifies the program that was started last.
+    """
+    return Scope("program", f"{file}:{line}")
 
 
 def rank_set(ranks: Iterable[int]) -> str:

@@ -15,6 +15,7 @@ from pytest_multihost.launch.wire import Channel
 from pytest_multihost.model.errors import NoWorldError, WorldBrokenError
 from pytest_multihost.model.event import ExchangeEntered, SyncPointPassed, event_header, now
 from pytest_multihost.model.messages import CollectiveBroken, CollectiveComplete
+from pytest_multihost.model.operation import HARNESS_SCOPE
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.rank.points import pass_point
 from pytest_multihost.rank.recorder import Recorder
@@ -121,7 +122,7 @@ class World:
         entered = ExchangeEntered(operation, name, nth, alone=threading.active_count() == 1)
         all_ranks = self._recorder.all_ranks
         record = self._recorder.begin(
-            f"world.{operation}", "collective", all_ranks, scope="harness", detail=name
+            f"world.{operation}", "collective", all_ranks, scope=HARNESS_SCOPE, detail=name
         )
         with self._recorder.during(record):
             self._channel.send(event_header(entered, now()), payload)

@@ -225,7 +225,7 @@ def _operation_args(operation: Operation, world: _World) -> Json:
         "peer": operation.peer,
         "root": operation.root,
         "detail": operation.detail or None,
-        "scope": operation.scope or None,
+        "scope": str(operation.scope) or None,
         "place": place,
         "function": frame.function if frame else None,
         "waits": operation.waited_s is not None,

@@ -35,7 +35,15 @@ from itertools import count, islice
 from pathlib import Path
 from typing import get_args
 
-from pytest_multihost.model.operation import GroupKey, Operation, OperationKind, Operations, spans
+from pytest_multihost.model.operation import (
+    RUNTIME_SCOPE,
+    GroupKey,
+    Operation,
+    OperationKind,
+    Operations,
+    Scope,
+    spans,
+)
 from pytest_multihost.model.stack import Frame
 
 RECORDS = 1024
@@ -196,13 +204,13 @@ class SlotPage:
         """Return the number of a text of which there may be many: they get half of the room."""
         return self.text(text, room_to=TEXTS_AT + TEXT_BYTES // 2)
 
-    def group(self, ranks: tuple[int, ...], ordinal: int = 0, scope: str = "") -> int:
+    def group(self, ranks: tuple[int, ...], ordinal: int = 0, scope: Scope = RUNTIME_SCOPE) -> int:
         """Return the number of the group with these members; see `Operation`."""
         key = (ranks, ordinal, scope)
         number = self._groups.get(key)
         if number is None:
             # as spans: a thousand consecutive ranks must fit into one text
-            text = self.text(json.dumps([spans(ranks), ordinal, scope]))
+            text = self.text(json.dumps([spans(ranks), ordinal, str(scope)]))
             with self._lock:
                 number = self._groups.setdefault(key, len(self._groups))
                 if number == len(self._group_texts):
@@ -401,9 +409,9 @@ def _group(text: str) -> GroupKey:
     try:
         spans, ordinal, scope = json.loads(text)
     except ValueError:
-        return (), 0, text
+        return (), 0, Scope.parse(text)
     ranks = tuple(rank for first, last in spans for rank in range(first, last + 1))
-    return ranks, ordinal, scope
+    return ranks, ordinal, Scope.parse(scope)
 
 
 def _operations(

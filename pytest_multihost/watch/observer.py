@@ -9,7 +9,7 @@ from pathlib import Path
 from pytest_multihost.blame import severed
 from pytest_multihost.model.event import FaultChanged
 from pytest_multihost.model.fault import disturbs_network
-from pytest_multihost.model.operation import Operation, Operations
+from pytest_multihost.model.operation import HARNESS_SCOPE, Operation, Operations
 from pytest_multihost.model.process import KernelSnapshot, Thread
 from pytest_multihost.model.result import RankSnapshot
 from pytest_multihost.model.spec import WorldSpec
@@ -103,7 +103,7 @@ def _gate(facts: RankFacts, size: int) -> Operation:
         kind="wait",
         group=tuple(range(size)),
         sequence=1,
-        scope="harness",
+        scope=HARNESS_SCOPE,
         since_s=facts.parked_s or 0.0,
         waited_s=facts.parked_s or 0.0,
         thread=facts.pid or 0,

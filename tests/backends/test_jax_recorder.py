@@ -27,7 +27,7 @@ from jax.experimental.multihost_utils import (
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pytest_multihost import World
-from pytest_multihost.model.operation import PROGRAM_SCOPE, Operation
+from pytest_multihost.model.operation import RUNTIME_SCOPE, Operation, Scope
 from pytest_multihost.rank.recorder import Recorder
 from pytest_multihost.rank.recorder.jax import install
 from pytest_multihost.slots import SlotPage, read_slots, slots_path
@@ -129,7 +129,7 @@ def test_a_rank_that_waits_in_multihost_utils_is_seen_there(
     seen = _call_late(records, call)
     if seen is not None:
         assert (seen.name, seen.kind, seen.detail) == (name, "collective", detail)
-        assert (seen.group, seen.scope, seen.sequence) == ((0, 1), "", 2)
+        assert (seen.group, seen.scope, seen.sequence) == ((0, 1), RUNTIME_SCOPE, 2)
         assert seen.waited_s is not None
         assert seen.frame is not None
         assert seen.frame.file == __file__
@@ -160,7 +160,10 @@ def test_a_barrier_is_known_by_its_id_and_its_processes(records: Records) -> Non
         rank: [(each.group, each.scope, each.sequence) for each in records.of(rank)]
         for rank in range(3)
     }
-    everybody, two = ((0, 1, 2), "barrier everybody", 1), ((0, 2), "barrier two", 1)
+    everybody, two = (
+        ((0, 1, 2), Scope("barrier", "everybody"), 1),
+        ((0, 2), Scope("barrier", "two"), 1),
+    )
     assert noted == {0: [two, everybody], 1: [everybody], 2: [two, everybody]}
 
 
@@ -276,8 +279,8 @@ def _started(records: Records) -> dict[str, int]:
     entered = read_slots(slots_path(records.directory, rank), rank=rank).entered
     found = {}
     for (group, _, scope), last in entered.items():
-        if group == (0, 1) and scope.startswith(PROGRAM_SCOPE):
-            file, _, line = scope.removeprefix(PROGRAM_SCOPE).rpartition(":")
+        if group == (0, 1) and scope.kind == "program":
+            file, _, line = scope.name.rpartition(":")
             found[linecache.getline(file, int(line)).strip()] = last
     return found
 

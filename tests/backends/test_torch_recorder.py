@@ -25,7 +25,7 @@ from torch.distributed import all_reduce, distributed_c10d, new_group
 from torch.distributed.device_mesh import init_device_mesh
 
 from pytest_multihost import World
-from pytest_multihost.model.operation import FLIGHT_SCOPE, Operation, Operations
+from pytest_multihost.model.operation import FLIGHT_SCOPE, RUNTIME_SCOPE, Operation, Operations
 from pytest_multihost.rank.recorder import Recorder
 from pytest_multihost.rank.recorder.torch import install
 from pytest_multihost.rank.recorder.torch_flight_recorder import THREAD_NAME
@@ -180,7 +180,12 @@ def test_a_collective_is_open_until_all_are_there(name: str, started: Recorded) 
     else:
         # The root of a scatter or broadcast, or who only gives, need not wait for the others.
         seen = started.await_waiting(0, name)
-        assert (seen.kind, seen.group, seen.ordinal, seen.scope) == ("collective", (0, 1), 0, "")
+        assert (seen.kind, seen.group, seen.ordinal, seen.scope) == (
+            "collective",
+            (0, 1),
+            0,
+            RUNTIME_SCOPE,
+        )
         assert (seen.sequence, seen.root, seen.peer) == (1, root, None)
         assert seen.frame is not None
         assert seen.frame.file == __file__
@@ -334,7 +339,7 @@ def test_groups_with_the_same_members_are_told_apart(started: Recorded) -> None:
     mine = [(each.ordinal, each.sequence) for each in started.mine("all_reduce")]
     assert mine == [(2, 1), (2, 2), (1, 1), (0, 1)]  # making groups does not count
     entered = started.of(started.world.rank).entered
-    assert [entered[(0, 1), ordinal, ""] for ordinal in range(3)] == [1, 1, 2]
+    assert [entered[(0, 1), ordinal, RUNTIME_SCOPE] for ordinal in range(3)] == [1, 1, 2]
 
 
 @pytest.mark.multihost(ranks=3, backend="none", timeout=60)
@@ -392,7 +397,7 @@ def test_groups_of_a_smaller_torch_world_accuse_nobody(recorded: Recorded) -> No
     if recorded.world.is_primary:  # here rank 0 is rank 0; its size tells
         assert recorded.world.size != dist.get_world_size()
     assert (mine.kind, mine.group) == ("wait", (0, 1))
-    assert recorded.of(recorded.world.rank).entered.get(((0, 1), 0, ""), 0) == 0
+    assert recorded.of(recorded.world.rank).entered.get(((0, 1), 0, RUNTIME_SCOPE), 0) == 0
 
 
 def test_a_wait_for_a_key_names_the_key(recorded: Recorded) -> None:
@@ -558,7 +563,7 @@ def test_many_calls_do_not_lose_the_open_one(started: Recorded) -> None:
             dist.barrier(group=group)
         assert [each.name for each in started.of(0).open] == ["recv"]
         assert len(started.of(0).recent) == RECORDS
-        assert started.of(0).entered[(0,), 0, ""] == 64 * RECORDS
+        assert started.of(0).entered[(0,), 0, RUNTIME_SCOPE] == 64 * RECORDS
         started.world.barrier("full")
         work.wait()
         assert started.of(0).open == ()

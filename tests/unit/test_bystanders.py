@@ -9,13 +9,13 @@ import pytest
 
 from pytest_multihost.blame.judge_world import diagnose, judge_masked
 from pytest_multihost.model.event import Event
-from pytest_multihost.model.operation import Operation, Operations
+from pytest_multihost.model.operation import RUNTIME_SCOPE, Operation, Operations
 from pytest_multihost.model.result import RankSnapshot, WorldResult, WorldSnapshot
 from pytest_multihost.model.stack import SourceContext
 from pytest_multihost.outcome import Symptoms
 from pytest_multihost.testing import exited, make_event, make_spec, raised, report, well_behaved
 
-GROUP = ((0, 1, 2), 0, "")
+GROUP = ((0, 1, 2), 0, RUNTIME_SCOPE)
 HELD = {"label": "SLEEPING", "holds_gil": True}
 ENTERED = Operation(
     name="all_reduce", kind="collective", group=(0, 1, 2), sequence=1, since_s=1.0, waited_s=1.0

@@ -11,7 +11,7 @@ import pytest
 from pytest_multihost.blame.causes import Cause, find_causes
 from pytest_multihost.blame.rank_states import RankState
 from pytest_multihost.blame.wait_graph import graph_of
-from pytest_multihost.model.operation import Operation
+from pytest_multihost.model.operation import Operation, Scope
 from pytest_multihost.model.result import RankSnapshot
 
 ALL = (0, 1, 2, 3)
@@ -99,7 +99,7 @@ FROM_1 = collective(1, name="broadcast", root=1)
 ASYNC = replace(FIRST, waited_s=None)
 GIVEN_UP = replace(done(collective(1, group=ALL, ordinal=1)), failed=True)
 
-DOOR = replace(key("socket:[7]"), name="accept4", sequence=0, scope="socket")
+DOOR = replace(key("socket:[7]"), name="accept4", sequence=0, scope=Scope("socket"))
 
 CASES = {
     "late": Case([stands(0), *(stands(r, FIRST) for r in (1, 2, 3))], "straggler", (0,), (1, 2, 3)),
@@ -242,8 +242,8 @@ CASES = {
     ),
     "the harness's barriers of different names": Case(
         [
-            stands(0, collective(1, name="world.barrier", scope="harness", detail="a")),
-            stands(1, collective(1, name="world.barrier", scope="harness", detail="b")),
+            stands(0, collective(1, name="world.barrier", scope=Scope("harness"), detail="a")),
+            stands(1, collective(1, name="world.barrier", scope=Scope("harness"), detail="b")),
         ],
         "mismatch",
         (),

@@ -17,7 +17,7 @@ import pytest
 from pytest_multihost.blame import judge_world
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.fault import Fault
-from pytest_multihost.model.operation import Operation, Operations
+from pytest_multihost.model.operation import RUNTIME_SCOPE, Operation, Operations
 from pytest_multihost.model.result import Activity, RankSnapshot, WorldResult, WorldSnapshot
 from pytest_multihost.model.stack import Frame, NativeThread, SourceContext, ThreadStack
 from pytest_multihost.model.verdict import CulpritPlace, Kind
@@ -66,7 +66,7 @@ def page_of(rank: int, name: str) -> Operations:
     own = [operation(name, 1, 0.2, 0.3)]
     if rank != 1:
         own.append(operation(name, 2, 0.4 + rank / 100, None))
-    return Operations(rank, tuple(own), {((0, 1, 2), 0, ""): len(own)})
+    return Operations(rank, tuple(own), {((0, 1, 2), 0, RUNTIME_SCOPE): len(own)})
 
 
 def seen(page: Operations, activity: Activity) -> RankSnapshot:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_multihost.blame.judge_world import judge_masked
-from pytest_multihost.model.operation import Operation, Operations
+from pytest_multihost.model.operation import RUNTIME_SCOPE, Operation, Operations
 from pytest_multihost.model.result import RankSnapshot, WorldResult, WorldSnapshot
 from pytest_multihost.outcome import Symptoms
 from pytest_multihost.testing import exited, make_event, make_spec, raised, report, well_behaved
@@ -18,7 +18,7 @@ WRAPPED = raised("ValueError: step 3 failed", LIMIT)
 DEEPLY_WRAPPED = raised("ValueError: step 3 failed", "OSError: no step", LIMIT)
 EXIT = raised("SystemExit: 1")
 OWN = raised("ValueError: step 3 failed")
-KEY = ((0, 1), 0, "")
+KEY = ((0, 1), 0, RUNTIME_SCOPE)
 
 
 def collective(**more: Any) -> Operation:  # noqa: ANN401

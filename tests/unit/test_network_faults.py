@@ -28,7 +28,7 @@ from pytest_multihost.model.network import (
     merged,
     relay_routes,
 )
-from pytest_multihost.model.operation import Operation
+from pytest_multihost.model.operation import Operation, Scope
 from pytest_multihost.model.process import Descriptor, KernelSnapshot, Process, Thread
 from pytest_multihost.model.result import Activity, RankSnapshot, WorldResult
 from pytest_multihost.model.spec import Hosts, WorldSpec
@@ -412,7 +412,7 @@ def test_an_answer_that_does_not_arrive_blames_nobody() -> None:
 
 def test_a_rank_that_cannot_connect_is_not_late() -> None:
     """It waits as well."""
-    others = [stands(rank, collective(sequence=0, scope="init")) for rank in (0, 2, 3)]
+    others = [stands(rank, collective(sequence=0, scope=Scope("init"))) for rank in (0, 2, 3)]
     cause = judged(*others, stands(1, **CONNECTS))
     assert (cause.kind, cause.culprits, cause.waiting) == ("transport", (), (0, 1, 2, 3))
 

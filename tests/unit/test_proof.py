@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.model.operation import OWN_SCOPE, Operation, Operations
+from pytest_multihost.model.operation import Operation, Operations, Scope
 from pytest_multihost.model.process import Descriptor, KernelSnapshot, Process, Thread
 from pytest_multihost.proof import ProofState, Snapshot, is_still
 from pytest_multihost.proof.blockers import blockers
@@ -316,7 +316,7 @@ def test_an_operation_that_its_caller_has_limited_may_end(wait: Thread) -> None:
 
 def test_who_polls_in_an_operation_of_ones_own_may_give_up() -> None:
     """By a clock that nobody sees; one that waits once, for whatever it be, does not."""
-    own = operation(scope=f"{OWN_SCOPE}ring")
+    own = operation(scope=Scope("operation", "ring"))
     first = moment(process(), operations=(own,))
     polls = process(thread("clock_nanosleep", ends_s=100.5, runs=6))
     found = blockers(first, later(first, polls), deadline_s=DEADLINE_S)

@@ -9,7 +9,14 @@ import pytest
 
 from pytest_multihost.blame.causes import find_causes
 from pytest_multihost.blame.rank_states import RankState, count_alike, rank_states_of
-from pytest_multihost.model.operation import FLIGHT_SCOPE, GroupKey, Operation, Operations
+from pytest_multihost.model.operation import (
+    FLIGHT_SCOPE,
+    RUNTIME_SCOPE,
+    GroupKey,
+    Operation,
+    Operations,
+    Scope,
+)
 from pytest_multihost.model.process import KernelSnapshot, Process, Thread
 from pytest_multihost.model.result import Activity, Ending, RankSnapshot, WorldResult, WorldSnapshot
 from pytest_multihost.outcome import Symptoms, judge
@@ -129,11 +136,11 @@ def test_a_closer_look_tells_of_the_trouble_what_a_still_rank_had_entered() -> N
 
 
 TRIO = (0, 1, 2)
-OURS: GroupKey = (TRIO, 0, "")
+OURS: GroupKey = (TRIO, 0, RUNTIME_SCOPE)
 COUNTED: GroupKey = (TRIO, 0, FLIGHT_SCOPE)
 
 
-def waited(name: str, sequence: int, scope: str = "", **more: Any) -> Operation:  # noqa: ANN401
+def waited(name: str, sequence: int, scope: Scope = RUNTIME_SCOPE, **more: Any) -> Operation:  # noqa: ANN401
     """Return a collective of all three ranks, in which one waits."""
     times = {"since_s": 1.0, "waited_s": 1.0}
     return Operation(
@@ -189,7 +196,7 @@ def recorded(
 ) -> RankState:
     """Return where a rank stood that is in its second collective of those that we recorded."""
     operation = waited(name, 2)
-    last = max([2, *(each.sequence for each in later if not each.scope)])
+    last = max([2, *(each.sequence for each in later if not each.scope.kind)])
     entered = {OURS: last, COUNTED: place}
     known = (operation, *later)
     return RankState(

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_multihost.model.json_values import from_json, to_json
+from pytest_multihost.model.operation import RUNTIME_SCOPE, Operations, Scope
 from pytest_multihost.rank.recorder import Recorder
 from pytest_multihost.slots import (
     Call,
@@ -59,7 +61,10 @@ def test_what_is_noted_is_read(page: SlotPage, recorder: Recorder) -> None:
     assert first.frame.function == "test_what_is_noted_is_read"
     assert (second.sequence, second.peer, second.is_open, second.waited_s) == (7, 1, True, None)
     assert (third.sequence, third.root, third.is_open, third.failed) == (2, 2, False, True)
-    assert read_slots(page.path, rank=0).entered == {((0, 2), 1, ""): 2, ((0, 1), 0, ""): 0}
+    assert read_slots(page.path, rank=0).entered == {
+        ((0, 2), 1, RUNTIME_SCOPE): 2,
+        ((0, 1), 0, RUNTIME_SCOPE): 0,
+    }
 
 
 def test_an_exception_is_noted_in_one_line(page: SlotPage, recorder: Recorder) -> None:
@@ -109,7 +114,7 @@ def test_a_full_page_goes_on_counting(page: SlotPage, recorder: Recorder) -> Non
     places = [recorder.begin("barrier", "collective", (0, 1)) for _ in range(RECORDS + 5)]
     found = read_slots(page.path, rank=0)
     assert len(found.open) == RECORDS
-    assert found.entered == {((0, 1), 0, ""): RECORDS + 5}
+    assert found.entered == {((0, 1), 0, RUNTIME_SCOPE): RECORDS + 5}
     recorder.end(places[-1])  # noted nowhere
     assert len(read_slots(page.path, rank=0).open) == RECORDS
     recorder.end(places[10])
@@ -192,3 +197,12 @@ def test_what_is_no_page_holds_nothing(page: SlotPage, spoil: Callable[[Path], o
     """A rank that died early has left none."""
     spoil(page.path)
     assert read_slots(page.path, rank=3).recent == ()
+
+
+@pytest.mark.parametrize("name", ["", "ring", "two words ", " ", "program a.py:3"])
+def test_the_name_in_a_scope_is_read_as_it_was_written(page: SlotPage, name: str) -> None:
+    """Whatever a user calls an operation: its kind stays "operation"."""
+    page.group((0, 1), 0, scope := Scope("operation", name))
+    assert read_slots(page.path, rank=0).entered == {((0, 1), 0, scope): 0}
+    whole = Operations(0, entered={((0,), 0, scope): 1})
+    assert from_json(Operations, to_json(whole)) == whole

@@ -25,14 +25,14 @@ from functools import partial
 from types import FunctionType, ModuleType
 from typing import Any
 
-from pytest_multihost.model.operation import program_scope
+from pytest_multihost.model.operation import RUNTIME_SCOPE, Scope, program_scope
 from pytest_multihost.rank.recorder.after_import import after_import
 from pytest_multihost.rank.recorder.recorder import Ranks, Recorder
 
 JaxObject = Any
 """An object of jax's, which the type checker does not see; or an argument that jax will refuse."""
 
-_RUNTIME_SCOPE = "jax.distributed"
+_JAX_SCOPE = Scope("jax.distributed")
 """The scope of starting and shutting down."""
 
 _DEVICE_WAIT = "block_until_ready"
@@ -90,7 +90,7 @@ class _JaxRecorder:
             "jaxlib._jax": {
                 f"{client}.wait_at_barrier": self._wait_at_barrier,
                 f"{client}.get_live_nodes": lambda client, process_ids: self._collective(
-                    client, "get_live_nodes", process_ids, "live nodes"
+                    client, "get_live_nodes", process_ids, Scope("live-nodes")
                 ),
                 f"{client}.{get}": partial(self._key_wait, get),
                 f"{client}.{get_bytes}": partial(self._key_wait, get_bytes),
@@ -102,7 +102,7 @@ class _JaxRecorder:
             "jax._src.distributed": {
                 "State.initialize": self._initialize,
                 "State.shutdown": lambda state: self._collective(
-                    state.client, "jax.distributed.shutdown", scope=_RUNTIME_SCOPE
+                    state.client, "jax.distributed.shutdown", scope=_JAX_SCOPE
                 ),
             },
             "jax._src.interpreters.pxla": {"ExecuteReplicated.__call__": self._start_program},
@@ -163,7 +163,7 @@ class _JaxRecorder:
         timeout_in_ms: int,
         process_ids: Iterable[int] | None = None,
     ) -> Begin | None:
-        scope, timeout_s = f"barrier {barrier_id}", timeout_in_ms / 1000
+        scope, timeout_s = Scope("barrier", barrier_id), timeout_in_ms / 1000
         return self._collective(
             client, "wait_at_barrier", process_ids, scope, barrier_id, timeout_s
         )
@@ -173,7 +173,7 @@ class _JaxRecorder:
         count = args[1] if len(args) > 1 else kwargs.get("num_processes")
         if count not in {None, self.recorder.size}:
             return None
-        return partial(begin, name, "collective", self.recorder.all_ranks, scope=_RUNTIME_SCOPE)
+        return partial(begin, name, "collective", self.recorder.all_ranks, scope=_JAX_SCOPE)
 
     def _multihost_util(
         self, name: str, detail: Callable[..., str], /, *args: object, **kwargs: object
@@ -186,7 +186,7 @@ class _JaxRecorder:
         client: JaxObject,
         name: str,
         process_ids: Iterable[int] | None = None,
-        scope: str = "",
+        scope: Scope = RUNTIME_SCOPE,
         detail: str = "",
         timeout_s: float | None = None,
     ) -> Begin | None:

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 from collections.abc import Iterable, Iterator
 
-from pytest_multihost.model.operation import OWN_SCOPE
+from pytest_multihost.model.operation import Scope
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.rank.recorder import jax, torch
 from pytest_multihost.rank.recorder.recorder import Recorder
@@ -61,7 +61,7 @@ def operation(name: str, peers: Iterable[int] | None = None) -> Iterator[None]:
     if not _recorders:
         yield
         return
-    recorder, scope = _recorders[0], f"{OWN_SCOPE}{name}"
+    recorder, scope = _recorders[0], Scope("operation", name)
     others = set(recorder.all_ranks if peers is None else peers) - {recorder.rank}
     if len(others) == 1:
         [peer] = others

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 from pytest_multihost.model.event import now_ns
-from pytest_multihost.model.operation import OperationKind
+from pytest_multihost.model.operation import RUNTIME_SCOPE, OperationKind, Scope
 from pytest_multihost.model.stack import is_library
 from pytest_multihost.slots import NO_RECORD, Call, SlotPage
 
@@ -81,7 +81,7 @@ class Recorder:
         kind: OperationKind,
         group: Ranks,
         *,
-        scope: str = "",
+        scope: Scope = RUNTIME_SCOPE,
         sequence: int = 0,
         peer: int = -1,
         detail: str = "",

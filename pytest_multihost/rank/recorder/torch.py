@@ -21,6 +21,7 @@ from datetime import timedelta
 from functools import partial, update_wrapper
 from types import ModuleType
 
+from pytest_multihost.model.operation import RUNTIME_SCOPE, Scope
 from pytest_multihost.rank.recorder.after_import import after_import
 from pytest_multihost.rank.recorder.recorder import Recorder
 from pytest_multihost.rank.recorder.torch_flight_recorder import FlightRecorderThread
@@ -37,7 +38,7 @@ from pytest_multihost.rank.recorder.torch_process_groups import (
 )
 from pytest_multihost.slots import NO_RECORD
 
-CREATION_SCOPE = "creation"
+CREATION_SCOPE = Scope("creation")
 """The scope of the making of groups by their members alone: there is no group yet to count in."""
 
 _STORE_WAITS = ("get", "wait", "multi_get", "queue_pop", "barrier")
@@ -145,7 +146,7 @@ class GroupCreationRecorder:
         return self._begin("init_process_group", scope, timeout=timeout), made
 
     def _begin(
-        self, name: str, scope: str | None, *, detail: str = "", timeout: object = None
+        self, name: str, scope: Scope | None, *, detail: str = "", timeout: object = None
     ) -> Begin:
         """Describe an operation of all ranks; without a scope, a wait for unknown ranks."""
         return partial(
@@ -153,7 +154,7 @@ class GroupCreationRecorder:
             name,
             "collective" if scope else "wait",
             self.recorder.all_ranks,
-            scope=scope or "",
+            scope=scope or RUNTIME_SCOPE,
             sequence=0 if scope else next(self._waits),
             detail=detail,
             timeout_s=_seconds(timeout),
@@ -181,7 +182,7 @@ class GroupCreationRecorder:
             "new_group",
             "collective",
             members,
-            scope="new_group",
+            scope=Scope("new_group"),
             detail=str(list(members))[:_MAX_KEYS],
             timeout_s=_seconds(timeout),
         )

@@ -11,7 +11,7 @@ from functools import update_wrapper
 from types import ModuleType
 from typing import Any
 
-from pytest_multihost.model.operation import GroupKey, OperationKind
+from pytest_multihost.model.operation import RUNTIME_SCOPE, GroupKey, OperationKind
 from pytest_multihost.rank.recorder.recorder import Ranks, Recorder
 from pytest_multihost.slots import Call
 
@@ -53,7 +53,7 @@ class Group:
         Never torch's `pg_id`, which counts the groups that one rank has made: two ranks that are
         members of different groups give the same group different numbers.
         """
-        return tuple(sorted(self.members)), self.ordinal, ""
+        return tuple(sorted(self.members)), self.ordinal, RUNTIME_SCOPE
 
     def prepare(self, name: str, kind: OperationKind, other: int = -1, tag: int = 0) -> Prepared:
         """Prepare an operation, once.

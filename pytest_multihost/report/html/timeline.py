@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from pytest_multihost.model.event import FaultChanged, Parked, SyncPointPassed
 from pytest_multihost.model.json_values import to_json
-from pytest_multihost.model.operation import Operation, OperationKind, group_name, rank_set
+from pytest_multihost.model.operation import Operation, OperationKind, Scope, group_name, rank_set
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.stack import Frame, short_path
 from pytest_multihost.outcome import describe_exit
@@ -83,7 +83,7 @@ def timeline_data(page: PageModel) -> Json:
 # Operations
 
 
-_Kind = tuple[str, OperationKind, tuple[int, ...], int, str, int | None]
+_Kind = tuple[str, OperationKind, tuple[int, ...], int, Scope, int | None]
 """The properties shared by operations at one point of a program; see `_numbers`."""
 
 
@@ -101,7 +101,7 @@ class _Tables(NamedTuple):
 def _operations(result: WorldResult, rank: int) -> list[Operation]:
     """Return a rank's known operations, in the order in which they began."""
     known = sorted(operations_of(rank, result), key=lambda each: each.since_s)
-    return [each for each in known if each.source == "recorder" or each.scope != "harness"]
+    return [each for each in known if each.source == "recorder" or each.scope.kind != "harness"]
 
 
 def _numbers(each: Operation, result: WorldResult, tables: _Tables) -> tuple[int, ...]:
@@ -122,7 +122,7 @@ def _numbers(each: Operation, result: WorldResult, tables: _Tables) -> tuple[int
 
 
 def _kind(sample: Operation, world_size: int) -> Json:
-    is_of_a_group = sample.kind == "collective" and not sample.scope and not sample.is_own
+    is_of_a_group = sample.kind == "collective" and not sample.scope.kind and not sample.is_own
     group = group_name(sample.group, world_size, sample.ordinal)
     return {
         "name": display_text(sample.name),
