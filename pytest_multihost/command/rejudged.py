@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from pytest_multihost.model.errors import MultihostError
 from pytest_multihost.model.json_values import Json, JsonObject, from_json, to_json
-from pytest_multihost.model.stack import SourceOf
-from pytest_multihost.model.verdict import PlaceGroup
+from pytest_multihost.model.verdict import Diagnosis
 from pytest_multihost.report import write_trace
-from pytest_multihost.report.artifacts import Rejudged, rejudge
+from pytest_multihost.report.artifacts import rejudge
 from pytest_multihost.report.html import PAGE_NAME, PageModel, write_index, write_page
 from pytest_multihost.report.text import page_sections
 
@@ -64,8 +63,13 @@ def rebuild(directory: Path) -> Iterator[Path | MultihostError]:
     Raises:
         MultihostError: Nothing in it has a page.
     """
-    attempts = _attempts(directory)
-    runs = sorted({path.parent for path in attempts} | _runs(directory))
+    attempts: list[Path] = []
+    for pattern in ("facts.json", "*/facts.json", "*/*/facts.json"):
+        if not attempts:  # resolved, because latest is a link
+            attempts = sorted({path.parent.resolve() for path in directory.glob(pattern)})
+    indexes = [directory / "verdicts.jsonl", *directory.glob("*/verdicts.jsonl")]
+    of_runs = {path.resolve().parent for path in indexes if path.exists()}
+    runs = sorted({path.parent for path in attempts} | of_runs)
     if not attempts and not runs:
         raise MultihostError(
             f"there is nothing in {directory} that a page could be made of",
@@ -83,49 +87,22 @@ def rebuild(directory: Path) -> Iterator[Path | MultihostError]:
 
 
 def _again(directory: Path) -> Path:
+    """Write the page and the trace of an attempt again, with the source lines of its verdict."""
     again = rejudge(directory)
     judged, context = again.judged, again.judged.context
     write_trace(directory, judged.result, judged.diagnosis, root=context.root)
-    as_written = replace(context, source_of=_as_written(again))
-    judged = replace(judged, context=as_written)
-    return write_page(directory, PageModel(judged=judged, verdict=again.verdict))
-
-
-@dataclass(frozen=True, slots=True)
-class _WrittenDiagnosis:
-    groups: tuple[PlaceGroup, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _WrittenVerdict:
-    """The part of verdict.json that is read here: source lines as they were at the time."""
-
-    diagnosis: _WrittenDiagnosis | None = None
-
-
-def _as_written(again: Rejudged) -> SourceOf:
-    """Return a reader of source lines as they were when the verdict was written, if it has them."""
-    written = from_json(_WrittenVerdict, again.written).diagnosis or _WrittenDiagnosis()
-    context = again.judged.context
+    written = again.written.get("diagnosis")
     known = {
         (f"{context.root}/{place.file}", place.line): place.source
-        for group in written.groups
+        for group in (from_json(Diagnosis, written).groups if written else ())
         for place in group.frames
     }
-    return lambda file, line: known.get((file, line)) or context.source_of(file, line)
 
+    def source_of(file: str, line: int) -> str:
+        return known.get((file, line)) or context.source_of(file, line)
 
-def _attempts(directory: Path) -> list[Path]:
-    """Return the folders of attempts with facts, of each run in order."""
-    for pattern in ("facts.json", "*/facts.json", "*/*/facts.json"):
-        if found := list(directory.glob(pattern)):
-            return sorted({path.parent.resolve() for path in found})  # latest is a link
-    return []
-
-
-def _runs(directory: Path) -> set[Path]:
-    own = [directory / "verdicts.jsonl", *directory.glob("*/verdicts.jsonl")]
-    return {path.resolve().parent for path in own if path.exists()}
+    judged = replace(judged, context=replace(context, source_of=source_of))
+    return write_page(directory, PageModel(judged=judged, verdict=again.verdict))
 
 
 def last_page(directory: Path) -> Path:
