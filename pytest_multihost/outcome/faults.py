@@ -41,8 +41,18 @@ def unfired_faults(result: WorldResult) -> list[str]:
     for index, fault in enumerate(result.spec.faults):
         fired = firings(result, index)
         missed = [rank for rank in fault.ranks if isinstance(rank, int) and rank not in fired]
-        if fault.must_fire and missed:
-            found.append(_describe_missed(index, fault, missed, result.history))
+        if not fault.must_fire or not missed:
+            continue
+        # Armed: the rank has passed the point, but the action that was to follow has not happened.
+        changes = _changes(result.history, index)
+        if any(event.rank == missed[0] and now.phase == "armed" for event, now in changes):
+            note = fault_note(result.history, index)
+            why = f"it used no file that matches {fault.params.get('path', '')!r}"
+            why += f" ({note})" if note else ""
+        else:
+            passed = _passed_points(result.history, missed[0], fault)
+            why = f"rank {missed[0]} passed {passed or 'none such'}"
+        found.append(f"{fault!r} never fired on {rank_set(missed)}: {why}")
     return found
 
 
@@ -56,21 +66,6 @@ def fault_note(history: Iterable[Event], index: int) -> str:
     """Return the first note of a fault for the reader of a verdict; empty if there is none."""
     notes = (change.note for _, change in _changes(history, index) if change.note)
     return next(notes, "")
-
-
-def _describe_missed(
-    index: int, fault: Fault, missed: Sequence[int], history: Sequence[Event]
-) -> str:
-    names = rank_set(missed)
-    rank = missed[0]
-    # Armed: the rank has passed the point, but the action that was to follow has not happened.
-    if any(e.rank == rank and now.phase == "armed" for e, now in _changes(history, index)):
-        path = fault.params.get("path", "")
-        note = fault_note(history, index)
-        more = f" ({note})" if note else ""
-        return f"{fault!r} never fired on {names}: it used no file that matches {path!r}{more}"
-    passed = _passed_points(history, rank, fault)
-    return f"{fault!r} never fired on {names}: rank {rank} passed {passed or 'none such'}"
 
 
 def _passed_points(history: Iterable[Event], rank: int, fault: Fault) -> str:
@@ -88,10 +83,9 @@ def require_fired(finding: Finding, result: WorldResult) -> Finding:
 
     A test that did not pass keeps its own reason.
     """
-    missing = unfired_faults(result) if finding.status == "passed" else []
-    if not missing:
-        return finding
-    return replace(finding, outcome="failed", status="failed", reason="; ".join(missing))
+    if finding.status == "passed" and (missing := unfired_faults(result)):
+        return replace(finding, outcome="failed", status="failed", reason="; ".join(missing))
+    return finding
 
 
 # Active faults: while one of them will still act, no hang can be proven
@@ -128,8 +122,6 @@ def frozen_for_good(faults: Sequence[Fault], events: Iterable[Event]) -> dict[in
 
     A frozen rank that the harness has ended is included: it was frozen until then.
     """
-    if not any(each.kind == "freeze" for each in faults):
-        return {}
     until_ended = (
         each for each in events if not (isinstance(each.body, Exited) and each.body.by_harness)
     )

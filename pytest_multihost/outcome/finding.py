@@ -105,7 +105,13 @@ def judge(
     facts = fold_history(result.history, result.spec.size)
     ranks = tuple(_judge_rank(each, result, symptoms, masked) for each in facts)
     if result.ending not in _HANGS and any(e.outcome == "killed_as_planned" for e in ranks):
-        ranks = tuple(_as_survivor(each) for each in ranks)
+        # The test is about the survivors: their failures decide, though the death caused them.
+        ranks = tuple(
+            replace(each, outcome="crashed" if each.facts.has_died else "failed")
+            if each.has_given_up
+            else each
+            for each in ranks
+        )
     first = _first(ranks, _CAUSES)
     if first is not None:  # the cause is known: ranks that had not ended were ended because of it
         ranks = tuple(
@@ -148,16 +154,6 @@ def _judge_rank(
     return RankFinding(facts, "passed", None, "passed")
 
 
-def _as_survivor(finding: RankFinding) -> RankFinding:
-    """Return the finding of a rank in a world where another was killed as planned.
-
-    The test is about the survivors, so their failures decide, though the planned death caused them.
-    """
-    if not finding.has_given_up:
-        return finding
-    return replace(finding, outcome="crashed" if finding.facts.has_died else "failed")
-
-
 def _raised(facts: RankFacts, failure: ReportMade | Interrupted, symptoms: Symptoms) -> RankFinding:
     error = failure.error
     text = f"{error.type.rpartition('.')[2]}: {error.message}" if error else ""
@@ -168,13 +164,16 @@ def _raised(facts: RankFacts, failure: ReportMade | Interrupted, symptoms: Sympt
             outcome = "error"
         case ReportMade(when="setup" | "teardown"):
             outcome = "error"
+    own_report = failure.report if isinstance(failure, ReportMade) else None
+    longrepr = own_report.get("longrepr") if own_report is not None else None
     return RankFinding(
         facts=facts,
         outcome="collateral" if is_follow_up else outcome,
         at_s=facts.failed_s,
-        summary=_first_line(text) or _report_line(failure),
+        summary=_first_line(text)
+        or _first_line(longrepr if isinstance(longrepr, str) else "failed"),
         error=error.rank_error if error is not None else None,
-        report=failure.report if isinstance(failure, ReportMade) else None,
+        report=own_report,
     )
 
 
