@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import get_args
 
 from pytest_multihost.blame.rank_states import RankState
 from pytest_multihost.blame.wait_graph import (
@@ -63,23 +64,6 @@ class Cause:
         return tuple(wait for wait in self.waits if wait.rank in concerned)
 
 
-_PRECEDENCE: tuple[Kind, ...] = (
-    "died",
-    "raised",
-    "stopped",
-    "gil_held",
-    "mismatch",
-    "deadlock",
-    "finished",
-    "straggler",
-    "livelock",
-    "transport",
-    "stuck",
-    "unknown",
-)
-"""If causes are equally old, or of unknown age, the kind listed first is the diagnosis."""
-
-
 def find_causes(states: Iterable[RankState]) -> tuple[Cause, ...]:
     """Return every cause that is found, the diagnosis first.
 
@@ -105,10 +89,11 @@ def _causes_of(waits: Sequence[Wait], states: States) -> tuple[Cause, ...]:
 def _precedence(cause: Cause) -> tuple[float, int]:
     """Sort the earlier cause first, and causes with a time before causes without one.
 
-    A death at 3 s takes precedence over a rank that had only not arrived yet.
+    A death at 3 s takes precedence over a rank that had only not arrived yet. If causes are equally
+    old, or of unknown age, the kind that `Kind` lists first is the diagnosis.
     """
     at_s = cause.at_s if cause.at_s is not None else float("inf")
-    return at_s, _PRECEDENCE.index(cause.kind)
+    return at_s, get_args(Kind).index(cause.kind)
 
 
 def _cause_of_sink(sink: frozenset[int], graph: WaitGraph, states: States) -> Cause | None:

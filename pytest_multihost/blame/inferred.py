@@ -44,16 +44,9 @@ _XLA = {
     "Broadcast": "broadcast",
     "Barrier": "barrier",
 }
-_GLOO = {
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
-    "alltoall": "all_to_all",
-    "reduce_scatter": "reduce_scatter",
-    "reduce": "reduce",
-    "broadcast": "broadcast",
-    "gather": "gather",
-    "scatter": "scatter",
-    "barrier": "barrier",
+_GLOO = {"allreduce": "all_reduce", "allgather": "all_gather", "alltoall": "all_to_all"}
+_GLOO |= {
+    name: name for name in ("reduce_scatter", "reduce", "broadcast", "gather", "scatter", "barrier")
 }
 
 

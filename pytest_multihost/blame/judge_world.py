@@ -23,11 +23,6 @@ from pytest_multihost.model.stack import SourceContext, group_by_main_stack
 from pytest_multihost.model.verdict import Diagnosis
 from pytest_multihost.outcome import Finding, RankFinding, Symptoms, judge
 
-_WITH_DIAGNOSIS = frozenset({"hung", "crashed", "failed", "error"})
-
-_NEEDS_WAITERS = frozenset({"failed", "error"})
-"""Outcomes that the exception explains, unless others waited for the rank."""
-
 _MOMENTARY = frozenset({"straggler", "livelock", "gil_held", "stopped", "transport"})
 """Kinds that describe ranks at one instant: only time or a proof shows that it is permanent."""
 
@@ -74,11 +69,18 @@ def diagnose(result: WorldResult, finding: Finding, context: SourceContext) -> D
 
     A world that failed is diagnosed if other ranks were waiting for the rank that failed.
     """
-    if finding.outcome not in _WITH_DIAGNOSIS or result.ending in ("lost", "interrupted"):
+    if finding.outcome in ("passed", "skipped") or result.ending in ("lost", "interrupted"):
         return None
     states = {each.rank: each for each in rank_states_of(result, finding)}
-    found = (_as_planned(each, result) for each in find_causes(states.values()))
-    causes = tuple(as_cut(each, states, result) for each in found)
+    causes = find_causes(states.values())
+    # "stopped" means stopped from outside the test. A rank that a fault freezes never arrives.
+    causes = tuple(
+        replace(each, kind="straggler" if each.waiting else "stuck")
+        if each.kind == "stopped" and planned_freeze(each, result) is not None
+        else each
+        for each in causes
+    )
+    causes = tuple(as_cut(each, states, result) for each in causes)
     # Whether a rank died or raised, and no hang was detected. Example: rank 1 dies while the others
     # are in a barrier that rank 0 has not entered yet. By the graph rank 0 is late, but it might
     # have arrived in time; the death ended the world.
@@ -86,7 +88,7 @@ def diagnose(result: WorldResult, finding: Finding, context: SourceContext) -> D
     if by_event:
         # A rank that was only late is not the cause: the event that ended the world comes first.
         causes = tuple(sorted(causes, key=_is_momentary))
-    if finding.outcome in _NEEDS_WAITERS:
+    if finding.outcome in ("failed", "error"):  # the exception explains it, unless others waited
         if not causes or not causes[0].waiting:
             return None
         # If no runtime aborted, a rank that had not arrived yet at the failure was only slow.
@@ -95,16 +97,6 @@ def diagnose(result: WorldResult, finding: Finding, context: SourceContext) -> D
     if not causes or _is_ambiguous(causes[0], result):
         causes = (_UNKNOWN, *causes[1:])
     return build_diagnosis(causes, states, result, finding, context)
-
-
-def _as_planned(cause: Cause, result: WorldResult) -> Cause:
-    """Return the cause with another kind if a fault of the test keeps a rank stopped.
-
-    "stopped" means stopped from outside the test. A rank that a fault freezes never arrives.
-    """
-    if cause.kind != "stopped" or planned_freeze(cause, result) is None:
-        return cause
-    return replace(cause, kind="straggler" if cause.waiting else "stuck")
 
 
 def _is_momentary(cause: Cause) -> bool:

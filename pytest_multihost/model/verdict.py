@@ -81,20 +81,20 @@ class RankResult:
 
 
 Kind = Literal[
-    "straggler",
-    "livelock",
-    "finished",
-    "raised",
     "died",
+    "raised",
     "stopped",
     "gil_held",
     "mismatch",
     "deadlock",
+    "finished",
+    "straggler",
+    "livelock",
     "transport",
     "stuck",
     "unknown",
 ]
-"""The kind of hang; docs/verdict.md describes each."""
+"""The kind of hang, by precedence; docs/verdict.md describes each."""
 
 Confidence = Literal["certain", "likely", "unknown"]
 

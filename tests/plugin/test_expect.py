@@ -73,7 +73,7 @@ def test_a_world_that_passes_has_not_hung_as_expected(run_worlds) -> None:
 @pytest.mark.parametrize(
     ("expected", "problem"),
     [
-        ("'late'", "kind must be one of straggler, livelock"),
+        ("'late'", "kind must be one of died, raised"),
         ("culprits='0'", "culprits must be a rank or a list of ranks, not '0'"),
         ("match='('", "match must be a regular expression"),
         ("within=0", "within must be a positive number of seconds"),
