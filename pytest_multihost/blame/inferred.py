@@ -272,9 +272,20 @@ def with_members(seen: RankSnapshot, frames: Sequence[Frame]) -> RankSnapshot:
         seen: The rank.
         frames: Stack of its main thread, innermost first; empty if unknown.
     """
-    group = _members(seen, frames)
-    if group is None:
+    programs = [
+        (last, group, scope) for (group, _, scope), last in seen.entered if scope.kind == "program"
+    ]
+    # If the stack shows that a program is being started, it is the last one. Else it is one of the
+    # programs started from the user's line in the stack; if there are none, any program.
+    if any(each.function == _STARTS[1] and each.file.endswith(_STARTS[0]) for each in frames):
+        programs = [max(programs, key=lambda each: each[0])] if programs else []
+    user = innermost_user_frame(frames)
+    scope = program_scope(user.file, user.line) if user is not None else None
+    here = [each for each in programs if each[2] == scope]
+    groups = {group for _, group, _ in here or programs}
+    if len(groups) != 1:
         return seen
+    (group,) = groups
     operations = tuple(
         each
         if each.has_members or each.name not in _OF_PROGRAMS
@@ -282,21 +293,3 @@ def with_members(seen: RankSnapshot, frames: Sequence[Frame]) -> RankSnapshot:
         for each in seen.operations
     )
     return replace(seen, operations=operations)
-
-
-def _members(seen: RankSnapshot, frames: Sequence[Frame]) -> tuple[int, ...] | None:
-    """Return the processes of the program that a rank is in; None if that is ambiguous.
-
-    If the stack shows that a program is being started, it is the last one. Else it is one of the
-    programs started from the user's line in the stack; if there are none, any program.
-    """
-    programs = [
-        (last, group, scope) for (group, _, scope), last in seen.entered if scope.kind == "program"
-    ]
-    if any(each.function == _STARTS[1] and each.file.endswith(_STARTS[0]) for each in frames):
-        programs = [max(programs, key=lambda each: each[0])] if programs else []
-    user = innermost_user_frame(frames)
-    scope = program_scope(user.file, user.line) if user is not None else None
-    here = [each for each in programs if each[2] == scope]
-    groups = {group for _, group, _ in here or programs}
-    return groups.pop() if len(groups) == 1 else None

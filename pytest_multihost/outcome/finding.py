@@ -206,13 +206,10 @@ def _unfinished(facts: RankFacts, result: WorldResult) -> RankFinding:
 def _first(ranks: Iterable[RankFinding], outcomes: Collection[str]) -> RankFinding | None:
     """Return the earliest finding with one of `outcomes`."""
     found = [each for each in ranks if each.outcome in outcomes and each.at_s is not None]
-    return min(found, key=_happened_s, default=None)
-
-
-def _happened_s(finding: RankFinding) -> float:
-    """Return the time of a finding for comparisons with other ranks' findings."""
-    seen_late_s = DEATH_SEEN_LATE_S if finding.outcome == "crashed" else 0.0
-    return (finding.at_s or 0.0) - seen_late_s
+    late_s = {"crashed": DEATH_SEEN_LATE_S}
+    return min(
+        found, key=lambda each: (each.at_s or 0.0) - late_s.get(each.outcome, 0.0), default=None
+    )
 
 
 def _outcome(
@@ -340,11 +337,6 @@ def _name_all(ranks: Iterable[RankFinding], finding: RankFinding) -> str:
 
 def _first_line(text: str) -> str:
     return next((line for line in text.splitlines() if line.strip()), "")[:300]
-
-
-def _report_line(failure: ReportMade | Interrupted) -> str:
-    longrepr = failure.report.get("longrepr") if isinstance(failure, ReportMade) else None
-    return _first_line(longrepr if isinstance(longrepr, str) else "failed")
 
 
 def _skip_reason(facts: RankFacts) -> str:
