@@ -128,7 +128,7 @@ def frozen_for_good(faults: Sequence[Fault], events: Iterable[Event]) -> dict[in
     return {
         rank: faults[begun.index]
         for rank, begun in _ongoing(until_ended)
-        if begun.fault == "freeze" and begun.until_s is None
+        if faults[begun.index].kind == "freeze" and begun.until_s is None
     }
 
 
