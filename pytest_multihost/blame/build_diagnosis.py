@@ -30,7 +30,10 @@ from pytest_multihost.model.verdict import (
     OperationName,
     Place,
     PlaceGroup,
+    Sentence,
+    Span,
     WaitsFor,
+    sentence,
 )
 from pytest_multihost.outcome import Finding, describe_exit
 from pytest_multihost.outcome.faults import fault_notes, frozen_for_good, unfired_faults
@@ -100,7 +103,7 @@ def build_diagnosis(
         silent_s=silent_s,
         detected_after_s=silent_s,
         detected_by=DETECTED_BY.get(result.ending, by_event),
-        summary=summarize(cause, finding, result),
+        headline=_headline(cause, finding, result),
         evidence=tuple(_evidence(cause, states, result, finding)),
         groups=tuple(_place_groups(result, context)),
         notes=tuple(_notes(causes, result, finding)),
@@ -205,7 +208,8 @@ def _last_in_group(state: RankState, operation: Operation, result: WorldResult) 
 
 def _notes(causes: Sequence[Cause], result: WorldResult, finding: Finding) -> Iterator[str]:
     for cause in causes[1:]:
-        yield f"also {cause.kind}: {summarize(cause, finding, result)}"
+        words = "".join(span.text for span in _headline(cause, finding, result))
+        yield f"also {cause.kind}: {words}"
     yield from unfired_faults(result)
     yield from fault_notes(result)
     last = result.last_snapshot
@@ -218,22 +222,23 @@ def _notes(causes: Sequence[Cause], result: WorldResult, finding: Finding) -> It
     yield from last.notes
 
 
-# The summary
+# The headline
 
 _OF_FROZEN = frozenset({"stopped", "straggler", "stuck"})
 
 
-def summarize(cause: Cause, finding: Finding, result: WorldResult) -> str:
+def _headline(cause: Cause, finding: Finding, result: WorldResult) -> Sentence:
     """Return one line: the culprits, and the operation in which the other ranks wait for them."""
-    size = result.spec.size
+    size, is_one = result.spec.size, len(cause.culprits) == 1
     if fault := planned_freeze(cause, result):
-        return f"{_who_is(cause)} frozen by {fault!r}{_waiters(cause, size)}"
+        frozen = f" {'is' if is_one else 'are'} frozen by {fault!r}"
+        return sentence(_ranks(cause.culprits, cause), frozen, _waiters(cause, size))
     if cause.kind in _SENTENCES:
+        before, after = _SENTENCES[cause.kind]
         what = finding.ranks[cause.culprits[0]].summary
-        who = rank_set(cause.culprits)
-        sentence = _SENTENCES[cause.kind].format(who=who, who_is=_who_is(cause), what=what)
-        return f"{sentence}{_waiters(cause, size)}"
-    return _SUMMARIES[cause.kind](cause, finding, result)
+        after = after.format(what=what, be="is" if is_one else "are")
+        return sentence(before, _ranks(cause.culprits, cause), after, _waiters(cause, size))
+    return _HEADLINES[cause.kind](cause, finding, result)
 
 
 def planned_freeze(cause: Cause, result: WorldResult) -> Fault | None:
@@ -243,103 +248,119 @@ def planned_freeze(cause: Cause, result: WorldResult) -> Fault | None:
     return frozen[cause.culprits[0]] if is_planned and cause.kind in _OF_FROZEN else None
 
 
-def _who_is(cause: Cause) -> str:
-    return f"{rank_set(cause.culprits)} {'is' if len(cause.culprits) == 1 else 'are'}"
+def _ranks(ranks: Sequence[int], cause: Cause) -> Sentence:
+    return (Span(rank_set(ranks), "culprit" if set(ranks) == set(cause.culprits) else ""),)
 
 
-def _waiters(cause: Cause, size: int) -> str:
+def _words(operation: Operation | None, size: int, otherwise: str = "") -> Sentence:
+    """Return the text of an operation, or another one if there is none."""
+    if operation is None:
+        return sentence(otherwise)
+    if group := operation.group_name(size):
+        return sentence(f"{operation.title} ", (Span(f"({group})", "group"),))
+    return sentence(operation.title)
+
+
+def _waiters(cause: Cause, size: int) -> Sentence:
     """Return the waiting ranks as in "; ranks 1-3 wait for it in all_reduce #3 (world group)"."""
     if not cause.waiting:
-        return ""
+        return ()
     them = "it" if len(cause.culprits) == 1 else "them"
-    where = f" in {cause.operation.describe(size)}" if cause.operation else ""
-    return f"; {rank_set(cause.waiting)} {_wait(cause)} for {them}{where}"
+    where = sentence(" in ", _words(cause.operation, size)) if cause.operation else ()
+    return sentence(f"; {rank_set(cause.waiting)} {_wait(cause)} for {them}", where)
 
 
 def _wait(cause: Cause) -> str:
     return "waits" if len(cause.waiting) == 1 else "wait"
 
 
-_SENTENCES: Mapping[Kind, str] = {
-    "finished": "{who} returned from the test",
-    "raised": "{who} raised {what}",
-    "died": "{who} {what}",
-    "stopped": "{who_is} stopped from outside the test",
-    "gil_held": "native code in {who} holds the GIL",
+_SENTENCES: Mapping[Kind, tuple[str, str]] = {
+    "finished": ("", " returned from the test"),
+    "raised": ("", " raised {what}"),
+    "died": ("", " {what}"),
+    "stopped": ("", " {be} stopped from outside the test"),
+    "gil_held": ("native code in ", " holds the GIL"),
 }
-"""Sentences for kinds in which the culprits' own state says enough; the waiters are appended."""
+"""What is before and behind the culprits where their own state says enough, without the waiters."""
 
 
-def _straggler(cause: Cause, _: Finding, result: WorldResult) -> str:
-    who, operation = rank_set(cause.culprits), cause.operation
+def _straggler(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
+    who, operation = _ranks(cause.culprits, cause), cause.operation
     if operation is None:
-        return f"{rank_set(cause.waiting)} wait for a lock that {who} holds"
-    words = operation.describe(result.spec.size)
+        return sentence(f"{rank_set(cause.waiting)} wait for a lock that ", who, " holds")
+    words = _words(operation, result.spec.size)
     if operation.kind == "collective":
-        return f"{who} never reached {words}"
+        return sentence(who, " never reached ", words)
     waiter = next((w.rank for w in cause.waits if w.operation is operation), cause.waiting[0])
     if operation.kind == "transfer":
-        return f"{who} never did its part in {words} of rank {waiter}"
-    waiting = f"{rank_set(cause.waiting)} {_wait(cause)}"
-    return f"{waiting} in {words} for something that {who} did not provide"
+        return sentence(who, " never did its part in ", words, f" of rank {waiter}")
+    waiting = f"{rank_set(cause.waiting)} {_wait(cause)} in "
+    return sentence(waiting, words, " for something that ", who, " did not provide")
 
 
-def _mismatch(cause: Cause, _: Finding, result: WorldResult) -> str:
-    ranks_in: dict[str, list[int]] = {}
+def _mismatch(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
+    ranks_in: dict[Sentence, list[int]] = {}
     for wait in cause.waits:
         if wait.is_mismatch and wait.operation is not None:
-            words, root = wait.operation.describe(result.spec.size), wait.operation.root
-            words += f" from rank {root}" if root is not None else ""
+            root = wait.operation.root
+            from_root = f" from rank {root}" if root is not None else ""
+            words = sentence(_words(wait.operation, result.spec.size), from_root)
             ranks_in.setdefault(words, []).append(wait.rank)
     ordered = sorted(ranks_in.items(), key=lambda each: (len(each[1]), each[1]))
-    parts = [f"{rank_set(ranks)} in {words}" for words, ranks in ordered]
-    return " where ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else parts[0]
+    found: Sentence = ()
+    for number, (words, ranks) in enumerate(ordered, start=1):
+        between = "" if number == 1 else " where " if number == len(ordered) else ", "
+        found = sentence(found, between, _ranks(ranks, cause), " in ", words)
+    return found
 
 
-def _deadlock(cause: Cause, _: Finding, result: WorldResult) -> str:
-    parts = []
+def _deadlock(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
+    found = sentence(_ranks(cause.cycle or cause.waiting, cause), " wait for each other: ")
     for rank, ahead in zip(cause.cycle, (*cause.cycle[1:], *cause.cycle[:1]), strict=True):
         wait = next((w for w in cause.waits if w.rank == rank and ahead in w.missing), None)
         operation = wait.operation if wait is not None else None
-        words = operation.describe(result.spec.size) if operation else "the lock of a file"
-        parts.append(f"rank {rank} waits in {words} for rank {ahead}")
-    who = rank_set(cause.cycle or cause.waiting)
-    return f"{who} wait for each other: {', '.join(parts)}"
+        words = _words(operation, result.spec.size, otherwise="the lock of a file")
+        between = "" if rank == cause.cycle[0] else ", "
+        found = sentence(found, f"{between}rank {rank} waits in ", words, f" for rank {ahead}")
+    return found
 
 
-def _transport(cause: Cause, _: Finding, result: WorldResult) -> str:
+def _transport(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
     operation, size = cause.operation, result.spec.size
-    words = operation.describe(size) if operation else "an operation"
+    words = _words(operation, size, otherwise="an operation")
     if cause.culprits:
-        error = f"{rank_set(cause.culprits)} left {words} by {cause.error}"
-        return f"{error}{_waiters(replace(cause, operation=None), size)}"
+        waiters = _waiters(replace(cause, operation=None), size)
+        who = _ranks(cause.culprits, cause)
+        return sentence(who, " left ", words, f" by {cause.error}", waiters)
     if cause.cut is not None:
         inside = {w.rank for w in cause.waits if w.operation and w.rank in cause.waiting}
         has = "has" if len(inside) == 1 else "have"
-        return f"{rank_set(inside)} {has} entered {words}, and {describe_cut(cause.cut)}"
+        cut = f", and {describe_cut(cause.cut)}"
+        return sentence(f"{rank_set(inside)} {has} entered ", words, cut)
     members = operation.group if operation is not None else ()
     entered = [rank for rank in cause.waiting if rank in members] or cause.waiting
-    return f"{rank_set(entered)} have entered {words}, and nothing moves"
+    return sentence(f"{rank_set(entered)} have entered ", words, ", and nothing moves")
 
 
-def _stuck(cause: Cause, finding: Finding, result: WorldResult) -> str:
+def _stuck(cause: Cause, finding: Finding, result: WorldResult) -> Sentence:
     phase = finding.ranks[cause.culprits[0]].facts.phase
     own = [w.operation for w in cause.waits if w.rank in cause.culprits and w.operation]
-    where = f" in {own[0].describe(result.spec.size)}" if own else ""
-    them = "it" if len(cause.culprits) == 1 else "them"
-    return f"{_who_is(cause)} stuck in {phase}{where}, and nobody waits for {them}"
+    where = sentence(" in ", _words(own[0], result.spec.size)) if own else ()
+    be, them = ("is", "it") if len(cause.culprits) == 1 else ("are", "them")
+    who = _ranks(cause.culprits, cause)
+    return sentence(who, f" {be} stuck in {phase}", where, f", and nobody waits for {them}")
 
 
-def _unknown(_: Cause, finding: Finding, result: WorldResult) -> str:
+def _unknown(_: Cause, finding: Finding, result: WorldResult) -> Sentence:
     late = [each.facts.rank for each in finding.ranks if each.outcome == "hung"]
     if not late:
-        return result.reason or "the world did not end"
-    return f"{rank_set(late)} did not end; nothing tells who is waited for"
+        return sentence(result.reason or "the world did not end")
+    return sentence(f"{rank_set(late)} did not end; nothing tells who is waited for")
 
 
-_SUMMARIES: Mapping[Kind, Callable[[Cause, Finding, WorldResult], str]] = {
+_HEADLINES: Mapping[Kind, Callable[[Cause, Finding, WorldResult], Sentence]] = {
     "straggler": _straggler,
-    "livelock": lambda *args: f"{_straggler(*args)}: it is busy, or waits again and again",
+    "livelock": lambda *args: sentence(_straggler(*args), ": it is busy, or waits again and again"),
     "mismatch": _mismatch,
     "deadlock": _deadlock,
     "transport": _transport,

@@ -154,6 +154,21 @@ class Operation:
         """When its timeout expires, on the monotonic clock."""
         return math.inf if self.timeout_s is None else self.since_s + self.timeout_s
 
+    @property
+    def title(self) -> str:
+        """Its text for the reader, without its group: ``all_reduce #3``."""
+        if self.scope == HARNESS_SCOPE:
+            return f"{self.name} {self.detail!r}" if self.detail else self.name
+        is_numbered = self.kind == "transfer" or self.is_own or self.scope == RUNTIME_SCOPE
+        if self.kind == "wait" or not is_numbered:
+            return f"{self.name} {self.detail}".rstrip()
+        return f"{self.name} #{self.sequence}" if self.sequence else self.name
+
+    def group_name(self, world_size: int) -> str:
+        """Return what the reader calls its group, empty for an operation that has none."""
+        has_none = self.scope != RUNTIME_SCOPE or self.kind in ("transfer", "wait")
+        return "" if has_none else group_name(self.group, world_size, self.ordinal)
+
     def describe(self, world_size: int, *, names_world: bool = True) -> str:
         """Return its text for the reader: ``all_reduce #3 (world group)``.
 
@@ -161,17 +176,9 @@ class Operation:
             world_size: Ranks of the world; the members of a group of all ranks are not listed.
             names_world: Whether to name the group if it is the world's.
         """
-        if self.scope == HARNESS_SCOPE:
-            return f"{self.name} {self.detail!r}" if self.detail else self.name
-        if self.kind == "wait":
-            return f"{self.name} {self.detail}".rstrip()
-        words = f"{self.name} #{self.sequence}" if self.sequence else self.name
-        if self.kind == "transfer" or self.is_own:
-            return words
-        if self.scope != RUNTIME_SCOPE:
-            return f"{self.name} {self.detail}".rstrip()
-        group = group_name(self.group, world_size, self.ordinal)
-        return words if group == WORLD_GROUP and not names_world else f"{words} ({group})"
+        group = self.group_name(world_size)
+        is_named = group and (names_world or group != WORLD_GROUP)
+        return f"{self.title} ({group})" if is_named else self.title
 
 
 @dataclass(frozen=True, slots=True)

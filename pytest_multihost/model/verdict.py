@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from pytest_multihost.model.json_values import Json, JsonObject, to_json
 
@@ -178,6 +178,26 @@ class PlaceGroup:
     frames: tuple[Place, ...]
 
 
+class Span(NamedTuple):
+    """A part of a sentence, and what it names: the culprits, an operation's group, or neither."""
+
+    text: str
+    names: Literal["culprit", "group", ""] = ""
+
+
+Sentence = tuple[Span, ...]
+
+
+def sentence(*parts: str | Sentence) -> Sentence:
+    """Join texts and sentences to one."""
+    return tuple(
+        span
+        for part in parts
+        for span in ((Span(part),) if isinstance(part, str) else part)
+        if span.text
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     """Why a world hung or broke; see docs/verdict.md for the fields."""
@@ -194,15 +214,22 @@ class Diagnosis:
     silent_s: float
     detected_after_s: float
     detected_by: DetectedBy
-    summary: str
+    headline: Sentence
     evidence: tuple[Evidence, ...]
     groups: tuple[PlaceGroup, ...]
     notes: tuple[str, ...]
 
+    @property
+    def summary(self) -> str:
+        """The headline as text."""
+        return "".join(span.text for span in self.headline)
+
     def record(self) -> dict[str, Json]:
-        """Return its JSON for verdict.json, where evidence also has its claim in words."""
+        """Return its JSON for verdict.json, where sentences are texts."""
         evidence = [{**to_json(each), "claim": each.claim} for each in self.evidence]
-        return {**to_json(self), "evidence": evidence}
+        found = {**to_json(self), "summary": self.summary, "evidence": evidence}
+        del found["headline"]
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.operation import RUNTIME_SCOPE, Operation, Operations
 from pytest_multihost.model.result import Activity, RankSnapshot, WorldResult, WorldSnapshot
 from pytest_multihost.model.stack import Frame, NativeThread, SourceContext, ThreadStack
-from pytest_multihost.model.verdict import CulpritPlace, Kind
+from pytest_multihost.model.verdict import CulpritPlace, Kind, Span, sentence
 from pytest_multihost.model.verdict import DetectedBy as DetectedByName
 from pytest_multihost.outcome import Symptoms
 from pytest_multihost.report.artifacts import Attempt, build_verdict
@@ -191,6 +191,19 @@ def test_the_summary_is_the_first_heading() -> None:
     assert first is not None
     assert Elements(first[1]).words == "rank 1 never reached all_word #2 (world group)"
     assert '<b class="culprit">rank 1</b>' in first[1]
+
+
+def test_names_in_an_exception_are_not_marked_in_the_heading() -> None:
+    """They may read like the culprit's, or like the group's."""
+    model = page_model(world())
+    assert model.judged.diagnosis is not None
+    words = sentence((Span("rank 1", "culprit"),), " raised ValueError: rank 1 (world group)")
+    diagnosis = replace(model.judged.diagnosis, headline=words)
+    page = attempt_page(replace(model, judged=replace(model.judged, diagnosis=diagnosis)))
+    first = re.search(r"<h1[^>]*>(.*?)</h1>", page)
+    assert first is not None
+    assert Elements(first[1]).elements == [("b", ("class",))]
+    assert Elements(first[1]).words == "rank 1 raised ValueError: rank 1 (world group)"
 
 
 def test_the_culprit_comes_first_then_who_waits() -> None:

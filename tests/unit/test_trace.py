@@ -18,7 +18,13 @@ from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.result import Activity, RankSnapshot, WorldResult, WorldSnapshot
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import Frame
-from pytest_multihost.model.verdict import CulpritPlace, Diagnosis, OperationName, WaitsFor
+from pytest_multihost.model.verdict import (
+    CulpritPlace,
+    Diagnosis,
+    OperationName,
+    WaitsFor,
+    sentence,
+)
 from pytest_multihost.report.trace import trace_of, write_trace
 from pytest_multihost.testing import make_event
 
@@ -99,7 +105,7 @@ def straggler(*waiting: int, operation: OperationName | None) -> Diagnosis:
         silent_s=2.0,
         detected_after_s=2.0,
         detected_by="proof",
-        summary="rank 0 never reached all_reduce #1 (world group)",
+        headline=sentence("rank 0 never reached all_reduce #1 (world group)"),
         evidence=(),
         groups=(),
         notes=(),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from pytest_multihost.model.operation import group_by_value, group_name, rank_set
+from pytest_multihost.model.operation import group_by_value, rank_set
 from pytest_multihost.model.result import WorldSnapshot
 from pytest_multihost.model.stack import (
     Dump,
@@ -18,7 +17,7 @@ from pytest_multihost.model.stack import (
     inside_the_test,
     is_library,
 )
-from pytest_multihost.model.verdict import Diagnosis, Place, RankResult
+from pytest_multihost.model.verdict import Diagnosis, Place, RankResult, Sentence, sentence
 from pytest_multihost.outcome.faults import frozen_for_good
 from pytest_multihost.report.html.page_model import ROLE_ORDER, PageModel, RankGroup
 from pytest_multihost.report.logs import LogExcerpt
@@ -31,29 +30,12 @@ _LISTED_FILES = (".log", ".stacks", ".main", ".tasks")
 # The header
 
 
-def headline(page: PageModel) -> str:
+def headline(page: PageModel) -> Sentence:
     """Return the verdict in one sentence."""
-    if page.judged.diagnosis is not None and page.judged.finding.outcome == "hung":
-        return page.judged.diagnosis.summary
+    if page.judged.diagnosis is not None:
+        return page.judged.diagnosis.headline
     reason = page.judged.finding.reason
-    return reason if len(reason) <= _MAX_HEADLINE else f"{reason[:_MAX_HEADLINE]}…"
-
-
-def headline_spans(page: PageModel) -> Iterator[tuple[str, str]]:
-    """Yield the headline in pieces with their roles: ``culprit``, ``group`` or nothing."""
-    diagnosis = page.judged.diagnosis
-    culprits = rank_set(diagnosis.culprits) if diagnosis and diagnosis.culprits else None
-    waits = diagnosis.waits_for if diagnosis else ()
-    groups = {wait.operation.group for wait in waits if wait.operation is not None}
-    size = page.judged.result.spec.size
-    quiet = {f"({group_name(group, size, ordinal)})" for group in groups for ordinal in (0, 1)}
-    patterns = [re.escape(name) for name in quiet]
-    if culprits is not None:  # "rank 1" is neither in "rank 12" nor in "rank 1,2"
-        patterns.append(re.escape(culprits) + r"(?![\d,-])")
-    for part in (
-        re.split(f"({'|'.join(patterns)})", headline(page)) if patterns else [headline(page)]
-    ):
-        yield part, "culprit" if part == culprits else "group" if part in quiet else ""
+    return sentence(reason if len(reason) <= _MAX_HEADLINE else f"{reason[:_MAX_HEADLINE]}…")
 
 
 def ground(page: PageModel) -> str:
@@ -64,8 +46,9 @@ def ground(page: PageModel) -> str:
     shown_by = DETECTED_BY[diagnosis.detected_by]
     if diagnosis.detected_by == "deadline" and reason:
         shown_by = reason[0].upper() + reason[1:]
-    sentence = f"{shown_by}; judged {diagnosis.detected_after_s:.1f} s after the last progress."
-    return sentence if page.judged.finding.outcome == "hung" else f"{diagnosis.summary}. {sentence}"
+    judged = f"{shown_by}; judged {diagnosis.detected_after_s:.1f} s after the last progress."
+    is_reason_shown = page.judged.finding.reason in ("", diagnosis.summary)
+    return judged if is_reason_shown else f"{page.judged.finding.reason}. {judged}"
 
 
 # What the ranks did

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from pytest_multihost.model.event import FaultChanged, Parked, SyncPointPassed
 from pytest_multihost.model.json_values import to_json
-from pytest_multihost.model.operation import Operation, OperationKind, Scope, group_name, rank_set
+from pytest_multihost.model.operation import Operation, OperationKind, Scope, rank_set
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.stack import Frame, short_path
 from pytest_multihost.outcome import describe_exit
@@ -122,15 +122,14 @@ def _numbers(each: Operation, result: WorldResult, tables: _Tables) -> tuple[int
 
 
 def _kind(sample: Operation, world_size: int) -> Json:
-    is_of_a_group = sample.kind == "collective" and not sample.scope.kind and not sample.is_own
-    group = group_name(sample.group, world_size, sample.ordinal)
+    group = sample.group_name(world_size)
     return {
         "name": display_text(sample.name),
         "kind": sample.kind,
         "group": sample.group,
         # Operations with the same key and sequence number match each other.
         "meets": f"{sample.group}/{sample.ordinal}/{sample.scope}",
-        "of": f"({group})" if is_of_a_group else "",
+        "of": f"({group})" if group else "",
         "peer": sample.peer,
     }
 
