@@ -49,7 +49,7 @@ from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import Dump
 from pytest_multihost.outcome import RankFacts, advance, describe_exit
 from pytest_multihost.outcome.faults import continued_by_plan, has_pending_actions
-from pytest_multihost.watch import NoWatch, Observations, Watch
+from pytest_multihost.watch import NoWatch, Observations, Watchdog
 
 GRACE_AFTER_DEATH_S = 0.75
 """Grace period after a rank has died, in which the others can report its loss."""
@@ -102,7 +102,7 @@ class Surroundings:
     primary_leaves_last: bool = False
     on_tick: OnTick | None = None
     tick_s: float = 1.0
-    watch: Watch = field(default_factory=NoWatch)
+    watch: Watchdog | NoWatch = field(default_factory=NoWatch)
     on_hang: Callable[[Sequence[RankFacts]], None] | None = None
 
 

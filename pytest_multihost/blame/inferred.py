@@ -29,7 +29,7 @@ from pytest_multihost.model.operation import (
     OperationKind,
     program_scope,
 )
-from pytest_multihost.model.process import Descriptor, KernelSnapshot, Process
+from pytest_multihost.model.process import Descriptor, Endpoint, KernelSnapshot, Process
 from pytest_multihost.model.result import RankSnapshot, WorldSnapshot
 from pytest_multihost.model.stack import Dump, Frame, NativeThread, innermost_user_frame
 
@@ -164,7 +164,7 @@ def plain_name(symbol: str) -> str:
 
 # Sockets
 
-_Ends = tuple[str, str]
+_Ends = tuple[Endpoint, ...]
 
 
 def waits_at_sockets(snapshot: KernelSnapshot) -> dict[int, Operation]:
@@ -231,7 +231,7 @@ def _holders(snapshot: KernelSnapshot) -> Mapping[_Ends, int]:
 
 
 def _is_inside(found: Descriptor) -> bool:
-    is_connection = found.kind in {"tcp", "unix"} and all(found.endpoints)
+    is_connection = found.kind in {"tcp", "unix"} and found.endpoints != ()
     return is_connection and found.where == "inside" and not found.is_exempt
 
 

@@ -41,6 +41,24 @@ Where = Literal[
 """Which processes hold the other end of a descriptor, or share a page of memory."""
 
 
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One end of a connection.
+
+    Attributes:
+        host: Its address; empty for a unix socket.
+        port: Its port; of a unix socket the inode.
+        space: Where both mean this socket alone; empty for an address that others can reach.
+    """
+
+    host: str
+    port: int
+    space: str = ""
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Descriptor:
     """One open descriptor of a process.
@@ -56,8 +74,7 @@ class Descriptor:
         watched: Descriptors that an epoll watches; None where they could not be read.
         pid: Process of a pidfd.
         is_exempt: Whether it belongs to the harness; threads that wait for it are ignored.
-        endpoints: Both addresses of a TCP connection, or sockets of a unix one, its own first; an
-            address that is valid on one machine only names that machine.
+        endpoints: Both ends of a connection, its own first; empty if it has none.
     """
 
     fd: int
@@ -71,7 +88,12 @@ class Descriptor:
     watched: tuple[int, ...] | None = ()
     pid: int = 0
     is_exempt: bool = False
-    endpoints: tuple[str, str] = ("", "")
+    endpoints: tuple[Endpoint, ...] = ()
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The addresses of both ends of a connection, its own first."""
+        return tuple(each.host for each in self.endpoints)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

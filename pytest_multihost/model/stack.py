@@ -50,7 +50,7 @@ class ThreadStack:
     """
 
     name: str
-    frames: tuple[Frame, ...]
+    frames: tuple[Frame, ...] = ()
     current: bool = False
 
 

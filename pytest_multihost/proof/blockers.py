@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.process import Descriptor, Process, Thread
 from pytest_multihost.proof import system_calls as calls
-from pytest_multihost.proof.snapshot import Interval, Snapshot, addresses
+from pytest_multihost.proof.snapshot import Interval, Snapshot
 from pytest_multihost.proof.threads import (
     DEAD,
     has_gloo_timeout,
@@ -82,22 +82,26 @@ def _name(process: Process) -> str:
 
 def _process_blockers(interval: Interval) -> Iterator[str]:
     """Yield what may end a wait of a process, as the rest of a sentence about it."""
-    if any(thread.state in {"T", "t"} for thread in interval.process.threads):
+    process = interval.process
+    if any(thread.state in {"T", "t"} for thread in process.threads):
         yield "is stopped"
         return
-    yield from _signal_blockers(interval)
-    for descriptor in interval.process.descriptors.values():
+    yield from _signal_blockers(process)
+    for descriptor in process.descriptors.values():
         yield from _descriptor_blockers(interval, descriptor)
-    for thread in interval.process.threads:
+    for thread in process.threads:
         if thread.state not in DEAD:
-            name = "main thread" if interval.is_main(thread) else f"thread {thread.name}"
+            name = "main thread" if thread is process.main else f"thread {thread.name}"
             yield from (f"{name} {each}" for each in _thread_blockers(interval, thread))
-    yield from _ended_threads(interval)
+    tids = {thread.tid for thread in process.threads}
+    for tid, thread in interval.earlier.items():
+        # Other threads may have waited for the end of one that is not a runtime's own.
+        if tid not in tids and thread.state not in DEAD and not is_runtime_thread(thread):
+            yield f"thread {thread.name} has just ended"
 
 
-def _signal_blockers(interval: Interval) -> Iterator[str]:
+def _signal_blockers(process: Process) -> Iterator[str]:
     """Yield what may send the process a signal: its handler can interrupt any wait."""
-    process = interval.process
     yield from (f"{each} cannot be read" for each in process.unread)
     if process.tracer:
         yield f"is traced by process {process.tracer}"
@@ -111,52 +115,37 @@ def _signal_blockers(interval: Interval) -> Iterator[str]:
         yield "has made a timer"
 
 
-def _ended_threads(interval: Interval) -> Iterator[str]:
-    """Yield threads that have ended in between: other threads may have waited for them."""
-    tids = {thread.tid for thread in interval.process.threads}
-    for tid, thread in interval.earlier.items():
-        if tid not in tids and thread.state not in DEAD and not is_runtime_thread(thread):
-            yield f"thread {thread.name} has just ended"
-
-
 # Threads
 
 
 def _thread_blockers(interval: Interval, thread: Thread) -> Iterator[str]:
     """Yield what may end a thread's wait, or that the thread does not wait."""
-    if not interval.is_main(thread) and (thread.is_exempt or _waits_for_harness(interval, thread)):
+    is_main = thread is interval.process.main
+    awaited = [interval.process.descriptors.get(fd) for fd in thread.fds or ()]
+    waits_for_harness = bool(awaited) and all(each and each.is_exempt for each in awaited)
+    if not is_main and (thread.is_exempt or waits_for_harness):
         return
+    last = interval.earlier.get(thread.tid)
+    # A thread that runs has no stack to read: its last one counts.
+    was_runtimes = last is not None and not thread.code and is_runtime_thread(last)
+    is_runtimes = not is_main and (is_runtime_thread(thread) or was_runtimes)
     operations = interval.awaited_operations(thread)
     if thread.state == "D":  # waits for a device or a page: may end at any time
         yield f"is in uninterruptible sleep ({thread.call or thread.wchan})"
     elif operations:
         yield from _operation(interval, thread, operations)
-    elif interval.process.is_rank and _is_runtimes(interval, thread):
+    elif interval.process.is_rank and is_runtimes:
         yield from _runtime_thread(interval, thread)
-    elif not _waits_for_gil(interval, thread):
-        yield from _other_thread(interval, thread)
-
-
-def _waits_for_harness(interval: Interval, thread: Thread) -> bool:
-    found = [interval.process.descriptors.get(fd) for fd in thread.fds or ()]
-    return bool(found) and all(each is not None and each.is_exempt for each in found)
-
-
-def _is_runtimes(interval: Interval, thread: Thread) -> bool:
-    """Whether a thread is a runtime's own, by its last stack if it runs and has none to read."""
-    last = interval.earlier.get(thread.tid)
-    was = last is not None and not thread.code and is_runtime_thread(last)
-    return not interval.is_main(thread) and (is_runtime_thread(thread) or was)
-
-
-def _waits_for_gil(interval: Interval, thread: Thread) -> bool:
-    """Whether a thread has done nothing but wait for the GIL.
-
-    Another thread of the process releases the GIL, and all threads are judged.
-    """
-    last = interval.earlier.get(thread.tid)
-    waited = last is not None and last.waits_for_gil and thread.waits_for_gil
-    return waited and not interval.is_busy(thread)
+    elif last and last.waits_for_gil and thread.waits_for_gil and not interval.is_busy(thread):
+        return  # another thread of the process releases the GIL, and all threads are judged
+    elif thread.state != "S" or thread.call == "running":
+        yield "runs"
+    elif not interval.has_not_moved(thread):
+        yield f"wakes up and {_describe(interval, thread)}"
+    elif thread.ends_s is None or thread.ends_s <= interval.deadline_s:
+        yield _describe(interval, thread)
+    else:
+        yield from _wait_without_timeout(interval, thread)
 
 
 def _operation(
@@ -171,8 +160,8 @@ def _operation(
     if interval.times_out(thread):
         yield f"gives up {operations[-1].name}{interval.activity(thread).until}"
     elif first.gives_up_s <= interval.deadline_s:
-        left_s = first.gives_up_s - interval.at_s
-        yield f"gives up {first.name} until +{max(left_s, 0.0):.1f} s"
+        left_s = max(first.gives_up_s - interval.now.kernel.at_s, 0.0)
+        yield f"gives up {first.name} until +{left_s:.1f} s"
     elif any(each.is_own for each in operations) and not interval.has_not_moved(thread):
         yield f"wakes up in {operations[-1].name}, and may go another way"
 
@@ -193,18 +182,6 @@ def _runtime_thread(interval: Interval, thread: Thread) -> Iterator[str]:
         yield from _descriptors(interval, thread, is_runtimes=True)
     elif thread.state != "R" and thread.call != "running":
         yield _describe(interval, thread)
-
-
-def _other_thread(interval: Interval, thread: Thread) -> Iterator[str]:
-    """Yield what may move, before the deadline, a thread that must not move."""
-    if thread.state != "S" or thread.call == "running":
-        yield "runs"
-    elif not interval.has_not_moved(thread):
-        yield f"wakes up and {_describe(interval, thread)}"
-    elif thread.ends_s is None or thread.ends_s <= interval.deadline_s:
-        yield _describe(interval, thread)
-    else:
-        yield from _wait_without_timeout(interval, thread)
 
 
 # What may end a wait
@@ -297,39 +274,27 @@ def _socket_blockers(interval: Interval, found: Descriptor) -> Iterator[str]:
     if found.where == "outside" or (found.kind != "udp" and found.where == "unknown"):
         yield f"{found.kind} socket to {peer} leads outside the world"
     last = interval.was.descriptors.get(found.fd)
+    # After network faults TCP retransmits lost data after any time up to two minutes (tcp(7), RTO),
+    # so unchanged queues prove nothing while frames can reach the peer.
+    is_unacknowledged = found.kind == "tcp" and found.queues[1] > 0
+    is_cut_off = found.hosts in interval.now.severed
     if last is None or last.target != found.target:
         yield f"{found.kind} socket to {peer} is new"
     elif _moves(interval, last, found):
         yield f"data moves on the {found.kind} socket to {peer}"
-    elif interval.now.is_disturbed and _may_still_arrive(interval, found):
+    elif interval.now.is_disturbed and is_unacknowledged and not is_cut_off:
         yield f"what it has sent to {peer} may still arrive"
 
 
 def _moves(interval: Interval, last: Descriptor, found: Descriptor) -> bool:
     """Whether data move on a socket, beyond the polling of a waiting rank's own store."""
+    process = interval.process
     moved = found.bytes_moved - last.bytes_moved
-    main = interval.process.main
-    if main and _leads_to_itself(interval, found) and interval.awaited_operations(main):
-        return moved > _TO_ITSELF_BYTES
+    if process.main and interval.awaited_operations(process.main):
+        own = {each.endpoints for each in process.descriptors.values() if each.kind == "tcp"}
+        if found.endpoints and found.endpoints[::-1] in own:
+            return moved > _TO_ITSELF_BYTES
     return last.queues != found.queues or moved > _TRAFFIC_BYTES
-
-
-def _leads_to_itself(interval: Interval, found: Descriptor) -> bool:
-    here, there = found.endpoints
-    descriptors = interval.process.descriptors.values()
-    return bool(here) and (there, here) in {
-        each.endpoints for each in descriptors if each.kind == "tcp"
-    }
-
-
-def _may_still_arrive(interval: Interval, found: Descriptor) -> bool:
-    """Whether a connection has unacknowledged data, and its frames can reach the peer.
-
-    After network faults TCP retransmits lost data after any time up to two minutes (tcp(7), RTO),
-    so unchanged queues prove nothing then.
-    """
-    is_unacknowledged = found.kind == "tcp" and found.queues[1] > 0
-    return is_unacknowledged and addresses(found) not in interval.now.severed
 
 
 def _awaited_descriptors(
@@ -363,12 +328,16 @@ def _waker(interval: Interval, found: Descriptor | None, *, is_runtimes: bool) -
     """
     if found is None:
         return "a descriptor that cannot be read"
-    if _stays_as_it_is(found):
-        return ""
+    is_inside = found.where == "inside" and found.kind in _SHARED | {"uring"}
+    if is_inside or found.kind == "epoll" or found.where == "nobody":
+        return ""  # only the world's own threads can, which are judged themselves
     if is_runtimes and (found.kind in _OF_RUNTIMES or interval.is_severed(found)):
         return ""
     if found.kind in _SHARED:
-        return _describe_peer(found)
+        if found.where == "harness":
+            return "the harness"
+        leads = "may lead" if found.where == "unknown" else "leads"
+        return f"{found.kind} {found.peer or found.target}, which {leads} outside the world"
     if found.kind == "pidfd":
         is_known = interval.now.kernel.process(found.pid) is not None
         return "" if is_known else f"process {found.pid}, of which nothing is known"
@@ -378,17 +347,3 @@ def _waker(interval: Interval, found: Descriptor | None, *, is_runtimes: bool) -
     if found.kind == "listen":
         return f"somebody to connect to {found.peer or 'its socket'}"
     return f"{found.kind} {found.target}"
-
-
-def _stays_as_it_is(found: Descriptor) -> bool:
-    """Whether only the world's own threads, which are judged themselves, can make it ready."""
-    is_inside = found.where == "inside" and found.kind in _SHARED | {"uring"}
-    return is_inside or found.kind == "epoll" or found.where == "nobody"
-
-
-def _describe_peer(found: Descriptor) -> str:
-    """Name the peer of a descriptor for the reader."""
-    if found.where == "harness":
-        return "the harness"
-    leads = "may lead" if found.where == "unknown" else "leads"
-    return f"{found.kind} {found.peer or found.target}, which {leads} outside the world"

@@ -31,7 +31,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from pytest_multihost.model.process import KernelSnapshot, Process
+from pytest_multihost.model.process import KernelSnapshot
 from pytest_multihost.proof.blockers import blockers
 from pytest_multihost.proof.snapshot import Snapshot, has_left_wait
 
@@ -83,14 +83,12 @@ def is_still(now: Snapshot, *, deadline_s: float) -> bool:
     Every main thread is in a wait that does not end by itself before the deadline, or in an
     operation.
     """
-    return all(_is_still(each, now, deadline_s) for each in now.kernel.processes)
-
-
-def _is_still(process: Process, now: Snapshot, deadline_s: float) -> bool:
-    main = process.main
-    if process.is_dead or main is None or now.awaited_operations(process.rank, main.tid):
-        return True
-    return main.state == "S" and (main.ends_s is None or main.ends_s > deadline_s)
+    return all(
+        now.awaited_operations(process.rank, main.tid)
+        or (main.state == "S" and (main.ends_s is None or main.ends_s > deadline_s))
+        for process in now.kernel.processes
+        if (main := process.main) is not None and not process.is_dead
+    )
 
 
 @dataclass(slots=True)
@@ -128,24 +126,19 @@ class ProofSearch:
             take_deep: Takes a deep one.
             deadline_s: When the world is ended in any case.
         """
-        if not is_still(now, deadline_s=deadline_s) or not self._is_worth_it(before, now):
+        at_s = now.kernel.at_s
+        if before is None or not is_still(now, deadline_s=deadline_s):
             self.state = ProofState()
             return False
-        if self.state.last is None or now.kernel.at_s >= self.due_s:
+        # Once in a while a single shallow snapshot is enough. That saves a quarter of a second, and
+        # costs a deep snapshot of a world that may only be still by chance.
+        if self.state.last is None and at_s >= self._early_start_s:
+            self._early_start_s = at_s + EARLY_START_S
+        elif any(has_left_wait(rank, before, now) for rank in now.kernel.ranks):
+            self.state = ProofState()
+            return False
+        if self.state.last is None or at_s >= self.due_s:
             self.last_deep = take_deep()
             snapshot = replace(now, kernel=self.last_deep)
             self.state = self.state.after(snapshot, deadline_s=deadline_s)
         return self.state.is_proof
-
-    def _is_worth_it(self, before: Snapshot | None, now: Snapshot) -> bool:
-        """Return whether no main thread has left its wait since the last shallow snapshot.
-
-        Once in a while a single shallow snapshot is enough. That saves a quarter of a second, and
-        costs a deep snapshot of a world that may only be still by chance.
-        """
-        if before is None:
-            return False
-        if self.state.last is None and now.kernel.at_s >= self._early_start_s:
-            self._early_start_s = now.kernel.at_s + EARLY_START_S
-            return True
-        return not any(has_left_wait(rank, before, now) for rank in now.kernel.ranks)

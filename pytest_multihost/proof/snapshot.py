@@ -29,7 +29,7 @@ class Snapshot:
 
     kernel: KernelSnapshot
     operations: tuple[Operations, ...] = ()
-    severed: frozenset[tuple[str, str]] = frozenset()
+    severed: frozenset[tuple[str, ...]] = frozenset()
     is_disturbed: bool = False
 
     def awaited_operations(self, rank: int | None, tid: int) -> tuple[Operation, ...]:
@@ -59,15 +59,6 @@ class Interval:
     deadline_s: float
     earlier: Mapping[int, Thread]
 
-    @property
-    def at_s(self) -> float:
-        """When the second snapshot was taken."""
-        return self.now.kernel.at_s
-
-    def is_main(self, thread: Thread) -> bool:
-        """Whether a thread is the process's main one."""
-        return thread is self.process.main
-
     def has_not_moved(self, thread: Thread) -> bool:
         """Whether a thread is in the same wait as before, and has not left it in between.
 
@@ -80,7 +71,7 @@ class Interval:
     def is_busy(self, thread: Thread) -> bool:
         """Whether a thread has used the processor for more than waking up now and then."""
         last = self.earlier.get(thread.tid)
-        elapsed_ns = (self.at_s - self.before.kernel.at_s) * 1e9
+        elapsed_ns = (self.now.kernel.at_s - self.before.kernel.at_s) * 1e9
         return thread.cpu_ns - (last.cpu_ns if last else 0) > _BUSY * elapsed_ns
 
     def times_out(self, thread: Thread) -> bool:
@@ -89,39 +80,28 @@ class Interval:
 
     def awaited_operations(self, thread: Thread) -> tuple[Operation, ...]:
         """Return the operations that a thread waits for, if they are the same as before."""
+
+        def identity(operation: Operation) -> Operation:
+            # The flight recorder's times come from another clock and are converted at each reading.
+            is_converted = operation.source == "flight-recorder"
+            return replace(operation, since_s=0.0, waited_s=0.0) if is_converted else operation
+
         if not self.process.is_rank:
             return ()
         found = self.now.awaited_operations(self.process.rank, thread.tid)
         before = self.before.awaited_operations(self.process.rank, thread.tid)
-        is_same = [_identity(each) for each in found] == [_identity(each) for each in before]
-        return found if is_same else ()
+        return found if list(map(identity, found)) == list(map(identity, before)) else ()
 
     def is_severed(self, found: Descriptor) -> bool:
         """Whether nothing that a connection's peer sends arrives.
 
         A network fault of the test cuts the peer's host off from this one, and no plan heals it.
         """
-        own, peer = addresses(found)
-        return (peer, own) in self.before.severed & self.now.severed
+        return found.hosts[::-1] in self.before.severed & self.now.severed
 
     def activity(self, thread: Thread) -> Activity:
         """Return the wait of a thread, for messages."""
-        return activity_of(thread, self.at_s)
-
-
-def _identity(operation: Operation) -> Operation:
-    """Return an operation without the fields that differ at each reading.
-
-    The flight recorder's times come from another clock and are converted at each reading.
-    """
-    is_converted = operation.source == "flight-recorder"
-    return replace(operation, since_s=0.0, waited_s=0.0) if is_converted else operation
-
-
-def addresses(found: Descriptor) -> tuple[str, str]:
-    """Return the addresses of a connection without ports: its own, then its peer's."""
-    own, peer = (end.rpartition(":")[0] for end in found.endpoints)
-    return own, peer
+        return activity_of(thread, self.now.kernel.at_s)
 
 
 def has_left_wait(rank: int, before: Snapshot, now: Snapshot) -> bool:

@@ -48,11 +48,6 @@ CALLS: Mapping[str, Mapping[int, str]] = {
 """Names of system calls by machine (as in `os.uname`) and number."""
 
 
-def call_name(number: int, machine: str) -> str:
-    """Return the name of a system call, or its number if it is unknown."""
-    return CALLS.get(machine, {}).get(number, f"call {number}")
-
-
 SLEEPS = frozenset({"clock_nanosleep", "nanosleep"})
 POLLS = frozenset({"poll", "ppoll", "select", "pselect6"})
 EPOLLS = frozenset({"epoll_wait", "epoll_pwait", "epoll_pwait2"})
@@ -86,6 +81,8 @@ _FUTEX_WAITS = {_WAIT, _LOCK_PI, _WAIT_BITSET, _WAIT_REQUEUE_PI, _LOCK_PI2}
 """Commands of futex(2) that wait. FUTEX_WAIT has a relative timeout, the others an absolute one."""
 _OFD_SETLKW, _SETLKW = 38, 7
 _P_PID = 1
+_TIMER_ABSTIME = 1
+_CLOCKS: Mapping[int, Literal["monotonic", "realtime"]] = {0: "realtime", 1: "monotonic"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +115,6 @@ class SystemCall:
     args: tuple[int, ...] = ()
 
     @property
-    def is_futex(self) -> bool:
-        """Whether it waits for a futex (futex(2))."""
-        return self.name in FUTEXES
-
-    @property
     def is_private_futex(self) -> bool:
         """Whether it waits for a futex that no other process can wake: FUTEX_PRIVATE_FLAG."""
         return self.name == "futex" and bool(self.args[1] & _PRIVATE)
@@ -132,11 +124,6 @@ class SystemCall:
         """Whether it waits for a file lock: flock(2), or fcntl(2) with F_(OFD_)SETLKW."""
         is_set = self.name == "fcntl" and self.args[1] in {_SETLKW, _OFD_SETLKW}
         return is_set or self.name == "flock"
-
-    @property
-    def may_be_socket_io(self) -> bool:
-        """Whether it reads, writes, connects or accepts, if its descriptor is a socket."""
-        return self.name in SOCKETS | STREAMS
 
     @property
     def descriptor(self) -> int | None:
@@ -175,10 +162,15 @@ class SystemCall:
             return _by_address("relative", args[_RELATIVE[call]])
         if call == "select":
             return Timeout("relative", address=args[4], unit=1e6) if args[4] else _NONE
-        if call in SLEEPS:
-            return _sleep_timeout(call, args)
+        if call == "nanosleep" or (call == "clock_nanosleep" and not args[1] & _TIMER_ABSTIME):
+            return Timeout("relative", address=args[0 if call == "nanosleep" else 2])
+        if call == "clock_nanosleep":
+            return Timeout(_CLOCKS[args[0]], address=args[2]) if args[0] in _CLOCKS else _UNKNOWN
         if call in FUTEXES:
-            return _futex_timeout(call, args)
+            at, clock = args[3:5] if call == "futex_waitv" else args[4:6]
+            return _by_address("monotonic" if clock == 1 else "realtime", at)
+        if call == "futex":
+            return _futex_timeout(args[1], args[3])
         return _NONE if call in _UNTIMED else _UNKNOWN
 
 
@@ -192,24 +184,11 @@ def _by_address(clock: Literal["relative", "monotonic", "realtime"], address: in
     return Timeout(clock, address=address) if address else _NONE
 
 
-def _sleep_timeout(call: str, args: tuple[int, ...]) -> Timeout:
-    if call == "nanosleep":
-        return Timeout("relative", address=args[0])
-    clock, flags, address = args[:3]
-    if not flags & 1:
-        return Timeout("relative", address=address)
-    clocks: Mapping[int, Literal["monotonic", "realtime"]] = {0: "realtime", 1: "monotonic"}
-    return Timeout(clocks[clock], address=address) if clock in clocks else _UNKNOWN
-
-
-def _futex_timeout(call: str, args: tuple[int, ...]) -> Timeout:
-    if call != "futex":
-        clock, at = (args[4], args[3]) if call == "futex_waitv" else (args[5], args[4])
-        return _by_address("monotonic" if clock == 1 else "realtime", at)
-    command = args[1] & 127
+def _futex_timeout(flags: int, address: int) -> Timeout:
+    command = flags & 127
     if command not in _FUTEX_WAITS:
         return _UNKNOWN
     if command == _WAIT:
-        return _by_address("relative", args[3])
-    is_real = command == _LOCK_PI or args[1] & _REALTIME
-    return _by_address("realtime" if is_real else "monotonic", args[3])
+        return _by_address("relative", address)
+    is_real = command == _LOCK_PI or flags & _REALTIME
+    return _by_address("realtime" if is_real else "monotonic", address)

@@ -32,8 +32,6 @@ _BUSY = 0.5
 DEAD = frozenset({"", "X", "Z"})
 """States of a thread that is gone, ending or not waited for by its parent (proc(5), stat)."""
 
-_STOPPED = frozenset({"T", "t"})
-
 
 def label(
     before: Thread | None, now: Thread | None, *, at_s: float, elapsed_s: float = 0.0
@@ -48,7 +46,7 @@ def label(
     """
     if now is None or now.state in DEAD:
         return "EXITED", Activity("has ended")
-    if now.state in _STOPPED:
+    if now.state in {"T", "t"}:
         return "STOPPED", Activity("stopped" if now.state == "T" else "held by a tracer")
     if now.state == "D":
         return "DISK", Activity(now.call or now.wchan)
@@ -56,7 +54,12 @@ def label(
     is_busy = elapsed_s > 0 and used_ns > _BUSY * elapsed_s * 1e9
     if is_busy or now.state == "R" or now.call == "running":
         return "RUNNING", Activity("runs")
-    return _wait_label(now), activity_of(now, at_s)
+    activity = activity_of(now, at_s)
+    if is_sleep(now):
+        return "SLEEPING", activity
+    if now.call in calls.CHILDREN:
+        return "CHILD", activity
+    return "IO" if is_file_access(now) else "BLOCKED", activity
 
 
 def is_sleep(thread: Thread) -> bool:
@@ -70,14 +73,6 @@ def is_file_access(thread: Thread) -> bool:
     if thread.call in calls.STREAMS:
         return not thread.target.startswith(("socket:", "anon_inode:"))
     return thread.call in calls.FILES
-
-
-def _wait_label(thread: Thread) -> Label:
-    if is_sleep(thread):
-        return "SLEEPING"
-    if thread.call in calls.CHILDREN:
-        return "CHILD"
-    return "IO" if is_file_access(thread) else "BLOCKED"
 
 
 def activity_of(thread: Thread, at_s: float) -> Activity:
@@ -200,14 +195,14 @@ def has_gloo_timeout(thread: Thread) -> bool:
     return is_of_torch and thread.call in calls.FUTEXES
 
 
-def is_interpreter(path: str) -> bool:
-    """Return whether a file is the interpreter."""
-    return bool(_INTERPRETER.fullmatch(_base(path)))
-
-
 def is_python(thread: Thread) -> bool:
     """Return whether a thread may be inside the interpreter; true if its stack is unknown."""
     return thread.code is None or any(map(is_interpreter, thread.code))
+
+
+def is_interpreter(path: str) -> bool:
+    """Return whether a file is the interpreter."""
+    return bool(_INTERPRETER.fullmatch(_base(path)))
 
 
 def _base(path: str) -> str:

@@ -6,13 +6,12 @@ other machines, `kernel` reads /proc, and `probes` collects stacks.
 
 from pytest_multihost.watch.observer import WorldObserver
 from pytest_multihost.watch.remote_ranks import RemoteRanks
-from pytest_multihost.watch.watchdog import NoWatch, Observations, Watch, Watchdog
+from pytest_multihost.watch.watchdog import NoWatch, Observations, Watchdog
 
 __all__ = [
     "NoWatch",
     "Observations",
     "RemoteRanks",
-    "Watch",
     "Watchdog",
     "WorldObserver",
 ]

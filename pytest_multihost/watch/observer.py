@@ -47,7 +47,8 @@ class WorldObserver:
         """
         if self.remote is not None:
             self.remote.refresh()
-        pages = [read_open_operations(path, rank=rank) for rank, path in self._pages()]
+        paths = {rank: slots_path(self.scratch, rank) for rank in range(self.size)}
+        pages = [read_open_operations(path, rank=rank) for rank, path in paths.items()]
         kernel = self.reader(facts).shallow_snapshot()
         snapshot = Snapshot(kernel, tuple(each for each, _ in pages))
         if self.spec is not None and disturbs_network(self.spec.faults):
@@ -64,7 +65,8 @@ class WorldObserver:
 
     def recorded_operations(self) -> tuple[Operations, ...]:
         """Return all operations still recorded in the ranks' slot pages."""
-        return tuple(read_slots(path, rank=rank) for rank, path in self._pages())
+        ranks = range(self.size)
+        return tuple(read_slots(slots_path(self.scratch, rank), rank=rank) for rank in ranks)
 
     def local_pids(self, facts: Sequence[RankFacts]) -> dict[int, int]:
         """Return the process ids of the ranks on this machine."""
@@ -79,9 +81,6 @@ class WorldObserver:
             self._reader = make(pids, self.harness)
         return self._reader
 
-    def _pages(self) -> list[tuple[int, Path]]:
-        return [(rank, slots_path(self.scratch, rank)) for rank in range(self.size)]
-
 
 def with_gates(snapshot: Snapshot, facts: Sequence[RankFacts]) -> Snapshot:
     """Return a snapshot in which a wait at a harness gate is an operation of the whole world.
@@ -89,26 +88,26 @@ def with_gates(snapshot: Snapshot, facts: Sequence[RankFacts]) -> Snapshot:
     A rank at a gate blocks reading the harness's channel. Only the controller can end that read,
     and does so when all ranks have arrived. So the rank waits for the others, as in a barrier.
     """
-    gates = {each.rank: _gate(each, len(facts)) for each in facts if each.waits_at_gate}
+    gates = {
+        each.rank: Operation(
+            name="gate",
+            kind="wait",
+            group=tuple(range(len(facts))),
+            sequence=1,
+            scope=HARNESS_SCOPE,
+            since_s=each.parked_s or 0.0,
+            waited_s=each.parked_s or 0.0,
+            thread=each.pid or 0,
+            source="harness",
+        )
+        for each in facts
+        if each.waits_at_gate
+    }
     operations = tuple(
         replace(each, recent=(*each.recent, gates[each.rank])) if each.rank in gates else each
         for each in snapshot.operations
     )
     return replace(snapshot, operations=operations)
-
-
-def _gate(facts: RankFacts, size: int) -> Operation:
-    return Operation(
-        name="gate",
-        kind="wait",
-        group=tuple(range(size)),
-        sequence=1,
-        scope=HARNESS_SCOPE,
-        since_s=facts.parked_s or 0.0,
-        waited_s=facts.parked_s or 0.0,
-        thread=facts.pid or 0,
-        source="harness",
-    )
 
 
 # Comparing two snapshots of a world
@@ -121,18 +120,20 @@ def rank_snapshots(before: Snapshot | None, now: Snapshot) -> tuple[RankSnapshot
     pairs = _main_threads(kernel, now.kernel) if kernel is not None else ()
     # even if it is waiting again
     ran = {rank for rank, was, main in pairs if (was.runs, was.cpu_ns) != (main.runs, main.cpu_ns)}
-    return tuple(
-        RankSnapshot(
-            rank=each.rank,
-            label=label,
-            activity=activity,
-            operations=each.open,
-            entered=tuple(each.entered.items()),
-            has_run=each.rank in ran,
+    found = []
+    for each in now.operations:
+        label, activity = labels.get(each.rank, (None, None))
+        found.append(
+            RankSnapshot(
+                rank=each.rank,
+                label=label,
+                activity=activity,
+                operations=each.open,
+                entered=tuple(each.entered.items()),
+                has_run=each.rank in ran,
+            )
         )
-        for each in now.operations
-        for label, activity in (labels.get(each.rank, (None, None)),)
-    )
+    return tuple(found)
 
 
 def unmoved_ranks(before: KernelSnapshot, now: KernelSnapshot) -> frozenset[int]:

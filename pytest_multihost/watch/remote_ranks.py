@@ -167,13 +167,13 @@ def _connected(processes: Sequence[Process]) -> tuple[Process, ...]:
         each.endpoints: process
         for process in processes
         for each in process.descriptors.values()
-        if each.kind == "tcp" and all(each.endpoints)
+        if each.kind == "tcp" and each.endpoints
     }
     return tuple(
         replace(
             process,
             descriptors={
-                fd: _connect(each, owners.get((each.endpoints[1], each.endpoints[0])))
+                fd: _connect(each, owners.get(each.endpoints[::-1]))
                 for fd, each in process.descriptors.items()
             },
         )

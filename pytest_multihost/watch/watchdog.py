@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 from pytest_multihost.blame import (
     BlockingRanks,
@@ -72,56 +72,30 @@ class Observations:
     progress_s: float | None = None
 
 
-class Watch(Protocol):
-    """Observes one world from outside, without affecting it."""
-
-    @property
-    def interval_s(self) -> float:
-        """Time until the next `check` is due."""
-
-    def check(self, now: float, facts: Sequence[RankFacts], *, deadline_s: float) -> Ground | None:
-        """Take a snapshot if one is due; return the evidence of a hang, if any.
-
-        Args:
-            now: The time.
-            facts: What the ranks' events have reported.
-            deadline_s: When the world is ended in any case.
-        """
-
-    def note_failure(self, now: float, facts: Sequence[RankFacts]) -> None:
-        """Keep a snapshot: a rank has just raised or died."""
-
-    def has_settled(self, now: float, facts: Sequence[RankFacts]) -> bool:
-        """Return whether, after a raise, no rank makes progress any more."""
-
-    def close(self, now: float, facts: Sequence[RankFacts]) -> Observations:
-        """Take the last snapshots, before the ranks are ended, and return all observations."""
-
-
 @dataclass(frozen=True, slots=True)
 class NoWatch:
-    """Observes nothing: only the deadline ends a hung world."""
+    """In place of a `Watchdog`: observes nothing, so only the deadline ends a hung world."""
 
     interval_s: float = 1.0
 
-    def check(self, now: float, facts: Sequence[RankFacts], *, deadline_s: float) -> Ground | None:
-        """Return None: nothing is observed."""
+    def check(self, now: float, facts: Sequence[RankFacts], *, deadline_s: float) -> None:
+        """Find no evidence of a hang."""
 
     def note_failure(self, now: float, facts: Sequence[RankFacts]) -> None:
         """Keep nothing."""
 
-    def has_settled(self, now: float, facts: Sequence[RankFacts]) -> bool:  # noqa: ARG002 - Watch
+    def has_settled(self, now: float, facts: Sequence[RankFacts]) -> bool:  # noqa: ARG002 - unused
         """Return False: nothing is observed."""
         return False
 
-    def close(self, now: float, facts: Sequence[RankFacts]) -> Observations:  # noqa: ARG002 - Watch
+    def close(self, now: float, facts: Sequence[RankFacts]) -> Observations:  # noqa: ARG002 - unused
         """Return empty observations."""
         return Observations()
 
 
 @dataclass(slots=True)
 class Watchdog:
-    """The `Watch` that takes snapshots of one world.
+    """Observes one world from outside, without affecting it.
 
     Attributes:
         observer: Takes its snapshots.
@@ -146,10 +120,16 @@ class Watchdog:
     _checked_s: float = 0.0
     _had_mismatch: bool = False
 
-    # When to take snapshots: the `Watch` protocol
+    # When to take snapshots
 
     def check(self, now: float, facts: Sequence[RankFacts], *, deadline_s: float) -> Ground | None:
-        """Take a snapshot if one is due; return the evidence of a hang, if any."""
+        """Take a snapshot if one is due; return the evidence of a hang, if any.
+
+        Args:
+            now: The time.
+            facts: What the ranks' events have reported.
+            deadline_s: When the world is ended in any case.
+        """
         self._checked_s = self._checked_s or now
         if self.early == "off" or now < self._checked_s + self.interval_s - SLACK_S:
             return None
@@ -181,7 +161,7 @@ class Watchdog:
         return bool(rest) and quiet_s >= (QUIET_S if are_waiting else SETTLED_S)
 
     def close(self, now: float, facts: Sequence[RankFacts]) -> Observations:
-        """Take the last snapshots, one of them deep, and return all that are kept."""
+        """Take the last snapshots, before the ranks are ended, and return all that are kept."""
         last = self._take(now, facts, "end")
         kernel = self.observer.deep(facts)
         self._add_deep(kernel)
@@ -205,7 +185,10 @@ class Watchdog:
     # Taking snapshots and deriving progress from them
 
     def _take(self, now: float, facts: Sequence[RankFacts], reason: SnapshotReason) -> Snapshot:
-        """Take and keep a shallow snapshot."""
+        """Take and keep a shallow snapshot, and note when a rank last made progress.
+
+        It does when it sends an event, writes its slot page, or leaves a wait.
+        """
         self._checked_s = now
         before = self._last
         snapshot, used_s = self.observer.shallow(now, facts)
@@ -222,18 +205,11 @@ class Watchdog:
         self._snapshots.append(
             WorldSnapshot(at_s=now, reason=reason, ranks=ranks, blockers=blockers)
         )
-        self._note_progress(before, snapshot, used_s, facts)
+        self._progress_s = max(self._progress_s, used_s, *map(_last_event_s, facts))
+        living = snapshot.kernel.ranks
+        if before is not None and any(has_left_wait(rank, before, snapshot) for rank in living):
+            self._progress_s = max(self._progress_s, before.kernel.at_s)
         return snapshot
-
-    def _note_progress(
-        self, before: Snapshot | None, now: Snapshot, used_s: float, facts: Sequence[RankFacts]
-    ) -> None:
-        """Note when a rank last made progress: sent an event, wrote its page, or left a wait."""
-        progress_s = max([used_s, *map(_last_event_s, facts)])
-        ranks = now.kernel.ranks
-        if before is not None and any(has_left_wait(rank, before, now) for rank in ranks):
-            progress_s = max(progress_s, before.kernel.at_s)
-        self._progress_s = max(self._progress_s, progress_s)
 
     def _add_deep(self, kernel: KernelSnapshot) -> None:
         """Add the details of a deep snapshot to the last one kept."""
@@ -266,32 +242,28 @@ class Watchdog:
         before, was_progress_s = self._last, self._progress_s
         snapshot = self._take(now, facts, "tick")
         has_progressed = self._progress_s > was_progress_s
-        if self._is_proven(before, snapshot, facts, deadline_s):
+        was = with_gates(before, facts) if before is not None else None
+        last_deep = self._search.last_deep
+        is_proven = self._search.step(
+            was,
+            with_gates(snapshot, facts),
+            lambda: self.observer.deep(facts),
+            deadline_s=deadline_s,
+        )
+        if self._search.last_deep is not None and self._search.last_deep is not last_deep:
+            self._add_deep(self._search.last_deep)
+        if is_proven:
             return "proof"
         if self._has_long_been_stopped(now, has_progressed=has_progressed):
             return "stopped"
         is_quiet = not has_progressed and now >= self._progress_s + QUIET_S
         had, self._had_mismatch = self._had_mismatch, False
-        if is_quiet:
-            self._had_mismatch = self._has_mismatch(snapshot, facts, deadline_s)
+        ranks = mismatched_ranks(snapshot.operations) if is_quiet else ()
+        if ranks:  # operations that can never match; do they time out before the deadline?
+            deep = replace(snapshot, kernel=self.observer.deep(facts))
+            self._had_mismatch = not has_timeout_before(ranks, deep, deadline_s=deadline_s)
         # Twice: a timeout that fires between the shallow and the deep snapshot is in neither.
         return "mismatch" if had and self._had_mismatch else None
-
-    def _is_proven(
-        self,
-        before: Snapshot | None,
-        now: Snapshot,
-        facts: Sequence[RankFacts],
-        deadline_s: float,
-    ) -> bool:
-        was = with_gates(before, facts) if before is not None else None
-        last_deep = self._search.last_deep
-        is_proven = self._search.step(
-            was, with_gates(now, facts), lambda: self.observer.deep(facts), deadline_s=deadline_s
-        )
-        if self._search.last_deep is not None and self._search.last_deep is not last_deep:
-            self._add_deep(self._search.last_deep)
-        return is_proven
 
     def _has_long_been_stopped(self, now: float, *, has_progressed: bool) -> bool:
         """Return whether a rank has long been stopped from outside, and no rank makes progress."""
@@ -301,14 +273,6 @@ class Watchdog:
             return False
         self._stopped_since = {rank: self._stopped_since.get(rank, now) for rank in stopped}
         return min(self._stopped_since.values()) <= now - STOPPED_S
-
-    def _has_mismatch(self, now: Snapshot, facts: Sequence[RankFacts], deadline_s: float) -> bool:
-        """Return whether operations can never match, nor time out before the deadline."""
-        ranks = mismatched_ranks(now.operations)
-        if not ranks:
-            return False
-        deep = replace(now, kernel=self.observer.deep(facts))
-        return not has_timeout_before(ranks, deep, deadline_s=deadline_s)
 
 
 def _last_event_s(facts: RankFacts) -> float:

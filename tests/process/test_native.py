@@ -15,9 +15,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pytest_multihost.blame.inferred import operation_of, plain_name
+from pytest_multihost.blame.inferred import operation_of
 from pytest_multihost.model.operation import Operation
-from pytest_multihost.watch.probes import native, native_reader
+from pytest_multihost.watch.probes import native
 from pytest_multihost.watch.probes.native import native_threads
 
 pytest.importorskip("pystack")
@@ -243,30 +243,16 @@ def test_a_process_that_is_not_python_is_no_error() -> None:
     assert operation_of(look.threads[0], group=(0,), at_s=0) is None
 
 
-def test_where_libdw_is_of_no_use_pystack_reads(
-    sleeper: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+def test_the_frames_of_an_interpreter_are_read_from_the_innermost_outwards(
+    sleeper: subprocess.Popen[str],
 ) -> None:
-    """A later pystack may bring another, or none."""
-    monkeypatch.setattr(native_reader._Unwinder, "load", _raise_os_error)
-    (way,) = native_reader._methods()
-    symbols = _stack_asleep(way, sleeper.pid)
+    """As far as the function that has started it."""
+    deadline = time.monotonic() + 60
+    while "time_sleep" not in (symbols := _main_symbols(sleeper.pid)):  # has said it would be
+        assert time.monotonic() < deadline, symbols
     assert symbols.index("time_sleep") < symbols.index("Py_BytesMain")
 
 
-def _stack_asleep(way: Callable[[int], native_reader.Threads], pid: int) -> list[str]:
-    """Return the stack of a process's one thread when it is asleep: it has said it would be."""
-    deadline = time.monotonic() + 60
-    while "time_sleep" not in (stack := dict(way(pid))[pid]):
-        assert time.monotonic() < deadline, stack
-    return stack
-
-
-def _raise_os_error() -> None:
-    raise OSError
-
-
-def test_both_methods_see_the_same(sleeper: subprocess.Popen[str]) -> None:
-    """What is inlined has a name with pystack alone."""
-    quick, slow = (_stack_asleep(way, sleeper.pid) for way in native_reader._methods())
-    seen = [plain_name(symbol) for symbol in slow if "(inlined)" not in symbol]
-    assert [plain_name(symbol) for symbol in quick][-10:-3] == seen[-10:-3]
+def _main_symbols(pid: int) -> tuple[str, ...]:
+    threads = native_threads({0: pid}, budget_s=BUDGET_S).threads[0]
+    return next(each.symbols for each in threads if each.thread == pid)

@@ -500,8 +500,8 @@ NAPI:\tdisabled
 )
 def test_only_a_ring_without_anything_under_way_is_idle(was: str, becomes: str) -> None:
     """Six counts are equal, and nothing is polled."""
-    assert not descriptors._is_busy_ring("uring", RING)
-    assert descriptors._is_busy_ring("uring", RING.replace(was, becomes))
+    assert not descriptors._is_busy_ring(RING)
+    assert descriptors._is_busy_ring(RING.replace(was, becomes))
 
 
 def test_what_an_epoll_watches_counts_as_waited_for() -> None:

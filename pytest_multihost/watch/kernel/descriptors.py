@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 
-from pytest_multihost.model.process import NEVER, Descriptor, Kind, Where
+from pytest_multihost.model.process import Descriptor, Endpoint, Kind, Where
 from pytest_multihost.watch.kernel.other_processes import (
     EVENTFD,
     ForeignProcesses,
@@ -59,8 +59,8 @@ class Tables:
         names: Programs of all processes by id.
         ranks: What to call a process of the world.
         harness: What belongs to the harness.
-        tcp: Sockets by inode; those without one only by their addresses.
-        by_endpoints: All TCP sockets by their pair of addresses.
+        tcp: Sockets by inode; those without one only by their ends.
+        by_endpoints: All TCP sockets by both ends.
         udp: Sockets by inode.
         unix: Sockets by inode.
         unread: What could not be read.
@@ -71,24 +71,22 @@ class Tables:
     ranks: Mapping[int, str]
     harness: HarnessProcesses
     tcp: dict[int, Inet] = field(default_factory=dict)
-    by_endpoints: dict[tuple[object, ...], Inet] = field(default_factory=dict)
+    by_endpoints: dict[tuple[Endpoint, ...], Inet] = field(default_factory=dict)
     udp: dict[int, Inet] = field(default_factory=dict)
     unix: dict[int, Unix] = field(default_factory=dict)
     unread: list[str] = field(default_factory=list)
-    _inside: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    _inside: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for pid, links in self.links.items():
-            for fd, target in links.items():
-                self._inside.setdefault(target, []).append((pid, fd))
-        if any(target.startswith("socket:") for target in self._inside):
-            self._read_sockets()
-
-    def _read_sockets(self) -> None:
-        tcp, udp = list(self._inet(_TCP, "tcp")), list(self._inet(_UDP, "udp"))
+            for target in links.values():
+                self._inside.setdefault(target, pid)
+        if not any(target.startswith("socket:") for target in self._inside):
+            return
+        tcp = list(self._inet(_TCP, "tcp"))
         self.tcp = {each.inode: each for each in tcp if each.inode}
         self.by_endpoints = {each.endpoints: each for each in tcp}
-        self.udp = {each.inode: each for each in udp}
+        self.udp = {each.inode: each for each in self._inet(_UDP, "udp")}
         for table in (None, *self.harness.socket_tables.values()):
             try:
                 self.unix |= {each.inode: each for each in unix_sockets(table)}
@@ -107,7 +105,7 @@ class Tables:
         elsewhere = {link(f"/proc/{pid}/ns/net"): pid for pid in holding}
         for space, table in tables.items():
             try:
-                yield from inet_sockets(protocol, space, table)
+                yield from inet_sockets(protocol, f"{_machine()} {space}", table)
             except OSError:
                 if space == here:
                     elsewhere[here] = os.getpid()
@@ -117,7 +115,7 @@ class Tables:
             for each in (name, name + "6"):
                 data = read(path := f"/proc/{pid}/net/{each}")
                 if data is not None:
-                    yield from inet_sockets_from(data.decode(), space)
+                    yield from inet_sockets_from(data.decode(), f"{_machine()} {space}")
                 elif each == name:  # without IPv6 there is no table of it
                     self.unread.append(path)
 
@@ -148,40 +146,41 @@ class Tables:
             return self._unix(found, self.unix[inode])
         if inode in self.udp:
             udp = self.udp[inode]
-            where: Where = "outside" if udp.remote[1] else "unknown"
-            peer = _text(udp.remote)
-            return replace(found, kind="udp", where=where, peer=peer, queues=udp.queues)
-        return _unlisted_socket(pid, found)
+            where: Where = "outside" if udp.remote.port else "unknown"
+            return replace(found, kind="udp", where=where, peer=str(udp.remote), queues=udp.queues)
+        try:  # in no table: one that is not connected, or of another family
+            path = f"/proc/{pid}/fd/{found.fd}"
+            name = os.getxattr(path, "system.sockprotoname").rstrip(b"\0").decode()
+        except OSError:
+            name = ""
+        kinds: Mapping[str, Kind] = {"TCP": "idle", "TCPv6": "idle", "UDP": "udp", "UDPv6": "udp"}
+        kind = kinds.get(name, "netlink" if name == "NETLINK" else "other")
+        return replace(found, kind=kind, where="unknown", peer=name)
 
     def _tcp(self, found: Descriptor, tcp: Inet) -> Descriptor:
         found = replace(found, queues=tcp.queues, bytes_moved=tcp.bytes_moved)
         if tcp.state == LISTEN:
-            return replace(found, kind="listen", where="unknown", peer=_text(tcp.local))
+            return replace(found, kind="listen", where="unknown", peer=str(tcp.local))
         if tcp.state == _CLOSED:
             return replace(found, kind="idle")
-        where, who = self._tcp_peer(tcp, self.by_endpoints.get(tcp.peer_endpoints))
-        space, local, remote = tcp.endpoints
-        valid_in = f"{_machine()} {space} " if space else ""
-        endpoints = f"{valid_in}{_text(local)}", f"{valid_in}{_text(remote)}"
-        peer = f"{_text(tcp.remote)}{who}"
-        return replace(found, kind="tcp", where=where, peer=peer, endpoints=endpoints)
+        where, holder = self._tcp_peer(tcp, self.by_endpoints.get(tcp.endpoints[::-1]))
+        peer = f"{tcp.remote}{holder}"
+        return replace(found, kind="tcp", where=where, peer=peer, endpoints=tcp.endpoints)
 
     def _tcp_peer(self, tcp: Inet, other: Inet | None) -> tuple[Where, str]:
+        """Return where the peer of a connection is, and its description for reports."""
         if other is None or tcp.state == _SYN_SENT:
             return "outside", ""
         if other.inode:
             return self._holder(f"socket:[{other.inode}]")
-        is_open = other.state in {_ESTABLISHED, _SYN_RECEIVED}
-        if not is_open:  # closed by its process; the kernel finishes the connection
-            return "nobody", ""
-        return self._accepting(other)
-
-    def _accepting(self, other: Inet) -> tuple[Where, str]:
-        """Return the holder of the listener: it gets a connection that is not accepted yet."""
+        if other.state not in {_ESTABLISHED, _SYN_RECEIVED}:
+            return "nobody", ""  # closed by its process; the kernel finishes the connection
+        # The holder of the listener gets a connection that is not accepted yet.
         listening = [
             each
             for each in self.tcp.values()
-            if each.state == LISTEN and (each.space, each.local[1]) == (other.space, other.local[1])
+            if each.state == LISTEN
+            and (each.space, each.local.port) == (other.space, other.local.port)
         ]
         found = {self._holder(f"socket:[{each.inode}]") for each in listening}
         return found.pop() if len(found) == 1 else ("unknown", "")
@@ -195,23 +194,22 @@ class Tables:
             return replace(found, kind="idle") if is_closed else replace(found, where="nobody")
         if not unix.peer:
             return found
-        peer = f"socket:[{unix.peer}]"
-        where, who = self._holder(peer)
-        return replace(found, where=where, peer=who.strip(), endpoints=(found.target, peer))
+        where, holder = self._holder(f"socket:[{unix.peer}]")
+        ends = tuple(Endpoint("", inode, _machine()) for inode in (unix.inode, unix.peer))
+        return replace(found, where=where, peer=holder.strip(), endpoints=ends)
 
     def _holder(self, target: str) -> tuple[Where, str]:
         """Return where the holder of an open socket is, and its description for reports.
 
         If no holder is found, it is an unreadable process, such as another user's server.
         """
-        inside = self._inside.get(target, [])
         pids = [pid for pid, _ in self.foreign.holders(target)]
         if pids and all(pid in self.harness.controllers for pid in pids):
             return "harness", " (the harness)"
         if pids:
             return "outside", f" ({self.names.get(pids[0], '')} {pids[0]})"
-        if inside:
-            return "inside", f" ({self.ranks.get(inside[0][0], '')})"
+        if target in self._inside:
+            return "inside", f" ({self.ranks.get(self._inside[target], '')})"
         return "outside", ""
 
     def _pipe(self, pid: int, found: Descriptor) -> Descriptor:
@@ -224,41 +222,27 @@ class Tables:
         return replace(found, kind="pipe", where="unknown" if mine is None else "inside")
 
     def _anonymous(self, pid: int, found: Descriptor) -> Descriptor:
-        kind = _ANONYMOUS.get(found.target, "other")
-        details = {"timerfd", "epoll", "pidfd", "uring"}
-        info = (read(f"/proc/{pid}/fdinfo/{found.fd}") or b"").decode() if kind in details else ""
-        process = re.search(r"^Pid:\s*(-?\d+)", info, re.MULTILINE) if kind == "pidfd" else None
-        return replace(
-            found,
-            kind=kind,
-            where="unknown" if kind == "other" or _is_busy_ring(kind, info) else "inside",
-            ends_s=_timer_end(info) if kind == "timerfd" else NEVER,
-            watched=_watched(info, self.links[pid]) if kind == "epoll" else (),
-            pid=int(process[1]) if process else 0,  # -1 once it was waited for (pidfd_open(2))
-        )
+        found = replace(found, kind=_ANONYMOUS.get(found.target, "other"))
+        if found.kind in {"eventfd", "other"}:
+            return replace(found, where="unknown" if found.kind == "other" else "inside")
+        info = (read(f"/proc/{pid}/fdinfo/{found.fd}") or b"").decode()
+        match found.kind:
+            case "timerfd":
+                return replace(found, ends_s=_timer_end(info))
+            case "epoll":
+                return replace(found, watched=_watched(info, self.links[pid]))
+            case "pidfd":
+                process = re.search(r"^Pid:\s*(-?\d+)", info, re.MULTILINE)
+                # -1 once it was waited for (pidfd_open(2))
+                return replace(found, pid=int(process[1]) if process else 0)
+            case _:
+                return replace(found, where="unknown" if _is_busy_ring(info) else "inside")
 
 
 @cache
 def _machine() -> str:
     """Return what distinguishes this machine's network namespaces from those of others."""
     return (read("/proc/sys/kernel/random/boot_id") or b"").decode().strip()
-
-
-def _text(address: tuple[str, int]) -> str:
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _unlisted_socket(pid: int, found: Descriptor) -> Descriptor:
-    """Describe a socket that is in no table: one that is not connected, or of another family."""
-    path = f"/proc/{pid}/fd/{found.fd}"
-    try:
-        name = os.getxattr(path, "system.sockprotoname").rstrip(b"\0").decode()
-    except OSError:
-        return replace(found, kind="other", where="unknown")
-    kinds: Mapping[str, Kind] = {"TCP": "idle", "TCPv6": "idle", "UDP": "udp", "UDPv6": "udp"}
-    kind = kinds.get(name, "netlink" if name == "NETLINK" else "other")
-    return replace(found, kind=kind, where="unknown", peer=name)
 
 
 def _kind_of_file(path: str, target: str) -> Kind:
@@ -298,13 +282,11 @@ def _timer_end(info: str) -> float | None:
     return time.monotonic() + left if left else math.inf
 
 
-def _is_busy_ring(kind: Kind, info: str) -> bool:
+def _is_busy_ring(info: str) -> bool:
     """Return whether something was asked of an io_uring that has not been answered and read.
 
     libuv makes a ring for each of its loops, and with it every TCPStore of torch.
     """
-    if kind != "uring":
-        return False
     found = dict(re.findall(r"^(\w+):[ \t]*(.*)$", info, re.MULTILINE))
     counts = {found.get(name, name) for name in _RING}  # a name that is missing is no count
     lists = info.partition("PollList:")[2].replace("CqOverflowList:", "").split()

@@ -99,11 +99,18 @@ class Memory:
     @cached_property
     def mappings(self) -> tuple[MemoryMapping, ...]:
         """All mappings by address; none where they cannot be read."""
+        found = []
         try:
             with open(f"/proc/{self.pid}/maps", encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - as for PTH115
-                return tuple(_mapping(line) for line in file)
+                for line in file:
+                    place, flags, offset, device, inode, *path = line.split(maxsplit=5)
+                    start, end = (int(each, 16) for each in place.split("-"))
+                    name = "".join(path).rstrip("\n")
+                    key = f"{device} {inode}"
+                    found.append(MemoryMapping(start, end, flags, key, name, int(offset, 16)))
         except OSError:
             return ()
+        return tuple(found)
 
     def mapping(self, address: int) -> MemoryMapping | None:
         """Return the mapping in which `address` lies."""
@@ -121,13 +128,6 @@ class Memory:
             return found.path if found is not None else ""
         before = self.mapping(found.start - 1)
         return before.path if before is not None else ""
-
-
-def _mapping(line: str) -> MemoryMapping:
-    place, flags, offset, device, inode, *path = line.split(maxsplit=5)
-    start, _, end = place.partition("-")
-    name, file = "".join(path).rstrip("\n"), f"{device} {inode}"
-    return MemoryMapping(int(start, 16), int(end, 16), flags, file, name, int(offset, 16))
 
 
 # Return addresses
@@ -191,9 +191,7 @@ class ReturnAddresses:
             return None
         pointer &= ~7
         data = self.memory.read(pointer, stack.end - pointer)
-        if data is None:
-            return None
-        return tuple(self._find(data))
+        return None if data is None else tuple(self._find(data))
 
     def is_at(self, pointer: int) -> bool:
         """Return whether the very word at `pointer` is a return address.
@@ -208,15 +206,14 @@ class ReturnAddresses:
         for word in array.array("Q", stack):
             address = word & _ADDRESS_BITS
             at = bisect.bisect(starts, address) - 1
-            if at >= 0 and address < mappings[at].end and self._is_return(address):
+            if at < 0 or address >= mappings[at].end:
+                continue
+            if address not in self._is_behind_call:
+                before = self.memory.read(address - BYTES, BYTES)
+                # What cannot be read may be a call.
+                self._is_behind_call[address] = before is None or is_call(before, _MACHINE)
+            if self._is_behind_call[address]:
                 yield mappings[at].path, address - mappings[at].start + mappings[at].offset
-
-    def _is_return(self, address: int) -> bool:
-        """Return whether a call ends at `address`; it may where that cannot be read."""
-        if address not in self._is_behind_call:
-            before = self.memory.read(address - BYTES, BYTES)
-            self._is_behind_call[address] = before is None or is_call(before, _MACHINE)
-        return self._is_behind_call[address]
 
     @cached_property
     def _code(self) -> tuple[list[int], list[MemoryMapping]]:

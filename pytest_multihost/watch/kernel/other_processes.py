@@ -9,13 +9,14 @@ import fnmatch
 import os
 import re
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from pytest_multihost.model.process import Process
 from pytest_multihost.proof.threads import is_runtime_thread
 from pytest_multihost.watch.kernel.memory import MemoryMapping
-from pytest_multihost.watch.kernel.proc_files import entries, link, maps_file, read
+from pytest_multihost.watch.kernel.proc_files import entries, link, read
 from pytest_multihost.watch.kernel.sockets import Table
 
 EVENTFD = "anon_inode:[eventfd]"
@@ -77,7 +78,9 @@ class ForeignProcesses:
     def has(self, mapping: MemoryMapping) -> bool:
         """Return whether any of them has a file without a name, mapped or open."""
         if mapping.file not in self._known:
-            is_mapped = any(maps_file(pid, mapping.file) for pid in self.pids)
+            line_part = f" {mapping.file} ".encode()
+            # Unreadable: gone, without memory of its own, or another user's.
+            is_mapped = any(line_part in (read(f"/proc/{pid}/maps") or b"") for pid in self.pids)
             self._known[mapping.file] = is_mapped or mapping.file in self._removed
         return self._known[mapping.file]
 
@@ -89,8 +92,14 @@ class ForeignProcesses:
     @cached_property
     def _removed(self) -> frozenset[str]:
         """Files that are open and have no name any more, as `MemoryMapping.file` has them."""
-        targets = [target for target in self._held if target.endswith(_REMOVED)]
-        return frozenset(_file(*each) for target in targets for each in self._held[target])
+        found = set()
+        for target, holders in self._held.items():
+            for pid, fd in holders if target.endswith(_REMOVED) else ():
+                with suppress(OSError):  # not open any more
+                    file = os.stat(f"/proc/{pid}/fd/{fd}")  # noqa: PTH116 - as for PTH115
+                    device = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}"
+                    found.add(f"{device} {file.st_ino}")
+        return frozenset(found)
 
     @cached_property
     def _held(self) -> dict[str, list[tuple[int, int]]]:
@@ -113,15 +122,6 @@ def eventfd_id(pid: int, fd: int) -> int | None:
     return int(found[1]) if found else None
 
 
-def _file(pid: int, fd: int) -> str:
-    """Return which file is open, as the lines of maps have it; empty if it is not any more."""
-    try:
-        found = os.stat(f"/proc/{pid}/fd/{fd}")  # noqa: PTH116 - as for PTH115
-    except OSError:
-        return ""
-    return f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x} {found.st_ino}"
-
-
 def with_eventfd_holders(
     process: Process, foreign: ForeignProcesses, names: Mapping[int, str]
 ) -> Process:
@@ -133,31 +133,25 @@ def with_eventfd_holders(
     free, since any process may hold the eventfd.
     """
     found = dict(process.descriptors)
-    for fd in _waited(process):
-        if fd not in found or found[fd].kind != "eventfd":
-            continue
-        theirs = foreign.eventfds
-        number = eventfd_id(process.pid, fd) if theirs else 0
-        if number is None:
-            found[fd] = replace(found[fd], where="unknown")
-        elif number in theirs:
-            peer = f"{names.get(theirs[number], '')} {theirs[number]}"
-            found[fd] = replace(found[fd], where="outside", peer=peer)
-    return replace(process, descriptors=found)
-
-
-def _waited(process: Process) -> Collection[int]:
-    """Return the descriptors that threads wait for, with what is watched by an epoll of them."""
-    todo = [
+    waited = {
         fd
         for each in process.threads
         if each is process.main or not (process.is_rank and is_runtime_thread(each))
         for fd in each.fds or ()
-    ]
-    found: set[int] = set()
+    }
+    todo = list(waited)
     while todo:
         fd = todo.pop()
-        watched = process.descriptors[fd].watched if fd in process.descriptors else ()
-        todo += [each for each in watched or () if each not in found]
-        found.add(fd)
-    return found
+        new = set(found[fd].watched or ()) - waited if fd in found else set()
+        waited |= new
+        todo += new
+        if fd not in found or found[fd].kind != "eventfd":
+            continue
+        number = eventfd_id(process.pid, fd) if foreign.eventfds else 0
+        if number is None:
+            found[fd] = replace(found[fd], where="unknown")
+        elif number in foreign.eventfds:
+            holder = foreign.eventfds[number]
+            peer = f"{names.get(holder, '')} {holder}"
+            found[fd] = replace(found[fd], where="outside", peer=peer)
+    return replace(process, descriptors=found)

@@ -21,7 +21,6 @@ from pytest_multihost.model.process import KernelSnapshot, Process, Thread
 from pytest_multihost.watch.kernel import proc_files
 from pytest_multihost.watch.kernel.descriptors import Tables
 from pytest_multihost.watch.kernel.other_processes import HarnessProcesses
-from pytest_multihost.watch.kernel.proc_files import holders_by_waiter
 from pytest_multihost.watch.kernel.process_reader import ProcessReader
 
 _TICK_S = 0.02
@@ -37,15 +36,6 @@ class KernelReader(Protocol):
         """Read all threads and descriptors of the ranks and of their descendants."""
 
 
-@dataclass(frozen=True, slots=True)
-class _KnownWait:
-    """A thread's wait: its key, the earliest time it can have begun, the last time it was seen."""
-
-    key: tuple[object, ...]
-    since_s: float
-    at_s: float
-
-
 @dataclass(slots=True)
 class ProcReader:
     """Takes snapshots of the processes of one world.
@@ -58,7 +48,9 @@ class ProcReader:
     ranks: Mapping[int, int]
     harness: HarnessProcesses = field(default_factory=HarnessProcesses)
     _born: dict[int, float] = field(init=False)
-    _waits: dict[int, _KnownWait] = field(default_factory=dict)
+    _waits: dict[int, tuple[tuple[object, ...] | None, float, float]] = field(default_factory=dict)
+    """Of each thread its wait's key, the earliest time the wait can have begun, and when the
+    thread was last seen."""
 
     def __post_init__(self) -> None:
         found = {pid: proc_files.read_stat(f"/proc/{pid}") for pid in self.ranks.values()}
@@ -67,20 +59,39 @@ class ProcReader:
     def shallow_snapshot(self) -> KernelSnapshot:
         """Read the main threads of all ranks."""
         at_s = time.monotonic()
-        ranks = sorted(self.ranks.items())
-        processes = tuple(self._main_thread_of(rank, pid, at_s) for rank, pid in ranks)
-        return KernelSnapshot(at_s=at_s, processes=processes)
+        processes = []
+        for rank, pid in sorted(self.ranks.items()):
+            stat = proc_files.read_stat(f"/proc/{pid}")
+            if stat is None or not self._is_same(pid, stat):
+                processes.append(Process(pid=pid, rank=rank))
+                continue
+            reader = ProcessReader(pid, at_s, self._since, self.harness)
+            with closing(reader.memory):
+                thread = reader.thread(pid)
+            threads = (thread,) if thread else ()
+            processes.append(Process(pid=pid, rank=rank, name=stat.name, threads=threads))
+        return KernelSnapshot(at_s=at_s, processes=tuple(processes))
 
     def deep_snapshot(self) -> KernelSnapshot:
         """Read all threads and descriptors of the ranks and of their descendants."""
         at_s = time.monotonic()
-        pids = proc_files.entries("/proc") or ()
-        found_stats = ((pid, proc_files.read_stat(f"/proc/{pid}")) for pid in pids)
+        found_stats = (
+            (pid, proc_files.read_stat(f"/proc/{pid}")) for pid in proc_files.entries("/proc") or ()
+        )
         stats = {pid: stat for pid, stat in found_stats if stat is not None}
         family = self._family(stats)
-        links = {pid: _links(pid) for pid in family}
+        links: dict[int, dict[int, str]] = {}
+        unread: set[int] = set()
+        for pid in family:
+            fds = proc_files.entries(f"/proc/{pid}/fd")
+            links[pid] = {fd: proc_files.link(f"/proc/{pid}/fd/{fd}") for fd in fds or ()}
+            if fds is None:
+                unread.add(pid)
         names = {pid: stat.name for pid, stat in stats.items()}
-        called = {pid: _describe(rank, pid, names) for pid, (rank, _) in family.items()}
+        called = {
+            pid: f"process {names.get(pid, '')} {pid}" if rank is None else f"rank {rank}"
+            for pid, (rank, _) in family.items()
+        }
         parents = {stats[pid].parent for pid in self.ranks.values() if pid in stats}
         servers = {
             pid
@@ -89,29 +100,22 @@ class ProcReader:
             or (pid in stats and stats[pid].parent in self.harness.controllers)
         }
         harness = replace(self.harness, servers=frozenset(servers))
-        tables = Tables({pid: each or {} for pid, each in links.items()}, names, called, harness)
-        locks = holders_by_waiter()
+        tables = Tables(links, names, called, harness)
+        locks = proc_files.holders_by_waiter()
         processes = []
         for pid, (rank, is_rank) in family.items():
             if is_rank and not (pid in stats and self._is_same(pid, stats[pid])):
                 processes.append(Process(pid=pid, rank=rank))
                 continue
             reader = ProcessReader(pid, at_s, self._since, self.harness, tables, locks)
-            with closing(reader):
+            with closing(reader.memory):
                 found = reader.process(rank, names.get(pid, ""), tables, is_rank=is_rank)
-            missing = found.unread if links[pid] is not None else (*found.unread, "descriptors")
-            processes.append(replace(found, unread=missing))
+            if pid in unread:
+                found = replace(found, unread=(*found.unread, "descriptors"))
+            processes.append(found)
         alive = {thread.tid for each in processes for thread in each.threads}
         self._waits = {tid: wait for tid, wait in self._waits.items() if tid in alive}
         return KernelSnapshot(at_s=at_s, processes=tuple(processes), is_deep=True)
-
-    def _main_thread_of(self, rank: int, pid: int, at_s: float) -> Process:
-        stat = proc_files.read_stat(f"/proc/{pid}")
-        if stat is None or not self._is_same(pid, stat):
-            return Process(pid=pid, rank=rank)
-        with closing(ProcessReader(pid, at_s, self._since, self.harness)) as reader:
-            thread = reader.thread(pid)
-        return Process(pid=pid, rank=rank, name=stat.name, threads=(thread,) if thread else ())
 
     def _is_same(self, pid: int, stat: proc_files.Stat) -> bool:
         """Return whether a process id has not been given to another process."""
@@ -164,19 +168,9 @@ class ProcReader:
         The kernel does not say when a wait began. The earliest possible time makes a relative
         timeout end too early, never too late.
         """
-        known, key, since_s = self._waits.get(thread.tid), thread.wait_key, thread.started_s
-        is_new = known is None or known.key != key
-        if known is not None:
-            since_s = max(since_s, known.at_s) if is_new else known.since_s
-        self._waits[thread.tid] = _KnownWait(key, since_s, at_s)
+        key, since_s, seen_s = thread.wait_key, thread.started_s, thread.started_s
+        last_key, last_since_s, last_seen_s = self._waits.get(thread.tid, (None, since_s, seen_s))
+        is_new = last_key != key
+        since_s = max(since_s, last_seen_s) if is_new else last_since_s
+        self._waits[thread.tid] = key, since_s, at_s
         return since_s, is_new
-
-
-def _links(pid: int) -> dict[int, str] | None:
-    """Return where each descriptor of a process leads; None if unreadable."""
-    fds = proc_files.entries(f"/proc/{pid}/fd")
-    return None if fds is None else {fd: proc_files.link(f"/proc/{pid}/fd/{fd}") for fd in fds}
-
-
-def _describe(rank: int | None, pid: int, names: Mapping[int, str]) -> str:
-    return f"process {names.get(pid, '')} {pid}" if rank is None else f"rank {rank}"

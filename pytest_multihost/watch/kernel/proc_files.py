@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_multihost.proof.system_calls import SystemCall, call_name
+from pytest_multihost.proof.system_calls import CALLS, SystemCall
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-_MACHINE = os.uname().machine
+_CALLS = CALLS.get(os.uname().machine, {})
 _WORDS_OF_CALL = 9  # number, six arguments, stack pointer, program counter
 
 # Of the words of stat behind the name: proc(5) counts from 1 and has the process id and the name
@@ -45,15 +45,6 @@ def read(path: str, *, is_line: bool = False) -> bytes | None:
     finally:
         os.close(file)
     return data
-
-
-def maps_file(pid: int, file: str) -> bool:
-    """Return whether a process is seen to map a file, by device and inode."""
-    try:
-        with open(f"/proc/{pid}/maps", "rb") as lines:  # noqa: PTH123 - as for PTH115
-            return f" {file} ".encode() in lines.read()
-    except OSError:  # gone, without memory of its own, or another user's
-        return False
 
 
 def link(path: str) -> str:
@@ -130,7 +121,7 @@ def read_call(directory: str) -> tuple[SystemCall, int]:
 
     ``syscall`` says ``running`` of a thread that is on a processor or waits for one, and -1 of one
     that is blocked outside of any call, say for a page. Then, and where it may not be read, the
-    call's name is empty.
+    call's name is empty. A call of an unknown number is named by it.
     """
     words = (read(directory + "/syscall", is_line=True) or b"").split()
     if words[:1] == [b"running"]:
@@ -139,7 +130,8 @@ def read_call(directory: str) -> tuple[SystemCall, int]:
         return SystemCall(""), 0
     number, *values = words
     *args, pointer, _ = (int(each, 16) for each in values)
-    return SystemCall(call_name(int(number), _MACHINE), tuple(args)), pointer
+    name = _CALLS.get(int(number), f"call {int(number)}")
+    return SystemCall(name, tuple(args)), pointer
 
 
 def read_status(directory: str) -> Mapping[str, str]:
@@ -150,7 +142,7 @@ def read_status(directory: str) -> Mapping[str, str]:
 
 
 def holders_by_waiter() -> Mapping[int, tuple[int, ...]] | None:
-    """Return, for each process that waits for a file lock, those that hold it.
+    """Return, for each process that waits for a file lock, those that hold it; 0 for unknown ones.
 
     A line of /proc/locks is a number, ``->`` if the lock is waited for, its type (FLOCK, POSIX,
     OFDLCK, LEASE), mode, access, process, device and inode. Who waits has the number of the lock
@@ -164,21 +156,19 @@ def holders_by_waiter() -> Mapping[int, tuple[int, ...]] | None:
     waiting: dict[int, tuple[int, ...]] = {}
     for words in lines:
         if words[1] == "->":
-            holder = _holder(held[words[0]]) if words[0] in held else 0
+            _, kind, _, _, pid, file, *_ = held.get(words[0], ["", "", "", "", "0", ""])
+            is_holder = kind != "FLOCK" or _has_lock(int(pid), file.encode())
+            holder = int(pid) if is_holder else 0
             waiting[int(words[5])] = (*waiting.get(int(words[5]), ()), holder)
     return waiting
 
 
-def _holder(words: Sequence[str]) -> int:
-    """Return the process id of the holder in a line of /proc/locks; 0 if unknown.
+def _has_lock(pid: int, file: bytes) -> bool:
+    """Return whether a process still has a flock(2) lock that it took: that of an open file.
 
-    A flock(2) lock belongs to the open file. The line names the process that took it, which may
-    have passed the descriptor to another process and closed its own.
+    It may have passed the descriptor to another process and closed its own.
     """
-    pid, where = int(words[4]), words[5].encode()
-    if words[1] != "FLOCK":
-        return pid
     place = f"/proc/{pid}/fdinfo"
     infos = (read(f"{place}/{fd}") or b"" for fd in entries(place) or ())
     lines = (line.split() for info in infos for line in info.splitlines())
-    return pid if any(line[:1] == [b"lock:"] and where in line for line in lines) else 0
+    return any(line[:1] == [b"lock:"] and file in line for line in lines)

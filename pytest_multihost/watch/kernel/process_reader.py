@@ -9,11 +9,10 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 
 from pytest_multihost.model.process import NEVER, Process, Thread, Where
-from pytest_multihost.proof.system_calls import SystemCall
+from pytest_multihost.proof.system_calls import FUTEXES, SOCKETS, STREAMS, SystemCall
 from pytest_multihost.proof.threads import DEAD, is_interpreter, read_stack
 from pytest_multihost.watch.kernel import proc_files
 from pytest_multihost.watch.kernel.descriptors import Tables
@@ -34,7 +33,7 @@ _ANONYMOUS = "/dev/zero (deleted)"
 
 @dataclass
 class ProcessReader:
-    """Reads one process during one snapshot; close it in the end.
+    """Reads one process during one snapshot; close its memory in the end.
 
     Attributes:
         pid: Its id.
@@ -44,6 +43,8 @@ class ProcessReader:
         harness: What belongs to the harness.
         tables: What is needed to say where descriptors lead; None in a shallow snapshot.
         locks: For each process that waits for a file lock, its holders; None if unknown.
+        memory: The process's memory.
+        returns: Finds return addresses in it.
     """
 
     pid: int
@@ -52,37 +53,34 @@ class ProcessReader:
     harness: HarnessProcesses
     tables: Tables | None = None
     locks: Mapping[int, tuple[int, ...]] | None = None
+    memory: Memory = field(init=False)
+    returns: ReturnAddresses = field(init=False)
 
-    @cached_property
-    def memory(self) -> Memory:
-        """The process's memory."""
-        return Memory(self.pid)
-
-    def close(self) -> None:
-        """Close the process's memory."""
-        self.memory.close()
+    def __post_init__(self) -> None:
+        self.memory = Memory(self.pid)
+        self.returns = ReturnAddresses(self.memory)
 
     def process(self, rank: int | None, name: str, tables: Tables, *, is_rank: bool) -> Process:
         """Return everything about the process."""
         tids = proc_files.entries(f"/proc/{self.pid}/task") or []
         tids.sort(key=lambda tid: tid != self.pid)
-        threads = tuple(filter(None, (self.thread(tid) for tid in tids)))
+        threads = tuple(filter(None, map(self.thread, tids)))
         status = proc_files.read_status(f"/proc/{self.pid}")
-        descriptors = {fd: tables.describe(self.pid, fd) for fd in tables.links[self.pid]}
         timers = proc_files.read(f"/proc/{self.pid}/timers")
-        unread = () if status else ("signals",)
+        # Signals that wait to be delivered, to the thread or the process.
+        pending = int(status.get("SigPnd", "0"), 16) | int(status.get("ShdPnd", "0"), 16)
         found = Process(
             pid=self.pid,
             rank=rank,
             is_rank=is_rank,
             name=name,
             threads=threads,
-            descriptors=descriptors,
+            descriptors={fd: tables.describe(self.pid, fd) for fd in tables.links[self.pid]},
             caught=int(status.get("SigCgt", "0"), 16),
-            pending=_pending(status),
+            pending=pending & ~int(status.get("SigBlk", "0"), 16),
             timers=None if timers is None else timers.count(b"ID:"),
             tracer=int(status.get("TracerPid", "0")),
-            unread=(*(unread if threads else ()), *tables.unread),
+            unread=(*(("signals",) if threads and not status else ()), *tables.unread),
         )
         return with_eventfd_holders(found, tables.foreign, tables.names)
 
@@ -96,7 +94,7 @@ class ProcessReader:
             return Thread(tid=tid, name=stat.name, state=stat.state, started_s=stat.started_s)
         call, pointer = proc_files.read_call(directory)
         cpu_ns, count = runs or (stat.cpu_ns, -1)
-        bare = Thread(
+        found = Thread(
             tid=tid,
             name=stat.name,
             state=stat.state,
@@ -107,24 +105,28 @@ class ProcessReader:
             runs=count,
             started_s=stat.started_s,
         )
-        since_s, is_new = self.since(bare, self.at_s)
+        since_s, is_new = self.since(found, self.at_s)
         if call.name in {"", "running"}:
             wchan = (proc_files.read(f"{directory}/wchan", is_line=True) or b"").decode()
-            return self._with_code(replace(bare, wchan=wchan, fds=None))
-        found = self._with_wait(bare, call, since_s)
+            return self._with_code(replace(found, wchan=wchan, fds=None))
+        found = self._with_wait(found, call, since_s)
         # The stack costs most. Who waits in the same futex as before has the same.
-        is_as_before = found.ends_s == NEVER and not is_new and call.is_futex
+        is_as_before = found.ends_s == NEVER and not is_new and call.name in FUTEXES
         return found if is_as_before else self._with_code(found)
 
     def _with_wait(self, thread: Thread, call: SystemCall, since_s: float) -> Thread:
         fd, child = call.descriptor, call.child
-        target = self._link(fd) if fd is not None else ""
-        ends_s = self._ends_s(call, since_s)
-        if fd is not None and target.startswith("socket:") and call.may_be_socket_io:
+        ends_s, target = self._ends_s(call, since_s), ""
+        if fd is not None and self.tables is not None:
+            target = self.tables.links[self.pid].get(fd, "")
+        elif fd is not None:
+            target = proc_files.link(f"/proc/{self.pid}/fd/{fd}")
+        if fd is not None and target.startswith("socket:") and call.name in SOCKETS | STREAMS:
             timeout_s = _socket_timeout_s(self.pid, fd)
-            ends_s = (
-                None if timeout_s is None or ends_s is None else min(ends_s, since_s + timeout_s)
-            )
+            if timeout_s is None or ends_s is None:
+                ends_s = None
+            else:
+                ends_s = min(ends_s, since_s + timeout_s)
         if call.path_address is not None:
             target = self.memory.text(call.path_address)
         elif child > 0:
@@ -143,11 +145,6 @@ class ProcessReader:
             is_exempt=bool(target) and self.harness.is_path(target),
         )
 
-    def _link(self, fd: int) -> str:
-        if self.tables is not None:
-            return self.tables.links[self.pid].get(fd, "")
-        return proc_files.link(f"/proc/{self.pid}/fd/{fd}")
-
     def _ends_s(self, call: SystemCall, since_s: float) -> float | None:
         """Return when a timeout in the call's arguments ends it, on the monotonic clock."""
         timeout = call.timeout
@@ -164,49 +161,35 @@ class ProcessReader:
 
     def _polled(self, call: SystemCall) -> tuple[int, ...] | None:
         """Return the descriptors that poll(2) or select(2) wait for; None if unreadable."""
+        found: set[int] = set()
         if call.name in {"poll", "ppoll"}:
             address, count = call.args[:2]
             data = self.memory.read(address, 8 * count) if count else b""
             if data is None:
                 return None
-            return tuple(fd for fd, _, _ in struct.iter_unpack("=iHH", data) if fd >= 0)
-        if call.name in {"select", "pselect6"}:
-            return self._select_set(call.args)
-        return ()
-
-    def _select_set(self, args: tuple[int, ...]) -> tuple[int, ...] | None:
-        count = args[0] & 0xFFFFFFFF
-        found: set[int] = set()
-        for address in filter(None, args[1:4]):
-            data = self.memory.read(address, (count + 63) // 64 * 8) if count else b""
-            if data is None:
-                return None
-            bits = int.from_bytes(data, "little")
-            found |= {fd for fd in range(count) if bits >> fd & 1}
+            found = {fd for fd, _, _ in struct.iter_unpack("=iHH", data) if fd >= 0}
+        elif call.name in {"select", "pselect6"}:
+            count = call.args[0] & 0xFFFFFFFF
+            for address in filter(None, call.args[1:4]):
+                data = self.memory.read(address, (count + 63) // 64 * 8) if count else b""
+                if data is None:
+                    return None
+                bits = int.from_bytes(data, "little")
+                found |= {fd for fd in range(count) if bits >> fd & 1}
         return tuple(sorted(found))
-
-    @cached_property
-    def _returns(self) -> ReturnAddresses:
-        return ReturnAddresses(self.memory)
 
     def _with_code(self, thread: Thread) -> Thread:
         """Return a thread with whose code waits; of main threads that does not matter."""
         if self.tables is None or thread.tid == self.pid or not thread.pointer:
             return thread
-        returns = self._returns.of_stack(thread.pointer)
+        returns = self.returns.of_stack(thread.pointer)
         if returns is None:
             return thread
-        is_leaf = self._returns.is_at(thread.pointer)
+        is_leaf = self.returns.is_at(thread.pointer)
         code, function = read_stack(
             returns, lambda path, offset: symbol_table(path).name_at_offset(offset), is_leaf=is_leaf
         )
         return replace(thread, code=code, function=function)
-
-
-def _pending(status: Mapping[str, str]) -> int:
-    """Return the signals that wait to be delivered, to the thread or the process, unblocked."""
-    pending = int(status.get("SigPnd", "0"), 16) | int(status.get("ShdPnd", "0"), 16)
-    return pending & ~int(status.get("SigBlk", "0"), 16)
 
 
 def _socket_timeout_s(pid: int, fd: int) -> float | None:
@@ -218,20 +201,14 @@ def _socket_timeout_s(pid: int, fd: int) -> float | None:
     Returns:
         The shorter of both, NEVER without any; None if they cannot be read.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
     try:
         process = os.pidfd_open(pid)
-    except OSError:
-        return None
-    copy = libc.syscall(_PIDFD_GETFD, process, fd, 0)
-    os.close(process)
-    if copy < 0:
-        return None
-    try:
-        with socket.socket(fileno=copy) as held:
+        copy = ctypes.CDLL(None, use_errno=True).syscall(_PIDFD_GETFD, process, fd, 0)
+        os.close(process)
+        with socket.socket(fileno=copy) as held:  # of -1 it makes an error
             options = (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO)
             data = [held.getsockopt(socket.SOL_SOCKET, option, 16) for option in options]
-    except OSError:
+    except (OSError, ValueError):
         return None
     seconds = [whole + part / 1e6 for whole, part in (struct.unpack("=qq", each) for each in data)]
     return min(filter(None, seconds), default=NEVER)
@@ -248,7 +225,7 @@ def who_wakes(call: SystemCall, memory: Memory, tables: Tables | None) -> Where:
         memory: The memory of its process.
         tables: All processes; None in a shallow snapshot.
     """
-    if not call.is_futex or call.is_private_futex:
+    if call.name not in FUTEXES or call.is_private_futex:
         return "inside"
     # futex_waitv waits for several words, which are not read: it is not used in practice.
     mapping = None if call.name == "futex_waitv" else memory.mapping(call.args[0])
@@ -265,31 +242,27 @@ def can_be_opened(mapping: MemoryMapping, pid: int) -> bool:
     """Return whether a process that does not have a file yet may open it: by name, or by number.
 
     Random names cannot be guessed; the process that made one passes it only to its children.
+
+    glibc makes a semaphore under one name, gives it its own and removes the first, by which the
+    kernel goes on calling it (https://sourceware.org/git/glibc.git, sysdeps/pthread/sem_open.c). So
+    the other names of a removed file are looked up in its directory.
     """
+    directory, name = os.path.split(mapping.path)
     if mapping.path.startswith(_NUMBERED):
         return True
     if not mapping.is_removed:
-        return not _RANDOM_NAME.fullmatch(os.path.basename(mapping.path))  # noqa: PTH119 - as for PTH115
-    return any(not _RANDOM_NAME.fullmatch(name) for name in _other_names(mapping, pid))
-
-
-def _other_names(mapping: MemoryMapping, pid: int) -> list[str]:
-    """Return the names that a removed file still has in its directory.
-
-    glibc makes a semaphore under one name, gives it its own and removes the first, by which the
-    kernel goes on calling it (https://sourceware.org/git/glibc.git, sysdeps/pthread/sem_open.c).
-    """
-    directory = os.path.dirname(mapping.path)  # noqa: PTH120 - as for PTH115
+        return not _RANDOM_NAME.fullmatch(name)
     if directory == "/" or mapping.path == _ANONYMOUS:  # no file, but what the kernel calls one
-        return []
+        return False
     inode = int(mapping.file.split()[1])
     try:
         with os.scandir(f"/proc/{pid}/root{directory}") as found:
-            return [each.name for each in found if each.inode() == inode]
+            names = [each.name for each in found if each.inode() == inode]
     except FileNotFoundError:
-        return []
+        return False
     except OSError:
-        return [""]  # may be any
+        return True  # may be any
+    return not all(map(_RANDOM_NAME.fullmatch, names))
 
 
 def waits_for_gil(call: SystemCall, memory: Memory, ends_s: float | None) -> bool:

@@ -16,6 +16,7 @@ from pytest_multihost.blame.inferred import operation_of, waits_at_sockets
 from pytest_multihost.model.operation import Operations
 from pytest_multihost.model.process import KernelSnapshot
 from pytest_multihost.model.result import RankSnapshot, WorldSnapshot
+from pytest_multihost.model.stack import NativeThread
 from pytest_multihost.slots import FlightMailbox
 from pytest_multihost.watch.probes.native import NativeStacks, native_threads
 from pytest_multihost.watch.probes.pyspy import gil_holders
@@ -51,41 +52,46 @@ def probe_unclear_ranks(
         may_run_jax: Whether operations can go on beside the main thread, unseen by a recorder.
         at_s: When the last shallow snapshot was taken.
     """
+
+    def may_be_in_native_operation(seen: RankSnapshot) -> bool:
+        is_at_work = may_run_jax and not (seen.holds_gil and seen.label != "RUNNING")
+        return seen.label == "BLOCKED" or is_at_work
+
     if not any(_is_unclear(seen) and seen.rank in pids for seen in ranks):
         return tuple(ranks), ()
     ranks = _with_flight(ranks, scratch, alive)
-    unclear = {s.rank: pids[s.rank] for s in ranks if _is_unclear(s) and s.rank in pids}
-    asked = _pids_with_native_operations(ranks, unclear, may_run_jax=may_run_jax)
+    unclear = [seen for seen in ranks if seen.rank in pids and _is_unclear(seen)]
+    asked = {s.rank: pids[s.rank] for s in unclear if may_be_in_native_operation(s)}
     with ThreadPoolExecutor(1) as pool:  # two sorts of readers, which both start slowly
         reading = pool.submit(native_threads, asked) if asked else None
-        ranks = _with_gil_holders(ranks, unclear)
+        may_hold = {s.rank: pids[s.rank] for s in unclear if s.label in _MAY_HOLD_GIL}
+        holders = gil_holders(may_hold)
     stacks = reading.result() if reading is not None else NativeStacks()
-    # Again, since the holder of the GIL is now known.
-    counted = _pids_with_native_operations(ranks, asked, may_run_jax=may_run_jax)
-    ranks = _with_native(ranks, counted, stacks, at_s)
-    found = waits_at_sockets(kernel)  # which no recorder sees
-    ranks = tuple(
-        replace(seen, operations=(*seen.operations, found[seen.rank]))
-        if seen.rank in found and _is_unclear(seen)
-        else seen
-        for seen in ranks
-    )
-    return ranks, stacks.unobserved
+    at_sockets = waits_at_sockets(kernel)  # which no recorder sees
+    found = []
+    for each in ranks:
+        seen = replace(each, holds_gil=True) if each.rank in holders else each
+        # Asked again, since the holder of the GIL is now known.
+        if seen.rank in stacks.threads and may_be_in_native_operation(seen):
+            seen = _with_native(seen, stacks.threads[seen.rank], pids[seen.rank], len(ranks), at_s)
+        if seen.rank in at_sockets and _is_unclear(seen):
+            seen = replace(seen, operations=(*seen.operations, at_sockets[seen.rank]))
+        found.append(seen)
+    return tuple(found), stacks.unobserved
 
 
-def _pids_with_native_operations(
-    ranks: Sequence[RankSnapshot], pids: Mapping[int, int], *, may_run_jax: bool
-) -> dict[int, int]:
-    """Return those of `pids` whose native frames may show an operation."""
-    return {
-        seen.rank: pids[seen.rank]
-        for seen in ranks
-        if seen.rank in pids
-        and (
-            seen.label == "BLOCKED"
-            or (may_run_jax and not (seen.holds_gil and seen.label != "RUNNING"))
-        )
-    }
+def _with_native(
+    seen: RankSnapshot, threads: Sequence[NativeThread], pid: int, size: int, at_s: float
+) -> RankSnapshot:
+    """Add the operation that a rank's native frames show, and the frames of its threads.
+
+    Of the threads only the main one is kept, and the one that is in the operation.
+    """
+    operation = operation_of(threads, group=tuple(range(size)), at_s=at_s)
+    new = (operation,) if operation is not None else ()
+    tids = {pid, *(each.thread for each in new)}
+    native = tuple(each for each in threads if each.thread in tids)
+    return replace(seen, operations=(*seen.operations, *new), native=native)
 
 
 def _is_unclear(seen: RankSnapshot) -> bool:
@@ -120,28 +126,6 @@ def _with_flight(
     )
 
 
-def _with_native(
-    ranks: Sequence[RankSnapshot], pids: Mapping[int, int], stacks: NativeStacks, at_s: float
-) -> tuple[RankSnapshot, ...]:
-    """Add the operations that the native frames of these ranks show, and the frames.
-
-    Of the threads only the main one is kept, and the one that is in the operation.
-    """
-    everybody = tuple(seen.rank for seen in ranks)
-    found = []
-    for seen in ranks:
-        if seen.rank not in pids or seen.rank not in stacks.threads:
-            found.append(seen)
-            continue
-        threads = stacks.threads[seen.rank]
-        operation = operation_of(threads, group=everybody, at_s=at_s)
-        new = (operation,) if operation is not None else ()
-        tids = {pids[seen.rank], *(each.thread for each in new)}
-        native = tuple(each for each in threads if each.thread in tids)
-        found.append(replace(seen, operations=(*seen.operations, *new), native=native))
-    return tuple(found)
-
-
 def with_probe_results(
     failure: WorldSnapshot, end: WorldSnapshot, unmoved: frozenset[int]
 ) -> WorldSnapshot:
@@ -168,12 +152,3 @@ def with_probe_results(
         for later in (probed.get(seen.rank, seen),)
     )
     return replace(failure, ranks=tuple(ranks))
-
-
-def _with_gil_holders(
-    ranks: Sequence[RankSnapshot], pids: Mapping[int, int]
-) -> tuple[RankSnapshot, ...]:
-    """Note whose main thread holds the GIL while it waits for something else."""
-    may_hold = [s.rank for s in ranks if s.label in _MAY_HOLD_GIL and s.rank in pids]
-    holders = gil_holders({rank: pids[rank] for rank in may_hold})
-    return tuple(replace(seen, holds_gil=True) if seen.rank in holders else seen for seen in ranks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,54 +56,37 @@ def dump_stacks(
         computing: Ranks whose main thread computes while it holds the GIL. One that runs Python
             comes to run a handler of Python's, too; one in native code does not: it is deaf.
     """
-    first = _ask_for_stacks(world, ranks, directory, "threads")
-    answered = [rank for rank in ranks if first[rank].threads]
-    second = {**first, **_ask_for_stacks(world, answered, directory, "threads")}
-    dumps = {rank: _compared(first[rank], second[rank]) for rank in ranks}
+
+    def ask(asked: Sequence[int], kind: DumpKind) -> dict[int, Dump]:
+        files = request_dump(world, asked, directory, kind)
+        return {rank: parse_faulthandler(_read(file), rank=rank) for rank, file in files.items()}
+
+    dumps = ask(ranks, "threads")
+    answered = [rank for rank in ranks if dumps[rank].threads]
+    for rank, second in ask(answered, "threads").items():
+        first = dumps[rank]
+        one, two = (dump.main.frames if dump.main else () for dump in (first, second))
+        common = min(len(one), len(two))  # an answer that took long lacks its outermost frames
+        dumps[rank] = replace(first, has_moved=one[:common] != two[:common])
     lacking = [rank for rank in answered if dumps[rank].lacks_main]
-    for rank, main in _ask_for_stacks(world, lacking, directory, "main").items():
+    for rank, main in ask(lacking, "main").items():
         if main.threads:
             threads = (*dumps[rank].threads, main.threads[-1])
             dumps[rank] = replace(dumps[rank], threads=threads, lacks_main=False)
-    for rank, tasks in _ask_for_tasks(world, dumps, directory).items():
-        dumps[rank] = replace(dumps[rank], tasks=tasks)
-    for rank in _deaf(world, [rank for rank in answered if rank in computing], directory):
-        dumps[rank] = replace(dumps[rank], is_deaf=True)
-    return tuple(dumps[rank] for rank in ranks)
-
-
-def _ask_for_stacks(
-    world: RunningWorld, ranks: Sequence[int], directory: Path, kind: DumpKind
-) -> dict[int, Dump]:
-    files = request_dump(world, ranks, directory, kind)
-    return {rank: parse_faulthandler(_read(file), rank=rank) for rank, file in files.items()}
-
-
-def _ask_for_tasks(
-    world: RunningWorld, dumps: Mapping[int, Dump], directory: Path
-) -> dict[int, tuple[str, ...]]:
-    """Return the tasks of ranks whose main thread runs an event loop of asyncio."""
-    running = [
+    running_loop = [
         rank
         for rank, dump in dumps.items()
         if dump.main is not None and any(f.file.endswith(_LOOP) for f in dump.main.frames)
     ]
-    files = request_dump(world, running, directory, "tasks")
-    return {rank: tuple(_read(file).splitlines()) for rank, file in files.items()}
-
-
-def _deaf(world: RunningWorld, ranks: Sequence[int], directory: Path) -> list[int]:
-    """Return those of `ranks` whose main thread does not come to run a handler of Python's."""
-    files = _answer_files(ranks, directory, "tasks")
+    for rank, file in request_dump(world, running_loop, directory, "tasks").items():
+        dumps[rank] = replace(dumps[rank], tasks=tuple(_read(file).splitlines()))
+    files = _answer_files([rank for rank in answered if rank in computing], directory, "tasks")
     before = {rank: _size(file) for rank, file in files.items()}
     _ask(world, files, "tasks", DEAF_S)
-    return [rank for rank, file in files.items() if _size(file) <= before[rank]]
-
-
-def _compared(first: Dump, second: Dump) -> Dump:
-    one, two = (dump.main.frames if dump.main else () for dump in (first, second))
-    common = min(len(one), len(two))  # an answer that took long lacks its outermost frames
-    return replace(first, has_moved=one[:common] != two[:common])
+    for rank, file in files.items():
+        if _size(file) <= before[rank]:
+            dumps[rank] = replace(dumps[rank], is_deaf=True)
+    return tuple(dumps[rank] for rank in ranks)
 
 
 def request_dump(
@@ -174,43 +157,20 @@ def parse_faulthandler(text: str, *, rank: int) -> Dump:
         rank: Whose it is.
     """
     threads: list[ThreadStack] = []
-    is_cut = False
-    for head, lines, begins in _blocks(text):
-        if begins:
-            threads, is_cut = [], False
-        threads.append(_thread(head, lines))
-        is_cut = is_cut or "..." in lines
-    return Dump(rank, "faulthandler", tuple(threads), lacks_main=is_cut)
-
-
-def _blocks(text: str) -> Iterator[tuple[re.Match[str], list[str], bool]]:
-    """Yield each thread's head line, taken apart, the lines under it, and whether a dump begins."""
-    head, lines, begins, last = None, list[str](), True, "first"
+    is_cut, last = False, "first"
     for line in text.splitlines():
-        found = _THREAD.match(line)
-        if found is None:
-            lines.append(line)
-        else:
-            if head is not None:
-                yield head, lines, begins
-            head, lines, begins = found, [], last != ""
+        if head := _THREAD.match(line):
+            if last:  # another answer begins
+                threads, is_cut = [], False
+            name = head[3] or head[2] or "MainThread"  # "Stack" heads the only thread asked for
+            threads.append(ThreadStack(name=name, current=head[1] == "Current thread"))
+        elif threads and (found := _FRAME.match(line)):
+            number = int(found[2]) if found[2].isdigit() else 0
+            frame = Frame(_unescaped(found[1]), number, _unescaped(found[3]))
+            threads[-1] = replace(threads[-1], frames=(*threads[-1].frames, frame))
+        is_cut = is_cut or line == "..."
         last = line
-    if head is not None:
-        yield head, lines, begins
-
-
-def _thread(head: re.Match[str], lines: Sequence[str]) -> ThreadStack:
-    frames = (_frame(found) for line in lines if (found := _FRAME.match(line)))
-    return ThreadStack(
-        name=head[3] or head[2] or "MainThread",  # "Stack" heads the only thread asked for
-        frames=tuple(frames),
-        current=head[1] == "Current thread",
-    )
-
-
-def _frame(found: re.Match[str]) -> Frame:
-    line = int(found[2]) if found[2].isdigit() else 0
-    return Frame(_unescaped(found[1]), line, _unescaped(found[3]))
+    return Dump(rank, "faulthandler", tuple(threads), lacks_main=is_cut)
 
 
 def _unescaped(name: str) -> str:

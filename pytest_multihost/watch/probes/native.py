@@ -1,10 +1,9 @@
 """Read the native frames of all threads of ranks: what they wait for below Python.
 
 Each thread in turn is stopped for well under a millisecond and then continues, with the same
-results. If only pystack's own method works, a rank is stopped for one to two seconds. So this is
-for a world that is suspected to hang, not for periodic use. Ranks that are stopped or in
-uninterruptible sleep are not read: the former need no further explanation, and ptrace(2) on the
-latter would block until the sleep ends.
+results. Yet this is for a world that is suspected to hang, not for periodic use. Ranks that are
+stopped or in uninterruptible sleep are not read: the former need no further explanation, and
+ptrace(2) on the latter would block until the sleep ends.
 """
 
 from __future__ import annotations
@@ -15,13 +14,12 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
 from pytest_multihost.blame.inferred import plain_name
 from pytest_multihost.model.stack import NativeThread
@@ -81,14 +79,24 @@ def native_threads(pids: Mapping[int, int], *, budget_s: float = BUDGET_S) -> Na
             of its library, and 0.05 for each rank.
         budget_s: Seconds for each process.
     """
-    states = {rank: _lasting_state(pid) for rank, pid in pids.items()}
-    readable = {rank: pid for rank, pid in pids.items() if states[rank] not in _WHY_NOT}
+    reasons, readable = dict[int, str](), dict[int, int]()
+    for rank, pid in pids.items():
+        state = _lasting_state(pid)
+        if state in _WHY_NOT:
+            reasons[rank] = _WHY_NOT[state]
+        else:
+            readable[rank] = pid
     answers, notes = _ask(list(readable.values()), budget_s)
-    found = {rank: answers.get(pid, _Answer(error=_TOO_LONG)) for rank, pid in readable.items()}
-    reasons = {rank: _WHY_NOT[state] for rank, state in states.items() if state in _WHY_NOT}
-    reasons |= {rank: _explained(each.error) for rank, each in found.items() if each.error}
+    threads = {}
+    for rank, pid in readable.items():
+        answer = answers.get(pid, _Answer(error=_TOO_LONG))
+        if answer.error:
+            reasons[rank] = error = " ".join(answer.error.split())[:200]
+            if "not permitted" in error.lower() or "permission" in error.lower():
+                reasons[rank] = f"{error}; {_ALLOW}"
+        else:
+            threads[rank] = answer.threads
     unobserved = [f"no native frames of rank {rank}: {why}" for rank, why in reasons.items()]
-    threads = {rank: answer.threads for rank, answer in found.items() if not answer.error}
     return NativeStacks(threads, (*unobserved, *notes))
 
 
@@ -101,24 +109,24 @@ def _ask(pids: list[int], budget_s: float) -> tuple[dict[int, _Answer], tuple[st
     spy, has_pystack = find_py_spy(), importlib.util.find_spec("pystack") is not None
     if has_pystack and pids:
         # -P: modules beside the reader must not stand in for those of the library
-        argv = (sys.executable, "-P", str(_READER))
-        answers = _read(argv, [pids], _parse_reader, budget_s)
+        output = _run((sys.executable, "-P", str(_READER)), pids, budget_s)
+        for line in output.splitlines():
+            with suppress(ValueError, TypeError, KeyError):  # a warning; or it was ended meanwhile
+                answer = json.loads(line)
+                threads = tuple(_thread(*each) for each in answer.get("threads", ()))
+                answers[answer["pid"]] = _Answer(threads, answer.get("error", ""))
         pids = [pid for pid in pids if pid in answers and answers[pid].error]
     if spy is None or not pids:
         return answers, (_INSTALL,) if pids and not has_pystack else ()
-    second = _read((spy, *NATIVE_DUMP), [[pid] for pid in pids], _parse_py_spy, budget_s)
+    with ThreadPoolExecutor(len(pids)) as pool:
+        outputs = pool.map(lambda pid: _run((spy, *NATIVE_DUMP), [pid], budget_s), pids)
+        second = dict(zip(pids, map(_parse_py_spy, outputs), strict=True))
     is_partial = any(not answer.error for answer in second.values())
     return answers | second, (_ONLY_PYTHON,) if is_partial else ()
 
 
 def _thread(thread: int, symbols: Sequence[str]) -> NativeThread:
     return NativeThread(thread, tuple(plain_name(symbol) for symbol in symbols))
-
-
-def _explained(error: str) -> str:
-    line = " ".join(error.split())[:200]
-    is_refused = "not permitted" in line.lower() or "permission" in line.lower()
-    return f"{line}; {_ALLOW}" if is_refused else line
 
 
 def _lasting_state(pid: int) -> str:
@@ -136,76 +144,29 @@ def _lasting_state(pid: int) -> str:
     return state
 
 
-def _read(
-    argv: Sequence[str],
-    shares: Sequence[Sequence[int]],
-    parse: Callable[[str, Sequence[int]], Iterable[tuple[int, _Answer]]],
-    budget_s: float,
-) -> dict[int, _Answer]:
-    """Return what a reader says of each process; nothing of those that took too long.
-
-    It runs once for each share, all at once, with the ids as its last arguments, and reads the
-    processes of its share one after the other.
-    """
-    deadline = time.monotonic() + budget_s * sum(map(len, shares))
-    answers: dict[int, _Answer] = {}
-    with ExitStack() as stack:
-        runs = [stack.enter_context(_run(argv, pids)) for pids in shares]
-        for (process, out), pids in zip(runs, shares, strict=True):
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(max(0, deadline - time.monotonic()))
-            _end(process, pids)
-            out.seek(0)
-            answers.update(parse(out.read().decode("utf-8", "replace"), pids))
-    return answers
-
-
-@contextmanager
-def _run(
-    argv: Sequence[str], pids: Sequence[int]
-) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
-    """Start a reader, and end it at last; yields it and the file of its output."""
-    with tempfile.TemporaryFile() as out:
-        process = subprocess.Popen(
+def _run(argv: Sequence[str], pids: Sequence[int], budget_s: float) -> str:
+    """Return what a reader writes about processes; only its begin if it takes too long."""
+    try:
+        output = subprocess.run(
             [*argv, *map(str, pids)],
+            check=False,
             stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            start_new_session=True,
-        )
-        try:
-            yield process, out
-        finally:
-            _end(process, pids)
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=budget_s * len(pids),
+        ).stdout
+    except subprocess.TimeoutExpired as late:
+        output = late.stdout or b""
+        for pid in pids:  # the reader was ended between stopping a process and waiting for that
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGCONT)
+    return output.decode("utf-8", "replace")
 
 
-def _end(process: subprocess.Popen[bytes], pids: Sequence[int]) -> None:
-    """End a reader if it is still at work, and let go of what it has stopped."""
-    if process.poll() is not None:
-        return
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    for pid in pids:  # ended between stopping a process and waiting for that
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGCONT)
-
-
-def _parse_reader(text: str, _: Sequence[int]) -> Iterator[tuple[int, _Answer]]:
-    """Parse the output of `native_reader`: a line of JSON for each process."""
-    for line in text.splitlines():
-        with suppress(ValueError, TypeError, KeyError):  # a warning; or it was ended while it wrote
-            answer = json.loads(line)
-            threads = tuple(_thread(*each) for each in answer.get("threads", ()))
-            yield answer["pid"], _Answer(threads, answer.get("error", ""))
-
-
-def _parse_py_spy(text: str, pids: Sequence[int]) -> Iterator[tuple[int, _Answer]]:
+def _parse_py_spy(text: str) -> _Answer:
     """Read py-spy's answer: Python's threads alone, with Python's frames among the native ones."""
-    (pid,) = pids
     try:
         found = parse_dump(text)
     except ValueError:
-        yield pid, _Answer(error=text or _TOO_LONG)
-    else:
-        yield pid, _Answer(tuple(_thread(t.tid, [f.function for f in t.frames]) for t in found))
+        return _Answer(error=text or _TOO_LONG)
+    return _Answer(tuple(_thread(t.tid, [f.function for f in t.frames]) for t in found))

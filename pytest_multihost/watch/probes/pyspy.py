@@ -83,19 +83,18 @@ def gil_holders(pids: Mapping[int, int]) -> Collection[int]:
     program = find_py_spy()
     if program is None or not pids:
         return ()
+
+    def main_holds_gil(pid: int) -> bool:
+        with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
+            done = subprocess.run(
+                [program, *DUMP, str(pid)], capture_output=True, check=True, timeout=_TIMEOUT_S
+            )
+            return any(each.holds_gil and each.tid == pid for each in parse_dump(done.stdout))
+        return False
+
     with ThreadPoolExecutor(4) as pool:
-        answers = pool.map(lambda pid: _main_holds_gil(program, pid), pids.values())
+        answers = pool.map(main_holds_gil, pids.values())
         return [rank for rank, holds in zip(pids, answers, strict=True) if holds]
-
-
-def _main_holds_gil(program: str, pid: int) -> bool:
-    threads: tuple[SpiedThread, ...] = ()
-    with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
-        done = subprocess.run(
-            [program, *DUMP, str(pid)], capture_output=True, check=True, timeout=_TIMEOUT_S
-        )
-        threads = parse_dump(done.stdout)
-    return any(each.holds_gil and each.tid == pid for each in threads)
 
 
 @dataclass(slots=True)
@@ -109,51 +108,43 @@ class PySpySampler:
     clock: Callable[[], float] = time.monotonic
     _program: str | None = field(default_factory=find_py_spy)
     _asked_s: float = float("-inf")
-    _asked: int | None = None
-    _process: subprocess.Popen[bytes] | None = None
-    _answer: IO[bytes] | None = None
+    _running: tuple[int, subprocess.Popen[bytes], IO[bytes]] | None = None
     _sample: tuple[int, Frame | None] | None = None
 
     def user_frame(self, pid: int) -> Frame | None:
         """Return the last sample of `pid`, if there is one, and begin another if it is old."""
-        self._take_answer()
-        if self._process is None and self.clock() >= self._asked_s + SAMPLE_INTERVAL_S:
+        if self._running is not None and self._running[1].poll() is not None:
+            asked, _, answer = self._running
+            answer.seek(0)
+            self._sample = asked, None
+            with contextlib.suppress(ValueError, StopIteration):
+                main = next(each for each in parse_dump(answer.read()) if each.tid == asked)
+                self._sample = asked, innermost_user_frame(main.frames)
+            self.close()
+        if self._running is None and self.clock() >= self._asked_s + SAMPLE_INTERVAL_S:
+            self._asked_s = self.clock()
             self._ask(pid)
         return self._sample[1] if self._sample is not None and self._sample[0] == pid else None
 
     def _ask(self, pid: int) -> None:
-        self._asked, self._asked_s = pid, self.clock()
         if self._program is None:
             return
         with contextlib.suppress(OSError):
             # a file: a pipe could fill up, as it is not read while py-spy writes
-            self._answer = tempfile.TemporaryFile()  # noqa: SIM115 - closed by _forget
-            self._process = subprocess.Popen(
+            answer = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close
+            process = subprocess.Popen(
                 [self._program, *DUMP, str(pid)],
                 stdin=subprocess.DEVNULL,
-                stdout=self._answer,
+                stdout=answer,
                 stderr=subprocess.DEVNULL,
             )
-
-    def _take_answer(self) -> None:
-        process, pid, answer = self._process, self._asked, self._answer
-        if process is None or pid is None or answer is None or process.poll() is None:
-            return
-        answer.seek(0)
-        self._sample = pid, None
-        with contextlib.suppress(ValueError, StopIteration):
-            main = next(each for each in parse_dump(answer.read()) if each.tid == pid)
-            self._sample = pid, innermost_user_frame(main.frames)
-        self._forget()
+            self._running = pid, process, answer
 
     def close(self) -> None:
         """Stop sampling."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-        self._forget()
-
-    def _forget(self) -> None:
-        if self._answer is not None:
-            self._answer.close()
-        self._process = self._answer = None
+        if self._running is not None:
+            _, process, answer = self._running
+            process.kill()
+            process.wait()
+            answer.close()
+            self._running = None
