@@ -166,11 +166,11 @@ class SystemCall:
             return Timeout("relative", address=args[0 if call == "nanosleep" else 2])
         if call == "clock_nanosleep":
             return Timeout(_CLOCKS[args[0]], address=args[2]) if args[0] in _CLOCKS else _UNKNOWN
+        if call == "futex":
+            return _futex_timeout(args[1], args[3])
         if call in FUTEXES:
             at, clock = args[3:5] if call == "futex_waitv" else args[4:6]
             return _by_address("monotonic" if clock == 1 else "realtime", at)
-        if call == "futex":
-            return _futex_timeout(args[1], args[3])
         return _NONE if call in _UNTIMED else _UNKNOWN
 
 

@@ -20,6 +20,7 @@ import pytest
 from pytest_multihost.launch import libc
 from pytest_multihost.launch.netns import HostNetwork, make_network
 from pytest_multihost.model.errors import LaunchError
+from pytest_multihost.model.process import Endpoint
 from pytest_multihost.model.spec import BRIDGE_ADDRESS, Hosts, all_hosts
 from pytest_multihost.watch.kernel.descriptors import Tables
 from pytest_multihost.watch.kernel.other_processes import HarnessProcesses
@@ -416,9 +417,10 @@ def test_a_hosts_tables_can_be_read_when_all_on_it_are_dead(
     inside.start(network, 1, lambda: listen("10.77.0.2"))
     table = socket.socket(fileno=os.dup(network.tables[1]))
     try:
-        assert [each.local for each in inet_sockets(TCP, "", table)].count(("10.77.0.2", 5000)) == 1
+        listening = Endpoint("10.77.0.2", 5000)
+        assert [each.local for each in inet_sockets(TCP, "", table)].count(listening) == 1
         inside.end()
-        assert ("10.77.0.2", 5000) not in [each.local for each in inet_sockets(TCP, "", table)]
+        assert listening not in [each.local for each in inet_sockets(TCP, "", table)]
         assert unix_sockets(table) == []
     finally:
         table.close()

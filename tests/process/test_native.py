@@ -217,21 +217,9 @@ def test_where_nothing_can_read_the_page_says_what_to_install(
 ) -> None:
     """The tools are optional."""
     monkeypatch.setattr(native.importlib.util, "find_spec", lambda _: None)
-    monkeypatch.setattr(native, "find_py_spy", lambda: None)
     look = native_threads({0: sleeper.pid})
     assert look.threads == {}
     assert any("pip install pytest-multihost-hangs[stacks]" in text for text in look.unobserved)
-
-
-def test_py_spy_is_the_second_choice(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It sees what Python's threads are in, and the page says that there are others."""
-    ranks = start("psum", 2)
-    _await_names(ranks, [None, "all_reduce"])
-    monkeypatch.setattr(native.importlib.util, "find_spec", lambda _: None)
-    look = native_threads(_pids(ranks), budget_s=BUDGET_S)
-    found = [operation_of(look.threads[rank], group=(0, 1), at_s=0) for rank in range(2)]
-    assert [each and each.name for each in found] == [None, "all_reduce"]
-    assert "threads of Python alone" in look.unobserved[0]
 
 
 def test_a_process_that_is_not_python_is_no_error() -> None:

@@ -22,7 +22,7 @@ import psutil
 import pytest
 
 from pytest_multihost.model.operation import Operation, Operations
-from pytest_multihost.model.process import KernelSnapshot
+from pytest_multihost.model.process import Endpoint, KernelSnapshot
 from pytest_multihost.proof import Snapshot
 from pytest_multihost.proof.proof_state import ProofSearch, ProofState
 from pytest_multihost.proof.threads import lock_holders, main_labels
@@ -989,7 +989,10 @@ def test_an_address_of_ipv6_is_read_in_both_of_its_forms() -> None:
     line = "0: {} {} 01 00000000:00000000 00:00000000 00000000 0 0 77 1"
     mapped = line.format("0000000000000000FFFF00000100007F:1F90", "0" * 24 + "01000000:0050")
     (found,) = inet_sockets_from("header\n" + mapped)
-    assert (found.local, found.remote) == (("127.0.0.1", 8080), ("::1", 80))
+    assert (found.local, found.remote) == (
+        Endpoint("127.0.0.1", 8080),
+        Endpoint("::1", 80),
+    )
 
 
 def test_processes_that_have_left_their_rank_still_belong_to_the_world() -> None:

@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from pytest_multihost.model.json_values import from_json, to_json
-from pytest_multihost.model.process import NEVER, Descriptor, KernelSnapshot, Process, Thread
+from pytest_multihost.model.process import (
+    NEVER,
+    Descriptor,
+    Endpoint,
+    KernelSnapshot,
+    Process,
+    Thread,
+)
 from pytest_multihost.proof import Snapshot
 from pytest_multihost.proof.blockers import blockers
 from pytest_multihost.pytest_plugin.attach.controller import first_difference
@@ -20,10 +27,11 @@ PID = 50
 """Both machines have given their rank this process id."""
 
 
-def connection(local: str, remote: str, **changes: object) -> Descriptor:
+def connection(local: str, remote: str, space: str = "", **changes: object) -> Descriptor:
     """Return one side of a TCP connection that leads out of its machine."""
     about = {"fd": 5, "target": "socket:[1]", "kind": "tcp", "where": "outside", "peer": remote}
-    return Descriptor(**{**about, "endpoints": (local, remote), **changes})
+    ends = Endpoint(local, 7, space), Endpoint(remote, 7, space)
+    return Descriptor(**{**about, "endpoints": ends, **changes})
 
 
 def waiting(rank: int, found: Descriptor, **changes: object) -> Process:
@@ -39,8 +47,8 @@ def look(*processes: Process, at_s: float = 10.0) -> KernelSnapshot:
     return KernelSnapshot(at_s=at_s, processes=processes, is_deep=True)
 
 
-MINE = look(waiting(0, connection("10.0.0.1:7", "10.0.0.2:9")))
-THEIRS = look(waiting(1, connection("10.0.0.2:9", "10.0.0.1:7")), at_s=1010.0)
+MINE = look(waiting(0, connection("10.0.0.1", "10.0.0.2")))
+THEIRS = look(waiting(1, connection("10.0.0.2", "10.0.0.1")), at_s=1010.0)
 
 
 def joined(
@@ -53,7 +61,7 @@ def joined(
 
 def test_a_look_travels() -> None:
     """Unchanged, with its times that never come."""
-    process = waiting(3, connection("a:1", "b:2"), holders=(7,), code=("libc.so",), child=-1)
+    process = waiting(3, connection("a", "b"), holders=(7,), code=("libc.so",), child=-1)
     found = look(replace(process, unread=("signals",), timers=None))
     assert from_json(KernelSnapshot, json.loads(json.dumps(to_json(found)))) == found
 
@@ -71,7 +79,7 @@ def test_a_connection_between_machines_leads_into_the_world() -> None:
     """Both sides of it."""
     descriptors = [each.descriptors[5] for each in joined().processes]
     assert [each.where for each in descriptors] == ["inside", "inside"]
-    assert [each.peer for each in descriptors] == ["10.0.0.2:9 (rank 1)", "10.0.0.1:7 (rank 0)"]
+    assert [each.peer for each in descriptors] == ["10.0.0.2 (rank 1)", "10.0.0.1 (rank 0)"]
 
 
 def test_two_ranks_that_wait_for_each_other_across_machines_are_proven_to_hang() -> None:
@@ -84,7 +92,7 @@ def test_two_ranks_that_wait_for_each_other_across_machines_are_proven_to_hang()
     ("theirs", "word"),
     [
         (look(), "leads outside the world"),  # nobody there has the other end
-        (look(waiting(1, connection("10.0.0.2:9", "10.0.0.3:7"))), "leads outside the world"),
+        (look(waiting(1, connection("10.0.0.2", "10.0.0.3"))), "leads outside the world"),
         (replace(THEIRS, is_deep=False), "only main threads were looked at"),
     ],
 )
@@ -98,20 +106,20 @@ def test_what_the_other_machine_does_not_show_proves_nothing(
 
 def test_bytes_on_their_way_between_machines_prove_nothing() -> None:
     """What is not acknowledged may arrive when the network gets better."""
-    mine = look(waiting(0, connection("10.0.0.1:7", "10.0.0.2:9", queues=(0, 12))))
+    mine = look(waiting(0, connection("10.0.0.1", "10.0.0.2", queues=(0, 12))))
     before, now = joined(mine), replace(joined(mine), at_s=11.0)
     assert blockers(Snapshot(before), Snapshot(now), deadline_s=100.0) == (
-        "rank 0: tcp socket to 10.0.0.2:9 leads outside the world",
-        "rank 0: main thread waits for tcp 10.0.0.2:9, which leads outside the world",
+        "rank 0: tcp socket to 10.0.0.2 leads outside the world",
+        "rank 0: main thread waits for tcp 10.0.0.2, which leads outside the world",
     )
 
 
 @pytest.mark.parametrize(("machine", "where"), [("here", "inside"), ("there", "outside")])
 def test_a_loopback_address_means_something_on_one_machine_alone(machine, where) -> None:
     """The first network namespace has the same number everywhere."""
-    mine = look(waiting(0, connection("here net:[1] 127.0.0.1:7", "here net:[1] 127.0.0.1:9")))
-    ends = f"{machine} net:[1] 127.0.0.1:9", f"{machine} net:[1] 127.0.0.1:7"
-    found = joined(mine, look(waiting(1, connection(*ends))))
+    mine = look(waiting(0, connection("127.0.0.1", "127.0.0.2", "here net:[1]")))
+    theirs = look(waiting(1, connection("127.0.0.2", "127.0.0.1", f"{machine} net:[1]")))
+    found = joined(mine, theirs)
     assert {each.descriptors[5].where for each in found.processes} == {where}
 
 

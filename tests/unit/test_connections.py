@@ -7,13 +7,12 @@ from dataclasses import replace
 import pytest
 
 from pytest_multihost.blame.inferred import waits_at_sockets
-from pytest_multihost.model.process import Descriptor, KernelSnapshot, Process, Thread
+from pytest_multihost.model.process import Descriptor, Endpoint, KernelSnapshot, Process, Thread
 
-HERE, THERE = "127.0.0.1:5000", "127.0.0.1:6000"
-ELSEWHERE = "127.0.0.1:7000"
+HERE, THERE, ELSEWHERE = (Endpoint("127.0.0.1", port) for port in (5000, 6000, 7000))
 
 
-def end(fd: int, own: str, other: str, **changes: object) -> Descriptor:
+def end(fd: int, own: Endpoint, other: Endpoint, **changes: object) -> Descriptor:
     """Return one end of a connection between ranks."""
     given = {"fd": fd, "target": f"socket:[{fd}]", "kind": "tcp", "endpoints": (own, other)}
     return Descriptor(**{**given, **changes})

@@ -12,6 +12,7 @@ from pytest_multihost.launch.netns.build import ChildFailed
 from pytest_multihost.launch.netns.network import refusal, remedy
 from pytest_multihost.model.errors import SettingError
 from pytest_multihost.model.json_values import from_json, to_json
+from pytest_multihost.model.process import Endpoint
 from pytest_multihost.model.spec import (
     BRIDGE_ADDRESS,
     NETWORK,
@@ -22,7 +23,7 @@ from pytest_multihost.model.spec import (
 )
 from pytest_multihost.rank.environment import rank_variables
 from pytest_multihost.testing import make_spec
-from pytest_multihost.watch.kernel.sockets import Inet
+from pytest_multihost.watch.kernel.sockets import Inet, _endpoint
 
 
 def world(size: int, hosts: str) -> WorldSpec:
@@ -166,25 +167,32 @@ def test_a_maker_that_failed_otherwise_is_quoted() -> None:
 # What is told apart
 
 
+def bound(host: str, port: int, space: str) -> Endpoint:
+    """Return an address as it is read in a network namespace."""
+    return _endpoint(ipaddress.ip_address(host).packed, port, space)
+
+
 def connection(local: str, remote: str, space: str) -> Inet:
     """Return one end of a connection."""
-    return Inet(1, 1, (local, 5000), (remote, 6000), (0, 0), space=space)
+    ends = bound(local, 5000, space), bound(remote, 6000, space)
+    return Inet(1, 1, ends, (0, 0), space=space)
 
 
 def other(end: Inet, space: str) -> Inet:
     """Return the other end of a connection."""
-    return Inet(2, 1, end.remote, end.local, (0, 0), space=space)
+    ends = (bound(each.host, each.port, space) for each in end.endpoints[::-1])
+    return Inet(2, 1, tuple(ends), (0, 0), space=space)
 
 
 def test_ends_of_a_connection_between_hosts_find_each_other() -> None:
     """Each is in the table of its own host."""
     near = connection("10.77.0.1", "10.77.0.2", "net:[1]")
-    assert near.peer_endpoints == other(near, "net:[2]").endpoints
+    assert near.endpoints[::-1] == other(near, "net:[2]").endpoints
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.9.9.9", "::1"])
 def test_loopbacks_of_two_hosts_are_two(address: str) -> None:
     """Equal addresses and ports on two hosts: this looks like the other end, and is not."""
     near = connection(address, address, "net:[1]")
-    assert near.peer_endpoints == other(near, "net:[1]").endpoints
-    assert near.peer_endpoints != other(near, "net:[2]").endpoints
+    assert near.endpoints[::-1] == other(near, "net:[1]").endpoints
+    assert near.endpoints[::-1] != other(near, "net:[2]").endpoints

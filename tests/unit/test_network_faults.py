@@ -29,7 +29,7 @@ from pytest_multihost.model.network import (
     relay_routes,
 )
 from pytest_multihost.model.operation import Operation, Scope
-from pytest_multihost.model.process import Descriptor, KernelSnapshot, Process, Thread
+from pytest_multihost.model.process import Descriptor, Endpoint, KernelSnapshot, Process, Thread
 from pytest_multihost.model.result import Activity, RankSnapshot, WorldResult
 from pytest_multihost.model.spec import Hosts, WorldSpec
 from pytest_multihost.nemesis.network_faults import network_problems
@@ -283,7 +283,7 @@ def talking(where: str = "inside", queues: tuple[int, int] = (0, 0), **changes: 
         kind="tcp",
         where=where,  # type: ignore[arg-type]
         queues=queues,
-        endpoints=(f"{A}:1", f"{B}:2"),
+        endpoints=(Endpoint(A, 1), Endpoint(B, 2)),
         **changes,
     )
     main = Thread(tid=1, call="recvfrom", fds=(3,), ends_s=math.inf, args=(3,))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_multihost.model.operation import Operation, Operations, Scope
-from pytest_multihost.model.process import Descriptor, KernelSnapshot, Process, Thread
+from pytest_multihost.model.process import Descriptor, Endpoint, KernelSnapshot, Process, Thread
 from pytest_multihost.proof import ProofState, Snapshot, is_still
 from pytest_multihost.proof.blockers import blockers
 from pytest_multihost.proof.threads import is_idle, is_python, is_runtime_thread, read_stack
@@ -25,7 +25,7 @@ from pytest_multihost.watch.kernel.other_processes import (
     eventfd_id,
     with_eventfd_holders,
 )
-from pytest_multihost.watch.kernel.process_reader import can_be_opened
+from pytest_multihost.watch.kernel.proc import can_be_opened
 
 DEADLINE_S = 160.0
 MAIN = 100
@@ -563,7 +563,7 @@ def test_data_that_nobody_takes_ends_nothing() -> None:
 
 def to_itself(*moved: int) -> list[Process]:
     """Return a rank that talks to itself, after so many bytes each."""
-    ends = ("127.0.0.1:50000", "127.0.0.1:29500")
+    ends = Endpoint("127.0.0.1", 50000), Endpoint("127.0.0.1", 29500)
     return [
         process(
             descriptors={

@@ -1,6 +1,6 @@
 """Read the kernel's view of a world's processes: /proc, netlink, ELF files, futexes.
 
-`proc` takes a snapshot with `process_reader`, which uses `proc_files`, `descriptors`, `memory`,
+`proc` takes a snapshot with `proc_files`, `descriptors`, `memory`,
 `sockets` and `elf`; `other_processes` reads those outside the world.
 """
 

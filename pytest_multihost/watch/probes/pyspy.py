@@ -25,9 +25,6 @@ from pytest_multihost.model.stack import Frame, innermost_user_frame
 DUMP = ("dump", "--nonblocking", "--json", "--pid")
 """Arguments for a dump that does not stop the process; its id follows."""
 
-NATIVE_DUMP = ("dump", "--native", "--json", "--pid")
-"""Arguments for a dump with native frames, for which each thread is stopped in turn."""
-
 SAMPLE_INTERVAL_S = 5.0
 """How far two samples are apart."""
 
