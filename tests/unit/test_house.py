@@ -20,7 +20,7 @@ FACES = [path for path in MODULES if path.name == "__init__.py" and path.parent 
 ARCHITECTURE = ROOM.parent.joinpath("ARCHITECTURE.md").read_text(encoding="utf-8")
 HEAVY = {"jax", "jaxlib", "numpy", "torch"}
 MAX_MODULES = 17
-MEDIAN_LINES = 7
+MEDIAN_LINES = 9
 MOST_LINES = 25
 MAX_ANY = 140
 MAX_NAMES = 8
