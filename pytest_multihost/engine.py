@@ -42,7 +42,14 @@ from pytest_multihost.model.event import (
     ReportMade,
 )
 from pytest_multihost.model.fault import disturbs_network
-from pytest_multihost.model.messages import FaultPerformed, Release, ToRank
+from pytest_multihost.model.messages import (
+    Calm,
+    Disturb,
+    FaultPerformed,
+    PauseRank,
+    Release,
+    ToRank,
+)
 from pytest_multihost.model.operation import rank_set
 from pytest_multihost.model.result import Ending, WorldResult
 from pytest_multihost.model.spec import WorldSpec
@@ -293,7 +300,7 @@ class _WorldRun:
             return True
         if not self.is_restoring_network:
             self.is_restoring_network = True
-            world.calm()
+            world.request(Calm())
         changes = (each.body for each in self.history if isinstance(each.body, NetworkChanged))
         return any(each.index is None for each in changes)
 
@@ -396,11 +403,11 @@ def _perform(world: RunningWorld, event: Event) -> None:
     """Perform the part of a fault that cannot be performed in its rank."""
     match event.body:
         case FaultChanged(pause=Pause() as pause):
-            world.pause(event.rank, pause)
+            world.request(PauseRank(event.rank, pause))
         case FaultChanged(resume=True):
-            world.pause(event.rank, None)
+            world.request(PauseRank(event.rank, None))
         case FaultChanged(network=True, index=index):
-            world.disturb(event.rank, index)
+            world.request(Disturb(event.rank, index))
         case NetworkChanged(int() as index, error):
             world.send(event.rank, Frame(FaultPerformed(index, error)))
 

@@ -28,9 +28,13 @@ from pytest_multihost.launch.wire import Frame
 from pytest_multihost.model.event import Event, EventBody, Exited, Pause
 from pytest_multihost.model.json_values import from_json
 from pytest_multihost.model.messages import (
+    Calm,
     CollectiveBroken,
     CollectiveComplete,
+    Disturb,
     DumpKind,
+    FaultRequest,
+    PauseRank,
     Release,
     ToRank,
 )
@@ -159,8 +163,8 @@ class ScriptedLauncher:
         sent: Frames sent to ranks: time, rank, frame.
         dumped: For each request for stacks, the ranks.
         ended: For each call of `end`, its grace period.
-        paused: For each call of `pause`, the rank and the pause; None to resume.
-        disturbed: For each call of `disturb` or `calm`, the rank and the fault; None to calm.
+        paused: For each `PauseRank` requested, the rank and the pause; None to resume.
+        disturbed: For each `Disturb` or `Calm` requested, the rank and the fault; None to calm.
     """
 
     clock: ManualClock
@@ -225,23 +229,22 @@ class ScriptedLauncher:
         del kind
         self.dumped.append(tuple(ranks))
 
-    def pause(self, rank: int, pause: Pause | None) -> None:
-        """Record the rank and its pause, or that it is resumed."""
-        self.paused.append((rank, pause))
-
     @property
     def processes(self) -> WorldProcesses:
         """Return the harness's processes of the world: none."""
         return WorldProcesses()
 
-    def disturb(self, rank: int, index: int) -> None:
-        """Record the network fault."""
-        self.disturbed.append((rank, index))
-
-    def calm(self) -> None:
-        """Record the end of all network faults, and schedule the event that reports it."""
-        self.disturbed.append(None)
-        self._schedule([Step(min(self.alive, default=0), "network", {"index": None, "error": ""})])
+    def request(self, message: FaultRequest) -> None:
+        """Record the request; for `Calm`, schedule the event that reports completion."""
+        match message:
+            case PauseRank(rank, pause):
+                self.paused.append((rank, pause))
+            case Disturb(rank, index):
+                self.disturbed.append((rank, index))
+            case Calm():
+                self.disturbed.append(None)
+                done = {"index": None, "error": ""}
+                self._schedule([Step(min(self.alive, default=0), "network", done)])
 
     def end(self, *, grace_s: float) -> Ending:
         """Return the events not yet returned, and the exit by SIGTERM of every remaining rank."""

@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pytest_multihost.launch.interface import Ending, RankControl, WorldProcesses
 from pytest_multihost.launch.wire import Frame
 from pytest_multihost.model.errors import LaunchError
-from pytest_multihost.model.event import Event, Exited, Pause
-from pytest_multihost.model.messages import DumpKind
+from pytest_multihost.model.event import Event, Exited
+from pytest_multihost.model.messages import DumpKind, FaultRequest, PauseRank
 
 T = TypeVar("T")
 
@@ -148,17 +148,16 @@ class CompositeWorld:
         for part in self._living(ranks):
             self._call(part, part.collect_dumps)
 
-    def pause(self, rank: int, pause: Pause | None) -> None:
-        """Have a rank stopped and continued by the clock; None ends that, and continues it."""
-        for part in self._living([rank]):
-            self._call(part, partial(part.pause, rank, pause))
+    def request(self, message: FaultRequest) -> None:
+        """Have a rank paused; these hosts are not namespaces, so their network is never disturbed.
 
-    def disturb(self, rank: int, index: int) -> NoReturn:
-        """Refuse: validation lets no world have faults of a network that is not the harness's."""
-        raise LaunchError(f"fault {index} at rank {rank} needs hosts made from namespaces")
-
-    def calm(self) -> None:
-        """Do nothing: the network is not disturbed."""
+        Raises:
+            LaunchError: It is another request.
+        """
+        if not isinstance(message, PauseRank):
+            raise LaunchError("faults of the network need hosts made from namespaces")
+        for part in self._living([message.rank]):
+            self._call(part, partial(part.request, message))
 
     def end(self, *, grace_s: float) -> Ending:
         """End all remaining processes, in any state, and return what was found.

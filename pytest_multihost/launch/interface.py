@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol, get_args
 
 from pytest_multihost.launch.wire import Channel, Frame
-from pytest_multihost.model.event import Event, Pause
-from pytest_multihost.model.messages import DumpKind, SnapshotTaken
+from pytest_multihost.model.event import Event
+from pytest_multihost.model.messages import DumpKind, FaultRequest, SnapshotTaken
 from pytest_multihost.model.spec import RankSpec, WorldSpec
 
 ANSWER_S = 60.0
@@ -109,23 +109,15 @@ class RankControl(Protocol):
     def request_dumps(self, ranks: Sequence[int], kind: DumpKind) -> None:
         """Have every rank of `ranks` write a dump to its file."""
 
-    def pause(self, rank: int, pause: Pause | None) -> None:
-        """Have a rank stopped and continued by the clock; None ends that, and continues it."""
+    def request(self, message: FaultRequest) -> None:
+        """Have the server perform a part of a fault that the rank cannot perform itself.
+
+        An event of kind "network" reports the outcome of `Disturb`, and completion of `Calm`.
+        """
 
 
 class RunningWorld(RankControl, Protocol):
     """All ranks of one world, as the engine sees them."""
-
-    def disturb(self, rank: int, index: int) -> None:
-        """Start a fault of the network; an event of kind "network" reports the outcome.
-
-        Args:
-            rank: The rank that has passed the fault's point.
-            index: Its place among the world's faults.
-        """
-
-    def calm(self) -> None:
-        """End all faults of the network, then send an event of kind "network" without an index."""
 
     def end(self, *, grace_s: float) -> Ending:
         """End all remaining processes, in any state, and return what was found."""

@@ -325,6 +325,9 @@ class RanksLost:
     error: str
 
 
+FaultRequest = PauseRank | Disturb | Calm
+"""What a rank cannot perform of its faults."""
+
 _ToBoth = Fork | RequestDumps | PauseRank | EndWorld | Quit
 
 ToServer = _ToBoth | Disturb | Calm | ProbeHosts

@@ -40,7 +40,7 @@ class Server:
         self.did.append("world")
         self.control = self.control or socket.socket()
 
-    def receive_packet(self) -> Packet[WorldForked]:
+    def receive(self, *_: object) -> Packet[WorldForked]:
         return Packet(WorldForked(pids=(1, 2), ports=(1, 2), at_s=0.0))
 
     def close(self) -> None:

@@ -16,11 +16,12 @@ from pytest_multihost.launch.interface import ANSWER_S, Ending, WorldProcesses
 from pytest_multihost.launch.server import ServerLauncher
 from pytest_multihost.launch.wire import Frame
 from pytest_multihost.model.errors import LaunchError
-from pytest_multihost.model.event import Event, Pause
+from pytest_multihost.model.event import Event
 from pytest_multihost.model.messages import (
     DumpKind,
     DumpsWritten,
     EndWorld,
+    FaultRequest,
     Fork,
     FromPeer,
     PauseRank,
@@ -217,9 +218,10 @@ class PeerWorld:
             answer, payload = self.peer.answer(self._dumps, DumpsWritten, within_s=_DUMP_S)
             write_files(answer.sizes, payload, self.directory)
 
-    def pause(self, rank: int, pause: Pause | None) -> None:
-        """Have a rank stopped and continued by the clock; None ends that, and continues it."""
-        self.peer.send(PauseRank(rank, pause))
+    def request(self, message: FaultRequest) -> None:
+        """Have a rank paused; `CompositeWorld` passes on no other request."""
+        if isinstance(message, PauseRank):
+            self.peer.send(message)
 
     def begin_end(self, *, grace_s: float) -> None:
         """Have the peer start ending the ranks."""

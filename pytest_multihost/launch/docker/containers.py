@@ -15,9 +15,9 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import psutil
 
@@ -73,21 +73,23 @@ class Engine:
     """
 
     client: Client
-    network: Network = None
-    info: Mapping[str, Any] = field(default_factory=dict)
+    network: Network
+    info: Mapping[str, Any]
 
-    def open(self) -> None:
-        """Create the network, after removing networks left by killed controllers.
+    @classmethod
+    def start(cls) -> Self:
+        """Connect, and create a network, after removing those left by killed controllers.
 
         Raises:
-            LaunchError: The engine refuses.
+            LaunchError: There is no engine, or it refuses.
         """
+        client = connect()
         with engine_errors("the network between the containers could not be made"):
-            self.info = self.client.info()
-            remove_stale(self.client)
+            info = client.info()
+            remove_stale(client)
             name = f"multihost-{os.getpid()}-{time.monotonic_ns():x}"
             labels = {LABEL: _owner()}
-            self.network = self.client.networks.create(name, driver="bridge", labels=labels)
+            return cls(client, client.networks.create(name, driver="bridge", labels=labels), info)
 
     def run(
         self,
@@ -138,13 +140,11 @@ class Engine:
 
     def close(self) -> None:
         """Remove the network; its containers are gone."""
-        if self.network is not None:
-            remove_network(self.network)
-            self.network = None
+        remove_network(self.network)
         self.client.close()
 
 
-def connect() -> Engine:
+def connect() -> Client:
     """Return a connection to the engine that DOCKER_HOST names, or to the machine's own.
 
     Raises:
@@ -155,20 +155,20 @@ def connect() -> Engine:
     except ImportError as error:
         raise LaunchError("containers cannot be started", seen=_INSTALL) from error
     with engine_errors("the Docker engine cannot be reached", remedy=_REMEDY):
-        return Engine(docker.from_env(timeout=ENGINE_S))
+        return docker.from_env(timeout=ENGINE_S)
 
 
 def docker_problem(image: str) -> LaunchError | None:
     """Return why this machine cannot run worlds in containers of an image; None if it can."""
     try:
-        engine = connect()
+        client = connect()
     except LaunchError as error:
         return error
     from docker.errors import ImageNotFound
 
     try:
         with engine_errors("the engine does not list its images"):
-            engine.client.images.get(image)
+            client.images.get(image)
     except LaunchError as error:
         if not isinstance(error.__cause__, ImageNotFound):
             return error
@@ -176,7 +176,7 @@ def docker_problem(image: str) -> LaunchError | None:
         remedy = "Build it as docker/README.md says, or name another: --multihost-docker-image."
         return LaunchError(happened, remedy=remedy)
     finally:
-        engine.client.close()
+        client.close()
     return None
 
 

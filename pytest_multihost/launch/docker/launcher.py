@@ -18,7 +18,6 @@ from pytest_multihost.launch.docker.containers import (
     Container,
     ContainerSpec,
     Engine,
-    connect,
     docker_problem,
     engine_errors,
     remove_container,
@@ -77,18 +76,6 @@ class ContainerLauncher:
             self._problem = (docker_problem(self.spec.image),)
         return self._problem[0]
 
-    def _opened(self) -> Engine:
-        """Return the engine, connected, with a network.
-
-        Raises:
-            LaunchError: There is no engine, or it refuses.
-        """
-        if self._engine is None:
-            engine = connect()
-            engine.open()
-            self._engine = engine
-        return self._engine
-
     def start(self, spec: WorldSpec, *, directory: Path, scratch: Path) -> CompositeWorld:
         """Start the ranks of a world; a host whose container is gone gets a new one.
 
@@ -139,7 +126,9 @@ class ContainerLauncher:
         """Return a server in a new container, or the one already started for this host."""
         if host in self._started:
             return self._started.pop(host)
-        engine = self._opened()
+        if self._engine is None:
+            self._engine = Engine.start()
+        engine = self._engine
         with _listening() as listener:
             program = make(host)
             container = self._run(engine, host, program, listener.getsockname())

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from typing import ClassVar
 
 from pytest_multihost.launch import libc
 from pytest_multihost.launch.netns.netlink import ETHERNET, LOOPBACK, Links, open_sock_diag
-from pytest_multihost.launch.wire import Packet, receive_packet, send_packet
+from pytest_multihost.launch.wire import send_packet
 from pytest_multihost.model.spec import BRIDGE_ADDRESS, NETWORK, Host
 
 BRIDGE = "lan"
@@ -213,29 +212,6 @@ def mount_own_files(folder: Path, name: str) -> None:
         if path.name == _HOSTS or target.exists():
             libc.bind_mount(str(path), str(target))
     socket.sethostname(name)
-
-
-def run_in_child(
-    work: Callable[[socket.socket], None], *, timeout_s: float
-) -> list[Packet[Built | ChildFailed]]:
-    """Run a child until it ends, and return the packets that it has sent.
-
-    Args:
-        work: Runs in the child, and sends packets.
-        timeout_s: Timeout for each packet.
-
-    Raises:
-        TimeoutError: No packet came in time; the child has been killed.
-    """
-    pid, connection = start_child(work)
-    connection.settimeout(timeout_s)
-    try:
-        return list(iter(lambda: receive_packet(connection, Built | ChildFailed), None))
-    finally:
-        connection.close()
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
 
 
 def start_child(work: Callable[[socket.socket], None]) -> tuple[int, socket.socket]:

@@ -156,10 +156,7 @@ def run_netfault_daemon(network: HostNetwork, seed: int, connection: socket.sock
     network.become_owner()
     signal.signal(signal.SIGTERM, _leave)
     libc.die_with_parent(os.getppid(), signal.SIGTERM)
-    hosts = [
-        _visit(host, namespace)
-        for host, namespace in zip(network.hosts, network.namespaces, strict=True)
-    ]
+    hosts = [_visit(*each) for each in zip(network.hosts, network.namespaces, strict=True)]
     libc.join(network.bridge, libc.NEW_NETWORK)
     for one, other in permutations(hosts, 2):  # ARP would not get through a cut
         one.links.add_neighbour(ETHERNET, other.host.address, other.ethernet)

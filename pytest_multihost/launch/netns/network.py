@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import signal
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,12 +23,14 @@ from pathlib import Path
 
 from pytest_multihost.launch import libc
 from pytest_multihost.launch.netns.build import (
+    Built,
     ChildFailed,
     build,
     mount_own_files,
-    run_in_child,
+    start_child,
     write_files,
 )
+from pytest_multihost.launch.wire import receive_packet
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.spec import Host
 
@@ -126,11 +129,17 @@ def make_network(hosts: tuple[Host, ...], folder: Path) -> HostNetwork:
         OSError: Their files cannot be written.
     """
     write_files(folder, hosts)
+    pid, connection = start_child(partial(build, hosts, folder))
+    connection.settimeout(BUILD_S)
     try:
-        packets = run_in_child(partial(build, hosts, folder), timeout_s=BUILD_S)
+        packets = list(iter(lambda: receive_packet(connection, Built | ChildFailed), None))
     except TimeoutError as error:
         message = "the kernel did not make the network of the world's hosts"
         raise LaunchError(message, seen=f"It took longer than {BUILD_S:g} s.") from error
+    finally:
+        connection.close()
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
     for packet in packets:
         if isinstance(packet.message, ChildFailed):
             raise refusal(packet.message)

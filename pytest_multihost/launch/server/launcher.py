@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_multihost.launch.server.world import ServerConnection, ServerWorld, unexpected
+from pytest_multihost.launch.server.world import ServerConnection, ServerWorld
 from pytest_multihost.launch.wire import FrameStream
 from pytest_multihost.model.errors import LaunchError, UnsoundForkError
 from pytest_multihost.model.event import SENT_BY_RANKS
@@ -105,9 +105,7 @@ class ServerLauncher:
         pairs = [socket.socketpair() for _ in ranks]
         try:
             server.send(request, [theirs.fileno() for _, theirs in pairs])
-            packet = server.receive_packet()
-            if not isinstance(forked := packet.message, WorldForked):
-                raise unexpected(forked)
+            packet = server.receive(WorldForked)
         except LaunchError:
             for ours, _ in pairs:
                 ours.close()
@@ -122,8 +120,8 @@ class ServerLauncher:
                 rank: FrameStream(ours, SENT_BY_RANKS)
                 for rank, (ours, _) in zip(ranks, pairs, strict=True)
             },
-            forked,
-            dict(zip(forked.namespaces, tables, strict=True)),
+            packet.message,
+            dict(zip(packet.message.namespaces, tables, strict=True)),
         )
 
     def why_no_hosts(self, scratch: Path) -> LaunchError | None:
@@ -137,7 +135,7 @@ class ServerLauncher:
         """
         server = self._living_server()
         server.send(ProbeHosts(str(scratch)))
-        match server.receive():
-            case HostsProbed(happened, seen, remedy) if happened:
-                return LaunchError(happened, seen=seen, remedy=remedy)
-        return None
+        found = server.receive(HostsProbed).message
+        if not found.happened:
+            return None
+        return LaunchError(found.happened, seen=found.seen, remedy=found.remedy)

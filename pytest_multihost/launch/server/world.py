@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pytest_multihost.launch.interface import ANSWER_S, Ending, WorldProcesses
 from pytest_multihost.launch.reaper import kill_strays, wait_for_exit
@@ -22,28 +22,27 @@ from pytest_multihost.model.event import (
     Event,
     Forked,
     Interrupted,
-    Pause,
     RaisedError,
     read_event,
 )
 from pytest_multihost.model.json_values import JsonError
 from pytest_multihost.model.messages import (
-    Calm,
-    Disturb,
     DumpKind,
     EndWorld,
     Failed,
+    FaultRequest,
     FromServer,
-    PauseRank,
     Quit,
     RankEvent,
     RequestDumps,
+    Serving,
     ToServer,
     Unsound,
     WorldEnded,
     WorldForked,
 )
 
+M = TypeVar("M")
 Stream = FrameStream[Mapping[str, Any]]
 
 
@@ -114,7 +113,7 @@ class ServerWorld:
         from_server: list[Event] = []
         for key, _ in self._selector.select(timeout_s):
             if key.data is None:
-                from_server.append(_server_event(self.server.receive()))
+                from_server.append(self.server.receive(RankEvent).message.event)
             else:
                 events += self._read(key.data)
         for event in from_server:  # the last frames of a rank arrived before it died
@@ -167,17 +166,9 @@ class ServerWorld:
     def collect_dumps(self) -> None:
         """Do nothing: the ranks write into the controller's directory."""
 
-    def pause(self, rank: int, pause: Pause | None) -> None:
-        """Have a rank stopped and continued by the clock; None ends that, and continues it."""
-        self.server.send(PauseRank(rank, pause))
-
-    def disturb(self, rank: int, index: int) -> None:
-        """Start a fault of the network, see `RunningWorld`."""
-        self.server.send(Disturb(rank, index))
-
-    def calm(self) -> None:
-        """End all faults of the network."""
-        self.server.send(Calm())
+    def request(self, message: FaultRequest) -> None:
+        """Have the server perform a part of a fault, see `RankControl`."""
+        self.server.send(message)
 
     def end(self, *, grace_s: float) -> Ending:
         """End all remaining processes, in any state, and return what was found."""
@@ -194,10 +185,13 @@ class ServerWorld:
     def finish_end(self) -> Ending:
         """Wait until the server has ended everything, and return what was found."""
         from_server: list[Event] = []
-        while not isinstance(message := self.server.receive(), WorldEnded):
-            from_server.append(_server_event(message))
+        while True:
+            packet: Packet[RankEvent | WorldEnded] = self.server.receive(RankEvent, WorldEnded)
+            if isinstance(packet.message, WorldEnded):
+                break
+            from_server.append(packet.message.event)
         events = [event for rank in self.streams for event in self._read(rank)]
-        return Ending((*events, *from_server), message.leftovers)
+        return Ending((*events, *from_server), packet.message.leftovers)
 
     def close(self) -> None:
         """Close the streams."""
@@ -206,12 +200,6 @@ class ServerWorld:
             stream.close()
         for table in self.socket_tables.values():
             table.close()
-
-
-def _server_event(message: FromServer) -> Event:
-    if isinstance(message, RankEvent):
-        return message.event
-    raise unexpected(message)
 
 
 PREPARE_S = 600.0
@@ -252,7 +240,7 @@ class ServerConnection:
             LaunchError: It failed to start.
         """
         self.control.settimeout(PREPARE_S)
-        self.receive()
+        self.receive(Serving)
         self.control.settimeout(ANSWER_S)
 
     def close(self) -> None:
@@ -280,19 +268,15 @@ class ServerConnection:
         except OSError as error:
             raise self._lost(str(error)) from error
 
-    def receive(self) -> FromServer:
-        """Return the server's next message; see `receive_packet`."""
-        return self.receive_packet().message
-
-    def receive_packet(self) -> Packet[FromServer]:
-        """Return the server's next message with its descriptors.
+    def receive(self, *wanted: type[M]) -> Packet[M]:
+        """Return the server's next message, of a class in `wanted`, with its descriptors.
 
         Raises:
             UnsoundForkError: It must not fork ranks.
             LaunchError: The server is gone, does not answer, or the request failed.
         """
         try:
-            packet: Packet[FromServer] | None = receive_packet(self.control, FromServer)
+            packet: Packet[Any] | None = receive_packet(self.control, FromServer)
         except (OSError, GarbledError) as error:
             raise self._lost(str(error)) from error
         if packet is None:
@@ -308,6 +292,8 @@ class ServerConnection:
                 )
             case Failed(why):
                 raise LaunchError("the ranks could not be started", seen=why)
+            case message if not isinstance(message, wanted):
+                raise LaunchError(f"the server said {type(message).__name__} at the wrong time")
         return packet
 
     def _lost(self, seen: str) -> LaunchError:
@@ -328,8 +314,3 @@ class ServerConnection:
         except OSError:
             return ""
         return f"\nIts last words, from {log}:\n{text}" if text.strip() else ""
-
-
-def unexpected(message: FromServer) -> LaunchError:
-    """Return the error for a message that does not answer the request to the server."""
-    return LaunchError(f"the server said {type(message).__name__} at the wrong time")

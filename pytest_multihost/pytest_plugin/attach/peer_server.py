@@ -117,8 +117,8 @@ class PeerServer:
                     world.send(rank, Frame(passed_on, frame.payload))
                 case RequestDumps(ranks, what):
                     world.request_dumps(ranks, what)
-                case PauseRank(rank, pause):
-                    world.pause(rank, pause)
+                case PauseRank() as request:
+                    world.request(request)
 
     def _answer(self, message: ToPeer) -> Answer:
         match message:
