@@ -367,7 +367,10 @@ def test_a_process_that_nobody_has_told_its_rank_is_a_usage_error(processes: Pro
     both = {"RANK": "0", "WORLD_SIZE": "2", "JAX_PROCESS_ID": "1", "JAX_NUM_PROCESSES": "2"}
     processes.start([sys.executable, *PYTEST], both)
     processes.finish()
-    assert "ERROR: --multihost-attach: nobody has told this process its rank" in processes.output[0]
+    assert (
+        "ERROR: --multihost-attach: no launcher has given this process a rank"
+        in processes.output[0]
+    )
     assert "RANK=0 of WORLD_SIZE=2; JAX_PROCESS_ID=1 of JAX_NUM_PROCESSES=2" in processes.output[1]
     assert processes.codes == [4, 4]
 

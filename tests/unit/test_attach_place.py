@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_multihost.launch.attach import read_membership
-from pytest_multihost.launch.attach.launcher_env import Membership, first_node, parse_address
+from pytest_multihost.launch.attach.launcher_env import first_node, parse_address
 from pytest_multihost.model.errors import SettingError
 
 TORCHRUN = {
@@ -96,7 +96,7 @@ def test_plain_variables_that_agree_with_a_launcher_are_none() -> None:
 @pytest.mark.parametrize(
     ("environment", "words"),
     [
-        ({}, "nobody has told this process its rank"),
+        ({}, "no launcher has given this process a rank"),
         ({"RANK": "1"}, "RANK is set and WORLD_SIZE is not"),
         ({"PYTEST_MULTIHOST_RANK": "1"}, "PYTEST_MULTIHOST_SIZE is not set"),
         ({"PYTEST_MULTIHOST_SIZE": "1"}, "PYTEST_MULTIHOST_RANK is not set"),
@@ -155,10 +155,3 @@ def test_an_address_without_a_port_is_none() -> None:
     """And the variable is named."""
     with pytest.raises(SettingError, match="X must be HOST:PORT"):
         parse_address("X", ":80")
-
-
-def test_rank_0_is_the_controller() -> None:
-    """And nobody else."""
-    membership = Membership(rank=0, size=2, source="", job="")
-    assert membership.is_controller
-    assert not read_membership(TORCHRUN).is_controller

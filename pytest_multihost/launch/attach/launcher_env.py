@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pytest_multihost.model.errors import SettingError
 
@@ -48,11 +48,6 @@ class Membership:
     host: str | None = None
     port: int | None = None
     is_one_machine: bool = False
-
-    @property
-    def is_controller(self) -> bool:
-        """Whether this process leads the run."""
-        return self.rank == 0
 
     @property
     def addresses(self) -> tuple[Address, ...]:
@@ -133,7 +128,6 @@ _SLURM = _Launcher(
     local=("SLURM_STEP_NUM_NODES", "1"),
 )
 _LAUNCHERS = (_TORCHRUN, _OPEN_MPI, _PMI, _JAX, _SLURM)
-_MPI = (_OPEN_MPI, _PMI)
 
 
 def read_membership(environment: Mapping[str, str]) -> Membership:
@@ -143,17 +137,32 @@ def read_membership(environment: Mapping[str, str]) -> Membership:
         SettingError: No variables are set, or they contradict each other.
     """
     launcher = _launcher(environment)
-    membership = _membership(launcher, environment)
-    address = environment.get("PYTEST_MULTIHOST_ADDRESS")
-    if address:
+    rank, size = (_number(name, environment) for name in (launcher.rank, launcher.size))
+    if rank >= size:
+        happened = f"{launcher.rank}={rank} is not one of {launcher.size}={size} processes"
+        raise SettingError(happened, remedy="Ranks count from 0.")
+    host, port = environment.get(launcher.host) or None, None
+    if address := environment.get("PYTEST_MULTIHOST_ADDRESS"):
         host, port = parse_address("PYTEST_MULTIHOST_ADDRESS", address)
-        membership = replace(membership, host=host, port=port)
     elif launcher is _OURS:
         happened = "PYTEST_MULTIHOST_RANK is set and PYTEST_MULTIHOST_ADDRESS is not"
         raise SettingError(happened, remedy=REMEDY)
-    if membership.host is not None and _LOOPBACK.fullmatch(membership.host):
-        membership = replace(membership, is_one_machine=True)
-    return membership
+    elif host is not None and launcher is _JAX:
+        host, port = parse_address(launcher.host, host)
+    elif host is not None and launcher is _SLURM:
+        host = first_node(host)
+    one, other = (environment.get(each, each) for each in launcher.local)
+    return Membership(
+        rank=rank,
+        size=size,
+        source=launcher.name,
+        job="/".join(environment.get(name, "") for name in launcher.job),
+        host=host,
+        port=port,
+        is_one_machine=size == 1
+        or bool(one and one == other)
+        or bool(host and _LOOPBACK.fullmatch(host)),
+    )
 
 
 def parse_address(name: str, text: str) -> Address:
@@ -169,38 +178,39 @@ def parse_address(name: str, text: str) -> Address:
 
 
 def _launcher(environment: Mapping[str, str]) -> _Launcher:
-    """Return the launcher whose variables apply."""
+    """Return the launcher whose variables apply.
+
+    Raises:
+        SettingError: There is none, or several that contradict each other.
+    """
     if _OURS.rank in environment or _OURS.size in environment:
         return _OURS
     present = [each for each in _LAUNCHERS if each.rank in environment and each.size in environment]
     if not present:
-        raise _no_launcher(environment)
+        known = "; ".join(f"{each.rank} and {each.size} ({each.name})" for each in _LAUNCHERS)
+        halves = [
+            f"{name} is set and {other} is not"
+            for each in _LAUNCHERS
+            for name, other in ((each.rank, each.size), (each.size, each.rank))
+            if name in environment and other not in environment
+        ]
+        raise SettingError(
+            "--multihost-attach: no launcher has given this process a rank",
+            seen="; ".join([*halves, f"looked for {known}."]),
+            remedy=f"Start it with torchrun, srun or mpirun. {REMEDY}",
+        )
     if _TORCHRUN in present and "TORCHELASTIC_RUN_ID" in environment:
         return _TORCHRUN  # always the innermost launcher
-    if any(each in present for each in _MPI):
+    if _OPEN_MPI in present or _PMI in present:
         present = [each for each in present if each is not _SLURM]  # only the allocation
-    said = {(environment[each.rank], environment[each.size]) for each in present}
-    if len(said) > 1:
-        raise _contradiction(present, environment)
+    if len({(environment[each.rank], environment[each.size]) for each in present}) > 1:
+        said = "; ".join(
+            f"{each.rank}={environment[each.rank]} of {each.size}={environment[each.size]}"
+            for each in present
+        )
+        happened = "--multihost-attach: this process has been given different ranks"
+        raise SettingError(happened, seen=f"{said}.", remedy=REMEDY)
     return present[0]
-
-
-def _membership(launcher: _Launcher, environment: Mapping[str, str]) -> Membership:
-    rank, size = (_number(name, environment) for name in (launcher.rank, launcher.size))
-    if rank >= size:
-        happened = f"{launcher.rank}={rank} is not one of {launcher.size}={size} processes"
-        raise SettingError(happened, remedy="Ranks count from 0.")
-    host, port = _host(launcher, environment)
-    one, other = (environment.get(each, each) for each in launcher.local)
-    return Membership(
-        rank=rank,
-        size=size,
-        source=launcher.name,
-        job="/".join(environment.get(name, "") for name in launcher.job),
-        host=host,
-        port=port,
-        is_one_machine=size == 1 or bool(one and one == other),
-    )
 
 
 def _number(name: str, environment: Mapping[str, str]) -> int:
@@ -211,42 +221,7 @@ def _number(name: str, environment: Mapping[str, str]) -> int:
     return int(text)
 
 
-def _host(launcher: _Launcher, environment: Mapping[str, str]) -> tuple[str | None, int | None]:
-    text = environment.get(launcher.host, "")
-    if not text:
-        return None, None
-    if launcher is _JAX:
-        return parse_address(launcher.host, text)
-    return (first_node(text) if launcher is _SLURM else text), None
-
-
 def first_node(nodes: str) -> str:
     """Return the first node of a Slurm node list: "gpu07" of "gpu[07-09,12],x1"."""
     found = _NODE_LIST.match(nodes)
-    if found is None:
-        return nodes
-    return found["stem"] + (found["first"] or "") + (found["rest"] or "")
-
-
-def _no_launcher(environment: Mapping[str, str]) -> SettingError:
-    known = "; ".join(f"{each.rank} and {each.size} ({each.name})" for each in _LAUNCHERS)
-    halves = [
-        f"{name} is set and {other} is not"
-        for each in _LAUNCHERS
-        for name, other in ((each.rank, each.size), (each.size, each.rank))
-        if name in environment and other not in environment
-    ]
-    return SettingError(
-        "--multihost-attach: nobody has told this process its rank",
-        seen="; ".join([*halves, f"looked for {known}."]),
-        remedy=f"Start it with torchrun, srun or mpirun. {REMEDY}",
-    )
-
-
-def _contradiction(present: list[_Launcher], environment: Mapping[str, str]) -> SettingError:
-    said = "; ".join(
-        f"{each.rank}={environment[each.rank]} of {each.size}={environment[each.size]}"
-        for each in present
-    )
-    happened = "--multihost-attach: this process has been told different places"
-    return SettingError(happened, seen=f"{said}.", remedy=REMEDY)
+    return nodes if found is None else "".join(filter(None, found.group("stem", "first", "rest")))
