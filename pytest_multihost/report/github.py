@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -101,7 +101,14 @@ def _error_command(verdict: JsonVerdict, checkout: Checkout) -> str:
     properties = [
         f"{name}={text.replace(':', '%3A').replace(',', '%2C')}" for name, text in data.items()
     ]
-    message = "\n".join(_message(verdict))[:_MAX_MESSAGE]
+    lines, diagnosis = [headline(verdict)], verdict["diagnosis"]
+    if diagnosis is not None:
+        after = f"judged {diagnosis['detected_after_s']:.1f} s after the last progress"
+        lines.append(f"{diagnosis['kind']}, {diagnosis['confidence']}: {after}")
+        if diagnosis["waiting"]:
+            lines.append(f"waiting: {rank_set(diagnosis['waiting'])}")
+        lines += [claim for claim, _ in _claims(diagnosis)]
+    message = "\n".join(lines)[:_MAX_MESSAGE]
     return f"::error {','.join(properties)}::{_command_data(message)}"
 
 
@@ -115,17 +122,6 @@ def _place(verdict: JsonVerdict, checkout: Checkout) -> tuple[str | None, int | 
         if at["file"] and (known := checkout.relative(at["file"])) is not None:
             return known, at["line"]
     return checkout.relative(verdict["nodeid"].partition("::")[0]), None
-
-
-def _message(verdict: JsonVerdict) -> Iterator[str]:
-    yield headline(verdict)
-    diagnosis = verdict["diagnosis"]
-    if diagnosis is not None:
-        after = f"judged {diagnosis['detected_after_s']:.1f} s after the last progress"
-        yield f"{diagnosis['kind']}, {diagnosis['confidence']}: {after}"
-        if diagnosis["waiting"]:
-            yield f"waiting: {rank_set(diagnosis['waiting'])}"
-        yield from (claim for claim, _ in _claims(diagnosis))
 
 
 def _command_data(text: str) -> str:
@@ -147,23 +143,11 @@ def summary(verdicts: Sequence[JsonVerdict], *, max_bytes: int = MAX_SUMMARY) ->
     if not last:
         return ""
     bad = [each for each in last if has_failed(each) or each["status"] == "xfailed"]
-    parts = [_heading(last)]
-    if bad:
-        parts.append(_TABLE_HEAD)
-    parts += [_row(each) for each in bad]
-    parts += [_details(each) for each in bad]
-    return _fitting(parts, max_bytes)
-
-
-_TABLE_HEAD = (
-    "| test | ranks | result | kind | culprits | waiting | where | judged after |\n"
-    "|---|--:|---|---|---|---|---|--:|\n"
-)
-_LEFT_OUT = "\n_There is more in the artifacts\\: it does not fit into a summary._\n"
-
-
-def _fitting(parts: Sequence[str], max_bytes: int) -> str:
-    """Return as many whole parts as fit."""
+    outcomes = Counter(each["outcome"] if has_failed(each) else each["status"] for each in last)
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
+    tests = "test" if len(last) == 1 else "tests"
+    heading = f"### Multi-host tests\n\n{len(last)} {tests} ran as worlds of ranks: {counts}\n\n"
+    parts = [heading, *([_TABLE_HEAD] if bad else []), *map(_row, bad), *map(_details, bad)]
     text, left = "", max_bytes - len(_LEFT_OUT.encode())
     for part in parts:
         left -= len(part.encode())
@@ -173,11 +157,11 @@ def _fitting(parts: Sequence[str], max_bytes: int) -> str:
     return text
 
 
-def _heading(last: Sequence[JsonVerdict]) -> str:
-    outcomes = Counter(each["outcome"] if has_failed(each) else each["status"] for each in last)
-    counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
-    tests = "test" if len(last) == 1 else "tests"
-    return f"### Multi-host tests\n\n{len(last)} {tests} ran as worlds of ranks: {counts}\n\n"
+_TABLE_HEAD = (
+    "| test | ranks | result | kind | culprits | waiting | where | judged after |\n"
+    "|---|--:|---|---|---|---|---|--:|\n"
+)
+_LEFT_OUT = "\n_There is more in the artifacts\\: it does not fit into a summary._\n"
 
 
 def _row(verdict: JsonVerdict) -> str:
@@ -205,21 +189,17 @@ def _details(verdict: JsonVerdict) -> str:
     if diagnosis is not None:
         claims = [f"{claim} ({source})" for claim, source in _claims(diagnosis)]
         lines += [f"* {_escaped(each)}" for each in [*claims, *diagnosis["notes"][:_MAX_CLAIMS]]]
-    lines += [f"* {_escaped(each)}" for each in _ranks(verdict)]
-    lines.append(f"* artifacts: {_escaped(verdict['run_id'] + '/' + verdict['dir'])}")
-    if verdict["replay"]:
-        lines.append(f"* replay: {_escaped('--multihost-replay ' + verdict['replay'], 2000)}")
-    return "\n".join([*lines, "\n</details>\n"])
-
-
-def _ranks(verdict: JsonVerdict) -> Iterator[str]:
-    """Yield what happened to the ranks, one line for those to which the same happened."""
     alike = group_by_value(
         ((each["outcome"], each["phase"], each["label"]), each["rank"])
         for each in verdict["rank_results"]
     )
     for (outcome, phase, label), ranks in alike.items():
-        yield f"{rank_set(ranks)}: {outcome} in {phase}{f', {label}' if label else ''}"
+        state = f"{outcome} in {phase}{f', {label}' if label else ''}"
+        lines.append(f"* {_escaped(f'{rank_set(ranks)}: {state}')}")
+    lines.append(f"* artifacts: {_escaped(verdict['run_id'] + '/' + verdict['dir'])}")
+    if verdict["replay"]:
+        lines.append(f"* replay: {_escaped('--multihost-replay ' + verdict['replay'], 2000)}")
+    return "\n".join([*lines, "\n</details>\n"])
 
 
 def _claims(diagnosis: JsonVerdict) -> list[tuple[str, str]]:

@@ -42,7 +42,6 @@ from pytest_multihost.model.event import (
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.operation import Operation, group_by_value, rank_set
 from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import relative_to
 from pytest_multihost.model.verdict import Diagnosis, OperationName, WaitsFor
 from pytest_multihost.outcome import RankFacts, describe_exit, fold_history
@@ -106,6 +105,13 @@ class _World:
         """Return when a rank exited, or when its world ended if it did not."""
         return self.us(self.result.ended_s if facts.exited_s is None else facts.exited_s)
 
+    def last_seen(self, rank: int) -> Json:
+        """Return the last observed activity of a rank's main thread."""
+        seen = self.result.last_seen.get(rank)
+        if seen is None or not seen.label:
+            return {}
+        return {"seen": f"{seen.label} {seen.activity or ''}".rstrip()}
+
 
 def write_trace(
     directory: Path, result: WorldResult, diagnosis: Diagnosis | None, *, root: str
@@ -124,38 +130,36 @@ def trace_of(result: WorldResult, diagnosis: Diagnosis | None, *, root: str) -> 
         diagnosis: Has the wait-for relation, if known.
         root: pytest's rootdir; files below it are named relative to it.
     """
-    world = _World(result, diagnosis, root)
-    facts = fold_history(result.history, result.spec.size)
-    intervals = {each.rank: _intervals(each, world) for each in facts}
+    spec, world = result.spec, _World(result, diagnosis, root)
+    intervals = {
+        facts.rank: _intervals(facts, world) for facts in fold_history(result.history, spec.size)
+    }
     flows = _flows(diagnosis.waits_for if diagnosis is not None else (), intervals)
     awaited = _awaited(flows, intervals)
     tracks = {
         rank: _tracks([*own, awaited[rank]] if rank in awaited else own)
         for rank, own in intervals.items()
     }
+    title = f"{spec.nodeid} ({spec.size} ranks, {spec.backend})"
     return {
         "traceEvents": [
-            *_metadata(result.spec, tracks),
-            *(event for rank, own in tracks.items() for event in _slices(rank, own)),
+            {"ph": "M", "name": "process_name", "pid": _WORLD, "args": {"name": title}},
+            *_track_names(tracks),
+            *_slices(tracks),
             *_instants(world),
             *_flow_events(flows, awaited, tracks),
         ],
         "displayTimeUnit": "ms",
-        "otherData": _about(world),
-    }
-
-
-def _about(world: _World) -> Json:
-    spec, diagnosis = world.result.spec, world.diagnosis
-    return {
-        "schema": SCHEMA,
-        "nodeid": spec.nodeid,
-        "attempt": spec.attempt,
-        "world_size": spec.size,
-        "backend": spec.backend,
-        "started_at": world.result.started_at,
-        "kind": diagnosis.kind if diagnosis else None,
-        "summary": diagnosis.summary if diagnosis else world.result.reason,
+        "otherData": {
+            "schema": SCHEMA,
+            "nodeid": spec.nodeid,
+            "attempt": spec.attempt,
+            "world_size": spec.size,
+            "backend": spec.backend,
+            "started_at": result.started_at,
+            "kind": diagnosis.kind if diagnosis else None,
+            "summary": diagnosis.summary if diagnosis else result.reason,
+        },
     }
 
 
@@ -163,20 +167,20 @@ def _about(world: _World) -> Json:
 
 
 def _intervals(facts: RankFacts, world: _World) -> list[_Interval]:
-    operations = operations_of(facts.rank, world.result)
-    found = [
-        *_phases(facts, world),
-        *(_operation_interval(each, facts, world) for each in operations),
-    ]
-    return [*found, *_how_left(facts, found, world)]
-
-
-def _phases(facts: RankFacts, world: _World) -> Iterator[_Interval]:
     begun = sorted(_phase_starts(facts.rank, world))
     ends = [*(start_us for start_us, _ in begun[1:]), world.gone_us(facts)]
-    for (start_us, name), end_us in zip(begun, ends, strict=False):
+    found = [
         # The event of a death can arrive before the rank's last events.
-        yield _Interval(name, "phase", start_us, max(start_us, end_us))
+        *(
+            _Interval(name, "phase", start_us, max(start_us, end_us))
+            for (start_us, name), end_us in zip(begun, ends, strict=False)
+        ),
+        *(
+            _operation_interval(each, facts, world)
+            for each in operations_of(facts.rank, world.result)
+        ),
+    ]
+    return [*found, *_how_left(facts, found, world)]
 
 
 def _phase_starts(rank: int, world: _World) -> Iterator[tuple[int, str]]:
@@ -193,32 +197,19 @@ def _phase_starts(rank: int, world: _World) -> Iterator[tuple[int, str]]:
 
 
 def operations_of(rank: int, result: WorldResult) -> list[Operation]:
-    """Return a rank's known operations: its records, and those only seen in snapshots."""
+    """Return a rank's known operations: its records, and those only seen in snapshots.
+
+    An operation that was seen open may have ended before it was recorded.
+    """
     recorded = [each for page in result.operations if page.rank == rank for each in page.recent]
     seen = result.last_seen[rank].operations if rank in result.last_seen else ()
-    return recorded + [each for each in seen if not any(_is_same(each, old) for old in recorded)]
-
-
-def _is_same(one: Operation, other: Operation) -> bool:
-    """Whether two observations are of one operation; it may have ended between them."""
-    return (one.name, one.since_s, one.group_key) == (other.name, other.since_s, other.group_key)
+    known = {(each.name, each.since_s, each.group_key) for each in recorded}
+    return recorded + [e for e in seen if (e.name, e.since_s, e.group_key) not in known]
 
 
 def _operation_interval(operation: Operation, facts: RankFacts, world: _World) -> _Interval:
-    start_us, args = world.us(operation.since_s), _operation_args(operation, world)
-    name = operation.describe(world.result.spec.size)
-    if operation.ended_s is not None:
-        end_us = max(start_us, world.us(operation.ended_s))
-        return _Interval(name, "operation", start_us, end_us, args, operation)
-    args |= _last_seen(facts.rank, world)
-    end_us = max(start_us, world.gone_us(facts))
-    return _Interval(name, "open operation", start_us, end_us, args, operation)
-
-
-def _operation_args(operation: Operation, world: _World) -> Json:
     frame = operation.frame
-    place = f"{_relative(world.root, frame.file)}:{frame.line}" if frame else None
-    args = {
+    found = {
         "kind": operation.kind,
         "group": _members(operation.group),
         "sequence": operation.sequence or None,
@@ -226,21 +217,21 @@ def _operation_args(operation: Operation, world: _World) -> Json:
         "root": operation.root,
         "detail": operation.detail or None,
         "scope": str(operation.scope) or None,
-        "place": place,
+        "place": f"{_relative(world.root, frame.file)}:{frame.line}" if frame else None,
         "function": frame.function if frame else None,
         "waits": operation.waited_s is not None,
         "ended": "never" if operation.is_open else "by an exception" if operation.failed else None,
         "source": operation.source,
     }
-    return {name: value for name, value in args.items() if value is not None}
-
-
-def _last_seen(rank: int, world: _World) -> Json:
-    """Return the last observed activity of a rank's main thread."""
-    seen = world.result.last_seen.get(rank)
-    if seen is None or not seen.label:
-        return {}
-    return {"seen": f"{seen.label} {seen.activity or ''}".rstrip()}
+    args: Json = {name: value for name, value in found.items() if value is not None}
+    start_us = world.us(operation.since_s)
+    if operation.ended_s is not None:
+        category, end_us = "operation", world.us(operation.ended_s)
+    else:
+        category, end_us = "open operation", world.gone_us(facts)
+        args |= world.last_seen(facts.rank)
+    name = operation.describe(world.result.spec.size)
+    return _Interval(name, category, start_us, max(start_us, end_us), args, operation)
 
 
 def _how_left(facts: RankFacts, found: Sequence[_Interval], world: _World) -> Iterator[_Interval]:
@@ -256,15 +247,10 @@ def _how_left(facts: RankFacts, found: Sequence[_Interval], world: _World) -> It
         begun = [each.start_us for each in found]
         ended = [each.end_us for each in found if each.operation is not None]
         since_us = min(gone_us, max([*begun, *ended, *trouble], default=0))
-        name, args = _accusation(facts.rank, diagnosis), _last_seen(facts.rank, world)
-        yield _Interval(name, "culprit", since_us, gone_us, args)
-
-
-def _accusation(rank: int, diagnosis: Diagnosis) -> str:
-    where = diagnosis.where
-    if where is None or where.rank != rank:
-        return diagnosis.kind
-    return f"{diagnosis.kind}: {where.file}:{where.line} {where.source}".rstrip()
+        name, where = str(diagnosis.kind), diagnosis.where
+        if where is not None and where.rank == facts.rank:
+            name = f"{name}: {where.file}:{where.line} {where.source}".rstrip()
+        yield _Interval(name, "culprit", since_us, gone_us, world.last_seen(facts.rank))
 
 
 # Tracks
@@ -272,57 +258,50 @@ def _accusation(rank: int, diagnosis: Diagnosis) -> str:
 
 def _tracks(intervals: Iterable[_Interval]) -> list[list[_Interval]]:
     """Distribute intervals over tracks so that those on one track are disjoint or nested."""
-    tracks: list[list[_Interval]] = [[]]
-    open_until: list[list[int]] = [[]]  # of each track, the ends of the intervals still open
+    tracks: list[list[_Interval]] = []
+    open_until: list[list[int]] = []  # of each track, the ends of the intervals still open
     for each in sorted(intervals, key=lambda one: (one.start_us, -one.end_us)):
-        at = next((i for i, ends in enumerate(open_until) if _fits(each, ends)), len(tracks))
-        if at == len(tracks):
-            tracks.append([])
-            open_until.append([])
-        tracks[at].append(each)
-        open_until[at].append(each.end_us)
-    return tracks
-
-
-def _fits(one: _Interval, ends: list[int]) -> bool:
-    """Whether an interval fits into the innermost open one; those that have ended are closed."""
-    while ends and ends[-1] <= one.start_us:
-        ends.pop()
-    return not ends or one.end_us <= ends[-1]
-
-
-def _thread_id(rank: int, track: int) -> int:
-    return (rank + 1) * _MAX_TRACKS + min(track, _MAX_TRACKS - 1)
+        for track, ends in zip(tracks, open_until, strict=True):
+            while ends and ends[-1] <= each.start_us:
+                ends.pop()
+            if not ends or each.end_us <= ends[-1]:
+                track.append(each)
+                ends.append(each.end_us)
+                break
+        else:
+            tracks.append([each])
+            open_until.append([each.end_us])
+    return tracks or [[]]
 
 
 def _on(rank: int, track: int = 0) -> Json:
     """Return the fields that put an event on a track."""
-    return {"pid": _WORLD, "tid": _thread_id(rank, track)}
+    return {"pid": _WORLD, "tid": (rank + 1) * _MAX_TRACKS + min(track, _MAX_TRACKS - 1)}
 
 
-def _metadata(spec: WorldSpec, tracks: _Tracks) -> Iterator[Json]:
-    title = f"{spec.nodeid} ({spec.size} ranks, {spec.backend})"
-    yield {"ph": "M", "name": "process_name", "pid": _WORLD, "args": {"name": title}}
+def _track_names(tracks: _Tracks) -> Iterator[Json]:
     for rank, own in tracks.items():
         for track in range(len(own)):
-            name = f"rank {rank}" + (" beside" if track else "")
-            order = {"sort_index": _thread_id(rank, track)}
-            yield {"ph": "M", "name": "thread_name", **_on(rank, track), "args": {"name": name}}
-            yield {"ph": "M", "name": "thread_sort_index", **_on(rank, track), "args": order}
+            on = _on(rank, track)
+            name = {"name": f"rank {rank}" + (" beside" if track else "")}
+            yield {"ph": "M", "name": "thread_name", **on, "args": name}
+            order = {"sort_index": on["tid"]}
+            yield {"ph": "M", "name": "thread_sort_index", **on, "args": order}
 
 
-def _slices(rank: int, tracks: Sequence[Sequence[_Interval]]) -> Iterator[Json]:
-    for track, intervals in enumerate(tracks):
-        for each in intervals:
-            yield {
-                "ph": "X",
-                "name": each.name,
-                "cat": each.category,
-                **_on(rank, track),
-                "ts": each.start_us,
-                "dur": each.end_us - each.start_us,
-                "args": each.args,
-            }
+def _slices(tracks: _Tracks) -> Iterator[Json]:
+    for rank, own in tracks.items():
+        for track, intervals in enumerate(own):
+            for each in intervals:
+                yield {
+                    "ph": "X",
+                    "name": each.name,
+                    "cat": each.category,
+                    **_on(rank, track),
+                    "ts": each.start_us,
+                    "dur": each.end_us - each.start_us,
+                    "args": each.args,
+                }
 
 
 # Instants
@@ -333,11 +312,13 @@ def _instants(world: _World) -> Iterator[Json]:
     for event in result.history:
         if (found := _instant_of(event, result.spec.faults)) is not None:
             name, category = found
-            yield _instant(name, category, world.us(event.at_s), _on(event.rank), scope="t")
+            at_us, on = world.us(event.at_s), _on(event.rank)
+            yield {"ph": "i", "s": "t", "name": name, "cat": category, **on, "ts": at_us}
     if diagnosis is not None:
         at_us = world.us(result.detected_s or result.ended_s)
-        on_world: Json = {"pid": _WORLD, "tid": _WORLD}
-        yield _instant(diagnosis.summary, "verdict", at_us, on_world, scope="g")
+        on = {"pid": _WORLD, "tid": _WORLD}
+        name = diagnosis.summary
+        yield {"ph": "i", "s": "g", "name": name, "cat": "verdict", **on, "ts": at_us}
 
 
 def _instant_of(event: Event, faults: Sequence[Fault]) -> tuple[str, str] | None:
@@ -358,10 +339,6 @@ def _instant_of(event: Event, faults: Sequence[Fault]) -> tuple[str, str] | None
     return None
 
 
-def _instant(name: str, category: str, at_us: int, track: Json, *, scope: str) -> Json:
-    return {"ph": "i", "s": scope, "name": name, "cat": category, **track, "ts": at_us}
-
-
 # Waits between ranks, as flows
 
 
@@ -374,21 +351,23 @@ class _Flow(NamedTuple):
 
 
 def _flows(waits: Iterable[WaitsFor], intervals: _Intervals) -> list[_Flow]:
-    return [
-        _Flow(wait.rank, waiting, rank)
-        for wait in waits
-        if (waiting := _waiting(wait, intervals[wait.rank])) is not None
-        for rank in wait.for_
-        if intervals[rank]
-    ]
+    """Return a flow for each rank that is waited for.
 
-
-def _waiting(wait: WaitsFor, intervals: Sequence[_Interval]) -> _Interval | None:
-    """Return the interval of a wait's operation; without one, the interval that ended last."""
-    known = [(each, each.operation) for each in intervals if each.operation is not None]
-    names = [(each, OperationName(it.name, it.sequence, it.group)) for each, it in known]
-    named = [each for each, name in names if name == wait.operation]
-    return named[-1] if named else max(intervals, key=lambda each: each.end_us, default=None)
+    It leaves from the interval of the wait's operation; without one, from the one that ended last.
+    """
+    flows = []
+    for wait in waits:
+        own = intervals[wait.rank]
+        named = [
+            each
+            for each in own
+            if (operation := each.operation) is not None
+            and OperationName(operation.name, operation.sequence, operation.group) == wait.operation
+        ]
+        waiting = named[-1] if named else max(own, key=lambda each: each.end_us, default=None)
+        if waiting is not None:
+            flows += [_Flow(wait.rank, waiting, rank) for rank in wait.for_ if intervals[rank]]
+    return flows
 
 
 def _awaited(flows: Iterable[_Flow], intervals: _Intervals) -> dict[int, _Interval]:
@@ -397,16 +376,14 @@ def _awaited(flows: Iterable[_Flow], intervals: _Intervals) -> dict[int, _Interv
     Flows end there: Perfetto draws them from the slice that began first to the later one, and most
     culprits began their slice before the others waited for it.
     """
-    found = group_by_value((flow.to, flow) for flow in flows)
-    return {rank: _awaited_by(flows, intervals[rank]) for rank, flows in found.items()}
-
-
-def _awaited_by(flows: Sequence[_Flow], intervals: Sequence[_Interval]) -> _Interval:
-    end_us = max(each.end_us for each in intervals)
-    around = [each.start_us for each in intervals if each.end_us == end_us]
-    since_us = max([*(each.waiting.start_us + 2 for each in flows), *around])
-    name = f"{rank_set(each.rank for each in flows)} waiting for it"
-    return _Interval(name, "awaited", min(since_us, end_us), end_us)
+    awaited = {}
+    for rank, waits in group_by_value((flow.to, flow) for flow in flows).items():
+        end_us = max(each.end_us for each in intervals[rank])
+        around = [each.start_us for each in intervals[rank] if each.end_us == end_us]
+        since_us = max([*(each.waiting.start_us + 2 for each in waits), *around])
+        name = f"{rank_set(each.rank for each in waits)} waiting for it"
+        awaited[rank] = _Interval(name, "awaited", min(since_us, end_us), end_us)
+    return awaited
 
 
 def _flow_events(

@@ -11,7 +11,6 @@ from pytest_multihost.model.operation import group_by_value, rank_numbers, rank_
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.spec import token
 from pytest_multihost.model.stack import SourceContext
-from pytest_multihost.model.verdict import Diagnosis
 from pytest_multihost.outcome import Finding, RankFinding
 from pytest_multihost.outcome.faults import fault_notes, firings
 from pytest_multihost.report.activity import (
@@ -34,6 +33,7 @@ _LEAST_ROOM = 16
 _USUAL = 48  # a longer text moves only its own place to the right
 _BETWEEN = 8  # columns between the cells of a row, and for the mark
 _INDENT = Span("  ")
+_MARGIN = 10  # columns for a title, left of its facts
 
 _DETECTED_BY = {
     "proof": "nothing could move before the deadline",
@@ -69,53 +69,46 @@ def page_sections(judged: Judgement, *, files: str, columns: int | None = None) 
     least, most = _WIDTHS
     width = most if columns is None else min(most, max(least, columns))
     room = width - len(_INDENT.text)
-    lines = [*_world_lines(judged, room)]
+    spec, lines = result.spec, [*_world_lines(judged, room)]
     lines += [(Span(f"left behind and ended: {command}"),) for command in result.leftovers]
     lines = [clip_line(line, room) for line in lines]
-    if result.spec.faults:
+    if spec.faults:
         notes = fault_notes(result) if judged.diagnosis is None else ()  # a diagnosis includes them
         lines += [*_titled("fault", _fault_lines(result), room), *_titled("note", notes, room)]
-        replay = f"pytest '{result.spec.nodeid}' --multihost-replay {token(result.spec)}"
+        replay = f"pytest '{spec.nodeid}' --multihost-replay {token(spec)}"
         lines.append(_titled_line("replay", replay))
     lines.append(_titled_line("files", files))
-    page = Section(_title(result), tuple((_INDENT, *line) for line in lines))
-    return [page, *_other_failures(judged.finding)]
-
-
-def _title(result: WorldResult) -> str:
-    size, backend = result.spec.size, result.spec.backend
-    count = len(result.spec.all_hosts)
+    count = len(spec.all_hosts)
     hosts = f" on {count} hosts" if count > 1 else ""
-    return f"world of {size} rank{'s' if size > 1 else ''}{hosts}, {backend}"
+    title = f"world of {spec.size} rank{'s' if spec.size > 1 else ''}{hosts}, {spec.backend}"
+    page = Section(title, tuple((_INDENT, *line) for line in lines))
+    return [page, *_other_failures(judged.finding)]
 
 
 def _world_lines(judged: Judgement, width: int) -> Iterator[Line]:
     """Yield the lines between the headline and the files."""
     result, diagnosis = judged.result, judged.diagnosis
-    for ground in _grounds(judged):
+    grounds: list[str] = []  # why the world was ended, and how sure its diagnosis is
+    if diagnosis is not None:
+        ground = _DETECTED_BY.get(diagnosis.detected_by) or result.reason
+        after = f"judged {diagnosis.detected_after_s:.1f} s after the last progress"
+        grounds = [f"{diagnosis.kind}, {diagnosis.confidence}: {ground}; {after}"]
+    elif result.reason != judged.finding.reason:  # else the headline has it
+        grounds = (result.reason or "").splitlines()
+    for ground in grounds:
         yield from ((Span(part),) for part in textwrap.wrap(ground, width, subsequent_indent="  "))
     # The stacks of ranks that had left the test and wait for the harness are the harness's own.
     left = {each.facts.rank for each in judged.finding.ranks if each.facts.waits_at_gate}
     inside = replace(result, dumps=tuple(d for d in result.dumps if d.rank not in left))
     yield from _table(_rows(replace(judged, result=inside)), width)
     yield from stack_lines(inside, judged.context)
-    if diagnosis is not None:
-        yield from _titled("evidence", _evidence(diagnosis), width)
+    if diagnosis is not None:  # equal facts once; their times are in the verdict
+        found = group_by_value(((each.fact, each.source), each.rank) for each in diagnosis.evidence)
+        evidence = [f"{rank_set(ranks)}: {fact} ({by})" for (fact, by), ranks in found.items()]
+        if (more := len(evidence) - _MAX_EVIDENCE) > 0:
+            evidence[_MAX_EVIDENCE:] = [f"and {more} more in verdict.json"]
+        yield from _titled("evidence", evidence, width)
         yield from _titled("note", diagnosis.notes, width)
-
-
-def _grounds(judged: Judgement) -> Iterator[str]:
-    """Return as words why the world was ended, and how sure its diagnosis is."""
-    result, diagnosis = judged.result, judged.diagnosis
-    if diagnosis is None:
-        if result.reason != judged.finding.reason:  # else the headline has it
-            yield from (result.reason or "").splitlines()
-        return
-    ground = _DETECTED_BY.get(diagnosis.detected_by) or result.reason
-    yield (
-        f"{diagnosis.kind}, {diagnosis.confidence}: {ground};"
-        f" judged {diagnosis.detected_after_s:.1f} s after the last progress"
-    )
 
 
 # Facts under a title
@@ -123,8 +116,8 @@ def _grounds(judged: Judgement) -> Iterator[str]:
 
 def _titled(title: str, facts: Iterable[str], width: int) -> Iterator[Line]:
     """Yield facts under their title, each folded to the width."""
+    margin = " " * _MARGIN
     for fact in facts:
-        margin = " " * len(_margin(title))
         folded = textwrap.wrap(
             fact,
             width,
@@ -139,19 +132,7 @@ def _titled(title: str, facts: Iterable[str], width: int) -> Iterator[Line]:
 
 
 def _titled_line(title: str, text: str) -> Line:
-    return (Span(title, "title"), Span(f"{_margin(title)[len(title) :]}{text}"))
-
-
-def _margin(title: str) -> str:
-    return f"{title:<9} "
-
-
-def _evidence(diagnosis: Diagnosis) -> list[str]:
-    """Return equal facts once, with the ranks they hold for; their times are in the verdict."""
-    facts = group_by_value(((each.fact, each.source), each.rank) for each in diagnosis.evidence)
-    lines = [f"{rank_set(ranks)}: {fact} ({source})" for (fact, source), ranks in facts.items()]
-    more = len(lines) - _MAX_EVIDENCE
-    return lines if more <= 0 else [*lines[:_MAX_EVIDENCE], f"and {more} more in verdict.json"]
+    return (Span(title, "title"), Span(" " * (_MARGIN - len(title)) + text))
 
 
 def _fault_lines(result: WorldResult) -> Iterator[str]:
@@ -173,24 +154,17 @@ class _Row:
 
     Attributes:
         ranks: The members.
-        is_marked: Whether one of them is a culprit, or decided the outcome.
+        role: "culprit" if one of them is a culprit, or decided the outcome.
         state: One word.
         details: Details of the state.
         place: A line of code.
     """
 
     ranks: tuple[int, ...]
-    is_marked: bool
+    role: Role
     state: str
     details: str
     place: str
-
-    @property
-    def role(self) -> Role:
-        """The role that gives the row its colour."""
-        if self.is_marked:
-            return "culprit"
-        return "waiting" if self.state == "waiting" else "plain"
 
 
 def _rows(judged: Judgement) -> list[_Row]:
@@ -210,10 +184,13 @@ def _rows(judged: Judgement) -> list[_Row]:
         ranks = tuple(each.facts.rank for each in group)
         times_s = [each.at_s - result.started_s for each in group if each.at_s is not None]
         timed = f"{state} +{min(times_s):.2f} s" if times_s else state
-        rows.append(_Row(ranks, not marked.isdisjoint(ranks), timed, details, place))
+        role: Role = "waiting" if timed == "waiting" else "plain"
+        role = role if marked.isdisjoint(ranks) else "culprit"
+        rows.append(_Row(ranks, role, timed, details, place))
     waiting = set(diagnosis.waiting if diagnosis is not None else ())
     return sorted(
-        rows, key=lambda e: (not e.is_marked, waiting.isdisjoint(e.ranks), len(e.ranks), e.ranks)
+        rows,
+        key=lambda e: (e.role != "culprit", waiting.isdisjoint(e.ranks), len(e.ranks), e.ranks),
     )
 
 
@@ -241,7 +218,7 @@ def _table(rows: Sequence[_Row], width: int) -> Iterator[Line]:
     details = min(room, _USUAL, max((len(row.details) for row in shown), default=0))
     for title, row in zip(names, shown, strict=True):
         text = (
-            f"{'►' if row.is_marked else ' '} {title:<{name}}  {row.state:<{state}}"
+            f"{'►' if row.role == 'culprit' else ' '} {title:<{name}}  {row.state:<{state}}"
             f"  {clip(row.details, room):<{details}}  {row.place}"
         )
         yield (Span(text.rstrip(), row.role),)
@@ -296,9 +273,16 @@ def _branches(result: WorldResult, context: SourceContext) -> Iterator[Line]:
     drawn = list(walk(nodes))
     if len(nodes) == 1:  # the root of a single tree is left of its branches
         drawn = [("", nodes[0]), *walk(nodes[0].children, "  ")]
-    shown = drawn[:_MAX_BRANCHES]
-    names = max((len(_name(node, result)) for _, node in shown), default=0)
-    heads = [f"{lead}{_name(node, result):<{names}}  {_chain(node)}" for lead, node in shown]
+    shown, size = drawn[:_MAX_BRANCHES], result.spec.size
+    names = [
+        f"all {size}" if len(node.ranks) == size > 1 else f"[{rank_numbers(node.ranks)}]"
+        for _, node in shown
+    ]
+    longest = max(map(len, names), default=0)
+    heads = [
+        f"{lead}{name:<{longest}}  {_chain(node)}"
+        for (lead, node), name in zip(shown, names, strict=True)
+    ]
     width = min(_MAX_HEAD, max(map(len, heads), default=0))
     for head, (_, node) in zip(heads, shown, strict=True):
         at = context.place(node.frames[-1])
@@ -306,12 +290,6 @@ def _branches(result: WorldResult, context: SourceContext) -> Iterator[Line]:
         yield (Span(f"{head:<{width}}  {at.file}:{at.line}"), *source)
     if len(drawn) > _MAX_BRANCHES:
         yield (Span(f"and {len(drawn) - _MAX_BRANCHES} more branches in verdict.json"),)
-
-
-def _name(node: Node, result: WorldResult) -> str:
-    if len(node.ranks) == result.spec.size > 1:
-        return f"all {result.spec.size}"
-    return f"[{rank_numbers(node.ranks)}]"
 
 
 def _chain(node: Node) -> str:
