@@ -289,7 +289,7 @@ def test_a_process_that_does_not_come_is_named(processes: Processes) -> None:
     attach(processes, 3, "--multihost-startup-timeout=4", ranks=(0, 2))
     processes.finish()
     assert "ERROR: rank 1 of 3 has not come after 4 s" in processes.output[0]
-    assert "ranks 0, 2 are here, listening at 127.0.0.1:" in processes.output[0]
+    assert "ranks 0,2 are here, listening at 127.0.0.1:" in processes.output[0]
     assert processes.codes == [4, 4]
 
 

@@ -20,8 +20,7 @@ from pytest_multihost.model.result import Activity, RankSnapshot, WorldSnapshot
 from pytest_multihost.model.stack import Dump, SourceContext
 from pytest_multihost.outcome import Symptoms
 from pytest_multihost.report.text import COLOURS, page_sections
-from pytest_multihost.report.text.page import Section
-from pytest_multihost.report.text.spans import Line, Role, Span, clip_line, text_of
+from pytest_multihost.report.text.page import Line, Role, Section, Span, clip_line, text_of
 from pytest_multihost.testing import (
     ManualClock,
     ScriptedLauncher,

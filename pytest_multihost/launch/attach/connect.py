@@ -30,6 +30,7 @@ from pytest_multihost.launch.attach.rendezvous import Rendezvous
 from pytest_multihost.launch.wire import Frame, FrameStream
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.messages import CollectedTest, PeerHello, Refused, ToPeer
+from pytest_multihost.model.operation import rank_set
 
 _PROVE_S = 10.0
 """How long a process that connects may take to authenticate itself."""
@@ -84,9 +85,10 @@ class Listener:
         """
         deadline_s = time.monotonic() + timeout_s
         while missing := sorted({*range(1, self.membership.size)} - self.peers.keys()):
-            if time.monotonic() >= deadline_s:
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
                 raise self._incomplete(missing, timeout_s)
-            self._step(min(0.5, max(0.0, deadline_s - time.monotonic())))
+            self._step(min(0.5, left_s))
         self._listener.close()
         for peer in self.peers.values():
             peer.await_hello()
@@ -100,17 +102,16 @@ class Listener:
         self._file.unlink(missing_ok=True)
 
     def _incomplete(self, missing: Sequence[int], timeout_s: float) -> LaunchError:
-        have = "has" if len(missing) == 1 else "have"
-        here = _ranks([0, *self.peers])
-        seen = [f"{here} {'is' if len(self.peers) == 0 else 'are'} here"]
-        host, port = self._listener.getsockname()[:2]
-        seen.append(f"listening at {host}:{port} as {self.membership.source} says")
+        here, (host, port) = [0, *self.peers], self._listener.getsockname()[:2]
+        seen = f"{rank_set(here)} {'is' if len(here) == 1 else 'are'} here"
+        seen += f", listening at {host}:{port} as {self.membership.source} says"
         if self._refused:
-            count, first = len(self._refused), "; ".join(self._refused[:_MAX_SHOWN])
-            seen.append(f"{count} connections were refused: {first}")
+            first = "; ".join(self._refused[:_MAX_SHOWN])
+            seen += f", {len(self._refused)} connections were refused: {first}"
+        have = "has" if len(missing) == 1 else "have"
         return LaunchError(
-            f"{_ranks(missing)} of {self.membership.size} {have} not come after {timeout_s:g} s",
-            seen=", ".join(seen) + ".",
+            f"{rank_set(missing)} of {self.membership.size} {have} not come after {timeout_s:g} s",
+            seen=f"{seen}.",
             remedy=(
                 "Every process must run the same pytest command, with --multihost-attach, and"
                 " reach rank 0. Give a slow start more time: --multihost-startup-timeout=SECONDS"
@@ -192,12 +193,6 @@ class Listener:
         self._pending.remove(pending)
 
 
-def _ranks(ranks: Sequence[int]) -> str:
-    numbers = ", ".join(map(str, ranks))
-    return f"rank {numbers}" if len(ranks) == 1 else f"ranks {numbers}"
-
-
-_PAUSE_S = 0.05
 _TRY_S = 5.0
 """Timeout for connecting to one address."""
 
@@ -252,7 +247,7 @@ class Connector:
                     )
                     stream.send(Frame(hello, number=welcome.number))
                     return stream
-            time.sleep(_PAUSE_S)
+            time.sleep(0.05)
         waited_s = time.monotonic() - started_s
         seen = "; ".join(f"{host}:{port}: {why}" for (host, port), why in self.seen.items())
         raise LaunchError(

@@ -11,7 +11,7 @@ import select
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,6 +52,27 @@ Answer = tuple[FromPeer, bytes]
 """A message and its payload."""
 
 
+@dataclass(frozen=True, slots=True)
+class _LocalRanks:
+    """This process's ranks of the running world.
+
+    Attributes:
+        world: The ranks.
+        logs: Where logs and stacks go.
+        scratch: For everything else.
+        private: The directory above both; None where rank 0's machine sees the files.
+        proc: Takes snapshots of them.
+        faults: Their fault events.
+    """
+
+    world: ServerWorld
+    logs: Path
+    scratch: Path
+    private: Path | None
+    proc: ProcReader
+    faults: list[Event] = field(default_factory=list)
+
+
 @dataclass(slots=True)
 class PeerServer:
     """Serves rank 0.
@@ -60,13 +81,12 @@ class PeerServer:
         stream: The connection to it.
         launcher: Returns the launcher of a test's ranks.
         home: A private directory of this process.
-        local: This process's ranks of the running world.
     """
 
     stream: FrameStream[ToPeer]
     launcher: Callable[[str], ServerLauncher]
     home: Path
-    local: LocalRanks | None = None
+    _local: _LocalRanks | None = None
     _status: int | None = None
 
     def serve(self) -> int:
@@ -78,8 +98,8 @@ class PeerServer:
         while self._status is None:
             poll = select.poll()
             poll.register(self.stream.fileno(), self.stream.poll_events)
-            if self.local is not None:
-                poll.register(self.local.world.fileno(), self.local.world.poll_events)
+            if self._local is not None:
+                poll.register(self._local.world.fileno(), self._local.world.poll_events)
             poll.poll()
             self.stream.flush()
             for frame in self.stream.receive():
@@ -92,17 +112,20 @@ class PeerServer:
 
     def _pass_on_events(self) -> None:
         """Forward the events of this process's ranks to rank 0."""
-        if self.local is None:
+        if self._local is None:
             return
         try:
-            for event in self.local.wait():
-                self._send_event(event)
+            events = self._local.world.wait(0)
         except LaunchError as error:
-            self.local = None
+            self._local = None
             self.stream.send(Frame(RanksLost(str(error))))
+            return
+        self._local.faults.extend(each for each in events if isinstance(each.body, FaultChanged))
+        self._send_events(events)
 
-    def _send_event(self, event: Event) -> None:
-        self.stream.send(Frame(RankEvent(event), event.payload))
+    def _send_events(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self.stream.send(Frame(RankEvent(event), event.payload))
 
     def _handle(self, frame: Frame[ToPeer]) -> None:
         if isinstance(frame.message, Quit):
@@ -110,8 +133,8 @@ class PeerServer:
         elif frame.number:
             message, payload = self._answer(frame.message)
             self.stream.send(Frame(message, payload, frame.number))
-        elif self.local is not None:
-            world = self.local.world
+        elif self._local is not None:
+            world = self._local.world
             match frame.message:
                 case SendToRank(rank, passed_on):
                     world.send(rank, Frame(passed_on, frame.payload))
@@ -121,6 +144,7 @@ class PeerServer:
                     world.request(request)
 
     def _answer(self, message: ToPeer) -> Answer:
+        local = self._local
         match message:
             case Ping():
                 return Pong(time.monotonic()), b""
@@ -131,15 +155,18 @@ class PeerServer:
                 return ProbeRead(text), b""
             case Fork() as fork:
                 return self._fork(fork), b""
-        if self.local is None:
-            return Failed("its ranks are lost"), b""
-        match message:
-            case RequestDumps() as request:
-                return self.local.dump(request)
+            case _ if local is None:
+                return Failed("its ranks are lost"), b""
+            case RequestDumps(ranks, what):
+                heal_files(local.scratch, ranks)
+                sizes, payload = pack(request_dump(local.world, ranks, local.logs, what).values())
+                return DumpsWritten(sizes), payload
             case TakeSnapshot(is_deep):
-                return self.local.take_snapshot(is_deep=is_deep)
+                found = local.proc.deep_snapshot() if is_deep else local.proc.shallow_snapshot()
+                sizes, payload = pack(slots_path(local.scratch, rank) for rank in local.world.ranks)
+                return SnapshotTaken(found, sizes), payload
             case EndWorld(grace_s):
-                return self._end(self.local, grace_s)
+                return self._end(local, grace_s)
         return Failed(f"{type(message).__name__} is no request"), b""
 
     def _fork(self, request: Fork) -> FromPeer:
@@ -161,86 +188,21 @@ class PeerServer:
             )
         except (LaunchError, OSError) as error:
             return Failed(str(error))
-        self.local = LocalRanks(world, logs, scratch, private)
+        pids = dict(zip(world.ranks, world.forked.pids, strict=True))
+        proc = ProcReader(pids, harness_processes(logs, scratch, frozenset()))
+        self._local = _LocalRanks(world, logs, scratch, private, proc)
         return world.forked
 
-    def _end(self, local: LocalRanks, grace_s: float) -> Answer:
-        self.local = None
-        leftovers: tuple[str, ...] = ()
-        try:
-            ending = local.end(grace_s=grace_s)
-        except LaunchError:  # the server is gone, and the ranks with it
-            pass
-        else:
-            leftovers = ending.leftovers
-            for event in ending.events:
-                self._send_event(event)
-        sizes, payload = local.remains()
-        return WorldEnded(leftovers, sizes), payload
-
-
-@dataclass(slots=True)
-class LocalRanks:
-    """This process's ranks of the running world.
-
-    Attributes:
-        world: The ranks.
-        logs: Where logs and stacks go.
-        scratch: For everything else.
-        private: The directory above both; None where rank 0's machine sees the files.
-        faults: Their fault events.
-    """
-
-    world: ServerWorld
-    logs: Path
-    scratch: Path
-    private: Path | None
-    faults: list[Event] = field(default_factory=list)
-    _proc: ProcReader = field(init=False)
-
-    def __post_init__(self) -> None:
-        pids = dict(zip(self.world.ranks, self.world.forked.pids, strict=True))
-        self._proc = ProcReader(pids, harness_processes(self.logs, self.scratch, frozenset()))
-
-    def wait(self) -> Sequence[Event]:
-        """Return what has happened by now.
-
-        Raises:
-            LaunchError: The server is gone.
-        """
-        events = self.world.wait(0)
-        self.faults += [event for event in events if isinstance(event.body, FaultChanged)]
-        return events
-
-    def end(self, *, grace_s: float) -> Ending:
-        """End all remaining processes, and report faults that only local files record.
-
-        Raises:
-            LaunchError: The server is gone.
-        """
-        ending = self.world.end(grace_s=grace_s)
-        if self.private is None:
-            return ending
-        found = clean_up_faults(self.faults, self.scratch)
-        return Ending((*found, *ending.events), ending.leftovers)
-
-    def dump(self, request: RequestDumps) -> tuple[DumpsWritten, bytes]:
-        """Have ranks write a dump, and return the files."""
-        heal_files(self.scratch, request.ranks)
-        files = request_dump(self.world, request.ranks, self.logs, request.what)
-        sizes, payload = pack(files.values())
-        return DumpsWritten(sizes), payload
-
-    def take_snapshot(self, *, is_deep: bool) -> tuple[SnapshotTaken, bytes]:
-        """Return a snapshot of the ranks from outside, and their slot pages."""
-        snapshot = self._proc.deep_snapshot() if is_deep else self._proc.shallow_snapshot()
-        sizes, payload = pack(slots_path(self.scratch, rank) for rank in self.world.ranks)
-        return SnapshotTaken(snapshot, sizes), payload
-
-    def remains(self) -> tuple[dict[str, int], bytes]:
-        """Return the ranks' files that rank 0 cannot see, and remove them."""
-        if self.private is None:
-            return {}, b""
-        found = pack(sorted(self.logs.glob("rank-*")))
-        shutil.rmtree(self.private, ignore_errors=True)
-        return found
+    def _end(self, local: _LocalRanks, grace_s: float) -> Answer:
+        """End all remaining processes, and send what only files of this machine record."""
+        self._local = None
+        ending = Ending()
+        with contextlib.suppress(LaunchError):  # the server is gone, and the ranks with it
+            ending = local.world.end(grace_s=grace_s)
+        if local.private is None:
+            self._send_events(ending.events)
+            return WorldEnded(ending.leftovers), b""
+        self._send_events((*clean_up_faults(local.faults, local.scratch), *ending.events))
+        sizes, payload = pack(sorted(local.logs.glob("rank-*")))
+        shutil.rmtree(local.private, ignore_errors=True)
+        return WorldEnded(ending.leftovers, sizes), payload

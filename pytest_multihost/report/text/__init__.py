@@ -1,9 +1,9 @@
 """Render worlds as text for the terminal.
 
-`page` is the page of a hang, `progress` the live line, `spans` are parts of text with roles.
+`page` is the page of a hang, `progress` the live line.
 """
 
-from pytest_multihost.report.text.page import page_sections, stacks_text
+from pytest_multihost.report.text.page import COLOURS, page_sections, stacks_text
 from pytest_multihost.report.text.progress import (
     ERASE,
     blocking_text,
@@ -11,7 +11,6 @@ from pytest_multihost.report.text.progress import (
     points_lines,
     progress_text,
 )
-from pytest_multihost.report.text.spans import COLOURS
 
 __all__ = [
     "COLOURS",

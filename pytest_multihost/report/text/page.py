@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 from pytest_multihost.blame import Judgement
 from pytest_multihost.model.operation import group_by_value, rank_numbers, rank_set
@@ -20,7 +21,33 @@ from pytest_multihost.report.activity import (
     rank_activity,
     walk,
 )
-from pytest_multihost.report.text.spans import Line, Role, Span, clip, clip_line, text_of
+
+Role = Literal[
+    "plain",
+    "culprit",  # a row of the table: the culprit, or the rank that decided
+    "waiting",  # a row of the table: ranks that wait for another
+    "title",  # the title of the text to its right
+    "source",  # a line of the user's code
+]
+
+COLOURS: Mapping[Role, Mapping[str, bool]] = {
+    "plain": {},
+    "culprit": {"red": True, "bold": True},
+    "waiting": {"yellow": True},
+    "title": {"cyan": True},
+    "source": {"light": True},
+}
+"""Arguments for pytest's terminal writer by role; it decides whether to use colours."""
+
+
+class Span(NamedTuple):
+    """A part of a line, with the role that determines its colour."""
+
+    text: str
+    role: Role = "plain"
+
+
+Line = tuple[Span, ...]
 
 _WIDTHS = (80, 160)
 """The minimum and maximum width of a page; only text to be copied may exceed it."""
@@ -42,6 +69,27 @@ _DETECTED_BY = {
     "exit": "a rank died",
     "raise": "a rank raised",
 }
+
+
+def text_of(lines: Iterable[Line]) -> str:
+    """Return lines without their roles."""
+    return "\n".join("".join(span.text for span in line) for line in lines)
+
+
+def clip(text: str, width: int) -> str:
+    """Return as much of a text as fits, with a mark where it is cut."""
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def clip_line(line: Line, width: int) -> Line:
+    """Return as much of a line as fits, with a mark where it is cut."""
+    if sum(len(span.text) for span in line) <= width:
+        return line
+    spans, room = [], width - 1
+    for span in line:
+        spans.append(span._replace(text=span.text[:room]))
+        room -= len(spans[-1].text)
+    return (*(span for span in spans if span.text), Span("…"))
 
 
 @dataclass(frozen=True, slots=True)
