@@ -27,18 +27,10 @@ from typing import Any, Literal
 
 from pytest_multihost.model.errors import SettingError
 
-Open = Callable[..., Any]
-"""`open` or one like it."""
-
-Namespace = Any
-"""A module, a class, or an object that replaces a module in sys.modules."""
-
-Buffer = Any
-"""Bytes, or an object with the buffer protocol."""
-
-File = Any
-"""A path, a descriptor, or an object that has one."""
-
+Namespace = Any  # a module, a class, or an object that replaces a module in sys.modules
+Function = Any  # a function, or a descriptor that makes one
+File = Any  # a path, a descriptor, or an object that has one
+Buffer = Any  # bytes, or an object with the buffer protocol
 
 Call = Literal["open", "read", "write"]
 
@@ -197,7 +189,7 @@ def _path_of(file: object) -> str | None:
         return None
 
 
-def _make_open(original: Open) -> Open:
+def _make_open(original: Callable[..., Any]) -> Callable[..., Any]:
     """Return an `open` whose files report their calls where they are observed."""
 
     @wraps(original)
@@ -270,9 +262,6 @@ def _observed(original: Callable[..., Any], call: Call) -> Callable[..., Any]:
 
 
 # Functions that points name
-
-Function = Any
-"""A function, or a descriptor that makes one."""
 
 
 @dataclass(frozen=True, slots=True)

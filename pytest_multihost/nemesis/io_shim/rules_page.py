@@ -17,7 +17,7 @@ import ctypes
 import mmap
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -69,7 +69,7 @@ class _Page(ctypes.Structure):
     )
 
 
-_MAGIC = b"OISHIM2"
+_MAGIC = b"OISHIM2\0"
 _SIZE = ctypes.sizeof(_Page)
 
 
@@ -128,21 +128,16 @@ class IoPage:
     One process at a time should add rules; `clear` may come from another at any moment.
     """
 
-    path: Path
     _map: mmap.mmap
-    _page: _Page = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._page = _Page.from_buffer(self._map)
+    _page: _Page
 
     @classmethod
     def create(cls, path: Path) -> IoPage:
         """Create a page without rules at `path`, which must not exist. A sparse file of 140 kB."""
         with path.open("x+b") as file:
             file.truncate(_SIZE)
-            page = cls(path, mmap.mmap(file.fileno(), _SIZE))
-        page._page.magic = _MAGIC
-        return page
+            file.write(_MAGIC)
+        return cls.open(path)
 
     @classmethod
     def open(cls, path: Path) -> IoPage:
@@ -153,9 +148,10 @@ class IoPage:
             ValueError: The file is no page of rules.
         """
         with path.open("r+b") as file:
-            if os.fstat(file.fileno()).st_size != _SIZE or file.read(8).rstrip(b"\0") != _MAGIC:
+            if os.fstat(file.fileno()).st_size != _SIZE or file.read(8) != _MAGIC:
                 raise ValueError(f"{path} is no page of I/O rules")
-            return cls(path, mmap.mmap(file.fileno(), _SIZE))
+            shared = mmap.mmap(file.fileno(), _SIZE)
+        return cls(shared, _Page.from_buffer(shared))
 
     def add(self, rule: IoRule) -> int:
         """Put a rule into force beside the others, and return its number.

@@ -1,4 +1,4 @@
-"""The values shown by the sections of an attempt's page; the templates lay them out."""
+"""The values shown by the sections of an attempt's page, in its order; templates lay them out."""
 
 from __future__ import annotations
 
@@ -27,9 +27,6 @@ _MAX_TIMES = 3
 _LISTED_FILES = (".log", ".stacks", ".main", ".tasks")
 
 
-# The header
-
-
 def headline(page: PageModel) -> Sentence:
     """Return the verdict in one sentence."""
     if page.judged.diagnosis is not None:
@@ -49,9 +46,6 @@ def ground(page: PageModel) -> str:
     judged = f"{shown_by}; judged {diagnosis.detected_after_s:.1f} s after the last progress."
     is_reason_shown = page.judged.finding.reason in ("", diagnosis.summary)
     return judged if is_reason_shown else f"{page.judged.finding.reason}. {judged}"
-
-
-# What the ranks did
 
 
 def raised_at(group: RankGroup, page: PageModel) -> Place | None:
@@ -80,9 +74,6 @@ def replay_command(page: PageModel) -> str:
     command = f"pytest {shlex.quote(page.judged.result.spec.nodeid)}"
     token = page.verdict.replay
     return f"{command} --multihost-replay {token}" if token else command
-
-
-# Stacks
 
 
 class StackClass(NamedTuple):
@@ -126,9 +117,6 @@ def folded(frames: Sequence[Frame]) -> tuple[Sequence[Frame], list[tuple[bool, l
     return frames[len(inside) :][::-1], [(is_lib, list(run)) for is_lib, run in runs]
 
 
-# Exceptions
-
-
 def failures(page: PageModel) -> list[tuple[list[int], str, str]]:
     """Return every exception, equal ones once: ranks, title, pytest's representation."""
     errors = (
@@ -142,9 +130,6 @@ def failures(page: PageModel) -> list[tuple[list[int], str, str]]:
         title = [*marked[:1], *text.strip().splitlines()[-1:], ""][0]
         found.append((ranks, title[:160], text))
     return found
-
-
-# Evidence
 
 
 class Claim(NamedTuple):
@@ -166,9 +151,6 @@ def claims(diagnosis: Diagnosis) -> list[Claim]:
             times[_MAX_TIMES:] = ["…"]
         found.append(Claim([each.rank for each in same], fact, ", ".join(times), source))
     return found
-
-
-# Rank by rank
 
 
 def ranks_by_role(page: PageModel) -> list[RankResult]:
@@ -206,9 +188,6 @@ def _label(snapshot: WorldSnapshot, rank: int) -> str:
     gil = " holds the GIL" if seen.holds_gil else ""
     locks = f" lock of {rank_set(seen.lock_holders)}" if seen.lock_holders else ""
     return f"{seen.label.lower()}{moved}{gil}{locks}"
-
-
-# Logs, faults, environment, files
 
 
 def log_groups(page: PageModel) -> tuple[list[tuple[list[int], LogExcerpt]], list[int]]:

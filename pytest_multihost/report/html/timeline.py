@@ -12,7 +12,13 @@ from typing import NamedTuple
 
 from pytest_multihost.model.event import FaultChanged, Parked, SyncPointPassed
 from pytest_multihost.model.json_values import to_json
-from pytest_multihost.model.operation import Operation, OperationKind, Scope, rank_set
+from pytest_multihost.model.operation import (
+    HARNESS_SCOPE,
+    Operation,
+    OperationKind,
+    Scope,
+    rank_set,
+)
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.stack import Frame, short_path
 from pytest_multihost.outcome import describe_exit
@@ -38,7 +44,14 @@ def timeline_data(page: PageModel) -> Json:
     selected = diagnosis.operation if diagnosis else None
     us = result.us
     end_us = us(result.detected_s or result.ended_s)
-    by_rank = {rank: _operations(result, rank) for rank in range(result.spec.size)}
+    by_rank = {
+        rank: [
+            each
+            for each in sorted(operations_of(rank, result), key=lambda each: each.since_s)
+            if each.source == "recorder" or each.scope != HARNESS_SCOPE
+        ]
+        for rank in range(result.spec.size)
+    }
     kept = max(1, MAX_OPERATIONS // result.spec.size)
     tables = _Tables({}, {}, {})
     operations = [
@@ -80,9 +93,6 @@ def timeline_data(page: PageModel) -> Json:
     }
 
 
-# Operations
-
-
 _Kind = tuple[str, OperationKind, tuple[int, ...], int, Scope, int | None]
 """The properties shared by operations at one point of a program; see `_numbers`."""
 
@@ -96,12 +106,6 @@ class _Tables(NamedTuple):
     kinds: dict[_Kind, tuple[int, Operation]]
     frames: dict[Frame | None, int]
     details: dict[str, int]
-
-
-def _operations(result: WorldResult, rank: int) -> list[Operation]:
-    """Return a rank's known operations, in the order in which they began."""
-    known = sorted(operations_of(rank, result), key=lambda each: each.since_s)
-    return [each for each in known if each.source == "recorder" or each.scope.kind != "harness"]
 
 
 def _numbers(each: Operation, result: WorldResult, tables: _Tables) -> tuple[int, ...]:
@@ -132,9 +136,6 @@ def _kind(sample: Operation, world_size: int) -> Json:
         "of": f"({group})" if group else "",
         "peer": sample.peer,
     }
-
-
-# Ranks, and what happened to them
 
 
 def _lanes(page: PageModel, end_us: int) -> Iterator[Json]:
