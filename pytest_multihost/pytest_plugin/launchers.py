@@ -10,7 +10,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -35,12 +35,6 @@ from pytest_multihost.pytest_plugin.server_process import CODE, find_item_in, pr
 from pytest_multihost.pytest_private import base_temp
 from pytest_multihost.rank import foreign_variables, thread_variables
 from pytest_multihost.rank.agent import run_rank
-
-SERVER_MODES = ("server", "spawn")
-"""Ways of launching that begin with a new interpreter, the cheapest first."""
-
-HOST_PYTHON = "host"
-"""Stands for the interpreter that runs pytest, mounted into the containers with its packages."""
 
 _CARRIED = re.compile(
     r"""
@@ -135,8 +129,9 @@ class Launchers:
     items: Sequence[pytest.Item]
     backends: Mapping[str, Backend]
     logs: Path
-    _local: dict[LaunchRequirements, ServerLauncher] = field(default_factory=dict)
-    _containers: dict[LaunchRequirements, ContainerLauncher] = field(default_factory=dict)
+    _open: dict[LaunchRequirements, ServerLauncher | ContainerLauncher] = field(
+        default_factory=dict
+    )
     _host_problems: dict[str, str] = field(default_factory=dict)
 
     def get(self, requirements: LaunchRequirements) -> ServerLauncher | ContainerLauncher:
@@ -148,9 +143,9 @@ class Launchers:
         """
         if not requirements.has_containers:
             return self.get_local(requirements)
-        if requirements not in self._containers:
-            self._containers[requirements] = self._container_launcher(requirements)
-        return self._containers[requirements]
+        if requirements not in self._open:
+            self._open[requirements] = self._container_launcher(requirements)
+        return self._open[requirements]
 
     def get_local(self, requirements: LaunchRequirements) -> ServerLauncher:
         """Return the launcher that meets `requirements` by processes of this machine, open.
@@ -159,35 +154,40 @@ class Launchers:
             UnsoundForkError: The way of launching that was asked for is not sound.
             LaunchError: A server cannot start.
         """
-        if requirements not in self._local:
+        launcher = self._open.get(requirements)
+        if not isinstance(launcher, ServerLauncher):
             launcher = self._local_launcher(requirements)
             launcher.open()
-            self._local[requirements] = launcher
-        return self._local[requirements]
+            self._open[requirements] = launcher
+        return launcher
+
+    def _local_launcher(self, requirements: LaunchRequirements) -> ServerLauncher:
+        env = requirements.variables
+
+        def fork() -> ServerConnection:
+            run = partial(run_rank, find_item=find_item_in(self.items), backends=self.backends)
+            prepare = partial(prepare_server, self.config, self.items, self.backends.values())
+            return fork_server(run, prepare)
+
+        def execute(mode: str, log: str) -> ServerConnection:
+            own = _own_variables()
+            variables = {**own, **thread_variables(own), "PYTEST_MULTIHOST_SERVER": "1", **env}
+            return exec_server(self._program(mode, variables, sys.path, log))
+
+        ways: dict[str, Callable[[], ServerConnection]] = {
+            "fork": fork,
+            "server": partial(execute, "server", "server.log"),
+            "spawn": partial(execute, "spawn", "spawner.log"),
+        }
+        mode = self._mode(requirements)
+        names = [mode] if mode != "auto" else list(ways)
+        if env and "fork" in names:  # a fork of this process cannot have them from the start
+            names.remove("fork")
+        return ServerLauncher({name: ways[name] for name in names})
 
     def _mode(self, requirements: LaunchRequirements) -> str:
         """Return "auto", or the one way of launching to use."""
         return "spawn" if requirements.has_fresh_interpreters else self.settings.launch
-
-    def _local_launcher(self, requirements: LaunchRequirements) -> ServerLauncher:
-        mode, env = self._mode(requirements), requirements.variables
-        starts: dict[str, Callable[[], ServerConnection]] = {
-            "fork": self._fork,
-            "server": partial(self._exec, "server", "server.log", env),
-            "spawn": partial(self._exec, "spawn", "spawner.log", env),
-        }
-        names = [mode] if mode != "auto" else list(starts)
-        if env and "fork" in names:  # a fork of this process cannot have them from the start
-            names.remove("fork")
-        return ServerLauncher({name: starts[name] for name in names})
-
-    def _fork(self) -> ServerConnection:
-        run = partial(run_rank, find_item=find_item_in(self.items), backends=self.backends)
-        prepare = partial(prepare_server, self.config, self.items, self.backends.values())
-        return fork_server(run, prepare)
-
-    def _exec(self, mode: str, log: str, env: Mapping[str, str]) -> ServerConnection:
-        return exec_server(self._program(mode, _environment(env), sys.path, log))
 
     def _program(
         self, mode: str, environment: Mapping[str, str], path: list[str] | None, log: str
@@ -195,14 +195,23 @@ class Launchers:
         """Return what a new interpreter is to run.
 
         Args:
-            mode: Of `SERVER_MODES`: whether it forks the ranks, or starts interpreters for them.
+            mode: "server" or "spawn": whether it forks the ranks, or starts interpreters for them.
             environment: Its whole environment, or what an image's is to have besides.
             path: Its sys.path; None: the one that it starts with.
             log: Name of the file in `logs` to which it prints.
         """
+        config = self.config
+        workerinput: Mapping[str, Iterable[object]] = getattr(config, "workerinput", {})  # xdist
+        args = workerinput.get("multihost_args", config.invocation_params.args)
+        # The plugin is named as its entry point is, not by its module's path: pytest would take
+        # that for a second plugin where it loads entry points too, and two declare the same options
+        # twice. A name works with PYTEST_DISABLE_PLUGIN_AUTOLOAD as well.
+        extra = ["-p", "multihost_hangs"]
+        if config.pluginmanager.has_plugin("_cov"):
+            extra.append("--cov-append")  # else it erases what the controller has measured
         run = PytestRun(
-            cwd=str(self.config.invocation_params.dir),
-            args=_arguments(self.config),
+            cwd=str(config.invocation_params.dir),
+            args=(*map(str, args), *extra),
             files=tuple(dict.fromkeys(str(item.path) for item in self.items)),
             path=None if path is None else tuple(path),
         )
@@ -214,26 +223,43 @@ class Launchers:
 
     def _container_launcher(self, requirements: LaunchRequirements) -> ContainerLauncher:
         """Return a launcher of worlds whose hosts are containers."""
-        settings, env = self.settings, requirements.variables
-        cwd, python = self.config.invocation_params.dir, settings.docker_python
-        shared = (self.config.rootpath, cwd, settings.artifacts, base_temp(self.config))
-        is_mounted = python == HOST_PYTHON
-        spec = ContainerSpec(
-            image=settings.docker_image,
-            python=sys.executable if is_mounted else python,
-            shared=shared,
-            read_only=(*_preloaded(env), *(_interpreter() if is_mounted else ())),
-            cwd=cwd,
+        settings, env, cwd = (
+            self.settings,
+            requirements.variables,
+            self.config.invocation_params.dir,
         )
-        own = {} if is_mounted else {"PYTHONPATH": os.pathsep.join(_importable(shared))}
-        variables = {**_container_environment(), **own, "PYTEST_MULTIHOST_SERVER": "1", **env}
-        path = sys.path if is_mounted else None
+        shared = (self.config.rootpath, cwd, settings.artifacts, base_temp(self.config))
+        libraries = env.get("LD_PRELOAD", "").replace(":", " ").split()
+        read_only = [Path(each).parent for each in libraries if each.startswith("/")]
+        carried = {
+            name: value for name, value in _own_variables().items() if _CARRIED.fullmatch(name)
+        }
+        # The container runs with this process's user id, which the image may not know.
+        variables = {**carried, **thread_variables(carried), "HOME": "/tmp", "USER": "multihost"}  # noqa: S108 - in the container
+        python, path = settings.docker_python, None
+        if python == "host":  # the interpreter that runs pytest, mounted with its packages
+            python, path = sys.executable, sys.path
+            program_folder = Path(os.path.realpath(python)).parent
+            mounted = [Path(sys.prefix), Path(sys.base_prefix), program_folder, *map(Path, path)]
+            read_only += [each for each in mounted if each.is_absolute() and each.exists()]
+        else:
+            found = [Path(each or ".").absolute() for each in sys.path]
+            importable = [str(each) for each in found if any(map(each.is_relative_to, shared))]
+            variables["PYTHONPATH"] = os.pathsep.join(importable)
+        variables |= {"PYTEST_MULTIHOST_SERVER": "1", **env}
 
         def program(mode: str, host: str) -> ServerProgram:
             return self._program(mode, variables, path, f"{mode}-{host}.log")
 
         mode = self._mode(requirements)
-        names = [mode] if mode in SERVER_MODES else SERVER_MODES
+        names = [mode] if mode in ("server", "spawn") else ["server", "spawn"]
+        spec = ContainerSpec(
+            image=settings.docker_image,
+            python=python,
+            shared=shared,
+            read_only=tuple(read_only),
+            cwd=cwd,
+        )
         return ContainerLauncher(spec, {name: partial(program, name) for name in names})
 
     def host_problem(self, hosts: Hosts, requirements: LaunchRequirements) -> str:
@@ -256,78 +282,24 @@ class Launchers:
             self._host_problems[kind] = " ".join(ended)
         return self._host_problems[kind]
 
-    def _opened(
-        self,
-    ) -> Iterator[tuple[LaunchRequirements, ServerLauncher | ContainerLauncher]]:
-        yield from self._local.items()
-        yield from self._containers.items()
-
     def describe(self) -> str:
         """Say which ways of launching are in use, and what forced those that are not cheapest."""
         parts = []
-        for requirements, launcher in self._opened():
+        for requirements, launcher in self._open.items():
             why = [*requirements.reasons, *launcher.reasons]
             parts.append(f"{launcher.name} ({'; '.join(why)})" if why else launcher.name)
         return ", ".join(dict.fromkeys(parts))
 
     def close(self) -> None:
         """End the servers, and every rank that is left."""
-        for _, launcher in self._opened():
+        for launcher in self._open.values():
             launcher.close()
 
 
-def _arguments(config: pytest.Config) -> tuple[str, ...]:
-    """Return the command line; an xdist worker has the controller's in its input.
-
-    The plugin is named as its entry point is, not by its module's path: pytest would take that for
-    a second plugin where it loads entry points too, and two declare the same options twice. A name
-    works with PYTEST_DISABLE_PLUGIN_AUTOLOAD as well.
-    """
-    workerinput: Mapping[str, Iterable[object]] = getattr(config, "workerinput", {})
-    args = workerinput.get("multihost_args", config.invocation_params.args)
-    extra = ["-p", "multihost_hangs"]
-    if config.pluginmanager.has_plugin("_cov"):
-        extra.append("--cov-append")  # else it erases what the controller has measured
-    return (*(str(arg) for arg in args), *extra)
-
-
 def _own_variables() -> dict[str, str]:
-    """Return our environment without the variables of an outer world or launcher.
+    """Return this process's environment without the variables of an outer world or launcher.
 
     With `RANK`, `MASTER_ADDR`, ... of that one, ranks would join it.
     """
     foreign = set(foreign_variables(os.environ))
     return {name: value for name, value in os.environ.items() if name not in foreign}
-
-
-def _environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a server, which limits libraries to one thread."""
-    own = _own_variables()
-    return {**own, **thread_variables(own), "PYTEST_MULTIHOST_SERVER": "1", **env}
-
-
-def _container_environment() -> dict[str, str]:
-    """Return the variables that a container takes from here, and what the image cannot know."""
-    carried = {name: each for name, each in _own_variables().items() if _CARRIED.fullmatch(name)}
-    # The container runs with this process's user id, which the image may not know.
-    user = {"HOME": "/tmp", "USER": "multihost"}  # noqa: S108 - in the container
-    return {**carried, **thread_variables(carried), **user}
-
-
-def _interpreter() -> Iterable[Path]:
-    """Return the directories of this interpreter and of its packages."""
-    program = Path(os.path.realpath(sys.executable)).parent
-    found = [Path(sys.prefix), Path(sys.base_prefix), program, *map(Path, sys.path)]
-    return [path for path in found if path.is_absolute() and path.exists()]
-
-
-def _preloaded(env: Mapping[str, str]) -> Iterable[Path]:
-    """Return the directories of the libraries in LD_PRELOAD."""
-    libraries = env.get("LD_PRELOAD", "").replace(":", " ").split()
-    return [Path(each).parent for each in libraries if each.startswith("/")]
-
-
-def _importable(shared: Sequence[Path]) -> list[str]:
-    """Return the entries of sys.path that lie in a shared directory."""
-    found = [Path(each or ".").absolute() for each in sys.path]
-    return [str(each) for each in found if any(map(each.is_relative_to, shared))]

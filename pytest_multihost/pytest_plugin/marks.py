@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from pytest_multihost.model.errors import SettingError
+from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.spec import ONE, Hosts
-from pytest_multihost.pytest_plugin.options import DEFAULT_RANKS, Settings
+from pytest_multihost.pytest_plugin.options import Settings
 from pytest_multihost.pytest_private import is_doctest
-
-if TYPE_CHECKING:
-    from pytest_multihost.model.fault import Fault
 
 SIGNATURE = (
     "multihost(ranks=None, *, backend=None, timeout=None, startup_timeout=None, faults=(),"
@@ -75,13 +73,19 @@ def read_markers(
         marks: Innermost first, as pytest yields them.
         settings: What applies where they are silent.
     """
-    values, problems = _merge(marks)
+    values: dict[str, Any] = {}
+    problems: list[str] = []
+    for mark in reversed(list(marks)):
+        if len(mark.args) > 1:
+            problems.append(f"takes one positional argument, ranks, not {len(mark.args)}")
+        if mark.args and "ranks" in mark.kwargs:
+            problems.append("has ranks twice")
+        values |= {**({"ranks": mark.args[0]} if mark.args else {}), **mark.kwargs}
     problems += check_values(values, _CHECKS)
     if problems:
         values = {}
-    ranks = _each_once(values.get("ranks")) or settings.ranks or (DEFAULT_RANKS,)
     return MarkerSettings(
-        ranks=ranks,
+        ranks=_each_once(values.get("ranks")) or settings.ranks or (2,),
         backends=_each_once(values.get("backend")) or settings.backends,
         timeout_s=float(values.get("timeout") or settings.timeout_s),
         has_own_timeout=values.get("timeout") is not None,
@@ -91,18 +95,6 @@ def read_markers(
         faults=_as_tuple(values.get("faults")),
         hosts=Hosts.parse(values["hosts"]) if values.get("hosts") is not None else settings.hosts,
     ), problems
-
-
-def _merge(marks: Iterable[pytest.Mark]) -> tuple[dict[str, Any], list[str]]:
-    values: dict[str, Any] = {}
-    problems: list[str] = []
-    for mark in reversed(list(marks)):
-        if len(mark.args) > 1:
-            problems.append(f"takes one positional argument, ranks, not {len(mark.args)}")
-        if mark.args and "ranks" in mark.kwargs:
-            problems.append("has ranks twice")
-        values |= {**({"ranks": mark.args[0]} if mark.args else {}), **mark.kwargs}
-    return values, problems
 
 
 def check_values(values: Mapping[str, object], checks: Mapping[str, Check]) -> Iterator[str]:
@@ -131,12 +123,7 @@ def must_be(is_valid: Callable[[object], bool], expected: str) -> Check:
 
 def _one_or_more(is_valid: Callable[[object], bool]) -> Callable[[object], bool]:
     """Return whether a value, or each of a list that is not empty, is valid."""
-
-    def are_valid(value: object) -> bool:
-        values = value if isinstance(value, list | tuple) else [value]
-        return bool(values) and all(map(is_valid, values))
-
-    return are_valid
+    return lambda value: bool(_as_tuple(value)) and all(map(is_valid, _as_tuple(value)))
 
 
 def is_seconds(value: object) -> bool:
@@ -149,6 +136,10 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
+def _are_faults(value: object) -> bool:
+    return all(isinstance(each, Fault) for each in _as_tuple(value))
+
+
 def _is_name(value: object) -> bool:
     return isinstance(value, str) and bool(value)
 
@@ -157,13 +148,6 @@ def _is_environment(value: object) -> bool:
     return isinstance(value, Mapping) and all(
         isinstance(each, str) for each in (*value, *value.values())
     )
-
-
-def _check_faults(value: object) -> str | None:
-    from pytest_multihost.model.fault import Fault
-
-    wrong = [each for each in _as_tuple(value) if not isinstance(each, Fault)]
-    return f"must be a list of pytest_multihost.faults, not {wrong[0]!r}" if wrong else None
 
 
 def _check_hosts(value: object) -> str | None:
@@ -179,7 +163,7 @@ _CHECKS: Mapping[str, Check] = {
     "backend": must_be(_one_or_more(_is_name), "a name, or a list of names"),
     "timeout": must_be(is_seconds, "a positive number of seconds"),
     "startup_timeout": must_be(is_seconds, "a positive number of seconds"),
-    "faults": _check_faults,
+    "faults": must_be(_are_faults, "a list of pytest_multihost.faults"),
     "hosts": _check_hosts,
     "local_devices": must_be(_is_count, "a whole number of at least 1"),
     "env": must_be(_is_environment, "a mapping of variable names to strings"),

@@ -6,39 +6,34 @@ Precedence: marker, command line, environment, ini, default.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar, get_args
 
 import pytest
 
 from pytest_multihost.model.errors import SettingError
-from pytest_multihost.model.spec import ONE, Hosts
-
-if TYPE_CHECKING:
-    from pytest_multihost.model.spec import Early
+from pytest_multihost.model.spec import ONE, Early, Hosts
 
 T = TypeVar("T")
 
-DEFAULT_RANKS = 2
-DEFAULT_IMAGE = "pytest-multihost-hangs"
-DEFAULT_ARTIFACTS = ".pytest_multihost"
-EARLY_MODES: tuple[Early, ...] = ("fail", "warn", "off")
+_IMAGE = "pytest-multihost-hangs"
+_ARTIFACTS = ".pytest_multihost"
 
 _OPTIONS = {
     "ranks": ("N[,N...]", "Number of ranks of each multihost test whose marker gives none"),
     "backend": ("NAME[,...]", "Backend of each multihost test whose marker names none"),
     "timeout": ("SECONDS", "Timeout of a world once all its ranks are ready (default: 120)"),
     "startup_timeout": ("SECONDS", "Timeout until all ranks of a world are ready (default: 60)"),
-    "docker_image": ("IMAGE", f"Image of hosts that are containers (default: {DEFAULT_IMAGE})"),
+    "docker_image": ("IMAGE", f"Image of hosts that are containers (default: {_IMAGE})"),
     "docker_python": ("PATH|host", "Python in the image; host: the one that runs pytest, mounted"),
     "hosts": ("one|netns[:N]|docker[:N]", "What hosts are made from; N: ranks on each host"),
     "launch": ("auto|fork|server|spawn", "How ranks are started; auto: the first sound method"),
     "early": ("fail|warn|off", "What to do when a hang is proven before the timeout"),
     "mode": ("marked|auto", "Run the marked tests as worlds of ranks, or every test"),
-    "artifacts": ("DIR", f"Directory for logs, stacks and verdicts (default: {DEFAULT_ARTIFACTS})"),
+    "artifacts": ("DIR", f"Directory for logs, stacks and verdicts (default: {_ARTIFACTS})"),
 }
 """Settings with three names each - `--multihost-x`, `PYTEST_MULTIHOST_X`, the ini's `multihost_x` -
 by the part that these share: the placeholder for the value, and the help text."""
@@ -48,8 +43,8 @@ def add_options(parser: pytest.Parser) -> None:
     """Declare everything that a user can set, but for what `attach.options` declares."""
     group = parser.getgroup("multihost", "worlds of ranks")
     for stem, (metavar, text) in _OPTIONS.items():
-        flags = (*(("--ranks",) if stem == "ranks" else ()), _flag(stem))
         dest = f"multihost_{stem}"
+        flags = (*(("--ranks",) if stem == "ranks" else ()), _flag(dest))
         group.addoption(*flags, dest=dest, default=None, metavar=metavar, help=text)
         parser.addini(dest, text, type="string", default="")
     text = "Add a fault to every multihost test, such as 'slow_io(rank=0, seconds=2)'"
@@ -68,8 +63,8 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("multihost_require_gpu", text, type="bool", default=False)
 
 
-def _flag(stem: str) -> str:
-    return f"--multihost-{stem.replace('_', '-')}"
+def _flag(dest: str) -> str:
+    return f"--{dest.replace('_', '-')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +118,12 @@ def read_settings(config: pytest.Config) -> Settings:
         timeout_s=read("timeout", parse_seconds) or 120.0,
         startup_timeout_s=read("startup_timeout", parse_seconds) or 60.0,
         hosts=read("hosts", Hosts.parse) or ONE,
-        docker_image=read("docker_image", str) or DEFAULT_IMAGE,
+        docker_image=read("docker_image", str) or _IMAGE,
         docker_python=read("docker_python", str) or "python3",
-        launch=read("launch", _one_of(("auto", "fork", "server", "spawn"))) or "auto",
-        early=read("early", _one_of(EARLY_MODES)) or "fail",
-        is_auto=read("mode", _one_of(("marked", "auto"))) == "auto",
-        artifacts=config.rootpath / (read("artifacts", str) or DEFAULT_ARTIFACTS),
+        launch=read("launch", _one_of("auto", "fork", "server", "spawn")) or "auto",
+        early=read("early", _one_of(*get_args(Early))) or "fail",
+        is_auto=read("mode", _one_of("marked", "auto")) == "auto",
+        artifacts=config.rootpath / (read("artifacts", str) or _ARTIFACTS),
         is_required=bool(config.getini("multihost_require")),
         is_gpu_required=bool(config.getini("multihost_require_gpu")),
         has_ranks_option=config.getoption("multihost_ranks") is not None,
@@ -142,20 +137,19 @@ def _read(
     config: pytest.Config, problems: list[str], stem: str, parse: Callable[[str], T]
 ) -> T | None:
     """Return the setting from the first source that has it, or None; add what is wrong with it."""
-    variable = f"PYTEST_MULTIHOST_{stem.upper()}"
-    sources = (
-        (_flag(stem), config.getoption(f"multihost_{stem}")),
-        (variable, os.environ.get(variable)),
-        (f"multihost_{stem} (ini)", config.getini(f"multihost_{stem}")),
-    )
-    for source, value in sources:
-        if value:
-            try:
-                return parse(value)
-            except SettingError as error:
-                problems.append(f"{source}: {error}")
-                return None
-    return None
+    name = f"multihost_{stem}"
+    variable = f"PYTEST_{name.upper()}"
+    sources = {
+        _flag(name): config.getoption(name),
+        variable: os.environ.get(variable),
+        f"{name} (ini)": config.getini(name),
+    }
+    source, value = next(((each, text) for each, text in sources.items() if text), ("", ""))
+    try:
+        return parse(value) if value else None
+    except SettingError as error:
+        problems.append(f"{source}: {error}")
+        return None
 
 
 def parse_ranks(text: str) -> tuple[int, ...]:
@@ -166,8 +160,7 @@ def parse_ranks(text: str) -> tuple[int, ...]:
     """
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        happened = f"ranks must be whole numbers of at least 1, not {text!r}"
-        raise SettingError(happened)
+        raise SettingError(f"ranks must be whole numbers of at least 1, not {text!r}")
     return tuple(dict.fromkeys(int(part) for part in parts))
 
 
@@ -179,8 +172,7 @@ def parse_names(text: str) -> tuple[str, ...]:
     """
     parts = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     if not all(parts):
-        happened = f"a name is missing in {text!r}"
-        raise SettingError(happened)
+        raise SettingError(f"a name is missing in {text!r}")
     return parts
 
 
@@ -195,20 +187,18 @@ def parse_seconds(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < float("inf"):
-        happened = f"must be a positive number of seconds, not {text!r}"
-        raise SettingError(happened)
+        raise SettingError(f"must be a positive number of seconds, not {text!r}")
     return seconds
 
 
-def _one_of(choices: Sequence[T]) -> Callable[[str], T]:
+def _one_of(*choices: T) -> Callable[[str], T]:
     """Return a function that reads one of the texts `choices`."""
 
     def parse(text: str) -> T:
         for choice in choices:
             if text == choice:
                 return choice
-        happened = f"must be one of {', '.join(map(str, choices))}, not {text!r}"
-        raise SettingError(happened)
+        raise SettingError(f"must be one of {', '.join(map(str, choices))}, not {text!r}")
 
     return parse
 

@@ -6,20 +6,15 @@ Its faults are its marker's and the command line's, or those of a replay token.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 
 from pytest_multihost.backends import Backend, find_backend
 from pytest_multihost.model.errors import SettingError
 from pytest_multihost.model.fault import Fault
-from pytest_multihost.model.spec import ONE, Hosts, Replay, Site, WorldSpec, checksum, read_token
-from pytest_multihost.nemesis import (
-    FaultKind,
-    kinds_by_name,
-    parse_fault,
-    resolve_faults,
-)
+from pytest_multihost.model.spec import ONE, Hosts, Replay, WorldSpec, checksum, read_token
+from pytest_multihost.nemesis import FaultKind, kinds_by_name, parse_fault, resolve_faults
 from pytest_multihost.outcome import Symptoms
 from pytest_multihost.pytest_plugin.expect import Expectation, read_expectation
 from pytest_multihost.pytest_plugin.launchers import (
@@ -57,27 +52,6 @@ class Plan:
     def symptoms(self) -> Symptoms:
         """How a failure looks that only follows from another rank's."""
         return Symptoms(self.backend.symptoms, self.backend.fatal_symptoms)
-
-    def spec(
-        self, attempt: int, *, timeout_s: float | None, sites: tuple[Site, ...], tells_points: bool
-    ) -> WorldSpec:
-        """Return the spec of the world of one attempt.
-
-        Args:
-            attempt: Its number, from 1.
-            timeout_s: pytest-timeout's timeout for the test, if it has one. A shorter one on the
-                multihost marker is kept.
-            sites: The machines of an attached run.
-            tells_points: Whether each rank is to report the points that it passes.
-        """
-        own_s = self.world.timeout_s
-        if timeout_s is None:
-            timeout_s = own_s
-        elif self.has_own_timeout:
-            timeout_s = min(timeout_s, own_s)
-        return replace(
-            self.world, attempt=attempt, timeout_s=timeout_s, sites=sites, tells_points=tells_points
-        )
 
 
 def plan_items(
@@ -145,9 +119,6 @@ def _plan_item(
     ), problems
 
 
-MAX_SEED = 1_000_000
-
-
 @dataclass(frozen=True, slots=True)
 class FaultOptions:
     """What the command line says about faults.
@@ -168,7 +139,7 @@ class FaultOptions:
         """Return the seed of a test's world: the same in every run unless an option sets it."""
         if self.replay is not None and self.replay.is_of(nodeid):
             return self.replay.seed
-        return checksum(nodeid) % MAX_SEED if self.seed is None else self.seed
+        return checksum(nodeid) % 1_000_000 if self.seed is None else self.seed
 
     def faults_for(
         self, nodeid: str, size: int, marked: Sequence[Fault], *, hosts: Hosts = ONE
@@ -199,21 +170,13 @@ class FaultOptions:
         Raises:
             pytest.UsageError: It is not.
         """
-        if self.replay is None:
-            return
         names = list(nodeids)
-        if not any(self.replay.is_of(nodeid) for nodeid in names):
-            message = (
+        if self.replay is not None and not any(map(self.replay.is_of, names)):
+            raise pytest.UsageError(
                 "--multihost-replay: the token is of another test\n"
                 f"None of the {len(names)} selected multihost tests is the one that it repeats.\n"
                 "Copy the test's whole id as well from the line that begins with 'replay'."
             )
-            raise pytest.UsageError(message)
-
-
-def fault_kinds(config: pytest.Config) -> Mapping[str, FaultKind]:
-    """Return every kind of fault that plugins and conftests offer, by name."""
-    return kinds_by_name(config.hook.pytest_multihost_faults())
 
 
 def read_fault_options(config: pytest.Config) -> FaultOptions:
@@ -237,5 +200,5 @@ def read_fault_options(config: pytest.Config) -> FaultOptions:
             problems.append(f"--multihost-replay: {error}")
     if problems:
         raise pytest.UsageError("\n".join(problems))
-    seed = config.getoption("multihost_seed")
-    return FaultOptions(fault_kinds(config), tuple(everywhere), seed, replay)
+    kinds = kinds_by_name(config.hook.pytest_multihost_faults())
+    return FaultOptions(kinds, tuple(everywhere), config.getoption("multihost_seed"), replay)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -17,13 +17,13 @@ import pytest
 from pytest_multihost.launch.attach import AttachLauncher, sites_for
 from pytest_multihost.launch.server import ServerLauncher
 from pytest_multihost.model.errors import LaunchError, UnsoundForkError
-from pytest_multihost.nemesis import FaultKind
+from pytest_multihost.nemesis import FaultKind, kinds_by_name
 from pytest_multihost.pytest_plugin.attach import peers_of
 from pytest_multihost.pytest_plugin.attempt import CompletedAttempt, run_attempt
 from pytest_multihost.pytest_plugin.item import convert, finish_report
 from pytest_multihost.pytest_plugin.launchers import Launchers
 from pytest_multihost.pytest_plugin.live_display import write_through
-from pytest_multihost.pytest_plugin.plan import Plan, fault_kinds, plan_items
+from pytest_multihost.pytest_plugin.plan import Plan, plan_items
 from pytest_multihost.pytest_plugin.tally import TALLY, PytestMultihostWarning, Tally
 from pytest_multihost.report.artifacts import RunFolder, new_run_id
 from pytest_multihost.report.text import points_lines, stacks_text
@@ -32,13 +32,6 @@ PLATFORM = sys.platform
 
 _TIMEOUT = pytest.StashKey[float]()
 """The timeout that pytest-timeout would have applied to an item, in seconds."""
-
-_NO_DEBUGGER = (
-    "multihost: --pdb and --trace stop in ordinary tests only: a rank has no terminal."
-    " Attach to one with py-spy or gdb, or run the test's body without the marker."
-)
-
-_SOUND = "Use --multihost-launch=auto, or move what starts threads or a runtime into a fixture."
 
 
 def start_run(session: pytest.Session, chosen: Sequence[pytest.Item]) -> None:
@@ -59,8 +52,6 @@ def start_run(session: pytest.Session, chosen: Sequence[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=reason))
         return
     run = _open_run(config, tally, plans, chosen)
-    config.pluginmanager.register(run, "multihost_run")
-    run.open()
     for item in chosen:
         convert(item, run.run_item)
     reporter = config.pluginmanager.get_plugin("terminalreporter")
@@ -68,12 +59,21 @@ def start_run(session: pytest.Session, chosen: Sequence[pytest.Item]) -> None:
         counts = f"{len(chosen)} of {len(session.items)} tests run as worlds of ranks"
         reporter.write_line(f"multihost: {counts}, launch: {run.launchers.describe()}")
         if option.usepdb or option.trace:
-            reporter.write_line(_NO_DEBUGGER)
+            reporter.write_line(
+                "multihost: --pdb and --trace stop in ordinary tests only: a rank has no terminal."
+                " Attach to one with py-spy or gdb, or run the test's body without the marker."
+            )
 
 
 def _open_run(
     config: pytest.Config, tally: Tally, plans: Mapping[str, Plan], items: Sequence[pytest.Item]
 ) -> Run:
+    """Open the run's folder, register its hooks, and start the servers.
+
+    Raises:
+        pytest.UsageError: The folder cannot be made, the chosen way of launching is not sound, or a
+            server cannot start.
+    """
     workerinput: Mapping[str, str] = getattr(config, "workerinput", {})  # of an xdist worker
     tally.run_id = workerinput.get("multihost_run_id") or new_run_id()
     base = tally.settings.artifacts
@@ -84,7 +84,20 @@ def _open_run(
         raise pytest.UsageError(f"{message}\nName another: --multihost-artifacts=DIR") from error
     backends = {plan.backend.name: plan.backend for plan in plans.values()}
     launchers = Launchers(config, tally.settings, items, backends, folder.path)
-    return Run(config, tally, plans, fault_kinds(config), launchers, folder)
+    kinds = kinds_by_name(config.hook.pytest_multihost_faults())
+    run = Run(config, tally, plans, kinds, launchers, folder)
+    config.pluginmanager.register(run, "multihost_run")  # first: it ends the servers
+    try:
+        for plan in plans.values():
+            launchers.get(plan.requirements)
+    except UnsoundForkError as error:
+        raise pytest.UsageError(
+            f"{error.happened}\nSeen: {error.seen}.\n"
+            "Use --multihost-launch=auto, or move what starts threads or a runtime into a fixture."
+        ) from error
+    except LaunchError as error:
+        raise pytest.UsageError(str(error)) from error
+    return run
 
 
 @dataclass(slots=True, eq=False)  # a plugin must be hashable: pluggy keeps them in sets
@@ -108,21 +121,6 @@ class Run:
     folder: RunFolder
     _attempts: Counter[str] = field(default_factory=Counter)
 
-    def open(self) -> None:
-        """Start the servers.
-
-        Raises:
-            pytest.UsageError: The chosen way of launching is not sound, or a server cannot start.
-        """
-        try:
-            for plan in self.plans.values():
-                self.launchers.get(plan.requirements)
-        except UnsoundForkError as error:
-            seen = f"{error.happened}\nSeen: {error.seen}."
-            raise pytest.UsageError(f"{seen}\n{_SOUND}") from error
-        except LaunchError as error:
-            raise pytest.UsageError(str(error)) from error
-
     def run_item(self, item: pytest.Item) -> CompletedAttempt:
         """Run one item as a world; skip or fail it where this machine cannot hold the world.
 
@@ -133,9 +131,12 @@ class Run:
         self._check_machine(plan)
         self._attempts[item.nodeid] += 1
         launcher, peers = self.launchers.get(plan.requirements), peers_of(self.config)
-        spec = plan.spec(
-            self._attempts[item.nodeid],
-            timeout_s=item.stash.get(_TIMEOUT, None),
+        own_s = plan.world.timeout_s
+        timeout_s = item.stash.get(_TIMEOUT, own_s)
+        spec = replace(
+            plan.world,
+            attempt=self._attempts[item.nodeid],
+            timeout_s=min(timeout_s, own_s) if plan.has_own_timeout else timeout_s,
             sites=sites_for(plan.world.size, peers),
             tells_points=self.config.getoption("multihost_points"),
         )
@@ -150,10 +151,11 @@ class Run:
             tally=self.tally,
             folder=self.folder,
         )
+        judged = attempt.judged
         if spec.tells_points:
-            self.tally.points += points_lines(attempt.judged.result)
-        if attempt.judged.result.ending == "interrupted":
-            stacks = stacks_text(attempt.judged.result, attempt.judged.context)
+            self.tally.points += points_lines(judged.result)
+        if judged.result.ending == "interrupted":
+            stacks = stacks_text(judged.result, judged.context)
             write_through(self.config, f"\nwhere the ranks were:\n{stacks}\n")
             raise KeyboardInterrupt
         if attempt.proven_hang is not None:

@@ -110,7 +110,7 @@ BAD_MARKS = {
     "local_devices=0": "local_devices must be a whole number",
     "backend=3": "backend must be a name",
     "backend='mpi'": "unknown backend 'mpi'. There are: none (pytest-multihost-hangs), gloo",
-    "faults=[1]": "faults must be a list of pytest_multihost.faults, not 1",
+    "faults=[1]": "faults must be a list of pytest_multihost.faults, not [1]",
     "hosts='two'": "hosts must be one of one, netns, netns:N",
     "env={'A': 1}": "env must be a mapping of variable names to strings, not {'A': 1}",
 }
