@@ -181,11 +181,10 @@ def _check_package() -> None:
     if hasattr(pytest_multihost, "WorldBrokenError"):
         return
     where = getattr(pytest_multihost, "__file__", None) or "deleted"
-    message = (
+    raise pytest.UsageError(
         "the package pytest_multihost is not what pytest-multihost-hangs has installed.\n"
         f"Its __init__.py is not ours ({where}): FreeIPA's pytest-multihost has the same import"
         " name, and the two cannot be installed together.\n"
         "Run: pip uninstall pytest-multihost && pip install --force-reinstall --no-deps"
         " pytest-multihost-hangs"
     )
-    raise pytest.UsageError(message)

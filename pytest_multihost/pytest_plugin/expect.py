@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 
 from pytest_multihost.model.operation import rank_set
 from pytest_multihost.model.verdict import Diagnosis, Kind
 from pytest_multihost.outcome import Finding
-from pytest_multihost.pytest_plugin.marks import Check, check_values, is_seconds, must_be
+from pytest_multihost.pytest_plugin.marks import Check, as_tuple, check_values, is_seconds, must_be
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,25 +41,24 @@ def read_expectation(item: pytest.Item) -> tuple[Expectation | None, list[str]]:
     if mark is None:
         return None, []
     given = {**({"kind": mark.args[0]} if mark.args else {}), **mark.kwargs}
-    problems = list(_problems(mark, given))
+    problems = list(check_values(given, _CHECKS))
+    if len(mark.args) > 1:
+        problems.append(f"takes one positional argument, kind, not {len(mark.args)}")
+    if not given:
+        problems.append("says nothing that could be expected; give it kind=, culprits= or match=")
     if problems:
         return None, problems
-    ranks = {name: _ranks(given.get(name)) for name in ("culprits", "waiting")}
+    ranks = {
+        name: tuple(sorted(as_tuple(given[name])))
+        for name in ("culprits", "waiting")
+        if given.get(name) is not None
+    }
     return Expectation(**{**given, **ranks}), []
-
-
-def _problems(mark: pytest.Mark, given: Mapping[str, object]) -> Iterator[str]:
-    if len(mark.args) > 1:
-        yield f"takes one positional argument, kind, not {len(mark.args)}"
-    if not given:
-        yield "says nothing that could be expected; give it kind=, culprits= or match="
-    yield from check_values(given, _CHECKS)
 
 
 def _are_ranks(value: object) -> bool:
     """Whether a value is a rank or a list of ranks; an empty one expects that there are none."""
-    values = value if isinstance(value, list | tuple) else [value]
-    return all(isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in values)
+    return all(isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in as_tuple(value))
 
 
 def _check_match(value: object) -> str | None:
@@ -78,12 +77,6 @@ _CHECKS: Mapping[str, Check] = {
     "match": _check_match,
     "within": must_be(is_seconds, "a positive number of seconds"),
 }
-
-
-def _ranks(value: Any) -> tuple[int, ...] | None:  # noqa: ANN401 - checked before
-    if value is None:
-        return None
-    return tuple(sorted(value)) if isinstance(value, list | tuple) else (value,)
 
 
 def compare(expected: Expectation, diagnosis: Diagnosis | None) -> list[str]:

@@ -52,6 +52,7 @@ def object_store() -> Iterator[ObjectStore]:
     What one rank sets - `slow`, `throttle`, `fail` - holds for all, until the test is over.
     """
     from pytest_multihost.nemesis.object_store import ObjectStore, why_no_store
+    from pytest_multihost.rank import current_world
 
     if _ENDPOINT not in os.environ:
         pytest.fail(why_no_store() or "no object store was started for this run", pytrace=False)
@@ -61,7 +62,9 @@ def object_store() -> Iterator[ObjectStore]:
     if not is_reachable:
         why = "its store listens on the machine's loopback, which a host of its own cannot reach"
         pytest.skip(f"object_store: {why}; use hosts='one'")
-    ranks, bucket = _world(), f"test-{secrets.token_hex(8)}"
+    ranks, bucket = None, f"test-{secrets.token_hex(8)}"
+    with contextlib.suppress(NoWorldError):
+        ranks = current_world()
     if ranks is not None:
         bucket = ranks.broadcast(bucket, "object_store")
     store = ObjectStore(os.environ[_ENDPOINT], bucket)
@@ -91,12 +94,3 @@ def start_object_store(config: pytest.Config) -> None:
     config.add_cleanup(stack.close)
     os.environ[_ENDPOINT] = stack.enter_context(serving())
     stack.callback(os.environ.pop, _ENDPOINT, None)
-
-
-def _world() -> World | None:
-    """Return the world that this process is a rank of; None outside of one."""
-    from pytest_multihost.rank import current_world
-
-    with contextlib.suppress(NoWorldError):
-        return current_world()
-    return None

@@ -117,13 +117,10 @@ class LiveOutput:
 
     def close(self) -> None:
         """Show what is left, also if its last line is not complete."""
-        self._show(is_last=True)
+        self.show(is_last=True)
 
-    def show(self, seconds: float, facts: Sequence[RankFacts]) -> None:  # noqa: ARG002 - OnTick
+    def show(self, *_: object, is_last: bool = False) -> None:
         """Show the lines that have been completed since the last time."""
-        self._show(is_last=False)
-
-    def _show(self, *, is_last: bool) -> None:
         for rank in range(self.size):
             try:
                 with (self.directory / f"rank-{rank}.log").open("rb") as file:

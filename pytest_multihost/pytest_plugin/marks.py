@@ -92,7 +92,7 @@ def read_markers(
         startup_timeout_s=float(values.get("startup_timeout") or settings.startup_timeout_s),
         local_devices=int(values.get("local_devices") or 1),
         env=dict(values.get("env") or {}),
-        faults=_as_tuple(values.get("faults")),
+        faults=as_tuple(values.get("faults")),
         hosts=Hosts.parse(values["hosts"]) if values.get("hosts") is not None else settings.hosts,
     ), problems
 
@@ -106,14 +106,15 @@ def check_values(values: Mapping[str, object], checks: Mapping[str, Check]) -> I
             yield f"{key} {problem}"
 
 
-def _as_tuple(value: object) -> tuple[Any, ...]:
+def as_tuple(value: object) -> tuple[Any, ...]:
+    """Return the values of a list, or of one value, or none of None."""
     if value is None:
         return ()
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
 def _each_once(value: object) -> tuple[Any, ...]:
-    return tuple(dict.fromkeys(_as_tuple(value)))
+    return tuple(dict.fromkeys(as_tuple(value)))
 
 
 def must_be(is_valid: Callable[[object], bool], expected: str) -> Check:
@@ -123,7 +124,7 @@ def must_be(is_valid: Callable[[object], bool], expected: str) -> Check:
 
 def _one_or_more(is_valid: Callable[[object], bool]) -> Callable[[object], bool]:
     """Return whether a value, or each of a list that is not empty, is valid."""
-    return lambda value: bool(_as_tuple(value)) and all(map(is_valid, _as_tuple(value)))
+    return lambda value: bool(as_tuple(value)) and all(map(is_valid, as_tuple(value)))
 
 
 def is_seconds(value: object) -> bool:
@@ -137,7 +138,7 @@ def _is_count(value: object) -> bool:
 
 
 def _are_faults(value: object) -> bool:
-    return all(isinstance(each, Fault) for each in _as_tuple(value))
+    return all(isinstance(each, Fault) for each in as_tuple(value))
 
 
 def _is_name(value: object) -> bool:

@@ -58,9 +58,6 @@ _SWITCHED_OFF: Mapping[str, object] = {
 }
 """Options that must not act here, where just what the controller has selected is collected."""
 
-_UNREGISTERED = {"rerunfailures": "flaky(...): see pytest-rerunfailures"}
-"""Plugins that start threads, with the marker that must stay known without them."""
-
 
 def plain_nodeid(item: pytest.Item) -> str:
     """Return an item's node id as it was collected.
@@ -88,8 +85,18 @@ def find_item_in(items: Iterable[pytest.Item], problems: Sequence[str] = ()) -> 
     found = {plain_nodeid(item): item for item in items}
 
     def find_item(nodeid: str) -> pytest.Item:
+        if nodeid not in found and problems:
+            happened = "the rank could not collect the test"
+            raise CollectedDifferentlyError(happened, seen="\n".join(problems))
         if nodeid not in found:
-            raise _missing(nodeid, problems)
+            raise CollectedDifferentlyError(
+                "the rank did not collect the test that the controller has collected",
+                seen=f"There is no {nodeid} here.",
+                remedy=(
+                    "Make collection depend on nothing that differs between processes: random"
+                    " values, the time, process ids, or an object's repr in a parameter's id."
+                ),
+            )
         item = found[nodeid]
         # What `item.convert` has done is undone: in a rank, the item is what pytest collected.
         item.__class__, function = item.stash.get(ORIGINAL, (type(item), None))
@@ -98,20 +105,6 @@ def find_item_in(items: Iterable[pytest.Item], problems: Sequence[str] = ()) -> 
         return item
 
     return find_item
-
-
-def _missing(nodeid: str, problems: Sequence[str]) -> CollectedDifferentlyError:
-    if problems:
-        happened = "the rank could not collect the test"
-        return CollectedDifferentlyError(happened, seen="\n".join(problems))
-    return CollectedDifferentlyError(
-        "the rank did not collect the test that the controller has collected",
-        seen=f"There is no {nodeid} here.",
-        remedy=(
-            "Make collection depend on nothing that differs between processes: random values,"
-            " the time, process ids, or an object's repr in a parameter's id."
-        ),
-    )
 
 
 def prepare_server(
@@ -184,10 +177,9 @@ class _Collecting:
     def pytest_cmdline_main(self, config: pytest.Config) -> Generator[None, object, object]:
         """Switch off what must not act twice, before any other plugin reads its options."""
         switch_off(config, _SWITCHED_OFF)
-        for name, marker in _UNREGISTERED.items():
-            if config.pluginmanager.has_plugin(name):
-                config.pluginmanager.unregister(name=name)
-                config.addinivalue_line("markers", marker)
+        if config.pluginmanager.has_plugin("rerunfailures"):  # it starts a thread
+            config.pluginmanager.unregister(name="rerunfailures")
+            config.addinivalue_line("markers", "flaky(...): see pytest-rerunfailures")
         config.args = list(self.files)
         return (yield)
 
