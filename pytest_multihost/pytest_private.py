@@ -27,7 +27,7 @@ from _pytest.runner import runtestprotocol
 from _pytest.skipping import Xfail, xfailed_key
 
 # Names that are only passed on, beside what is defined here.
-__all__ = ["ExceptionRepr", "TerminalRepr", "TerminalWriter", "runtestprotocol"]
+__all__ = ["ExceptionRepr", "TerminalRepr", "runtestprotocol"]
 
 PaintedLine = Sequence[tuple[str, Mapping[str, bool]]]
 """The parts of a line with their markup."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import get_args
 
@@ -79,21 +79,20 @@ _CHECKS: Mapping[str, Check] = {
 }
 
 
-def compare(expected: Expectation, diagnosis: Diagnosis | None) -> list[str]:
-    """Return how a diagnosis differs from what is expected; empty where it does not."""
+def _differences(expected: Expectation, diagnosis: Diagnosis | None) -> Iterator[str]:
+    """Yield how a diagnosis differs from what is expected."""
     if diagnosis is None:
-        return ["nothing hung"]
-    found = []
+        yield "nothing hung"
+        return
     for name in ("kind", "culprits", "waiting"):
         want, got = getattr(expected, name), getattr(diagnosis, name)
         if want is not None and want != got:
-            found.append(f"{name} is {_shown(got)}, not {_shown(want)}")
+            yield f"{name} is {_shown(got)}, not {_shown(want)}"
     if expected.match is not None and not re.search(expected.match, diagnosis.summary):
-        found.append(f"the summary has no match for {expected.match!r}")
+        yield f"the summary has no match for {expected.match!r}"
     if expected.within is not None and diagnosis.detected_after_s > expected.within:
         took = f"{diagnosis.detected_after_s:.1f} s"
-        found.append(f"the verdict took {took}, not {expected.within:g} s at most")
-    return found
+        yield f"the verdict took {took}, not {expected.within:g} s at most"
 
 
 def _shown(value: str | tuple[int, ...]) -> str:
@@ -106,9 +105,8 @@ def apply_expectation(
     """Return the finding of a test that must hang as expected: passed if it did, else failed."""
     if finding.status not in ("passed", "failed", "error", "xfailed", "xpassed"):
         return finding  # skipped: nothing was run
-    differences = compare(expected, diagnosis)
-    if not differences:
-        return replace(finding, status="passed", when="call")
-    got = f"{finding.outcome}: {finding.reason}" if diagnosis is None else diagnosis.summary
-    reason = f"expected {expected}; {'; '.join(differences)} ({got})"
-    return replace(finding, status="failed", reason=reason, when="call")
+    if differences := "; ".join(_differences(expected, diagnosis)):
+        got = f"{finding.outcome}: {finding.reason}" if diagnosis is None else diagnosis.summary
+        reason = f"expected {expected}; {differences} ({got})"
+        return replace(finding, status="failed", reason=reason, when="call")
+    return replace(finding, status="passed", when="call")

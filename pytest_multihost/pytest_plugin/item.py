@@ -24,7 +24,7 @@ import pytest
 
 from pytest_multihost.model.event import SerializedReport, SubtestEnded, WarningRecorded
 from pytest_multihost.model.operation import group_by_value, rank_set
-from pytest_multihost.outcome import RankFinding
+from pytest_multihost.outcome import Finding, RankFinding
 from pytest_multihost.pytest_plugin.attempt import CompletedAttempt
 from pytest_multihost.pytest_plugin.server_process import ORIGINAL
 from pytest_multihost.pytest_private import (
@@ -145,7 +145,7 @@ def finish_report(
     if finding.outcome == "hung":
         report.is_multihost_hang = True  # type: ignore[attr-defined] # for the letter, over xdist too
     if call.when == "call" and finding.when != "teardown":
-        _apply_status(item, report, attempt)
+        _apply_status(item, report, finding)
     if finding.status == "error" and finding.when == "setup" and call.when == "call":
         report.when = "setup"
     if call.when == "teardown":
@@ -154,8 +154,7 @@ def finish_report(
         del item.stash[_ATTEMPT]  # a thousand histories are a lot of memory
 
 
-def _apply_status(item: pytest.Item, report: pytest.TestReport, attempt: CompletedAttempt) -> None:
-    finding = attempt.judged.finding
+def _apply_status(item: pytest.Item, report: pytest.TestReport, finding: Finding) -> None:
     if finding.status in ("failed", "error"):
         report.outcome = "failed"
     elif finding.status == "skipped":

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -274,9 +273,8 @@ class Launchers:
         if (kind := hosts.kind) == "one":
             return ""
         if kind not in self._host_problems:
-            base = Path(tempfile.mkdtemp(prefix="hosts-", dir=base_temp(self.config)))
-            error = self.get(requirements).why_no_hosts(base / "trial")
-            shutil.rmtree(base)
+            with TemporaryDirectory(prefix="hosts-", dir=base_temp(self.config)) as base:
+                error = self.get(requirements).why_no_hosts(Path(base, "trial"))
             sentences = str(error).splitlines() if error else ()
             ended = (each if each.endswith((".", ":")) else f"{each}." for each in sentences)
             self._host_problems[kind] = " ".join(ended)

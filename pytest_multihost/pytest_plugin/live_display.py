@@ -15,7 +15,6 @@ import pytest
 from pytest_multihost.blame import BlockingRanks
 from pytest_multihost.outcome import RankFacts
 from pytest_multihost.pytest_private import (
-    TerminalWriter,
     is_terminal,
     terminal_writer,
     uncaptured,
@@ -50,18 +49,15 @@ class LiveLine:
     def close(self) -> None:
         """Take the line away."""
         self._sampler.close()
-        if self._shown_s and (writer := self._terminal()) is not None:
-            self._overwrite(writer, ERASE)
+        if self._shown_s:
+            self._overwrite(lambda _: ERASE)
 
     def show(self, seconds: float, facts: Sequence[RankFacts]) -> None:
         """Show where the ranks are after `seconds`."""
         if seconds < self._shown_s + self.tick_s:
             return
         self._shown_s = seconds
-        writer = self._terminal()
-        if writer is not None:
-            width = writer.fullwidth - writer.width_of_current_line
-            self._overwrite(writer, overlay(self._text(seconds, facts), width))
+        self._overwrite(lambda width: overlay(self._text(seconds, facts), width))
 
     def _text(self, seconds: float, facts: Sequence[RankFacts]) -> str:
         blocking = self.blocking_ranks(facts)
@@ -72,21 +68,18 @@ class LiveLine:
         where = self._sampler.user_frame(blocking.pid) if blocking.pid is not None else None
         return blocking_text(seconds, blocking, for_s=seconds - self._since[1], where=where)
 
-    def _overwrite(self, writer: TerminalWriter, text: str) -> None:
-        # Past the capture, which holds the writer's descriptor while a test runs.
-        with uncaptured(self.config):
-            write_uncounted(writer, text)
-
-    def _terminal(self) -> TerminalWriter | None:
-        """Return what pytest writes to a terminal with, or None where the output is none.
+    def _overwrite(self, text: Callable[[int], str]) -> None:
+        """Write a text of at most that many columns behind the cursor, if this is a terminal.
 
         A CI log may pretend to be one; there each update would be a line.
         """
         writer = terminal_writer(self.config)
         if writer is None or os.environ.get("CI") or self.config.get_verbosity() < 0:
-            return None
+            return
+        # Past the capture, which holds the writer's descriptor while a test runs.
         with uncaptured(self.config):
-            return writer if is_terminal(writer) else None
+            if is_terminal(writer):
+                write_uncounted(writer, text(writer.fullwidth - writer.width_of_current_line))
 
 
 def write_through(config: pytest.Config, text: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 from pytest_multihost.backends import Backend, find_backend
 from pytest_multihost.model.errors import SettingError
 from pytest_multihost.model.fault import Fault
-from pytest_multihost.model.spec import ONE, Hosts, Replay, WorldSpec, checksum, read_token
+from pytest_multihost.model.spec import Replay, WorldSpec, checksum, read_token
 from pytest_multihost.nemesis import FaultKind, kinds_by_name, parse_fault, resolve_faults
 from pytest_multihost.outcome import Symptoms
 from pytest_multihost.pytest_plugin.expect import Expectation, read_expectation
@@ -22,7 +22,7 @@ from pytest_multihost.pytest_plugin.launchers import (
     launch_problems,
     launch_requirements,
 )
-from pytest_multihost.pytest_plugin.marks import read_markers, world_axes
+from pytest_multihost.pytest_plugin.marks import MarkerSettings, read_markers, world_axes
 from pytest_multihost.pytest_plugin.options import Settings
 from pytest_multihost.pytest_plugin.server_process import offered_backends, plain_nodeid
 
@@ -73,7 +73,13 @@ def plan_items(
             plans[item.nodeid] = plan
     if problems:
         raise pytest.UsageError("\n".join(dict.fromkeys(problems)))
-    fault_options.check_replay(plan.world.nodeid for plan in plans.values())
+    replay = fault_options.replay
+    if replay is not None and not any(replay.is_of(plan.world.nodeid) for plan in plans.values()):
+        raise pytest.UsageError(
+            "--multihost-replay: the token is of another test\n"
+            f"None of the {len(plans)} selected multihost tests is the one that it repeats.\n"
+            "Copy the test's whole id as well from the line that begins with 'replay'."
+        )
     return plans
 
 
@@ -96,7 +102,7 @@ def _plan_item(
     except SettingError as error:
         return None, [*problems, f"cannot run: {'. '.join(str(error).splitlines())}"]
     nodeid = plain_nodeid(item)
-    faults, found = fault_options.faults_for(nodeid, size, marked.faults, hosts=marked.hosts)
+    seed, faults, found = fault_options.resolve(nodeid, size, marked)
     problems += [*found, *launch_problems(marked.env, faults, settings.launch)]
     world = WorldSpec(
         nodeid=nodeid,
@@ -106,7 +112,7 @@ def _plan_item(
         local_devices=marked.local_devices,
         timeout_s=marked.timeout_s,
         startup_timeout_s=marked.startup_timeout_s,
-        seed=fault_options.seed_for(nodeid),
+        seed=seed,
         faults=faults,
         hosts=marked.hosts,
     )
@@ -135,48 +141,30 @@ class FaultOptions:
     seed: int | None = None
     replay: Replay | None = None
 
-    def seed_for(self, nodeid: str) -> int:
-        """Return the seed of a test's world: the same in every run unless an option sets it."""
-        if self.replay is not None and self.replay.is_of(nodeid):
-            return self.replay.seed
-        return checksum(nodeid) % 1_000_000 if self.seed is None else self.seed
+    def resolve(
+        self, nodeid: str, size: int, marked: MarkerSettings
+    ) -> tuple[int, tuple[Fault, ...], list[str]]:
+        """Return a test's seed, its faults with numbers for ranks, and every problem with them.
 
-    def faults_for(
-        self, nodeid: str, size: int, marked: Sequence[Fault], *, hosts: Hosts = ONE
-    ) -> tuple[tuple[Fault, ...], list[str]]:
-        """Return a test's faults, each rank resolved to a number, and every problem with them.
+        The seed is the same in every run unless an option sets it.
 
         Args:
             nodeid: The test.
             size: Ranks of its world.
-            marked: Faults of its marker.
-            hosts: What its hosts are made from.
+            marked: The values of its markers.
         """
-        faults = (*marked, *self.everywhere)
         if self.replay is not None and self.replay.is_of(nodeid):
-            faults = self.replay.faults
+            seed, faults = self.replay.seed, self.replay.faults
             if size != self.replay.size:
-                return (), [
-                    f"is replayed with {self.replay.size} ranks: --ranks {self.replay.size}"
-                ]
+                replayed = self.replay.size
+                return seed, (), [f"is replayed with {replayed} ranks: --ranks {replayed}"]
+        else:
+            seed = checksum(nodeid) % 1_000_000 if self.seed is None else self.seed
+            faults = (*marked.faults, *self.everywhere)
         resolved, problems = resolve_faults(
-            faults, size=size, seed=self.seed_for(nodeid), hosts=hosts, kinds=self.kinds
+            faults, size=size, seed=seed, hosts=marked.hosts, kinds=self.kinds
         )
-        return resolved, [f"faults: {each}" for each in problems]
-
-    def check_replay(self, nodeids: Iterable[str]) -> None:
-        """Check that the test of the replay token is among the tests of this run.
-
-        Raises:
-            pytest.UsageError: It is not.
-        """
-        names = list(nodeids)
-        if self.replay is not None and not any(map(self.replay.is_of, names)):
-            raise pytest.UsageError(
-                "--multihost-replay: the token is of another test\n"
-                f"None of the {len(names)} selected multihost tests is the one that it repeats.\n"
-                "Copy the test's whole id as well from the line that begins with 'replay'."
-            )
+        return seed, resolved, [f"faults: {each}" for each in problems]
 
 
 def read_fault_options(config: pytest.Config) -> FaultOptions:

@@ -168,8 +168,8 @@ def build_verdict(judged: Judgement, attempt: Attempt) -> Verdict:
         # After a grace period the engine only knows that it ended ranks; the finding has the cause.
         reason=finding.reason if result.ending == "settled" else result.reason,
         started_at=result.started_at,
-        startup_s=None if result.go_s is None else _rounded(result.go_s - result.started_s),
-        duration_s=_rounded(result.ended_s - result.started_s),
+        startup_s=None if result.go_s is None else round(result.go_s - result.started_s, 4),
+        duration_s=round(result.ended_s - result.started_s, 4),
         environment=attempt.environment,
         faults=tuple(_fault_records(result)),
         rank_results=tuple(_rank_result(each, result) for each in finding.ranks),
@@ -181,7 +181,7 @@ def _fault_records(result: WorldResult) -> Iterator[dict[str, Json]]:
     """Yield each fault with the times at which it fired, by rank."""
     for index, fault in enumerate(result.spec.faults):
         fired = {
-            str(rank): [_rounded(at_s - result.started_s) for at_s in times]
+            str(rank): [round(at_s - result.started_s, 4) for at_s in times]
             for rank, times in firings(result, index).items()
         }
         note = fault_note(result.history, index)
@@ -200,8 +200,8 @@ def _rank_result(finding: RankFinding, result: WorldResult) -> RankResult:
         outcome=finding.outcome,
         exit_code=facts.exit.code if facts.exit else None,
         signal=facts.exit.signal if facts.exit else None,
-        duration_s=_rounded(ended_s - result.started_s),
-        cpu_s=_rounded(facts.exit.cpu_s) if facts.exit else 0.0,
+        duration_s=round(ended_s - result.started_s, 4),
+        cpu_s=round(facts.exit.cpu_s, 4) if facts.exit else 0.0,
         peak_rss_bytes=facts.exit.peak_rss_bytes if facts.exit else 0,
         label="EXITED" if facts.has_died else seen.label if seen is not None else None,
         operations=tuple(
@@ -209,7 +209,7 @@ def _rank_result(finding: RankFinding, result: WorldResult) -> RankResult:
                 "name": each.name,
                 "sequence": each.sequence,
                 "group": list(each.group),
-                "since_s": _rounded(each.since_s - result.started_s),
+                "since_s": round(each.since_s - result.started_s, 4),
                 "is_waited": each.waited_s is not None,
                 "detail": each.detail,
                 "source": each.source,
@@ -219,10 +219,6 @@ def _rank_result(finding: RankFinding, result: WorldResult) -> RankResult:
         log=f"rank-{facts.rank}.log",
         error=finding.error,
     )
-
-
-def _rounded(seconds: float) -> float:
-    return round(seconds, 4)
 
 
 @dataclass(frozen=True, slots=True)
