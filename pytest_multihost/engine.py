@@ -94,6 +94,7 @@ class Surroundings:
         directory: Where logs, stacks and the verdict go.
         scratch: The world's own directory for everything else.
         primary_leaves_last: Whether rank 0 may exit only after the others.
+        on_start: Called with the world when its ranks have been started.
         on_tick: Called after every event, and every `tick_s` seconds without events, with the
             elapsed seconds and the facts.
         tick_s: The longest time without a call of `on_tick`.
@@ -107,6 +108,7 @@ class Surroundings:
     directory: Path
     scratch: Path
     primary_leaves_last: bool = False
+    on_start: Callable[[RunningWorld], None] | None = None
     on_tick: OnTick | None = None
     tick_s: float = 1.0
     watch: Watchdog | NoWatch = field(default_factory=NoWatch)
@@ -190,6 +192,8 @@ class _WorldRun:
             self.spec, directory=self.surroundings.directory, scratch=self.surroundings.scratch
         )
         try:
+            if self.surroundings.on_start is not None:
+                self.surroundings.on_start(world)
             ending = self._follow(world, exchange)
         except KeyboardInterrupt:
             with contextlib.suppress(LaunchError, KeyboardInterrupt):

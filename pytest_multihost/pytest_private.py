@@ -179,8 +179,3 @@ def describe_subtest(report: Any) -> str:  # noqa: ANN401 - SubtestReport is pri
     """Return a description that no other subtest of the same test has."""
     context = report.context
     return f"{context.msg} {dict(context.kwargs)}"
-
-
-def is_doctest(item: pytest.Item) -> bool:
-    """Return whether pytest collected `item` from a docstring."""
-    return type(item).__module__ == "_pytest.doctest"

@@ -113,12 +113,13 @@ def run_attempt(
     display = live_display(config, directory, spec.size, watchdog.blocking_ranks)
     with places if is_worker else contextlib.nullcontext(), display as live:
         surroundings = Surroundings(
-            launcher=WatchedLauncher(launcher, watchdog),
+            launcher=launcher,
             dumper=partial(_dump_healed, scratch),
             now=now,
             directory=directory,
             scratch=scratch,
             primary_leaves_last=plan.backend.primary_leaves_last,
+            on_start=partial(_show_to_watchdog, watchdog, scratch),
             on_tick=live.show,
             tick_s=live.tick_s,
             watch=watchdog,
@@ -197,32 +198,18 @@ def _remove_scratch(scratch: Path, config: pytest.Config) -> None:
             directory.rmdir()
 
 
-@dataclass(frozen=True, slots=True)
-class WatchedLauncher:
-    """A launcher that shows a world to its watchdog when it has started it."""
-
-    launcher: Launcher
-    watchdog: Watchdog
-
-    @property
-    def name(self) -> str:
-        """The way of launching in use."""
-        return self.launcher.name
-
-    def start(self, spec: WorldSpec, *, directory: Path, scratch: Path) -> RunningWorld:
-        """Start a world."""
-        world = self.launcher.start(spec, directory=directory, scratch=scratch)
-        found, observer = world.processes, self.watchdog.observer
-        observer.harness = replace(
-            observer.harness,
-            servers=found.servers,
-            socket_tables=found.socket_tables,
-            reaper=found.reaper,
-            companions=found.companions,
-        )
-        if found.remote:
-            observer.remote = RemoteRanks(found.remote, scratch)
-        return world
+def _show_to_watchdog(watchdog: Watchdog, scratch: Path, world: RunningWorld) -> None:
+    """Let the watchdog of a world that has started know the harness's processes around it."""
+    found, observer = world.processes, watchdog.observer
+    observer.harness = replace(
+        observer.harness,
+        servers=found.servers,
+        socket_tables=found.socket_tables,
+        reaper=found.reaper,
+        companions=found.companions,
+    )
+    if found.remote:
+        observer.remote = RemoteRanks(found.remote, scratch)
 
 
 def harness_processes(directory: Path, scratch: Path, others: frozenset[int]) -> HarnessProcesses:

@@ -16,7 +16,6 @@ from pytest_multihost.model.errors import SettingError
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.spec import ONE, Hosts
 from pytest_multihost.pytest_plugin.options import Settings
-from pytest_multihost.pytest_private import is_doctest
 
 SIGNATURE = (
     "multihost(ranks=None, *, backend=None, timeout=None, startup_timeout=None, faults=(),"
@@ -61,7 +60,7 @@ def is_multihost(item: pytest.Item, settings: Settings) -> bool:
         return False
     if item.get_closest_marker("multihost") is not None:
         return True
-    return settings.is_auto and isinstance(item, pytest.Function) and not is_doctest(item)
+    return settings.is_auto and isinstance(item, pytest.Function)
 
 
 def read_markers(
