@@ -11,11 +11,15 @@ from typing import Any, NoReturn, Protocol, get_args
 
 from pytest_multihost.launch.wire import Channel, Frame
 from pytest_multihost.model.event import Event
-from pytest_multihost.model.messages import DumpKind, FaultRequest, SnapshotTaken
+from pytest_multihost.model.messages import DumpKind, FaultRequest, TakeSnapshot
+from pytest_multihost.model.process import KernelSnapshot
 from pytest_multihost.model.spec import RankSpec, WorldSpec
 
 ANSWER_S = 60.0
 """How long the server may take to answer. Forking 64 ranks of a large image takes a second."""
+
+Files = Mapping[str, bytes]
+"""The contents of files by name."""
 
 RunRank = Callable[[RankSpec, Channel], NoReturn]
 """The main function of a freshly forked rank; never returns."""
@@ -43,30 +47,22 @@ class Ending:
     leftovers: tuple[str, ...] = ()
 
 
-class RemotePart(Protocol):
-    """Ranks of a world on another machine, observed through the peer that has started them."""
+@dataclass(frozen=True, slots=True)
+class RemotePart:
+    """Ranks of a world on another machine, observed through the peer that has started them.
 
-    @property
-    def ranks(self) -> Sequence[int]:
-        """Which ranks."""
+    Attributes:
+        ranks: Which ranks.
+        host: The machine's name.
+        clock: Offset in seconds from its clock to the controller's, and the error bound of that.
+        begin_snapshot: Has the peer take a snapshot. Returns what waits for it, and returns it with
+            the ranks' slot pages by file name; LaunchError if the peer does not answer.
+    """
 
-    @property
-    def host(self) -> str:
-        """The machine's name."""
-
-    @property
-    def clock(self) -> tuple[float, float]:
-        """Offset in seconds from its clock to the controller's, and the error bound of that."""
-
-    def begin_snapshot(self, *, is_deep: bool) -> None:
-        """Have the peer take a snapshot."""
-
-    def finish_snapshot(self) -> tuple[SnapshotTaken, Mapping[str, bytes]]:
-        """Return the snapshot, and the ranks' slot pages by file name.
-
-        Raises:
-            LaunchError: The peer is gone, or does not answer.
-        """
+    ranks: Sequence[int]
+    host: str
+    clock: tuple[float, float]
+    begin_snapshot: Callable[[TakeSnapshot], Callable[[], tuple[KernelSnapshot, Files]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,6 @@ A field holds a JSON value; bytes are sent as the frame's payload, with the mess
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
-from dataclasses import field
 from typing import Literal
 
 from pytest_multihost.model.event import Event, Gate, Pause
@@ -251,14 +249,13 @@ class HostsProbed:
 class WorldEnded:
     """All processes of the world have ended; exits not reported before came as events.
 
+    From a peer whose files the controller does not see, these are in the payload, a zip archive.
+
     Attributes:
         leftovers: Command lines of other processes that had to be killed.
-        sizes: From a peer whose files the controller does not see: the files' sizes in the
-            payload, by name.
     """
 
     leftovers: tuple[str, ...]
-    sizes: Mapping[str, int] = field(default_factory=dict)
 
 
 # Peer to controller alone
@@ -305,17 +302,14 @@ class ProbeRead:
 
 @message
 class DumpsWritten:
-    """The ranks' dump files are in the payload; their sizes by name."""
-
-    sizes: Mapping[str, int]
+    """The ranks' dump files are in the payload, a zip archive."""
 
 
 @message
 class SnapshotTaken:
-    """The snapshot; the ranks' slot pages are in the payload, their sizes by name."""
+    """The snapshot; the ranks' slot pages are in the payload, a zip archive."""
 
     snapshot: KernelSnapshot
-    sizes: Mapping[str, int]
 
 
 @message

@@ -31,30 +31,25 @@ class Node:
 
 def merge_stacks(dumps: Iterable[Dump]) -> tuple[Node, ...]:
     """Return the tree of the ranks' main threads; ranks without a stack are not in it."""
-    stacks = {dump.rank: _shown(dump.main.frames) for dump in dumps if dump.main is not None}
+    stacks = {}
+    for dump in dumps:
+        if dump.main is not None:
+            inside = list(reversed(inside_the_test(dump.main.frames)))  # the outermost first
+            own = [frame for frame in inside if not is_library(frame.file)]
+            stacks[dump.rank] = own or inside[-_INNERMOST:]
     return _nodes({rank: frames for rank, frames in stacks.items() if frames})
-
-
-def _shown(frames: Sequence[Frame]) -> tuple[Frame, ...]:
-    """Return a stack outermost first, without libraries unless it has no other frames."""
-    inside = list(reversed(inside_the_test(frames)))
-    own = [frame for frame in inside if not is_library(frame.file)]
-    return tuple(own or inside[-_INNERMOST:])
 
 
 def _nodes(stacks: Mapping[int, Sequence[Frame]]) -> tuple[Node, ...]:
     parts = ((each[0], (rank, each[1:])) for rank, each in sorted(stacks.items()) if each)
-    nodes = [_node(frame, dict(rest)) for frame, rest in group_by_value(parts).items()]
+    nodes = []
+    for frame, rest in group_by_value(parts).items():
+        node = Node(tuple(rank for rank, _ in rest), (frame,), _nodes(dict(rest)))
+        if len(node.children) == 1 and node.children[0].ranks == node.ranks:
+            [only] = node.children
+            node = Node(node.ranks, (frame, *only.frames), only.children)
+        nodes.append(node)
     return tuple(sorted(nodes, key=lambda node: (len(node.ranks), node.ranks)))
-
-
-def _node(frame: Frame, rest: Mapping[int, Sequence[Frame]]) -> Node:
-    ranks = tuple(rest)
-    children = _nodes(rest)
-    if len(children) == 1 and children[0].ranks == ranks:
-        [only] = children
-        return Node(ranks, (frame, *only.frames), only.children)
-    return Node(ranks, (frame,), children)
 
 
 def walk(nodes: Sequence[Node], prefix: str = "") -> Iterator[tuple[str, Node]]:

@@ -35,13 +35,10 @@ def read_log(path: Path, *, head: int, tail: int) -> LogExcerpt:
         size = path.stat().st_size
         with path.open("rb") as file:
             if size <= head + tail:
-                return LogExcerpt(path.name, _text(file.read()))
-            first = file.read(head)
+                head, tail = size, 0
+            first = file.read(head).decode("utf-8", "backslashreplace")
             file.seek(size - tail)
-            return LogExcerpt(path.name, _text(first), _text(file.read(tail)), size - head - tail)
+            last = file.read(tail).decode("utf-8", "backslashreplace")
+            return LogExcerpt(path.name, first, last, size - head - tail)
     except OSError:
         return LogExcerpt(path.name, "")
-
-
-def _text(content: bytes) -> str:
-    return content.decode("utf-8", "backslashreplace")

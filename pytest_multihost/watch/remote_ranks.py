@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_multihost.launch import RemotePart
+from pytest_multihost.model.messages import TakeSnapshot
 from pytest_multihost.model.operation import group_by_value, rank_set
 from pytest_multihost.model.process import Descriptor, KernelSnapshot, Process
 from pytest_multihost.slots import shift_times
@@ -65,15 +66,14 @@ class RemoteRanks:
         Raises:
             LaunchError: A peer is gone, or does not answer.
         """
-        for part in self.parts:
-            part.begin_snapshot(is_deep=is_deep)
+        waits = [part.begin_snapshot(TakeSnapshot(is_deep)) for part in self.parts]
         found = []
-        for number, part in enumerate(self.parts, 1):
-            taken, pages = part.finish_snapshot()
+        for number, (part, wait) in enumerate(zip(self.parts, waits, strict=True), 1):
+            snapshot, pages = wait()
             offset_s, uncertainty_s = part.clock
             for name, data in pages.items():
                 (self.scratch / name).write_bytes(shift_times(data, round(offset_s * 1e9)))
-            found.append(RemoteSnapshot(number, taken.snapshot, offset_s, uncertainty_s))
+            found.append(RemoteSnapshot(number, snapshot, offset_s, uncertainty_s))
         return found
 
     def reader(self, pids: Mapping[int, int], harness: HarnessProcesses) -> KernelReader:

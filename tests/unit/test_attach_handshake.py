@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import signal
 import socket
@@ -10,6 +11,7 @@ import struct
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -193,11 +195,11 @@ def test_an_answer_is_found_among_what_else_has_come(pair: Pair) -> None:
     """And that is kept in its order."""
     ours, theirs = pair
     peer = Peer(1, ours, PeerHello(host="b", pid=7))
-    number = peer.request(ReadProbe("/x"))
+    answer = peer.request(ReadProbe("/x"), ProbeRead, within_s=5)
     theirs.send(Frame(RanksLost("1")))
-    theirs.send(Frame(ProbeRead("yes"), number=number))
+    theirs.send(Frame(ProbeRead("yes"), number=1))
     theirs.send(Frame(RanksLost("2")))
-    assert peer.answer(number, ProbeRead, within_s=5) == (ProbeRead("yes"), b"")
+    assert answer() == (ProbeRead("yes"), b"")
     assert [frame.message for frame in peer.take_arrived()] == [RanksLost("1"), RanksLost("2")]
 
 
@@ -205,9 +207,10 @@ def test_an_answer_to_another_question_ends_the_connection(pair: Pair) -> None:
     """It could not be believed any more."""
     ours, theirs = pair
     peer = Peer(1, ours, PeerHello(host="b", pid=7))
-    theirs.send(Frame(Pong(1.0), number=peer.request(ReadProbe("/x"))))
+    answer = peer.request(ReadProbe("/x"), ProbeRead, within_s=5)
+    theirs.send(Frame(Pong(1.0), number=1))
     with pytest.raises(LaunchError, match="is gone") as found:
-        peer.answer(1, ProbeRead, within_s=5)
+        answer()
     assert found.value.seen == "it answered with Pong"
 
 
@@ -219,7 +222,7 @@ def test_who_does_not_answer_is_named(pair: Pair, closes: bool) -> None:
     if closes:
         theirs.close()
     with pytest.raises(LaunchError) as found:
-        peer.answer(peer.request(ReadProbe("/x")), ProbeRead, within_s=0.2)
+        peer.request(ReadProbe("/x"), ProbeRead, within_s=0.2)()
     assert found.value.happened == "rank 3's process (pid 7 on b) is gone"
     assert found.value.seen == (
         "it closed the connection" if closes else "it has not answered for 0.2 s"
@@ -395,10 +398,10 @@ def test_an_address_that_is_taken_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("size", "processes", "shares"),
     [
-        (2, 2, {0: (0,), 1: (1,)}),
-        (1, 3, {0: (0,)}),
-        (4, 2, {0: (0, 1), 1: (2, 3)}),
-        (5, 3, {0: (0, 1), 1: (2, 3), 2: (4,)}),
+        (2, 2, {0: [0], 1: [1]}),
+        (1, 3, {0: [0]}),
+        (4, 2, {0: [0, 1], 1: [2, 3]}),
+        (5, 3, {0: [0, 1], 1: [2, 3], 2: [4]}),
     ],
 )
 def test_ranks_are_shared_out_in_rows(size, processes, shares) -> None:
@@ -414,11 +417,14 @@ def test_files_travel_in_a_frame(tmp_path: Path) -> None:
     (source / "rank-1.log").write_bytes(b"\xff\x00log")
     (source / "rank-1.stacks").write_bytes(b"")
     names = ("rank-1.log", "rank-1.stacks", "rank-1.none")
-    sizes, payload = pack(source / name for name in names)
-    write_files(sizes, payload, target)
+    write_files(pack(source / name for name in names), target)
     assert {path.name: path.read_bytes() for path in target.iterdir()} == {
         "rank-1.log": b"\xff\x00log",
         "rank-1.stacks": b"",
     }
-    write_files({"../x": 3}, payload, target)
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as files:
+        files.writestr("../x", b"")
+    write_files(archive.getvalue(), target)
+    assert (target / "x").exists()
     assert not (tmp_path / "x").exists()

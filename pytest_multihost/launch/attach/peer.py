@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,6 +28,8 @@ from pytest_multihost.model.messages import (
 )
 
 A = TypeVar("A")
+Answer = tuple[A, bytes]
+"""A message and its payload."""
 
 
 def kernel_identity() -> tuple[str, str, str]:
@@ -78,7 +82,7 @@ class Peer:
     is_local: bool = False
     backlog: list[Frame[FromPeer]] = field(default_factory=list)
     _requests: int = 0
-    _hello: int = 0
+    _await_hello: Callable[[], Answer[PeerHello]] | None = None
 
     @property
     def name(self) -> str:
@@ -91,22 +95,28 @@ class Peer:
         address = str(self.stream.socket.getsockname()[0])
         return socket.gethostname(), address, interface_of_address(address)
 
+    @property
+    def its_address(self) -> tuple[str, str, str]:
+        """Its machine: name, address, network interface."""
+        return self.hello.host, self.hello.address, self.hello.interface
+
     def send(self, message: ToPeer, payload: bytes = b"") -> None:
         """Send a message that has no answer."""
         self.stream.send(Frame(message, payload))
 
-    def request(self, message: ToPeer) -> int:
-        """Send a request; return the number under which the answer will come."""
+    def request(
+        self, message: ToPeer, wanted: type[A], *, within_s: float
+    ) -> Callable[[], Answer[A]]:
+        """Send a request; return what waits for the answer and returns it with its payload.
+
+        Meanwhile other frames go into `backlog`. Where the peer is gone, does not answer within
+        `within_s` or could not do it, LaunchError is raised.
+        """
         self._requests += 1
         self.stream.send(Frame(message, number=self._requests))
-        return self._requests
+        return partial(self._answer, self._requests, wanted, within_s)
 
-    def answer(self, number: int, wanted: type[A], *, within_s: float) -> tuple[A, bytes]:
-        """Return the answer to a request and its payload; other frames go into `backlog`.
-
-        Raises:
-            LaunchError: The peer is gone, does not answer, or the request failed.
-        """
+    def _answer(self, number: int, wanted: type[A], within_s: float) -> Answer[A]:
         deadline_s = time.monotonic() + within_s
         while True:
             for index, frame in enumerate(self.backlog):
@@ -125,7 +135,7 @@ class Peer:
 
     def welcome(self) -> None:
         """Tell the peer that it is admitted: the first request, answered after collection."""
-        self._hello = self.request(Welcome())
+        self._await_hello = self.request(Welcome(), PeerHello, within_s=_HELLO_S)
 
     def await_hello(self) -> None:
         """Wait for its hello.
@@ -133,7 +143,8 @@ class Peer:
         Raises:
             LaunchError: The peer is gone, or does not answer.
         """
-        self.hello, _ = self.answer(self._hello, PeerHello, within_s=_HELLO_S)
+        if self._await_hello is not None:
+            self.hello, _ = self._await_hello()
 
     def detect_locality(self, path: str, content: str) -> None:
         """Find out whether it sees the same processes and files as the controller.
@@ -145,7 +156,7 @@ class Peer:
         Raises:
             LaunchError: The peer is gone, or does not answer.
         """
-        answer, _ = self.answer(self.request(ReadProbe(path)), ProbeRead, within_s=PING_S)
+        answer, _ = self.request(ReadProbe(path), ProbeRead, within_s=PING_S)()
         self.is_local = self.hello.kernel == kernel_identity() and answer.text == content
 
     def measure_clock(self) -> None:
@@ -161,7 +172,7 @@ class Peer:
         found = []
         for _ in range(_PINGS):
             sent_s = time.monotonic()
-            pong, _ = self.answer(self.request(Ping()), Pong, within_s=PING_S)
+            pong, _ = self.request(Ping(), Pong, within_s=PING_S)()
             back_s = time.monotonic()
             found.append(((back_s - sent_s) / 2, (sent_s + back_s) / 2 - pong.now_s))
         self.uncertainty_s, self.offset_s = min(found)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import os
 import time
-import zlib
-from collections.abc import Iterable, Mapping, Sequence
+import zipfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from pytest_multihost.launch.attach.peer import Peer
+from pytest_multihost.launch.attach.peer import Answer, Peer
 from pytest_multihost.launch.composite_world import CompositeWorld
-from pytest_multihost.launch.interface import ANSWER_S, Ending, WorldProcesses
+from pytest_multihost.launch.interface import ANSWER_S, Ending, Files, RemotePart, WorldProcesses
 from pytest_multihost.launch.server import ServerLauncher
 from pytest_multihost.launch.wire import Frame
 from pytest_multihost.model.errors import LaunchError
@@ -34,6 +38,8 @@ from pytest_multihost.model.messages import (
     WorldEnded,
     WorldForked,
 )
+from pytest_multihost.model.operation import group_by_value
+from pytest_multihost.model.process import KernelSnapshot
 from pytest_multihost.model.spec import Site, WorldSpec
 
 _END_S = 15.0
@@ -46,38 +52,30 @@ _SNAPSHOT_S = 10.0
 """How long a process may take to take a snapshot. One that is stopped never answers."""
 
 
-def assign_ranks(size: int, processes: int) -> dict[int, tuple[int, ...]]:
+def assign_ranks(size: int, processes: int) -> dict[int, list[int]]:
     """Return which ranks each process starts.
 
     A smaller world uses the first processes; in a larger one each has several in a row.
     """
-    if size <= processes:
-        return {rank: (rank,) for rank in range(size)}
-    shares: dict[int, tuple[int, ...]] = {}
-    for rank in range(size):
-        process = rank * processes // size
-        shares[process] = (*shares.get(process, ()), rank)
-    return shares
+    used = min(size, processes)
+    return group_by_value((rank * used // size, rank) for rank in range(size))
 
 
 def sites_for(size: int, peers: Mapping[int, Peer]) -> tuple[Site, ...]:
     """Return the hosts of a world of `size` ranks; none where all are on this one."""
     shares = assign_ranks(size, len(peers) + 1)
-    far = [peers[process] for process in shares if process and not peers[process].is_local]
+    far = {process for process in shares if process and not peers[process].is_local}
     if not far:
         return ()
-    sites: list[Site] = []
-    for process, ranks in sorted(shares.items()):
-        if process == 0 or peers[process].is_local:
-            name, address, interface = far[0].our_address
-        else:
-            hello = peers[process].hello
-            name, address, interface = hello.host, hello.address, hello.interface
-        if sites and sites[-1][:3] == (name, address, interface):
-            sites[-1] = (name, address, interface, sites[-1][3] + len(ranks))
-        else:
-            sites.append((name, address, interface, len(ranks)))
-    return tuple(sites)
+    here = peers[min(far)].our_address
+    places = [
+        (peers[process].its_address if process in far else here, len(ranks))
+        for process, ranks in sorted(shares.items())
+    ]
+    return tuple(
+        (*place, sum(count for _, count in group))
+        for place, group in groupby(places, key=itemgetter(0))
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +109,9 @@ class AttachLauncher:
         parts = [PeerWorld(self.peers[each], shares[each], directory) for each in shares]
         world = CompositeWorld([mine, *parts], survives_loss=False)
         try:
-            for part in parts:
-                part.begin_fork(spec, mine.forked.ports, scratch)
-            for part in parts:
-                part.finish_fork()
+            waits = [part.begin_fork(spec, mine.forked.ports, scratch) for part in parts]
+            for wait in waits:
+                wait()
         except LaunchError:
             world.end(grace_s=0.0)
             raise
@@ -137,32 +134,41 @@ class PeerWorld:
     peer: Peer
     ranks: Sequence[int]
     directory: Path
-    _fork: int = field(default=0, init=False)
-    _dumps: int = field(default=0, init=False)
-    _snapshot: int = field(default=0, init=False)
-    _end: int = field(default=0, init=False)
+    _dumps: Callable[[], Answer[DumpsWritten]] | None = field(default=None, init=False)
+    _end: Callable[[], Answer[WorldEnded]] | None = field(default=None, init=False)
 
-    def begin_fork(self, spec: WorldSpec, ports: tuple[int, int], scratch: Path) -> None:
-        """Have the peer start the ranks."""
+    def begin_fork(
+        self, spec: WorldSpec, ports: tuple[int, int], scratch: Path
+    ) -> Callable[[], object]:
+        """Have the peer start the ranks; return what waits until they have been started."""
         is_local = self.peer.is_local
-        self._fork = self.peer.request(
-            Fork(
-                spec=spec,
-                directory=str(self.directory) if is_local else None,
-                scratch=str(scratch) if is_local else None,
-                ranks=tuple(self.ranks),
-                ports=ports,
-            )
+        request = Fork(
+            spec=spec,
+            directory=str(self.directory) if is_local else None,
+            scratch=str(scratch) if is_local else None,
+            ranks=tuple(self.ranks),
+            ports=ports,
         )
-
-    def finish_fork(self) -> None:
-        """Wait until they have been started."""
-        self.peer.answer(self._fork, WorldForked, within_s=ANSWER_S)
+        return self.peer.request(request, WorldForked, within_s=ANSWER_S)
 
     @property
     def processes(self) -> WorldProcesses:
         """The harness's own processes around these ranks."""
-        return WorldProcesses(remote=() if self.peer.is_local else (self,))
+        peer = self.peer
+        if peer.is_local:
+            return WorldProcesses()
+        clock = peer.offset_s, peer.uncertainty_s
+        part = RemotePart(self.ranks, peer.hello.host, clock, self._begin_snapshot)
+        return WorldProcesses(remote=(part,))
+
+    def _begin_snapshot(self, request: TakeSnapshot) -> Callable[[], tuple[KernelSnapshot, Files]]:
+        wait = self.peer.request(request, SnapshotTaken, within_s=_SNAPSHOT_S)
+
+        def finish() -> tuple[KernelSnapshot, Files]:
+            answer, payload = wait()
+            return answer.snapshot, unpack(payload)
+
+        return finish
 
     @property
     def has_events(self) -> bool:
@@ -210,13 +216,13 @@ class PeerWorld:
         if self.peer.is_local:
             self.peer.send(request)
         else:
-            self._dumps = self.peer.request(request)
+            self._dumps = self.peer.request(request, DumpsWritten, within_s=_DUMP_S)
 
     def collect_dumps(self) -> None:
         """Wait for the files from another machine, and write them beside the local ones."""
-        if not self.peer.is_local:
-            answer, payload = self.peer.answer(self._dumps, DumpsWritten, within_s=_DUMP_S)
-            write_files(answer.sizes, payload, self.directory)
+        if self._dumps is not None:
+            _, payload = self._dumps()
+            write_files(payload, self.directory)
 
     def request(self, message: FaultRequest) -> None:
         """Have a rank paused; `CompositeWorld` passes on no other request."""
@@ -225,68 +231,45 @@ class PeerWorld:
 
     def begin_end(self, *, grace_s: float) -> None:
         """Have the peer start ending the ranks."""
-        self._end = self.peer.request(EndWorld(grace_s))
+        self._end = self.peer.request(EndWorld(grace_s), WorldEnded, within_s=_END_S)
 
     def finish_end(self) -> Ending:
         """Wait until the peer has ended all ranks, and return what it found."""
-        answer, payload = self.peer.answer(self._end, WorldEnded, within_s=_END_S)
-        write_files(answer.sizes, payload, self.directory)
+        if self._end is None:
+            return Ending()
+        answer, payload = self._end()
+        write_files(payload, self.directory)
         return Ending(tuple(self._events(self.peer.take_arrived())), answer.leftovers)
 
     def close(self) -> None:
         """Discard unrequested frames of this world; the connection stays open."""
         self.peer.backlog.clear()
 
-    # For the watchdog of ranks on another machine, see `RemotePart`
-
-    @property
-    def host(self) -> str:
-        """The machine's name."""
-        return self.peer.hello.host
-
-    @property
-    def clock(self) -> tuple[float, float]:
-        """Offset in seconds from its clock to the controller's, and the error bound of that."""
-        return self.peer.offset_s, self.peer.uncertainty_s
-
-    def begin_snapshot(self, *, is_deep: bool) -> None:
-        """Have the peer take a snapshot."""
-        self._snapshot = self.peer.request(TakeSnapshot(is_deep))
-
-    def finish_snapshot(self) -> tuple[SnapshotTaken, Mapping[str, bytes]]:
-        """Return the snapshot, and the ranks' slot pages by file name."""
-        answer, payload = self.peer.answer(self._snapshot, SnapshotTaken, within_s=_SNAPSHOT_S)
-        return answer, unpack(answer.sizes, payload)
-
 
 MAX_FILE = 64 << 20
 """Bytes of a file that are sent; of a longer one, the end."""
 
 
-def pack(paths: Iterable[Path]) -> tuple[dict[str, int], bytes]:
-    """Return the sizes of the existing files by name, and a payload with their contents."""
-    sizes, content = {}, b""
-    for path in paths:
-        with contextlib.suppress(OSError), path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - MAX_FILE))
-            data = file.read(MAX_FILE)
-            sizes[path.name] = len(data)
-            content += data
-    return sizes, zlib.compress(content, 1)
+def pack(paths: Iterable[Path]) -> bytes:
+    """Return a zip archive of the files that exist."""
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as files:
+        for path in paths:
+            with contextlib.suppress(OSError), path.open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - MAX_FILE))
+                files.writestr(path.name, file.read(MAX_FILE))
+    return archive.getvalue()
 
 
-def unpack(sizes: Mapping[str, int], payload: bytes) -> dict[str, bytes]:
-    """Return the contents of files by name."""
-    content = zlib.decompress(payload) if sizes else b""
-    files, start = {}, 0
-    for name, size in sizes.items():
-        files[Path(name).name] = content[start : start + size]
-        start += size
-    return files
+def unpack(payload: bytes) -> Files:
+    """Return the contents of an archive's files, by their bare names."""
+    if not payload:
+        return {}
+    with zipfile.ZipFile(io.BytesIO(payload)) as files:
+        return {Path(name).name: files.read(name) for name in files.namelist()}
 
 
-def write_files(sizes: Mapping[str, int], payload: bytes, directory: Path) -> None:
-    """Write files into a directory, under their bare names."""
-    for name, data in unpack(sizes, payload).items():
+def write_files(payload: bytes, directory: Path) -> None:
+    """Write an archive's files into a directory."""
+    for name, data in unpack(payload).items():
         (directory / name).write_bytes(data)

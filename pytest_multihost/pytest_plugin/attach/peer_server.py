@@ -159,12 +159,12 @@ class PeerServer:
                 return Failed("its ranks are lost"), b""
             case RequestDumps(ranks, what):
                 heal_files(local.scratch, ranks)
-                sizes, payload = pack(request_dump(local.world, ranks, local.logs, what).values())
-                return DumpsWritten(sizes), payload
+                files = request_dump(local.world, ranks, local.logs, what)
+                return DumpsWritten(), pack(files.values())
             case TakeSnapshot(is_deep):
                 found = local.proc.deep_snapshot() if is_deep else local.proc.shallow_snapshot()
-                sizes, payload = pack(slots_path(local.scratch, rank) for rank in local.world.ranks)
-                return SnapshotTaken(found, sizes), payload
+                pages = [slots_path(local.scratch, rank) for rank in local.world.ranks]
+                return SnapshotTaken(found), pack(pages)
             case EndWorld(grace_s):
                 return self._end(local, grace_s)
         return Failed(f"{type(message).__name__} is no request"), b""
@@ -203,6 +203,6 @@ class PeerServer:
             self._send_events(ending.events)
             return WorldEnded(ending.leftovers), b""
         self._send_events((*clean_up_faults(local.faults, local.scratch), *ending.events))
-        sizes, payload = pack(sorted(local.logs.glob("rank-*")))
+        payload = pack(sorted(local.logs.glob("rank-*")))
         shutil.rmtree(local.private, ignore_errors=True)
-        return WorldEnded(ending.leftovers, sizes), payload
+        return WorldEnded(ending.leftovers), payload

@@ -39,15 +39,15 @@ def blocking_text(
 
 def progress_text(seconds: float, facts: Iterable[RankFacts]) -> str:
     """Return the phases of the ranks, as in "12 s: rank 0 in call, ranks 1-3 done"."""
-    places = group_by_value((_place(each), each.rank) for each in facts)
+    places = group_by_value(
+        (
+            "gone" if each.is_gone else "done" if each.is_past_body else f"in {each.phase}",
+            each.rank,
+        )
+        for each in facts
+    )
     where = ", ".join(f"{rank_set(ranks)} {place}" for place, ranks in places.items())
     return f"{seconds:.0f} s: {where}"
-
-
-def _place(facts: RankFacts) -> str:
-    if facts.is_gone:
-        return "gone"
-    return "done" if facts.is_past_body else f"in {facts.phase}"
 
 
 def overlay(text: str, width: int) -> str:
