@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pytest_multihost.model.errors import MultihostError
 from pytest_multihost.model.json_values import Json, JsonObject, from_json, to_json
-from pytest_multihost.model.verdict import Diagnosis
+from pytest_multihost.model.verdict import PlaceGroup
 from pytest_multihost.report import write_trace
 from pytest_multihost.report.artifacts import rejudge
 from pytest_multihost.report.html import PAGE_NAME, PageModel, write_index, write_page
@@ -91,10 +91,10 @@ def _again(directory: Path) -> Path:
     again = rejudge(directory)
     judged, context = again.judged, again.judged.context
     write_trace(directory, judged.result, judged.diagnosis, root=context.root)
-    written = again.written.get("diagnosis")
+    written = from_json(JsonObject, again.written.get("diagnosis") or {"groups": []})
     known = {
         (f"{context.root}/{place.file}", place.line): place.source
-        for group in (from_json(Diagnosis, written).groups if written else ())
+        for group in from_json(tuple[PlaceGroup, ...], written["groups"])
         for place in group.frames
     }
 

@@ -40,54 +40,44 @@ def _error_number(name: object) -> int:
 
 
 def _slow_down(strike: Strike) -> None:
-    """Slow files down from now on, through the shim where it is loaded."""
+    """Slow files down from now on, through the shim where it is loaded.
+
+    Without it only Python's own files are slowed down. The page only counts calls then, also those
+    of children.
+    """
     rules = io_rules(strike.fault.params, spared(strike.fault.params["path"], strike.place))
+    path, note = page_path(strike.place.scratch, strike.rank), ""
     if is_loaded():
-        page = attach(page_path(strike.place.scratch, strike.rank))
+        page = attach(path)
         strike.healing.callback(detach)
-        _apply(page, rules, strike)
     else:
-        _slow_down_python(strike, rules)
-
-
-def _apply(page: IoPage, rules: Sequence[IoRule], strike: Strike, note: str = "") -> int:
-    """Put rules into force, report their numbers, and return the first."""
+        page = IoPage.open(path) if path.exists() else IoPage.create(path)
+        why = why_missing() or "its process was started without the I/O shim"
+        note = f"slow_io works at Python level only: {why}"
     numbers = [page.add(rule) for rule in rules]
     for number in numbers:
         strike.healing.callback(page.remove, number)
     strike.armed(rules=numbers, **({"note": note} if note else {}))
-    return numbers[0]
-
-
-def _slow_down_python(strike: Strike, rules: Sequence[IoRule]) -> None:
-    """Slow down Python's files alone. The page only counts calls then, also those of children."""
-    path = page_path(strike.place.scratch, strike.rank)
-    page = IoPage.open(path) if path.exists() else IoPage.create(path)
-    why = why_missing() or "its process was started without the I/O shim"
-    number = _apply(page, rules, strike, f"slow_io works at Python level only: {why}")
 
     def before(access: FileAccess) -> int | None:
+        """Wait, raise, or return how many bytes to move at most, as the shim would."""
         strike.begun()
-        page.note(number, round(now() * 1e9))
-        return _before(rules, access)
+        page.note(numbers[0], round(now() * 1e9))
+        for rule in rules:
+            if access.call in rule.operations and rule.seconds:
+                sleep(rule.seconds)
+            if access.call in rule.operations and rule.error:
+                raise OSError(rule.error, os.strerror(rule.error), access.path)
+        is_short = rules[0].short_reads and access.call == "read" and access.size > 1
+        return access.size // 2 if is_short else None
 
     def after(access: FileAccess) -> None:
         if rules[0].bytes_per_s:
             sleep(access.size / rules[0].bytes_per_s)
 
-    observer = FileObserver(matcher(strike.fault.params["path"]), before, after)
-    strike.healing.enter_context(observing_files(observer))
-
-
-def _before(rules: Sequence[IoRule], access: FileAccess) -> int | None:
-    """Wait, raise, or return how many bytes to move at most, as the shim would."""
-    for rule in rules:
-        if access.call in rule.operations and rule.seconds:
-            sleep(rule.seconds)
-        if access.call in rule.operations and rule.error:
-            raise OSError(rule.error, os.strerror(rule.error), access.path)
-    is_short = rules[0].short_reads and access.call == "read" and access.size > 1
-    return access.size // 2 if is_short else None
+    if note:
+        observer = FileObserver(matcher(strike.fault.params["path"]), before, after)
+        strike.healing.enter_context(observing_files(observer))
 
 
 def page_path(scratch: str | Path, rank: int) -> Path:

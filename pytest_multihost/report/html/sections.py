@@ -17,13 +17,19 @@ from pytest_multihost.model.stack import (
     inside_the_test,
     is_library,
 )
-from pytest_multihost.model.verdict import Diagnosis, Place, RankResult, Sentence, sentence
+from pytest_multihost.model.verdict import (
+    Diagnosis,
+    Evidence,
+    Place,
+    RankResult,
+    Sentence,
+    sentence,
+)
 from pytest_multihost.outcome.faults import frozen_for_good
 from pytest_multihost.report.html.page_model import ROLE_ORDER, PageModel, RankGroup
 from pytest_multihost.report.logs import LogExcerpt
 
 _MAX_HEADLINE = 240
-_MAX_TIMES = 3
 _LISTED_FILES = (".log", ".stacks", ".main", ".tasks")
 
 
@@ -132,25 +138,9 @@ def failures(page: PageModel) -> list[tuple[list[int], str, str]]:
     return found
 
 
-class Claim(NamedTuple):
-    """A fact with the ranks that it holds for, and since when."""
-
-    ranks: list[int]
-    fact: str
-    times: str
-    source: str
-
-
-def claims(diagnosis: Diagnosis) -> list[Claim]:
-    """Return the evidence, equal facts once."""
-    alike = group_by_value(((each.fact, each.source), each) for each in diagnosis.evidence)
-    found = []
-    for (fact, source), same in alike.items():
-        times = [f"+{each.at_s:.2f} s" for each in same if each.at_s is not None]
-        if len(times) > _MAX_TIMES:
-            times[_MAX_TIMES:] = ["…"]
-        found.append(Claim([each.rank for each in same], fact, ", ".join(times), source))
-    return found
+def claims(diagnosis: Diagnosis) -> Mapping[tuple[str, str], list[Evidence]]:
+    """Return the evidence by fact and source."""
+    return group_by_value(((each.fact, each.source), each) for each in diagnosis.evidence)
 
 
 def ranks_by_role(page: PageModel) -> list[RankResult]:
