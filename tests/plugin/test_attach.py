@@ -19,6 +19,8 @@ from typing import Any
 import psutil
 import pytest
 
+from pytest_multihost.launch.attach import Rendezvous
+
 SECRET = "correct horse battery staple"  # noqa: S105 - guards nothing
 PYTEST = (
     *("-m", "pytest", "--color=no", "-p", "multihost_hangs", "-p", "no:cacheprovider"),
@@ -493,6 +495,66 @@ def test_a_rank_that_comes_twice_is_sent_away(processes: Processes) -> None:
     output, _ = processes.started[0].communicate(timeout=LIMIT_S)
     assert "rank 1 has come twice" in twice
     assert "3 passed" in output
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
+def test_a_rendezvous_file_of_another_user_ends_both_sides_at_once(processes: Processes) -> None:
+    """Neither waits for the other until the startup timeout."""
+    folder = processes.path / ".pytest_multihost"
+    folder.mkdir()
+    variables = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RUN_ID": "x"}
+    membership = Rendezvous.read({"RANK": "0", **variables}, folder)
+    membership.file.write_text("{}")
+    os.chown(membership.file, 12345, -1)
+    started_s = time.monotonic()
+    for rank in range(2):
+        command = [sys.executable, *PYTEST, "--multihost-startup-timeout=80"]
+        processes.start(command, {"RANK": str(rank), **variables})
+    processes.finish()
+    assert all("it belongs to another user, 12345" in output for output in processes.output)
+    assert processes.codes == [4, 1]
+    assert time.monotonic() - started_s < 80
+
+
+SPYING = """
+import os, subprocess, time
+import pytest
+
+@pytest.mark.multihost
+def test_looks_around(world):
+    if world.is_primary:
+        open(os.environ["HERE"] + "/running", "w").close()
+    child = subprocess.Popen(["sleep", "30"])
+    while not os.path.exists(os.environ["HERE"] + "/seen"):
+        time.sleep(0.05)
+    child.kill()
+    child.wait()
+"""
+
+
+def test_the_secret_is_in_no_process_of_the_world(tmp_path: Path) -> None:
+    """Neither in its environment, as the kernel shows it to others of its user, nor its command."""
+    about = {"HERE": str(tmp_path), "PYTEST_MULTIHOST_SECRET": SECRET}
+    for processes in run_in(tmp_path, SPYING):
+        attach(processes, 2, **about)
+        deadline_s = time.monotonic() + LIMIT_S
+        while not (tmp_path / "running").exists() and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+        seen = {
+            process.pid: Path(f"/proc/{process.pid}/environ").read_bytes()
+            + Path(f"/proc/{process.pid}/cmdline").read_bytes()
+            for started in processes.started
+            for process in (
+                psutil.Process(started.pid),
+                *psutil.Process(started.pid).children(recursive=True),
+            )
+        }
+        (tmp_path / "seen").touch()
+        processes.finish()
+        assert processes.codes == [0, 0]
+    assert len(seen) >= 8  # on each side pytest, its server, a rank and the rank's child
+    assert [pid for pid, text in seen.items() if SECRET.encode() in text] == []
+    assert all(b"HERE=" in text for text in seen.values())  # so the environments were read
 
 
 def relay(listener: socket.socket, port: int, spoil: Callable[[bytes], bytes]) -> None:

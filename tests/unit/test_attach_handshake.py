@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.launch.attach import Peer, Rendezvous
+from pytest_multihost.launch.attach import Listener, Peer, Rendezvous
 from pytest_multihost.launch.attach.handshake import (
     CHALLENGE,
     MAGIC,
@@ -329,13 +329,73 @@ def test_rank_0_leaves_a_letter_that_only_its_user_can_read(tmp_path: Path) -> N
     stream.close()
 
 
-def test_a_letter_that_others_could_have_written_is_refused(tmp_path: Path) -> None:
-    """Or read: its secret is none."""
+def as_readable(file: Path) -> None:
+    """Let others read a file."""
+    file.chmod(0o644)
+
+
+def as_writable(file: Path) -> None:
+    """Let others write a file."""
+    file.chmod(0o602)
+
+
+def as_foreign(file: Path) -> None:
+    """Give a file to another user."""
+    if os.getuid():
+        pytest.skip("only root can give a file away")
+    os.chown(file, 12345, -1)
+
+
+def as_link(file: Path) -> None:
+    """Replace a file by a symbolic link to it."""
+    target = file.rename(file.with_name("elsewhere"))
+    file.symlink_to(target)
+
+
+def as_fifo(file: Path) -> None:
+    """Replace a file by a FIFO: who opened it would wait."""
+    file.unlink()
+    os.mkfifo(file, 0o600)
+
+
+FOREIGN = pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (as_readable, "others than its user may read or write it"),
+        (as_writable, "others than its user may read or write it"),
+        (as_foreign, "it belongs to another user, 12345"),
+        (as_link, "it is a symbolic link"),
+        (as_fifo, "it is no file"),
+    ],
+    ids=["readable", "writable", "foreign", "link", "fifo"],
+)
+
+
+@FOREIGN
+def test_a_rendezvous_file_that_others_could_have_written_is_refused_by_both_sides(
+    tmp_path: Path, spoil: Callable[[Path], None], words: str
+) -> None:
+    """Or read: its secret is none. Rank 0 must not wait for processes that have refused it."""
     point = rendezvous(tmp_path)
     point.listen()[0].close()
-    point.file.chmod(0o644)
-    with pytest.raises(SettingError, match="others than its user may read or write it"):
+    spoil(point.file)
+    with pytest.raises(SettingError, match=words):
         point.find()
+    with pytest.raises(SettingError, match=words):
+        point.listen()
+
+
+@FOREIGN
+def test_a_rendezvous_file_that_another_user_replaces_ends_the_wait_for_peers(
+    tmp_path: Path, spoil: Callable[[Path], None], words: str
+) -> None:
+    """At once: they will not come."""
+    point = rendezvous(tmp_path)
+    listener = Listener(point)
+    spoil(point.file)
+    with pytest.raises(SettingError, match=words):
+        listener.await_peers(60)
+    listener.close()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"secret": "zz"}', '{"addresses": []}'])

@@ -61,14 +61,15 @@ class Listener:
         membership: Rank 0's, with the number of processes.
 
     Raises:
-        SettingError: A secret is given, but no address for rank 0.
+        SettingError: A secret is given, but no address for rank 0; or another user has made the
+            rendezvous file.
         LaunchError: It cannot listen there.
     """
 
     def __init__(self, rendezvous: Rendezvous) -> None:
         self.peers: dict[int, Peer] = {}
         self.membership = rendezvous.membership
-        self._file = rendezvous.file
+        self._rendezvous = rendezvous
         self._listener, self._secret = rendezvous.listen()
         self._listener.setblocking(False)  # noqa: FBT003 - the standard library's signature
         close_in_children(self._listener)
@@ -82,12 +83,14 @@ class Listener:
 
         Raises:
             LaunchError: Timeout; the error names the missing peers.
+            SettingError: Another user has replaced the rendezvous file.
         """
         deadline_s = time.monotonic() + timeout_s
         while missing := sorted({*range(1, self.membership.size)} - self.peers.keys()):
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
                 raise self._incomplete(missing, timeout_s)
+            self._rendezvous.check_file()
             self._step(min(0.5, left_s))
         self._listener.close()
         for peer in self.peers.values():
@@ -99,7 +102,8 @@ class Listener:
             pending.connection.close()
         self._selector.close()
         self._listener.close()
-        self._file.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self._rendezvous.file.unlink()
 
     def _incomplete(self, missing: Sequence[int], timeout_s: float) -> LaunchError:
         here, (host, port) = [0, *self.peers], self._listener.getsockname()[:2]

@@ -9,9 +9,11 @@ run's name.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 import json
 import os
+import re
 import secrets
 import socket
 import stat
@@ -25,10 +27,18 @@ from pytest_multihost.launch.attach.launcher_env import Address, Membership, rea
 from pytest_multihost.model.errors import LaunchError, SettingError
 
 SECRET, SECRET_FILE = "PYTEST_MULTIHOST_SECRET", "PYTEST_MULTIHOST_SECRET_FILE"
+_OURS = (
+    *(f"PYTEST_MULTIHOST_{name}" for name in ("ATTACH", "RANK", "SIZE", "ADDRESS")),
+    SECRET,
+    SECRET_FILE,
+)
 MIN_SECRET = 16
 """Characters of the shortest secret accepted: a recorded greeting allows guessing offline."""
 
 _BACKLOG = 256
+_MAX_FILE = 1 << 16
+_ENV_START = 50 - 3
+"""Index of the field env_start of /proc/PID/stat, see proc_pid_stat(5), behind the name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +75,7 @@ class Rendezvous:
         elif SECRET_FILE in environment:
             source = environment[SECRET_FILE]
             try:
-                secret = _read_private(Path(source)).strip()
+                secret = _read_private(Path(source), follows=True).strip()
             except OSError as error:
                 raise SettingError(f"{SECRET_FILE} cannot be read", seen=str(error)) from error
         else:
@@ -74,6 +84,22 @@ class Rendezvous:
             happened = f"the secret in {source} is shorter than {MIN_SECRET} characters"
             raise SettingError(happened, remedy="Make one: openssl rand -hex 32")
         return cls(membership, secret, file)
+
+    @staticmethod
+    def forget_variables() -> None:
+        """Remove this process's own variables: ranks must not know the secret, nor attach.
+
+        unsetenv(3) only makes the C library forget where a text is. It stays in the memory that
+        /proc/PID/environ shows, see proc(5), and ranks, of the same user, can read that.
+        """
+        for name in _OURS:
+            os.environ.pop(name, None)
+        fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        start = int(fields[_ENV_START])
+        block = Path("/proc/self/environ").read_bytes()
+        for found in re.finditer(rb"(?:^|\0)" + SECRET.encode() + rb"=([^\0]*)", block):
+            if start:  # 0 where the kernel does not say
+                ctypes.memset(start + found.start(1), ord("x"), len(found[1]))
 
     def find(self) -> tuple[Sequence[Address], bytes] | None:
         """Return rank 0's addresses and the secret; None while they are not known.
@@ -84,7 +110,7 @@ class Rendezvous:
         if self.secret is not None:
             return self.membership.addresses, self.secret
         try:
-            content = json.loads(_read_private(self.file))
+            content = json.loads(_read_private(self.file, follows=False))
             addresses = tuple((str(host), int(port)) for host, port in content["addresses"])
             return addresses, bytes.fromhex(content["secret"])
         except (OSError, ValueError, KeyError, TypeError):
@@ -94,10 +120,12 @@ class Rendezvous:
         """Return a socket that listens for the peers, and the secret; write the rendezvous file.
 
         Raises:
-            SettingError: A secret is given, but no address for rank 0.
+            SettingError: A secret is given, but no address for rank 0; or another user has made
+                the rendezvous file.
             LaunchError: It cannot listen there.
         """
         membership = self.membership
+        self.check_file()
         if self.secret is not None and not membership.addresses:
             raise SettingError(
                 f"{SECRET} is set, but {membership.source} does not tell where rank 0 is",
@@ -114,6 +142,18 @@ class Rendezvous:
         self._write_file({"secret": secret.hex(), "addresses": _reachable(stream)})
         return stream, secret
 
+    def check_file(self) -> None:
+        """Check that no other user has put a file where rank 0's is, or will be.
+
+        The other processes refuse such a file and end, so rank 0 must not wait for them.
+
+        Raises:
+            SettingError: Another user has.
+        """
+        if self.secret is None:
+            with contextlib.suppress(OSError):
+                _check_private(self.file, self.file.lstat())
+
     def _write_file(self, content: Mapping[str, object]) -> None:
         """Write the rendezvous file atomically, so that no reader sees half of it."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
@@ -124,18 +164,42 @@ class Rendezvous:
         new.replace(self.file)
 
 
-def _read_private(path: Path) -> bytes:
+def _read_private(path: Path, *, follows: bool) -> bytes:
     """Return the content of a file that holds a secret.
+
+    Args:
+        path: The file.
+        follows: Whether it may be a symbolic link, as files of a mounted Kubernetes secret are.
 
     Raises:
         SettingError: Other users may read or write it.
         OSError: It cannot be read.
     """
-    found = path.stat()
-    if found.st_uid not in (os.getuid(), 0) or stat.S_IMODE(found.st_mode) & 0o077:
-        happened = f"{path} holds a secret, and others than its user may read or write it"
-        raise SettingError(happened, remedy=f"Run: chmod 600 {path}")
-    return path.read_bytes()
+    if not follows:
+        _check_private(path, path.lstat())
+    # Without O_NONBLOCK a FIFO with this name would keep this process waiting.
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follows else os.O_NOFOLLOW)
+    with open(os.open(path, flags), "rb") as file:  # noqa: PTH123 - what is checked is what is read
+        _check_private(path, os.fstat(file.fileno()))
+        return file.read(_MAX_FILE)
+
+
+def _check_private(path: Path, found: os.stat_result) -> None:
+    """Check that only its user, or root, may read and write a file that holds a secret.
+
+    Raises:
+        SettingError: Others may.
+    """
+    remedy = f"Remove it: rm {path}"
+    if not stat.S_ISREG(found.st_mode):
+        problem = "it is a symbolic link" if stat.S_ISLNK(found.st_mode) else "it is no file"
+    elif found.st_uid not in (os.getuid(), 0):
+        problem = f"it belongs to another user, {found.st_uid}"
+    elif stat.S_IMODE(found.st_mode) & 0o077:
+        problem, remedy = "others than its user may read or write it", f"Run: chmod 600 {path}"
+    else:
+        return
+    raise SettingError(f"{path} is to hold a secret, and {problem}", remedy=remedy)
 
 
 def _listen_at(addresses: Sequence[Address]) -> socket.socket:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from pytest_multihost.launch.attach import Listener, Peer
-from pytest_multihost.model.errors import LaunchError
+from pytest_multihost.model.errors import LaunchError, MultihostError
 from pytest_multihost.model.messages import CollectedTest, Quit
 from pytest_multihost.model.spec import ONE
 from pytest_multihost.pytest_plugin.fixtures import requests_object_store
@@ -62,7 +62,7 @@ class Controller:
             for peer in self.peers.values():
                 _compare(plans, peer)
             self._detect_local_peers(session.config)
-        except LaunchError as error:
+        except MultihostError as error:
             raise pytest.UsageError(str(error)) from error
         finally:
             self.listener.close()

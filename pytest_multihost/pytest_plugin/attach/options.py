@@ -24,7 +24,6 @@ _HELP = (
     " command: rank 0's runs the tests, and every process starts its rank of each world"
 )
 _ENV = "PYTEST_MULTIHOST_ATTACH"
-_OURS = ("ATTACH", "RANK", "SIZE", "ADDRESS", "SECRET", "SECRET_FILE")
 _NO = ("", "0", "false", "no", "off")
 
 ATTACHED_PLUGIN = "multihost_attached"
@@ -90,8 +89,7 @@ def attach(config: pytest.Config) -> None:
     except (MultihostError, OSError) as error:
         raise pytest.UsageError(str(error)) from error
     tally.settings = replace(settings, ranks=settings.ranks or (rendezvous.membership.size,))
-    for name in _OURS:  # ranks must not know the secret, nor attach runs inside of them
-        os.environ.pop(f"PYTEST_MULTIHOST_{name}", None)
+    rendezvous.forget_variables()
     if listener is not None:
         from pytest_multihost.pytest_plugin.attach.controller import Controller
 
