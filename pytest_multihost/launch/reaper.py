@@ -4,28 +4,46 @@ A rank leads its own session, so one signal to its group reaches the processes i
 that left the group, such as a grandchild with its own session, is adopted by the server, which is a
 subreaper (prctl(2), PR_SET_CHILD_SUBREAPER). Deaths are detected through pidfds, never by the end
 of a stream: children inherit descriptors, which outlive the rank.
+
+When a server is killed, nothing adopts what its ranks have left behind. So every rank is marked,
+and by the mark its descendants are found: those of a server that has just been killed, and, before
+a new server begins, those of servers whose controllers were killed with them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import select
 import signal
 import time
 from collections.abc import Collection, Iterable, Mapping
-from pathlib import Path
 
 import psutil
 
 FAREWELL_S = 15.0
 """How long the server may take to end its ranks and itself."""
 
-SERVER_VARIABLE = "PYTEST_MULTIHOST_SERVER_PID"
-"""Environment variable that identifies descendants of a server's ranks once it is gone."""
-
 ORPHANS_S = 5.0
 """Timeout for killing orphans: one in uninterruptible sleep cannot be killed."""
+
+_LOCKS_LIMIT = 10
+"""RLIMIT_LOCKS of getrlimit(2), which has had no effect since Linux 2.4 and holds the mark.
+
+Limits are the one thing that is inherited by every fork and exec, whatever else a daemon sheds -
+session, descriptors, environment, parent - and that other processes can read.
+"""
+
+_MARK = 0x6D68 << 40
+"""With a server's process id in the lower bits: the soft limit of what its ranks have started."""
+
+
+def mark_descendants(server: int) -> None:
+    """Mark this process, a rank of `server`, and all its future descendants."""
+    _, hard = resource.getrlimit(_LOCKS_LIMIT)
+    with contextlib.suppress(OSError, ValueError):  # a lower hard limit
+        resource.setrlimit(_LOCKS_LIMIT, (_MARK | server, hard))
 
 
 def signal_group(leader: int, number: int) -> None:
@@ -89,35 +107,34 @@ def kill_orphans(*, spare: Collection[int]) -> list[str]:
     return ended
 
 
-def kill_strays(server: int, ranks: Collection[int]) -> None:
-    """Kill what the ranks of a killed server leave behind: no subreaper adopts it.
-
-    Args:
-        server: The server, which is gone.
-        ranks: Its ranks, each of which led a session.
-    """
+def kill_strays() -> None:
+    """Kill what descends from the ranks of servers that are dead."""
     deadline = time.monotonic() + ORPHANS_S
-    while time.monotonic() < deadline and (found := _strays(server, ranks)):
+    while time.monotonic() < deadline and (found := _strays()):
         for pid in found:
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.002)
 
 
-def _strays(server: int, ranks: Collection[int]) -> list[int]:
-    """Return the processes in the ranks' sessions, and exec'd processes that left these."""
-    mark = f"{SERVER_VARIABLE}={server}\0".encode()
+def _strays() -> list[int]:
+    """Return marked processes whose server is dead.
+
+    Only in this process's own namespace of process ids: in another one, the id in the mark means
+    another process.
+    """
     found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            is_stray = os.getsid(process.pid) in ranks or mark in _environ(process.pid)
-            if is_stray and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process.pid)
+    for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
+        with contextlib.suppress(OSError, psutil.Error):
+            mark, _ = resource.prlimit(pid, _LOCKS_LIMIT)
+            if (
+                mark >> 40 == _MARK >> 40
+                and not psutil.pid_exists(mark - _MARK)
+                and os.stat(f"/proc/{pid}/ns/pid").st_ino == os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116
+                and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+            ):
+                found.append(pid)
     return found
-
-
-def _environ(pid: int) -> bytes:
-    return Path("/proc", str(pid), "environ").read_bytes()
 
 
 def _strangers(spare: Collection[int]) -> list[psutil.Process]:

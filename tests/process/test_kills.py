@@ -183,3 +183,79 @@ def test_next(world):
     assert "HUNG  rank 1 is stopped from outside the test; rank 0 waits for it" in output
     assert "1 failed, 1 passed" in output
     await_that(lambda: living(tmp_path) == [])
+
+
+# Each rank leaves a daemon that no longer has anything of it: no session, parent, descriptor or
+# environment. It has not called exec either, so /proc shows the environment of pytest.
+DAEMONS = """
+import os, pathlib, pytest, signal, time
+
+def leave_a_daemon():
+    if os.fork():
+        return
+    os.setsid()
+    if os.fork() == 0:
+        os.environ.clear()
+        os.closerange(0, 1000)
+        time.sleep(600)
+    pathlib.Path("daemons").open("a").write(f"{os.getpid()}\\n")
+    os._exit(0)
+
+@pytest.mark.multihost(ranks=2, timeout=60)
+def test_it(world):
+    leave_a_daemon()
+    world.barrier()
+    time.sleep(600)
+
+@pytest.mark.multihost(ranks=2, timeout=60, backend="gloo")
+@pytest.mark.multihost_expect(kind="straggler", culprits=[1])
+def test_hang(world):
+    world.barrier()
+    if world.rank == 0:
+        import torch.distributed
+        torch.distributed.barrier()
+    time.sleep(600)
+"""
+
+
+def await_daemons(path: Path) -> None:
+    """Wait until the daemons of both ranks are alone."""
+    file = path / "daemons"
+    await_that(lambda: file.exists() and len(file.read_text().splitlines()) == 2)
+    await_that(lambda: len([each for each in living(path) if each.ppid() != os.getpid()]) == 5)
+
+
+@pytest.mark.parametrize("mode", ["fork", "spawn"])
+def test_daemons_of_ranks_go_with_a_killed_server(start: Start, tmp_path: Path, mode: str) -> None:
+    """And the next world is judged as ever: its hang is proven."""
+    run = start(DAEMONS, f"--multihost-launch={mode}")
+    await_daemons(tmp_path)
+    server = server_of(run)
+    assert server is not None
+    server.kill()
+    output, _ = run.communicate(timeout=100)
+    assert "1 passed, 1 error" in output
+    await_that(lambda: living(tmp_path) == [])
+
+
+def test_daemons_of_ranks_go_with_a_killed_controller(start: Start, tmp_path: Path) -> None:
+    """Its server ends them."""
+    run = start(DAEMONS)
+    await_daemons(tmp_path)
+    run.kill()
+    await_that(lambda: living(tmp_path) == [])
+
+
+def test_daemons_of_ranks_go_before_the_next_server_serves(start: Start, tmp_path: Path) -> None:
+    """Where controller and server were killed at once, as `pkill -9 pytest` does."""
+    run = start(DAEMONS)
+    await_daemons(tmp_path)
+    server = server_of(run)
+    assert server is not None
+    server.suspend()  # so that it does not notice
+    run.kill()
+    server.kill()
+    await_that(lambda: len(living(tmp_path)) == 2)
+    output, _ = start(DAEMONS, "-k", "test_hang").communicate(timeout=100)
+    assert "1 passed" in output
+    await_that(lambda: living(tmp_path) == [])

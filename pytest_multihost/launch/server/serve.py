@@ -39,7 +39,7 @@ from pytest_multihost.launch.netns import (
     open_sock_diag,
     reserve_port,
 )
-from pytest_multihost.launch.reaper import SERVER_VARIABLE
+from pytest_multihost.launch.reaper import kill_strays, mark_descendants
 from pytest_multihost.launch.server.rank_processes import RankProcesses
 from pytest_multihost.launch.wire import (
     Channel,
@@ -123,7 +123,8 @@ def serve(control: socket.socket, run_rank: RunRank, *, controller: int) -> NoRe
 
 
 def _prepare(control: socket.socket, run_rank: RunRank, controller: int) -> _Server:
-    """Leave the terminal's session, adopt orphans, and watch the controller."""
+    """Clear up after dead servers, leave the terminal's session, and watch the controller."""
+    kill_strays()
     if os.getsid(0) != os.getpid():  # the first process of a container leads its session
         os.setsid()
     adopt_orphans()
@@ -254,7 +255,7 @@ def _become_rank(
         if server.network is not None:
             server.network.enter(spec.rank)
         die_with_parent(parent)  # after changes of credentials, which would undo it
-        os.environ[SERVER_VARIABLE] = str(parent)
+        mark_descendants(parent)
         for descriptor in (*_descriptors(server), *close):
             os.close(descriptor)
         server.run_rank(spec, Channel(stream))

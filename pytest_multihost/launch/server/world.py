@@ -230,7 +230,6 @@ class ServerConnection:
     log: Path | None = None
     reap: Callable[[int], None] = reap_child
     is_closed: bool = False
-    _ranks: frozenset[int] = frozenset()
 
     def await_serving(self) -> None:
         """Wait until a new server is ready: it may be collecting, or importing torch.
@@ -282,8 +281,6 @@ class ServerConnection:
         if packet is None:
             raise self._lost("it closed its connection")
         match packet.message:
-            case WorldForked(pids=pids):
-                self._ranks = frozenset(pids)
             case Unsound(problems):
                 self.close()
                 raise UnsoundForkError(
@@ -301,7 +298,7 @@ class ServerConnection:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         self.close()
-        kill_strays(self.pid, self._ranks)
+        kill_strays()
         return LaunchError(
             "the server that starts the ranks is gone", seen=seen + self.last_words(self.log)
         )
