@@ -7,6 +7,8 @@ plugin and the agent inside a rank need it. A new release of pytest can break on
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +27,9 @@ from _pytest._code.code import (
 from _pytest._io import TerminalWriter
 from _pytest.runner import runtestprotocol
 from _pytest.skipping import Xfail, xfailed_key
+from _pytest.threadexception import collect_thread_exception
+from _pytest.unraisableexception import collect_unraisable
+from _pytest.warnings import catch_warnings_for_item
 
 # Names that are only passed on, beside what is defined here.
 __all__ = ["ExceptionRepr", "TerminalRepr", "runtestprotocol"]
@@ -109,6 +114,28 @@ def redirect_log_file(config: pytest.Config, file: IO[str]) -> None:
         replaced.close()
 
 
+def check_leftovers(config: pytest.Config) -> None:
+    """Check what pytest checks when it ends: exceptions of finalizers and of threads.
+
+    Under the warning filters of the configuration, as then; those of the test's marks are over.
+
+    Raises:
+        Exception: There were some, and the filters turn them into errors.
+    """
+    __tracebackhide__ = True
+    manager = config.pluginmanager
+    with contextlib.ExitStack() as stack:
+        if manager.has_plugin("warnings"):
+            stack.enter_context(
+                catch_warnings_for_item(config, config.hook, when="runtest", item=None)
+            )
+        gc.collect()
+        if manager.has_plugin("unraisableexception"):
+            collect_unraisable(config)
+        if manager.has_plugin("threadexception"):
+            collect_thread_exception(config)
+
+
 def reset_setup_state(session: pytest.Session) -> None:
     """Forget what is set up: a process forked in the middle of a run has the parent's item."""
     session._setupstate = type(session._setupstate)()
@@ -116,7 +143,8 @@ def reset_setup_state(session: pytest.Session) -> None:
 
 def xfail_in_force(item: pytest.Item) -> Xfail | None:
     """Return the xfail mark that applies to `item`; None if there is none, or with --runxfail."""
-    return None if item.config.option.runxfail else item.stash.get(xfailed_key, None)
+    is_ignored = item.config.getoption("runxfail", None)  # absent with -p no:skipping
+    return None if is_ignored else item.stash.get(xfailed_key, None)
 
 
 def fixture_definitions(item: pytest.Item, name: str) -> list[pytest.FixtureDef[Any]]:

@@ -276,7 +276,10 @@ _WORST_FIRST: tuple[tuple[Status, Callable[[set[str]], bool]], ...] = (
 
 
 def _rank_status(finding: RankFinding) -> str:
-    for report in finding.facts.reports:
+    reports = finding.facts.reports
+    if any(each.outcome == "failed" and not each.is_strict_xpass for each in reports):
+        return finding.outcome
+    for report in reports:
         if report.is_strict_xpass:
             return "strict-xpassed"
         if report.wasxfail is not None:

@@ -43,7 +43,8 @@ class RankFacts:
         failed_subtests_s: When subtests of the user's failed.
         reports: pytest's reports: setup, call, teardown.
         interrupted: An exception that left the test without a report, or the backend's failure.
-        failure: The first report of a raise, expected by xfail or not, or `interrupted`.
+        failure: The first report of a raise, one that xfail expects only if there is no other, or
+            `interrupted`.
         failed_s: When `failure` happened.
         released: Gates that were opened for it.
         is_being_killed: Whether a fault that ends its process has begun.
@@ -163,8 +164,9 @@ def _with_result(
             is_failure = facts.failure is None
         case ReportMade(outcome=outcome, error=error):
             facts = replace(facts, reports=(*facts.reports, result))
-            is_raise = outcome == "failed" or error is not None
-            is_failure = is_raise and not isinstance(facts.failure, ReportMade)
+            is_failure = outcome == "failed" or error is not None
+            if isinstance(facts.failure, ReportMade):  # later ones only in place of an expected one
+                is_failure = outcome == "failed" != facts.failure.outcome
         case _:
             return facts
     return replace(facts, failure=result, failed_s=at_s) if is_failure else facts

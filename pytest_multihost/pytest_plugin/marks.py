@@ -89,7 +89,7 @@ def read_markers(
         timeout_s=float(values.get("timeout") or settings.timeout_s),
         has_own_timeout=values.get("timeout") is not None,
         startup_timeout_s=float(values.get("startup_timeout") or settings.startup_timeout_s),
-        local_devices=int(values.get("local_devices") or 1),
+        local_devices=int(values.get("local_devices") or settings.local_devices),
         env=dict(values.get("env") or {}),
         faults=as_tuple(values.get("faults")),
         hosts=Hosts.parse(values["hosts"]) if values.get("hosts") is not None else settings.hosts,

@@ -27,6 +27,7 @@ _OPTIONS = {
     "backend": ("NAME[,...]", "Backend of each multihost test whose marker names none"),
     "timeout": ("SECONDS", "Timeout of a world once all its ranks are ready (default: 120)"),
     "startup_timeout": ("SECONDS", "Timeout until all ranks of a world are ready (default: 60)"),
+    "local_devices": ("N", "Devices of each rank, for jax, where no marker says (default: 1)"),
     "docker_image": ("IMAGE", f"Image of hosts that are containers (default: {_IMAGE})"),
     "docker_python": ("PATH|host", "Python in the image; host: the one that runs pytest, mounted"),
     "hosts": ("one|netns[:N]|docker[:N]", "What hosts are made from; N: ranks on each host"),
@@ -76,6 +77,7 @@ class Settings:
         backends: Names of backends; several parametrize.
         timeout_s: Seconds from all ranks ready to the end.
         startup_timeout_s: Seconds until all ranks are ready.
+        local_devices: Devices per rank, for jax.
         hosts: What hosts are made from; "one" is this machine as it is.
         docker_image: Image of hosts that are containers.
         docker_python: The interpreter in it; "host": that of this process is mounted.
@@ -92,6 +94,7 @@ class Settings:
     backends: tuple[str, ...]
     timeout_s: float
     startup_timeout_s: float
+    local_devices: int
     hosts: Hosts
     docker_image: str
     docker_python: str
@@ -117,6 +120,7 @@ def read_settings(config: pytest.Config) -> Settings:
         backends=read("backend", parse_names) or ("none",),
         timeout_s=read("timeout", parse_seconds) or 120.0,
         startup_timeout_s=read("startup_timeout", parse_seconds) or 60.0,
+        local_devices=read("local_devices", parse_count) or 1,
         hosts=read("hosts", Hosts.parse) or ONE,
         docker_image=read("docker_image", str) or _IMAGE,
         docker_python=read("docker_python", str) or "python3",
@@ -150,6 +154,17 @@ def _read(
     except SettingError as error:
         problems.append(f"{source}: {error}")
         return None
+
+
+def parse_count(text: str) -> int:
+    """Read a whole number of at least 1.
+
+    Raises:
+        SettingError: It is none.
+    """
+    if not (text.isdecimal() and int(text) > 0):
+        raise SettingError(f"must be a whole number of at least 1, not {text!r}")
+    return int(text)
 
 
 def parse_ranks(text: str) -> tuple[int, ...]:

@@ -41,6 +41,9 @@ def start_run(session: pytest.Session, chosen: Sequence[pytest.Item]) -> None:
         pytest.UsageError: A marker or an option is wrong, or a server cannot be started.
     """
     config, option = session.config, session.config.option
+    for name in ("reports", "tmpdir"):
+        if not config.pluginmanager.has_plugin(name):
+            raise pytest.UsageError(f"multihost tests need pytest's plugin {name!r}: -p no:{name}")
     tally = config.stash[TALLY]
     plans = plan_items(config, chosen, tally.settings)
     tally.selected = len(plans)
@@ -58,7 +61,7 @@ def start_run(session: pytest.Session, chosen: Sequence[pytest.Item]) -> None:
     if reporter is not None and reporter.verbosity >= 0:
         counts = f"{len(chosen)} of {len(session.items)} tests run as worlds of ranks"
         reporter.write_line(f"multihost: {counts}, launch: {run.launchers.describe()}")
-        if option.usepdb or option.trace:
+        if config.getoption("usepdb", None) or config.getoption("trace", None):
             reporter.write_line(
                 "multihost: --pdb and --trace stop in ordinary tests only: a rank has no terminal."
                 " Attach to one with py-spy or gdb, or run the test's body without the marker."

@@ -67,6 +67,12 @@ def test_the_marker_beats_the_defaults() -> None:
     assert (found.timeout_s, found.startup_timeout_s) == (7.0, 8.0)
 
 
+def test_local_devices_of_the_run_hold_where_the_marker_is_silent() -> None:
+    """As in mode `auto`, where there is no marker at all."""
+    assert want(local_devices=4).local_devices == 4
+    assert want(multihost(local_devices=2), local_devices=4).local_devices == 2
+
+
 def test_variables_are_kept_as_they_are() -> None:
     """They are set before the ranks' interpreter starts."""
     assert want(multihost(env={"A": "b"})).env == {"A": "b"}

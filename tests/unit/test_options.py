@@ -83,6 +83,7 @@ def test_every_setting_is_read() -> None:
     """Under its own name, and no other's."""
     found = read(
         {"ranks": "1,2", "backend": "gloo,jax", "timeout": "1", "mode": "auto"},
+        local_devices="4",
         launch="spawn",
         startup_timeout="2.5",
         artifacts="../out",
@@ -92,6 +93,7 @@ def test_every_setting_is_read() -> None:
     assert (found.timeout_s, found.startup_timeout_s) == (1.0, 2.5)
     assert (found.is_auto, found.is_required) == (True, True)
     assert (found.launch, found.artifacts) == ("spawn", Path("/project/../out"))
+    assert found.local_devices == 4
 
 
 @pytest.mark.parametrize(
@@ -101,6 +103,7 @@ def test_every_setting_is_read() -> None:
         ("backend", "gloo,", "--multihost-backend: a name is missing in 'gloo,'"),
         ("timeout", "1m", "--multihost-timeout: must be a positive number of seconds, not '1m'"),
         ("startup_timeout", "0", "--multihost-startup-timeout: must be a positive number"),
+        ("local_devices", "0", "--multihost-local-devices: must be a whole number of at least 1"),
         ("launch", "exec", "--multihost-launch: must be one of auto, fork, server, spawn, not"),
         ("mode", "always", "--multihost-mode: must be one of marked, auto, not 'always'"),
     ],

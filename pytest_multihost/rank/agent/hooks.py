@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Generator
 from dataclasses import dataclass
+from functools import partial
 from os import _exit  # by name: a test may replace it in its module
 from warnings import WarningMessage
 
@@ -26,12 +28,14 @@ from pytest_multihost.model.event import (
     now,
 )
 from pytest_multihost.model.messages import FaultPerformed, Release
-from pytest_multihost.pytest_private import runtestprotocol, xfail_in_force
+from pytest_multihost.pytest_private import check_leftovers, runtestprotocol, xfail_in_force
 from pytest_multihost.rank.agent.exceptions import format_exception, raised_error, shortened
 from pytest_multihost.rank.points import Points, start_faults
 
 _MAX_REPR = 200_000
 """Maximum characters of a failure's representation that are sent; the middle is cut."""
+
+_JOIN_S = 0.05
 
 
 @dataclass(slots=True)
@@ -65,6 +69,7 @@ class RankPlugin:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._is_in_body = False
+        self._nodeid = ""
 
     def enter(self, link: ControllerLink, points: Points) -> None:
         """Become this rank's."""
@@ -75,8 +80,16 @@ class RankPlugin:
         """Run the test once: a rank that reruns alone would hang the others.
 
         `log=False`: terminal, JUnit and the like get the world's one report in the controller.
+
+        Afterwards the rank leaves without pytest's end; what is checked only there is checked here,
+        and is an error at the test's teardown.
         """
+        self._nodeid = item.nodeid
         runtestprotocol(item, log=False, nextitem=nextitem)
+        _join_threads()
+        last = pytest.CallInfo.from_call(partial(check_leftovers, item.config), when="teardown")
+        if last.excinfo is not None:
+            item.ihook.pytest_runtest_makereport(item=item, call=last)
         return True
 
     @pytest.hookimpl(tryfirst=True)
@@ -159,7 +172,21 @@ class RankPlugin:
             filename=warning_message.filename,
             lineno=warning_message.lineno,
         )
-        self._link.send(WarningRecorded(when, nodeid, location, text))
+        self._link.send(WarningRecorded(when, nodeid or self._nodeid, location, text))
+
+
+def _join_threads() -> None:
+    """Wait a moment for threads that are about to end, and may end with an exception.
+
+    pytest takes this long from the end of the last test to its last check. Idle threads of an
+    executor do not end.
+    """
+    pools = sys.modules.get("concurrent.futures.thread")
+    idle = getattr(pools, "_threads_queues", ())
+    until_s = now() + _JOIN_S
+    for thread in threading.enumerate():
+        if not (thread.daemon or thread in idle or thread is threading.main_thread()):
+            thread.join(max(0.0, until_s - now()))
 
 
 def is_expected(item: pytest.Item, error: BaseException) -> bool:

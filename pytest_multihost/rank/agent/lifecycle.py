@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from os import _exit, getpid  # by name: a test may replace them in their module
@@ -109,6 +110,7 @@ def run_test_and_exit(
         set_world(World(spec, backend, channel, current_recorder()))
         plugin = _prepare_item(item, spec)
         share_hypothesis_examples(getattr(item, "obj", None), spec.world.seed, fail)
+        gc.freeze()  # the last check of the rank is about what the test leaves
         link.send(Ready())
         link.await_gate("go")
         found = item.config.hook.pytest_multihost_faults() if spec.world.faults else ()
