@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
+_MAX_SHOWN = 200
+
+
+def shown(value: object) -> str:
+    """Return the repr of a user's value for a message, cut in the middle if it is long."""
+    try:
+        text = repr(value)
+    except Exception as error:  # noqa: BLE001 - it is the user's; a huge number has none either
+        text = f"<{type(value).__name__} without a repr: {error}>"
+    half = _MAX_SHOWN // 2
+    return text if len(text) <= _MAX_SHOWN else f"{text[:half]} ... {text[-half:]}"
+
 
 class MultihostError(Exception):
     """Base of all errors that this package raises itself.

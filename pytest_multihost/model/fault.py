@@ -6,12 +6,13 @@ test is planned, with the test's name, so a list of faults never fails halfway.
 
 from __future__ import annotations
 
-import math
 import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, get_args
+
+from pytest_multihost.model.errors import shown
 
 PointKind = Literal[
     "start",  # before the first fixture of the test is set up
@@ -29,6 +30,9 @@ FaultParams = Mapping[str, Any]
 
 MAX_HASH_SEED = 4_294_967_295
 """The valid range of PYTHONHASHSEED."""
+
+MAX_SECONDS = 1e9
+"""The longest time that can be given: 30 years. C libraries cannot count much further."""
 
 RANK_WORDS = ("primary", "others", "one", "all")
 """Values of `rank=` other than numbers; the world's seed selects "one"."""
@@ -51,6 +55,9 @@ BUILT_IN = NETWORK_KINDS | {
     "start_skew",
 }
 """Kinds with a constructor of their own name in `pytest_multihost.faults`."""
+
+_MAX_DEPTH, _MAX_NUMBER = 20, 1 << 63
+"""Lists within lists, and the size of a number, of a fault's parameters."""
 
 _TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -89,14 +96,15 @@ class Point:
         found = []
         if self.point not in get_args(PointKind):
             found.append(f"at.{self.point}() is no point")
-        if not _is_whole(self.nth) or self.nth < 1:
-            found.append(f"nth must be a whole number of at least 1, not {self.nth!r}")
+        if not _is_whole(self.nth) or not 1 <= self.nth < _MAX_NUMBER:
+            found.append(f"nth must be a whole number of at least 1, not {shown(self.nth)}")
         if self.when not in get_args(When):
-            found.append(f"when must be 'before' or 'after', not {self.when!r}")
+            found.append(f"when must be 'before' or 'after', not {shown(self.when)}")
         if not isinstance(self.name, str):
-            found.append(f"at.{self.point} takes a text, not {self.name!r}")
+            found.append(f"at.{self.point} takes a text, not {shown(self.name)}")
         elif self.point == "call" and not _TARGET.fullmatch(self.name):
-            found.append(f"at.call takes 'module:function' or 'module:Class.method': {self.name!r}")
+            wanted = "'module:function' or 'module:Class.method'"
+            found.append(f"at.call takes {wanted}: {shown(self.name)}")
         elif self.point in ("sync_point", "io") and not self.name:
             found.append(f"at.{self.point} needs {'a path' if self.point == 'io' else 'a name'}")
         return found
@@ -125,7 +133,7 @@ class Fault:
 
     def __repr__(self) -> str:
         """Return the expression that makes this fault."""
-        is_built_in = self.kind in BUILT_IN
+        is_built_in = isinstance(self.kind, str) and self.kind in BUILT_IN
         parts = [] if is_built_in else [repr(self.kind)]
         parts.append(f"rank={_plain(self.ranks)!r}")
         parts += [f"{name}={value!r}" for name, value in self.params.items()]
@@ -138,17 +146,19 @@ class Fault:
     def problems(self) -> list[str]:
         """Return what is wrong with it, except what depends on its kind or the world's size."""
         found = _rank_problems(self.ranks)
+        if not isinstance(self.kind, str):
+            found.append(f"the kind of a fault must be a text, not {shown(self.kind)}")
         if isinstance(self.at, Point):
             found += self.at.problems()
         else:
-            found.append(f"at must be a point of pytest_multihost.at, not {self.at!r}")
+            found.append(f"at must be a point of pytest_multihost.at, not {shown(self.at)}")
         found += [
-            f"{name} must be a number, a text, a truth value or a list of these, not {value!r}"
+            f"{name} must be a number, a text, a truth value or a list of these, not {shown(value)}"
             for name, value in self.params.items()
             if not _is_json(value)
         ]
         if not isinstance(self.must_fire, bool):
-            found.append(f"must_fire must be True or False, not {self.must_fire!r}")
+            found.append(f"must_fire must be True or False, not {shown(self.must_fire)}")
         return found
 
 
@@ -179,9 +189,9 @@ def size_problems(fault: Fault, size: int) -> list[str]:
         return ["rank='others' of a world of 1 rank is nobody"]
     if isinstance(fault.ranks, str):
         return []
-    beyond = [rank for rank in fault.ranks if rank >= size]
+    beyond = [rank for rank in fault.ranks if _is_whole(rank) and rank >= size]
     last = f"the ranks are 0 to {size - 1}" if size > 1 else "the only rank is 0"
-    return [f"rank {rank} is out of range: {last}" for rank in beyond]
+    return [f"rank {shown(rank)} is out of range: {last}" for rank in beyond]
 
 
 def disturbs_network(faults: Sequence[Fault]) -> bool:
@@ -208,9 +218,11 @@ def _rank_problems(ranks: object) -> list[str]:
     if isinstance(ranks, str) and ranks in RANK_WORDS:
         return []
     if isinstance(ranks, tuple) and ranks and all(_is_whole(each) and each >= 0 for each in ranks):
-        return [] if len(set(ranks)) == len(ranks) else [f"rank names one twice: {list(ranks)}"]
+        return (
+            [] if len(set(ranks)) == len(ranks) else [f"rank names one twice: {shown(list(ranks))}"]
+        )
     words = ", ".join(map(repr, RANK_WORDS))
-    return [f"rank must be an index, a list of them, or one of {words}, not {_plain(ranks)!r}"]
+    return [f"rank must be an index, a list of them, or one of {words}, not {shown(_plain(ranks))}"]
 
 
 def _plain(ranks: object) -> object:
@@ -224,9 +236,9 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_json(value: object) -> bool:
+def _is_json(value: object, depth: int = 0) -> bool:
     if isinstance(value, list | tuple):
-        return all(_is_json(each) for each in value)
-    if isinstance(value, float):
-        return math.isfinite(value)
-    return value is None or isinstance(value, str | int | bool)
+        return depth < _MAX_DEPTH and all(_is_json(each, depth + 1) for each in value)
+    if isinstance(value, int | float):
+        return abs(value) < _MAX_NUMBER
+    return value is None or isinstance(value, str)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import ipaddress
 import json
 import re
@@ -12,9 +11,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from pytest_multihost.model.errors import SettingError
+from pytest_multihost.model.errors import SettingError, shown
 from pytest_multihost.model.fault import Fault, Point
-from pytest_multihost.model.json_values import JsonObject, from_json, parse_json, to_json
+from pytest_multihost.model.json_values import JsonError, JsonObject, from_json, parse_json, to_json
 
 Early = Literal["fail", "warn", "off"]
 """The reaction to a proven hang: end the world, only note it, or do not look for one."""
@@ -70,7 +69,7 @@ class Hosts:
         if isinstance(text, str) and (found := _HOSTS.fullmatch(text)) is not None:
             return cls("netns" if found[1] == "netns" else "docker", int(found[2] or 1))
         choices = "one, netns, netns:N (N ranks on each host), docker, docker:N"
-        raise SettingError(f"must be one of {choices}, not {text!r}")
+        raise SettingError(f"must be one of {choices}, not {shown(text)}")
 
     def __str__(self) -> str:
         """Return the setting in canonical form."""
@@ -78,6 +77,12 @@ class Hosts:
 
 
 ONE = Hosts()
+
+MAX_SEED = (1 << 63) - 1
+
+MAX_RANKS = 10_000
+"""The most ranks that a world can be asked for; more fit on no machine."""
+
 _HOSTS = re.compile(r"(netns|docker)(?::([1-9][0-9]{0,8}))?", re.ASCII)
 
 
@@ -240,11 +245,33 @@ def read_token(text: str) -> Replay:
     Raises:
         SettingError: It is not a token, or one of another version.
     """
-    found = _opened(text)
+    try:
+        sealed = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    except ValueError:
+        sealed = b""
+    content, crc = sealed[:-_CRC_BYTES], sealed[-_CRC_BYTES:]
+    if not content or zlib.crc32(content).to_bytes(_CRC_BYTES, "big") != crc:
+        raise SettingError(
+            "the token cannot be replayed: it is damaged",
+            seen=f"{shown(text)} does not end in the checksum of what it says.",
+            remedy="Copy all of it from the line that begins with 'replay'.",
+        )
+    try:
+        found = from_json(_Token, parse_json(content))
+        is_usable = 0 <= found.n <= MAX_RANKS and abs(found.s) <= MAX_SEED
+        problem = "" if is_usable else "it has no such number of ranks, or no such seed"
+    except JsonError as error:
+        problem = str(error)
+    if problem:
+        raise SettingError(
+            "the token cannot be replayed: it does not say what to replay",
+            seen=f"Its content: {problem}.",
+            remedy="Copy the one that was printed in the line that begins with 'replay'.",
+        )
     if found.v != VERSION:
         raise SettingError(
             "the token cannot be replayed by this version of pytest-multihost-hangs",
-            seen=f"It is of format {found.v}, and this version reads {VERSION}.",
+            seen=f"It is of format {shown(found.v)}, and this version reads {VERSION}.",
             remedy="Run the test with the version that has printed it, or find a new failure.",
         )
     faults = tuple(
@@ -252,18 +279,3 @@ def read_token(text: str) -> Replay:
         for kind, ranks, at, params, must_fire in found.f
     )
     return Replay(found.t, found.n, found.s, faults)
-
-
-def _opened(text: str) -> _Token:
-    try:
-        sealed = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-        content, crc = sealed[:-_CRC_BYTES], sealed[-_CRC_BYTES:]
-        if zlib.crc32(content).to_bytes(_CRC_BYTES, "big") == crc:
-            return from_json(_Token, parse_json(content))
-    except (binascii.Error, ValueError):
-        pass
-    raise SettingError(
-        "the token cannot be replayed: it is damaged",
-        seen=f"{text[:40]!r} does not end in the checksum of what it says.",
-        remedy="Copy all of it from the line that begins with 'replay'.",
-    )

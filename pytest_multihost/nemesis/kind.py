@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypedDict, TypeGuard
 
-from pytest_multihost.model.fault import Fault, FaultParams
+from pytest_multihost.model.errors import shown
+from pytest_multihost.model.fault import MAX_SECONDS, Fault, FaultParams
 from pytest_multihost.model.spec import RankSpec
+
+_MAX_NUMBER = 1 << 63
+_MAX_NAME = 100
 
 Check = Callable[[object], str | None]
 """Returns what a value must be, or None if the value is valid."""
@@ -100,14 +103,14 @@ class FaultKind:
         found += [f"needs {name}" for name in sorted(self.required - params.keys())]
         for name, check in self.params.items():
             if name in params and (wanted := check(params[name])) is not None:
-                found.append(f"{name} must be {wanted}, not {params[name]!r}")
+                found.append(f"{name} must be {wanted}, not {shown(params[name])}")
         return found
 
 
 def known_names(names: Iterable[str], wrong: str) -> str:
     """Return the names that exist as a sentence's end, and which is the nearest to a wrong one."""
     names = list(names)
-    near = difflib.get_close_matches(wrong, names, n=1)
+    near = difflib.get_close_matches(wrong[:_MAX_NAME], names, n=1)
     return f"{', '.join(names)}.{f' Did you mean {near[0]}?' if near else ''}"
 
 
@@ -117,13 +120,15 @@ def must_be(wanted: str, is_valid: Callable[[Any], bool]) -> Check:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Return whether `value` is a finite number."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return math.isfinite(value)
+    """Return whether `value` is a number, neither infinite nor too large for the kernel."""
+    is_bool = isinstance(value, bool)
+    return isinstance(value, int | float) and not is_bool and abs(value) < _MAX_NUMBER
 
 
-seconds = must_be("a number of seconds, at least 0", lambda each: is_number(each) and each >= 0)
+seconds = must_be(
+    "a number of seconds from 0 to 1e9",
+    lambda each: is_number(each) and 0 <= each <= MAX_SECONDS,
+)
 positive = must_be("a number above 0", lambda each: is_number(each) and each > 0)
 whole = must_be(
     "a whole number of at least 0",

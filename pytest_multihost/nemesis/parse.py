@@ -8,11 +8,12 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from pytest_multihost import at, faults
-from pytest_multihost.model.errors import SettingError
+from pytest_multihost.model.errors import SettingError, shown
 from pytest_multihost.model.fault import Fault, Point
 from pytest_multihost.nemesis.kind import known_names
 
 T = TypeVar("T", Fault, Point)
+_MAX_TEXT = 200
 
 
 def parse_fault(text: str) -> Fault:
@@ -23,30 +24,33 @@ def parse_fault(text: str) -> Fault:
     """
     try:
         tree = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError) as error:
-        happened = f"{text!r} is no expression"
-        raise SettingError(happened, remedy="Write it as slow_io(rank=0, seconds=2).") from error
-    return _call(tree, faults, Fault)
+        return _call(tree, faults, Fault)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        happened = f"{shown(text)} is no expression"
+        remedy = "Write it as slow_io(rank=0, seconds=2)."
+        raise SettingError(happened, seen=f"{error}.", remedy=remedy) from error
 
 
 def _call(tree: ast.expr, module: ModuleType, kind: type[T]) -> T:
     """Call the constructor in `module` that `tree` calls."""
     prefix = module.__name__.rpartition(".")[2]
     if not isinstance(tree, ast.Call):
-        raise SettingError(f"{ast.unparse(tree)} is no call of a function of {prefix}")
-    name = ast.unparse(tree.func).removeprefix(f"{prefix}.")
+        raise SettingError(f"{_text(tree)} is no call of a function of {prefix}")
+    name = _text(tree.func).removeprefix(f"{prefix}.")
     if name not in module.__all__:
         known = known_names(module.__all__, name)
         raise SettingError(f"there is no {prefix}.{name}; there are: {known}")
     make = getattr(module, name)
     args = [_value(each) for each in tree.args]
-    kwargs = {str(each.arg): _value(each.value) for each in tree.keywords}
+    kwargs = {each.arg or "**": _value(each.value) for each in tree.keywords}
+    if "**" in kwargs or len(kwargs) < len(tree.keywords):
+        raise SettingError(f"{name}: name each argument, and each only once")
     signature = inspect.signature(make)
     takes_any = any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values())
     unknown = [each for each in kwargs if each not in signature.parameters]
     if unknown and not takes_any:
         known = known_names(signature.parameters, unknown[0])
-        raise SettingError(f"{name} takes no {unknown[0]}; it takes: {known}")
+        raise SettingError(f"{name} takes no {shown(unknown[0])}; it takes: {known}")
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
@@ -61,6 +65,12 @@ def _value(tree: ast.expr) -> Any:  # noqa: ANN401 - a literal or a point
         return _call(tree, at, Point)
     try:
         return ast.literal_eval(tree)
-    except ValueError as error:
-        happened = f"{ast.unparse(tree)} is neither a number, a text, a list nor a point"
+    except (ValueError, TypeError) as error:
+        happened = f"{_text(tree)} is neither a number, a text, a list nor a point"
         raise SettingError(happened) from error
+
+
+def _text(tree: ast.expr) -> str:
+    """Return the text of an expression for a message."""
+    text = ast.unparse(tree)
+    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]} ..."

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 
+from pytest_multihost.model.errors import shown
 from pytest_multihost.model.fault import NETWORK_KINDS, Fault, Point, resolve, size_problems
 from pytest_multihost.model.spec import Hosts
 from pytest_multihost.nemesis.interpose import target_problem
@@ -68,21 +69,25 @@ def fault_problems(
         size: Ranks of the world.
         kinds: The kinds that exist, by name.
     """
-    return [f"{each!r}: {problem}" for each in faults for problem in _problems(each, size, kinds)]
+    return [
+        f"{shown(each)}: {problem}" for each in faults for problem in _problems(each, size, kinds)
+    ]
 
 
 def _problems(fault: Fault, size: int, kinds: Mapping[str, FaultKind]) -> Iterator[str]:
     yield from fault.problems()
     yield from size_problems(fault, size)
+    if not isinstance(fault.kind, str):
+        return
     if fault.kind in kinds:
         yield from kinds[fault.kind].problems(fault.params)
     else:
         known = known_names(sorted(kinds), fault.kind)
-        yield f"there is no fault {fault.kind!r}; there are: {known}"
+        yield f"there is no fault {shown(fault.kind)}; there are: {known}"
     if not isinstance(fault.at, Point) or fault.at.problems():
         return
     if fault.at.point == "call" and (problem := target_problem(fault.at.name)):
-        yield f"{fault.at!r}: {problem}"
+        yield f"{shown(fault.at)}: {problem}"
     if fault.at.point == "rendezvous" and fault.kind not in NETWORK_KINDS:
         yield "at.rendezvous() is for faults of the network alone; start_skew makes a rank late"
 
@@ -99,7 +104,8 @@ def resolved_problems(faults: Sequence[Fault], *, hosts: Hosts, size: int) -> li
     for first, second in combinations(faults, 2):
         shared = [rank for rank in first.ranks if rank in second.ranks]
         if shared and (why := _exclusion(first, second)):
-            found.append(f"{first!r} and {second!r} exclude each other on rank {shared[0]}: {why}")
+            both = f"{shown(first)} and {shown(second)}"
+            found.append(f"{both} exclude each other on rank {shared[0]}: {why}")
     return [*found, *network_problems(faults, hosts=hosts, size=size)]
 
 

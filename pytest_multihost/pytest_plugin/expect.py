@@ -9,6 +9,7 @@ from typing import get_args
 
 import pytest
 
+from pytest_multihost.model.errors import shown
 from pytest_multihost.model.operation import rank_set
 from pytest_multihost.model.verdict import Diagnosis, Kind
 from pytest_multihost.outcome import Finding
@@ -64,8 +65,8 @@ def _are_ranks(value: object) -> bool:
 def _check_match(value: object) -> str | None:
     try:
         re.compile(value)  # type: ignore[call-overload]
-    except (TypeError, re.error) as error:
-        return f"must be a regular expression, not {value!r}: {error}"
+    except (TypeError, OverflowError, RecursionError, re.error) as error:
+        return f"must be a regular expression, not {shown(value)}: {error}"
     return None
 
 
@@ -75,7 +76,7 @@ _CHECKS: Mapping[str, Check] = {
     "culprits": must_be(_are_ranks, "a rank or a list of ranks"),
     "waiting": must_be(_are_ranks, "a rank or a list of ranks"),
     "match": _check_match,
-    "within": must_be(is_seconds, "a positive number of seconds"),
+    "within": must_be(is_seconds, "a positive number of seconds, at most 1e9"),
 }
 
 

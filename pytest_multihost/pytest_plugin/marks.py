@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.model.errors import SettingError
-from pytest_multihost.model.fault import Fault
-from pytest_multihost.model.spec import ONE, Hosts
+from pytest_multihost.model.errors import SettingError, shown
+from pytest_multihost.model.fault import MAX_SECONDS, Fault
+from pytest_multihost.model.spec import MAX_RANKS, ONE, Hosts
 from pytest_multihost.pytest_plugin.options import Settings
 
 SIGNATURE = (
@@ -118,7 +118,7 @@ def _each_once(value: object) -> tuple[Any, ...]:
 
 def must_be(is_valid: Callable[[object], bool], expected: str) -> Check:
     """Return a check that says what a value must be where it is not."""
-    return lambda value: None if is_valid(value) else f"must be {expected}, not {value!r}"
+    return lambda value: None if is_valid(value) else f"must be {expected}, not {shown(value)}"
 
 
 def _one_or_more(is_valid: Callable[[object], bool]) -> Callable[[object], bool]:
@@ -127,13 +127,13 @@ def _one_or_more(is_valid: Callable[[object], bool]) -> Callable[[object], bool]
 
 
 def is_seconds(value: object) -> bool:
-    """Whether a value is a positive, finite number."""
+    """Whether a value is a positive number, and not too large for a timeout."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and 0 < value < float("inf")  # type: ignore[operator]
+    return is_number and 0 < value <= MAX_SECONDS  # type: ignore[operator]
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_RANKS
 
 
 def _are_faults(value: object) -> bool:
@@ -159,13 +159,15 @@ def _check_hosts(value: object) -> str | None:
 
 
 _CHECKS: Mapping[str, Check] = {
-    "ranks": must_be(_one_or_more(_is_count), "a whole number of at least 1, or a list of them"),
+    "ranks": must_be(
+        _one_or_more(_is_count), f"a whole number from 1 to {MAX_RANKS}, or a list of them"
+    ),
     "backend": must_be(_one_or_more(_is_name), "a name, or a list of names"),
-    "timeout": must_be(is_seconds, "a positive number of seconds"),
-    "startup_timeout": must_be(is_seconds, "a positive number of seconds"),
+    "timeout": must_be(is_seconds, "a positive number of seconds, at most 1e9"),
+    "startup_timeout": must_be(is_seconds, "a positive number of seconds, at most 1e9"),
     "faults": must_be(_are_faults, "a list of pytest_multihost.faults"),
     "hosts": _check_hosts,
-    "local_devices": must_be(_is_count, "a whole number of at least 1"),
+    "local_devices": must_be(_is_count, f"a whole number from 1 to {MAX_RANKS}"),
     "env": must_be(_is_environment, "a mapping of variable names to strings"),
 }
 

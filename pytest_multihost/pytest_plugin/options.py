@@ -5,7 +5,9 @@ Precedence: marker, command line, environment, ini, default.
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -14,10 +16,13 @@ from typing import TypeVar, get_args
 
 import pytest
 
-from pytest_multihost.model.errors import SettingError
-from pytest_multihost.model.spec import ONE, Early, Hosts
+from pytest_multihost.model.errors import SettingError, shown
+from pytest_multihost.model.fault import MAX_SECONDS
+from pytest_multihost.model.spec import MAX_RANKS, MAX_SEED, ONE, Early, Hosts
 
 T = TypeVar("T")
+
+_RANKS = re.compile("[0-9]{1,9}")
 
 _IMAGE = "pytest-multihost-hangs"
 _ARTIFACTS = ".pytest_multihost"
@@ -53,7 +58,7 @@ def add_options(parser: pytest.Parser) -> None:
     text = "Keep the ranks of a world that hangs alive until Ctrl-C; print how to attach to them"
     group.addoption("--multihost-keep", action="store_true", help=text)
     text = "Seed of whatever is random in a world"
-    group.addoption("--multihost-seed", type=int, metavar="N", help=text)
+    group.addoption("--multihost-seed", type=parse_seed, metavar="N", help=text)
     text = "Repeat a world exactly: the token that was printed when it failed"
     group.addoption("--multihost-replay", metavar="TOKEN", help=text)
     text = "List the points that each rank passes, where at= can place a fault"
@@ -171,12 +176,28 @@ def parse_ranks(text: str) -> tuple[int, ...]:
     """Read "4" or "1,2,4".
 
     Raises:
-        SettingError: A part is no whole number of at least 1.
+        SettingError: A part is no such number.
     """
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise SettingError(f"ranks must be whole numbers of at least 1, not {text!r}")
+    if not all(_RANKS.fullmatch(part) and 1 <= int(part) <= MAX_RANKS for part in parts):
+        raise SettingError(f"ranks must be whole numbers from 1 to {MAX_RANKS}, not {shown(text)}")
     return tuple(dict.fromkeys(int(part) for part in parts))
+
+
+def parse_seed(text: str) -> int:
+    """Read a whole number.
+
+    Raises:
+        argparse.ArgumentTypeError: It is none, or has too many digits for the name of a file.
+    """
+    try:
+        seed = int(text)
+    except ValueError:
+        seed = MAX_SEED + 1
+    if abs(seed) > MAX_SEED:
+        wanted = f"must be a whole number of at most {MAX_SEED}"
+        raise argparse.ArgumentTypeError(f"{wanted}, not {shown(text)}")
+    return seed
 
 
 def parse_names(text: str) -> tuple[str, ...]:
@@ -187,7 +208,7 @@ def parse_names(text: str) -> tuple[str, ...]:
     """
     parts = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     if not all(parts):
-        raise SettingError(f"a name is missing in {text!r}")
+        raise SettingError(f"a name is missing in {shown(text)}")
     return parts
 
 
@@ -201,8 +222,9 @@ def parse_seconds(text: str) -> float:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise SettingError(f"must be a positive number of seconds, not {text!r}")
+    if not 0 < seconds <= MAX_SECONDS:
+        wanted = "a positive number of seconds, at most 1e9"
+        raise SettingError(f"must be {wanted}, not {shown(text)}")
     return seconds
 
 
@@ -213,7 +235,7 @@ def _one_of(*choices: T) -> Callable[[str], T]:
         for choice in choices:
             if text == choice:
                 return choice
-        raise SettingError(f"must be one of {', '.join(map(str, choices))}, not {text!r}")
+        raise SettingError(f"must be one of {', '.join(map(str, choices))}, not {shown(text)}")
 
     return parse
 

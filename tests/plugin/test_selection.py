@@ -98,14 +98,14 @@ def test_markers_merge_from_outermost_to_innermost(run_worlds) -> None:
 
 
 BAD_MARKS = {
-    "ranks=0": "ranks must be a whole number of at least 1, or a list of them, not 0",
+    "ranks=0": "ranks must be a whole number from 1 to 10000, or a list of them, not 0",
     "ranks=-1": "ranks must be a whole number",
     "ranks='four'": "ranks must be a whole number",
     "ranks=True": "ranks must be a whole number",
     "ranks=[2, 0]": "ranks must be a whole number",
     "2, 3": "takes one positional argument, ranks, not 2",
     "size=2": "has no key 'size'; there are: ranks, backend, timeout",
-    "timeout=0": "timeout must be a positive number of seconds, not 0",
+    "timeout=0": "timeout must be a positive number of seconds, at most 1e9, not 0",
     "startup_timeout='1'": "startup_timeout must be a positive number of seconds",
     "local_devices=0": "local_devices must be a whole number",
     "backend=3": "backend must be a name",

@@ -61,7 +61,7 @@ def test_a_fault_can_be_pasted_back_and_survives_json(fault: Fault) -> None:
 
 
 WRONG: list[tuple[Any, str]] = [
-    (faults.delay(rank=0, seconds=-1), "seconds must be a number of seconds, at least 0, not -1"),
+    (faults.delay(rank=0, seconds=-1), "seconds must be a number of seconds from 0 to 1e9, not -1"),
     (faults.delay(rank=4, seconds=1), "rank 4 is out of range: the ranks are 0 to 3"),
     (faults.delay(rank=-1, seconds=1), "rank must be an index"),
     (faults.delay(rank="first", seconds=1), "rank must be an index"),

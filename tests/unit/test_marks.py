@@ -143,7 +143,7 @@ def test_all_problems_are_found_at_once() -> None:
     text = "\n".join(found)
     assert "ranks must be a whole number" in text
     assert "backend must be a name" in text
-    assert "timeout must be a positive number of seconds, not -1" in text
+    assert "timeout must be a positive number of seconds, at most 1e9, not -1" in text
     assert "has no key 'nodes', 'ransk'; there are: ranks, backend," in text
     assert "takes one positional argument, ranks, not 2" in text
 

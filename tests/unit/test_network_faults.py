@@ -91,7 +91,7 @@ WRONG: list[tuple[Any, str]] = [
     (faults.net_loss(rank=0, percent=0), "percent must be a number above 0, at most 100, not 0"),
     (faults.net_loss(rank=0, percent=101), "percent must be a number above 0, at most 100"),
     (faults.net_rate(rank=0, bytes_per_s=0), "bytes_per_s must be a number above 0, not 0"),
-    (faults.net_delay(rank=0, seconds=-1), "seconds must be a number of seconds, at least 0"),
+    (faults.net_delay(rank=0, seconds=-1), "seconds must be a number of seconds from 0"),
     (faults.net_delay(rank=0, seconds=1, heals_after=-1), "heals_after must be a number of sec"),
     (faults.kill(rank=0, at=at.rendezvous()), "at.rendezvous() is for faults of the network alone"),
 ]

@@ -101,7 +101,11 @@ def test_every_setting_is_read() -> None:
     [
         ("ranks", "two", "--multihost-ranks: ranks must be whole numbers"),
         ("backend", "gloo,", "--multihost-backend: a name is missing in 'gloo,'"),
-        ("timeout", "1m", "--multihost-timeout: must be a positive number of seconds, not '1m'"),
+        (
+            "timeout",
+            "1m",
+            "--multihost-timeout: must be a positive number of seconds, at most 1e9, not '1m'",
+        ),
         ("startup_timeout", "0", "--multihost-startup-timeout: must be a positive number"),
         ("local_devices", "0", "--multihost-local-devices: must be a whole number of at least 1"),
         ("launch", "exec", "--multihost-launch: must be one of auto, fork, server, spawn, not"),
