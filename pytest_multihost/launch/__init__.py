@@ -6,7 +6,8 @@ them, `attach` starts them through several processes of a launcher such as torch
 Beside them: `interface` is what the engine asks of a launcher, `composite_world` a world on
 several servers, `harness_collectives` the harness's own barrier, `job_spec` what a new
 interpreter is started for, `container_entry` the first program of a container, `libc` and
-`reaper` processes, `throttle` several controllers on one machine.
+`reaper` processes, `refusals` errors of the operating system, `throttle` several controllers on one
+machine.
 """
 
 from pytest_multihost.launch.harness_collectives import HarnessCollectives

@@ -206,9 +206,10 @@ class Unsound:
 
 @message
 class Failed:
-    """A request failed, or the server ends."""
+    """A request failed, or the server ends: what was seen, and what to do."""
 
     error: str
+    remedy: str = ""
 
 
 @message

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import resource
 import select
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,15 @@ import pytest
 
 from pytest_multihost.launch import Ending
 from pytest_multihost.launch.composite_world import CompositeWorld
+from pytest_multihost.launch.docker import ContainerLauncher, ContainerSpec
 from pytest_multihost.launch.docker.containers import is_orphaned, outermost
 from pytest_multihost.launch.wire import Frame
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.messages import Release
+from pytest_multihost.model.spec import Hosts
 from pytest_multihost.pytest_plugin.launchers import _CARRIED
-from pytest_multihost.testing import make_event
+from pytest_multihost.testing import make_event, make_spec
 
 BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
@@ -188,3 +191,18 @@ def test_only_what_a_dead_process_of_this_machine_has_left_is_removed() -> None:
 def test_a_container_gets_what_means_the_same_there(name: str, is_carried: bool) -> None:
     """No path of this machine's, and no secret that nobody has named."""
     assert bool(_CARRIED.fullmatch(name)) == is_carried
+
+
+def test_a_container_for_which_there_is_no_descriptor_is_an_error_that_says_what_to_do() -> None:
+    """The controller listens for it, which takes a socket."""
+    spec = ContainerSpec(image="any", python="python3", shared=(), cwd=Path("/"))
+    launcher = ContainerLauncher(spec, {"server": lambda _: None}, _engine=object())  # type: ignore[arg-type, dict-item]
+    world = replace(make_spec(2), hosts=Hosts("docker"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        with pytest.raises(LaunchError, match="container for host-0 could not be started") as error:
+            launcher.start(world, directory=Path("/"), scratch=Path("/"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert "ulimit -n" in error.value.remedy

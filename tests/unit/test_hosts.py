@@ -140,6 +140,8 @@ CLONE = "/proc/sys/kernel/unprivileged_userns_clone"
         (errno.EPERM, {}, "run pytest as root"),
         (errno.ENOSPC, {}, "/proc/sys/user/max_"),
         (errno.EUSERS, {}, "/proc/sys/user/max_"),
+        (errno.EMFILE, {}, "ulimit -n"),
+        (errno.EAGAIN, {}, "ulimit -u"),
         (errno.EOPNOTSUPP, {}, "modprobe veth bridge"),
         (errno.EINVAL, {}, "modprobe veth bridge"),
     ],

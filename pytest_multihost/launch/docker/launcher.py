@@ -25,6 +25,7 @@ from pytest_multihost.launch.docker.containers import (
 from pytest_multihost.launch.interface import ANSWER_S
 from pytest_multihost.launch.job_spec import JOB_VARIABLE, write_job
 from pytest_multihost.launch.reaper import wait_for_exit
+from pytest_multihost.launch.refusals import refusals
 from pytest_multihost.launch.server import (
     ServerConnection,
     ServerLauncher,
@@ -87,7 +88,8 @@ class ContainerLauncher:
         new = [host for host in hosts if host.index not in self._launchers]
         for host in new:  # their servers collect in parallel
             make = next(iter(self.programs.values()))
-            self._started[host.name] = self._start(host.name, make)
+            with refusals(f"the container for {host.name} could not be started"):
+                self._started[host.name] = self._start(host.name, make)
         for host in new:
             launcher = ServerLauncher(
                 {way: partial(self._start, host.name, make) for way, make in self.programs.items()}

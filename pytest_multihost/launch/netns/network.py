@@ -30,6 +30,7 @@ from pytest_multihost.launch.netns.build import (
     start_child,
     write_files,
 )
+from pytest_multihost.launch.refusals import REMEDIES
 from pytest_multihost.launch.wire import receive_packet
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.spec import Host
@@ -177,6 +178,8 @@ def remedy(number: int, read: Callable[[str], str]) -> str:
         return "A kernel with network namespaces, veth and bridge is needed: modprobe veth bridge."
     if number in (errno.ENOSPC, errno.EUSERS):
         return "There is a limit: see /proc/sys/user/max_{user,net,mnt,uts}_namespaces."
+    if number in REMEDIES:
+        return REMEDIES[number]
     if re.search(r"^Seccomp:\s*2", read("/proc/self/status"), re.MULTILINE):
         options = "--cap-add SYS_ADMIN --cap-add NET_ADMIN --security-opt apparmor=unconfined"
         helps = f"In a container: start it with {options} (or --privileged)"

@@ -5,12 +5,14 @@ Ways of launching are tried from the cheapest to the soundest; the first that is
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_multihost.launch.server.world import ServerConnection, ServerWorld
+from pytest_multihost.launch.refusals import refusals
+from pytest_multihost.launch.server.world import ServerConnection, ServerWorld, Stream
 from pytest_multihost.launch.wire import FrameStream
 from pytest_multihost.model.errors import LaunchError, UnsoundForkError
 from pytest_multihost.model.event import SENT_BY_RANKS
@@ -51,7 +53,8 @@ class ServerLauncher:
         """
         while True:
             try:
-                self._server = self.ways[self.name]()
+                with refusals("the server that starts the ranks could not be started"):
+                    self._server = self.ways[self.name]()
                 self._server.await_serving()
             except LaunchError as error:
                 self.close()
@@ -102,27 +105,25 @@ class ServerLauncher:
             ranks=ranks,
             ports=ports,
         )
-        pairs = [socket.socketpair() for _ in ranks]
-        try:
-            server.send(request, [theirs.fileno() for _, theirs in pairs])
-            packet = server.receive(WorldForked)
-        except LaunchError:
-            for ours, _ in pairs:
-                ours.close()
-            raise
-        finally:
-            for _, theirs in pairs:
-                theirs.close()
-        tables = [socket.socket(fileno=descriptor) for descriptor in packet.descriptors]
-        return ServerWorld(
-            server,
-            {
-                rank: FrameStream(ours, SENT_BY_RANKS)
-                for rank, (ours, _) in zip(ranks, pairs, strict=True)
-            },
-            packet.message,
-            dict(zip(packet.message.namespaces, tables, strict=True)),
-        )
+        with (
+            refusals("the ranks could not be started"),
+            contextlib.ExitStack() as kept,
+            contextlib.ExitStack() as sent,
+        ):
+            streams: dict[int, Stream] = {}
+            descriptors = []
+            for rank in ranks:
+                ours, theirs = socket.socketpair()
+                streams[rank] = FrameStream(kept.enter_context(ours), SENT_BY_RANKS)
+                descriptors.append(sent.enter_context(theirs).fileno())
+            server.send(request, descriptors)
+            forked = server.receive(WorldForked)
+            kept.callback(server.close)  # with its ranks, if the world cannot be kept
+            tables = [socket.socket(fileno=descriptor) for descriptor in forked.descriptors]
+            named = dict(zip(forked.message.namespaces, tables, strict=True))
+            world = ServerWorld(server, streams, forked.message, named)
+            kept.pop_all()
+        return world
 
     def why_no_hosts(self, scratch: Path) -> LaunchError | None:
         """Return why this machine cannot make hosts from namespaces; None if it can.

@@ -40,6 +40,7 @@ from pytest_multihost.launch.netns import (
     reserve_port,
 )
 from pytest_multihost.launch.reaper import kill_strays, mark_descendants
+from pytest_multihost.launch.refusals import refused
 from pytest_multihost.launch.server.rank_processes import RankProcesses
 from pytest_multihost.launch.wire import (
     Channel,
@@ -115,9 +116,11 @@ def serve(control: socket.socket, run_rank: RunRank, *, controller: int) -> NoRe
         while _serve_once(server):
             pass
         _end(server, grace_s=0.0)
-    except BaseException:  # noqa: BLE001 - a forked server must never return into pytest
+    except BaseException as error:  # noqa: BLE001 - a forked server must never return into pytest
+        remedy = refused("", error).remedy if isinstance(error, OSError) else ""
+        why = str(error) if remedy else traceback.format_exc()[-8000:]
         with contextlib.suppress(OSError):
-            send_packet(control, Failed(traceback.format_exc()[-8000:]))
+            send_packet(control, Failed(why, remedy))
     finally:
         leave(0)
 
@@ -196,7 +199,8 @@ def _fork(server: _Server, request: Fork, descriptors: Sequence[int]) -> None:
         pids = _fork_ranks(server, request, streams, ports)
     except (LaunchError, OSError) as error:
         _end(server, grace_s=0.0)
-        server.send(Failed(f"fork: {error}"))
+        why = refused("", error) if isinstance(error, OSError) else error
+        server.send(Failed("\n".join(filter(None, (why.happened, why.seen))), why.remedy))
     else:
         _send_forked(server, request.spec, pids, ports)
     finally:
@@ -305,7 +309,7 @@ def _probe_hosts(scratch: str) -> HostsProbed:
     try:
         make_network(all_hosts(Hosts("netns"), 1), Path(scratch)).close()
     except (LaunchError, OSError) as error:
-        why = error if isinstance(error, LaunchError) else LaunchError(str(error))
+        why = refused("hosts cannot be made", error) if isinstance(error, OSError) else error
         return HostsProbed(why.happened, why.seen, why.remedy)
     return HostsProbed()
 

@@ -8,10 +8,11 @@ runs pytest anew. It costs seconds per test instead of milliseconds.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ from pytest_multihost.launch.job_spec import (
     take_job,
     write_job,
 )
+from pytest_multihost.launch.refusals import refused
 from pytest_multihost.launch.server.fork_soundness import fork_problems
 from pytest_multihost.launch.server.serve import serve
 from pytest_multihost.launch.server.world import ServerConnection
@@ -53,14 +55,12 @@ def fork_server(run_rank: RunRank, prepare: Callable[[], None]) -> ServerConnect
             "pytest's own process cannot be forked into ranks: a rank would hang, not fail",
             seen="; ".join(problems),
         )
-    ours, theirs = _control_pair()
     controller = os.getpid()
-    pid = os.fork()
-    if pid == 0:
-        ours.close()
-        prepare_and_serve(theirs, run_rank, prepare, controller=controller)
-    theirs.close()
-    return ServerConnection(ours, pid)
+    with _control_pair() as (ours, theirs):
+        if (pid := os.fork()) == 0:
+            ours.close()
+            prepare_and_serve(theirs, run_rank, prepare, controller=controller)
+        return ServerConnection(ours, pid)
 
 
 def prepare_and_serve(
@@ -75,7 +75,8 @@ def prepare_and_serve(
             os._exit(0)
     except BaseException as error:  # noqa: BLE001 - must not climb into pytest's stack
         happened = f"the server could not prepare itself: {type(error).__name__}: {error}"
-        send_packet(control, Failed(happened))
+        remedy = refused("", error).remedy if isinstance(error, OSError) else ""
+        send_packet(control, Failed(happened, remedy))
         os._exit(0)
     serve(control, run_rank, controller=controller)
 
@@ -102,29 +103,35 @@ def exec_server(program: ServerProgram) -> ServerConnection:
 
     With posix_spawn, because the controller may have threads: none of its code runs in the child.
     """
-    ours, theirs = _control_pair()
-    theirs.set_inheritable(True)
-    job = write_job(replace(program.job, control=theirs.fileno(), controller=os.getpid()))
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    pid = os.posix_spawn(
-        sys.executable,
-        [sys.executable, "-c", program.code],
-        {**program.environment, JOB_VARIABLE: str(job)},
-        file_actions=[
-            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, str(program.log), flags, 0o644),
-            (os.POSIX_SPAWN_DUP2, 1, 2),
-        ],
-    )
-    theirs.close()
-    os.close(job)
-    return ServerConnection(ours, pid, program.log)
+    with _control_pair() as (ours, theirs):
+        theirs.set_inheritable(True)
+        job = write_job(replace(program.job, control=theirs.fileno(), controller=os.getpid()))
+        try:
+            pid = os.posix_spawn(
+                sys.executable,
+                [sys.executable, "-c", program.code],
+                {**program.environment, JOB_VARIABLE: str(job)},
+                file_actions=[
+                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                    (os.POSIX_SPAWN_OPEN, 1, str(program.log), flags, 0o644),
+                    (os.POSIX_SPAWN_DUP2, 1, 2),
+                ],
+            )
+        finally:
+            os.close(job)
+        return ServerConnection(ours, pid, program.log)
 
 
-def _control_pair() -> tuple[socket.socket, socket.socket]:
+@contextlib.contextmanager
+def _control_pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Yield the controller's end of a control connection and the server's, which is then closed."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.settimeout(ANSWER_S)
-    return ours, theirs
+    with theirs, contextlib.ExitStack() as on_error:
+        on_error.enter_context(ours)
+        yield ours, theirs
+        on_error.pop_all()
 
 
 def main() -> NoReturn:

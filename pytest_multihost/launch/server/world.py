@@ -287,8 +287,8 @@ class ServerConnection:
                     "the server cannot be forked into ranks: a rank would hang, not fail",
                     seen=problems,
                 )
-            case Failed(why):
-                raise LaunchError("the ranks could not be started", seen=why)
+            case Failed(why, remedy):
+                raise LaunchError("the ranks could not be started", seen=why, remedy=remedy)
             case message if not isinstance(message, wanted):
                 raise LaunchError(f"the server said {type(message).__name__} at the wrong time")
         return packet

@@ -10,6 +10,8 @@ connected, so the end of the other side is detected.
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import select
 import signal
 import socket
@@ -282,12 +284,16 @@ def receive_packet(connection: socket.socket, messages: object = JsonObject) -> 
         GarbledError: It is none of these.
     """
     try:
-        data, descriptors, _, _ = socket.recv_fds(connection, _MAX_PACKET, _MAX_DESCRIPTORS)
+        data, descriptors, flags, _ = socket.recv_fds(connection, _MAX_PACKET, _MAX_DESCRIPTORS)
         frames: list[Frame[Any]] = Decoder[Any](messages).feed(data)
         if data and len(frames) != 1:
             raise GarbledError("a packet holds one message")
         while data and len(descriptors) < frames[0].number:
-            data, more, _, _ = socket.recv_fds(connection, 1, _MAX_DESCRIPTORS)
+            if flags & socket.MSG_CTRUNC:  # the kernel has dropped some
+                for each in descriptors:
+                    os.close(each)
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            data, more, flags, _ = socket.recv_fds(connection, 1, _MAX_DESCRIPTORS)
             descriptors += more
     except ConnectionResetError:
         return None
