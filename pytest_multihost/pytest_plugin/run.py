@@ -6,6 +6,7 @@ without worlds never imports it.
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
@@ -16,7 +17,7 @@ import pytest
 
 from pytest_multihost.launch.attach import AttachLauncher, sites_for
 from pytest_multihost.launch.server import ServerLauncher
-from pytest_multihost.model.errors import LaunchError, UnsoundForkError
+from pytest_multihost.model.errors import LaunchError, SettingError, UnsoundForkError
 from pytest_multihost.nemesis import FaultKind, kinds_by_name
 from pytest_multihost.pytest_plugin.attach import peers_of
 from pytest_multihost.pytest_plugin.attempt import CompletedAttempt, run_attempt
@@ -25,6 +26,7 @@ from pytest_multihost.pytest_plugin.launchers import Launchers
 from pytest_multihost.pytest_plugin.live_display import write_through
 from pytest_multihost.pytest_plugin.plan import Plan, plan_items
 from pytest_multihost.pytest_plugin.tally import TALLY, PytestMultihostWarning, Tally
+from pytest_multihost.pytest_private import base_temp
 from pytest_multihost.report.artifacts import RunFolder, new_run_id
 from pytest_multihost.report.text import points_lines, stacks_text
 
@@ -79,12 +81,7 @@ def _open_run(
     """
     workerinput: Mapping[str, str] = getattr(config, "workerinput", {})  # of an xdist worker
     tally.run_id = workerinput.get("multihost_run_id") or new_run_id()
-    base = tally.settings.artifacts
-    try:
-        folder = RunFolder.open(base, tally.run_id)
-    except OSError as error:
-        message = f"the artifacts directory {base} cannot be used\n{error}"
-        raise pytest.UsageError(f"{message}\nName another: --multihost-artifacts=DIR") from error
+    folder = _open_folder(config, tally, tally.run_id)
     backends = {plan.backend.name: plan.backend for plan in plans.values()}
     launchers = Launchers(config, tally.settings, items, backends, folder.path)
     kinds = kinds_by_name(config.hook.pytest_multihost_faults())
@@ -101,6 +98,26 @@ def _open_run(
     except LaunchError as error:
         raise pytest.UsageError(str(error)) from error
     return run
+
+
+def _open_folder(config: pytest.Config, tally: Tally, run_id: str) -> RunFolder:
+    """Open the run's folder of artifacts; where the disk is full, among pytest's temporary files.
+
+    Raises:
+        pytest.UsageError: The artifacts directory cannot be used, or holds files of others.
+    """
+    base = tally.settings.artifacts
+    try:
+        return RunFolder.open(base, run_id)
+    except (SettingError, OSError) as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            tally.unwritten.append(f"{base}: {error}")
+            tally.settings = replace(tally.settings, artifacts=base_temp(config) / "artifacts")
+            return RunFolder.open(tally.settings.artifacts, run_id)
+        raise pytest.UsageError(
+            f"the artifacts directory {base} cannot be used\n{error}\n"
+            "Name another: --multihost-artifacts=DIR"
+        ) from error
 
 
 @dataclass(slots=True, eq=False)  # a plugin must be hashable: pluggy keeps them in sets

@@ -28,7 +28,7 @@ class Tally:
         selected: How many multihost items were selected, xdist's workers included.
         ran: How many worlds were started, xdist's workers included.
         fatal: Why the run is to fail although no test did.
-        unwritten: Attempts whose artifacts could not be written, and why.
+        unwritten: Artifacts that could not be written, and why.
         points: What is to be shown of the points that ranks have passed.
     """
 
@@ -46,7 +46,8 @@ class Tally:
         try:
             yield
         except Exception as error:  # noqa: BLE001 - as said
-            self.unwritten.append(f"{what}: {type(error).__name__}: {error}")
+            text = " ".join(f"{type(error).__name__}: {error}".split())
+            self.unwritten.append(f"{what}: {text}")
 
 
 TALLY = pytest.StashKey[Tally]()
@@ -98,7 +99,7 @@ def summarize(reporter: pytest.TerminalReporter, tally: Tally) -> None:
         reporter.write_line(line)
     if tally.unwritten:
         count, first = len(tally.unwritten), tally.unwritten[0]
-        message = f"multihost: artifacts of {count} attempts could not be written. First: {first}"
+        message = f"multihost: {count} artifacts could not be written. First: {first}"
         reporter.write_line(message, yellow=True)
     if tally.fatal:
         reporter.write_sep("=", "multihost", red=True, bold=True)

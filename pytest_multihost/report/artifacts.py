@@ -11,12 +11,13 @@ import datetime
 import json
 import os
 import re
-import shutil
+import secrets
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_multihost import files
 from pytest_multihost.blame import Judgement, judge_world
 from pytest_multihost.model.errors import MultihostError
 from pytest_multihost.model.event import Event
@@ -35,9 +36,8 @@ from pytest_multihost.model.verdict import JsonVerdict, RankResult, Verdict
 from pytest_multihost.outcome import RankFinding, Symptoms
 from pytest_multihost.outcome.faults import fault_note, firings
 
-KEPT_RUNS = 3
 _MAX_NAME = 120
-_RUN_ID = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\dZ-(\d+)")
+_RUN_ID = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\dZ-\d+(-[0-9a-f]{4})?")
 _STACKS = re.compile(r"rank-.*\.(stacks|main)")
 
 
@@ -47,7 +47,7 @@ class RunFolder:
 
     Attributes:
         base: The artifacts directory.
-        run_id: UTC time and process id of the controller.
+        run_id: UTC time, process id of the controller, and four random digits.
     """
 
     base: Path
@@ -57,20 +57,21 @@ class RunFolder:
     def open(cls, base: Path, run_id: str) -> RunFolder:
         """Make a run's folder, point `latest` and `verdicts.jsonl` at it, drop old runs.
 
-        The processes of one run may all call it; the first one makes the folder.
+        The processes of one run may all call it; the first one makes the folder. The last three
+        runs are kept, and those that are under way.
+
+        Raises:
+            SettingError: The directory is not the harness's.
+            OSError: It cannot be written.
         """
         folder = cls(base, run_id)
-        folder.path.mkdir(parents=True, exist_ok=True)
-        (base / ".gitignore").write_text("# Written by pytest-multihost-hangs.\n*\n")
-        (folder.path / "verdicts.jsonl").touch()
-        for name, target in (("latest", run_id), ("verdicts.jsonl", "latest/verdicts.jsonl")):
-            new = base / f"{name}.{os.getpid()}"
-            new.symlink_to(target)
-            new.replace(base / name)  # in one step: a reader finds the old link or the new one
-        found = filter(None, (_RUN_ID.fullmatch(path.name) for path in base.iterdir()))
-        for old, process_id in sorted((each[0], each[1]) for each in found)[:-KEPT_RUNS]:
-            if not Path("/proc", process_id).exists():
-                shutil.rmtree(base / old, ignore_errors=True)
+        files.claim(base)
+        files.hold(folder.path)
+        files.append(folder.path / "verdicts.jsonl", "")
+        files.link(base / "latest", run_id)
+        files.link(base / "verdicts.jsonl", "latest/verdicts.jsonl")
+        for old in sorted(path for path in base.iterdir() if _RUN_ID.fullmatch(path.name))[:-3]:
+            files.remove_unheld(old)
         return folder
 
     @property
@@ -80,9 +81,14 @@ class RunFolder:
 
     def attempt(self, nodeid: str, attempt: int) -> Path:
         """Make and return the folder of one attempt of one test."""
-        path = self.path / attempt_name(nodeid, attempt)
-        path.mkdir(parents=True, exist_ok=True)
-        return path
+        path = plain = self.path / attempt_name(nodeid, attempt)
+        while True:
+            try:
+                path.mkdir(parents=True)
+            except FileExistsError:  # another process of this run has run it, as with --dist=each
+                path = plain.with_name(f"{plain.name}-{secrets.token_hex(2)}")
+            else:
+                return path
 
     def verdicts(self) -> list[JsonVerdict]:
         """Return the verdicts that the run's processes have written.
@@ -90,22 +96,22 @@ class RunFolder:
         Raises:
             OSError: The file cannot be read.
         """
-        lines = (self.path / "verdicts.jsonl").read_text(encoding="utf-8").splitlines()
-        return [json.loads(line) for line in lines]
+        found = []
+        for line in (self.path / "verdicts.jsonl").read_text(encoding="utf-8").splitlines():
+            with contextlib.suppress(ValueError):  # half a line: a process was killed
+                found.append(json.loads(line))
+        return found
 
     def append_verdict(self, verdict: Mapping[str, object]) -> None:
-        """Add a line to the run's verdicts.jsonl.
-
-        One write to a file opened for appending: the lines of several processes do not mix.
-        """
-        line = json.dumps(verdict, allow_nan=False) + "\n"
-        with (self.path / "verdicts.jsonl").open("ab", buffering=0) as file:
-            file.write(line.encode())
+        """Add a line to the run's verdicts.jsonl, to which several processes append."""
+        files.append(self.path / "verdicts.jsonl", json.dumps(verdict, allow_nan=False) + "\n")
 
 
 def new_run_id() -> str:
     """Return a name for a run that starts now in this process."""
-    return f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H-%M-%SZ}-{os.getpid()}"
+    started = datetime.datetime.now(datetime.UTC)
+    # Two containers that share a directory may start at once, and with the same process ids.
+    return f"{started:%Y-%m-%dT%H-%M-%SZ}-{os.getpid()}-{secrets.token_hex(2)}"
 
 
 def attempt_name(nodeid: str, attempt: int) -> str:
@@ -119,10 +125,10 @@ def write_attempt(
 ) -> None:
     """Write one attempt's verdict and history, and remove empty stack files."""
     text = json.dumps(verdict, indent=1, allow_nan=False)
-    (directory / "verdict.json").write_text(text + "\n", encoding="utf-8")
+    files.write(directory / "verdict.json", text + "\n")
     encode = json.JSONEncoder(default=repr).encode
     lines = [encode(event.record(origin_s=origin_s)) + "\n" for event in history]
-    (directory / "history.jsonl").write_text("".join(lines), encoding="utf-8")
+    files.write(directory / "history.jsonl", "".join(lines))
     for path in directory.iterdir():
         if _STACKS.fullmatch(path.name) and path.stat().st_size == 0:
             with contextlib.suppress(OSError):
@@ -244,7 +250,7 @@ def write_facts(
     """Write the data that the verdict was derived from, so that it can be derived again."""
     # A test may have put values into pytest's report that are not JSON.
     text = json.dumps(to_json(_Facts(result, symptoms, attempt, root)), default=repr)
-    (directory / "facts.json").write_text(text + "\n", encoding="utf-8")
+    files.write(directory / "facts.json", text + "\n")
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from pytest_multihost import files
 from pytest_multihost.model.event import (
     Done,
     Event,
@@ -119,7 +120,7 @@ def write_trace(
     """Write an attempt's trace into its folder."""
     trace = trace_of(result, diagnosis, root=root)
     text = json.dumps(trace, allow_nan=False, separators=(",", ":"), default=repr)
-    (directory / "trace.json").write_text(text + "\n", encoding="utf-8")
+    files.write(directory / "trace.json", text + "\n")
 
 
 def trace_of(result: WorldResult, diagnosis: Diagnosis | None, *, root: str) -> Json:

@@ -829,35 +829,91 @@ def test_artifacts_that_cannot_be_written_are_a_usage_error(
     assert "--multihost-artifacts=DIR" in errors
 
 
-def on_a_small_disk(disk: Path) -> list[str]:
-    """Return the start of a command line that runs a program where `disk` holds 24 KiB.
+def test_a_directory_with_files_of_the_user_is_refused(
+    run_worlds, pytester: pytest.Pytester
+) -> None:
+    """None of them is replaced, and git ignores none of them from then on."""
+    mine = {".gitignore": "*.pyc\n", "verdicts.jsonl": "mine\n", "latest": "mine\n"}
+    for name, text in mine.items():
+        (pytester.path / name).write_text(text)
+    worlds = run_worlds(ORDINARY, "--multihost-artifacts=.")
+    assert worlds.run.ret == pytest.ExitCode.USAGE_ERROR
+    errors = worlds.run.stderr.str()
+    assert f"{pytester.path} holds other files, such as .gitignore" in errors
+    assert "Name another: --multihost-artifacts=DIR" in errors
+    assert {name: (pytester.path / name).read_text() for name in mine} == mine
+    assert [*pytester.path.glob(".made-by*"), *pytester.path.glob("20*Z-*")] == []
+
+
+def test_the_same_test_in_two_workers_has_two_folders(run_worlds) -> None:
+    """Otherwise the workers of `--dist each` would overwrite each other's verdicts."""
+    worlds = run_worlds(
+        """
+        import pytest
+
+        @pytest.mark.multihost(ranks=1)
+        def test_it(world):
+            pass
+        """,
+        *("-p", "xdist", "-n", "2", "--dist", "each"),
+    )
+    worlds.run.assert_outcomes(passed=2)
+    verdicts = worlds.all_verdicts
+    assert sorted(each["worker"] for each in verdicts) == ["gw0", "gw1"]
+    for each in verdicts:
+        folder = worlds.path / ".pytest_multihost" / each["run_id"] / each["dir"]
+        assert json.loads((folder / "verdict.json").read_text())["worker"] == each["worker"]
+
+
+def on_a_small_disk(disk: Path, kib: int = 24) -> list[str]:
+    """Return the start of a command line that runs a program where `disk` holds few KiB.
 
     In a mount namespace of its own, so nothing is left behind. Some systems let nobody but root
     make one.
     """
     ways = (["unshare", "--user", "--map-root-user"], ["sudo", "-nE", "unshare"])
-    mount = f'mount -t tmpfs -o size=24k none {disk} && exec "$@"'
+    mount = f'mount -t tmpfs -o size={kib}k none {disk} && exec "$@"'
     for way in ways:
         start = [*way, "--mount", "sh", "-c", mount, "sh"]
         if subprocess.run([*start, "true"], check=False, capture_output=True).returncode == 0:
             return start
-    message = f"none of these can mount here: {ways}"
-    raise RuntimeError(message)
+    pytest.skip(f"none of these can mount here: {ways}")
 
 
+IS_WHOLE = """
+import json, pathlib, sys
+for path in pathlib.Path("disk").rglob("*.json*"):
+    lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
+    for line in lines:
+        json.loads(line)
+    print("whole:", path.name)
+    assert path.suffix == ".jsonl" or lines != [""]
+assert not [path for path in pathlib.Path("disk").rglob(".*.*") if path.name[1] not in "gm"]
+"""
+"""Fails if a file of JSON is empty or incomplete, or if a draft of one is left."""
+
+
+@pytest.mark.parametrize("kib", [0, 4, 12, 16, 24])
 def test_a_full_disk_costs_artifacts_and_no_result(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, kib: int
 ) -> None:
-    """Reports need no artifacts; what could not be kept is said once, at the end."""
+    """Reports need no artifacts; what could not be kept is said in one line, at the end.
+
+    Whatever is there is whole. Of no size at all, the disk is full before the first file.
+    """
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    pytester.makepyfile(test_worlds=ORDINARY)
-    program = [sys.executable, "-m", "pytest", "-p", "multihost_hangs"]
-    start = on_a_small_disk(pytester.mkdir("disk"))
-    run = pytester.run(*start, *program, "--multihost-artifacts=disk", timeout=60)
+    pytester.makepyfile(test_worlds=ORDINARY, is_whole=IS_WHOLE)
+    full = "" if kib else "head -c 4096 /dev/zero > disk/full;"
+    command = f"{full} {sys.executable} -m pytest -p multihost_hangs --multihost-artifacts=disk/a"
+    start = on_a_small_disk(pytester.mkdir("disk"), kib or 4)
+    run = pytester.run(
+        *start, "sh", "-c", f"{command}; {sys.executable} is_whole.py && echo all whole", timeout=60
+    )
     run.assert_outcomes(passed=2, failed=1)
     assert "rank 1: AssertionError: told" in run.stdout.str()
-    assert "could not be written. First: test_worlds.py::" in run.stdout.str()
-    assert "No space left on device" in run.stdout.str()
+    [line] = [each for each in run.outlines if "could not be written. First: " in each]
+    assert "No space left on device" in line
+    assert "all whole" in run.stdout.str()
 
 
 def test_artifacts_that_a_test_has_removed_cost_no_result(run_worlds) -> None:

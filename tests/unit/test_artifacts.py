@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
+from pytest_multihost.files import claim
 from pytest_multihost.report.artifacts import (
     RunFolder,
     attempt_name,
@@ -77,7 +79,7 @@ def test_a_run_has_a_folder_that_latest_points_to(tmp_path: Path) -> None:
     assert (folder.base / "latest").readlink() == Path(folder.run_id)
     assert (folder.base / "verdicts.jsonl").readlink() == Path("latest/verdicts.jsonl")
     assert (folder.base / "verdicts.jsonl").read_bytes() == b""
-    assert folder.run_id.endswith(f"-{os.getpid()}")
+    assert f"-{os.getpid()}-" in folder.run_id
 
 
 def test_the_processes_of_one_run_share_its_folder(tmp_path: Path) -> None:
@@ -96,16 +98,28 @@ def test_git_ignores_the_directory(tmp_path: Path) -> None:
 
 
 def test_links_follow_the_newest_run(tmp_path: Path) -> None:
-    """Whatever they pointed to before, a file of an older kind included."""
-    (tmp_path / "latest").symlink_to("gone")
-    (tmp_path / "verdicts.jsonl").write_text("old\n")
+    """Also where the run that they pointed to has been removed."""
+    open_run(tmp_path).append_verdict({})
+    shutil.rmtree(tmp_path / (tmp_path / "latest").readlink())
     folder = open_run(tmp_path)
     assert (tmp_path / "latest").resolve() == folder.path.resolve()
     assert (tmp_path / "verdicts.jsonl").read_bytes() == b""
 
 
+def test_two_runs_that_start_at_once_have_two_folders() -> None:
+    """In two containers that share a directory even their process ids may be the same."""
+    assert new_run_id() != new_run_id()
+
+
+def test_attempts_of_one_test_in_two_processes_have_two_folders(tmp_path: Path) -> None:
+    """With `--dist each`, every worker of a run has the same tests."""
+    folder = open_run(tmp_path)
+    assert folder.attempt("t.py::t", 1) != folder.attempt("t.py::t", 1)
+
+
 def test_three_runs_are_kept(tmp_path: Path) -> None:
     """The new one and the two before it."""
+    claim(tmp_path)
     old = [tmp_path / f"2026-01-0{day}T00-00-00Z-{NOBODY}" for day in range(1, 6)]
     for path in old:
         (path / "attempt").mkdir(parents=True)
@@ -116,8 +130,8 @@ def test_three_runs_are_kept(tmp_path: Path) -> None:
 
 def test_a_run_that_is_under_way_is_never_dropped(tmp_path: Path) -> None:
     """Another pytest may write there, however long it has been running."""
-    running = tmp_path / f"2020-01-01T00-00-00Z-{os.getpid()}"
-    running.mkdir()
+    claim(tmp_path)
+    running = RunFolder.open(tmp_path, f"2020-01-01T00-00-00Z-{NOBODY}-9f3a").path
     for day in range(1, 6):
         (tmp_path / f"2026-01-0{day}T00-00-00Z-{NOBODY}").mkdir()
     open_run(tmp_path)
@@ -125,7 +139,8 @@ def test_a_run_that_is_under_way_is_never_dropped(tmp_path: Path) -> None:
 
 
 def test_what_is_not_ours_is_never_dropped(tmp_path: Path) -> None:
-    """Somebody may point us to a directory that holds other things."""
+    """Users may keep other things beside the runs."""
+    claim(tmp_path)
     theirs = [tmp_path / "2020-results", tmp_path / "data", tmp_path / "2020-01-01T00-00-00Z"]
     for path in theirs:
         path.mkdir()

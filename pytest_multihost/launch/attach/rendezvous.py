@@ -23,6 +23,7 @@ from pathlib import Path
 
 import psutil
 
+from pytest_multihost import files
 from pytest_multihost.launch.attach.launcher_env import Address, Membership, read_membership
 from pytest_multihost.model.errors import LaunchError, SettingError
 
@@ -139,7 +140,9 @@ class Rendezvous:
         if self.secret is not None:
             return stream, self.secret
         secret = secrets.token_bytes(32)
-        self._write_file({"secret": secret.hex(), "addresses": _reachable(stream)})
+        content = {"secret": secret.hex(), "addresses": _reachable(stream)}
+        files.claim(self.file.parent)
+        files.write(self.file, json.dumps(content), mode=0o600)
         return stream, secret
 
     def check_file(self) -> None:
@@ -153,15 +156,6 @@ class Rendezvous:
         if self.secret is None:
             with contextlib.suppress(OSError):
                 _check_private(self.file, self.file.lstat())
-
-    def _write_file(self, content: Mapping[str, object]) -> None:
-        """Write the rendezvous file atomically, so that no reader sees half of it."""
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        new = self.file.with_name(f"{self.file.name}.{os.getpid()}")
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 - made above, private
-            json.dump(content, file)
-        new.replace(self.file)
 
 
 def _read_private(path: Path, *, follows: bool) -> bytes:

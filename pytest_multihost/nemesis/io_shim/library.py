@@ -14,6 +14,7 @@ import os
 import platform
 import shlex
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -60,8 +61,17 @@ def _find_once() -> tuple[Path | None, str]:
     target = Path(base, "pytest-multihost-hangs", file_name())
     if not target.is_absolute():  # no home: never load code from the current directory
         return None, f"there is no directory to keep it in: {target.parent} is not an absolute path"
-    problem = "" if target.exists() else build(target)
+    problem = ("" if target.exists() else build(target)) or _why_untrusted(target)
     return (None, problem) if problem else (target, "")
+
+
+def _why_untrusted(target: Path) -> str:
+    """Return why the library must not be loaded: another user may have written it."""
+    for path in (target.parent, target):
+        found = path.stat()
+        if found.st_uid not in (os.geteuid(), 0) or found.st_mode & stat.S_IWOTH:
+            return f"other users can write {path}; name another cache in XDG_CACHE_HOME"
+    return ""
 
 
 def file_name() -> str:
@@ -85,7 +95,7 @@ def build(target: Path) -> str:
     if not compiler or not shutil.which(compiler[0]):
         return "there is no C compiler (cc, or what CC names)"
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as directory:
             made = Path(directory, target.name)
             command = [*compiler, *_FLAGS, "-o", str(made), str(SOURCE), *_LIBRARIES]

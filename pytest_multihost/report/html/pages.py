@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from pytest_multihost import files
 from pytest_multihost.model.verdict import JsonVerdict
 from pytest_multihost.report.activity import merge_stacks
 from pytest_multihost.report.artifacts import RunFolder
@@ -48,7 +49,8 @@ def write_page(directory: Path, page: PageModel) -> Path:
         source_lines=tuple(_source_lines(page)),
         files=sorted(path.name for path in directory.iterdir() if path.is_file()),
     )
-    return _write(directory / PAGE_NAME, attempt_page(read))
+    files.write(directory / PAGE_NAME, attempt_page(read))
+    return directory / PAGE_NAME
 
 
 def write_index(run: Path) -> Path:
@@ -59,17 +61,8 @@ def write_index(run: Path) -> Path:
     """
     verdicts = RunFolder(run.parent, run.name).verdicts()
     pages = frozenset(path.parent.name for path in run.glob(f"*/{PAGE_NAME}"))
-    return _write(run / PAGE_NAME, run_page(run.name, verdicts, pages))
-
-
-def _write(path: Path, text: str) -> Path:
-    """Write a file atomically: a reader sees the old one or the new one."""
-    new = path.with_name(f".{path.name}.new")
-    try:
-        new.write_text(text, encoding="utf-8", errors="replace")
-        return new.replace(path)
-    finally:
-        new.unlink(missing_ok=True)
+    files.write(run / PAGE_NAME, run_page(run.name, verdicts, pages))
+    return run / PAGE_NAME
 
 
 def as_shown(text: str) -> str:

@@ -1,0 +1,140 @@
+"""Write files without replacing or following what the harness has not made itself.
+
+Files are written only to directories that the harness has claimed. Each appears at once and whole,
+so neither a reader, nor a full disk, nor another process that writes there leaves half of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import shutil
+import stat
+from pathlib import Path
+
+from pytest_multihost.model.errors import SettingError
+
+MARKER = ".made-by-pytest-multihost"
+"""Name of the file that marks a directory as one of the harness's."""
+
+_MARK = "pytest-multihost-hangs has made this directory, and removes old runs from it.\n"
+_IGNORE = "# Written by pytest-multihost-hangs.\n*\n"
+
+
+def claim(directory: Path) -> None:
+    """Make a directory the harness's, or check that it is; several processes may do so at once.
+
+    Git ignores the directory from then on, unless it has a .gitignore of the user's.
+
+    Raises:
+        SettingError: It holds other files, or another user has made it where all users may.
+        OSError: It cannot be made.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    owner, above = directory.stat().st_uid, directory.resolve().parent.stat()
+    if owner not in (os.geteuid(), 0) and above.st_mode & stat.S_IWOTH:
+        raise SettingError(
+            f"{directory} belongs to the user with the id {owner}",
+            seen=f"All users may make directories in {directory.resolve().parent}.",
+        )
+    others, ignore = [path.name for path in directory.iterdir()], directory / ".gitignore"
+    if not others or (ignore.is_file() and ignore.read_bytes() == _IGNORE.encode()):
+        with contextlib.suppress(FileExistsError), (directory / MARKER).open("x") as file:
+            file.write(_MARK)
+    elif not (directory / MARKER).exists():  # asked last: it is the first file of any process
+        raise SettingError(
+            f"{directory} holds other files, such as {min(others)}",
+            seen=f"It has no file {MARKER}, so it was not made by pytest-multihost-hangs.",
+        )
+    if not os.path.lexists(ignore):
+        write(ignore, _IGNORE)
+
+
+def write(path: Path, text: str, *, mode: int = 0o666) -> None:
+    """Write a file beside its name, then rename it.
+
+    What had its name is replaced; where that was a symbolic link, what it leads to stays.
+
+    Args:
+        path: The file.
+        text: Its content; what UTF-8 cannot encode becomes a question mark.
+        mode: Its permissions, less the umask.
+
+    Raises:
+        OSError: It cannot be written; whatever had its name is still there.
+    """
+    new = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor
+            file.write(text.encode("utf-8", "replace"))
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def append(path: Path, text: str) -> None:
+    """Append to a file, all of a text or nothing, whichever processes append at the same time.
+
+    Raises:
+        OSError: It cannot be written, or is a symbolic link.
+    """
+    import fcntl  # not on every system that can import this package
+
+    data = text.encode("utf-8", "replace")
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(path, flags, 0o666), "ab", buffering=0) as file:  # noqa: PTH123 - a descriptor
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        size = os.fstat(file.fileno()).st_size
+        if file.write(data) < len(data):
+            file.truncate(size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+
+def link(path: Path, target: str) -> None:
+    """Make a symbolic link in one step; only another link is replaced.
+
+    Raises:
+        FileExistsError: Something else has its name.
+    """
+    if path.exists() and not path.is_symlink():
+        raise FileExistsError(errno.EEXIST, "it is no link, so it is left as it is", str(path))
+    new = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    new.symlink_to(target)
+    new.replace(path)
+
+
+def hold(directory: Path) -> None:
+    """Make a directory, and keep it from being removed by `remove_unheld`.
+
+    Until this process and all that it has forked have ended: the lock is never given back.
+    """
+    import fcntl
+
+    while True:
+        directory.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+        if os.fstat(descriptor).st_nlink:
+            return
+        os.close(descriptor)  # another process has removed it meanwhile
+
+
+def remove_unheld(directory: Path) -> None:
+    """Remove a directory, unless a process holds it, on whichever host or in whichever container.
+
+    It stays where that cannot be known: on a file system without locks.
+    """
+    import fcntl
+
+    with contextlib.suppress(OSError):
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(directory, ignore_errors=True)
+        finally:
+            os.close(descriptor)
