@@ -242,7 +242,7 @@ def _output(attempt: CompletedAttempt) -> Iterator[tuple[tuple[str, str, str], i
         path = attempt.directory / f"rank-{rank}.log"
         head, tail = _COLLATERAL if finding.outcome == "collateral" else _FULL
         log = read_log(path, head=head, tail=tail)
-        left_out = f"\n... {log.left_out} bytes left out; all of it: {path} ...\n"
+        left_out = f"\n... {log.describe_left_out(str(path))} ...\n"
         if text := f"{log.head}{left_out}{log.tail}" if log.left_out else log.head:
             yield ("call", "output", text), rank
         # What the logging plugin captured, under pytest's own titles.

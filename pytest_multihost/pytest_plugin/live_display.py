@@ -21,7 +21,11 @@ from pytest_multihost.pytest_private import (
     write_uncounted,
 )
 from pytest_multihost.report.text import ERASE, blocking_text, overlay, progress_text
+from pytest_multihost.slots.rank_log import cut_bytes
 from pytest_multihost.watch.probes import PySpySampler
+
+_MAX_SHOWN = 4_000_000
+"""How much of a rank's output is shown at once."""
 
 FindBlockingRanks = Callable[[Sequence[RankFacts]], BlockingRanks | None]
 """Returns the ranks that the others wait for, if they wait for any."""
@@ -117,12 +121,17 @@ class LiveOutput:
         for rank in range(self.size):
             try:
                 with (self.directory / f"rank-{rank}.log").open("rb") as file:
-                    file.seek(self._read.get(rank, 0))
-                    new = file.read()
+                    size = file.seek(0, os.SEEK_END)
+                    shown = max(0, self._read.get(rank, 0) - cut_bytes(file))
+                    start = max(shown, size - _MAX_SHOWN)
+                    if start > shown:  # the terminal is not to hold up pytest
+                        self.write(f"[rank {rank}] ... {start - shown} bytes left out ...\n")
+                    self._read[rank] = file.seek(start)
+                    new = file.read(_MAX_SHOWN)
             except OSError:  # not there yet
                 continue
             complete = new if is_last else new[: new.rfind(b"\n") + 1]
-            self._read[rank] = self._read.get(rank, 0) + len(complete)
+            self._read[rank] += len(complete)
             for line in complete.decode("utf-8", "backslashreplace").splitlines():
                 self.write(f"[rank {rank}] {line}\n")
 

@@ -935,3 +935,36 @@ def test_artifacts_that_a_test_has_removed_cost_no_result(run_worlds) -> None:
     )
     worlds.run.assert_outcomes(passed=2)
     assert "could not be written. First: test_worlds.py::test_it" in worlds.stdout
+
+
+LOUD = """
+import logging, os, pytest
+
+@pytest.mark.multihost(ranks=2)
+def test_prints(world):
+    print("the first line")
+    for _ in range(12 if world.rank == 0 else 0):
+        os.write(1, (b"x" * 99 + b"\\n") * 100_000)
+    print("the last line")
+    assert world.rank == 1, "that is enough"
+
+@pytest.mark.multihost(ranks=1)
+def test_logs():
+    for _ in range(2_000):
+        logging.getLogger().warning("y" * 1_000)
+    assert 0
+"""
+
+
+def test_a_rank_that_prints_without_end_does_not_fill_the_disk(run_worlds) -> None:
+    """The first and the last part of its log are kept, and log and page say that it was cut."""
+    worlds = run_worlds(LOUD)
+    worlds.run.assert_outcomes(failed=2)
+    text = worlds.output("test_prints", 0)
+    assert len(text) < 50_000_000
+    assert text.startswith("the first line\n")
+    assert text.endswith("the last line\n")
+    assert "bytes of this log were cut here" in text
+    assert "were cut from" in worlds.stdout
+    assert "were cut from" in (worlds.directory("test_prints") / "report.html").read_text()
+    assert len((worlds.directory("test_logs") / "history.jsonl").read_text()) < 1_000_000

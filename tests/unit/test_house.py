@@ -46,6 +46,7 @@ FACES_OF_THEIR_OWN = {
         "outcome.faults",
         "proof.system_calls",
         "proof.threads",
+        "slots.rank_log",
         "report.artifacts",
     )
 }

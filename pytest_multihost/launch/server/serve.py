@@ -20,7 +20,7 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 # By name: a test may replace it in its module, and the rank must end all the same.
 from os import _exit as leave
@@ -69,6 +69,7 @@ from pytest_multihost.model.messages import (
     WorldForked,
 )
 from pytest_multihost.model.spec import Hosts, RankSpec, WorldSpec, all_hosts
+from pytest_multihost.slots.rank_log import RankLogs
 
 _MAX_LEFTOVERS = 20
 
@@ -83,6 +84,7 @@ class _Server:
         controller: The controller's pidfd.
         selector: Holds all descriptors that the loop waits for.
         ranks: The running world's ranks.
+        logs: The running world's logs.
         ports: Sockets that hold the world's ports.
         network: The world's hosts, where they are namespaces.
         network_faults: The faults of the network between them, if there are any.
@@ -93,6 +95,7 @@ class _Server:
     controller: int
     selector: selectors.BaseSelector
     ranks: RankProcesses
+    logs: RankLogs = field(default_factory=RankLogs)
     ports: tuple[socket.socket, ...] = ()
     network: HostNetwork | None = None
     network_faults: NetworkFaults | None = None
@@ -145,12 +148,14 @@ def _prepare(control: socket.socket, run_rank: RunRank, controller: int) -> _Ser
 def _serve_once(server: _Server) -> bool:
     """Wait for events and handle them; return whether to continue."""
     server.ranks.act(time.monotonic())
+    server.logs.act(time.monotonic())
     if server.network_faults is not None:
         server.network_faults.heal_due(time.monotonic())
     now_s = time.monotonic()
-    planned = (each for each in (server.ranks, server.network_faults) if each is not None)
-    waits = [wait_s for each in planned if (wait_s := each.wait_s(now_s)) is not None]
-    for key, _ in server.selector.select(min(waits, default=None)):
+    planned = (server.ranks, server.logs, server.network_faults)
+    waits = [each.wait_s(now_s) for each in planned if each is not None]
+    due_s = min((wait_s for wait_s in waits if wait_s is not None), default=None)
+    for key, _ in server.selector.select(due_s):
         if key.fd == server.controller:
             return False
         if key.fd in server.ranks.pidfds:
@@ -247,6 +252,7 @@ def _fork_ranks(
     finally:
         for rank, pid in zip(request.ranks, pids, strict=False):
             server.ranks.add(rank, pid)
+        server.logs.watch(Path(each.directory, f"rank-{each.rank}.log") for each in specs)
     return pids
 
 
@@ -320,6 +326,7 @@ def _end(server: _Server, *, grace_s: float) -> tuple[list[Event], list[str]]:
         server.network_faults.close()
         server.network_faults = None
     found = server.ranks.end(grace_s=grace_s)
+    server.logs.close()
     for port in server.ports:
         port.close()
     server.ports = ()

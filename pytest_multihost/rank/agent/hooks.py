@@ -203,5 +203,7 @@ def _serialized(config: pytest.Config, report: pytest.TestReport) -> SerializedR
     text = report.longreprtext if report.longrepr is not None else ""
     if len(text) > _MAX_REPR:
         report.longrepr = shortened(text, _MAX_REPR)
+    # What the logging plugin has captured, say.
+    report.sections = [(title, shortened(text, _MAX_REPR)) for title, text in report.sections]
     data: SerializedReport = config.hook.pytest_report_to_serializable(config=config, report=report)
     return data
