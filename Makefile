@@ -9,6 +9,7 @@ PYTEST_ARGS ?=
 PYTEST_JOBS ?= 2
 CORPUS_ARGS ?=
 BENCH_ARGS ?=
+FUZZ_INPUTS ?= 100000
 
 # Most tests depend on time, and the machine may be shared. Up to this many failed tests are run again
 # by themselves before they count; the first failure stays in the log.
@@ -22,7 +23,7 @@ ORBAX_NEWEST := orbax-checkpoint==0.12.8
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help demo worlds test lint bench bench-quick bench-faults soak corpus docs dist wheel-check clean
+.PHONY: help demo worlds test lint bench bench-quick bench-faults soak fuzz corpus docs dist wheel-check clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -108,6 +109,9 @@ bench-quick: .venv/ready-bench ## The shortest of it that says something: two mi
 
 soak: $(READY) ## Kill runs at random moments, and run 1000 worlds in one run
 	$(BIN)/python benchmarks/soak.py
+
+fuzz: $(READY) ## Fuzz what an attached run listens to: FUZZ_INPUTS=100000
+	$(BIN)/python benchmarks/fuzz.py --inputs $(FUZZ_INPUTS)
 
 bench-faults: $(READY) ## Hold what faults do to real libraries against what was asked for
 	$(BIN)/python benchmarks/faults.py

@@ -259,6 +259,15 @@ def test_what_was_said_before_the_end_is_heard_when_sending_finds_the_end(ends: 
     assert (stream.receive(), stream.has_more_to_send) == ([Frame({"kind": "done"})], False)
 
 
+def test_frames_before_one_that_is_invalid_arrive_though_they_came_in_one_piece(ends: Ends) -> None:
+    """What a rank has told does not depend on how the kernel has cut it."""
+    channel, controller = ends
+    stream = FrameStream[Any](controller, JsonObject)
+    channel.stream.sendall(encode(Frame({"kind": "done"})) + struct.pack("!II", 3, 0) + b"abc")
+    assert stream.receive() == [Frame({"kind": "done"})]
+    assert stream.is_garbled
+
+
 NESTED = b'{"kind": "Release", "gate": ' + b"[" * 100_000
 LONG = b'{"kind": "FaultPerformed", "error": "", "index": ' + b"9" * 10_000 + b"}"
 

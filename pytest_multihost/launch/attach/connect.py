@@ -73,7 +73,8 @@ class Listener:
         self._listener, self._secret = rendezvous.listen()
         self._listener.setblocking(False)  # noqa: FBT003 - the standard library's signature
         close_in_children(self._listener)
-        self._refused: list[str] = []
+        self._refused: list[str] = []  # the first few
+        self._refusals = 0
         self._pending: list[_Pending] = []  # the oldest first
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
@@ -110,8 +111,7 @@ class Listener:
         seen = f"{rank_set(here)} {'is' if len(here) == 1 else 'are'} here"
         seen += f", listening at {host}:{port} as {self.membership.source} says"
         if self._refused:
-            first = "; ".join(self._refused[:_MAX_SHOWN])
-            seen += f", {len(self._refused)} connections were refused: {first}"
+            seen += f", {self._refusals} connections were refused: {'; '.join(self._refused)}"
         have = "has" if len(missing) == 1 else "have"
         return LaunchError(
             f"{rank_set(missing)} of {self.membership.size} {have} not come after {timeout_s:g} s",
@@ -180,7 +180,7 @@ class Listener:
             peer = self.peers[rank] = Peer(rank, stream, PeerHello(host=pending.address))
             peer.welcome()
             return
-        self._refused.append(f"{pending.address}: {why}")
+        self._note_refusal(pending, why)
         stream.send(Frame(Refused(why)))
         stream.drain(time.monotonic() + 1.0)
         stream.close()
@@ -188,9 +188,14 @@ class Listener:
     def _drop(self, pending: _Pending, why: str = "") -> None:
         """Close a connection; without a reason it may be a port probe, or a peer that retries."""
         if why:
-            self._refused.append(f"{pending.address}: {why}")
+            self._note_refusal(pending, why)
         self._forget(pending)
         pending.connection.close()
+
+    def _note_refusal(self, pending: _Pending, why: str) -> None:
+        self._refusals += 1
+        if len(self._refused) < _MAX_SHOWN:
+            self._refused.append(f"{pending.address}: {why}")
 
     def _forget(self, pending: _Pending) -> None:
         self._selector.unregister(pending.connection)

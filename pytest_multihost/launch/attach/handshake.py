@@ -141,13 +141,17 @@ def _enable_keepalive(connection: socket.socket) -> None:
             connection.setsockopt(level, name, value)
 
 
+_OPEN: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+
 def close_in_children(connection: socket.socket) -> None:
     """Have a forked child close its copy: while one is open, the other side sees no EOF."""
-    found = weakref.ref(connection)
+    _OPEN.add(connection)
 
-    def close() -> None:
-        mine = found()
-        if mine is not None:
-            mine.close()
 
-    os.register_at_fork(after_in_child=close)
+def _close_all() -> None:
+    for connection in list(_OPEN):
+        connection.close()
+
+
+os.register_at_fork(after_in_child=_close_all)  # once: what is registered is never released

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hmac
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 # By name: a test may replace it in its module, which must not affect the harness.
@@ -155,24 +155,30 @@ class Decoder(Generic[M]):
         Raises:
             GarbledError: The bytes are no valid frames. Nothing after them can be trusted.
         """
+        return list(self.decode(data))
+
+    def decode(self, data: bytes) -> Iterator[Frame[M]]:
+        """Take `data` and yield the frames that are complete by now.
+
+        Raises:
+            GarbledError: As in `feed`; the frames before have been yielded.
+        """
         self._pending += data
-        frames = []
         while len(self._pending) >= (end := self._sizes[0] + self._tag_size):
             part = self._authentic(bytes(self._pending[:end]))
-            if len(self._sizes) == 1 and self._frame is None:
+            del self._pending[:end], self._sizes[0]
+            if self._frame is not None:
+                frame, self._frame = self._frame, None
+                self._sizes.append(_LENGTHS.size)
+                yield replace(frame, payload=part)
+            elif not self._sizes:
                 self._sizes += _LENGTHS.unpack(part)
-                if self._sizes[1] > MAX_HEADER:
+                if self._sizes[0] > MAX_HEADER:
                     raise GarbledError(_NOT_OURS)
-            elif self._frame is None:
+            else:
                 # Read before waiting for a payload: a corrupt length could announce gigabytes that
                 # never come.
                 self._frame = self._read(part)
-            else:
-                frames.append(replace(self._frame, payload=part))
-                self._frame = None
-                self._sizes.append(_LENGTHS.size)
-            del self._pending[:end], self._sizes[0]
-        return frames
 
     def _authentic(self, data: bytes) -> bytes:
         """Return a part of a frame without its tag, which is checked before the part is read."""

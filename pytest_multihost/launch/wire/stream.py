@@ -128,7 +128,8 @@ class FrameStream(Generic[M]):
             return
         try:
             while data := self.socket.recv(_CHUNK):
-                self._arrived += self._decoder.feed(data)
+                for frame in self._decoder.decode(data):
+                    self._arrived.append(frame)
             self.ended = "it closed the connection"
         except BlockingIOError:
             return
