@@ -151,7 +151,7 @@ def _condition(finding: RankFinding, seen: RankSnapshot) -> Condition:
         return "died"
     if finding.outcome in ("failed", "error") and facts.failure is not None:
         return "raised"
-    if finding.outcome == "failed" and facts.failed_subtests_s and facts.parked_s is not None:
+    if finding.outcome == "failed" and finding.at_s is not None and facts.parked_s is not None:
         return "raised"
     if seen.label == "STOPPED":
         return "stopped"

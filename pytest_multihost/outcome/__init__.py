@@ -1,7 +1,8 @@
 """What happened to a world and to each of its ranks, cause first: pure functions of its history.
 
 `rank_facts` folds a world's events, `finding` judges what happened, `symptoms` says which
-exceptions only follow from another rank's failure, `faults` says which faults have happened.
+exceptions only follow from another rank's failure, `own_failures` which failures the expected end
+of a world does not explain, and `faults` which faults have happened.
 """
 
 from pytest_multihost.outcome.finding import Finding, RankFinding, judge

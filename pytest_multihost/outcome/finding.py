@@ -79,6 +79,7 @@ class Finding:
         reason: One line for the short summary: which ranks, and what happened to them.
         headline: The rank that decided, if one did.
         when: The phase that pytest is to report it in.
+        call: Status and reason that pytest is to report of the call if only the teardown failed.
         ranks: One finding each.
         symptoms: The backend's patterns of failures that follow from another rank's.
     """
@@ -88,6 +89,7 @@ class Finding:
     reason: str
     headline: int | None
     when: Literal["setup", "call", "teardown"]
+    call: tuple[Status, str] | None
     ranks: tuple[RankFinding, ...]
     symptoms: Symptoms = field(default_factory=Symptoms)
 
@@ -104,7 +106,7 @@ def judge(
     """
     facts = fold_history(result.history, result.spec.size)
     ranks = tuple(_judge_rank(each, result, symptoms, masked) for each in facts)
-    if result.ending not in _HANGS and any(e.outcome == "killed_as_planned" for e in ranks):
+    if result.ending not in _HANGS and any(each.is_killed_as_planned for each in facts):
         # The test is about the survivors: their failures decide, though the death caused them.
         ranks = tuple(
             replace(each, outcome="crashed" if each.facts.has_died else "failed")
@@ -121,12 +123,17 @@ def judge(
     outcome = _outcome(ranks, first, result)
     status = _status(outcome, ranks)
     decisive = _decisive(status, outcome, ranks, first)
+    when, call = _when(status, ranks), None
+    if when == "teardown":
+        bodies = {_body_status(each) for each in ranks if each.outcome not in _NEUTRAL}
+        call = _worst(bodies), next((each.skip_reason for each in facts if each.is_skipped), "")
     return Finding(
         outcome=outcome,
         status=status,
         reason=_reason(outcome, status, ranks, decisive, result),
         headline=decisive.facts.rank if decisive else None,
-        when=_when(status, ranks),
+        when=when if call is None or call[0] != "failed" else "call",  # some skipped alone
+        call=call,
         ranks=ranks,
         symptoms=symptoms,
     )
@@ -139,18 +146,18 @@ def _judge_rank(
     if failure is not None:
         found = _raised(facts, failure, symptoms)
         return replace(found, outcome="collateral") if facts.rank in masked else found
-    if facts.is_killed_as_planned:
-        return RankFinding(facts, "killed_as_planned", None, "killed as planned")
     if facts.exit is not None and facts.has_died:
         return _died(facts, facts.exit, result.last_words.get(facts.rank, ""), symptoms)
+    if facts.failed_subtests_s and (facts.waits_at_gate or not facts.was_ended):
+        # In a rank that has left the test they do not explain why others did not end.
+        at_s = None if facts.waits_at_gate else facts.failed_subtests_s[0]
+        return RankFinding(facts, "failed", at_s, describe_subtests(facts))
+    if facts.is_killed_as_planned:
+        return RankFinding(facts, "killed_as_planned", None, "killed as planned")
     if not facts.is_gone or facts.was_ended:
         return _unfinished(facts, result)
-    if facts.failed_subtests_s:
-        first_s, *others = facts.failed_subtests_s
-        summary = f"contains {1 + len(others)} failed subtest{'s' if others else ''}"
-        return RankFinding(facts, "failed", first_s, summary)
     if facts.is_skipped:
-        return RankFinding(facts, "skipped", None, _skip_reason(facts))
+        return RankFinding(facts, "skipped", None, facts.skip_reason)
     return RankFinding(facts, "passed", None, "passed")
 
 
@@ -170,8 +177,7 @@ def _raised(facts: RankFacts, failure: ReportMade | Interrupted, symptoms: Sympt
         facts=facts,
         outcome="collateral" if is_follow_up else outcome,
         at_s=facts.failed_s,
-        summary=_first_line(text)
-        or _first_line(longrepr if isinstance(longrepr, str) else "failed"),
+        summary=first_line(text) or first_line(longrepr if isinstance(longrepr, str) else "failed"),
         error=error.rank_error if error is not None else None,
         report=own_report,
     )
@@ -237,7 +243,7 @@ def _decisive(
     if outcome == "hung":
         return _first(ranks, {"collateral"})
     if status in ("failed", "error") and first is not None:
-        unexpected = [each for each in ranks if _rank_status(each) != "xfailed"]
+        unexpected = [each for each in ranks if rank_status(each) != "xfailed"]
         first = _first(unexpected, _CAUSES)
     if first is None and status == "failed":
         return next((each for each in ranks if each.outcome == "skipped"), None)
@@ -253,7 +259,11 @@ def _status(outcome: Outcome, ranks: Iterable[RankFinding]) -> Status:
         return "xfailed" if is_expected else "failed"
     if outcome == "error" and not any(each.outcome == "error" for each in ranks):
         return "error"  # the harness's own
-    statuses = {_rank_status(each) for each in ranks if each.outcome not in _NEUTRAL}
+    return _worst({rank_status(each) for each in ranks if each.outcome not in _NEUTRAL})
+
+
+def _worst(statuses: set[str]) -> Status:
+    """Return pytest's status for the statuses of the ranks."""
     return next(status for status, applies in _WORST_FIRST if applies(statuses))
 
 
@@ -275,11 +285,17 @@ _WORST_FIRST: tuple[tuple[Status, Callable[[set[str]], bool]], ...] = (
 """pytest's status for a set of rank statuses: the first that applies."""
 
 
-def _rank_status(finding: RankFinding) -> str:
+def rank_status(finding: RankFinding) -> str:
+    """Return a rank's part in pytest's status: its outcome, with xfail applied."""
     reports = finding.facts.reports
     if any(each.outcome == "failed" and not each.is_strict_xpass for each in reports):
         return finding.outcome
-    for report in reports:
+    return _body_status(finding)
+
+
+def _body_status(finding: RankFinding) -> str:
+    """Return the status of a rank's setup and call, whatever its teardown did."""
+    for report in finding.facts.reports:
         if report.is_strict_xpass:
             return "strict-xpassed"
         if report.wasxfail is not None:
@@ -287,6 +303,9 @@ def _rank_status(finding: RankFinding) -> str:
     interrupted = finding.facts.interrupted
     if interrupted is not None and interrupted.is_expected:
         return "xfailed"
+    match finding.facts.failure:
+        case ReportMade(when="teardown", outcome="failed"):
+            return "skipped" if finding.facts.is_skipped else "passed"
     return finding.outcome
 
 
@@ -295,8 +314,8 @@ def _when(status: Status, ranks: Iterable[RankFinding]) -> Literal["setup", "cal
     if status != "error":
         return "call"
     ranks = list(ranks)
-    if any(each.outcome == "failed" for each in ranks):  # the call failed as well
-        return "call"
+    if any(each.outcome == "failed" and rank_status(each) != "xfailed" for each in ranks):
+        return "call"  # it failed as well
     failures = [each.facts.failure for each in ranks if each.outcome == "error"]
     phases = {each.when if isinstance(each, ReportMade) else "setup" for each in failures}
     return "teardown" if phases == {"teardown"} else "setup"
@@ -310,7 +329,7 @@ def _reason(
     result: WorldResult,
 ) -> str:
     if result.ending in ("lost", "interrupted"):
-        return _first_line(result.reason or "the harness failed")
+        return first_line(result.reason or "the harness failed")
     if outcome in ("passed", "skipped") and status not in ("failed", "xpassed"):
         return ranks[0].summary
     if outcome == "passed":
@@ -332,19 +351,16 @@ def _reason(
 
 def _name_all(ranks: Iterable[RankFinding], finding: RankFinding) -> str:
     """Return the names of all ranks with the same finding."""
-    same = (finding.identity, _rank_status(finding))
-    return rank_set(
-        each.facts.rank for each in ranks if (each.identity, _rank_status(each)) == same
-    )
+    same = (finding.identity, rank_status(finding))
+    return rank_set(each.facts.rank for each in ranks if (each.identity, rank_status(each)) == same)
 
 
-def _first_line(text: str) -> str:
+def first_line(text: str) -> str:
+    """Return the first line of a text that is not blank, cut to a readable length."""
     return next((line for line in text.splitlines() if line.strip()), "")[:300]
 
 
-def _skip_reason(facts: RankFacts) -> str:
-    for report in facts.reports:
-        longrepr = report.report["longrepr"]
-        if report.outcome == "skipped" and isinstance(longrepr, list):
-            return str(longrepr[2]).removeprefix("Skipped: ")
-    return "skipped"
+def describe_subtests(facts: RankFacts) -> str:
+    """Return how many of a rank's subtests failed, in pytest's words."""
+    count = len(facts.failed_subtests_s)
+    return f"contains {count} failed subtest{'s' * (count > 1)}"

@@ -115,6 +115,15 @@ class RankFacts:
         return any(each.outcome == "skipped" and each.wasxfail is None for each in self.reports)
 
     @property
+    def skip_reason(self) -> str:
+        """Why it was skipped."""
+        for each in self.reports:
+            longrepr = each.report["longrepr"]
+            if each.outcome == "skipped" and isinstance(longrepr, list):
+                return str(longrepr[2]).removeprefix("Skipped: ")
+        return "skipped"
+
+    @property
     def xfail(self) -> XfailMark | None:
         """The xfail mark in force, if the rank has reported one."""
         return next((each.xfail for each in self.reports if each.xfail is not None), None)

@@ -13,6 +13,11 @@ _RAISED_BY_TESTS = frozenset({"AssertionError", "Failed", "_pytest.outcomes.Fail
 symptom, whatever text they quote."""
 
 
+def is_assertion(error: RaisedError) -> bool:
+    """Return whether only a test raises such an exception."""
+    return error.type in _RAISED_BY_TESTS
+
+
 @dataclass(frozen=True, slots=True)
 class Symptoms:
     """A backend's patterns of failures that follow from another rank's.
@@ -40,15 +45,12 @@ class Symptoms:
             error: The exception as its rank has sent it.
             text: Its type and message.
         """
-        if error.type in _RAISED_BY_TESTS:
-            return False
-        return error.is_harness_symptom or self.is_in_error(text)
+        is_symptom = error.is_harness_symptom or self.is_in_error(text)
+        return is_symptom and not is_assertion(error)
 
     def is_raised_from_symptom(self, error: RaisedError) -> bool:
         """Return whether an exception was raised from a symptom, or while handling one."""
-        if error.type in _RAISED_BY_TESTS:
-            return False
-        return any(self.is_in_error(each) for each in error.causes)
+        return not is_assertion(error) and any(map(self.is_in_error, error.causes))
 
 
 def _matches(patterns: Iterable[str], text: str) -> bool:

@@ -10,9 +10,10 @@ from typing import get_args
 import pytest
 
 from pytest_multihost.model.errors import shown
-from pytest_multihost.model.operation import rank_set
-from pytest_multihost.model.verdict import Diagnosis, Kind
+from pytest_multihost.model.operation import group_by_value, rank_set
+from pytest_multihost.model.verdict import Diagnosis, Kind, Status
 from pytest_multihost.outcome import Finding
+from pytest_multihost.outcome.own_failures import has_xfailed, own_failures
 from pytest_multihost.pytest_plugin.marks import Check, as_tuple, check_values, is_seconds, must_be
 
 
@@ -106,8 +107,21 @@ def apply_expectation(
     """Return the finding of a test that must hang as expected: passed if it did, else failed."""
     if finding.status not in ("passed", "failed", "error", "xfailed", "xpassed"):
         return finding  # skipped: nothing was run
-    if differences := "; ".join(_differences(expected, diagnosis)):
+    differences = "; ".join(_differences(expected, diagnosis))
+    if differences or diagnosis is None:
         got = f"{finding.outcome}: {finding.reason}" if diagnosis is None else diagnosis.summary
         reason = f"expected {expected}; {differences} ({got})"
         return replace(finding, status="failed", reason=reason, when="call")
-    return replace(finding, status="passed", when="call")
+    own = group_by_value((text, each) for each, text in own_failures(finding, diagnosis))
+    if not own:
+        status: Status = "xfailed" if has_xfailed(finding, diagnosis) else "passed"
+        return replace(finding, status=status, when="call")
+    told = (f"{rank_set(e.facts.rank for e in ranks)}: {text}" for text, ranks in own.items())
+    first = next(iter(own.values()))[0]
+    return replace(
+        finding,
+        status="failed",
+        reason=f"ended as expected ({diagnosis.summary}), but {'; '.join(told)}",
+        headline=first.facts.rank if first.outcome in ("failed", "error") else None,
+        when="call",
+    )

@@ -144,7 +144,7 @@ def finish_report(
     finding = attempt.judged.finding
     if finding.outcome == "hung":
         report.is_multihost_hang = True  # type: ignore[attr-defined] # for the letter, over xdist too
-    if call.when == "call" and finding.when != "teardown":
+    if call.when == "call":
         _apply_status(item, report, finding)
     if finding.status == "error" and finding.when == "setup" and call.when == "call":
         report.when = "setup"
@@ -155,15 +155,17 @@ def finish_report(
 
 
 def _apply_status(item: pytest.Item, report: pytest.TestReport, finding: Finding) -> None:
-    if finding.status in ("failed", "error"):
+    of_call = finding.call if finding.when == "teardown" else None
+    status, reason = of_call or (finding.status, finding.reason)
+    if status in ("failed", "error"):
         report.outcome = "failed"
-    elif finding.status == "skipped":
+    elif status == "skipped":
         path, line, _ = item.location
         report.outcome = "skipped"
-        report.longrepr = (path, (line or 0) + 1, f"Skipped: {finding.reason}")
+        report.longrepr = (path, (line or 0) + 1, f"Skipped: {reason}")
     else:
-        report.outcome = "skipped" if finding.status == "xfailed" else "passed"
-        if finding.status in ("xfailed", "xpassed"):
+        report.outcome = "skipped" if status == "xfailed" else "passed"
+        if status in ("xfailed", "xpassed"):
             reasons = (
                 reason
                 for facts in (each.facts for each in finding.ranks)

@@ -44,6 +44,7 @@ FACES_OF_THEIR_OWN = {
         "nemesis.interpose",
         "nemesis.object_store",
         "outcome.faults",
+        "outcome.own_failures",
         "proof.system_calls",
         "proof.threads",
         "slots.rank_log",

@@ -22,6 +22,7 @@ BOOM = raised("ValueError: boom")
 LOST = raised("RuntimeError: peer is gone")
 SKIPPED = report("call", "skipped", report={"longrepr": ["t.py", 3, "Skipped: no data"]})
 STRICT = report("call", "failed", is_strict_xpass=True, report={"longrepr": "[XPASS(strict)] bug"})
+KILL = ("fault", {"index": 0, "fault": "kill", "phase": "begun", "kills": True})
 
 FATES: dict[str, list[tuple[str, dict[str, object]]]] = {
     # What the rank told last in its test, and how it went on. "leaves" stands for a rank that
@@ -37,7 +38,23 @@ FATES: dict[str, list[tuple[str, dict[str, object]]]] = {
     "xpasses": [("report", report("call", wasxfail="bug", xfail=PLAIN))],
     "strict-xpasses": [("report", STRICT)],
     "tears": [("report", report("call")), ("report", report("teardown", "failed", error=BOOM))],
+    "skip-tears": [("report", SKIPPED), ("report", report("teardown", "failed", error=BOOM))],
+    "xfail-tears": [
+        ("report", report("call", "skipped", wasxfail="bug", error=BOOM)),
+        ("report", report("teardown", "failed", error=BOOM)),
+    ],
+    "xpass-tears": [
+        ("report", report("call", wasxfail="bug", xfail=PLAIN)),
+        ("report", report("teardown", "failed", error=BOOM)),
+    ],
     "crashes": [("exited", exited(signal=9))],
+    "killed": [KILL, ("exited", exited(signal=9))],
+    "subfail-killed": [("subtest", {"outcome": "failed"}), KILL, ("exited", exited(signal=9))],
+    "fail-killed": [
+        ("report", report("call", "failed", error=BOOM)),
+        KILL,
+        ("exited", exited(signal=9)),
+    ],
     "quits": [("exited", exited(0))],
     "aborts": [("exited", exited(signal=6))],  # its log says that its runtime ended it
     "xcrashes": [("report", report("setup", xfail=PLAIN)), ("exited", exited(signal=9))],
@@ -46,6 +63,11 @@ FATES: dict[str, list[tuple[str, dict[str, object]]]] = {
     "rhangs": [("report", report("setup", xfail=RAISES))],
     "parks": [("report", report("call")), ("parked", {})],
     "skip-parks": [("report", SKIPPED), ("parked", {})],
+    "subfail-parks": [
+        ("subtest", {"outcome": "failed"}),
+        ("report", report("call")),
+        ("parked", {}),
+    ],
     "fail-crashes": [
         ("report", report("call", "failed", error=BOOM)),
         ("exited", exited(signal=9)),
@@ -66,7 +88,8 @@ FATES: dict[str, list[tuple[str, dict[str, object]]]] = {
 EARLY = {"never-starts", "dies-early", "cannot-start"}
 DO_NOT_LEAVE = {
     *("crashes", "quits", "aborts", "xcrashes", "fail-crashes"),
-    *("hangs", "xhangs", "rhangs", "parks", "skip-parks"),
+    *("hangs", "xhangs", "rhangs", "parks", "skip-parks", "subfail-parks"),
+    *("killed", "subfail-killed", "fail-killed"),
     *("breaks", "waits-to-leave", "hangs-tearing", "hangs-leaving", "quits-early"),
     *("never-starts", "dies-early"),
 }
@@ -203,6 +226,16 @@ CASES: list[tuple[str, Ending, str, str, str, int | None]] = [
     ("dies-early xhangs", "settled", "crashed", "xfailed", "crashed collateral", 0),
     ("strict-xpasses loses", "self", "failed", "failed", "failed collateral", 0),
     ("xloses xloses", "self", "hung", "xfailed", "collateral collateral", 0),
+    # A planned death hides no failure of the rank that died.
+    ("killed passes", "settled", "passed", "passed", "killed_as_planned passed", None),
+    ("subfail-killed passes", "settled", "failed", "failed", "failed passed", 0),
+    ("fail-killed passes", "settled", "failed", "failed", "failed passed", 0),
+    ("subfail-killed loses", "settled", "failed", "failed", "failed failed", None),
+    # A rank that had left the test keeps its failed subtests, which explain no hang.
+    ("hangs subfail-parks", "overrun", "hung", "failed", "hung failed", None),
+    # Neither a skip nor xfail hides an error of the teardown.
+    ("skips skip-tears", "self", "error", "error", "skipped error", 1),
+    ("xfails xfail-tears", "self", "failed", "error", "failed error", 1),
     # Our own trouble is nobody's failure.
     ("hangs hangs", "lost", "error", "error", "collateral collateral", None),
     ("hangs hangs", "interrupted", "error", "error", "collateral collateral", None),
@@ -257,6 +290,29 @@ def test_a_world_is_reported_in_the_phase_that_went_wrong(
 ) -> None:
     """As pytest would report a test of its own."""
     assert world(fates, ending).when == when
+
+
+@pytest.mark.parametrize(
+    ("fates", "call"),
+    [
+        ("passes tears", ("passed", "")),
+        ("skips skip-tears", ("skipped", "no data")),
+        ("skip-tears skip-tears", ("skipped", "no data")),
+        ("xfails xfail-tears", ("xfailed", "")),
+        ("xpasses xpass-tears", ("xpassed", "")),
+    ],
+)
+def test_an_error_of_the_teardown_leaves_the_call_what_it_was(
+    fates: str, call: tuple[str, str]
+) -> None:
+    """As pytest reports a test that skips and whose fixture then fails: SKIPPED and ERROR."""
+    finding = world(fates)
+    assert (finding.status, finding.when, finding.call) == ("error", "teardown", call)
+
+
+def test_a_skip_of_some_ranks_fails_the_call_before_the_teardown_fails() -> None:
+    """It would otherwise be reported as a call that passed."""
+    assert world("passes skip-tears").when == "call"
 
 
 def test_a_failure_in_the_test_is_not_reported_as_one_of_setup() -> None:

@@ -26,6 +26,7 @@ from pytest_multihost.model.verdict import (
     sentence,
 )
 from pytest_multihost.outcome.faults import frozen_for_good
+from pytest_multihost.outcome.own_failures import later_failures
 from pytest_multihost.report.html.page_model import ROLE_ORDER, PageModel, RankGroup
 from pytest_multihost.report.logs import LogExcerpt
 
@@ -125,9 +126,13 @@ def folded(frames: Sequence[Frame]) -> tuple[Sequence[Frame], list[tuple[bool, l
 
 def failures(page: PageModel) -> list[tuple[list[int], str, str]]:
     """Return every exception, equal ones once: ranks, title, pytest's representation."""
-    errors = (
-        (each.error.text, each.facts.rank) for each in page.judged.finding.ranks if each.error
-    )
+    finding = page.judged.finding
+    errors = [(each.error.text, each.facts.rank) for each in finding.ranks if each.error]
+    errors += [
+        (error.text, each.facts.rank)
+        for each in finding.ranks
+        for _, error in later_failures(each, finding.symptoms)
+    ]
     alike = group_by_value((text, rank) for text, rank in errors if text)
     found = []
     for text, ranks in alike.items():

@@ -14,6 +14,7 @@ from pytest_multihost.model.spec import token
 from pytest_multihost.model.stack import SourceContext
 from pytest_multihost.outcome import Finding, RankFinding
 from pytest_multihost.outcome.faults import fault_notes, firings
+from pytest_multihost.outcome.own_failures import later_failures
 from pytest_multihost.report.activity import (
     Node,
     innermost_places,
@@ -287,6 +288,14 @@ def _other_failures(finding: Finding) -> Iterator[Section]:
             continue
         lines = tuple((Span(line),) for line in first.error.text.splitlines())
         yield Section(f"{rank_set(ranks)}: {first.error.type}", lines)
+    later = group_by_value(
+        ((f"{error.type} in {phase}", error.text), each.facts.rank)
+        for each in finding.ranks
+        for phase, error in later_failures(each, finding.symptoms)
+    )
+    for (title, text), those in later.items():
+        shown = tuple((Span(line),) for line in text.splitlines())
+        yield Section(f"{rank_set(those)}: {title}", shown)
 
 
 # The merged stacks: the frames that all ranks share first, then the branches
