@@ -88,3 +88,80 @@ def test_an_expectation_that_cannot_be_is_a_usage_error(
     worlds = run_worlds(LATE.format(expected=expected))
     assert worlds.run.ret == pytest.ExitCode.USAGE_ERROR
     assert problem in worlds.run.stderr.str()
+
+
+OWN = """
+import os, pytest, time
+
+@pytest.mark.multihost_expect("died", culprits=[1])
+@pytest.mark.multihost(ranks=3, timeout=60)
+def test_it(world):
+    if world.rank == 1:
+        time.sleep({dies_after})
+        os._exit(3)
+    if world.rank == 2:
+        time.sleep({checks_after})
+        {check}
+    world.barrier("b")
+"""
+
+
+@pytest.mark.parametrize(("dies_after", "checks_after"), [(0.5, 0), (0, 0.5)])
+def test_an_assertion_of_another_rank_fails_a_test_that_ends_as_expected(
+    run_worlds, dies_after: float, checks_after: float
+) -> None:
+    """Before the death or after it; its traceback is on top."""
+    own = OWN.format(
+        dies_after=dies_after, checks_after=checks_after, check="assert world.size == 4, 'own'"
+    )
+    worlds = run_worlds(own)
+    worlds.run.assert_outcomes(failed=1)
+    assert "AssertionError: own" in worlds.stdout
+    assert "assert world.size == 4, 'own'" in worlds.stdout
+    verdict = worlds.verdicts["test_it"]
+    assert (verdict["status"], verdict["expected"]) == ("failed", False)
+    assert verdict["rank_results"][2]["outcome"] == "failed"
+
+
+def test_a_connection_that_the_expected_death_closes_is_harmless(run_worlds) -> None:
+    """No backend knows the user's own sockets."""
+    worlds = run_worlds(
+        """
+        import os, pytest, socket
+
+        @pytest.mark.multihost_expect("died", culprits=[1])
+        @pytest.mark.multihost(ranks=3, timeout=60)
+        def test_it(world):
+            listener = socket.create_server(("127.0.0.1", 0))
+            ports = world.gather(listener.getsockname()[1])
+            if world.rank == 1:
+                connection, _ = listener.accept()
+                os._exit(3)
+            if world.rank == 2:
+                with socket.create_connection(("127.0.0.1", ports[1])) as connection:
+                    if not connection.recv(1):
+                        raise EOFError("rank 1 is gone")
+            world.barrier("b")
+        """
+    )
+    worlds.run.assert_outcomes(passed=1)
+
+
+def test_a_failed_subtest_fails_a_test_that_ends_as_expected(run_worlds) -> None:
+    """It is a check of the test's own, also in the rank that dies."""
+    worlds = run_worlds(
+        """
+        import os, pytest
+
+        @pytest.mark.multihost_expect("died", culprits=[1])
+        @pytest.mark.multihost(ranks=2, timeout=60)
+        def test_it(world, subtests):
+            if world.rank == 1:
+                with subtests.test("sum"):
+                    assert world.size == 3
+                os._exit(3)
+            world.barrier("b")
+        """
+    )
+    assert worlds.verdicts["test_it"]["status"] == "failed"
+    assert "but rank 1: contains 1 failed subtest" in worlds.stdout

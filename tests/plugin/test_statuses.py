@@ -186,3 +186,51 @@ def test_a_fixture_that_fails_in_teardown_passes_the_test_and_is_an_error(run_wo
     worlds.run.assert_outcomes(passed=1, errors=1)
     assert "rank 1: AssertionError: not closed" in worlds.stdout
     assert worlds.verdicts["test_it"]["status"] == "error"
+
+
+@pytest.mark.parametrize(
+    ("leave", "outcomes"),
+    [
+        ("pytest.skip('no device')", {"skipped": 1, "errors": 1}),
+        ("pytest.xfail('known')", {"xfailed": 1, "errors": 1}),
+    ],
+)
+def test_an_error_of_the_teardown_hides_no_skip_and_no_xfail(
+    run_worlds, leave: str, outcomes: dict[str, int]
+) -> None:
+    """As in ordinary pytest: the call is what it was, and the teardown is an error beside it."""
+    worlds = run_worlds(
+        f"""
+        import pytest
+
+        @pytest.fixture
+        def saved(world):
+            yield
+            assert world.rank != 1, "disk quota exceeded"
+
+        @pytest.mark.multihost(ranks=2)
+        def test_it(world, saved):
+            {leave}
+        """
+    )
+    worlds.run.assert_outcomes(**outcomes)
+    assert "disk quota exceeded" in worlds.stdout
+
+
+def test_a_planned_kill_hides_no_failed_subtest_of_its_rank(run_worlds) -> None:
+    """The rank had checked something before it was killed."""
+    worlds = run_worlds(
+        """
+        import pytest
+        from pytest_multihost import at, faults
+
+        @pytest.mark.multihost(ranks=2, faults=[faults.kill(rank=1, at=at.sync_point("checked"))])
+        def test_it(world, subtests):
+            with subtests.test("sum"):
+                assert world.rank == 0
+            world.sync_point("checked")
+        """
+    )
+    verdict = worlds.verdicts["test_it"]
+    assert (verdict["status"], verdict["rank_results"][1]["outcome"]) == ("failed", "failed")
+    assert "rank 1: contains 1 failed subtest" in worlds.stdout
