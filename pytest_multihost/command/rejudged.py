@@ -15,8 +15,8 @@ from pytest_multihost.report.artifacts import rejudge
 from pytest_multihost.report.html import PAGE_NAME, PageModel, write_index, write_page
 from pytest_multihost.report.text import page_sections
 
-_SET_BY_CONTROLLER = frozenset({"status", "expected"})
-"""Fields that the controller, not the judge, changes for multihost_expect and must_fire."""
+_SET_BY_EXPECTATION = frozenset({"status", "expected", "outcome", "reason"})
+"""Fields that the controller, not the judge, changes for multihost_expect."""
 
 
 def explain(directory: Path) -> tuple[str, list[str]]:
@@ -34,9 +34,11 @@ def explain(directory: Path) -> tuple[str, list[str]]:
     for part in page_sections(again.judged, files=str(directory)):
         lines += [f"--- {part.title}", part.text]
     derived: JsonObject = json.loads(json.dumps(to_json(again.verdict)))
+    is_expected = again.written.get("expected") is not None
+    not_derived = _SET_BY_EXPECTATION if is_expected else frozenset({"expected"})
     differences = [
         name
-        for name in sorted((derived.keys() | again.written.keys()) - _SET_BY_CONTROLLER)
+        for name in sorted((derived.keys() | again.written.keys()) - not_derived)
         if _without_sources(derived.get(name)) != _without_sources(again.written.get(name))
     ]
     return "\n".join(lines), differences

@@ -14,7 +14,7 @@ import re
 import secrets
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_multihost import files
@@ -34,7 +34,7 @@ from pytest_multihost.model.spec import token
 from pytest_multihost.model.stack import SourceContext
 from pytest_multihost.model.verdict import JsonVerdict, RankResult, Verdict
 from pytest_multihost.outcome import RankFinding, Symptoms
-from pytest_multihost.outcome.faults import fault_note, firings
+from pytest_multihost.outcome.faults import fault_note, firings, require_fired
 
 _MAX_NAME = 120
 _RUN_ID = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\dZ-\d+(-[0-9a-f]{4})?")
@@ -296,5 +296,6 @@ def rejudge(directory: Path) -> Rejudged:
             remedy="They were written by another version: use that one.",
         ) from error
     judged = judge_world(facts.result, facts.symptoms, SourceContext(facts.root))
+    judged = replace(judged, finding=require_fired(judged.finding, facts.result))
     verdict = build_verdict(judged, facts.attempt)
     return Rejudged(judged, verdict, from_json(JsonObject, read["verdict.json"]))
