@@ -20,12 +20,15 @@ from pytest_multihost.model.operation import rank_set
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.verdict import Outcome, RankError, RankOutcome, Status
 from pytest_multihost.outcome.rank_facts import RankFacts, describe_exit, fold_history
-from pytest_multihost.outcome.symptoms import Symptoms
+from pytest_multihost.outcome.symptoms import Symptoms, is_lost_connection
 
 DEATH_SEEN_LATE_S = 0.05
 """How much earlier than observed a death counts when it is compared with a raise: the kernel closes
 the sockets of a dying process first and reports its end last, so the exception of a rank that has
 lost its connection can have an earlier time than the death that caused it."""
+
+_DEATH_SEEN_LAST_S = 0.5
+"""The same for an exception that says that a connection was closed, on a busy machine."""
 
 _CAUSES: Mapping[str, Outcome] = {"crashed": "crashed", "failed": "failed", "error": "error"}
 
@@ -106,6 +109,13 @@ def judge(
     """
     facts = fold_history(result.history, result.spec.size)
     ranks = tuple(_judge_rank(each, result, symptoms, masked) for each in facts)
+    deaths_s = [each.at_s for each in ranks if each.outcome == "crashed" and each.at_s is not None]
+    if deaths_s:
+        died_s = min(deaths_s) - _DEATH_SEEN_LAST_S
+        ranks = tuple(
+            replace(each, outcome="collateral") if _lost_a_peer(each, died_s) else each
+            for each in ranks
+        )
     if result.ending not in _HANGS and any(each.is_killed_as_planned for each in facts):
         # The test is about the survivors: their failures decide, though the death caused them.
         ranks = tuple(
@@ -159,6 +169,14 @@ def _judge_rank(
     if facts.is_skipped:
         return RankFinding(facts, "skipped", None, facts.skip_reason)
     return RankFinding(facts, "passed", None, "passed")
+
+
+def _lost_a_peer(finding: RankFinding, died_s: float) -> bool:
+    """Return whether a rank raised because of a closed connection, not before another died."""
+    failure = finding.facts.failure
+    error = failure.error if failure is not None and finding.outcome != "collateral" else None
+    is_after = finding.at_s is not None and finding.at_s >= died_s
+    return is_after and error is not None and is_lost_connection(error)
 
 
 def _raised(facts: RankFacts, failure: ReportMade | Interrupted, symptoms: Symptoms) -> RankFinding:

@@ -7,7 +7,6 @@ test's own: an assertion, a failed subtest, an error of a fixture, a rank that s
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from pytest_multihost.model.event import Interrupted, RaisedError, ReportMade
@@ -20,14 +19,7 @@ from pytest_multihost.outcome.finding import (
     first_line,
     rank_status,
 )
-from pytest_multihost.outcome.symptoms import Symptoms, is_assertion
-
-_LOST_CONNECTION = re.compile(
-    r"(BrokenPipe|Connection\w*|EOF|IncompleteRead|Timeout)Error\b"
-    r"|connection.*(abort|clos|lost|refused|reset)|broken pipe|timed out",
-    re.IGNORECASE,
-)
-"""Exceptions of a rank whose peer is gone or late, from whatever library they come."""
+from pytest_multihost.outcome.symptoms import Symptoms, is_lost_connection, is_timeout
 
 
 def own_failures(finding: Finding, end: Diagnosis) -> list[tuple[RankFinding, str]]:
@@ -87,6 +79,6 @@ def later_failures(finding: RankFinding, symptoms: Symptoms) -> Iterator[tuple[s
 
 def _is_harmless(error: RaisedError, symptoms: Symptoms) -> bool:
     """Return whether an exception, or one that it was raised from, says that a peer is gone."""
-    texts = (f"{error.type}: {error.message}", *error.causes)
-    is_lost = any(map(_LOST_CONNECTION.search, texts)) and not is_assertion(error)
-    return is_lost or symptoms.is_symptom(error, texts[0]) or symptoms.is_raised_from_symptom(error)
+    text = f"{error.type}: {error.message}"
+    is_symptom = symptoms.is_symptom(error, text) or symptoms.is_raised_from_symptom(error)
+    return is_symptom or is_lost_connection(error) or is_timeout(error)

@@ -12,10 +12,30 @@ _RAISED_BY_TESTS = frozenset({"AssertionError", "Failed", "_pytest.outcomes.Fail
 """Exceptions that only a test raises: no runtime asserts that a peer is gone, so they are never a
 symptom, whatever text they quote."""
 
+_LOST_CONNECTION = re.compile(
+    r"(BrokenPipe|Connection\w*|EOF|IncompleteRead)Error\b"
+    r"|connection.*(abort|clos|lost|refused|reset)|broken pipe|socket closed",
+    re.IGNORECASE,
+)
+_TIMEOUT = re.compile(r"TimeoutError\b|timed out", re.IGNORECASE)
 
-def is_assertion(error: RaisedError) -> bool:
-    """Return whether only a test raises such an exception."""
-    return error.type in _RAISED_BY_TESTS
+
+def is_lost_connection(error: RaisedError) -> bool:
+    """Return whether an exception, or one that it was raised from, is of a closed connection.
+
+    Whatever library it comes from. It follows from another rank's failure only if one has failed.
+    """
+    return _matches_chain(_LOST_CONNECTION, error)
+
+
+def is_timeout(error: RaisedError) -> bool:
+    """Return whether an exception, or one that it was raised from, is of a wait that took long."""
+    return _matches_chain(_TIMEOUT, error)
+
+
+def _matches_chain(pattern: re.Pattern[str], error: RaisedError) -> bool:
+    texts = (f"{error.type}: {error.message}", *error.causes)
+    return error.type not in _RAISED_BY_TESTS and any(map(pattern.search, texts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +66,11 @@ class Symptoms:
             text: Its type and message.
         """
         is_symptom = error.is_harness_symptom or self.is_in_error(text)
-        return is_symptom and not is_assertion(error)
+        return is_symptom and error.type not in _RAISED_BY_TESTS
 
     def is_raised_from_symptom(self, error: RaisedError) -> bool:
         """Return whether an exception was raised from a symptom, or while handling one."""
-        return not is_assertion(error) and any(map(self.is_in_error, error.causes))
+        return error.type not in _RAISED_BY_TESTS and any(map(self.is_in_error, error.causes))
 
 
 def _matches(patterns: Iterable[str], text: str) -> bool:

@@ -274,6 +274,42 @@ def test_a_death_comes_before_the_raise_that_it_brings_about() -> None:
     assert (finding.outcome, finding.headline) == ("crashed", 1)
 
 
+@pytest.mark.parametrize("raised_s", [1.6, 1.99, 2.5])
+@pytest.mark.parametrize(
+    "error",
+    [
+        raised("EOFError: "),
+        raised("ConnectionResetError: [Errno 104] Connection reset by peer"),
+        raised("trainer.StepFailed: step 3", "BrokenPipeError: [Errno 32] Broken pipe"),
+    ],
+    ids=["end of file", "reset", "raised from it"],
+)
+def test_a_connection_that_is_lost_around_a_death_is_collateral(
+    error: dict[str, Any], raised_s: float
+) -> None:
+    """On a busy machine the death is seen some tenths of a second after its sockets closed."""
+    lost = [("report", report("call", "failed", error=error)), ("parked", {})]
+    history = [*fate(0, lost, raised_s), *left(0), *fate(1, FATES["crashes"], 2.0)]
+    finding = judged(history, 2, "settled")
+    assert (finding.outcome, finding.headline) == ("crashed", 1)
+    assert finding.ranks[0].outcome == "collateral"
+
+
+@pytest.mark.parametrize(
+    ("error", "raised_s"),
+    [(raised("ConnectionResetError: reset"), 1.4), (raised("AssertionError: reset"), 1.9)],
+    ids=["long before", "an assertion"],
+)
+def test_another_failure_before_a_death_is_the_cause(
+    error: dict[str, Any], raised_s: float
+) -> None:
+    """The rank that died later did not close that connection; an assertion is never collateral."""
+    own = [("report", report("call", "failed", error=error)), ("parked", {})]
+    history = [*fate(0, own, raised_s), *left(0), *fate(1, FATES["crashes"], 2.0)]
+    finding = judged(history, 2, "settled")
+    assert (finding.outcome, finding.headline) == ("failed", 0)
+
+
 @pytest.mark.parametrize(
     ("fates", "ending", "when"),
     [
