@@ -23,7 +23,7 @@ def main() -> int:
                 return _open(options.directory, shows_only=options.path)
             case _:
                 return _report(options.directory)
-    except MultihostError as error:
+    except (MultihostError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
 

@@ -142,12 +142,10 @@ def pytest_configure_node(node: Any) -> None:  # noqa: ANN401 - xdist's WorkerCo
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:  # noqa: ANN401, ARG001
-    """Add up what the workers have selected and run."""
-    counts = getattr(node, "workeroutput", {}).get("multihost")
-    if counts is not None:
-        tally = node.config.stash[TALLY]
-        tally.selected += counts["selected"]
-        tally.ran += counts["ran"]
+    """Add up what the workers have selected and run, and what they could not write."""
+    tally = node.config.stash[TALLY]
+    for name, value in getattr(node, "workeroutput", {}).get("multihost", {}).items():
+        setattr(tally, name, getattr(tally, name) + value)
 
 
 # Our own hooks: what is built in comes after what other plugins and conftests offer.

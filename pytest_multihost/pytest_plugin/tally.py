@@ -58,7 +58,8 @@ def end_run(tally: Tally, session: pytest.Session) -> None:
     config = session.config
     if hasattr(config, "workerinput"):  # the controller adds up what its workers did
         worker: Any = config
-        worker.workeroutput["multihost"] = {"selected": tally.selected, "ran": tally.ran}
+        summed = ("selected", "ran", "unwritten", "points")
+        worker.workeroutput["multihost"] = {name: getattr(tally, name) for name in summed}
         return
     if tally.ran and tally.run_id is not None:
         from pytest_multihost.report.html import write_index

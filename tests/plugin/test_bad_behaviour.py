@@ -893,9 +893,12 @@ assert not [path for path in pathlib.Path("disk").rglob(".*.*") if path.name[1] 
 """Fails if a file of JSON is empty or incomplete, or if a draft of one is left."""
 
 
-@pytest.mark.parametrize("kib", [0, 4, 12, 16, 24])
+@pytest.mark.parametrize(
+    ("kib", "options"),
+    [(0, ""), (4, ""), (12, ""), (16, ""), (24, ""), (12, "-p xdist -n 1")],
+)
 def test_a_full_disk_costs_artifacts_and_no_result(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, kib: int
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, kib: int, options: str
 ) -> None:
     """Reports need no artifacts; what could not be kept is said in one line, at the end.
 
@@ -904,7 +907,8 @@ def test_a_full_disk_costs_artifacts_and_no_result(
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.makepyfile(test_worlds=ORDINARY, is_whole=IS_WHOLE)
     full = "" if kib else "head -c 4096 /dev/zero > disk/full;"
-    command = f"{full} {sys.executable} -m pytest -p multihost_hangs --multihost-artifacts=disk/a"
+    program = f"{sys.executable} -m pytest -p multihost_hangs {options}"
+    command = f"{full} {program} --multihost-artifacts=disk/a"
     start = on_a_small_disk(pytester.mkdir("disk"), kib or 4)
     run = pytester.run(
         *start, "sh", "-c", f"{command}; {sys.executable} is_whole.py && echo all whole", timeout=60

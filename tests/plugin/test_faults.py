@@ -315,7 +315,8 @@ def test_it(world):
     assert [set(each) for each in fired(worlds, "test_it")] == [{"0", "1"}, {"1"}]
 
 
-def test_the_points_that_ranks_pass_are_listed(run_worlds) -> None:
+@pytest.mark.parametrize("options", [(), ("-p", "xdist", "-n", "1")], ids=["alone", "xdist"])
+def test_the_points_that_ranks_pass_are_listed(run_worlds, options: tuple[str, ...]) -> None:
     """In order, equal ranks once: what `at=` can name."""
     worlds = run_worlds(
         HEAD
@@ -328,6 +329,7 @@ def test_it(world, tmp_path):
         (tmp_path / "x.txt").write_text("hello")
 """,
         "--multihost-points",
+        *options,
     )
     worlds.run.assert_outcomes(passed=1)
     assert "ranks 0,1  at.sync_point('a') x2" in worlds.stdout

@@ -90,7 +90,22 @@ def test_a_page_that_cannot_be_written_hides_nothing(run_worlds) -> None:
     assert worlds.verdicts["test_it"]["outcome"] == "failed"
     assert "report.html: IsADirectoryError" in worlds.stdout
     assert "-1/report.html\n" not in worlds.stdout
-    assert not list(worlds.directory("test_it").glob(".*new"))
+    assert not list(worlds.directory("test_it").glob(".*"))
+
+
+def test_a_page_that_does_not_fit_is_said_and_the_old_one_stays(run_worlds) -> None:
+    """`multihost report` on a full disk ends with a line, not with a traceback."""
+    worlds = run_worlds(WORLDS)
+    before = _index(worlds).read_text()
+    program = "from pytest_multihost.command.main import main; raise SystemExit(main())"
+    command = f"ulimit -f 1; exec {sys.executable} -c '{program}' report .pytest_multihost/latest"
+    ended = subprocess.run(
+        ["sh", "-c", command], cwd=worlds.path, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 1
+    assert "File too large" in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+    assert _index(worlds).read_text() == before
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -45,3 +46,33 @@ def test_a_library_beside_its_source_is_taken(
     monkeypatch.setattr(library, "file_name", lambda: beside.name)
     assert library._find_once.__wrapped__() == (beside, "")
     assert not cache.exists()
+
+
+@pytest.mark.parametrize("writable", ["folder", "library"])
+def test_a_library_that_other_users_may_have_written_is_not_loaded(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, writable: str
+) -> None:
+    """XDG_CACHE_HOME may be a directory of all users, such as /tmp."""
+    cache.mkdir()
+    made = cache / "_shim-of-this-version.so"
+    made.write_text("made")
+    monkeypatch.setattr(library, "file_name", lambda: made.name)
+    assert library._find_once.__wrapped__() == (made, "")
+    chosen = {"folder": cache, "library": made}[writable]
+    chosen.chmod(0o777)
+    path, why = library._find_once.__wrapped__()
+    assert path is None
+    assert why.startswith(f"other users can write {chosen}")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file to another user")
+def test_a_library_of_another_user_is_not_loaded(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who owns a file may change it at any time."""
+    cache.mkdir()
+    made = cache / "_shim-of-this-version.so"
+    made.write_text("made")
+    os.chown(made, 4711, 4711)
+    monkeypatch.setattr(library, "file_name", lambda: made.name)
+    assert library._find_once.__wrapped__()[0] is None
