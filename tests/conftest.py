@@ -11,12 +11,13 @@ from typing import Any
 
 import psutil
 import pytest
+from runtimes import skip_if_missing
 
 from pytest_multihost.launch.netns import make_network
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.spec import Hosts, all_hosts
 
-pytest_plugins = "pytester"
+pytest_plugins = ["pytester", "runtimes"]
 
 
 def pytest_configure() -> None:
@@ -76,6 +77,7 @@ def run_worlds(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> It
     def run(source: str, *args: str, timeout: float = 100) -> Worlds:
         pytester.makepyfile(test_worlds=source)
         result = pytester.runpytest_subprocess("-p", "multihost_hangs", *args, timeout=timeout)
+        skip_if_missing(result.stdout.str() + result.stderr.str())
         return read_worlds(pytester.path, result)
 
     yield run

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ["runtimes"]
+
 EXPECTATIONS = "PYTEST_MULTIHOST_CORPUS_EXPECTATIONS"
 """Names the file that the expectations are written to, one JSON object a line."""
 

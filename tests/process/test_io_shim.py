@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from runtimes import needs
 
 from pytest_multihost.nemesis import io_shim
 from pytest_multihost.nemesis.io_shim import IoPage, IoRule, library
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.skipif(io_shim.find_library() is None, reason=io_shim.w
 Shimmed = Callable[..., str]
 
 PRELUDE = """
-import contextlib, ctypes, errno, fnmatch, itertools, json, os, pathlib, shutil, signal
+import contextlib, ctypes, errno, fnmatch, io, itertools, json, os, pathlib, shutil, signal
 import subprocess, sys, threading, time
 from pytest_multihost.nemesis.io_shim import IoPage, IoRule, attach, detach, is_loaded
 
@@ -132,7 +133,9 @@ set_rules(page, [IoRule(path="data.bin*", bytes_per_s=10e6)])
 began = time.monotonic()
 assert {READERS[reader]} == DATA
 took = time.monotonic() - began
-assert SIZE <= count().bytes < SIZE + 1000, count()
+# numpy reads the header of its format through a buffer, and then the array from its begin.
+header = io.DEFAULT_BUFFER_SIZE if {reader!r} == "npy" else 0
+assert SIZE <= count().bytes < SIZE + header + 1000, count()
 assert took > 0.95 * SIZE / 10e6 and count().slept_s < 2 * SIZE / 10e6, (took, count())
 """)
 
@@ -197,6 +200,7 @@ assert count().struck
     assert "Input/output error" in out
 
 
+@needs("torch")
 def test_torch_load_is_slow(shimmed) -> None:
     """Be it read or mapped; what is mapped is read without a call, when it is touched."""
     shimmed("""

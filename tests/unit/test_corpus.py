@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from programs import load_program
+from runtimes import RUNTIMES
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CORPUS = REPOSITORY / "tests" / "corpus"
@@ -31,6 +32,8 @@ Program = Mapping[str, Any]
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Program]:
     """Every program of the corpus with what is expected of it, as the scorer gets them."""
+    for runtime in RUNTIMES:
+        pytest.importorskip(runtime)
     path = tmp_path_factory.mktemp("corpus") / "expectations"
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", EXPECTATIONS: str(path)}
     command = [sys.executable, "-m", "pytest", "-p", "multihost_hangs", "--collect-only", "-q"]

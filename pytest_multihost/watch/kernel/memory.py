@@ -71,17 +71,21 @@ class Memory:
 
     def read(self, address: int, size: int) -> bytes | None:
         """Return `size` bytes at `address`, None where they cannot be read."""
+        data = self.read_up_to(address, size)
+        return data if len(data) == size else None
+
+    def read_up_to(self, address: int, size: int) -> bytes:
+        """Return at most `size` bytes at `address`, up to the first page that cannot be read."""
         if self._file is None:
             self._file = -1
             with contextlib.suppress(OSError):
                 self._file = os.open(f"/proc/{self.pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
         if self._file < 0 or not address:
-            return None
+            return b""
         try:
-            data = os.pread(self._file, size, address)
+            return os.pread(self._file, size, address)
         except (OSError, OverflowError):
-            return None
-        return data if len(data) == size else None
+            return b""
 
     def seconds(self, address: int, unit: float) -> float | None:
         """Return the timespec or timeval at `address`."""
@@ -183,15 +187,19 @@ class ReturnAddresses:
     def of_stack(self, pointer: int) -> tuple[tuple[str, int], ...] | None:
         """Return where the stack at `pointer` returns to, innermost first: file and offset.
 
+        A stack ends with its mapping, or before: since glibc 2.42 its guard pages are of the same
+        mapping (MADV_GUARD_INSTALL of madvise(2)), and the kernel joins the mappings of several
+        stacks to one. Guard pages cannot be read.
+
         Returns:
-            None where it cannot be read.
+            None where it cannot be read, or its end is not found.
         """
         stack = self.memory.mapping(pointer)
-        if stack is None or stack.end - pointer > _MAX_STACK:
-            return None
         pointer &= ~7
-        data = self.memory.read(pointer, stack.end - pointer)
-        return None if data is None else tuple(self._find(data))
+        data = (
+            self.memory.read_up_to(pointer, min(stack.end - pointer, _MAX_STACK)) if stack else b""
+        )
+        return None if len(data) in {0, _MAX_STACK} else tuple(self._find(data))
 
     def is_at(self, pointer: int) -> bool:
         """Return whether the very word at `pointer` is a return address.
@@ -203,7 +211,7 @@ class ReturnAddresses:
 
     def _find(self, stack: bytes) -> Iterator[tuple[str, int]]:
         starts, mappings = self._code
-        for word in array.array("Q", stack):
+        for word in array.array("Q", stack[: len(stack) & ~7]):
             address = word & _ADDRESS_BITS
             at = bisect.bisect(starts, address) - 1
             if at < 0 or address >= mappings[at].end:
