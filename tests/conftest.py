@@ -11,13 +11,13 @@ from typing import Any
 
 import psutil
 import pytest
-from runtimes import skip_if_missing
+from runtimes import pytest_make_collect_report, skip_if_missing  # noqa: F401 - a hook
 
 from pytest_multihost.launch.netns import make_network
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.spec import Hosts, all_hosts
 
-pytest_plugins = ["pytester", "runtimes"]
+pytest_plugins = "pytester"
 
 
 def pytest_configure() -> None:

@@ -8,8 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
-
-pytest_plugins = ["runtimes"]
+from runtimes import pytest_make_collect_report  # noqa: F401 - a hook
 
 EXPECTATIONS = "PYTEST_MULTIHOST_CORPUS_EXPECTATIONS"
 """Names the file that the expectations are written to, one JSON object a line."""
