@@ -23,14 +23,15 @@ ORBAX_NEWEST := orbax-checkpoint==0.12.8
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help demo worlds test lint bench bench-quick bench-faults soak fuzz corpus docs dist wheel-check clean
+.PHONY: help demo worlds test test-python lint bench bench-quick bench-faults soak fuzz corpus docs dist wheel-check clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo "  PYTHON=python3.12 picks the interpreter that .venv is made with."
 	@echo "  PYTEST_JOBS=0 runs the tests of make test one after the other; the default is 2 at a time."
-	@echo "  PYTEST_ARGS='-x -k gloo' is handed to pytest by make test."
+	@echo "  PYTEST_ARGS='-x -k gloo' is handed to pytest by make test and make test-python."
+	@echo "  PYTHON_SUITE=sid picks the Debian release of make test-python: trixie has Python 3.13, sid 3.14."
 	@echo "  BENCH_ARGS='--only floor overhead --suite junit.xml' picks what make bench measures."
 	@echo "  CORPUS_ARGS='--load 2' keeps two processes computing beside make corpus."
 
@@ -86,6 +87,17 @@ test: lint ## Lint, then run the whole test suite
 	if [ "$$failed" -gt $(AGAIN) ] || [ "$$failed" -eq 0 ]; then exit $$status; fi; \
 	echo "== $$failed failed beside others on this machine. Once more, one after the other: a defect fails again."; \
 	$(BIN)/python -m pytest --lf --lfnf=none -rA --show-capture=no --tb=short
+
+# A root made by debootstrap, for which it takes root rights; it is made on first use and then kept.
+PYTHON_ROOT ?=
+PYTHON_SUITE ?= trixie
+
+test-python: ## Run the tests with another Python, in the Debian root PYTHON_ROOT=/var/tmp/trixie
+	@[ -n "$(PYTHON_ROOT)" ] || { \
+	  echo "error: name a directory for the root: make test-python PYTHON_ROOT=/var/tmp/trixie" >&2; exit 1; }
+	docker/python_root.sh make "$(PYTHON_ROOT)" "$(PYTHON_SUITE)"
+	docker/python_root.sh run "$(PYTHON_ROOT)" \
+	  python -m pytest -n $(PYTEST_JOBS) --dist worksteal $(PYTEST_ARGS)
 
 lint: $(READY) ## Check style, format, types and the floors of the house
 	$(BIN)/ruff check .

@@ -102,6 +102,8 @@ class Operation:
         failed: Whether it ended with an exception.
         error: That exception, in one line; empty if unknown.
         timeout_s: Its timeout in seconds, as its caller has set it; None: unknown.
+        fails_test: Whether an error of it certainly fails the test: its caller has set no timeout,
+            and nothing in the test handles an exception there.
         thread: Native id of the thread that began it, or waits for it.
         frame: The user's line that began it, or waits for it.
         source: Where this comes from: ``recorder``, ``flight-recorder``, ``native-frames``,
@@ -125,6 +127,7 @@ class Operation:
     failed: bool = False
     error: str = ""
     timeout_s: float | None = None
+    fails_test: bool = False
     thread: int = 0
     frame: Frame | None = None
     source: str = "recorder"

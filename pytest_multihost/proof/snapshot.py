@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from pytest_multihost.model.operation import Operation, Operations
-from pytest_multihost.model.process import Descriptor, KernelSnapshot, Process, Thread
+from pytest_multihost.model.process import NEVER, Descriptor, KernelSnapshot, Process, Thread
 from pytest_multihost.model.result import Activity
 from pytest_multihost.proof.threads import activity_of
 
@@ -37,6 +37,35 @@ class Snapshot:
         of_rank = [each for each in self.operations if each.rank == rank]
         found = [operation for each in of_rank for operation in each.open]
         return tuple(each for each in found if each.thread == tid and each.waited_s is not None)
+
+    def give_ups(self) -> Iterator[str]:
+        """Yield sentences on the ranks that would give up waiting; which fails the test."""
+        for process in self.kernel.processes if self.kernel.is_deep else ():
+            for thread in process.threads if process.is_rank else ():
+                awaited = self.awaited_operations(process.rank, thread.tid)
+                if thread.ends_s in {None, NEVER} or not awaited:
+                    continue
+                if all(map(self.must_fail, awaited)):
+                    left_s = max(thread.ends_s - self.kernel.at_s, 0.0)
+                    yield (
+                        f"rank {process.rank} would have given up {awaited[-1].name} after"
+                        f" {left_s:.0f} s more, with an error that nothing in the test handles"
+                    )
+
+    def must_fail(self, operation: Operation) -> bool:
+        """Return whether an operation cannot end but by an error, which fails the test.
+
+        It is a collective that a member has not entered, and so it is for as long as that member
+        waits.
+        """
+        key, sequence = operation.place
+        is_missing = any(
+            each.entered.get(key, 0) < sequence
+            for each in self.operations
+            if each.rank in operation.group
+        )
+        is_collective = operation.kind == "collective" and operation.has_members
+        return operation.fails_test and is_collective and is_missing
 
 
 @dataclass(frozen=True, slots=True)

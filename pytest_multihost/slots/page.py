@@ -71,9 +71,9 @@ FLAGS_AT = 48
 ENDED, WAITED = 1, 2
 """Offsets in a record of its second and third time, in words of eight bytes."""
 
-FAILED, HAS_TIMEOUT, VALUE_SHIFT, TICKS_PER_S = 1, 2, 2, 100
+FAILED, HAS_TIMEOUT, FAILS_TEST, VALUE_SHIFT, TICKS_PER_S = 1, 2, 4, 3, 100
 """Flag bits: left by an exception (the upper bits are the number of its text), or has a timeout
-(the upper bits are its ticks)."""
+(the upper bits are its ticks), or an exception that leaves it fails the test."""
 
 STRIDE = RECORD.size
 COUNTS_AT = HEADER.size
@@ -297,8 +297,12 @@ class SlotPage:
 
     def set_timeout(self, at: int, seconds: float) -> None:
         """Record the timeout that the caller has set for the operation at `at`."""
-        ticks = min(max(round(seconds * TICKS_PER_S), 0), (1 << 30) - 1)
+        ticks = min(max(round(seconds * TICKS_PER_S), 0), (1 << 29) - 1)
         self._halves[at * 2 + FLAGS_AT // 4] = HAS_TIMEOUT | ticks << VALUE_SHIFT
+
+    def set_fails_test(self, at: int) -> None:
+        """Record that an error of the operation at `at` certainly fails the test."""
+        self._halves[at * 2 + FLAGS_AT // 4] = FAILS_TEST
 
     def began_ns(self, at: int) -> int:
         """Return when the operation at `at` began."""
@@ -448,6 +452,7 @@ def _operation(record: Record, texts: Mapping[int, str]) -> Operation:
         failed=bool(flags & FAILED),
         error=texts[value] if flags & FAILED else "",
         timeout_s=value / TICKS_PER_S if flags & HAS_TIMEOUT else None,
+        fails_test=bool(flags & FAILS_TEST),
         thread=thread,
         frame=Frame(texts[file], line, texts[function]) if file else None,
     )

@@ -234,6 +234,8 @@ class Watchdog:
             at_s=now,
         )
         notes = self.observer.remote.notes if self.observer.remote is not None else ()
+        if self._search.state.is_proof and self._search.state.last is not None:
+            notes = (*notes, *self._search.state.last.give_ups())
         self._snapshots[-1] = replace(last, ranks=ranks, unobserved=unobserved, notes=notes)
 
     # Judging the snapshots

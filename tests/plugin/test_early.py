@@ -32,6 +32,55 @@ def test_a_proven_hang_ends_its_world_long_before_the_deadline(run_worlds) -> No
     assert "HUNG test_worlds.py::test_it - rank 1 never reached world.barrier 'b'" in worlds.stdout
 
 
+FIRST_COLLECTIVE = """
+import pytest, time
+from jax.errors import JaxRuntimeError
+from jax.experimental.multihost_utils import sync_global_devices
+
+@pytest.mark.multihost(ranks=2, backend="jax", timeout=100)
+def test_it(world):
+    if world.is_primary:
+        MISSING
+    else:
+        sync_global_devices("x")
+
+@pytest.mark.multihost(ranks=2, backend="jax", timeout=100)
+def test_expects_error(world):
+    if not world.is_primary:
+        with pytest.raises(JaxRuntimeError):
+            sync_global_devices("x")
+    world.barrier("after")
+
+@pytest.mark.xfail(raises=JaxRuntimeError, strict=True)
+@pytest.mark.multihost(ranks=2, backend="jax", timeout=100)
+def test_xfail_expects_error(world):
+    if world.is_primary:
+        world.barrier("never")
+    sync_global_devices("x")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("missing", ["time.sleep(600)", "world.barrier('x')"])
+def test_a_wait_that_only_fails_is_told_before_the_runtime_gives_it_up(run_worlds, missing) -> None:
+    """Gloo gives up connecting after 30 s: nothing handles the error, and no rank comes before."""
+    pytest.importorskip("jax")
+    worlds = run_worlds(FIRST_COLLECTIVE.replace("MISSING", missing), "-k", "test_it")
+    diagnosis = worlds.verdicts["test_it"]["diagnosis"]
+    assert diagnosis["detected_by"] == "proof"
+    assert diagnosis["detected_after_s"] < 25
+    assert any("would have given up sync_global_devices" in note for note in diagnosis["notes"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["test_expects_error", "test_xfail_expects_error"])
+def test_a_test_that_handles_the_error_gets_it(run_worlds, name) -> None:
+    """Its rank goes on after it, or xfail expects it."""
+    pytest.importorskip("jax")
+    worlds = run_worlds(FIRST_COLLECTIVE.replace("MISSING", "pass"), "-k", name)
+    worlds.run.assert_outcomes(**{"xfailed" if "xfail" in name else "passed": 1})
+
+
 def test_early_off_waits_for_the_deadline(run_worlds) -> None:
     """Then nothing but time tells; who is to blame is told all the same."""
     worlds = run_worlds(HANG.replace("60", "6"), "--multihost-early=off")

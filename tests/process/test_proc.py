@@ -310,7 +310,7 @@ alive_program(
 )
 alive_program(
     "timer_thread",
-    "thread python",
+    "rank 0: thread ",
     "e = threading.Event(); threading.Timer(40, e.set).start(); ready(); e.wait()",
 )
 alive_program(
@@ -368,7 +368,7 @@ alive_program(
 )
 alive_program(
     "thread_that_sleeps_shortly",
-    "thread python",
+    "rank 0: thread ",
     """
 def beat():
     while True: time.sleep(0.2)

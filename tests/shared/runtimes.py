@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from importlib.util import find_spec
 
@@ -33,9 +34,12 @@ def pytest_make_collect_report(collector: pytest.Collector) -> pytest.CollectRep
     """Skip a file that imports what is not installed."""
     if not isinstance(collector, pytest.Module):
         return None
-    source = collector.path.read_text(encoding="utf-8")
-    for name in MISSING:
-        if re.search(rf"^(import|from) {name}\b", source, re.MULTILINE):
-            where = str(collector.path), 1, f"Skipped: {name} is not installed"
-            return pytest.CollectReport(collector.nodeid, "skipped", where, [])
+    imported = set()
+    for node in ast.parse(collector.path.read_bytes()).body:
+        names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        imported |= {each.partition(".")[0] for each in names}
+    if missing := imported.intersection(MISSING):
+        where = str(collector.path), 1, f"Skipped: {', '.join(sorted(missing))} is not installed"
+        return pytest.CollectReport(collector.nodeid, "skipped", where, [])
     return None

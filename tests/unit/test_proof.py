@@ -100,6 +100,32 @@ def operation(**changes: object) -> Operation:
     )
 
 
+@pytest.mark.parametrize(
+    ("changes", "entered", "is_blocker"),
+    [
+        ({"fails_test": True}, 0, False),
+        ({"fails_test": True}, 1, True),  # rank 1 has come: the collective may complete
+        ({"fails_test": False}, 0, True),  # the test may handle the error
+        ({"fails_test": True, "timeout_s": 20.0, "since_s": 100.0}, 0, True),  # the test's own
+        ({"fails_test": True, "kind": "wait"}, 0, True),  # any process may do its part
+    ],
+)
+def test_a_timeout_that_only_fails_the_test_ends_no_wait(
+    changes: dict[str, Any], entered: int, is_blocker: bool
+) -> None:
+    """Neither does anything else: then the hang is told before the timeout strikes."""
+    waits = operation(**changes)
+    first = moment(process(thread(ends_s=120.0)))
+    pages = (
+        Operations(0, (waits,), {waits.group_key: 1}),
+        Operations(1, (), {waits.group_key: entered}),
+    )
+    first = replace(first, operations=pages)
+    found = blockers(first, later(first), deadline_s=DEADLINE_S)
+    assert (found != ()) == is_blocker
+    assert bool([*first.give_ups()]) != is_blocker or "timeout_s" in changes
+
+
 def test_waits_that_cannot_end_are_a_proof_after_two_windows() -> None:
     """Neither one look nor one window is."""
     first = moment(process())

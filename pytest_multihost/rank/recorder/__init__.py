@@ -5,7 +5,7 @@ from which line of the user's, and stays readable when the rank is stopped or de
 
 `process_recorder` prepares and opens the `recorder` of a process. `torch`, `torch_groups`,
 `torch_process_groups` and `torch_flight_recorder` wrap torch, `jax` wraps jax, each
-`after_import`.
+`after_import`. `handlers` says which exceptions certainly fail the test.
 """
 
 from pytest_multihost.rank.recorder.process_recorder import (

@@ -27,6 +27,7 @@ from typing import Any
 
 from pytest_multihost.model.operation import RUNTIME_SCOPE, Scope, program_scope
 from pytest_multihost.rank.recorder.after_import import after_import
+from pytest_multihost.rank.recorder.handlers import fails_test
 from pytest_multihost.rank.recorder.recorder import Ranks, Recorder
 
 JaxObject = Any
@@ -179,7 +180,16 @@ class _JaxRecorder:
         self, name: str, detail: Callable[..., str], /, *args: object, **kwargs: object
     ) -> Begin | None:
         """Describe a call that all processes make; alone, each has nothing to wait for."""
-        return self._collective(_state().client, name, detail=detail(*args, **kwargs))
+        begin = self._collective(_state().client, name, detail=detail(*args, **kwargs))
+        if begin is None or not fails_test(sys._getframe(1)):  # noqa: SLF001 - as in Recorder
+            return begin
+
+        def begin_what_fails_test() -> int:
+            record = begin()
+            self.recorder.page.set_fails_test(record)
+            return record
+
+        return begin_what_fails_test
 
     def _collective(
         self,
