@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 from runs import await_that, living, server_of, start_pytest
 
-MOMENTS = 3
+MOMENTS = int(os.environ.get("KILL_MOMENTS", "3"))
 
 # Each rank leaves a child in its own group, and one in a session of its own.
 WORLDS = """
@@ -38,8 +39,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Start pytest in a directory of its own; at the end nothing may be alive that works there."""
     started = []
 
-    def start(source: str, *args: str) -> subprocess.Popen[str]:
-        started.append(start_pytest(tmp_path, source, *args))
+    def start(source: str, *args: str, **variables: str) -> subprocess.Popen[str]:
+        started.append(start_pytest(tmp_path, source, *args, **variables))
         return started[-1]
 
     yield start
@@ -121,6 +122,77 @@ def test_a_server_that_is_killed_costs_one_test_and_leaves_nothing(
     errors = told.get("error", 0)
     assert (told["passed"] + errors, errors <= 1) == (count, True), output
     await_that(lambda: living(tmp_path) == [])
+
+
+# Three hosts on a network with a fault, so that the server has a netfault daemon beside the ranks.
+HOSTS = """
+import pathlib, pytest, subprocess
+from pytest_multihost import faults
+
+@pytest.mark.parametrize("i", range(8))
+@pytest.mark.multihost(ranks=3, hosts="netns", faults=[faults.net_delay(rank=0, seconds=0.01)])
+def test_it(world, i):
+    subprocess.Popen(["sleep", "600"], start_new_session=True)
+    world.barrier()
+"""
+
+
+def namespaces(pids: Iterable[int]) -> set[str]:
+    """Return the network and mount namespaces in which processes are, or which they hold open."""
+    found = set()
+    for pid in pids:
+        links = [f"/proc/{pid}/ns/{kind}" for kind in ("net", "mnt")]
+        with contextlib.suppress(OSError):
+            links += [f"/proc/{pid}/fd/{each}" for each in os.listdir(f"/proc/{pid}/fd")]
+        for link in links:
+            with contextlib.suppress(OSError):
+                found.add(os.readlink(link))
+    return {each for each in found if each.startswith(("net:", "mnt:"))}
+
+
+def victim_of(run: subprocess.Popen[str], kind: str) -> psutil.Process | None:
+    """Return the server, one of its ranks, or a child of it that is no rank."""
+    server = server_of(run)
+    if server is None or kind == "server":
+        return server
+    for child in server.children():
+        with contextlib.suppress(OSError):
+            if (os.getsid(child.pid) == child.pid) == (kind == "rank"):
+                return child
+    return None
+
+
+@pytest.mark.usefixtures("netns_hosts")
+@pytest.mark.parametrize("moment", range(MOMENTS))
+@pytest.mark.parametrize("kind", ["controller", "server", "rank", "daemon"])
+def test_whatever_is_killed_leaves_no_process_namespace_or_file(
+    start: Start, tmp_path: Path, kind: str, moment: int
+) -> None:
+    """And costs one test: at a random moment of worlds with namespaces, mounts and network faults.
+
+    With a namespace go the interfaces, addresses and mounts in it.
+    """
+    outside = namespaces(psutil.pids())
+    (tmp_path / "tmp").mkdir()
+    run = start(HOSTS, TMPDIR=str(tmp_path / "tmp"))
+    await_that(lambda: victim_of(run, "rank"))
+    time.sleep(random.Random(f"{kind} {moment}").uniform(0.0, 0.8))
+    inside = namespaces(each.pid for each in living(tmp_path)) - outside
+    if kind == "controller":
+        run.kill()
+    else:
+        victims: list[psutil.Process] = []
+        await_that(lambda: victims or victims.extend(filter(None, [victim_of(run, kind)])))
+        victims[0].kill()
+    output, _ = run.communicate(timeout=100)
+    if kind != "controller":
+        told = [int(each) for each in re.findall(r"(\d+) (?:passed|error|failed)", output)]
+        assert sum(told) == 8, output
+        assert int(re.findall(r"(\d+) passed", output)[0]) >= 7, output
+    await_that(lambda: living(tmp_path) == [])
+    assert inside & namespaces(psutil.pids()) == set()
+    left = [each.name for each in (tmp_path / "tmp").iterdir()]
+    assert [each for each in left if not each.startswith("pytest-of-")] == []
 
 
 @pytest.mark.parametrize("moment", range(MOMENTS))

@@ -12,14 +12,14 @@ from pathlib import Path
 import psutil
 
 
-def start_pytest(path: Path, source: str, *args: str) -> subprocess.Popen[str]:
-    """Start pytest on one file of tests, in a directory of its own."""
+def start_pytest(path: Path, source: str, *args: str, **variables: str) -> subprocess.Popen[str]:
+    """Start pytest on one file of tests, in a directory of its own, with more variables."""
     (path / "test_worlds.py").write_text(source)
     (path / "pytest.ini").write_text("[pytest]\n")
     return subprocess.Popen(
         [sys.executable, "-m", "pytest", "-p", "multihost_hangs", *args],
         cwd=path,
-        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
