@@ -12,6 +12,7 @@ import sys
 from dataclasses import dataclass
 from typing import ClassVar, NoReturn
 
+from pytest_multihost.launch.job_spec import JOB_VARIABLE
 from pytest_multihost.launch.wire import receive_packet
 
 SOCKET = "PYTEST_MULTIHOST_SOCKET"
@@ -29,12 +30,10 @@ class RunProgram:
 
     Attributes:
         code: The Python code to run.
-        variable: The environment variable in which the program looks for its job spec.
     """
 
     kind: ClassVar = "run_program"
     code: str
-    variable: str
 
 
 def main() -> NoReturn:
@@ -48,5 +47,5 @@ def main() -> NoReturn:
     (job_spec,) = packet.descriptors
     os.set_inheritable(job_spec, True)  # noqa: FBT003 - the standard library's signature
     os.dup2(control.fileno(), CONTROL)
-    environment = {**os.environ, program.variable: str(job_spec)}
+    environment = {**os.environ, JOB_VARIABLE: str(job_spec)}
     os.execve(sys.executable, [sys.executable, "-c", program.code], environment)

@@ -97,10 +97,22 @@ def kill_orphans(*, spare: Collection[int]) -> list[str]:
     """
     ended: list[str] = []
     deadline = time.monotonic() + ORPHANS_S
-    while time.monotonic() < deadline and _reap(spare):
-        for process in _strangers(spare):
-            with contextlib.suppress(psutil.Error):
-                if process.status() != psutil.STATUS_ZOMBIE:
+    while time.monotonic() < deadline:
+        # Usually there are no children, which this says in microseconds; reading /proc for them
+        # would cost milliseconds in every test.
+        try:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            break
+        descendants = psutil.Process().children(recursive=True)
+        orphans = [process for process in descendants if process.pid not in spare]
+        if not orphans:
+            break
+        for process in orphans:
+            with contextlib.suppress(psutil.Error, ChildProcessError):
+                if process.status() == psutil.STATUS_ZOMBIE:
+                    os.waitpid(process.pid, os.WNOHANG)
+                else:
                     ended.append(" ".join(process.cmdline())[:200] or process.name())
                     process.kill()
         time.sleep(0.002)
@@ -135,37 +147,6 @@ def _strays() -> list[int]:
             ):
                 found.append(pid)
     return found
-
-
-def _strangers(spare: Collection[int]) -> list[psutil.Process]:
-    with contextlib.suppress(psutil.Error):
-        found = psutil.Process().children(recursive=True)
-        return [process for process in found if process.pid not in spare]
-    return []
-
-
-def _reap(spare: Collection[int]) -> bool:
-    """Reap dead children; return whether other children may be left.
-
-    `waitpid` reports in microseconds that there are no children, which is the usual case; reading
-    /proc for them would cost milliseconds in every test.
-    """
-    if spare:
-        return _reap_one_by_one(spare)
-    try:
-        while os.waitpid(-1, os.WNOHANG) != (0, 0):
-            pass
-    except ChildProcessError:
-        return False
-    return True
-
-
-def _reap_one_by_one(spare: Collection[int]) -> bool:
-    found = _strangers(spare)
-    for process in found:
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(process.pid, os.WNOHANG)
-    return bool(found)
 
 
 def wait_for_exit(server: int) -> None:

@@ -23,7 +23,7 @@ from pytest_multihost.launch.docker.containers import (
     remove_container,
 )
 from pytest_multihost.launch.interface import ANSWER_S
-from pytest_multihost.launch.job_spec import JOB_VARIABLE, write_job
+from pytest_multihost.launch.job_spec import write_job
 from pytest_multihost.launch.reaper import wait_for_exit
 from pytest_multihost.launch.refusals import refusals
 from pytest_multihost.launch.server import (
@@ -56,7 +56,6 @@ class ContainerLauncher:
     spec: ContainerSpec
     programs: Mapping[str, Callable[[str], ServerProgram]]
     _engine: Engine | None = None
-    _problem: tuple[LaunchError | None] | None = None
     _launchers: dict[int, ServerLauncher] = field(default_factory=dict)
     _started: dict[str, ServerConnection] = field(default_factory=dict)
 
@@ -73,9 +72,7 @@ class ContainerLauncher:
 
     def why_no_hosts(self, _: Path) -> LaunchError | None:
         """Return why no container can be started here; None if they can."""
-        if self._problem is None:
-            self._problem = (docker_problem(self.spec.image),)
-        return self._problem[0]
+        return docker_problem(self.spec.image)
 
     def start(self, spec: WorldSpec, *, directory: Path, scratch: Path) -> CompositeWorld:
         """Start the ranks of a world; a host whose container is gone gets a new one.
@@ -146,23 +143,17 @@ class ContainerLauncher:
         server = ServerConnection(control, pid, program.log, partial(_remove_after, container))
         job = write_job(replace(program.job, control=CONTROL, controller=os.getpid()))
         try:
-            send_packet(control, RunProgram(program.code, JOB_VARIABLE), [job])
+            send_packet(control, RunProgram(program.code), [job])
         finally:
             os.close(job)
         return server
 
     def _run(self, engine: Engine, host: str, program: ServerProgram, address: str) -> Container:
-        spec = ContainerSpec(
-            image=self.spec.image,
-            python=self.spec.python,
-            shared=(*self.spec.shared, Path(address).parent, program.log.parent),
-            read_only=self.spec.read_only,
-            cwd=self.spec.cwd,
-        )
+        shared = (*self.spec.shared, Path(address).parent, program.log.parent)
         # The log is a file of this machine: it has the output from the first line of the shell on.
         script = 'exec "$0" -c "$1" >>"$2" 2>&1 </dev/null'
         return engine.run(
-            spec,
+            replace(self.spec, shared=shared),
             host=host,
             command=["/bin/sh", "-c", script, self.spec.python, CODE, str(program.log)],
             environment={**program.environment, SOCKET: address},
