@@ -12,6 +12,7 @@ import socket
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from pytest_multihost.launch.libc import die_with_parent
 from pytest_multihost.model.json_values import from_json, parse_json, to_json
 from pytest_multihost.model.spec import RankSpec
 
@@ -90,7 +91,12 @@ def write_job(job: Job) -> int:
 def take_job(kinds: object = Job) -> Any:  # noqa: ANN401 - one of `kinds`
     """Return the job of this interpreter."""
     with open(int(os.environ.pop(JOB_VARIABLE)), encoding="utf-8") as file:  # noqa: PTH123
-        return from_json(kinds, parse_json(file.read()))
+        job = from_json(kinds, parse_json(file.read()))
+    # Until it serves, a server does not notice the end of the controller: collection may take long.
+    # In a container its parent is another process.
+    if isinstance(job, ServerJob) and os.getppid() == job.controller:
+        die_with_parent(job.controller)
+    return job
 
 
 def open_control(job: ServerJob) -> socket.socket:

@@ -94,3 +94,8 @@ def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
     _call("prctl", _SET_PARENT_DEATH_SIGNAL, number, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def outlive_parent() -> None:
+    """Undo `die_with_parent`, in a process that can end properly when its parent is gone."""
+    _call("prctl", _SET_PARENT_DEATH_SIGNAL, 0, 0, 0, 0)

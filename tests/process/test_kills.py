@@ -69,6 +69,35 @@ def test_nothing_outlives_pytest(start: Start, tmp_path: Path, mode: str, moment
     await_that(lambda: living(tmp_path) == [])
 
 
+@pytest.mark.parametrize("mode", ["fork", "server"])
+def test_no_server_outlives_pytest_that_is_not_ready_yet(
+    start: Start, tmp_path: Path, mode: str
+) -> None:
+    """It collects, or imports what the ranks share, for as long as the project takes."""
+    (tmp_path / "conftest.py").write_text(
+        """
+import os, pathlib, time
+
+def wait():
+    pathlib.Path("waits").touch()
+    time.sleep(600)
+
+def pytest_multihost_server_start():
+    wait()
+
+def pytest_collection_modifyitems():
+    if os.environ.get("PYTEST_MULTIHOST_SERVER"):
+        wait()
+"""
+    )
+    run = start(WORLDS.format(count=1), f"--multihost-launch={mode}")
+    await_that((tmp_path / "waits").exists)
+    assert len(living(tmp_path)) == 2
+    run.kill()
+    run.wait()
+    await_that(lambda: living(tmp_path) == [])
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_nothing_outlives_pytest_that_is_told_to_go(
     start: Start, tmp_path: Path, number: signal.Signals

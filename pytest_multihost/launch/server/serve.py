@@ -30,7 +30,7 @@ from typing import NoReturn
 import psutil
 
 from pytest_multihost.launch.interface import RunRank
-from pytest_multihost.launch.libc import adopt_orphans, die_with_parent
+from pytest_multihost.launch.libc import adopt_orphans, die_with_parent, outlive_parent
 from pytest_multihost.launch.netns import (
     HOSTS_FOLDER,
     HostNetwork,
@@ -140,6 +140,7 @@ def _prepare(control: socket.socket, run_rank: RunRank, controller: int) -> _Ser
     gc.freeze()
     children = frozenset(child.pid for child in psutil.Process().children(recursive=True))
     selector, pidfd = selectors.DefaultSelector(), os.pidfd_open(controller)
+    outlive_parent()  # there will be ranks to end
     selector.register(control, selectors.EVENT_READ)
     selector.register(pidfd, selectors.EVENT_READ)
     return _Server(control, run_rank, pidfd, selector, RankProcesses(selector, children))

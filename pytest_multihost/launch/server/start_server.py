@@ -27,6 +27,7 @@ from pytest_multihost.launch.job_spec import (
     take_job,
     write_job,
 )
+from pytest_multihost.launch.libc import die_with_parent
 from pytest_multihost.launch.refusals import refused
 from pytest_multihost.launch.server.fork_soundness import fork_problems
 from pytest_multihost.launch.server.serve import serve
@@ -59,6 +60,7 @@ def fork_server(run_rank: RunRank, prepare: Callable[[], None]) -> ServerConnect
     with _control_pair() as (ours, theirs):
         if (pid := os.fork()) == 0:
             ours.close()
+            die_with_parent(controller)  # until it serves
             prepare_and_serve(theirs, run_rank, prepare, controller=controller)
         return ServerConnection(ours, pid)
 
