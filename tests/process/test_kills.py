@@ -191,6 +191,15 @@ def victim_of(run: subprocess.Popen[str], kind: str) -> psutil.Process | None:
     return None
 
 
+def kill(process: psutil.Process | None) -> bool:
+    """Kill a process; return whether it was still there."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        if process is not None:
+            process.kill()
+            return True
+    return False
+
+
 @pytest.mark.usefixtures("netns_hosts")
 @pytest.mark.parametrize("moment", range(MOMENTS))
 @pytest.mark.parametrize("kind", ["controller", "server", "rank", "daemon"])
@@ -210,9 +219,7 @@ def test_whatever_is_killed_leaves_no_process_namespace_or_file(
     if kind == "controller":
         run.kill()
     else:
-        victims: list[psutil.Process] = []
-        await_that(lambda: victims or victims.extend(filter(None, [victim_of(run, kind)])))
-        victims[0].kill()
+        await_that(lambda: kill(victim_of(run, kind)))
     output, _ = run.communicate(timeout=100)
     if kind != "controller":
         told = [int(each) for each in re.findall(r"(\d+) (?:passed|error|failed)", output)]
