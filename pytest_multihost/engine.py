@@ -118,7 +118,7 @@ class Surroundings:
 def run_world(spec: WorldSpec, surroundings: Surroundings) -> WorldResult:
     """Run a world to its end and return the observations.
 
-    On an exception, Ctrl-C among them, the ranks are ended before it propagates.
+    On an exception, Ctrl-C or SIGTERM among them, the ranks are ended before it propagates.
     """
     world_run = _WorldRun(spec, surroundings, started_s=surroundings.now())
     started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -126,8 +126,8 @@ def run_world(spec: WorldSpec, surroundings: Surroundings) -> WorldResult:
         ending, reason = world_run.run()
     except LaunchError as error:
         ending, reason = "lost", str(error)
-    except KeyboardInterrupt:  # while the ranks were being started; the server ends them
-        ending, reason = "interrupted", "interrupted by Ctrl-C"
+    except KeyboardInterrupt as error:  # while ranks were started or ended; the server ends them
+        ending, reason = "interrupted", _interruption(error)
     return WorldResult(
         spec=spec,
         launch=surroundings.launcher.name,
@@ -195,12 +195,12 @@ class _WorldRun:
             if self.surroundings.on_start is not None:
                 self.surroundings.on_start(world)
             ending = self._follow(world, exchange)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
             with contextlib.suppress(LaunchError, KeyboardInterrupt):
                 self._take_stacks(world)  # the user who interrupts wants to see where it hung
             with contextlib.suppress(LaunchError):
                 self._end(world)
-            return "interrupted", "interrupted by Ctrl-C"
+            return "interrupted", _interruption(error)
         except BaseException:
             with contextlib.suppress(LaunchError):
                 self._end(world)
@@ -377,6 +377,11 @@ class _WorldRun:
                 self._take(Event(event.at_s, event.rank, body))
             elif event.at_s <= decided_s:
                 self._take(event)
+
+
+def _interruption(error: KeyboardInterrupt) -> str:
+    """Return what has ended the run: a signal, where the exception names it."""
+    return f"interrupted by {str(error) or 'Ctrl-C'}"
 
 
 def _trouble_s(facts: RankFacts) -> float | None:

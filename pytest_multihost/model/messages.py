@@ -314,6 +314,13 @@ class SnapshotTaken:
 
 
 @message
+class Signalled:
+    """The peer has received a signal that ends a run; the controller is to end it."""
+
+    signal: str
+
+
+@message
 class RanksLost:
     """The peer is alive, but its server and ranks are gone."""
 
@@ -333,4 +340,6 @@ _FromBoth = Failed | WorldForked | RankEvent | WorldEnded
 
 FromServer = _FromBoth | Serving | Unsound | HostsProbed
 
-FromPeer = _FromBoth | PeerHello | ProbeRead | Pong | DumpsWritten | SnapshotTaken | RanksLost
+FromPeer = (
+    _FromBoth | PeerHello | ProbeRead | Pong | DumpsWritten | SnapshotTaken | RanksLost | Signalled
+)

@@ -6,6 +6,6 @@ It exports nothing: pytest loads `entry`, whose hooks lead to everything else. A
 `run` keeps what lasts from one attempt to the next.
 
 `expect` is the marker `multihost_expect`, `fixtures` are those of ranks, `live_display` shows a
-running world, `tally` counts and ends the run; `attach` joins processes that a launcher has
-started.
+running world, `tally` counts and ends the run, `signals` ends it as Ctrl-C does; `attach` joins
+processes that a launcher has started.
 """

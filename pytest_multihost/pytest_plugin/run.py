@@ -25,6 +25,7 @@ from pytest_multihost.pytest_plugin.item import convert, finish_report
 from pytest_multihost.pytest_plugin.launchers import Launchers
 from pytest_multihost.pytest_plugin.live_display import write_through
 from pytest_multihost.pytest_plugin.plan import Plan, plan_items
+from pytest_multihost.pytest_plugin.signals import interrupt_on_signals, restore_signals
 from pytest_multihost.pytest_plugin.tally import TALLY, PytestMultihostWarning, Tally
 from pytest_multihost.pytest_private import base_temp
 from pytest_multihost.report.artifacts import RunFolder, new_run_id
@@ -56,6 +57,7 @@ def start_run(session: pytest.Session, chosen: Sequence[pytest.Item]) -> None:
         for item in chosen:
             item.add_marker(pytest.mark.skip(reason=reason))
         return
+    interrupt_on_signals()
     run = _open_run(config, tally, plans, chosen)
     for item in chosen:
         convert(item, run.run_item)
@@ -145,7 +147,8 @@ class Run:
         """Run one item as a world; skip or fail it where this machine cannot hold the world.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C, after the ranks have been ended and the verdict written.
+            KeyboardInterrupt: Ctrl-C or SIGTERM, after the ranks have been ended and the verdict
+                has been written.
         """
         plan = self.plans[item.nodeid]
         self._check_machine(plan)
@@ -177,7 +180,7 @@ class Run:
         if judged.result.ending == "interrupted":
             stacks = stacks_text(judged.result, judged.context)
             write_through(self.config, f"\nwhere the ranks were:\n{stacks}\n")
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(judged.result.reason)
         if attempt.proven_hang is not None:
             message = f"a hang was detected before the deadline ({attempt.proven_hang})"
             item.warn(PytestMultihostWarning(f"{message}; multihost_early = warn waits for it"))
@@ -208,6 +211,7 @@ class Run:
     def pytest_unconfigure(self) -> None:
         """End the servers."""
         self.launchers.close()
+        restore_signals()
 
     @pytest.hookimpl(optionalhook=True, tryfirst=True)
     def pytest_timeout_set_timer(self, item: pytest.Item, settings: Any) -> bool | None:  # noqa: ANN401

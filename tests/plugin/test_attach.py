@@ -433,12 +433,19 @@ def test_when_the_controller_is_killed_nothing_is_left(processes: Processes) -> 
         assert "rank 0's process has gone without a word about how the run went" in output
 
 
-def test_a_launcher_that_ends_the_run_is_told_where_it_was(processes: Processes) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("victim", [0, 1], ids=["controller", "peer"])
+def test_a_launcher_that_ends_the_run_is_told_where_it_was(
+    processes: Processes, number: signal.Signals, victim: int
+) -> None:
     """Slurm's time limit and torchrun's ends begin with SIGTERM: the ranks' stacks are shown."""
-    attach(processes, 2, VICTIM="0", SIGNAL=str(int(signal.SIGTERM)))
+    attach(processes, 2, VICTIM=str(victim), SIGNAL=str(int(number)))
     processes.finish()
+    peer = f" to rank 1's process (pid {processes.started[1].pid} on " if victim else ""
+    assert f"KeyboardInterrupt: interrupted by {number.name}{peer}" in processes.output[0]
     assert "where the ranks were:" in processes.output[0]
     assert "time.sleep(600)" in processes.output[0]
+    assert "interrupted by" in processes.verdicts["test_loses_a_process"]["reason"]
     assert processes.codes == [2, 2]
 
 

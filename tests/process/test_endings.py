@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,17 +46,70 @@ def test_a_killed_controller_leaves_nothing(started: subprocess.Popen[str], tmp_
     await_that(lambda: living(tmp_path) == [])
 
 
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM"), (signal.SIGHUP, "SIGHUP")],
+)
 def test_an_interrupted_run_ends_its_ranks_and_writes_the_verdict(
-    started: subprocess.Popen[str], tmp_path: Path
+    started: subprocess.Popen[str], tmp_path: Path, number: signal.Signals, name: str
 ) -> None:
-    """Ctrl-C: pytest says so, and nothing is left."""
-    started.send_signal(signal.SIGINT)
+    """By Ctrl-C, a time limit or a closed terminal: pytest says so, and nothing is left."""
+    started.send_signal(number)
     output, _ = started.communicate(timeout=60)
     assert started.returncode == pytest.ExitCode.INTERRUPTED, output
-    assert (
-        "interrupted by Ctrl-C" in (tmp_path / ".pytest_multihost" / "verdicts.jsonl").read_text()
-    )
+    assert f"KeyboardInterrupt: interrupted by {name}" in output
+    assert "where the ranks were:" in output
+    written = (tmp_path / ".pytest_multihost" / "verdicts.jsonl").read_text()
+    assert f"interrupted by {name}" in written
     assert living(tmp_path) == []
+
+
+def test_a_second_signal_ends_a_run_without_waiting_for_stacks(
+    started: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    """Nor for a rank's own handler of SIGTERM; and nothing is left."""
+    for _ in range(3):
+        started.send_signal(signal.SIGTERM)
+        time.sleep(0.05)
+    output, _ = started.communicate(timeout=60)
+    assert started.returncode == pytest.ExitCode.INTERRUPTED, output
+    await_that(lambda: living(tmp_path) == [])
+
+
+ORDINARY = """
+import multiprocessing, os, signal, time
+import pytest
+
+def test_child():
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    child.start()
+    time.sleep(0.2)
+    child.terminate()
+    child.join()
+    assert child.exitcode == -signal.SIGTERM
+
+@pytest.mark.multihost
+def test_rank(world):
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        assert signal.getsignal(number) is signal.SIG_DFL
+
+def test_signalled():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+def test_later():
+    pass
+"""
+
+
+def test_between_worlds_a_signal_ends_the_run_and_in_children_it_means_what_it_did(
+    tmp_path: Path,
+) -> None:
+    """A child that an ordinary test has forked dies of SIGTERM, and so does a rank."""
+    with start_pytest(tmp_path, ORDINARY) as run:
+        output, _ = run.communicate(timeout=60)
+    assert run.returncode == pytest.ExitCode.INTERRUPTED, output
+    assert "KeyboardInterrupt: SIGTERM" in output
+    assert "2 passed" in output
 
 
 def test_a_killed_server_is_an_error_of_its_test_and_is_replaced(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from pytest_multihost.model.messages import (
     Pong,
     ProbeRead,
     ReadProbe,
+    Signalled,
     ToPeer,
     Welcome,
 )
@@ -99,6 +100,12 @@ class Peer:
     def its_address(self) -> tuple[str, str, str]:
         """Its machine: name, address, network interface."""
         return self.hello.host, self.hello.address, self.hello.interface
+
+    @property
+    def interruption(self) -> str:
+        """The signal that it has received and nobody has dealt with; empty if there is none."""
+        found = [each.message for each in self.backlog if isinstance(each.message, Signalled)]
+        return f"{found[0].signal} to {self.name}" if found else ""
 
     def send(self, message: ToPeer, payload: bytes = b"") -> None:
         """Send a message that has no answer."""

@@ -33,6 +33,7 @@ from pytest_multihost.model.messages import (
     RanksLost,
     RequestDumps,
     SendToRank,
+    Signalled,
     SnapshotTaken,
     TakeSnapshot,
     WorldEnded,
@@ -185,13 +186,21 @@ class PeerWorld:
         return self.peer.stream.fileno()
 
     def wait(self, timeout_s: float) -> Sequence[Event]:
-        """Return what has happened by now; does not wait: the composite world does."""
+        """Return what has happened by now; does not wait: the composite world does.
+
+        Raises:
+            LaunchError: The peer is gone, or its ranks are.
+            KeyboardInterrupt: It has received a signal that ends the run.
+        """
         del timeout_s
         frames = self.peer.take_arrived()
         for frame in frames:
             if isinstance(frame.message, RanksLost):
                 happened = f"the ranks of {self.peer.name} are lost"
                 raise LaunchError(happened, seen=frame.message.error)
+            if isinstance(frame.message, Signalled):
+                self.peer.backlog = [each for each in frames if each is not frame]
+                raise KeyboardInterrupt(f"{frame.message.signal} to {self.peer.name}")
         events = self._events(frames)
         if not events and self.peer.stream.ended is not None:
             raise self.peer.lost("")
@@ -242,8 +251,8 @@ class PeerWorld:
         return Ending(tuple(self._events(self.peer.take_arrived())), answer.leftovers)
 
     def close(self) -> None:
-        """Discard unrequested frames of this world; the connection stays open."""
-        self.peer.backlog.clear()
+        """Discard frames of this world; the connection stays open."""
+        self.peer.backlog = [e for e in self.peer.backlog if isinstance(e.message, Signalled)]
 
 
 MAX_FILE = 64 << 20

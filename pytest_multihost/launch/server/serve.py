@@ -135,6 +135,10 @@ def _prepare(control: socket.socket, run_rank: RunRank, controller: int) -> _Ser
         os.setsid()
     adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # The controller decides what they mean, and is needed by its ranks until then. A handler:
+        # programs that are started from here would inherit that the signals are ignored.
+        signal.signal(number, lambda *_: None)
     # A collection in a rank would touch, and so copy, every page shared with the server.
     gc.collect()
     gc.freeze()

@@ -32,7 +32,7 @@ from pytest_multihost.model.messages import ToRank
 M = TypeVar("M")
 
 _CHUNK = 1 << 16
-_RAISING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGALRM})
+_RAISING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM})
 """Signals whose handlers may raise."""
 
 

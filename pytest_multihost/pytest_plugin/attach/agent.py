@@ -21,11 +21,14 @@ from typing import NoReturn
 import pytest
 
 from pytest_multihost.launch.attach import Connector, Peer, Rendezvous
+from pytest_multihost.launch.wire import Frame, FrameStream
 from pytest_multihost.model.errors import LaunchError, MultihostError
+from pytest_multihost.model.messages import Signalled, ToPeer
 from pytest_multihost.pytest_plugin.attach.controller import collected_tests
 from pytest_multihost.pytest_plugin.attach.peer_server import PeerServer
 from pytest_multihost.pytest_plugin.launchers import Launchers
 from pytest_multihost.pytest_plugin.plan import Plan, plan_items
+from pytest_multihost.pytest_plugin.signals import ENDING
 from pytest_multihost.pytest_plugin.tally import TALLY
 from pytest_multihost.pytest_private import base_temp, redirect_terminal
 
@@ -53,6 +56,7 @@ class Agent:
     timeout_s: float
     problems: list[str] = field(default_factory=list)
     peers: Mapping[int, Peer] = field(default_factory=dict)
+    _stream: FrameStream[ToPeer] | None = None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self, session: pytest.Session) -> None:
@@ -77,7 +81,9 @@ class Agent:
         settings = config.stash[TALLY].settings
         home = Path(tempfile.mkdtemp(prefix="attached-", dir=base_temp(config)))
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 decides what Ctrl-C means
-        signal.signal(signal.SIGTERM, _leave)
+        for number in ENDING:
+            if signal.getsignal(number) is signal.SIG_DFL:  # nohup has SIGHUP ignored
+                signal.signal(number, self._on_signal)
         plans = {plan.world.nodeid: plan for plan in plan_items(config, chosen, settings).values()}
         backends = {plan.backend.name: plan.backend for plan in plans.values()}
         launchers = Launchers(config, settings, chosen, backends, home)
@@ -96,6 +102,16 @@ class Agent:
             sys.stderr.flush()
             os._exit(status)
 
+    def _on_signal(self, number: int, _: object) -> None:
+        """Let rank 0 end the run, which then reports where the ranks were; at once the next time.
+
+        Before there is a connection, this process just ends.
+        """
+        stream, self._stream = self._stream, None
+        if stream is None:
+            sys.exit(128 + number)
+        stream.send(Frame(Signalled(signal.Signals(number).name)))
+
     def _serve(self, plans: Mapping[str, Plan], launchers: Launchers, home: Path) -> int:
         """Connect to rank 0, serve its requests, and return the run's exit status.
 
@@ -107,7 +123,7 @@ class Agent:
                 launchers.get_local(plan.requirements)
         except LaunchError as error:
             self.problems.append(str(error))
-        stream = Connector(self.rendezvous).connect(
+        stream = self._stream = Connector(self.rendezvous).connect(
             self.timeout_s, tests=collected_tests(plans), problems=tuple(self.problems)
         )
         status = PeerServer(
@@ -121,8 +137,3 @@ class Agent:
             stream.await_frames(deadline_s)
         time.sleep(_AFTER_S)
         return status
-
-
-def _leave(number: int, _: object) -> NoReturn:
-    """Shut down cleanly when a launcher ends this process."""
-    sys.exit(128 + number)

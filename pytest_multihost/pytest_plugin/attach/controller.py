@@ -22,6 +22,7 @@ from pytest_multihost.model.messages import CollectedTest, Quit
 from pytest_multihost.model.spec import ONE
 from pytest_multihost.pytest_plugin.fixtures import requests_object_store
 from pytest_multihost.pytest_plugin.plan import Plan, plan_items
+from pytest_multihost.pytest_plugin.signals import ENDING
 from pytest_multihost.pytest_plugin.tally import TALLY
 from pytest_multihost.pytest_private import base_temp
 
@@ -53,7 +54,9 @@ class Controller:
         Raises:
             pytest.UsageError: One did not connect, or has collected other tests.
         """
-        signal.signal(signal.SIGTERM, self._interrupt)
+        for number in ENDING:
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, self._interrupt)
         atexit.register(self._hang_up)  # peers take the connection's end for this process's
         try:
             self.listener.await_peers(self.timeout_s)
@@ -76,13 +79,13 @@ class Controller:
                 f" as {membership.source} has started them"
             )
 
-    def _interrupt(self, *_: object) -> None:
-        """Handle SIGTERM: the launcher ends the run, which then reports what it was doing.
+    def _interrupt(self, number: int, _: object) -> None:
+        """Interrupt the run, which then reports what it was doing.
 
         Does nothing where a process is lost: that is being reported already.
         """
         if not self._note_losses():
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(signal.Signals(number).name)
 
     def _hang_up(self) -> None:
         for peer in self.peers.values():
@@ -112,9 +115,14 @@ class Controller:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
-        """End the run when a process is lost: its ranks cannot be started any more."""
-        if call.when == "teardown" and (lost := self._note_losses()):
+        """End the run when a process is lost, or told to end: it can start no more ranks."""
+        if call.when != "teardown":
+            return
+        if lost := self._note_losses():
             item.session.shouldfail = f"multihost: {lost[0]}; no world can be started any more"
+        for peer in self.peers.values():
+            if why := peer.interruption:
+                item.session.shouldstop = f"multihost: interrupted by {why}"
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
