@@ -14,6 +14,7 @@ that each rank needs for itself, and a runtime that a fixture starts makes a for
 from __future__ import annotations
 
 import bdb
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -32,6 +33,7 @@ from pytest_multihost.pytest_private import (
     ExceptionRepr,
     TerminalRepr,
     describe_subtest,
+    is_terminal,
     make_longrepr,
     rename_subtest,
     terminal_writer,
@@ -186,11 +188,10 @@ def longrepr(item: pytest.Item, attempt: CompletedAttempt) -> TerminalRepr | str
     """
     shown = _headline(item, attempt)
     writer = terminal_writer(item.config)
-    sections = page_sections(
-        attempt.judged,
-        files=attempt.files,
-        columns=writer.fullwidth if writer is not None else None,
-    )
+    # Without a terminal pytest assumes 80 columns, unless COLUMNS says otherwise.
+    has_width = writer is not None and (is_terminal(writer) or "COLUMNS" in os.environ)
+    columns = writer.fullwidth if writer is not None and has_width else None
+    sections = page_sections(attempt.judged, files=attempt.files, columns=columns)
     for each in sections:
         shown.addsection(each.title, each.text, "-")
     if hasattr(item.config, "workerinput"):

@@ -100,12 +100,12 @@ def judged(
     return judge_world(result, SYMPTOMS, context)
 
 
-def sections(judged: Judgement, columns: int = 160) -> list[Section]:
+def sections(judged: Judgement, columns: int | None = 160) -> list[Section]:
     """Return what is shown of a world."""
     return page_sections(judged, files=FILES, columns=columns)
 
 
-def story(*world: Any, width: int = 160, **more: Any) -> str:  # noqa: ANN401 - as `judged`
+def story(*world: Any, width: int | None = 160, **more: Any) -> str:  # noqa: ANN401 - as `judged`
     """Return what is shown of a world, one section below the other."""
     found = judged(*world, **more)
     parts = [f"{found.finding.outcome}: {found.finding.reason}"]
@@ -341,6 +341,16 @@ def test_what_happened_is_cut_before_where_it_happened() -> None:
     [line] = [each for each in story(script, {}, size=2, width=80).splitlines() if "►" in each]
     assert line.endswith("…  test_ckpt.py:31")
     assert len(line) <= 80
+
+
+def test_without_a_terminal_nothing_is_cut() -> None:
+    """A reader of CI's log cannot widen it."""
+    text = "ValueError: " + "no step 5 " * 20
+    script = [*fails(0, 0.5, text, 31), *well_behaved(1)]
+    shown = story(script, {}, size=2, width=None)
+    [line] = [each for each in shown.splitlines() if "►" in each]
+    assert text.strip() in line
+    assert "…" not in shown
 
 
 FIXTURE = (

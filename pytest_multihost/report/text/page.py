@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -112,15 +113,16 @@ def page_sections(judged: Judgement, *, files: str, columns: int | None = None) 
     Args:
         judged: The world.
         files: Where the artifacts are.
-        columns: The terminal's width, if there is one; a place in the code is never cut.
+        columns: The terminal's width; a place in the code is never cut. None if there is no
+            terminal: nothing is cut then, since the reader of a log cannot undo it.
     """
     result = judged.result
     least, most = _WIDTHS
-    width = most if columns is None else min(most, max(least, columns))
-    room = width - len(_INDENT.text)
-    spec, lines = result.spec, [*_world_lines(judged, room)]
+    room = (most if columns is None else min(most, max(least, columns))) - len(_INDENT.text)
+    spec, lines = result.spec, [*_world_lines(judged, room, clips=columns is not None)]
     lines += [(Span(f"left behind and ended: {command}"),) for command in result.leftovers]
-    lines = [clip_line(line, room) for line in lines]
+    if columns is not None:
+        lines = [clip_line(line, room) for line in lines]
     if spec.faults:
         notes = fault_notes(result) if judged.diagnosis is None else ()  # a diagnosis includes them
         lines += [*_titled("fault", _fault_lines(result), room), *_titled("note", notes, room)]
@@ -134,7 +136,7 @@ def page_sections(judged: Judgement, *, files: str, columns: int | None = None) 
     return [page, *_other_failures(judged.finding)]
 
 
-def _world_lines(judged: Judgement, width: int) -> Iterator[Line]:
+def _world_lines(judged: Judgement, width: int, *, clips: bool) -> Iterator[Line]:
     """Yield the lines between the headline and the files."""
     result, diagnosis = judged.result, judged.diagnosis
     grounds: list[str] = []  # why the world was ended, and how sure its diagnosis is
@@ -149,7 +151,7 @@ def _world_lines(judged: Judgement, width: int) -> Iterator[Line]:
     # The stacks of ranks that had left the test and wait for the harness are the harness's own.
     left = {each.facts.rank for each in judged.finding.ranks if each.facts.waits_at_gate}
     inside = replace(result, dumps=tuple(d for d in result.dumps if d.rank not in left))
-    yield from _table(_rows(replace(judged, result=inside)), width)
+    yield from _table(_rows(replace(judged, result=inside)), width if clips else sys.maxsize)
     yield from stack_lines(inside, judged.context)
     if diagnosis is not None:  # equal facts once; their times are in the verdict
         found = group_by_value(((each.fact, each.source), each.rank) for each in diagnosis.evidence)
