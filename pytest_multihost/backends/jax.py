@@ -12,8 +12,8 @@ import importlib
 import os
 import re
 import socket
+import sys
 import time
-from collections.abc import Sequence
 
 from pytest_multihost.backends.backend import Backend
 from pytest_multihost.model.spec import RankSpec, WorldSpec
@@ -104,19 +104,13 @@ def _preload() -> None:
             importlib.import_module(name)
 
 
-def _devices() -> Sequence[object]:
-    import jax
-
-    return tuple(jax.local_devices())
-
-
 JAX = Backend(
     name="jax",
     package="jax",
     extra="jax",
     start=_start,
     preload=_preload,
-    devices=_devices,
+    devices=lambda: tuple(sys.modules["jax"].local_devices()),  # imported at the start
     primary_leaves_last=True,
     symptoms=(
         r"Gloo [\w-]+ failed: .*(Connection closed|reset by peer|Connect timeout|Timed out)",

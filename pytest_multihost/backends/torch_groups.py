@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -119,18 +118,13 @@ def _start_nccl(spec: RankSpec) -> None:
     )
 
 
-def _gpu() -> Sequence[object]:
-    torch = _import_torch()
-    return (torch.device("cuda", torch.cuda.current_device()),)
-
-
 NCCL = Backend(
     name="nccl",
     package="torch",
     extra="torch",
     start=_start_nccl,
     preload=_import_torch,
-    devices=_gpu,
+    devices=lambda: (_import_torch().device("cuda", _import_torch().cuda.current_device()),),
     lacking=_lacking,
     symptoms=(
         *GLOO.symptoms,

@@ -59,22 +59,18 @@ def install(recorder: Recorder) -> None:
 
     Wrapped functions take, return and raise what they did before.
     """
-    name = "torch.distributed.distributed_c10d"
-    after_import(name, lambda module: _wrap(recorder, module))
 
+    def wrap(module: ModuleType) -> None:
+        groups, works = Groups(recorder, module), OpenWorks(recorder)
+        flight = FlightRecorderThread(recorder, groups, works)
+        with contextlib.suppress(Exception):  # another version of torch: the rest is wrapped
+            works.wrap(module.Work)
+        with contextlib.suppress(Exception):
+            ProcessGroupRecorder(recorder, groups, works).wrap(module.ProcessGroup)
+        with contextlib.suppress(Exception):
+            GroupCreationRecorder(recorder, groups, flight).wrap(module)
 
-def _wrap(recorder: Recorder, module: ModuleType) -> None:
-    groups = Groups(recorder, module)
-    works = OpenWorks(recorder)
-    calls = ProcessGroupRecorder(recorder, groups, works)
-    flight = FlightRecorderThread(recorder, groups, works)
-    creation = GroupCreationRecorder(recorder, groups, flight)
-    with contextlib.suppress(Exception):  # another version of torch: the rest is wrapped
-        works.wrap(module.Work)
-    with contextlib.suppress(Exception):
-        calls.wrap(module.ProcessGroup)
-    with contextlib.suppress(Exception):
-        creation.wrap(module)
+    after_import("torch.distributed.distributed_c10d", wrap)
 
 
 class _Depth(threading.local):

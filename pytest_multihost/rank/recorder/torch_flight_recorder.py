@@ -70,7 +70,8 @@ class FlightRecorderThread:
     def _operations(self) -> Operations:
         bindings: Any = sys.modules[_BINDINGS]
         trace = json.loads(bindings._dump_fr_trace_json())  # noqa: SLF001 - no public way
-        groups = self.groups.by_name()
+        names = self.groups.module._world.pg_names  # noqa: SLF001 - as above
+        groups = {str(name): self.groups.get(pg) for pg, name in list(names.items())}
         entries = [each for each in trace.get("entries", ()) if not each["is_p2p"]]
         spans = list(self._recorded())
         ahead_ns = clock_gettime_ns(CLOCK_REALTIME) - now_ns()  # torch gives the wall clock's time

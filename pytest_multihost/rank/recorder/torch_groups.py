@@ -129,11 +129,6 @@ class Groups:
         rank_and_size: tuple[int, int] = default.rank(), default.size()
         return rank_and_size == (self.recorder.rank, self.recorder.size)
 
-    def by_name(self) -> dict[str, Group]:
-        """Return all groups that exist, by the name that torch has for them."""
-        names = self.module._world.pg_names  # noqa: SLF001 - no public way
-        return {str(name): self.get(pg) for pg, name in list(names.items())}
-
 
 def copy_identity(original: Function, wrapper: Function) -> Function:
     """Make `wrapper` look like the bound method that it replaces.

@@ -6,7 +6,7 @@ import contextlib
 import re
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from pytest_multihost.model.event import now_ns
@@ -107,10 +107,16 @@ class ProcessGroupRecorder:
     def _transfer(self, original: Function) -> Function:
         method, detail_of = original.__name__, self._detail
         name = method.removesuffix("_anysource")
+        peer_name = "dstRank" if method == "send" else "srcRank"
 
         def describe(args: Arguments, kwargs: Options) -> tuple[int, int, int]:
-            peer, tag = _peer_and_tag(method, args, kwargs)
-            return peer, tag, detail_of(args[0] if args else None, f"tag={tag}")
+            if method == "recv_anysource":
+                peer, tag = -1, args[1]
+            else:
+                peer = args[1] if len(args) > 1 else kwargs[peer_name]
+                tag = args[2] if len(args) > 2 else kwargs["tag"]  # noqa: PLR2004 - the third
+            detail = detail_of(args[0] if args else None, f"tag={tag}")
+            return int(peer), int(tag), detail
 
         return self._recorded(original, name, "transfer", describe)
 
@@ -172,7 +178,8 @@ class ProcessGroupRecorder:
     def _start_coalescing(self, original: Function) -> Function:
         def recorded(pg: ProcessGroup, *args: object, **kwargs: object) -> object:
             result = original(pg, *args, **kwargs)
-            self.works.begin_coalescing()
+            # One work will stand for all that this thread launches from now on.
+            self.works.thread.state.coalesced = []
             return result
 
         return recorded
@@ -192,19 +199,6 @@ class ProcessGroupRecorder:
             return work
 
         return recorded
-
-
-def _peer_and_tag(
-    method: str, args: Sequence[Argument], kwargs: Mapping[str, Argument]
-) -> tuple[int, int]:
-    """Return the other rank of a transfer, by its number in the group, and the tag."""
-    if method == "recv_anysource":
-        return -1, int(args[1])
-    if not kwargs:
-        return int(args[1]), int(args[2])
-    names = ("dstRank" if method == "send" else "srcRank", "tag")
-    values = [*args[1:3], *(kwargs[name] for name in names[max(0, len(args) - 1) :])]
-    return int(values[0]), int(values[1])
 
 
 @dataclass(slots=True, eq=False)
@@ -253,7 +247,7 @@ class OpenWorks:
 
     recorder: Recorder
     pending: dict[int, AsyncWork] = field(default_factory=dict)
-    _thread: _Thread = field(default_factory=_Thread)
+    thread: _Thread = field(default_factory=_Thread)
     _is_completed: Function = field(init=False)  # torch's
 
     def wrap(self, work: type) -> None:
@@ -276,7 +270,7 @@ class OpenWorks:
             group: Its group.
             opts: Its options, if it had any: `asyncOp` is whether its caller does not wait at once.
         """
-        state = self._thread.state
+        state = self.thread.state
         if state.coalesced is not None:
             self.recorder.page.leave(record)
             state.coalesced.append(record)
@@ -331,7 +325,7 @@ class OpenWorks:
 
     def _wrap_wait(self, original: Function) -> Function:
         end, fail, pending_of = self._end_wait, self._fail_wait, self.pending.get
-        thread, recorder = self._thread, self.recorder
+        thread, recorder = self.thread, self.recorder
 
         def wait(work: Work, *args: object, **kwargs: object) -> object:
             __tracebackhide__ = True
@@ -364,15 +358,11 @@ class OpenWorks:
 
         return is_completed
 
-    def begin_coalescing(self) -> None:
-        """Collect what this thread launches from now on: one work will stand for all of it."""
-        self._thread.state.coalesced = []
-
     def end_coalescing(
         self, work: Work, group: Group, *, error: BaseException | None = None
     ) -> None:
         """Record that the batch of this thread has been launched, or could not be."""
-        state = self._thread.state
+        state = self.thread.state
         records, state.coalesced = tuple(state.coalesced or ()), None
         if error is not None:
             self._fail_wait(work, records, error)
