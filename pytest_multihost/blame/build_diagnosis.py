@@ -355,7 +355,7 @@ def _unknown(_: Cause, finding: Finding, result: WorldResult) -> Sentence:
     late = [each.facts.rank for each in finding.ranks if each.outcome == "hung"]
     if not late:
         return sentence(result.reason or "the world did not end")
-    return sentence(f"{rank_set(late)} did not end; nothing tells who is waited for")
+    return sentence(f"{rank_set(late)} did not end; it is unknown which rank is waited for")
 
 
 _HEADLINES: Mapping[Kind, Callable[[Cause, Finding, WorldResult], Sentence]] = {

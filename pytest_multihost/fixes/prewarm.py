@@ -126,7 +126,7 @@ def order(name: str) -> tuple[int, int, str]:
     """Return a sort key for groups that is the same on every rank that calls the group so.
 
     torch numbers the groups that all ranks make, and hashes the names of others. Ranks that walk
-    their groups in one order, whichever, never wait for each other in a cycle.
+    their groups in the same order never wait for each other in a cycle.
     """
     return (0, int(name), "") if name.isdecimal() else (1, 0, name)
 
@@ -367,7 +367,7 @@ def prewarm_process_groups(
     return tuple(name for name, _ in entries)
 
 
-# The process groups of Megatron, whichever version.
+# The process groups of Megatron, of any version.
 
 Module = Any
 """megatron.core.parallel_state, of any version."""

@@ -120,7 +120,7 @@ def replicate(
         sharding: Of every array, a `jax.sharding.Sharding`; not only replicated ones will do.
         check: `"digest"` compares the values of all processes of the sharding, bit by bit, through
             16 bytes each in the coordination service; then all of them must call. `None` compares
-            nothing and waits for nobody.
+            nothing and waits for no process.
         timeout_s: How long to wait for the other processes if they are compared, in seconds. Must
             exceed the difference of the times at which they come here.
 

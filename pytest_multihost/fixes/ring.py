@@ -28,7 +28,7 @@ FIX = Fix(
         " some sizes; or the message after it is wrong"
     ),
     affected=("mlx<0.32",),
-    tried=(),  # jaccl needs RDMA and macOS; what was compared with its code, the guide tells
+    tried=(),  # jaccl needs RDMA and macOS; the guide says what was compared with its code
     upstream_since="mlx>=0.32",
     differs=(
         "Published as a hang of all messages smaller than the part that precedes a wire's. Which"

@@ -206,9 +206,9 @@ def longrepr(item: pytest.Item, attempt: CompletedAttempt) -> TerminalRepr | str
 def _headline(item: pytest.Item, attempt: CompletedAttempt) -> ExceptionRepr:
     finding = attempt.judged.finding
     message = finding.reason
-    if finding.outcome == "crashed":
-        message = f"CRASHED  {message}"
     headline = next((e for e in finding.ranks if e.facts.rank == finding.headline), None)
+    if finding.outcome == "crashed" and (headline is None or headline.outcome == "crashed"):
+        message = f"CRASHED  {message}"
     if headline is not None and headline.report is not None:
         original = _deserialized(item.config, headline.report).longrepr
         if isinstance(original, ExceptionRepr) and original.reprcrash is not None:

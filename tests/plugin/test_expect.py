@@ -117,6 +117,7 @@ def test_an_assertion_of_another_rank_fails_a_test_that_ends_as_expected(
     worlds = run_worlds(own)
     worlds.run.assert_outcomes(failed=1)
     assert "AssertionError: own" in worlds.stdout
+    assert "CRASHED" not in worlds.stdout.splitlines()[-2]
     assert "assert world.size == 4, 'own'" in worlds.stdout
     verdict = worlds.verdicts["test_it"]
     assert (verdict["status"], verdict["expected"]) == ("failed", False)
