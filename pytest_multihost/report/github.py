@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -77,11 +77,16 @@ def headline(verdict: JsonVerdict) -> str:
     """Return what happened, in one line."""
     if verdict["diagnosis"] is not None:
         return str(verdict["diagnosis"]["summary"])
+    return next(_raised(verdict), str(verdict["reason"] or verdict["outcome"]))
+
+
+def _raised(verdict: JsonVerdict, culprits: Sequence[int] = ()) -> Iterator[str]:
+    """Yield what ranks other than the culprits raised by themselves."""
     for each in verdict["rank_results"]:
-        if each["error"] is not None and each["outcome"] != "collateral":
+        is_own = each["outcome"] != "collateral" and each["rank"] not in culprits
+        if each["error"] is not None and is_own:
             first = (str(each["error"]["message"]).splitlines() or [""])[0]
-            return f"rank {each['rank']}: {each['error']['type']}: {first}".rstrip(": ")
-    return str(verdict["reason"] or verdict["outcome"])
+            yield f"rank {each['rank']}: {each['error']['type']}: {first}".rstrip(": ")
 
 
 # Errors at a line
@@ -107,6 +112,8 @@ def _error_command(verdict: JsonVerdict, checkout: Checkout) -> str:
         lines.append(f"{diagnosis['kind']}, {diagnosis['confidence']}: {after}")
         if diagnosis["waiting"]:
             lines.append(f"waiting: {rank_set(diagnosis['waiting'])}")
+        if verdict["expected"] is False:  # the end may be as expected, and a rank failed besides
+            lines += _raised(verdict, diagnosis["culprits"])
         lines += [claim for claim, _ in _claims(diagnosis)]
     message = "\n".join(lines)[:_MAX_MESSAGE]
     return f"::error {','.join(properties)}::{_command_data(message)}"

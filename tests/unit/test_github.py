@@ -64,6 +64,7 @@ def verdict(**changes: object) -> dict[str, Any]:
         "backend": "gloo",
         "world_size": 4,
         "status": "failed",
+        "expected": None,
         "outcome": "hung",
         "reason": None,
         "replay": "7f3a",
@@ -96,6 +97,16 @@ def only_error(one: Mapping[str, Any], checkout: Checkout = CHECKOUT) -> tuple[d
     """Return what the one error of a run says."""
     (command,) = error_commands([one], checkout)
     return parsed(command)
+
+
+def test_a_failure_beside_the_expected_end_is_in_the_error() -> None:
+    """The end alone would look like what the test expects."""
+    own = rank(2, "failed", error={"type": "AssertionError", "message": "sum\nassert 3 == 4"})
+    lost = rank(1, "collateral", error={"type": "EOFError", "message": ""})
+    ranks = [rank(0), lost, own, rank(3)]
+    _, message = only_error(verdict(expected=False, rank_results=ranks))
+    assert "rank 2: AssertionError: sum" in message.splitlines()
+    assert "EOFError" not in message
 
 
 def test_an_error_is_at_the_culprits_line() -> None:
