@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from dataclasses import dataclass
-from typing import ClassVar, NoReturn
+from typing import NoReturn
 
 from pytest_multihost.launch.job_spec import JOB_VARIABLE
 from pytest_multihost.launch.wire import receive_packet
+from pytest_multihost.model.json_values import message
 
 SOCKET = "PYTEST_MULTIHOST_SOCKET"
 """Environment variable that names the socket on which the controller listens."""
@@ -24,7 +24,7 @@ CONTROL = 100
 CODE = "from pytest_multihost.launch.container_entry import main; main()"
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class RunProgram:
     """From the controller: run a program. Sent with a descriptor of its job spec.
 
@@ -32,7 +32,6 @@ class RunProgram:
         code: The Python code to run.
     """
 
-    kind: ClassVar = "run_program"
     code: str
 
 

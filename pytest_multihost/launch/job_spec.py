@@ -10,10 +10,10 @@ import json
 import os
 import socket
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from pytest_multihost.launch.libc import die_with_parent
-from pytest_multihost.model.json_values import from_json, parse_json, to_json
+from pytest_multihost.model.json_values import from_json, message, parse_json, to_json
 from pytest_multihost.model.spec import RankSpec
 
 SPAWN_SERVER_CODE = "from pytest_multihost.launch.server.start_server import main; main()"
@@ -40,7 +40,7 @@ class PytestRun:
     path: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ServerJob:
     """Be a server.
 
@@ -52,7 +52,6 @@ class ServerJob:
         controller: The controller's process id.
     """
 
-    kind: ClassVar = "server"
     run: PytestRun
     backends: tuple[str, ...] = ()
     rank_code: str = ""
@@ -60,7 +59,7 @@ class ServerJob:
     controller: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class RankJob:
     """Run as one rank.
 
@@ -70,7 +69,6 @@ class RankJob:
         channel: Descriptor of the connection to the controller.
     """
 
-    kind: ClassVar = "rank"
     run: PytestRun
     spec: RankSpec
     channel: int

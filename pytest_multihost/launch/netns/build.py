@@ -18,11 +18,11 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from pytest_multihost.launch import libc
 from pytest_multihost.launch.netns.netlink import ETHERNET, LOOPBACK, Links, open_sock_diag
 from pytest_multihost.launch.wire import send_packet
+from pytest_multihost.model.json_values import message
 from pytest_multihost.model.spec import BRIDGE_ADDRESS, NETWORK, Host
 
 BRIDGE = "lan"
@@ -39,14 +39,12 @@ options timeout:1 attempts:1
 """
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Built:
     """A part of the network is built; sent with its descriptors."""
 
-    kind: ClassVar = "built"
 
-
-@dataclass(frozen=True, slots=True)
+@message
 class ChildFailed:
     """The child's work has failed.
 
@@ -57,7 +55,6 @@ class ChildFailed:
         errno: The number of the kernel's error.
     """
 
-    kind: ClassVar = "failed"
     error: str
     step: str = ""
     errno: int = 0

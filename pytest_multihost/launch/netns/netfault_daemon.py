@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import permutations
-from typing import ClassVar, NoReturn
+from typing import NoReturn
 
 from pytest_multihost.launch import libc
 from pytest_multihost.launch.netns.build import BRIDGE, ChildFailed
@@ -32,6 +32,7 @@ from pytest_multihost.launch.netns.netlink import ETHERNET, Links, open_sock_dia
 from pytest_multihost.launch.netns.network import HostNetwork
 from pytest_multihost.launch.netns.relay import Relay, Uplink
 from pytest_multihost.launch.wire import receive_packet, send_packet
+from pytest_multihost.model.json_values import message
 from pytest_multihost.model.network import Disturbance, Shape, bridge_segments, relay_routes
 from pytest_multihost.model.spec import Host
 
@@ -41,19 +42,17 @@ _MORE_BRIDGES = 20_000
 """Index of the first bridge beside the one that always exists."""
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class SetDisturbance:
     """To the daemon: the network's state from now on, and the hosts to reset now."""
 
-    kind: ClassVar = "set_disturbance"
     wanted: Disturbance
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class DisturbanceSet:
     """From the daemon: done, or what went wrong. The first one says that it is ready."""
 
-    kind: ClassVar = "disturbance_set"
     error: str = ""
 
 
