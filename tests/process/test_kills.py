@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -166,17 +166,14 @@ def test_it(world, i):
 """
 
 
-def namespaces(pids: Iterable[int]) -> set[str]:
-    """Return the network and mount namespaces in which processes are, or which they hold open."""
-    found = set()
-    for pid in pids:
-        links = [f"/proc/{pid}/ns/{kind}" for kind in ("net", "mnt")]
+def started_with(text: str) -> list[int]:
+    """Return the processes that have a text in the environment of their program, forks included."""
+    found = []
+    for pid in psutil.pids():
         with contextlib.suppress(OSError):
-            links += [f"/proc/{pid}/fd/{each}" for each in os.listdir(f"/proc/{pid}/fd")]
-        for link in links:
-            with contextlib.suppress(OSError):
-                found.add(os.readlink(link))
-    return {each for each in found if each.startswith(("net:", "mnt:"))}
+            if text.encode() in Path(f"/proc/{pid}/environ").read_bytes():
+                found.append(pid)
+    return found
 
 
 def victim_of(run: subprocess.Popen[str], kind: str) -> psutil.Process | None:
@@ -208,14 +205,14 @@ def test_whatever_is_killed_leaves_no_process_namespace_or_file(
 ) -> None:
     """And costs one test: at a random moment of worlds with namespaces, mounts and network faults.
 
-    With a namespace go the interfaces, addresses and mounts in it.
+    A namespace without a name ends with the last process that is in it or holds a descriptor of it,
+    and with it the interfaces, addresses and mounts in it.
     """
-    outside = namespaces(psutil.pids())
     (tmp_path / "tmp").mkdir()
     run = start(HOSTS, TMPDIR=str(tmp_path / "tmp"))
     await_that(lambda: victim_of(run, "rank"))
     time.sleep(random.Random(f"{kind} {moment}").uniform(0.0, 0.8))
-    inside = namespaces(each.pid for each in living(tmp_path)) - outside
+    assert started_with(str(tmp_path))
     if kind == "controller":
         run.kill()
     else:
@@ -226,7 +223,7 @@ def test_whatever_is_killed_leaves_no_process_namespace_or_file(
         assert sum(told) == 8, output
         assert int(re.findall(r"(\d+) passed", output)[0]) >= 7, output
     await_that(lambda: living(tmp_path) == [])
-    assert inside & namespaces(psutil.pids()) == set()
+    await_that(lambda: started_with(str(tmp_path)) == [])
     left = [each.name for each in (tmp_path / "tmp").iterdir()]
     assert [each for each in left if not each.startswith("pytest-of-")] == []
 
