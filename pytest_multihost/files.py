@@ -12,6 +12,7 @@ import os
 import secrets
 import shutil
 import stat
+import time
 from pathlib import Path
 
 from pytest_multihost.model.errors import SettingError
@@ -20,6 +21,7 @@ MARKER = ".made-by-pytest-multihost"
 """Name of the file that marks a directory as one of the harness's."""
 
 _MARK = "pytest-multihost-hangs has made this directory, and removes old runs from it.\n"
+_DAY_S = 86_400.0
 _IGNORE = "# Written by pytest-multihost-hangs.\n*\n"
 
 
@@ -114,27 +116,42 @@ def hold(directory: Path) -> None:
     """
     import fcntl
 
-    while True:
+    while True:  # another process may remove it meanwhile
         directory.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            lock = _open_lock(directory)
+        except FileNotFoundError:
+            continue
         with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
-        if os.fstat(descriptor).st_nlink:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+        if os.fstat(lock).st_nlink:
             return
-        os.close(descriptor)  # another process has removed it meanwhile
+        os.close(lock)
 
 
 def remove_unheld(directory: Path) -> None:
     """Remove a directory, unless a process holds it, on whichever host or in whichever container.
 
-    It stays where that cannot be known: on a file system without locks.
+    On a file system without locks, unless it has changed within a day.
     """
     import fcntl
 
     with contextlib.suppress(OSError):
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        age_s = time.time() - directory.stat().st_mtime
+        lock = _open_lock(directory)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            is_unheld = not isinstance(error, BlockingIOError) and age_s > _DAY_S
+        else:
+            is_unheld = True
+        if is_unheld:
             shutil.rmtree(directory, ignore_errors=True)
-        finally:
-            os.close(descriptor)
+        os.close(lock)
+        directory.rmdir()  # on NFS it could not go before its open file
+
+
+def _open_lock(directory: Path) -> int:
+    # For writing as well: NFS gives no exclusive lock without.
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.open(directory / ".lock", flags, 0o666)

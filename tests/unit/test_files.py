@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing.synchronize import Barrier, Event
 from pathlib import Path
 
 import pytest
@@ -160,14 +161,14 @@ def test_a_line_that_does_not_fit_is_not_begun(tmp_path: Path, already: int) -> 
     assert path.read_bytes() == b"x" * already
 
 
-def _run_of_its_own(base: Path, ready: object, number: int) -> None:
-    ready.wait(60)  # type: ignore[attr-defined]
+def _run_of_its_own(base: Path, ready: Barrier, number: int) -> None:
+    ready.wait(100)
     folder = RunFolder.open(base, new_run_id())
     for attempt in range(20):
         directory = folder.attempt("t.py::t", attempt)
         write_attempt(directory, {"run": number}, [], origin_s=0.0)
         folder.append_verdict({"run": number, "dir": str(directory)})
-    ready.wait(60)  # type: ignore[attr-defined]
+    ready.wait(100)
 
 
 def test_runs_in_one_directory_keep_their_hands_off_each_other(tmp_path: Path) -> None:
@@ -178,7 +179,7 @@ def test_runs_in_one_directory_keep_their_hands_off_each_other(tmp_path: Path) -
     for run in runs:
         run.start()
     for run in runs:
-        run.join(60)
+        run.join(120)
     assert [run.exitcode for run in runs] == [0] * 8
     folders = [path for path in tmp_path.iterdir() if path.is_dir() and not path.is_symlink()]
     assert len(folders) == 8
@@ -211,3 +212,31 @@ sys.stdin.read()
         holder.wait()
     files.remove_unheld(held)
     assert not held.exists()
+
+
+def _hold_and_write(directory: Path, is_over: Event, number: int) -> None:
+    files.hold(directory)
+    mine = directory / str(number)
+    mine.write_text("mine")
+    is_over.wait(100)
+    os._exit(0 if mine.exists() else 1)
+
+
+def test_what_is_written_to_a_held_directory_stays_while_others_try_to_remove_it(
+    tmp_path: Path,
+) -> None:
+    """Also where they do so while it is being made."""
+    fork = multiprocessing.get_context("fork")
+    for turn in range(20):
+        directory, is_over = tmp_path / str(turn), fork.Event()
+        holders = [
+            fork.Process(target=_hold_and_write, args=(directory, is_over, n)) for n in range(4)
+        ]
+        for holder in holders:
+            holder.start()
+        while len([*directory.glob("[0-9]")]) < 4 and all(each.is_alive() for each in holders):
+            files.remove_unheld(directory)
+        is_over.set()
+        for holder in holders:
+            holder.join(100)
+        assert [holder.exitcode for holder in holders] == [0] * 4
