@@ -19,6 +19,7 @@ NEW_NETWORK = 0x40000000
 
 _BIND, _RECURSIVE, _PRIVATE = 0x1000, 0x4000, 0x40000
 _CAPABILITIES_3 = 0x20080522
+_REMOVE_ID = 0
 _SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36
 
 _libc = cache(partial(ctypes.CDLL, None, use_errno=True))  # once: ranks inherit the server's
@@ -99,3 +100,8 @@ def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
 def outlive_parent() -> None:
     """Undo `die_with_parent`, in a process that can end properly when its parent is gone."""
     _call("prctl", _SET_PARENT_DEATH_SIGNAL, 0, 0, 0, 0)
+
+
+def remove_shared_memory(segment: int) -> None:
+    """Remove a System V shared memory segment (shmctl(2))."""
+    _call("shmctl", segment, _REMOVE_ID, None)

@@ -8,25 +8,38 @@ of a stream: children inherit descriptors, which outlive the rank.
 When a server is killed, nothing adopts what its ranks have left behind. So every rank is marked,
 and by the mark its descendants are found: those of a server that has just been killed, and, before
 a new server begins, those of servers whose controllers were killed with them.
+
+Named semaphores and shared memory outlive their processes. A tracker removes them when its clients
+have ended: multiprocessing's resource tracker, or torch's shared memory manager. So trackers are
+killed last, and only if they do not end by themselves.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import resource
 import select
 import signal
 import time
 from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 
 import psutil
+
+from pytest_multihost.launch import libc
 
 FAREWELL_S = 15.0
 """How long the server may take to end its ranks and itself."""
 
 ORPHANS_S = 5.0
 """Timeout for killing orphans: one in uninterruptible sleep cannot be killed."""
+
+_TRACKERS_S = 2.0
+"""How long trackers may take to remove the names of processes that have been killed."""
+
+_RESOURCE_TRACKER = b"\0from multiprocessing.resource_tracker import main"
 
 _LOCKS_LIMIT = 10
 """RLIMIT_LOCKS of getrlimit(2), which has had no effect since Linux 2.4 and holds the mark.
@@ -46,6 +59,14 @@ def mark_descendants(server: int) -> None:
         resource.setrlimit(_LOCKS_LIMIT, (_MARK | server, hard))
 
 
+def _is_tracker(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        command = Path("/proc", str(pid), "cmdline").read_bytes()
+        program = Path(os.fsdecode(command.partition(b"\0")[0])).name
+        return program == "torch_shm_manager" or _RESOURCE_TRACKER in command
+    return False
+
+
 def signal_group(leader: int, number: int) -> None:
     """Signal the process group of `leader`, or `leader` alone before it has made its group."""
     try:
@@ -58,7 +79,8 @@ def signal_group(leader: int, number: int) -> None:
 def end_groups(leaders: Mapping[int, int], *, grace_s: float) -> None:
     """End processes and their groups: TERM, CONT, at most `grace_s` seconds, KILL.
 
-    CONT because TERM would stay pending for a stopped process. Does not reap.
+    CONT because TERM would stay pending for a stopped process. Does not reap. Trackers, which
+    ignore TERM, are left to `kill_orphans`.
 
     Args:
         leaders: Process ids of group leaders, unreaped children of this process, by pidfd.
@@ -68,8 +90,23 @@ def end_groups(leaders: Mapping[int, int], *, grace_s: float) -> None:
         for leader in leaders.values():
             signal_group(leader, number)
     wait_until_dead(leaders, grace_s)
+    groups = _groups_with_trackers()
     for leader in leaders.values():
-        signal_group(leader, signal.SIGKILL)
+        for pid in groups.get(leader, ()):
+            if not _is_tracker(pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        if leader not in groups:
+            signal_group(leader, signal.SIGKILL)
+
+
+def _groups_with_trackers() -> dict[int, list[int]]:
+    """Return the members of each process group that has a tracker, by the group's leader."""
+    groups: dict[int, list[int]] = {}
+    for pid in psutil.pids():
+        with contextlib.suppress(OSError):
+            groups.setdefault(os.getpgid(pid), []).append(pid)
+    return {leader: pids for leader, pids in groups.items() if any(map(_is_tracker, pids))}
 
 
 def wait_until_dead(pidfds: Iterable[int], timeout_s: float) -> list[int]:
@@ -96,8 +133,8 @@ def kill_orphans(*, spare: Collection[int]) -> list[str]:
         The command lines of those that were still alive, for the reader of the report.
     """
     ended: list[str] = []
-    deadline = time.monotonic() + ORPHANS_S
-    while time.monotonic() < deadline:
+    now = began = time.monotonic()
+    while now < began + ORPHANS_S:
         # Usually there are no children, which this says in microseconds; reading /proc for them
         # would cost milliseconds in every test.
         try:
@@ -112,21 +149,55 @@ def kill_orphans(*, spare: Collection[int]) -> list[str]:
             with contextlib.suppress(psutil.Error, ChildProcessError):
                 if process.status() == psutil.STATUS_ZOMBIE:
                     os.waitpid(process.pid, os.WNOHANG)
-                else:
-                    ended.append(" ".join(process.cmdline())[:200] or process.name())
+                elif now >= began + _TRACKERS_S or not _is_tracker(process.pid):
+                    # One without a command line has left its memory: it is ending by itself.
+                    if command := " ".join(process.cmdline())[:200]:
+                        ended.append(command)
                     process.kill()
         time.sleep(0.002)
+        now = time.monotonic()
     return ended
+
+
+def creation_times(pids: Iterable[int]) -> dict[int, float]:
+    """Return when processes were created, in seconds of the clock, without those that are gone."""
+    found = {}
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            found[pid] = psutil.Process(pid).create_time()
+    return found
+
+
+def remove_shared_memory(created: Mapping[int, float]) -> None:
+    """Remove the System V shared memory that killed processes have made, and no process uses.
+
+    The kernel keeps the maker's process id for these segments, but not for semaphores and message
+    queues (sysvipc(7)); so those stay.
+
+    Args:
+        created: When each of the processes was created: an older segment was made by a process
+            that had the same id.
+    """
+    with contextlib.suppress(OSError):  # a kernel without System V IPC
+        header, *lines = Path("/proc/sysvipc/shm").read_text().splitlines()
+        for line in lines:
+            row = dict(zip(header.split(), map(int, line.split()), strict=True))
+            began = created.get(row["cpid"], math.inf)
+            # psutil derives times from the time of boot, which the kernel gives in full seconds.
+            if row["nattch"] == 0 and row["ctime"] >= began - 2:
+                libc.remove_shared_memory(row["shmid"])
 
 
 def kill_strays() -> None:
     """Kill what descends from the ranks of servers that are dead."""
-    deadline = time.monotonic() + ORPHANS_S
-    while time.monotonic() < deadline and (found := _strays()):
+    now = began = time.monotonic()
+    while now < began + ORPHANS_S and (found := _strays()):
         for pid in found:
+            may_end = now < began + _TRACKERS_S and _is_tracker(pid)  # it may be stopped, too
             with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, signal.SIGCONT if may_end else signal.SIGKILL)
         time.sleep(0.002)
+        now = time.monotonic()
 
 
 def _strays() -> list[int]:

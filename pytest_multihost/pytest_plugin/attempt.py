@@ -127,6 +127,8 @@ def run_attempt(
         )
         result = run_world(spec, surroundings)
         result = result.with_events(clean_up_faults(result.history, scratch))
+    for sockets in scratch.glob("rank-*.sockets"):  # also where the rest is kept
+        shutil.rmtree(sockets, ignore_errors=True)
     judged = judge_world(result, plan.symptoms, SourceContext(str(config.rootpath)))
     finding = judged.finding
     if plan.expected is not None:

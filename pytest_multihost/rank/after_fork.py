@@ -13,6 +13,7 @@ import atexit
 import contextlib
 import faulthandler
 import io
+import multiprocessing.process
 import os
 import random
 import signal
@@ -27,6 +28,8 @@ from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.model.stack import short_path
 from pytest_multihost.rank.environment import foreign_variables, rank_variables
 
+_MAX_DIRECTORY_BYTES = 85
+
 
 def reset_after_fork(spec: RankSpec) -> None:
     """Turn this forked process into a rank: streams, signals, environment, seeds, dumps.
@@ -40,6 +43,7 @@ def reset_after_fork(spec: RankSpec) -> None:
         signal.signal(number, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, 0)
     atexit._clear()  # noqa: SLF001 - no public equivalent; CPython's own tests use it
+    _keep_sockets(Path(spec.scratch, f"rank-{spec.rank}.sockets"))
     variables = rank_variables(spec, os.environ)
     for name in foreign_variables(os.environ):
         del os.environ[name]
@@ -52,6 +56,18 @@ def reset_after_fork(spec: RankSpec) -> None:
     if numpy_random is not None:
         numpy_random.seed(random.Random(seed).getrandbits(32))
     _arm_faulthandler(files.with_suffix(".stacks"))
+
+
+def _keep_sockets(directory: Path) -> None:
+    """Have multiprocessing keep its sockets in a directory that is removed with the world.
+
+    It makes one in /tmp otherwise, and removes it at exit, which a rank that is killed never
+    reaches. Its names have 18 characters; the address of a socket may have 107, see unix(7).
+    """
+    if len(os.fsencode(directory)) <= _MAX_DIRECTORY_BYTES:
+        directory.mkdir(exist_ok=True)
+        this: Any = multiprocessing.process.current_process()
+        this._config["tempdir"] = str(directory)  # noqa: SLF001 - no public way to say so
 
 
 def _redirect_streams(log: Path) -> None:

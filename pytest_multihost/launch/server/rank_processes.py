@@ -19,7 +19,14 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from pytest_multihost.launch.interface import dump_signal
-from pytest_multihost.launch.reaper import end_groups, kill_orphans, signal_group, wait_until_dead
+from pytest_multihost.launch.reaper import (
+    creation_times,
+    end_groups,
+    kill_orphans,
+    remove_shared_memory,
+    signal_group,
+    wait_until_dead,
+)
 from pytest_multihost.model.event import Event, Exited, Pause
 from pytest_multihost.model.messages import RequestDumps
 
@@ -164,13 +171,16 @@ class RankProcesses:
         """
         self._pauses.clear()
         leaders = {pidfd: pid for pidfd, (_, pid) in self._alive.items()}
+        created = creation_times(leaders.values())
         end_groups(leaders, grace_s=grace_s)
         exits = [self.reap(pidfd) for pidfd in wait_until_dead(leaders, KILL_S)]
         leftovers = [
             f"rank {rank}, process {pid}: cannot be killed, it waits inside the kernel"
             for rank, pid in [self._forget(pidfd) for pidfd in list(self._alive)]
         ]
-        return exits, leftovers + kill_orphans(spare=self.spared)
+        leftovers += kill_orphans(spare=self.spared)
+        remove_shared_memory(created)
+        return exits, leftovers
 
     def _forget(self, pidfd: int) -> tuple[int, int]:
         self.selector.unregister(pidfd)
