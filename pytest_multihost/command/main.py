@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 import webbrowser
@@ -15,6 +16,9 @@ from pytest_multihost.model.errors import MultihostError
 def main() -> int:
     """Run a command; return the exit code: 0, or 1 if the command failed."""
     options = _parser().parse_args()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a test's name may have no bytes in its encoding
+            stream.reconfigure(errors="backslashreplace")
     try:
         match options.command:
             case "explain":

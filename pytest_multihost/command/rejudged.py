@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from pytest_multihost.model.errors import MultihostError
 from pytest_multihost.model.json_values import Json, JsonObject, from_json, to_json
 from pytest_multihost.model.verdict import PlaceGroup
 from pytest_multihost.report import write_trace
-from pytest_multihost.report.artifacts import rejudge
+from pytest_multihost.report.artifacts import RunFolder, read_artifact, rejudge, unusable
 from pytest_multihost.report.html import PAGE_NAME, PageModel, write_index, write_page
 from pytest_multihost.report.text import page_sections
 
@@ -81,11 +82,33 @@ def rebuild(directory: Path) -> Iterator[Path | MultihostError]:
     for each in attempts:
         try:
             yield _again(each)
+        except OSError as error:
+            yield MultihostError(f"{each}: its page cannot be written", seen=str(error))
         except MultihostError as error:
             yield error
     for run in runs:
-        if (run / "verdicts.jsonl").exists():
+        try:
+            _, problems = RunFolder(run.parent, run.name).verdicts()
+            yield from (unusable(run / "verdicts.jsonl", each) for each in problems)
             yield write_index(run)
+        except FileNotFoundError:
+            continue  # a run whose folder was thinned out
+        except OSError as error:
+            yield MultihostError(f"{run}: its page cannot be written", seen=str(error))
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """The part of a diagnosis that has source lines as they were at the time."""
+
+    groups: tuple[PlaceGroup, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _WithPlaces:
+    """The part of verdict.json that is read here."""
+
+    diagnosis: _Places | None = None
 
 
 def _again(directory: Path) -> Path:
@@ -93,10 +116,10 @@ def _again(directory: Path) -> Path:
     again = rejudge(directory)
     judged, context = again.judged, again.judged.context
     write_trace(directory, judged.result, judged.diagnosis, root=context.root)
-    written = from_json(JsonObject, again.written.get("diagnosis") or {"groups": []})
+    written = read_artifact(directory / "verdict.json", partial(from_json, _WithPlaces)).diagnosis
     known = {
         (f"{context.root}/{place.file}", place.line): place.source
-        for group in from_json(tuple[PlaceGroup, ...], written["groups"])
+        for group in (written.groups if written is not None else ())
         for place in group.frames
     }
 

@@ -16,7 +16,7 @@ Any frozen dataclass can be written and read without code of its own::
 
 Types that a field may have, and what they become:
 
-* `None`, `bool`, `int`, `float`, `str`, `Literal`: themselves
+* `None`, `bool`, `int` (of 64 bits), `float`, `str`, `Literal`: themselves
 * dataclasses: an object of their fields, and of `kind` if they have a `kind: ClassVar` that is a
   string, as `@message` gives them; with `omits_defaults: ClassVar = True` only the fields that
   differ from their defaults. A trailing underscore, as in `for_`, is left out in JSON. One that
@@ -73,6 +73,7 @@ _Convert = Callable[[object], object]
 
 _PLAIN = (type(None), bool, int, float, str)
 _OPAQUE = (object, Any)
+_MAX_INT = 1 << 64
 _UNINSPECTED = (*_PLAIN, *_OPAQUE, Mapping[str, object], Mapping[str, Any])
 """Types whose values are JSON already. They may be large, and are written as they are."""
 
@@ -193,13 +194,12 @@ def _reader(hint: object) -> _Convert:
 
 
 def _read_plain(kind: type, value: object) -> object:
+    if type(value) is int and not -_MAX_INT < value < _MAX_INT:
+        raise JsonError("the number is too large")
     if type(value) is kind:
         return value
     if kind is float and type(value) is int:
-        try:
-            return float(value)
-        except OverflowError as error:
-            raise JsonError("the number is too large") from error
+        return float(value)
     raise _error("null" if kind is type(None) else kind.__name__, value)
 
 

@@ -6,13 +6,15 @@ A snapshot records what its ranks were doing at one instant. It is read from the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Literal
 
-from pytest_multihost.model.event import Event, Released
+from pytest_multihost.model.errors import shown
+from pytest_multihost.model.event import Event, FaultChanged, NetworkChanged, Released
+from pytest_multihost.model.fault import size_problems
 from pytest_multihost.model.operation import GroupKey, Operation, Operations
-from pytest_multihost.model.spec import WorldSpec
+from pytest_multihost.model.spec import MAX_RANKS, WorldSpec
 from pytest_multihost.model.stack import Dump, NativeThread
 
 Label = Literal[
@@ -26,6 +28,9 @@ Label = Literal[
     "EXITED",  # its process has ended
 ]
 """What a rank's main thread is doing."""
+
+_MAX_S = 1e12
+"""More seconds than any clock shows."""
 
 SnapshotReason = Literal["tick", "trouble", "end"]
 """Why a snapshot was taken: periodically, after a rank raised or died, or at the world's end."""
@@ -198,3 +203,60 @@ class WorldResult:
     def last_operations(self, rank: int) -> Operations:
         """Return the final content of a rank's slot page; empty if it had none."""
         return next((each for each in self.operations if each.rank == rank), Operations(rank))
+
+
+def implausible(result: WorldResult) -> Iterator[str]:
+    """Yield what no world can have shown, one sentence each: what was read back was damaged."""
+    spec = result.spec
+    if not 1 <= spec.size <= MAX_RANKS:
+        yield f"spec: a world of {spec.size} ranks"
+        return
+    counts = [count for *_, count in spec.sites] or [len(each.ranks) for each in spec.all_hosts]
+    if min(counts) < 1 or sum(counts) != spec.size:
+        yield f"spec: its hosts are not for {spec.size} ranks"
+    for where, ranks in {
+        "history": {each.rank for each in result.history},
+        "dumps": {each.rank for each in result.dumps},
+        "operations": {each.rank for each in result.operations},
+        "last_words": set(result.last_words),
+    }.items():
+        if beyond := ranks - set(range(spec.size)):
+            yield f"{where}: there is no rank {beyond.pop()}: the ranks are 0 to {spec.size - 1}"
+    for index, snapshot in enumerate(result.snapshots):
+        if [each.rank for each in snapshot.ranks] != list(range(spec.size)):
+            yield f"snapshots: {index}: it does not have each rank once, in order"
+    yield from _implausible_faults(result)
+    yield from (f"{where}: {value} is no time" for where, value in _endless_numbers(result, ""))
+
+
+def _implausible_faults(result: WorldResult) -> Iterator[str]:
+    spec = result.spec
+    for each in spec.faults:
+        if isinstance(each.ranks, str) or each.problems() or size_problems(each, spec.size):
+            yield f"spec: faults: {shown(each)} is none for {spec.size} ranks"
+        elif each.kind == "partition" and not _are_groups(each.params.get("groups"), spec.size):
+            yield f"spec: faults: {shown(each)} has no groups of ranks"
+    bodies = (each.body for each in result.history)
+    indices = {each.index for each in bodies if isinstance(each, FaultChanged | NetworkChanged)}
+    if beyond := indices - {None, *range(len(spec.faults))}:
+        yield f"history: there is no fault {beyond.pop()}: the world has {len(spec.faults)}"
+
+
+def _are_groups(value: object, size: int) -> bool:
+    """Return whether a value is what `partition` has as groups."""
+    sides = value if isinstance(value, list) else []
+    ranks = [rank for side in sides if isinstance(side, list) for rank in side]
+    is_form = len(sides) > 1 and all(isinstance(side, list) and side for side in sides)
+    return is_form and all(type(rank) is int and 0 <= rank < size for rank in ranks)
+
+
+def _endless_numbers(value: object, where: str) -> Iterator[tuple[str, float]]:
+    """Yield the floats in a value that are infinite or beyond all times, with their paths."""
+    if is_dataclass(value):
+        for each in fields(value):
+            yield from _endless_numbers(getattr(value, each.name), f"{where}: {each.name}")
+    elif isinstance(value, tuple):
+        for index, item in enumerate(value):
+            yield from _endless_numbers(item, f"{where}: {index}")
+    elif isinstance(value, float) and not abs(value) < _MAX_S:
+        yield where.removeprefix(": "), value

@@ -28,7 +28,10 @@ SourceOf = Callable[[str, int], str]
 
 def source_line(file: str, line: int) -> str:
     """Return the text of a line of a file; empty if it cannot be read."""
-    return linecache.getline(file, line).strip()
+    try:
+        return linecache.getline(file, line).strip()
+    except ValueError:  # no file can have this name
+        return ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pytest_multihost.model.verdict import JsonVerdict
 from pytest_multihost.pytest_plugin.options import Settings
 
 
@@ -114,10 +115,10 @@ def _annotate_workflow(reporter: pytest.TerminalReporter, tally: Tally) -> None:
     from pytest_multihost.report import Checkout, append_summary, error_commands
     from pytest_multihost.report.artifacts import RunFolder
 
-    verdicts = []
+    verdicts: list[JsonVerdict] = []
     if tally.run_id is not None:
         with suppress(OSError):  # they could not be written; that has been reported
-            verdicts = RunFolder(tally.settings.artifacts, tally.run_id).verdicts()
+            verdicts, _ = RunFolder(tally.settings.artifacts, tally.run_id).verdicts()
     root = os.path.realpath(reporter.config.rootpath)
     workspace = os.path.realpath(os.environ.get("GITHUB_WORKSPACE", root))
     for command in error_commands(verdicts, Checkout(root, workspace)):

@@ -13,9 +13,11 @@ import os
 import re
 import secrets
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from pytest_multihost import files
 from pytest_multihost.blame import Judgement, judge_world
@@ -29,7 +31,7 @@ from pytest_multihost.model.json_values import (
     parse_json,
     to_json,
 )
-from pytest_multihost.model.result import WorldResult
+from pytest_multihost.model.result import WorldResult, implausible
 from pytest_multihost.model.spec import token
 from pytest_multihost.model.stack import SourceContext
 from pytest_multihost.model.verdict import JsonVerdict, RankResult, Verdict
@@ -37,8 +39,18 @@ from pytest_multihost.outcome import RankFinding, Symptoms
 from pytest_multihost.outcome.faults import fault_note, firings, require_fired
 
 _MAX_NAME = 120
+T = TypeVar("T")
+_MAX_DEPTH, _MAX_WHY = 100, 300
 _RUN_ID = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\dZ-\d+(-[0-9a-f]{4})?")
 _STACKS = re.compile(r"rank-.*\.(stacks|main)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Summary:
+    """The part of a diagnosis that the page of a run has."""
+
+    kind: str
+    summary: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,17 +102,26 @@ class RunFolder:
             else:
                 return path
 
-    def verdicts(self) -> list[JsonVerdict]:
-        """Return the verdicts that the run's processes have written.
+    def verdicts(self) -> tuple[list[JsonVerdict], list[str]]:
+        """Return the verdicts that the run's processes have written, and which lines are none.
+
+        A process that is killed may leave half a line.
 
         Raises:
             OSError: The file cannot be read.
         """
-        found = []
-        for line in (self.path / "verdicts.jsonl").read_text(encoding="utf-8").splitlines():
-            with contextlib.suppress(ValueError):  # half a line: a process was killed
-                found.append(json.loads(line))
-        return found
+        found: list[JsonVerdict] = []
+        problems = []
+        lines = (self.path / "verdicts.jsonl").read_bytes().splitlines()
+        for number, line in enumerate(lines, 1):
+            try:
+                data = from_json(JsonObject, parse_json(line))
+                if from_json(Verdict, data).diagnosis is not None:
+                    from_json(_Summary, data["diagnosis"])
+                found.append(data)
+            except JsonError as error:
+                problems.append(f"line {number}: {error}")
+        return found, problems
 
     def append_verdict(self, verdict: Mapping[str, object]) -> None:
         """Add a line to the run's verdicts.jsonl, to which several processes append."""
@@ -275,27 +296,50 @@ def rejudge(directory: Path) -> Rejudged:
         directory: The attempt's folder.
 
     Raises:
-        MultihostError: The folder lacks a file that is needed.
+        MultihostError: The folder lacks a file that is needed, or one cannot be used.
     """
-    read: dict[str, Json] = {}
-    for name in ("facts.json", "verdict.json"):
-        try:
-            read[name] = parse_json((directory / name).read_bytes())
-        except (OSError, JsonError) as error:
-            raise MultihostError(
-                f"{directory} is not the folder of an attempt that can be explained",
-                seen=f"{name}: {error}",
-                remedy="Name a folder such as .pytest_multihost/latest/NAME of a test that failed.",
-            ) from error
+    facts = read_artifact(directory / "facts.json", partial(from_json, _Facts))
+    written = read_artifact(directory / "verdict.json", partial(from_json, JsonObject))
+    for problem in implausible(facts.result):
+        raise unusable(directory / "facts.json", problem)
     try:
-        facts = from_json(_Facts, read["facts.json"])
-    except JsonError as error:
-        raise MultihostError(
-            f"{directory}: its facts cannot be read",
-            seen=str(error),
-            remedy="They were written by another version: use that one.",
-        ) from error
-    judged = judge_world(facts.result, facts.symptoms, SourceContext(facts.root))
+        judged = judge_world(facts.result, facts.symptoms, SourceContext(facts.root))
+    except re.error as error:
+        raise unusable(directory / "facts.json", f"symptoms: {error}") from error
     judged = replace(judged, finding=require_fired(judged.finding, facts.result))
-    verdict = build_verdict(judged, facts.attempt)
-    return Rejudged(judged, verdict, from_json(JsonObject, read["verdict.json"]))
+    return Rejudged(judged, build_verdict(judged, facts.attempt), written)
+
+
+def read_artifact(path: Path, convert: Callable[[Json], T]) -> T:
+    """Return the content of a file of an attempt.
+
+    Raises:
+        MultihostError: There is no such file, or it has another content.
+    """
+    try:
+        data = parse_json(path.read_bytes())
+        if not _is_shallow(data, _MAX_DEPTH):
+            raise unusable(path, f"its values are nested more than {_MAX_DEPTH} deep")
+        return convert(data)
+    except OSError as error:
+        raise MultihostError(
+            f"{path.parent} is not the folder of an attempt that can be explained",
+            seen=f"{path.name}: {error}",
+            remedy="Name a folder such as .pytest_multihost/latest/NAME of a test that failed.",
+        ) from error
+    except JsonError as error:
+        raise unusable(path, str(error)) from error
+
+
+def _is_shallow(value: Json, depth: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return depth > 0 and all(_is_shallow(each, depth - 1) for each in inner)
+
+
+def unusable(path: Path, why: str) -> MultihostError:
+    """Return the error for an artifact with a content that this package does not write."""
+    return MultihostError(
+        f"{path} cannot be used",
+        seen=why if len(why) <= _MAX_WHY else f"{why[:_MAX_WHY]} ...",
+        remedy="It is damaged, or another version has written it: use that one.",
+    )

@@ -112,6 +112,7 @@ def test_of_a_union_the_kind_says_which(data: dict[str, Any], message: Message) 
         ({"count": "1"}, "count: must be int, not '1'"),
         ({"count": True}, "count: must be int, not True"),
         ({"count": 1.0}, "count: must be int, not 1.0"),
+        ({"count": 1 << 64}, "count: the number is too large"),
         ({"pair": [1]}, "pair: must be an array of 2"),
         ({"pair": [1, 2]}, "pair: 1: must be str, not 2"),
         ({"parts": {}}, "parts: must be an array, not dict"),

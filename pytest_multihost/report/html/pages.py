@@ -59,7 +59,7 @@ def write_index(run: Path) -> Path:
     Args:
         run: The run's folder, with its verdicts.jsonl.
     """
-    verdicts = RunFolder(run.parent, run.name).verdicts()
+    verdicts, _ = RunFolder(run.parent, run.name).verdicts()
     pages = frozenset(path.parent.name for path in run.glob(f"*/{PAGE_NAME}"))
     files.write(run / PAGE_NAME, run_page(run.name, verdicts, pages))
     return run / PAGE_NAME
