@@ -17,6 +17,7 @@ from pathlib import Path
 
 from pytest_multihost.model.errors import SettingError
 
+REMEDY = "Name another: --multihost-artifacts=DIR"
 MARKER = ".made-by-pytest-multihost"
 """Name of the file that marks a directory as one of the harness's."""
 
@@ -40,6 +41,7 @@ def claim(directory: Path) -> None:
         raise SettingError(
             f"{directory} belongs to the user with the id {owner}",
             seen=f"All users may make directories in {directory.resolve().parent}.",
+            remedy=REMEDY,
         )
     others, ignore = [path.name for path in directory.iterdir()], directory / ".gitignore"
     if not others or (ignore.is_file() and ignore.read_bytes() == _IGNORE.encode()):
@@ -49,6 +51,7 @@ def claim(directory: Path) -> None:
         raise SettingError(
             f"{directory} holds other files, such as {min(others)}",
             seen=f"It has no file {MARKER}, so it was not made by pytest-multihost-hangs.",
+            remedy=REMEDY,
         )
     if not os.path.lexists(ignore):
         write(ignore, _IGNORE)

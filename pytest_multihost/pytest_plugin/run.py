@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from pytest_multihost.files import REMEDY
 from pytest_multihost.launch.attach import AttachLauncher, sites_for
 from pytest_multihost.launch.server import ServerLauncher
 from pytest_multihost.model.errors import LaunchError, SettingError, UnsoundForkError
@@ -116,10 +117,8 @@ def _open_folder(config: pytest.Config, tally: Tally, run_id: str) -> RunFolder:
             tally.unwritten.append(f"{base}: {error}")
             tally.settings = replace(tally.settings, artifacts=base_temp(config) / "artifacts")
             return RunFolder.open(tally.settings.artifacts, run_id)
-        raise pytest.UsageError(
-            f"the artifacts directory {base} cannot be used\n{error}\n"
-            "Name another: --multihost-artifacts=DIR"
-        ) from error
+        why = str(error) if isinstance(error, SettingError) else f"{error}\n{REMEDY}"
+        raise pytest.UsageError(f"the artifacts directory {base} cannot be used\n{why}") from error
 
 
 @dataclass(slots=True, eq=False)  # a plugin must be hashable: pluggy keeps them in sets
