@@ -193,14 +193,14 @@ class PeerWorld:
             KeyboardInterrupt: It has received a signal that ends the run.
         """
         del timeout_s
+        self.peer.note_arrived()
+        if self.peer.interruption:
+            raise KeyboardInterrupt(self.peer.interruption)
         frames = self.peer.take_arrived()
         for frame in frames:
             if isinstance(frame.message, RanksLost):
                 happened = f"the ranks of {self.peer.name} are lost"
                 raise LaunchError(happened, seen=frame.message.error)
-            if isinstance(frame.message, Signalled):
-                self.peer.backlog = [each for each in frames if each is not frame]
-                raise KeyboardInterrupt(f"{frame.message.signal} to {self.peer.name}")
         events = self._events(frames)
         if not events and self.peer.stream.ended is not None:
             raise self.peer.lost("")
