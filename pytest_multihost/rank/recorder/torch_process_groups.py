@@ -324,8 +324,8 @@ class OpenWorks:
                 self.recorder.fail(record, error)
 
     def _wrap_wait(self, original: Function) -> Function:
-        end, fail, pending_of = self._end_wait, self._fail_wait, self.pending.get
-        thread, recorder = self.thread, self.recorder
+        fail, pending_of, forget = self._fail_wait, self.pending.get, self.pending.pop
+        thread, wait_for, end = self.thread, self.recorder.wait, self.recorder.page.end
 
         def wait(work: Work, *args: object, **kwargs: object) -> object:
             __tracebackhide__ = True
@@ -336,14 +336,17 @@ class OpenWorks:
             elif (pending := pending_of(id(work))) is not None:
                 records = pending.records
                 for record in records:
-                    recorder.wait(record)
+                    wait_for(record)
             try:
                 result = original(work, *args, **kwargs)
             except BaseException as error:
                 fail(work, records, error)
                 raise
             if records:
-                end(work, records)
+                forget(id(work), None)
+                at_ns = now_ns()
+                for record in records:
+                    end(record, at_ns)
             return result
 
         return wait
