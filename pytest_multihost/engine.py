@@ -214,9 +214,11 @@ class _WorldRun:
         """Let the world run until it has ended or has to be ended; return why.
 
         Each turn decides from the facts, waits for events, and records them. While events keep
-        arriving no snapshot is taken, but not for longer than `MAX_SNAPSHOT_DELAY_S`.
+        arriving no snapshot is taken, but not for longer than `MAX_SNAPSHOT_DELAY_S`; nor while
+        parts of a frame move: its rank waits for this process alone, and seems to hang.
         """
         events: Sequence[Event] = ()
+        is_moving = False
         while True:
             now = self.surroundings.now()
             if all(each.is_gone for each in self.facts):
@@ -224,7 +226,7 @@ class _WorldRun:
                     self.observed = self.surroundings.watch.close(now, self.facts)
                 return "self", None
             deadline_s, ending = self._next_deadline()
-            is_busy = bool(events) and now < self.snapshot_s + MAX_SNAPSHOT_DELAY_S
+            is_busy = is_moving or (bool(events) and now < self.snapshot_s + MAX_SNAPSHOT_DELAY_S)
             ending_found = None if is_busy else self._take_snapshot(now)
             if ending_found is not None or now >= deadline_s:
                 self._dump(world)
@@ -233,7 +235,9 @@ class _WorldRun:
                 return ending_found or ending, self._why(ending_found or ending)
             tick_s = min(self.surroundings.tick_s, self.surroundings.watch.interval_s)
             wait_s = min(deadline_s - now, QUIET_PERIOD_S if is_busy else tick_s)
+            moved_bytes = world.moved_bytes
             events = world.wait(max(0.0, wait_s))
+            is_moving = not events and world.moved_bytes != moved_bytes
             for event in events:
                 self._take(event)
                 _perform(world, event)

@@ -164,6 +164,8 @@ class ScriptedLauncher:
         dumped: For each request for stacks, the ranks.
         ended: For each call of `end`, its grace period.
         paused: For each `PauseRank` requested, the rank and the pause; None to resume.
+        moved_bytes: What `wait` adds `bytes_per_wait` to.
+        bytes_per_wait: How much of an incomplete frame each `wait` moves.
         disturbed: For each `Disturb` or `Calm` requested, the rank and the fault; None to calm.
     """
 
@@ -177,6 +179,8 @@ class ScriptedLauncher:
     ended: list[float] = field(default_factory=list)
     paused: list[tuple[int, Pause | None]] = field(default_factory=list)
     disturbed: list[tuple[int, int] | None] = field(default_factory=list)
+    moved_bytes: int = 0
+    bytes_per_wait: int = 0
     name: str = "scripted"
     _pending: list[tuple[float, Step]] = field(default_factory=list)
     _broken_s: float = math.inf
@@ -198,6 +202,7 @@ class ScriptedLauncher:
 
     def wait(self, timeout_s: float) -> list[Event]:
         """Let time pass until something happens, and return it."""
+        self.moved_bytes += self.bytes_per_wait
         due_s = self._pending[0][0] if self._pending else math.inf
         limit_s = self.clock.now() + timeout_s
         self.clock.advance(min(limit_s, due_s, self._broken_s) - self.clock.now())

@@ -85,6 +85,11 @@ class CompositeWorld:
             remote=tuple(ranks for each in found for ranks in each.remote),
         )
 
+    @property
+    def moved_bytes(self) -> int:
+        """How much has been sent to and received from the ranks."""
+        return sum(part.moved_bytes for part in self.parts)
+
     def wait(self, timeout_s: float) -> Sequence[Event]:
         """Return what happened, waiting at most `timeout_s` seconds for the first event.
 

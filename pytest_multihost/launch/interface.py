@@ -92,6 +92,10 @@ class RankControl(Protocol):
     def processes(self) -> WorldProcesses:
         """The harness's own processes around its ranks, for the watchdog."""
 
+    @property
+    def moved_bytes(self) -> int:
+        """How much has been sent to and received from the ranks, also of incomplete frames."""
+
     def wait(self, timeout_s: float) -> Sequence[Event]:
         """Return what happened, waiting at most `timeout_s` seconds for the first event.
 

@@ -39,6 +39,7 @@ class Share:
     asked: list[Any] = field(default_factory=list)
 
     has_events = False
+    moved_bytes = 0
     poll_events = select.POLLIN
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_multihost.engine import MAX_SNAPSHOT_DELAY_S, QUIET_PERIOD_S
 from pytest_multihost.outcome import RankFacts
-from pytest_multihost.testing import Step, well_behaved
+from pytest_multihost.testing import ScriptedLauncher, Step, well_behaved
 from pytest_multihost.watch import Observations
 from pytest_multihost.watch.watchdog import Ground
 
@@ -73,3 +73,18 @@ def test_a_rank_that_sends_events_all_the_time_does_not_hide_the_others(run: Run
 def test_without_events_the_first_snapshot_is_taken_at_once(run: Run) -> None:
     """Only events of ranks put it off."""
     assert seconds_to_first_check(run, HANGS) <= QUIET_PERIOD_S
+
+
+@dataclass(slots=True)
+class Transferring(ScriptedLauncher):
+    """A world in which parts of a large frame move."""
+
+    bytes_per_wait: int = 65_536
+
+
+def test_no_snapshot_is_taken_while_a_large_frame_moves(run: Run) -> None:
+    """A rank that sends it waits for the controller, and so may all ranks: that is no hang."""
+    watch = Suspicious()
+    ran = run(HANGS, watch=watch, launched_by=Transferring, timeout_s=5.0)
+    assert watch.checks == []
+    assert ran.result.ending == "overrun"

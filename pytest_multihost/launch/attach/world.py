@@ -172,6 +172,11 @@ class PeerWorld:
         return finish
 
     @property
+    def moved_bytes(self) -> int:
+        """How much has been sent to and received from the peer."""
+        return self.peer.stream.moved_bytes
+
+    @property
     def has_events(self) -> bool:
         """Whether frames arrived during a wait for an answer."""
         return bool(self.peer.backlog)

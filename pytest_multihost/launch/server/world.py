@@ -86,6 +86,11 @@ class ServerWorld:
             socket_tables=self.socket_tables,
         )
 
+    @property
+    def moved_bytes(self) -> int:
+        """How much has been sent to and received from the ranks."""
+        return sum(stream.moved_bytes for stream in self.streams.values())
+
     # What a composite world polls
 
     def fileno(self) -> int:

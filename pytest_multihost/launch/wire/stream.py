@@ -58,6 +58,7 @@ class FrameStream(Generic[M]):
         self.is_garbled = False
         self._decoder: Decoder[M] = Decoder(messages, authenticator=theirs)
         self._authenticator = ours
+        self.moved_bytes = 0
         self._outbox = bytearray()
         self._arrived: list[Frame[M]] = []
         socket.setblocking(False)  # noqa: FBT003 - the standard library's signature
@@ -88,7 +89,9 @@ class FrameStream(Generic[M]):
         with signals_deferred():
             try:
                 while self.has_more_to_send:
-                    del self._outbox[: self.socket.send(self._outbox)]
+                    sent = self.socket.send(self._outbox)
+                    del self._outbox[:sent]
+                    self.moved_bytes += sent
             except BlockingIOError:
                 pass
             except OSError as error:
@@ -128,6 +131,7 @@ class FrameStream(Generic[M]):
             return
         try:
             while data := self.socket.recv(_CHUNK):
+                self.moved_bytes += len(data)
                 for frame in self._decoder.decode(data):
                     self._arrived.append(frame)
             self.ended = "it closed the connection"
