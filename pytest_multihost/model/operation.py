@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Literal, TypeVar
 
 from pytest_multihost.model.stack import Frame
@@ -205,6 +206,7 @@ class Operations:
         return tuple(each for each in self.recent if each.is_open)
 
 
+@cache  # a rank asks for it at each start of a program, from the same few lines
 def program_scope(file: str, line: int) -> Scope:
     """Return the scope under which a rank records the devices of jax programs, by the user's line.
 
