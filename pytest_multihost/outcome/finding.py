@@ -20,7 +20,7 @@ from pytest_multihost.model.operation import rank_set
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.verdict import Outcome, RankError, RankOutcome, Status
 from pytest_multihost.outcome.rank_facts import RankFacts, describe_exit, fold_history
-from pytest_multihost.outcome.symptoms import Symptoms, is_lost_connection
+from pytest_multihost.outcome.symptoms import Symptoms, is_closed_connection
 
 DEATH_SEEN_LATE_S = 0.05
 """How much earlier than observed a death counts when it is compared with a raise: the kernel closes
@@ -176,7 +176,7 @@ def _lost_a_peer(finding: RankFinding, died_s: float) -> bool:
     failure = finding.facts.failure
     error = failure.error if failure is not None and finding.outcome != "collateral" else None
     is_after = finding.at_s is not None and finding.at_s >= died_s
-    return is_after and error is not None and is_lost_connection(error)
+    return is_after and error is not None and is_closed_connection(error)
 
 
 def _raised(facts: RankFacts, failure: ReportMade | Interrupted, symptoms: Symptoms) -> RankFinding:

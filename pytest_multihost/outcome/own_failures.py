@@ -19,7 +19,7 @@ from pytest_multihost.outcome.finding import (
     first_line,
     rank_status,
 )
-from pytest_multihost.outcome.symptoms import Symptoms, is_lost_connection, is_timeout
+from pytest_multihost.outcome.symptoms import Symptoms, is_closed_connection, is_unanswered
 
 
 def own_failures(finding: Finding, end: Diagnosis) -> list[tuple[RankFinding, str]]:
@@ -81,4 +81,4 @@ def _is_harmless(error: RaisedError, symptoms: Symptoms) -> bool:
     """Return whether an exception, or one that it was raised from, says that a peer is gone."""
     text = f"{error.type}: {error.message}"
     is_symptom = symptoms.is_symptom(error, text) or symptoms.is_raised_from_symptom(error)
-    return is_symptom or is_lost_connection(error) or is_timeout(error)
+    return is_symptom or is_closed_connection(error) or is_unanswered(error)

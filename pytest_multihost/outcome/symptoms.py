@@ -12,25 +12,29 @@ _RAISED_BY_TESTS = frozenset({"AssertionError", "Failed", "_pytest.outcomes.Fail
 """Exceptions that only a test raises: no runtime asserts that a peer is gone, so they are never a
 symptom, whatever text they quote."""
 
-_LOST_CONNECTION = re.compile(
-    r"(BrokenPipe|Connection\w*|EOF|IncompleteRead)Error\b"
-    r"|connection.*(abort|clos|lost|refused|reset)|broken pipe|socket closed",
+_CLOSED = re.compile(
+    r"(BrokenPipe|ConnectionAborted|ConnectionReset|EOF|IncompleteRead)Error\b"
+    r"|connection.*(abort|clos|lost|reset)|broken pipe|socket closed",
     re.IGNORECASE,
 )
-_TIMEOUT = re.compile(r"TimeoutError\b|timed out", re.IGNORECASE)
+"""Exceptions of a rank whose peer has closed the connection, from whatever library they come."""
+
+_UNANSWERED = re.compile(
+    r"(Connection|ConnectionRefused|Timeout)Error\b|connection.*refused|timed out", re.IGNORECASE
+)
 
 
-def is_lost_connection(error: RaisedError) -> bool:
+def is_closed_connection(error: RaisedError) -> bool:
     """Return whether an exception, or one that it was raised from, is of a closed connection.
 
     Whatever library it comes from. It follows from another rank's failure only if one has failed.
     """
-    return _matches_chain(_LOST_CONNECTION, error)
+    return _matches_chain(_CLOSED, error)
 
 
-def is_timeout(error: RaisedError) -> bool:
-    """Return whether an exception, or one that it was raised from, is of a wait that took long."""
-    return _matches_chain(_TIMEOUT, error)
+def is_unanswered(error: RaisedError) -> bool:
+    """Return whether an exception, or one that it was raised from, says that no answer came."""
+    return _matches_chain(_UNANSWERED, error)
 
 
 def _matches_chain(pattern: re.Pattern[str], error: RaisedError) -> bool:

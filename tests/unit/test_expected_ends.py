@@ -50,6 +50,7 @@ HARMLESS: dict[str, tuple[float, Steps]] = {
     "has left": (EARLY_S, [PASSES, PARKS]),
     "its operation is aborted": (LATE_S, [failed("RuntimeError: peer is gone")]),
     "its connection is reset": (LATE_S, [failed("ConnectionResetError: [Errno 104] reset")]),
+    "its connection is refused": (LATE_S, [failed("ConnectionRefusedError: [Errno 111] refused")]),
     "its stream ends": (LATE_S, [failed("EOFError: ")]),
     "it times out": (LATE_S, [failed("TimeoutError: ")]),
     "its library loses the peer": (LATE_S, [failed("zmq.Error: connection to rank 1 was lost")]),

@@ -297,13 +297,18 @@ def test_a_connection_that_is_lost_around_a_death_is_collateral(
 
 @pytest.mark.parametrize(
     ("error", "raised_s"),
-    [(raised("ConnectionResetError: reset"), 1.4), (raised("AssertionError: reset"), 1.9)],
-    ids=["long before", "an assertion"],
+    [
+        (raised("ConnectionResetError: reset"), 1.4),
+        (raised("ConnectionRefusedError: refused"), 1.9),
+        (raised("TimeoutError: no answer"), 1.9),
+        (raised("AssertionError: connection reset"), 1.9),
+    ],
+    ids=["long before", "refused", "no answer", "an assertion"],
 )
 def test_another_failure_before_a_death_is_the_cause(
     error: dict[str, Any], raised_s: float
 ) -> None:
-    """The rank that died later did not close that connection; an assertion is never collateral."""
+    """The rank that died later closed no connection then; an assertion is never collateral."""
     own = [("report", report("call", "failed", error=error)), ("parked", {})]
     history = [*fate(0, own, raised_s), *left(0), *fate(1, FATES["crashes"], 2.0)]
     finding = judged(history, 2, "settled")
