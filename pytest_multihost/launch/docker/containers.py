@@ -36,12 +36,6 @@ Client: TypeAlias = Any
 Container: TypeAlias = Any
 Network: TypeAlias = Any
 
-_REMEDY = (
-    "Start an engine of this machine (systemctl start docker), let DOCKER_HOST name it, and be a"
-    " member of the group docker."
-)
-_INSTALL = "the Python package docker is missing: pip install 'pytest-multihost-hangs[docker]'"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerSpec:
@@ -153,8 +147,13 @@ def connect() -> Client:
     try:
         import docker
     except ImportError as error:
-        raise LaunchError("containers cannot be started", seen=_INSTALL) from error
-    with engine_errors("the Docker engine cannot be reached", remedy=_REMEDY):
+        seen = "the Python package docker is missing: pip install 'pytest-multihost-hangs[docker]'"
+        raise LaunchError("containers cannot be started", seen=seen) from error
+    remedy = (
+        "Start an engine of this machine (systemctl start docker), let DOCKER_HOST name it, and be"
+        " a member of the group docker."
+    )
+    with engine_errors("the Docker engine cannot be reached", remedy=remedy):
         return docker.from_env(timeout=ENGINE_S)
 
 

@@ -17,7 +17,7 @@ import re
 import signal
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from pytest_multihost.launch.netns.build import (
     start_child,
     write_files,
 )
-from pytest_multihost.launch.refusals import REMEDIES
+from pytest_multihost.launch.refusals import remedy_against
 from pytest_multihost.launch.wire import receive_packet
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.spec import Host
@@ -70,14 +70,13 @@ class HostNetwork:
     ports: tuple[socket.socket, ...]
     tables: tuple[int, ...]
     folder: Path
-    _is_open: bool = field(default=True, init=False)
 
     @property
     def descriptors(self) -> list[int]:
         """All descriptors of the network that the server holds."""
         user = [] if self.user is None else [self.user]
         own = [self.bridge, *self.namespaces, *self.tables, *user]
-        return [*own, *(port.fileno() for port in self.ports)] if self._is_open else []
+        return [*own, *(port.fileno() for port in self.ports)]
 
     @property
     def names(self) -> list[str]:
@@ -103,19 +102,12 @@ class HostNetwork:
         if self.user is not None:
             libc.join(self.user, libc.NEW_USERS)
 
-    def release_tables(self) -> None:
-        """Close the tables; they have been sent to the process that reads them."""
-        for descriptor in self.tables:
-            os.close(descriptor)
-        self.tables = ()
-
     def close(self) -> None:
         """Close all descriptors; the network ends with the last process inside."""
         for descriptor in self.descriptors:
             os.close(descriptor)
         for port in self.ports:
             port.detach()
-        self._is_open = False
 
 
 def make_network(hosts: tuple[Host, ...], folder: Path) -> HostNetwork:
@@ -178,8 +170,8 @@ def remedy(number: int, read: Callable[[str], str]) -> str:
         return "A kernel with network namespaces, veth and bridge is needed: modprobe veth bridge."
     if number in (errno.ENOSPC, errno.EUSERS):
         return "There is a limit: see /proc/sys/user/max_{user,net,mnt,uts}_namespaces."
-    if number in REMEDIES:
-        return REMEDIES[number]
+    if limit := remedy_against(OSError(number, "")):
+        return limit
     if re.search(r"^Seccomp:\s*2", read("/proc/self/status"), re.MULTILINE):
         options = "--cap-add SYS_ADMIN --cap-add NET_ADMIN --security-opt apparmor=unconfined"
         helps = f"In a container: start it with {options} (or --privileged)"

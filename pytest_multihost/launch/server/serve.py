@@ -40,7 +40,7 @@ from pytest_multihost.launch.netns import (
     reserve_port,
 )
 from pytest_multihost.launch.reaper import kill_strays, mark_descendants
-from pytest_multihost.launch.refusals import refused
+from pytest_multihost.launch.refusals import refused, remedy_against
 from pytest_multihost.launch.server.rank_processes import RankProcesses
 from pytest_multihost.launch.wire import (
     Channel,
@@ -120,7 +120,7 @@ def serve(control: socket.socket, run_rank: RunRank, *, controller: int) -> NoRe
             pass
         _end(server, grace_s=0.0)
     except BaseException as error:  # noqa: BLE001 - a forked server must never return into pytest
-        remedy = refused("", error).remedy if isinstance(error, OSError) else ""
+        remedy = remedy_against(error)
         why = str(error) if remedy else traceback.format_exc()[-8000:]
         with contextlib.suppress(OSError):
             send_packet(control, Failed(why, remedy))
@@ -296,23 +296,22 @@ def _send_forked(
     server: _Server, spec: WorldSpec, pids: Sequence[int], ports: tuple[int, int]
 ) -> None:
     """Report the ranks to the controller, with the sockets that read their hosts' tables."""
-    network = server.network
-    spaces, tables = (network.names, network.tables) if network is not None else ([], ())
-    own = open_sock_diag() if spec.hosts.kind == "docker" else None
-    if own is not None:
-        spaces, tables = [os.readlink("/proc/self/ns/net")], (own.fileno(),)
+    tables: dict[str, int] = {}  # by the names of network namespaces
+    if server.network is not None:
+        tables = dict(zip(server.network.names, server.network.tables, strict=True))
+        server.network.tables = ()
+    elif spec.hosts.kind == "docker":
+        tables = {os.readlink("/proc/self/ns/net"): open_sock_diag().detach()}
     forked = WorldForked(
         pids=tuple(pids),
         ports=ports,
         at_s=time.monotonic(),
         netfault_daemon=server.network_faults.pid if server.network_faults is not None else None,
-        namespaces=tuple(spaces),
+        namespaces=tuple(tables),
     )
-    server.send(forked, tables)
-    if network is not None:
-        network.release_tables()
-    elif own is not None:
-        own.close()
+    server.send(forked, list(tables.values()))
+    for descriptor in tables.values():
+        os.close(descriptor)
 
 
 def _probe_hosts(scratch: str) -> HostsProbed:

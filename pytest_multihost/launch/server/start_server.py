@@ -28,7 +28,7 @@ from pytest_multihost.launch.job_spec import (
     write_job,
 )
 from pytest_multihost.launch.libc import die_with_parent
-from pytest_multihost.launch.refusals import refused
+from pytest_multihost.launch.refusals import remedy_against
 from pytest_multihost.launch.server.fork_soundness import fork_problems
 from pytest_multihost.launch.server.serve import serve
 from pytest_multihost.launch.server.world import ServerConnection
@@ -77,8 +77,7 @@ def prepare_and_serve(
             os._exit(0)
     except BaseException as error:  # noqa: BLE001 - must not climb into pytest's stack
         happened = f"the server could not prepare itself: {type(error).__name__}: {error}"
-        remedy = refused("", error).remedy if isinstance(error, OSError) else ""
-        send_packet(control, Failed(happened, remedy))
+        send_packet(control, Failed(happened, remedy_against(error)))
         os._exit(0)
     serve(control, run_rank, controller=controller)
 
