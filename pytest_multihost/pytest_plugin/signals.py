@@ -19,9 +19,9 @@ _owner = 0
 
 
 def interrupt_on_signals() -> None:
-    """Have the signals raise KeyboardInterrupt, where nobody else has decided about them.
+    """Have the signals raise KeyboardInterrupt, where they have their default meaning so far.
 
-    Say nohup, which has SIGHUP ignored, another plugin, or an attached run.
+    nohup has SIGHUP ignored, another plugin or an attached run may have handlers of its own.
     """
     global _owner  # noqa: PLW0603 - as the handlers, it is the process's
     _owner = os.getpid()

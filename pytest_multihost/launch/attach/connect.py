@@ -173,7 +173,7 @@ class Listener:
         if size != self.membership.size:
             why = f"it is one of {size} processes, this run has {self.membership.size}"
         elif not 0 < rank < size:
-            why = f"there is no place {rank} for it"
+            why = f"its rank is {rank}, and this run has ranks 1 to {size - 1} besides rank 0"
         elif rank in self.peers:
             why = f"rank {rank} has come twice"
         else:
@@ -261,7 +261,7 @@ class Connector:
         seen = "; ".join(f"{host}:{port}: {why}" for (host, port), why in self.seen.items())
         raise LaunchError(
             f"rank {self.rendezvous.membership.rank} has not found rank 0 for {waited_s:.0f} s",
-            seen=seen or f"Nothing was left at {self.rendezvous.file}.",
+            seen=seen or f"There is no rendezvous file {self.rendezvous.file}.",
             remedy=(
                 "Rank 0's process must run the same command. Where the machines share no folder,"
                 " set PYTEST_MULTIHOST_SECRET and PYTEST_MULTIHOST_ADDRESS in all of them."
@@ -282,7 +282,7 @@ class Connector:
                 stream = self._prove(connection, secret, until_s)
                 frames = stream.await_frames(until_s)
             except TimeoutError:
-                self.seen[address] = "somebody listens there and says nothing"
+                self.seen[address] = "the connection is accepted, and nothing is sent"
                 self._patience_s = self._patience_s or time.monotonic() + _COLLECT_S
                 return None
             except (OSError, RefusedError) as error:

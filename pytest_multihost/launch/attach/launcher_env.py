@@ -87,7 +87,7 @@ class _Launcher:
     local: tuple[str, str] = ("", "")
 
 
-_OURS = _Launcher(
+_EXPLICIT = _Launcher(
     name="PYTEST_MULTIHOST_*", rank="PYTEST_MULTIHOST_RANK", size="PYTEST_MULTIHOST_SIZE"
 )
 _TORCHRUN = _Launcher(
@@ -144,7 +144,7 @@ def read_membership(environment: Mapping[str, str]) -> Membership:
     host, port = environment.get(launcher.host) or None, None
     if address := environment.get("PYTEST_MULTIHOST_ADDRESS"):
         host, port = parse_address("PYTEST_MULTIHOST_ADDRESS", address)
-    elif launcher is _OURS:
+    elif launcher is _EXPLICIT:
         happened = "PYTEST_MULTIHOST_RANK is set and PYTEST_MULTIHOST_ADDRESS is not"
         raise SettingError(happened, remedy=REMEDY)
     elif host is not None and launcher is _JAX:
@@ -183,8 +183,8 @@ def _launcher(environment: Mapping[str, str]) -> _Launcher:
     Raises:
         SettingError: There is none, or several that contradict each other.
     """
-    if _OURS.rank in environment or _OURS.size in environment:
-        return _OURS
+    if _EXPLICIT.rank in environment or _EXPLICIT.size in environment:
+        return _EXPLICIT
     present = [each for each in _LAUNCHERS if each.rank in environment and each.size in environment]
     if not present:
         known = "; ".join(f"{each.rank} and {each.size} ({each.name})" for each in _LAUNCHERS)

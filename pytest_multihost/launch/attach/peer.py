@@ -103,7 +103,7 @@ class Peer:
 
     @property
     def interruption(self) -> str:
-        """The signal that it has received and nobody has dealt with; empty if there is none."""
+        """The signal that it has received and that is to end the run; empty if there is none."""
         found = [each.message for each in self.backlog if isinstance(each.message, Signalled)]
         return f"{found[0].signal} to {self.name}" if found else ""
 

@@ -28,7 +28,7 @@ from pytest_multihost.launch.attach.launcher_env import Address, Membership, rea
 from pytest_multihost.model.errors import LaunchError, SettingError
 
 SECRET, SECRET_FILE = "PYTEST_MULTIHOST_SECRET", "PYTEST_MULTIHOST_SECRET_FILE"
-_OURS = (
+_VARIABLES = (
     *(f"PYTEST_MULTIHOST_{name}" for name in ("ATTACH", "RANK", "SIZE", "ADDRESS")),
     SECRET,
     SECRET_FILE,
@@ -93,7 +93,7 @@ class Rendezvous:
         unsetenv(3) only makes the C library forget where a text is. It stays in the memory that
         /proc/PID/environ shows, see proc(5), and ranks, of the same user, can read that.
         """
-        for name in _OURS:
+        for name in _VARIABLES:
             os.environ.pop(name, None)
         fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         start = int(fields[_ENV_START])

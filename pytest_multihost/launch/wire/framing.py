@@ -36,7 +36,7 @@ MAX_PART = (1 << 32) - 1
 MAX_HEADER = 1 << 28
 """Bytes of the largest message that is accepted."""
 
-_NOT_OURS = "it does not speak our protocol"
+_OTHER_PROTOCOL = "it does not speak our protocol"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ class Decoder(Generic[M]):
             elif not self._sizes:
                 self._sizes += _LENGTHS.unpack(part)
                 if self._sizes[0] > MAX_HEADER:
-                    raise GarbledError(_NOT_OURS)
+                    raise GarbledError(_OTHER_PROTOCOL)
             else:
                 # Read before waiting for a payload: a corrupt length could announce gigabytes that
                 # never come.
@@ -194,9 +194,9 @@ class Decoder(Generic[M]):
             header = json.loads(data)
             if isinstance(self._messages, frozenset):
                 if header.get("kind") not in self._messages:
-                    raise GarbledError(_NOT_OURS)
+                    raise GarbledError(_OTHER_PROTOCOL)
                 return Frame(header)
             number = from_json(int, header.pop("number", 0))
             return Frame(from_json(self._messages, header), number=number)
         except (ValueError, RecursionError, TypeError, AttributeError) as error:
-            raise GarbledError(_NOT_OURS) from error
+            raise GarbledError(_OTHER_PROTOCOL) from error
