@@ -90,7 +90,7 @@ def end_groups(leaders: Mapping[int, int], *, grace_s: float) -> None:
         for leader in leaders.values():
             signal_group(leader, number)
     wait_until_dead(leaders, grace_s)
-    groups = _groups_with_trackers()
+    groups = _groups_with_trackers() if leaders else {}  # it reads all of /proc
     for leader in leaders.values():
         for pid in groups.get(leader, ()):
             if not _is_tracker(pid):
