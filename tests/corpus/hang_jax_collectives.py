@@ -71,6 +71,17 @@ def test_first_collective_without_one(world) -> None:
     total(spread())
 
 
+@hang("straggler", ranks=3, backend="jax", culprits=[0], waiting=[1, 2], timeout=60)
+def test_first_sync_without_the_primary(world) -> None:
+    """The primary is busy elsewhere for longer than connecting the processes may take.
+
+    Source: https://github.com/google/orbax/issues/3181
+    """
+    if world.is_primary:
+        time.sleep(600)
+    multihost_utils.sync_global_devices("start")
+
+
 @hang("straggler", ranks=8, backend="jax", culprits=[6], waiting=[0, 1, 2, 3, 4, 5, 7])
 def test_one_of_eight_stops_entering(world) -> None:
     """At step three one of eight is alive, keeps its heartbeat and enters no more.

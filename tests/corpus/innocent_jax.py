@@ -32,6 +32,18 @@ def test_primary_reads_for_five_seconds(world) -> None:
 
 
 @innocent(ranks=2, backend="jax")
+def test_connecting_fails_and_is_done_without(world) -> None:
+    """No other process comes to the first collective; its caller goes on alone after the error.
+
+    Source: field report class: a check of the cluster that may fail
+    """
+    if not world.is_primary:
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            meet()
+    world.barrier("checked")
+
+
+@innocent(ranks=2, backend="jax")
 def test_primary_compiles(world) -> None:
     """The primary compiles large programs of its own while the other is in a collective.
 
