@@ -63,6 +63,9 @@ GroupKey = tuple[tuple[int, ...], int, Scope]
 
 WORLD_GROUP = "world group"
 
+PROGRAM_START = "a jitted function"
+"""Name of the operation in which a rank starts a program on the devices of several ranks."""
+
 
 def group_name(group: Sequence[int], world_size: int, ordinal: int = 0) -> str:
     """Return what the reader calls a group of ranks: ``world group``, ``group 0,2``.

@@ -134,6 +134,10 @@ def _thread_blockers(interval: Interval, thread: Thread) -> Iterator[str]:
         yield f"is in uninterruptible sleep ({thread.call or thread.wchan})"
     elif operations:
         yield from _operation(interval, thread, operations)
+    elif interval.times_out(thread) and interval.now.failing_starts(
+        interval.process.rank, thread.tid
+    ):
+        return  # the timeout fails the test, and nothing else ends before the deadline
     elif interval.process.is_rank and is_runtimes:
         yield from _runtime_thread(interval, thread)
     elif last and last.waits_for_gil and thread.waits_for_gil and not interval.is_busy(thread):

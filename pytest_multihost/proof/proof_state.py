@@ -86,6 +86,7 @@ def is_still(now: Snapshot, *, deadline_s: float) -> bool:
     return all(
         now.awaited_operations(process.rank, main.tid)
         or (main.state == "S" and (main.ends_s is None or main.ends_s > deadline_s))
+        or (main.state == "S" and now.failing_starts(process.rank, main.tid))
         for process in now.kernel.processes
         if (main := process.main) is not None and not process.is_dead
     )

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from pytest_multihost.model.operation import Operation, Operations
+from pytest_multihost.model.operation import (
+    PROGRAM_START,
+    Operation,
+    Operations,
+    program_scope,
+)
 from pytest_multihost.model.process import NEVER, Descriptor, KernelSnapshot, Process, Thread
 from pytest_multihost.model.result import Activity
 from pytest_multihost.proof.threads import activity_of
@@ -42,15 +47,35 @@ class Snapshot:
         """Yield sentences on the ranks that would give up waiting; which fails the test."""
         for process in self.kernel.processes if self.kernel.is_deep else ():
             for thread in process.threads if process.is_rank else ():
-                awaited = self.awaited_operations(process.rank, thread.tid)
-                if thread.ends_s in {None, NEVER} or not awaited:
+                found = self.awaited_operations(process.rank, thread.tid)
+                found = found or self.failing_starts(process.rank, thread.tid)
+                if thread.ends_s in {None, NEVER} or not found:
                     continue
-                if all(map(self.must_fail, awaited)):
+                if found[-1].name == PROGRAM_START or all(map(self.must_fail, found)):
                     left_s = max(thread.ends_s - self.kernel.at_s, 0.0)
                     yield (
-                        f"rank {process.rank} would have given up {awaited[-1].name} after"
+                        f"rank {process.rank} would have given up {found[-1].name} after"
                         f" {left_s:.0f} s more, with an error that nothing in the test handles"
                     )
+
+    def failing_starts(self, rank: int | None, tid: int) -> tuple[Operation, ...]:
+        """Return the program that a thread starts, if it cannot end but by failing the test.
+
+        A rank on whose devices it runs has started no program from that line. The first start of a
+        program is always recorded, so its collectives miss that rank.
+        """
+        entered = {each.rank: each.entered for each in self.operations}
+        return tuple(
+            operation
+            for each in self.operations
+            if each.rank == rank
+            for operation in each.open
+            if operation.thread == tid and operation.name == PROGRAM_START
+            if operation.fails_test and operation.frame is not None
+            for group, ordinal, scope in each.entered
+            if scope == program_scope(operation.frame.file, operation.frame.line)
+            if any((group, ordinal, scope) not in entered.get(other, {}) for other in group)
+        )
 
     def must_fail(self, operation: Operation) -> bool:
         """Return whether an operation cannot end but by an error, which fails the test.
@@ -106,6 +131,10 @@ class Interval:
     def times_out(self, thread: Thread) -> bool:
         """Whether a thread has not left a wait that is known to time out before the deadline."""
         return self.has_not_moved(thread) and thread.ends_by(self.deadline_s)
+
+    def is_in_failing_start(self, thread: Thread) -> bool:
+        """Whether a thread starts a program that cannot end but by failing the test."""
+        return self.process.is_rank and bool(self.now.failing_starts(self.process.rank, thread.tid))
 
     def awaited_operations(self, thread: Thread) -> tuple[Operation, ...]:
         """Return the operations that a thread waits for, if they are the same as before."""

@@ -60,7 +60,7 @@ def test_primary_reads_before_the_broadcast(world) -> None:
     total(spread())
 
 
-@hang("straggler", ranks=2, backend="jax", culprits=[1], waiting=[0])
+@hang("straggler", ranks=2, backend="jax", culprits=[1], waiting=[0], timeout=60)
 def test_first_collective_without_one(world) -> None:
     """The very first collective connects the processes, and one does not come.
 

@@ -32,6 +32,26 @@ def test_primary_reads_for_five_seconds(world) -> None:
 
 
 @innocent(ranks=2, backend="jax")
+def test_first_program_runs_long(world) -> None:
+    """A program for the devices of all processes computes before its collective.
+
+    Source: https://github.com/google/orbax/issues/3181 (suspected slow step)
+    """
+    mesh = Mesh(np.array(jax.devices()), ("x",))
+    rows = NamedSharding(mesh, PartitionSpec("x"))
+    local = np.ones((1, 400, 400), np.float32) / 400
+    array = jax.make_array_from_process_local_data(rows, local)
+    steps = 3000 * (1 + world.rank)
+    product = jax.lax.fori_loop(0, steps, lambda _, x: x @ x, array.addressable_data(0)[0])
+    product.block_until_ready()
+    total = jax.jit(
+        lambda x: jax.lax.fori_loop(0, 3000, lambda _, y: y @ y, x).sum(),
+        out_shardings=NamedSharding(mesh, PartitionSpec()),
+    )(array)
+    assert total.is_fully_replicated
+
+
+@innocent(ranks=2, backend="jax")
 def test_connecting_fails_and_is_done_without(world) -> None:
     """No other process comes to the first collective; its caller goes on alone after the error.
 

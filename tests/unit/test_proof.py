@@ -11,8 +11,15 @@ from typing import Any
 
 import pytest
 
-from pytest_multihost.model.operation import Operation, Operations, Scope
+from pytest_multihost.model.operation import (
+    PROGRAM_START,
+    Operation,
+    Operations,
+    Scope,
+    program_scope,
+)
 from pytest_multihost.model.process import Descriptor, Endpoint, KernelSnapshot, Process, Thread
+from pytest_multihost.model.stack import Frame
 from pytest_multihost.proof import ProofState, Snapshot, is_still
 from pytest_multihost.proof.blockers import blockers
 from pytest_multihost.proof.threads import is_idle, is_python, is_runtime_thread, read_stack
@@ -124,6 +131,34 @@ def test_a_timeout_that_only_fails_the_test_ends_no_wait(
     found = blockers(first, later(first), deadline_s=DEADLINE_S)
     assert (found != ()) == is_blocker
     assert bool([*first.give_ups()]) != is_blocker or "timeout_s" in changes
+
+
+@pytest.mark.parametrize(
+    ("started", "changes", "is_blocker"),
+    [
+        (False, {}, False),
+        (True, {}, True),  # rank 1 has started it, too: its collective may complete
+        (False, {"fails_test": False}, True),  # the test may handle the error
+        (False, {"thread": 101}, True),  # another thread starts it
+    ],
+)
+def test_a_program_that_only_fails_the_test_ends_no_wait(
+    started: bool, changes: dict[str, Any], is_blocker: bool
+) -> None:
+    """Where a rank on whose devices it runs has never started one from that line."""
+    key = (0, 1), 0, program_scope("test_it.py", 7)
+    start = operation(
+        name=PROGRAM_START,
+        kind="wait",
+        group=(0,),
+        waited_s=None,
+        **{"fails_test": True, "frame": Frame("test_it.py", 7, "test_it"), **changes},
+    )
+    first = moment(process(thread(ends_s=120.0)))
+    pages = Operations(0, (start,), {key: 1}), Operations(1, (), {key: 1} if started else {})
+    first = replace(first, operations=pages)
+    assert (blockers(first, later(first), deadline_s=DEADLINE_S) != ()) == is_blocker
+    assert is_still(first, deadline_s=DEADLINE_S) != is_blocker
 
 
 def test_waits_that_cannot_end_are_a_proof_after_two_windows() -> None:

@@ -9,26 +9,31 @@ from __future__ import annotations
 from pathlib import Path
 from types import CodeType, FrameType
 
-_OWN = str(Path(__file__).parent)
+_OWN = f"{Path(__file__).parent}/"
 _CALLS = {("python.py", "pytest_pyfunc_call"), ("fixtures.py", "call_fixture_func")}
 """Where pytest calls a test or a fixture; others of its functions, say `raises`, handle errors."""
 _FIELDS = 4  # of an entry: first instruction, how many, the handler's, its depth of the stack
 _covered: dict[tuple[CodeType, int], bool] = {}
 
 
-def fails_test(frame: FrameType | None) -> bool:
+def fails_test(frame: FrameType | None, runtime: str = "") -> bool:
     """Return whether an exception from the call that `frame` is in certainly fails the test.
 
     It does if it reaches pytest's call of the test, or of a fixture: no frame in between is in a
     `try` or a `with`, whatever these do with it. Not known in other threads, in coroutines and in
     programs that pytest does not call.
+
+    Args:
+        frame: The innermost frame.
+        runtime: Directory of the runtime: its own functions pass on what they handle.
     """
+    own = (_OWN, runtime) if runtime else (_OWN,)
     while frame is not None:
         code = frame.f_code
         directory, _, file = code.co_filename.rpartition("/")
         if directory.endswith("/_pytest") and (file, code.co_name) in _CALLS:
             return True
-        if not code.co_filename.startswith(_OWN):
+        if not code.co_filename.startswith(own):
             key = code, frame.f_lasti
             if key not in _covered:
                 _covered[key] = _is_covered(*key)

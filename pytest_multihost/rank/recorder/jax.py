@@ -22,10 +22,11 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from pytest_multihost.model.operation import RUNTIME_SCOPE, Scope, program_scope
+from pytest_multihost.model.operation import PROGRAM_START, RUNTIME_SCOPE, Scope, program_scope
 from pytest_multihost.rank.recorder.after_import import after_import
 from pytest_multihost.rank.recorder.handlers import fails_test
 from pytest_multihost.rank.recorder.recorder import Ranks, Recorder
@@ -149,13 +150,28 @@ class _JaxRecorder:
         named = [each for each in functools.WRAPPER_ASSIGNMENTS if getattr(call, each, None)]
         return functools.update_wrapper(recorded, call, named)  # C++ methods lack a few of them
 
-    def _start_program(self, program: JaxObject, *_: object) -> None:
-        """Record on which processes a program runs; a recorded operation has its own members."""
+    def _start_program(self, program: JaxObject, *_: object) -> Begin | None:
+        """Record on which processes a program runs; a recorded operation has its own members.
+
+        The call itself is recorded only if its error fails the test, as work that no thread waits
+        for: it may compute.
+        """
         shardings = (*program.out_handler.out_shardings, *program.in_handler.in_shardings)
         processes = {device.process_index for device in next(iter(shardings)).device_set}
         if len(processes) > 1 and self._is_of_this_world(_state().client):
             page, scope = self.recorder.page, program_scope(*self.recorder.user_line())
             page.reach(page.group(tuple(sorted(processes)), 0, scope), next(self.starts))
+            if fails_test(sys._getframe(1), _directory()):  # noqa: SLF001 - as in Recorder
+                return self._begin_start
+        return None
+
+    def _begin_start(self) -> int:
+        page = self.recorder.page
+        call = page.call(PROGRAM_START, "wait", page.group((self.recorder.rank,)))
+        record = self.recorder.begin_call(call, next(self.waits))
+        page.leave(record)
+        page.set_fails_test(record)
+        return record
 
     def _wait_at_barrier(
         self,
@@ -181,7 +197,7 @@ class _JaxRecorder:
     ) -> Begin | None:
         """Describe a call that all processes make; alone, each has nothing to wait for."""
         begin = self._collective(_state().client, name, detail=detail(*args, **kwargs))
-        if begin is None or not fails_test(sys._getframe(1)):  # noqa: SLF001 - as in Recorder
+        if begin is None or not fails_test(sys._getframe(1), _directory()):  # noqa: SLF001 - as in Recorder
             return begin
 
         def begin_what_fails_test() -> int:
@@ -242,6 +258,10 @@ class _JaxRecorder:
     def _wait(self, name: str, group: Ranks, detail: str) -> Begin:
         sequence, begin = next(self.waits), self.recorder.begin
         return partial(begin, name, "wait", group, sequence=sequence, detail=_shortened(detail))
+
+
+def _directory() -> str:
+    return f"{Path(sys.modules['jax'].__file__ or '').parent}/"
 
 
 def _state() -> JaxObject:
