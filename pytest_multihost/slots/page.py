@@ -29,13 +29,14 @@ import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, islice
 from pathlib import Path
 from typing import get_args
 
 from pytest_multihost.model.operation import (
+    PROGRAM_START,
     RUNTIME_SCOPE,
     GroupKey,
     Operation,
@@ -338,14 +339,19 @@ Record = tuple[int, ...]
 
 
 def read_slots(path: Path, *, rank: int) -> Operations:
-    """Return the operations on the slot page at `path`; none if there is no page."""
+    """Return the operations on the slot page at `path`; none if there is no page.
+
+    The starts of programs are left out: they only matter while they are open, for a proof.
+    """
     data = _read(path)
     if data is None:
         return Operations(rank)
     again = path.read_bytes()
     records = list(_stable_records(data, again, path))
     texts = _texts(path.read_bytes())  # after the records: a text is written before its number
-    return _operations(rank, records, again, texts)
+    found = _operations(rank, records, again, texts)
+    recent = tuple(each for each in found.recent if each.name != PROGRAM_START)
+    return replace(found, recent=recent)
 
 
 def _read(path: Path) -> bytes | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from pytest_multihost.blame import severed
 from pytest_multihost.model.event import FaultChanged
 from pytest_multihost.model.fault import disturbs_network
-from pytest_multihost.model.operation import HARNESS_SCOPE, Operation, Operations
+from pytest_multihost.model.operation import HARNESS_SCOPE, PROGRAM_START, Operation, Operations
 from pytest_multihost.model.process import KernelSnapshot, Thread
 from pytest_multihost.model.result import RankSnapshot
 from pytest_multihost.model.spec import WorldSpec
@@ -136,7 +136,7 @@ def rank_snapshots(before: Snapshot | None, now: Snapshot) -> tuple[RankSnapshot
                 rank=each.rank,
                 label=label,
                 activity=activity,
-                operations=each.open,
+                operations=tuple(o for o in each.open if o.name != PROGRAM_START),
                 entered=tuple(each.entered.items()),
                 has_run=each.rank in ran,
             )
