@@ -480,7 +480,7 @@ def test_output_that_is_no_utf8_is_shown_with_escapes(run_before_next) -> None:
     assert (worlds.directory("test_it") / "rank-0.log").read_bytes() == b"a\xff\xfe b\n"
 
 
-def test_100_mb_of_output_are_kept_and_a_little_of_it_is_shown(
+def test_40_mb_of_output_are_kept_and_a_little_of_it_is_shown(
     run_before_next, pytester: pytest.Pytester
 ) -> None:
     """Head and tail stand in the report, which says where the rest is; pytest holds none of it."""
@@ -502,7 +502,7 @@ def test_100_mb_of_output_are_kept_and_a_little_of_it_is_shown(
         def test_it(world):
             if world.rank:
                 print("the head")
-                for _ in range(100):
+                for _ in range(40):
                     os.write(1, b"x" * 999_999 + b"\\n")
                 print("the tail")
             assert False
@@ -510,7 +510,7 @@ def test_100_mb_of_output_are_kept_and_a_little_of_it_is_shown(
     )
     worlds.run.assert_outcomes(failed=1, passed=1)
     log = worlds.directory("test_it") / "rank-1.log"
-    assert log.stat().st_size == 100_000_000 + len("the head\nthe tail\n")
+    assert log.stat().st_size == 40_000_000 + len("the head\nthe tail\n")
     assert all(words in worlds.stdout for words in ("the head\n", "the tail\n", str(log)))
     assert "bytes left out; all of it:" in worlds.stdout
     assert len(worlds.stdout) < 1_000_000
