@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from runtimes import skip_if_missing
 
 ON_GLOO = """
 import os, signal, time
@@ -236,6 +237,7 @@ def _run(path: Path) -> Run:
         text=True,
     )
     print(finished.stdout)
+    skip_if_missing(finished.stdout)
     lines = (path / ".pytest_multihost" / "verdicts.jsonl").read_text().splitlines()
     found = [json.loads(line) for line in lines]
     return Run(finished.stdout, {each["nodeid"].rpartition("::test_")[2]: each for each in found})
