@@ -100,7 +100,8 @@ def _plan_item(
     try:
         backend = find_backend(name, offered)
     except SettingError as error:
-        return None, [*problems, f"cannot run: {'. '.join(str(error).splitlines())}"]
+        parts = ". ".join(line.rstrip(".") for line in str(error).splitlines())
+        return None, [*problems, f"cannot run: {parts}"]
     nodeid = plain_nodeid(item)
     seed, faults, found = fault_options.resolve(nodeid, size, marked)
     problems += [*found, *launch_problems(marked.env, faults, settings.launch)]
