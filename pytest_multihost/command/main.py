@@ -71,9 +71,11 @@ def _report(directory: Path) -> int:
     """Write every page again; 1 if one could not be written."""
     code = 0
     for each in rebuild(directory):
-        is_failed = isinstance(each, MultihostError)
-        sys.stdout.write(f"left out: {each}\n" if is_failed else f"{each}\n")
-        code |= is_failed
+        if isinstance(each, MultihostError):
+            sys.stderr.write(f"left out: {each}\n")
+            code = 1
+        else:
+            sys.stdout.write(f"{each}\n")
     return code
 
 

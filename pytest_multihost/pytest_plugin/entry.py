@@ -123,7 +123,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say why the run fails although no test did, and annotate a GitHub workflow."""
-    summarize(terminalreporter, terminalreporter.config.stash[TALLY])
+    if not hasattr(terminalreporter.config, "workerinput"):  # xdist's controller does it for all
+        summarize(terminalreporter, terminalreporter.config.stash[TALLY])
 
 
 # Runs with pytest-xdist, in its controller.
