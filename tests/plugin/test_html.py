@@ -145,5 +145,5 @@ def test_facts_of_another_version_are_left_out_and_the_rest_is_written(tmp_path:
         (attempt / name).write_text(json.dumps({"root": "/", "symptoms": {}, "result": {}}))
     said = command("report", tmp_path)
     assert said.returncode == 1
-    assert "left out" in said.stdout
+    assert "left out" in said.stderr
     assert "report.html" in said.stdout
