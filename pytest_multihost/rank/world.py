@@ -127,11 +127,11 @@ class World:
         with self._recorder.during(record):
             self._channel.send(event_header(entered, now()), payload)
             answer = self._channel.receive(lambda message: getattr(message, "key", None) == key)
-        match answer.message:
-            case CollectiveComplete() as complete:
-                return complete.contributions(answer.payload)
-            case CollectiveBroken(_, error):  # a rank will never enter
-                raise WorldBrokenError(error)
+            match answer.message:
+                case CollectiveComplete() as complete:
+                    return complete.contributions(answer.payload)
+                case CollectiveBroken(_, error):  # a rank will never enter; recorded as a failure
+                    raise WorldBrokenError(error)
         return []
 
 

@@ -315,3 +315,21 @@ def test_the_verdict_is_complete(run_worlds) -> None:
     assert rank["exit_code"] == 0
     assert rank["cpu_s"] > 0
     assert rank["peak_rss_bytes"] > 1_000_000
+
+
+def test_who_left_before_a_barrier_of_the_world_is_named(run_worlds) -> None:
+    """The barrier ended with an error in the others: they were waiting in it for that rank."""
+    worlds = run_worlds(
+        """
+        import pytest
+
+        @pytest.mark.multihost(ranks=3)
+        def test_it(world):
+            if world.rank != 2:
+                world.barrier()
+        """
+    )
+    worlds.run.assert_outcomes(failed=1)
+    diagnosis = worlds.verdicts["test_it"]["diagnosis"]
+    assert (diagnosis["kind"], diagnosis["culprits"]) == ("finished", [2])
+    assert diagnosis["waiting"] == [0, 1]
