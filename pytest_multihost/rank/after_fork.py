@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
+import gc
 import io
 import multiprocessing.process
 import os
@@ -140,10 +141,13 @@ def dump_tasks_on_signal(number: int, file: Path) -> None:
     def dump(_: int, __: FrameType | None) -> None:
         with contextlib.suppress(Exception):  # the rank is about to be ended in any case
             tasks: Any = sys.modules.get("asyncio.tasks")
-            # 3.11 keeps all tasks in _all_tasks, 3.12 standard tasks in _scheduled_tasks.
+            # 3.11 keeps all tasks in _all_tasks, 3.12 standard tasks in _scheduled_tasks. 3.14 has
+            # them in lists of its threads, which cannot be read; the garbage collector knows all.
             known: Any = getattr(tasks, "_scheduled_tasks", None) or getattr(
                 tasks, "_all_tasks", ()
             )
+            if tasks is not None and sys.version_info >= (3, 14):
+                known = {*known, *(e for e in gc.get_objects() if issubclass(type(e), tasks.Task))}
             found = [task for task in list(known) if not task.done()][:_MAX_TASKS]
             lines = [f"{task.get_name()}: {' → '.join(_chain(task.get_coro()))}" for task in found]
             text = "".join(f"{line}\n" for line in lines or ["no tasks"])

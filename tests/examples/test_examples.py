@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 from programs import load_program
+from runtimes import skip_if_missing
 
 EXAMPLES = Path(__file__).parent.parent.parent / "conftest_examples"
 ASKED_FOR = {
@@ -78,6 +79,7 @@ def test_an_example_does_what_its_readme_says(
         command, cwd=work, capture_output=True, text=True, timeout=280, check=False
     )
     shown = f"{ended.stdout}\n{ended.stderr}"
+    skip_if_missing(shown)
     assert ended.returncode == int(example.must_fail), shown
     assert example.missing(ended.stdout) == [], shown
     assert _at_work_in(work) == []

@@ -19,6 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from runtimes import needs
 
 from pytest_multihost.fixes import prewarm
 from pytest_multihost.fixes.prewarm import disagreements, order
@@ -270,6 +271,7 @@ def test_as_published_it_raises_where_the_getter_takes_no_argument() -> None:
     assert not prewarm.published_barrier(SimpleNamespace())
 
 
+@needs("torch")
 def test_megatron_without_groups_is_told_so() -> None:
     """Connecting nothing would look like success."""
     with pytest.raises(RuntimeError, match="Call initialize_model_parallel"):

@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 from runs import await_that, living, server_of, start_pytest
+from runtimes import needs
 
 from pytest_multihost.launch.reaper import kill_strays
 
@@ -341,6 +342,7 @@ def await_daemons(path: Path) -> None:
     await_that(lambda: len([each for each in living(path) if each.ppid() != os.getpid()]) == 5)
 
 
+@needs("torch")
 @pytest.mark.parametrize("mode", ["fork", "spawn"])
 def test_daemons_of_ranks_go_with_a_killed_server(start: Start, tmp_path: Path, mode: str) -> None:
     """And the next world is judged as ever: its hang is proven."""
@@ -354,6 +356,7 @@ def test_daemons_of_ranks_go_with_a_killed_server(start: Start, tmp_path: Path, 
     await_that(lambda: living(tmp_path) == [])
 
 
+@needs("torch")
 def test_daemons_of_ranks_go_with_a_killed_controller(start: Start, tmp_path: Path) -> None:
     """Its server ends them."""
     run = start(DAEMONS)
@@ -362,6 +365,7 @@ def test_daemons_of_ranks_go_with_a_killed_controller(start: Start, tmp_path: Pa
     await_that(lambda: living(tmp_path) == [])
 
 
+@needs("torch")
 def test_daemons_of_ranks_go_before_the_next_server_serves(start: Start, tmp_path: Path) -> None:
     """Where controller and server were killed at once, as `pkill -9 pytest` does."""
     run = start(DAEMONS)

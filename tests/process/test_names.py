@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from runs import await_that, living, server_of, start_pytest
+from runtimes import needs
 
 # Each rank makes names of every kind that outlives a process, and writes them down.
 WORLD = """
@@ -116,6 +117,7 @@ TORCH = """
 """
 
 
+@needs("torch")
 @pytest.mark.parametrize("body", ["passes", "hangs", "deaf"])
 def test_shared_memory_of_torch_is_removed(
     tmp_path: Path, base: Path, body: str, monkeypatch: pytest.MonkeyPatch
