@@ -1,0 +1,120 @@
+"""torch.distributed.rpc and rendezvous: a partner that does not come or cannot answer."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+import torch.distributed as dist
+from expectation import hang
+from mishaps import FOREVER_S
+from torch.distributed import rpc
+
+
+def init(world, store_path, threads: int = 4) -> None:
+    """Join all ranks' RPC under the names worker0, worker1, ..."""
+    rpc.init_rpc(
+        f"worker{world.rank}",
+        rank=world.rank,
+        world_size=world.size,
+        rpc_backend_options=rpc.TensorPipeRpcBackendOptions(
+            num_worker_threads=threads,
+            rpc_timeout=0,
+            init_method=f"file://{store_path}/rpc",
+        ),
+    )
+
+
+def sleep_long() -> None:
+    """Never answer."""
+    time.sleep(FOREVER_S)
+
+
+def answer() -> str:
+    """Answer at once."""
+    return "here"
+
+
+def call_back(name: str) -> str:
+    """Call the caller from within its call, when both are in one."""
+    time.sleep(0.5)
+    return rpc.rpc_sync(name, answer)
+
+
+@hang("deadlock", ranks=2, backend="none", also=[{"kind": "straggler", "culprits": [1]}], why="who")
+def test_nested_calls_use_up_the_only_thread(world, shared_tmp_path) -> None:
+    """Each rank's only RPC thread waits for an answer of the other's only RPC thread.
+
+    Source: https://github.com/pytorch/pytorch/issues/33208
+    """
+    init(world, shared_tmp_path, threads=1)
+    other = f"worker{1 - world.rank}"
+    rpc.rpc_sync(other, call_back, args=(f"worker{world.rank}",))
+
+
+@hang("straggler", ranks=3, backend="none", culprits=[2], waiting=[0, 1], where="time.sleep")
+def test_one_rank_never_enters_the_shutdown(world, shared_tmp_path) -> None:
+    """rpc.shutdown waits for all workers.
+
+    Source: https://github.com/pytorch/pytorch/issues/63247
+    """
+    init(world, shared_tmp_path)
+    if world.rank == 2:
+        time.sleep(FOREVER_S)
+    rpc.shutdown(timeout=0)
+
+
+@hang("straggler", ranks=2, backend="none", culprits=[1], waiting=[0], where="time.sleep")
+def test_a_remote_function_never_answers(world, shared_tmp_path) -> None:
+    """Rank 0 waits for a function that sleeps in rank 1.
+
+    Source: https://github.com/pytorch/pytorch/issues/33208
+    """
+    init(world, shared_tmp_path)
+    if world.is_primary:
+        rpc.rpc_sync("worker1", sleep_long)
+    rpc.shutdown(timeout=0)
+
+
+@hang("straggler", ranks=3, backend="none", culprits=[1], waiting=[0, 2], where="time.sleep")
+def test_one_rank_is_late_for_init_process_group(world, shared_tmp_path) -> None:
+    """The others wait in the store for its address.
+
+    Source: https://github.com/pytorch/pytorch/issues/123678
+    """
+    if world.rank == 1:
+        time.sleep(FOREVER_S)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{shared_tmp_path}/store",
+        rank=world.rank,
+        world_size=world.size,
+        timeout=timedelta(minutes=30),
+    )
+
+
+@hang("straggler", ranks=3, backend="none", culprits=[2], waiting=[0, 1], where="time.sleep")
+def test_one_node_never_joins_the_elastic_rendezvous(world, shared_tmp_path) -> None:
+    """Agents of three nodes rendezvous; one is still elsewhere.
+
+    Source: https://github.com/pytorch/pytorch/issues/147064
+    """
+    from torch.distributed.elastic.rendezvous import RendezvousParameters
+    from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
+    from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
+
+    if world.rank == 2:
+        time.sleep(FOREVER_S)
+    parameters = RendezvousParameters(
+        "c10d",
+        "",
+        "run",
+        world.size,
+        world.size,
+        store_type="file",
+        rank=world.rank,
+        join_timeout=1800,
+    )
+    parameters.endpoint = str(shared_tmp_path / "rendezvous")
+    backend, store = create_backend(parameters)
+    create_handler(store, backend, parameters).next_rendezvous()

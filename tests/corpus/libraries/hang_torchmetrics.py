@@ -1,0 +1,61 @@
+"""torchmetrics: compute() synchronises, and not all processes call it alike."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from expectation import hang
+from mishaps import FOREVER_S
+from torchmetrics import MeanMetric, MetricCollection, SumMetric
+from torchmetrics.classification import BinaryAUROC
+
+
+@hang("finished", ranks=4, backend="gloo", culprits=[1, 2, 3], waiting=[0])
+def test_only_the_main_process_computes(world) -> None:
+    """compute() below rank_zero_only.
+
+    Source: https://github.com/Lightning-AI/torchmetrics/issues/2684
+    """
+    mean = MeanMetric()
+    mean.update(float(world.rank))
+    if world.is_primary:
+        mean.compute()
+
+
+@hang("finished", ranks=3, backend="gloo", culprits=[2], waiting=[0, 1])
+def test_one_process_has_nothing_to_compute(world) -> None:
+    """A process without samples skips compute().
+
+    Source: https://github.com/Lightning-AI/torchmetrics/issues/626
+    """
+    area = BinaryAUROC()
+    for _ in range(2 - world.rank):
+        area.update(torch.rand(4), torch.randint(0, 2, (4,)))
+    if world.rank < 2:
+        area.compute()
+
+
+@hang("finished", ranks=2, backend="gloo", culprits=[1], waiting=[0])
+def test_one_process_collects_fewer_metrics(world) -> None:
+    """A collection holds a metric more on the primary, for logging.
+
+    Source: https://github.com/Lightning-AI/pytorch-lightning/issues/20223
+    """
+    metrics = {"mean": MeanMetric()} | ({"sum": SumMetric()} if world.is_primary else {})
+    both = MetricCollection(metrics)
+    both.update(1.0)
+    both.compute()
+
+
+@hang("straggler", ranks=3, backend="gloo", culprits=[1], waiting=[0, 2], where="time.sleep")
+def test_one_process_is_late_for_compute(world) -> None:
+    """A process prepares its predictions for ever.
+
+    Source: https://github.com/Lightning-AI/torchmetrics/issues/813
+    """
+    mean = MeanMetric()
+    if world.rank == 1:
+        time.sleep(FOREVER_S)
+    mean.update(1.0)
+    mean.compute()
