@@ -23,7 +23,7 @@ ORBAX_NEWEST := orbax-checkpoint==0.12.8
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help demo worlds test test-python lint bench bench-quick bench-faults soak fuzz corpus docs dist wheel-check clean
+.PHONY: help demo worlds test test-python lint bench bench-quick bench-faults soak fuzz corpus corpus-libraries docs dist wheel-check clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -130,6 +130,16 @@ bench-faults: $(READY) ## Hold what faults do to real libraries against what was
 
 corpus: $(READY) ## Score the verdicts on programs that hang, and on innocents
 	$(BIN)/python benchmarks/corpus.py $(CORPUS_ARGS)
+
+# Among what these libraries require are plugins of pytest and other versions than the pinned ones.
+.venv-libraries/ready: pyproject.toml
+	"$(PYTHON)" -m venv .venv-libraries
+	.venv-libraries/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	.venv-libraries/bin/python -m pip install --quiet --editable '.[all]' --group test --group libraries
+	@touch $@
+
+corpus-libraries: .venv-libraries/ready ## The same on programs of accelerate, Lightning, DeepSpeed, orbax, ...
+	.venv-libraries/bin/python benchmarks/corpus.py --libraries $(CORPUS_ARGS)
 
 docs: .venv/ready-docs ## Build the guide into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

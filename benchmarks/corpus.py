@@ -1,11 +1,14 @@
 """How well are hangs told? Run the corpus and score the verdicts.
 
     python benchmarks/corpus.py [--only NAME] [--backend NAME] [--hosts KIND] [--load N] [--json F]
+                                [--libraries]
 
 Runs every program of tests/corpus, reads verdicts.jsonl by its contract (docs/verdict.md) alone
 and compares each verdict with the expectation beside the program. Prints a table and the score;
 exits with 1 if a hang was missed, fewer than 95 % were told exactly, an innocent was accused or
 failed, or verdicts came late.
+
+--libraries runs those of tests/corpus/libraries instead (make corpus-libraries).
 
 --load keeps N other processes computing meanwhile. --only runs programs whose id contains NAME,
 --backend those of one backend. --hosts runs them on hosts of that kind: netns, or netns:2; what is
@@ -90,7 +93,9 @@ class Score:
 
 def main() -> int:
     """Run the corpus, print the table and the score, and return the exit code."""
+    global CORPUS  # noqa: PLW0603 - chosen once, before anything is run
     options = _options()
+    CORPUS = CORPUS / "libraries" if options.libraries else CORPUS
     scores: list[Score] = []
     programs = _programs(options.only, options.backend)
     print(HEADING)
@@ -117,6 +122,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--backend", default="", help="the backend whose programs are to run")
     parser.add_argument("--hosts", default="one", help="what the hosts are made from")
     parser.add_argument("--json", default="", help="file for the scores")
+    parser.add_argument("--libraries", action="store_true", help="run the programs of libraries")
     return parser.parse_args()
 
 

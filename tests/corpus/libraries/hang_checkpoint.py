@@ -15,7 +15,7 @@ from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 class SlowWriter(FileSystemWriter):
     """A storage that does not answer one rank."""
 
-    def write_data(self, plan, planner):
+    def write_data(self, plan, planner) -> object:
         """Block on rank 1."""
         if dist.get_rank() == 1:
             time.sleep(FOREVER_S)

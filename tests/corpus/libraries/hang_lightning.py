@@ -157,7 +157,7 @@ class SlowStep(Model):
 
     def training_step(self, batch: torch.Tensor, index: int) -> torch.Tensor:
         """Never come back from the third step of rank 1."""
-        if index == 2 and self.global_rank == 1:  # noqa: PLR2004
+        if index == 2 and self.global_rank == 1:
             time.sleep(FOREVER_S)
         return self.layer(batch).sum()
 
@@ -181,9 +181,9 @@ def test_one_process_is_stuck_in_its_training_step(world, tmp_path) -> None:
 class StopAlone(Callback):
     """Stops one process by a value that only it has seen."""
 
-    def on_train_batch_end(self, trainer: lightning.Trainer, *_: Any) -> None:
+    def on_train_batch_end(self, trainer: lightning.Trainer, *_: object) -> None:
         """Stop rank 2 after two batches."""
-        if trainer.global_rank == 2 and trainer.global_step == 2:  # noqa: PLR2004
+        if trainer.global_rank == 2 and trainer.global_step == 2:
             trainer.should_stop = True
 
 

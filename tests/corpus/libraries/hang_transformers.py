@@ -59,9 +59,9 @@ def make_trainer(path: Any, callback: type[TrainerCallback], **arguments: Any) -
 class StopAlone(TrainerCallback):
     """One process stops early by a metric that only it has seen."""
 
-    def on_step_end(self, args, state, control, **_: Any) -> None:  # noqa: ANN001
+    def on_step_end(self, args, state, control, **_: object) -> None:
         """Stop rank 1 after its second step."""
-        if args.process_index == 1 and state.global_step == 2:  # noqa: PLR2004
+        if args.process_index == 1 and state.global_step == 2:
             control.should_training_stop = True
 
 
@@ -79,9 +79,9 @@ class EvaluateOnMain(TrainerCallback):
 
     trainer: Trainer
 
-    def on_step_end(self, args, state, control, **_: Any) -> None:  # noqa: ANN001
+    def on_step_end(self, args, state, control, **_: object) -> None:
         """Evaluate on rank 0 only."""
-        if args.process_index == 0 and state.global_step == 2:  # noqa: PLR2004
+        if args.process_index == 0 and state.global_step == 2:
             self.trainer.evaluate()
 
 
@@ -99,9 +99,9 @@ def test_the_main_process_evaluates_alone(world, shared_tmp_path) -> None:
 class SlowCallback(TrainerCallback):
     """A callback that uploads and never ends on one process."""
 
-    def on_step_end(self, args, state, control, **_: Any) -> None:  # noqa: ANN001
+    def on_step_end(self, args, state, control, **_: object) -> None:
         """Block rank 2."""
-        if args.process_index == 2 and state.global_step == 2:  # noqa: PLR2004
+        if args.process_index == 2 and state.global_step == 2:
             time.sleep(FOREVER_S)
 
 
@@ -124,7 +124,7 @@ def test_a_callback_blocks_one_process(world, shared_tmp_path) -> None:
 class BarrierOnMain(TrainerCallback):
     """Waits for all processes, on the main process only."""
 
-    def on_train_end(self, args, state, control, **_: Any) -> None:  # noqa: ANN001
+    def on_train_end(self, args, state, control, **_: object) -> None:
         """Meet in a barrier that only rank 0 enters."""
         if state.is_world_process_zero:
             torch.distributed.barrier()

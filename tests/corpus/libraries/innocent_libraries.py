@@ -128,7 +128,7 @@ class SlowStep(TrainerCallback):
 
     def on_step_end(self, args, state, control, **_: object) -> None:
         """Block rank 1 for a while."""
-        if args.process_index == 1 and state.global_step == 2:  # noqa: PLR2004
+        if args.process_index == 1 and state.global_step == 2:
             time.sleep(LATE_S)
 
 
@@ -180,7 +180,7 @@ def test_processes_agree_when_their_shards_end(world) -> None:
 class SlowWriter(FileSystemWriter):
     """A storage that takes a while on one rank."""
 
-    def write_data(self, plan, planner):
+    def write_data(self, plan, planner) -> object:
         """Be slow on rank 1."""
         if dist.get_rank() == 1:
             time.sleep(LATE_S)
