@@ -19,6 +19,9 @@ from pytest_multihost.model.spec import Hosts, all_hosts
 
 pytest_plugins = "pytester"
 
+# Programs that hang on purpose, with rootdirs and conftest files of their own (make corpus).
+collect_ignore = ["corpus"]
+
 
 def pytest_configure() -> None:
     """Let signals reach what tests start, where we are run with orders to ignore them.
