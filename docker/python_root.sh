@@ -79,9 +79,12 @@ with open("pyproject.toml", "rb") as file:
 lines = [*found["dependency-groups"]["test"], *found["project"]["optional-dependencies"]["stacks"]]
 print(*(line for line in lines if line.partition("==")[0] not in sys.argv[1:]), sep="\n")
 END
+        newest=$(sed -n "s/^ORBAX_NEWEST := //p" Makefile)
+        echo "# Beside the orbax that is installed: $newest" >>/requirements.new
         cmp -s /requirements.new /requirements.txt || {
             pip install --quiet --requirement /requirements.new
             pip install --quiet --no-deps --editable .
+            pip install --quiet --no-deps --upgrade --target /venv/orbax-newest/site-packages "$newest"
             mv /requirements.new /requirements.txt
         }' sh $WITHOUT
 }

@@ -259,7 +259,7 @@ QUICK = {
     "gather_of_what_cannot_be_pickled": Case(
         "world.gather(lambda: 0 if world.rank else 1)",
         "failed",
-        "local object",
+        f"Can't {'get' if sys.version_info[:2] == (3, 13) else 'pickle'} local object",
     ),
     # Out of something.
     "out_of_memory": Case(

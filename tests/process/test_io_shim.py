@@ -133,9 +133,10 @@ set_rules(page, [IoRule(path="data.bin*", bytes_per_s=10e6)])
 began = time.monotonic()
 assert {READERS[reader]} == DATA
 took = time.monotonic() - began
-# numpy reads the header of its format through a buffer, and then the array from its begin.
-header = io.DEFAULT_BUFFER_SIZE if {reader!r} == "npy" else 0
-assert SIZE <= count().bytes < SIZE + header + 1000, count()
+# numpy reads the header of its format through a buffer, then the array from its beginning. Since
+# Python 3.14 that buffer is larger than what is allowed here for all other reads beside the data.
+buffer = io.DEFAULT_BUFFER_SIZE if {reader!r} == "npy" and sys.version_info >= (3, 14) else 0
+assert SIZE <= count().bytes < SIZE + buffer + 1000, count()
 assert took > 0.95 * SIZE / 10e6 and count().slept_s < 2 * SIZE / 10e6, (took, count())
 """)
 
