@@ -4,10 +4,10 @@
 them, `attach` starts them through several processes of a launcher such as torchrun.
 
 Beside them: `interface` is what the engine asks of a launcher, `composite_world` a world on
-several servers, `harness_collectives` the harness's own barrier, `job_spec` what a new
-interpreter is started for, `container_entry` the first program of a container, `libc` and
-`reaper` processes, `refusals` errors of the operating system, `throttle` several controllers on one
-machine.
+several servers, `dumps` how stacks are taken, `harness_collectives` the harness's own barrier,
+`job_spec` what a new interpreter is started for, `container_entry` the first program of a
+container, `libc` and `reaper` processes, `refusals` errors of the operating system, `throttle`
+several controllers on one machine.
 """
 
 from pytest_multihost.launch.harness_collectives import HarnessCollectives
@@ -17,7 +17,6 @@ from pytest_multihost.launch.interface import (
     RemotePart,
     RunningWorld,
     WorldProcesses,
-    dump_signal,
 )
 from pytest_multihost.launch.throttle import hold_permits
 
@@ -28,6 +27,5 @@ __all__ = [
     "RemotePart",
     "RunningWorld",
     "WorldProcesses",
-    "dump_signal",
     "hold_permits",
 ]

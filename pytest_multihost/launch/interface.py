@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, get_args
+from typing import Any, NoReturn, Protocol
 
 from pytest_multihost.launch.wire import Channel, Frame
 from pytest_multihost.model.event import Event
@@ -23,15 +22,6 @@ Files = Mapping[str, bytes]
 
 RunRank = Callable[[RankSpec, Channel], NoReturn]
 """The main function of a freshly forked rank; never returns."""
-
-
-def dump_signal(kind: DumpKind) -> int:
-    """Return the signal on which a rank writes this kind of dump.
-
-    A real-time signal: they queue, and unlike SIGUSR1 and SIGUSR2 no scheduler or trainer sends
-    them (torchelastic and Slurm use those to announce termination).
-    """
-    return signal.SIGRTMIN + 9 + get_args(DumpKind).index(kind)
 
 
 @dataclass(frozen=True, slots=True)

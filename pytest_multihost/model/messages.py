@@ -23,10 +23,11 @@ from pytest_multihost.model.spec import WorldSpec
 
 DumpKind = Literal[
     "threads",  # the stacks of all threads
+    "outside",  # the same, read by py-spy
     "main",  # the stack of the main thread only
     "tasks",  # the waits of asyncio's tasks
 ]
-"""The kinds of dumps that a rank writes on a signal."""
+"""The kinds of dumps that a rank writes on a signal, and one that it has no part in."""
 
 CollectiveKey = tuple[str, str, int]
 """Operation of the harness, its name, and how often the rank had entered it before."""

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from pytest_multihost.launch import dump_signal
+from pytest_multihost.launch.dumps import dump_signal
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.model.stack import short_path
 from pytest_multihost.rank.environment import foreign_variables, rank_variables
@@ -113,7 +113,8 @@ def _arm_faulthandler(stacks: Path) -> None:
     """
     faulthandler.enable(file=2)
     for kind, path in (("threads", stacks), ("main", stacks.with_suffix(".main"))):
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)  # open for good
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND  # py-spy may write there, too
+        file = os.open(path, flags, 0o644)  # open for good
         number, is_all = dump_signal(kind), kind == "threads"  # type: ignore[arg-type]
         faulthandler.register(number, file=file, all_threads=is_all, chain=False)
     dump_tasks_on_signal(dump_signal("tasks"), stacks.with_suffix(".tasks"))

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
+
+from pytest_multihost.launch.dumps import dump_signal, py_spy_command
 
 HEAD = """
 import asyncio, ctypes, os, pytest, signal, sys, threading, time
@@ -65,6 +69,77 @@ def test_a_rank_shows_its_line_in(run_worlds, pytester: pytest.Pytester, name: s
     diagnosis = worlds.verdicts["test_it"]["diagnosis"]
     assert (diagnosis["culprits"], diagnosis["waiting"]) == ([0], [1])
     assert diagnosis["where"]["source"] == line
+
+
+RESETS = {
+    "by signal": """
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            signal.signal(number, signal.SIG_DFL)
+        """,
+    "as Lightning does": """
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            handler = signal.getsignal(number)
+            if handler is not None:
+                signal.signal(number, handler)
+        """,
+    "by faulthandler": """
+        import faulthandler
+        faulthandler.disable()
+        for number in (signal.SIGURG, *range(signal.SIGRTMIN, signal.SIGRTMAX + 1)):
+            faulthandler.unregister(number)
+        """,
+    "by handlers of its own": """
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            signal.signal(number, lambda *_: None)
+        """,
+    "by ignoring": """
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            signal.signal(number, signal.SIG_IGN)
+        """,
+    "by blocking": """
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        """,
+    "by another program": """
+        code = "import time\\nwhile True: time.sleep(600)  # here"
+        open("program.py", "w").write(code)
+        os.set_inheritable(3, True)
+        os.execv(sys.executable, [sys.executable, "program.py"])
+        """,
+}
+
+
+@pytest.mark.skipif(not py_spy_command(), reason="reads stacks by py-spy")
+@pytest.mark.parametrize("how", RESETS)
+def test_a_rank_that_has_lost_its_handlers_shows_its_line(run_worlds, how: str) -> None:
+    """It is asked for nothing that would end it, and its stack is read from outside."""
+    body = RESETS[how] + "threading.Event().wait()  # here\n"
+    worlds = run_worlds(HEAD.format(timeout=5, body=body))
+    verdict = worlds.verdicts["test_it"]
+    assert verdict["outcome"] == "hung"
+    assert verdict["diagnosis"]["culprits"] == [0]
+    assert verdict["diagnosis"]["where"]["source"].endswith("# here")
+
+
+def test_a_rank_that_has_become_another_program_is_the_culprit_without_a_line(
+    run_worlds, pytester: pytest.Pytester
+) -> None:
+    """Nothing can read Python's stacks in it; why not is in its file."""
+    become = """        os.set_inheritable(3, True)
+        os.execv("/bin/sleep", ["sleep", "600"])
+    """
+    worlds = run_worlds(HEAD.format(timeout=60, body=become))
+    verdict = worlds.verdicts["test_it"]
+    assert (verdict["outcome"], verdict["diagnosis"]["culprits"]) == ("hung", [0])
+    assert next(pytester.path.glob("**/rank-0.stacks")).read_text()
+
+
+def test_the_signal_for_stacks_ends_nobody_who_does_not_handle_it() -> None:
+    """A rank may reset its handler between the look at it and the signal."""
+    with subprocess.Popen(["sleep", "600"]) as sleeper:
+        sleeper.send_signal(dump_signal("threads"))
+        with pytest.raises(subprocess.TimeoutExpired):
+            sleeper.wait(0.5)
+        sleeper.kill()
 
 
 def test_tasks_of_asyncio_are_told_with_what_they_await(run_worlds) -> None:

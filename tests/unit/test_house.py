@@ -40,6 +40,7 @@ FACES_OF_THEIR_OWN = {
     f"pytest_multihost.{name}"
     for name in (
         "blame.inferred",
+        "launch.dumps",
         "launch.job_spec",
         "nemesis.interpose",
         "nemesis.object_store",

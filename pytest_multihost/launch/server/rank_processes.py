@@ -14,11 +14,13 @@ import math
 import os
 import selectors
 import signal
+import subprocess
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from pytest_multihost.launch.interface import dump_signal
+from pytest_multihost.launch.dumps import can_handle, dump_signal, py_spy_command
 from pytest_multihost.launch.reaper import (
     creation_times,
     end_groups,
@@ -107,14 +109,17 @@ class RankProcesses:
     spared: frozenset[int]
     _alive: dict[int, tuple[int, int]] = field(default_factory=dict)
     _pauses: PauseSchedule = field(default_factory=PauseSchedule)
+    _readers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    _directory: Path = Path()
 
     @property
     def pidfds(self) -> Collection[int]:
         """The descriptors of the ranks, which a rank must not keep."""
         return self._alive.keys()
 
-    def add(self, rank: int, pid: int) -> None:
-        """Note a rank that was just forked."""
+    def add(self, rank: int, pid: int, directory: Path) -> None:
+        """Note a rank that was just forked, and where its stacks go."""
+        self._directory = directory
         pidfd = os.pidfd_open(pid)
         self._alive[pidfd] = (rank, pid)
         self.selector.register(pidfd, selectors.EVENT_READ)
@@ -134,15 +139,31 @@ class RankProcesses:
         self._signal(pauses.begin(rank, pause, now_s) if pause else pauses.end(rank))
 
     def request_dumps(self, request: RequestDumps) -> None:
-        """Have ranks write a dump."""
-        pids = dict(self._alive.values())
+        """Have ranks write a dump, or py-spy read the stacks of those that cannot."""
+        pids, number = dict(self._alive.values()), dump_signal(request.what)
         for rank in request.ranks:
             self.pause(rank, None)
-            if rank in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pids[rank], dump_signal(request.what))
-                    # A stopped rank would keep the signal pending and show no stacks.
-                    os.kill(pids[rank], signal.SIGCONT)
+            if rank not in pids:
+                continue
+            with contextlib.suppress(OSError):
+                if request.what != "outside" and can_handle(pids[rank], number):
+                    os.kill(pids[rank], number)
+                elif request.what in {"threads", "outside"}:
+                    self._read_stacks(rank, pids[rank])
+                # A stopped rank would keep the signal pending and show no stacks.
+                os.kill(pids[rank], signal.SIGCONT)
+
+    def _read_stacks(self, rank: int, pid: int) -> None:
+        """Have py-spy write a rank's stacks, or why it cannot, to the rank's file."""
+        command = py_spy_command()
+        with (self._directory / f"rank-{rank}.stacks").open("ab") as out:
+            if command:
+                command = (*command, str(pid))
+                null = subprocess.DEVNULL
+                reader = subprocess.Popen(command, stdin=null, stdout=out, stderr=out, env={})
+                self._readers.append(reader)
+            else:
+                out.write(b"py-spy is not installed (pip install pytest-multihost-hangs[stacks])\n")
 
     def _signal(self, signals: Signals) -> None:
         """Stop or continue ranks, and their children with them."""
@@ -170,6 +191,10 @@ class RankProcesses:
             The exits, and command lines of other processes that had to be killed.
         """
         self._pauses.clear()
+        for reader in self._readers:
+            reader.kill()
+            reader.wait()
+        self._readers.clear()
         leaders = {pidfd: pid for pidfd, (_, pid) in self._alive.items()}
         created = creation_times(leaders.values())
         end_groups(leaders, grace_s=grace_s)

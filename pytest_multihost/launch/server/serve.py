@@ -256,7 +256,7 @@ def _fork_ranks(
             pids.append(pid)
     finally:
         for rank, pid in zip(request.ranks, pids, strict=False):
-            server.ranks.add(rank, pid)
+            server.ranks.add(rank, pid, Path(directories["directory"]))
         server.logs.watch(Path(each.directory, f"rank-{each.rank}.log") for each in specs)
     return pids
 

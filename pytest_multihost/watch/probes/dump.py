@@ -1,4 +1,4 @@
-"""Have ranks write their stacks with faulthandler, and read them."""
+"""Have ranks write their stacks with faulthandler, or py-spy for them, and read them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ from pathlib import Path
 from pytest_multihost.launch import RunningWorld
 from pytest_multihost.model.messages import DumpKind
 from pytest_multihost.model.stack import Dump, Frame, ThreadStack
+from pytest_multihost.watch.probes.pyspy import parse_dump
 
 BUDGET_S = 2.0
 """How long to wait for the answers. Four idle ranks take 3 ms; a busy machine takes longer."""
+
+OUTSIDE_S = 5.0
+"""The same for py-spy, which takes a few tenths of a second of processor time for each rank."""
 
 TASKS_S = 0.5
 """The same for tasks of asyncio: only a rank that runs an event loop can answer."""
@@ -22,11 +26,13 @@ TASKS_S = 0.5
 DEAF_S = 1.0
 """The same for one that computes: Python runs a signal's handler between two bytecodes."""
 
+_BUDGETS_S = {"outside": OUTSIDE_S, "tasks": TASKS_S}
 _POLL_S = 0.005
 _STABLE = 3
 """How many sizes in a row must be equal for an answer to be complete: faulthandler writes line by
 line, and marks no end."""
 
+_OWN = "faulthandler"
 _LOOP = "asyncio/base_events.py"
 
 _THREAD = re.compile(
@@ -42,7 +48,8 @@ def dump_stacks(
     """Return the stacks of `ranks`, with no threads for those that did not answer in time.
 
     faulthandler works in a signal handler: it answers while another thread holds the GIL and in any
-    blocking call, but not in uninterruptible sleep. Asking is for ranks that are to be ended: a
+    blocking call, but not in uninterruptible sleep, nor where the rank has another handler. Then
+    py-spy reads the stacks, if it is installed. Asking is for ranks that are to be ended: a
     running rank with several busy threads can crash of it (python/cpython issue 116008).
 
     All are asked twice, to see which of them move. The first answer counts: being asked
@@ -59,11 +66,14 @@ def dump_stacks(
 
     def ask(asked: Sequence[int], kind: DumpKind) -> dict[int, Dump]:
         files = request_dump(world, asked, directory, kind)
-        return {rank: parse_faulthandler(_read(file), rank=rank) for rank, file in files.items()}
+        return {rank: _parse(_read(file), rank=rank) for rank, file in files.items()}
 
     dumps = ask(ranks, "threads")
+    dumps |= ask([rank for rank in ranks if not dumps[rank].threads], "outside")
     answered = [rank for rank in ranks if dumps[rank].threads]
-    for rank, second in ask(answered, "threads").items():
+    spied = [rank for rank in answered if dumps[rank].source != _OWN]
+    own = [rank for rank in answered if rank not in spied]
+    for rank, second in (ask(own, "threads") | ask(spied, "outside")).items():
         first = dumps[rank]
         one, two = (dump.main.frames if dump.main else () for dump in (first, second))
         common = min(len(one), len(two))  # an answer that took long lacks its outermost frames
@@ -76,11 +86,12 @@ def dump_stacks(
     running_loop = [
         rank
         for rank, dump in dumps.items()
-        if dump.main is not None and any(f.file.endswith(_LOOP) for f in dump.main.frames)
+        if rank in own and dump.main is not None
+        if any(f.file.endswith(_LOOP) for f in dump.main.frames)
     ]
     for rank, file in request_dump(world, running_loop, directory, "tasks").items():
         dumps[rank] = replace(dumps[rank], tasks=tuple(_read(file).splitlines()))
-    files = _answer_files([rank for rank in answered if rank in computing], directory, "tasks")
+    files = _answer_files([rank for rank in own if rank in computing], directory, "tasks")
     before = {rank: _size(file) for rank, file in files.items()}
     _ask(world, files, "tasks", DEAF_S)
     for rank, file in files.items():
@@ -101,12 +112,12 @@ def request_dump(
         kind: What they are to write.
     """
     files = _answer_files(ranks, directory, kind)
-    _ask(world, files, kind, TASKS_S if kind == "tasks" else BUDGET_S)
+    _ask(world, files, kind, _BUDGETS_S.get(kind, BUDGET_S))
     return files
 
 
 def _answer_files(ranks: Iterable[int], directory: Path, kind: DumpKind) -> dict[int, Path]:
-    name = "stacks" if kind == "threads" else kind
+    name = "stacks" if kind in {"threads", "outside"} else kind
     return {rank: directory / f"rank-{rank}.{name}" for rank in ranks}
 
 
@@ -140,7 +151,20 @@ def _read(file: Path) -> str:
         return ""
 
 
-# What faulthandler writes
+# What faulthandler and py-spy write
+
+
+def _parse(text: str, *, rank: int) -> Dump:
+    """Read the last answer in a file, whoever has written it."""
+    _, start, last = f"\n{text}".rpartition("\n[\n")
+    try:
+        found = sorted(parse_dump(start + last), key=lambda each: each.is_main)
+    except ValueError:
+        return parse_faulthandler(text, rank=rank)
+    threads = (
+        ThreadStack(each.name or str(each.tid), each.frames, each.holds_gil) for each in found
+    )
+    return Dump(rank, "py-spy", tuple(threads))
 
 
 def parse_faulthandler(text: str, *, rank: int) -> Dump:
@@ -170,7 +194,7 @@ def parse_faulthandler(text: str, *, rank: int) -> Dump:
             threads[-1] = replace(threads[-1], frames=(*threads[-1].frames, frame))
         is_cut = is_cut or line == "..."
         last = line
-    return Dump(rank, "faulthandler", tuple(threads), lacks_main=is_cut)
+    return Dump(rank, _OWN, tuple(threads), lacks_main=is_cut)
 
 
 def _unescaped(name: str) -> str:

@@ -9,21 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import IO
 
+from pytest_multihost.launch.dumps import py_spy_command
 from pytest_multihost.model.stack import Frame, innermost_user_frame
-
-DUMP = ("dump", "--nonblocking", "--json", "--pid")
-"""Arguments for a dump that does not stop the process; its id follows."""
 
 SAMPLE_INTERVAL_S = 5.0
 """How far two samples are apart."""
@@ -37,19 +32,17 @@ class SpiedThread:
 
     Attributes:
         tid: Its native id; 0 where py-spy does not know it.
+        name: Its name, empty where py-spy does not know it.
+        is_main: Whether it is the main thread.
         holds_gil: Whether it holds the GIL.
         frames: Its frames, innermost first.
     """
 
     tid: int
+    name: str
+    is_main: bool
     holds_gil: bool
     frames: tuple[Frame, ...]
-
-
-def find_py_spy() -> str | None:
-    """Return the program's path: beside this Python, else on the PATH; None where it is neither."""
-    beside = shutil.which("py-spy", path=str(Path(sys.executable).parent))
-    return beside or shutil.which("py-spy")
 
 
 def parse_dump(text: str | bytes) -> tuple[SpiedThread, ...]:
@@ -62,6 +55,8 @@ def parse_dump(text: str | bytes) -> tuple[SpiedThread, ...]:
         return tuple(
             SpiedThread(
                 each["os_thread_id"] or 0,
+                each.get("thread_name") or "",
+                each["os_thread_id"] == each["pid"],
                 bool(each.get("owns_gil")),
                 tuple(Frame(f["filename"], f["line"], f["name"]) for f in each["frames"]),
             )
@@ -77,14 +72,14 @@ def gil_holders(pids: Mapping[int, int]) -> Collection[int]:
     Args:
         pids: Process id of each rank to ask.
     """
-    program = find_py_spy()
-    if program is None or not pids:
+    command = py_spy_command()
+    if not command or not pids:
         return ()
 
     def main_holds_gil(pid: int) -> bool:
         with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
             done = subprocess.run(
-                [program, *DUMP, str(pid)], capture_output=True, check=True, timeout=_TIMEOUT_S
+                [*command, str(pid)], capture_output=True, check=True, timeout=_TIMEOUT_S
             )
             return any(each.holds_gil and each.tid == pid for each in parse_dump(done.stdout))
         return False
@@ -103,7 +98,7 @@ class PySpySampler:
     """
 
     clock: Callable[[], float] = time.monotonic
-    _program: str | None = field(default_factory=find_py_spy)
+    _command: tuple[str, ...] = field(default_factory=py_spy_command)
     _asked_s: float = float("-inf")
     _running: tuple[int, subprocess.Popen[bytes], IO[bytes]] | None = None
     _sample: tuple[int, Frame | None] | None = None
@@ -124,13 +119,13 @@ class PySpySampler:
         return self._sample[1] if self._sample is not None and self._sample[0] == pid else None
 
     def _ask(self, pid: int) -> None:
-        if self._program is None:
+        if not self._command:
             return
         with contextlib.suppress(OSError):
             # a file: a pipe could fill up, as it is not read while py-spy writes
             answer = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close
             process = subprocess.Popen(
-                [self._program, *DUMP, str(pid)],
+                [*self._command, str(pid)],
                 stdin=subprocess.DEVNULL,
                 stdout=answer,
                 stderr=subprocess.DEVNULL,
