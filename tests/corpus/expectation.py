@@ -55,6 +55,8 @@ def hang(
     by: Sequence[By] = ("proof",),
     outcome: Sequence[str] = (),
     where: str | None = None,
+    waits_at: str | None = None,
+    sides: Mapping[Sequence[int], str] | None = None,
     also: Sequence[Mapping[str, Any]] = (),
     why: str = "",
     timeout: float | None = None,
@@ -72,6 +74,10 @@ def hang(
         by: Ways by which it may be detected; the first is the fastest possible.
         outcome: Of the world; by default what follows from the kind.
         where: Part of the source line that `where` is to show.
+        waits_at: Part of a source line at which a rank waits, where the culprit has no line: it has
+            finished, or there is none.
+        sides: The first divergence: ranks, and part of the source line at which they began what the
+            others did not.
         also: Further diagnoses that are right, as {"kind", "culprits"}.
         why: Why the contract leaves them; needed with `also`.
         timeout: Seconds until the world's deadline.
@@ -91,6 +97,8 @@ def hang(
         "outcomes": list(outcome) or [_OUTCOMES.get(kind, "hung")],
         "statuses": ["failed", "error"],
         "where": where,
+        "waits_at": waits_at,
+        "sides": None if sides is None else [[list(ranks), line] for ranks, line in sides.items()],
         "why": why,
         "ranks": ranks,
         "backend": backend,
@@ -125,6 +133,8 @@ def innocent(
         "outcomes": [outcome or status],
         "statuses": [status],
         "where": None,
+        "waits_at": None,
+        "sides": None,
         "why": "",
         "ranks": ranks,
         "backend": backend,

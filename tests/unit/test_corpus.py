@@ -125,6 +125,8 @@ EXPECTED = {
     "outcomes": ["hung"],
     "statuses": ["failed"],
     "where": None,
+    "waits_at": None,
+    "sides": None,
     "ranks": 3,
     "backend": "gloo",
 }
@@ -185,3 +187,61 @@ def test_an_innocent_that_passes_is_ok(scorer: ModuleType) -> None:
     expected = {**INNOCENT, "statuses": ["passed"]}
     assert scorer.score("innocent_x.py::test_y", expected, passed).word == "ok"
     assert scorer.score("x.py::test_y", expected, {**VERDICT, "diagnosis": None}).word == "WRONG"
+
+
+def told(**diagnosis: object) -> Mapping[str, Any]:
+    """Return a verdict with these fields of its diagnosis."""
+    return {**VERDICT, "diagnosis": {**VERDICT["diagnosis"], **diagnosis}}
+
+
+def test_the_users_line_is_looked_for_wherever_lines_are_shown(scorer: ModuleType) -> None:
+    """As the culprit's, or as that of a rank that waits."""
+    expected = {**EXPECTED, "waits_at": "accelerator.gather("}
+    place = {"source": "found = accelerator.gather(loss)"}
+    shown = [told(where=place), told(places=[place])]
+    lines = [scorer.score("x.py::test_y", expected, each).has_right_line for each in shown]
+    assert lines == [True, True]
+    missing = told(where={"source": "loss.backward()"}, places=[])
+    assert scorer.score("x.py::test_y", expected, missing).has_right_line is False
+    assert scorer.score("x.py::test_y", EXPECTED, missing).has_right_line is None
+
+
+@pytest.mark.parametrize(
+    ("sides", "is_right"),
+    [
+        ([([1], "gather(x)"), ([0, 2], "loss.backward()")], True),
+        ([([0, 2], "loss.backward()"), ([1], "gather(x)")], True),
+        ([([1], "loss.backward()"), ([0, 2], "gather(x)")], False),
+        ([([1], "gather(x)"), ([0], "loss.backward()"), ([2], "loss.backward()")], False),
+        ([], False),
+    ],
+)
+def test_the_first_divergence_is_right_with_its_ranks_and_lines(
+    scorer: ModuleType, sides: Sequence[tuple[Sequence[int], str]], is_right: bool
+) -> None:
+    """Each side with its own line, and no side too many."""
+    expected = {**EXPECTED, "sides": [[[1], "gather("], [[0, 2], "backward("]]}
+    found = [{"ranks": ranks, "source": source} for ranks, source in sides]
+    verdict = told(divergence={"sides": found})
+    assert scorer.score("x.py::test_y", expected, verdict).has_right_sides is is_right
+
+
+def test_ranks_that_a_dump_ended_are_counted(scorer: ModuleType) -> None:
+    """Dumps are taken with real-time signals; other signals are the harness's end."""
+    rank = {"outcome": "hung", "phase": "call", "exit_code": None, "error": None}
+    results = [{**rank, "rank": 0, "signal": 15}, {**rank, "rank": 1, "signal": 43}]
+    score = scorer.score("x.py::test_y", EXPECTED, {**VERDICT, "rank_results": results})
+    assert score.ended_by_dump == [1]
+
+
+def test_each_library_has_its_line(scorer: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    """Modules that hang and innocent ones of the same name are counted together."""
+    passed = {**VERDICT, "outcome": "passed", "status": "passed", "diagnosis": None}
+    scorer.print_libraries(
+        [
+            scorer.score("hang_dcp.py::test_y", {**EXPECTED, "where": "sleep"}, VERDICT),
+            scorer.score("innocent_dcp.py::test_z", {**INNOCENT, "statuses": ["passed"]}, passed),
+        ]
+    )
+    row = capsys.readouterr().out.splitlines()[-1].split()
+    assert row == ["dcp", "1", "1", "1", "0/1", "-", "1", "0", "0"]

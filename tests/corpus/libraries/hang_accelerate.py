@@ -27,7 +27,14 @@ def train_step(accelerator: Accelerator, model: torch.nn.Module, batch: torch.Te
     accelerator.backward(model(batch).sum())
 
 
-@hang("finished", ranks=4, backend="gloo", culprits=[1, 2, 3], waiting=[0])
+@hang(
+    "finished",
+    ranks=4,
+    backend="gloo",
+    culprits=[1, 2, 3],
+    waiting=[0],
+    waits_at="accelerator.gather_for_metrics(",
+)
 def test_predictions_are_gathered_by_the_main_process_only(world) -> None:
     """gather_for_metrics stands below `if is_main_process`.
 
@@ -40,7 +47,9 @@ def test_predictions_are_gathered_by_the_main_process_only(world) -> None:
         accelerator.gather_for_metrics(predictions)
 
 
-@hang("finished", ranks=3, backend="gloo", culprits=[1, 2], waiting=[0])
+@hang(
+    "finished", ranks=3, backend="gloo", culprits=[1, 2], waiting=[0], waits_at="gather_object([f"
+)
 def test_texts_are_gathered_by_the_main_process_only(world) -> None:
     """gather_object stands below `if is_main_process`.
 
@@ -51,7 +60,14 @@ def test_texts_are_gathered_by_the_main_process_only(world) -> None:
         gather_object([f"text of {accelerator.process_index}"])
 
 
-@hang("finished", ranks=4, backend="gloo", culprits=[0], waiting=[1, 2, 3])
+@hang(
+    "finished",
+    ranks=4,
+    backend="gloo",
+    culprits=[0],
+    waiting=[1, 2, 3],
+    waits_at="accelerator.wait_for_everyone()",
+)
 def test_main_process_saves_and_never_meets_the_others(world, tmp_path) -> None:
     """The main process saves; only the others call wait_for_everyone.
 
@@ -64,7 +80,14 @@ def test_main_process_saves_and_never_meets_the_others(world, tmp_path) -> None:
         accelerator.wait_for_everyone()
 
 
-@hang("finished", ranks=2, backend="gloo", culprits=[1], waiting=[0])
+@hang(
+    "finished",
+    ranks=2,
+    backend="gloo",
+    culprits=[1],
+    waiting=[0],
+    waits_at="accelerator.backward(",
+)
 def test_bad_batches_are_skipped_by_one_process(world) -> None:
     """One process skips a bad batch, so its last backward pass never happens.
 
@@ -76,6 +99,26 @@ def test_bad_batches_are_skipped_by_one_process(world) -> None:
             continue
         train_step(accelerator, model, batch)
         optimizer.step()
+
+
+@hang(
+    "finished",
+    ranks=2,
+    backend="gloo",
+    culprits=[0],
+    waiting=[1],
+    waits_at="accelerator.backward(",
+)
+def test_joining_uneven_inputs_has_no_effect_on_cpus(world) -> None:
+    """join_uneven_inputs warns that it does nothing here, and one process has two batches more.
+
+    Source: https://github.com/huggingface/accelerate/pull/820
+    """
+    accelerator = Accelerator(cpu=True)
+    model = accelerator.prepare(torch.nn.Linear(4, 1))
+    with accelerator.join_uneven_inputs([model]):
+        for _ in range(2 + 2 * world.rank):
+            train_step(accelerator, model, torch.ones(2, 4))
 
 
 @hang(
@@ -97,7 +140,15 @@ def test_main_process_first_reads_for_ever(world) -> None:
             time.sleep(FOREVER_S)
 
 
-@hang("mismatch", ranks=3, backend="gloo", culprits=[1], by=["mismatch", "proof"])
+@hang(
+    "mismatch",
+    ranks=3,
+    backend="gloo",
+    culprits=[1],
+    by=["mismatch", "proof"],
+    where="accelerator.gather(torch.ones(3))",
+    sides={(1,): "accelerator.gather(torch.ones(3))", (0, 2): "accelerator.backward("},
+)
 def test_one_process_evaluates_while_the_others_train(world) -> None:
     """Early stopping by a local loss: one process gathers metrics, the others go on training.
 
@@ -111,7 +162,14 @@ def test_one_process_evaluates_while_the_others_train(world) -> None:
         optimizer.step()
 
 
-@hang("straggler", ranks=3, backend="gloo", culprits=[2], waiting=[0, 1], where="time.sleep")
+@hang(
+    "straggler",
+    ranks=3,
+    backend="gloo",
+    culprits=[2],
+    waiting=[0, 1],
+    where="time.sleep(FOREVER_S)",
+)
 def test_a_tracker_blocks_one_process_between_steps(world) -> None:
     """A logging service does not answer one process.
 
@@ -125,7 +183,14 @@ def test_a_tracker_blocks_one_process_between_steps(world) -> None:
             time.sleep(FOREVER_S)
 
 
-@hang("finished", ranks=4, backend="gloo", culprits=[1, 2, 3], waiting=[0])
+@hang(
+    "finished",
+    ranks=4,
+    backend="gloo",
+    culprits=[1, 2, 3],
+    waiting=[0],
+    waits_at="broadcast_object_list([True])",
+)
 def test_the_decision_is_broadcast_by_the_main_process_only(world) -> None:
     """The main process broadcasts whether to stop; the others return early.
 

@@ -10,19 +10,20 @@ import torch
 from expectation import hang
 from mishaps import FOREVER_S
 
+deepspeed.ops.__compatible_ops__ = {}
+"""None is compiled: that takes minutes, and is for ranks that share memory."""
 
-def make_engine(stage: int = 1) -> Any:  # noqa: ANN401 - an untyped library
-    """Return an engine with a small model."""
+
+def make_engine(stage: int = 1, model: torch.nn.Module | None = None) -> Any:  # noqa: ANN401
+    """Return an engine with a small model; the library is untyped."""
     settings = {
         "train_micro_batch_size_per_gpu": 2,
-        "optimizer": {"type": "SGD", "params": {"lr": 0.1}},
         "zero_optimization": {"stage": stage},
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
     }
-    model = torch.nn.Linear(4, 1)
+    model = model or torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    settings.pop("optimizer")
     engine, *_ = deepspeed.initialize(
         model=model, optimizer=optimizer, config=settings, dist_init_required=False
     )
@@ -35,7 +36,14 @@ def train_step(engine: Any) -> None:  # noqa: ANN401
     engine.step()
 
 
-@hang("finished", ranks=2, backend="gloo", culprits=[1], waiting=[0])
+@hang(
+    "finished",
+    ranks=2,
+    backend="gloo",
+    culprits=[1],
+    waiting=[0],
+    waits_at="engine.save_checkpoint(",
+)
 def test_only_the_main_process_saves_a_checkpoint(world, shared_tmp_path) -> None:
     """save_checkpoint must be called by all processes.
 
@@ -47,7 +55,9 @@ def test_only_the_main_process_saves_a_checkpoint(world, shared_tmp_path) -> Non
         engine.save_checkpoint(str(shared_tmp_path))
 
 
-@hang("straggler", ranks=2, backend="gloo", culprits=[1], waiting=[0], where="time.sleep")
+@hang(
+    "straggler", ranks=2, backend="gloo", culprits=[1], waiting=[0], where="time.sleep(FOREVER_S)"
+)
 def test_one_process_is_stuck_between_steps(world) -> None:
     """The other waits for its gradients.
 
@@ -60,7 +70,9 @@ def test_one_process_is_stuck_between_steps(world) -> None:
     train_step(engine)
 
 
-@hang("finished", ranks=3, backend="gloo", culprits=[2], waiting=[0, 1])
+@hang(
+    "finished", ranks=3, backend="gloo", culprits=[2], waiting=[0, 1], waits_at="engine.backward("
+)
 def test_one_process_does_a_step_less(world) -> None:
     """Uneven batches under ZeRO.
 
@@ -69,3 +81,30 @@ def test_one_process_does_a_step_less(world) -> None:
     engine = make_engine()
     for _ in range(3 if world.rank < 2 else 2):
         train_step(engine)
+
+
+class WithHead(torch.nn.Module):
+    """A body, and a head that is called as often as a batch wants."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = torch.nn.Linear(4, 4)
+        self.head = torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, heads: int) -> torch.Tensor:
+        """Call the head so many times."""
+        x = self.body(x)
+        for _ in range(heads):
+            x = self.head(x)
+        return x
+
+
+@hang("finished", ranks=2, backend="gloo", culprits=[0], waiting=[1], waits_at="x = self.head(x)")
+def test_a_module_is_called_more_often_by_one_process(world) -> None:
+    """Under ZeRO-3 each call gathers parameters.
+
+    Source: https://github.com/deepspeedai/DeepSpeed/issues/7998
+    """
+    engine = make_engine(3, WithHead())
+    with torch.no_grad():
+        engine(torch.ones(2, 4), 1 + 2 * world.rank)

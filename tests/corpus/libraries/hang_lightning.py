@@ -95,7 +95,7 @@ def make_trainer(world: Any, path: Any, **arguments: Any) -> lightning.Trainer: 
     )
 
 
-@hang("finished", ranks=2, backend="gloo", culprits=[1], waiting=[0])
+@hang("finished", ranks=2, backend="gloo", culprits=[1], waiting=[0], waits_at=".fit(Model()")
 def test_one_process_has_one_batch_less(world, tmp_path) -> None:
     """The loaders differ in length: one process trains on while the other ends its epoch.
 
@@ -104,14 +104,39 @@ def test_one_process_has_one_batch_less(world, tmp_path) -> None:
     make_trainer(world, tmp_path).fit(Model(), loader(8 - 2 * world.rank))
 
 
-@hang("finished", ranks=2, backend="gloo", culprits=[1], waiting=[0])
-def test_one_process_has_no_validation_batch(world, tmp_path) -> None:
+@hang("finished", ranks=2, backend="gloo", culprits=[1], waiting=[0], waits_at='self.log("loss"')
+def test_one_process_has_fewer_validation_batches(world, tmp_path) -> None:
     """Validation loaders of different lengths meet in a log that synchronises each step.
 
     Source: https://github.com/Lightning-AI/pytorch-lightning/issues/20561
     """
     trainer = make_trainer(world, tmp_path)
-    trainer.validate(Model(), loader(8 - 4 * world.rank), verbose=False)
+    trainer.validate(Model(), loader(16 - 12 * world.rank), verbose=False)
+
+
+class ValidateOnMain(Model):
+    """Logs in the validation of the main process alone."""
+
+    def validation_step(self, batch: torch.Tensor, index: int) -> None:
+        """Log a synchronised value on one process."""
+        if self.global_rank == 0:
+            self.log("accuracy", self.layer(batch).mean(), on_step=True, sync_dist=True)
+
+
+@hang(
+    "finished",
+    ranks=3,
+    backend="gloo",
+    culprits=[1, 2],
+    waiting=[0],
+    waits_at='self.log("accuracy"',
+)
+def test_only_the_main_process_logs_in_its_validation(world, tmp_path) -> None:
+    """self.log(sync_dist=True) below `if global_rank == 0`.
+
+    Source: https://github.com/dvl-tum/center-group/pull/2
+    """
+    make_trainer(world, tmp_path).validate(ValidateOnMain(), loader(), verbose=False)
 
 
 class LogOnMain(Model):
@@ -125,11 +150,20 @@ class LogOnMain(Model):
         return loss
 
 
-@hang("mismatch", ranks=3, backend="gloo", culprits=[0], by=["mismatch", "proof"])
+@hang(
+    "mismatch",
+    ranks=3,
+    backend="gloo",
+    culprits=[0],
+    by=["mismatch", "raise", "proof"],
+    outcome=["hung", "failed"],
+    where='self.log("loss", loss, sync_dist=True)',
+    sides={(0,): 'self.log("loss", loss, sync_dist=True)', (1, 2): ".fit(LogOnMain()"},
+)
 def test_only_the_main_process_logs_a_synchronised_value(world, tmp_path) -> None:
-    """self.log(sync_dist=True) below `if global_rank == 0`.
+    """Its all_reduce of one value meets the others' all_reduce of gradients.
 
-    Source: https://github.com/dvl-tum/center-group/pull/2
+    Source: https://github.com/Lightning-AI/pytorch-lightning/pull/19917
     """
     make_trainer(world, tmp_path).fit(LogOnMain(), loader())
 
@@ -143,7 +177,14 @@ class SaveOnMain(Callback):
         trainer.save_checkpoint(f"{trainer.default_root_dir}/last.ckpt")
 
 
-@hang("finished", ranks=3, backend="gloo", culprits=[1, 2], waiting=[0])
+@hang(
+    "finished",
+    ranks=3,
+    backend="gloo",
+    culprits=[1, 2],
+    waiting=[0],
+    waits_at="trainer.save_checkpoint(",
+)
 def test_only_the_main_process_saves_a_checkpoint(world, tmp_path) -> None:
     """trainer.save_checkpoint ends with a barrier and was called with rank_zero_only.
 
@@ -187,9 +228,16 @@ class StopAlone(Callback):
             trainer.should_stop = True
 
 
-@hang("mismatch", ranks=3, backend="gloo", culprits=[2], by=["mismatch", "proof"])
+@hang(
+    "finished",
+    ranks=3,
+    backend="gloo",
+    culprits=[2],
+    waiting=[0, 1],
+    waits_at="make_trainer(world, tmp_path, callbacks=[StopAlone()]",
+)
 def test_one_process_stops_early(world, tmp_path) -> None:
-    """should_stop is set on one process and never agreed on.
+    """should_stop is set on one process and never agreed on; fit() ends without a collective.
 
     Source: https://github.com/huggingface/transformers/issues/17478
     """

@@ -1,11 +1,9 @@
-"""torch.distributed.rpc and rendezvous: a partner that does not come or cannot answer."""
+"""torch.distributed.rpc: a partner that does not come or cannot answer."""
 
 from __future__ import annotations
 
 import time
-from datetime import timedelta
 
-import torch.distributed as dist
 from expectation import hang
 from mishaps import FOREVER_S
 from torch.distributed import rpc
@@ -41,7 +39,7 @@ def call_back(name: str) -> str:
     return rpc.rpc_sync(name, answer)
 
 
-@hang("deadlock", ranks=2, backend="none", also=[{"kind": "straggler", "culprits": [1]}], why="who")
+@hang("deadlock", ranks=2, backend="none", waits_at="rpc.rpc_sync(")
 def test_nested_calls_use_up_the_only_thread(world, shared_tmp_path) -> None:
     """Each rank's only RPC thread waits for an answer of the other's only RPC thread.
 
@@ -52,7 +50,14 @@ def test_nested_calls_use_up_the_only_thread(world, shared_tmp_path) -> None:
     rpc.rpc_sync(other, call_back, args=(f"worker{world.rank}",))
 
 
-@hang("straggler", ranks=3, backend="none", culprits=[2], waiting=[0, 1], where="time.sleep")
+@hang(
+    "straggler",
+    ranks=3,
+    backend="none",
+    culprits=[2],
+    waiting=[0, 1],
+    where="time.sleep(FOREVER_S)",
+)
 def test_one_rank_never_enters_the_shutdown(world, shared_tmp_path) -> None:
     """rpc.shutdown waits for all workers.
 
@@ -64,7 +69,14 @@ def test_one_rank_never_enters_the_shutdown(world, shared_tmp_path) -> None:
     rpc.shutdown(timeout=0)
 
 
-@hang("straggler", ranks=2, backend="none", culprits=[1], waiting=[0], where="time.sleep")
+@hang(
+    "straggler",
+    ranks=2,
+    backend="none",
+    culprits=[1],
+    waiting=[0],
+    where="time.sleep(FOREVER_S)",
+)
 def test_a_remote_function_never_answers(world, shared_tmp_path) -> None:
     """Rank 0 waits for a function that sleeps in rank 1.
 
@@ -74,47 +86,3 @@ def test_a_remote_function_never_answers(world, shared_tmp_path) -> None:
     if world.is_primary:
         rpc.rpc_sync("worker1", sleep_long)
     rpc.shutdown(timeout=0)
-
-
-@hang("straggler", ranks=3, backend="none", culprits=[1], waiting=[0, 2], where="time.sleep")
-def test_one_rank_is_late_for_init_process_group(world, shared_tmp_path) -> None:
-    """The others wait in the store for its address.
-
-    Source: https://github.com/pytorch/pytorch/issues/123678
-    """
-    if world.rank == 1:
-        time.sleep(FOREVER_S)
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{shared_tmp_path}/store",
-        rank=world.rank,
-        world_size=world.size,
-        timeout=timedelta(minutes=30),
-    )
-
-
-@hang("straggler", ranks=3, backend="none", culprits=[2], waiting=[0, 1], where="time.sleep")
-def test_one_node_never_joins_the_elastic_rendezvous(world, shared_tmp_path) -> None:
-    """Agents of three nodes rendezvous; one is still elsewhere.
-
-    Source: https://github.com/pytorch/pytorch/issues/147064
-    """
-    from torch.distributed.elastic.rendezvous import RendezvousParameters
-    from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
-    from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
-
-    if world.rank == 2:
-        time.sleep(FOREVER_S)
-    parameters = RendezvousParameters(
-        "c10d",
-        "",
-        "run",
-        world.size,
-        world.size,
-        store_type="file",
-        rank=world.rank,
-        join_timeout=1800,
-    )
-    parameters.endpoint = str(shared_tmp_path / "rendezvous")
-    backend, store = create_backend(parameters)
-    create_handler(store, backend, parameters).next_rendezvous()

@@ -11,7 +11,9 @@ from torchmetrics import MeanMetric, MetricCollection, SumMetric
 from torchmetrics.classification import BinaryAUROC
 
 
-@hang("finished", ranks=4, backend="gloo", culprits=[1, 2, 3], waiting=[0])
+@hang(
+    "finished", ranks=4, backend="gloo", culprits=[1, 2, 3], waiting=[0], waits_at="mean.compute()"
+)
 def test_only_the_main_process_computes(world) -> None:
     """compute() below rank_zero_only.
 
@@ -23,7 +25,7 @@ def test_only_the_main_process_computes(world) -> None:
         mean.compute()
 
 
-@hang("finished", ranks=3, backend="gloo", culprits=[2], waiting=[0, 1])
+@hang("finished", ranks=3, backend="gloo", culprits=[2], waiting=[0, 1], waits_at="area.compute()")
 def test_one_process_has_nothing_to_compute(world) -> None:
     """A process without samples skips compute().
 
@@ -36,7 +38,7 @@ def test_one_process_has_nothing_to_compute(world) -> None:
         area.compute()
 
 
-@hang("finished", ranks=2, backend="gloo", culprits=[1], waiting=[0])
+@hang("finished", ranks=2, backend="gloo", culprits=[1], waiting=[0], waits_at="both.compute()")
 def test_one_process_collects_fewer_metrics(world) -> None:
     """A collection holds a metric more on the primary, for logging.
 
@@ -48,7 +50,14 @@ def test_one_process_collects_fewer_metrics(world) -> None:
     both.compute()
 
 
-@hang("straggler", ranks=3, backend="gloo", culprits=[1], waiting=[0, 2], where="time.sleep")
+@hang(
+    "straggler",
+    ranks=3,
+    backend="gloo",
+    culprits=[1],
+    waiting=[0, 2],
+    where="time.sleep(FOREVER_S)",
+)
 def test_one_process_is_late_for_compute(world) -> None:
     """A process prepares its predictions for ever.
 

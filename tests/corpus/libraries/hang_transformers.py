@@ -1,17 +1,13 @@
-"""transformers' Trainer and datasets: one process leaves the common path."""
+"""transformers' Trainer: one process leaves the common path."""
 
 from __future__ import annotations
 
 import time
 from typing import Any
 
-import datasets
 import torch
-from datasets.distributed import split_dataset_by_node
 from expectation import hang
 from mishaps import FOREVER_S
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 
@@ -65,9 +61,23 @@ class StopAlone(TrainerCallback):
             control.should_training_stop = True
 
 
-@hang("finished", ranks=2, backend="gloo", culprits=[1], waiting=[0])
+@hang(
+    "mismatch",
+    ranks=3,
+    backend="gloo",
+    culprits=[1],
+    by=["mismatch", "proof"],
+    where="make_trainer(shared_tmp_path, StopAlone).train()",
+    sides={
+        (1,): "make_trainer(shared_tmp_path, StopAlone).train()",
+        (0, 2): "make_trainer(shared_tmp_path, StopAlone).train()",
+    },
+)
 def test_one_process_stops_early(world, shared_tmp_path) -> None:
-    """Early stopping by a metric that differs between processes.
+    """Early stopping by a metric that differs: one process already counts its operations.
+
+    The Trainer ends with an all_gather of what each process has computed, and the others are in
+    the next step's all_reduce.
 
     Source: https://github.com/huggingface/transformers/issues/17478
     """
@@ -85,7 +95,15 @@ class EvaluateOnMain(TrainerCallback):
             self.trainer.evaluate()
 
 
-@hang("mismatch", ranks=3, backend="gloo", culprits=[0], by=["mismatch", "proof"])
+@hang(
+    "mismatch",
+    ranks=3,
+    backend="gloo",
+    culprits=[0],
+    by=["mismatch", "proof"],
+    where="self.trainer.evaluate()",
+    sides={(0,): "self.trainer.evaluate()", (1, 2): "trainer.train()"},
+)
 def test_the_main_process_evaluates_alone(world, shared_tmp_path) -> None:
     """evaluate() gathers predictions, and was called by rank 0 only.
 
@@ -130,36 +148,17 @@ class BarrierOnMain(TrainerCallback):
             torch.distributed.barrier()
 
 
-@hang("finished", ranks=3, backend="gloo", culprits=[1, 2], waiting=[0])
+@hang(
+    "finished",
+    ranks=3,
+    backend="gloo",
+    culprits=[1, 2],
+    waiting=[0],
+    waits_at="distributed.barrier()",
+)
 def test_a_barrier_at_the_end_on_the_main_process_only(world, shared_tmp_path) -> None:
     """A barrier below `if is_world_process_zero`.
 
     Source: https://github.com/EleutherAI/sparsify/pull/5
     """
     make_trainer(shared_tmp_path, BarrierOnMain).train()
-
-
-@hang("finished", ranks=2, backend="gloo", culprits=[1], waiting=[0])
-def test_a_filter_leaves_shards_of_different_lengths(world) -> None:
-    """A filter after split_dataset_by_node leaves one process with fewer batches.
-
-    Source: https://github.com/huggingface/datasets/issues/6719
-    """
-    whole = datasets.Dataset.from_dict({"x": list(range(16))}).to_iterable_dataset(num_shards=2)
-    mine = split_dataset_by_node(whole, world.rank, world.size).filter(lambda row: row["x"] < 12)
-    model = DistributedDataParallel(torch.nn.Linear(1, 1))
-    for batch in DataLoader(mine.with_format("torch"), batch_size=2):
-        model(batch["x"].float()[:, None]).sum().backward()
-
-
-@hang("finished", ranks=3, backend="gloo", culprits=[2], waiting=[0, 1])
-def test_shards_do_not_divide_by_the_number_of_processes(world) -> None:
-    """An iterable dataset gives one process fewer samples.
-
-    Source: https://github.com/huggingface/datasets/issues/6437
-    """
-    whole = datasets.Dataset.from_dict({"x": list(range(14))}).to_iterable_dataset()
-    mine = split_dataset_by_node(whole, world.rank, world.size)
-    model = DistributedDataParallel(torch.nn.Linear(1, 1))
-    for batch in DataLoader(mine.with_format("torch"), batch_size=1):
-        model(batch["x"].float()[:, None]).sum().backward()

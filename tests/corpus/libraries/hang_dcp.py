@@ -38,7 +38,7 @@ def test_storage_does_not_answer_one_rank_of_a_save(world, shared_tmp_path) -> N
     dcp.save({"weight": torch.ones(8)}, storage_writer=SlowWriter(shared_tmp_path / "step-1"))
 
 
-@hang("finished", ranks=3, backend="gloo", culprits=[1, 2], waiting=[0])
+@hang("finished", ranks=3, backend="gloo", culprits=[1, 2], waiting=[0], waits_at="dcp.save(")
 def test_only_the_primary_saves(world, shared_tmp_path) -> None:
     """dcp.save is a collective, and stands below `if rank == 0`.
 
@@ -48,7 +48,7 @@ def test_only_the_primary_saves(world, shared_tmp_path) -> None:
         dcp.save({"weight": torch.ones(8)}, checkpoint_id=shared_tmp_path / "step-1")
 
 
-@hang("finished", ranks=4, backend="gloo", culprits=[3], waiting=[0, 1, 2])
+@hang("finished", ranks=4, backend="gloo", culprits=[3], waiting=[0, 1, 2], waits_at="dcp.load(")
 def test_one_rank_does_not_see_the_checkpoint_to_load(world, shared_tmp_path) -> None:
     """Each rank asks the file system whether to load; one sees nothing yet.
 
@@ -61,7 +61,15 @@ def test_one_rank_does_not_see_the_checkpoint_to_load(world, shared_tmp_path) ->
         dcp.load(state, storage_reader=FileSystemReader(path))
 
 
-@hang("raised", ranks=3, backend="gloo", culprits=[1], waiting=[0, 2], by=["raise"])
+@hang(
+    "raised",
+    ranks=3,
+    backend="gloo",
+    culprits=[1],
+    waiting=[0, 2],
+    by=["raise"],
+    where="raise OSError(28",
+)
 def test_one_rank_raises_before_the_save(world, shared_tmp_path) -> None:
     """A rank cannot build its state; the others are in the save.
 
@@ -73,7 +81,14 @@ def test_one_rank_raises_before_the_save(world, shared_tmp_path) -> None:
     dcp.save(state, checkpoint_id=shared_tmp_path / "step-1")
 
 
-@hang("straggler", ranks=2, backend="gloo", culprits=[1], waiting=[0], where="time.sleep")
+@hang(
+    "straggler",
+    ranks=2,
+    backend="gloo",
+    culprits=[1],
+    waiting=[0],
+    where="time.sleep(FOREVER_S)",
+)
 def test_one_rank_never_waits_for_its_asynchronous_save(world, shared_tmp_path) -> None:
     """A rank is stuck before the save whose result the other awaits.
 
