@@ -87,13 +87,28 @@ def redirect_terminal(config: pytest.Config, file: IO[str]) -> None:
         reporter._tw.hasmarkup = False
 
 
+_released: list[object] = []
+"""Streams of captures that have ended: never collected, which would warn of an open file."""
+
+
 def stop_capturing(config: pytest.Config) -> None:
-    """End pytest's global capture, so that output goes where it went before; capsys still works."""
+    """End pytest's global capture, so that output goes where it went before; capsys still works.
+
+    A stream of it may be held by others, as by a logging handler that was made at import. What they
+    write goes there, too: to what is this process's standard output or error at that time.
+    """
     capture: Any = config.pluginmanager.get_plugin("capturemanager")
     if capture is None:  # -p no:capture
         return
     stdout, stderr, descriptors = sys.__stdout__, sys.__stderr__, (os.dup(1), os.dup(2))
     capture.read_global_capture()
+    parts = capture._global_capturing
+    for name, part in (("__stdout__", parts.out), ("__stderr__", parts.err)):
+        if part is not None:  # --capture=no
+            stream = part.tmpfile
+            stream.write = lambda text, name=name: getattr(sys, name).write(text)
+            stream.close = lambda: None
+            _released.append(stream)
     capture.stop_global_capturing()
     for target, descriptor in zip((1, 2), descriptors, strict=True):
         os.dup2(descriptor, target)

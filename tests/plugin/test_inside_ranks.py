@@ -32,6 +32,32 @@ def test_capsys_capfd_caplog_and_monkeypatch_work(run_worlds) -> None:
     assert worlds.output("test_it", 0) == ""
 
 
+@pytest.mark.parametrize("capture", ["fd", "sys", "tee-sys", "no"])
+@pytest.mark.parametrize("launch", ["fork", "server", "spawn"])
+def test_a_handler_made_at_import_writes_to_the_log(run_worlds, launch: str, capture: str) -> None:
+    """It holds the stream that captured output while the module was imported, as Lightning's do."""
+    worlds = run_worlds(
+        """
+        import logging, pytest, sys
+
+        logging.getLogger("x").addHandler(logging.StreamHandler())
+        STDOUT = sys.stdout
+
+        @pytest.mark.multihost(ranks=2)
+        def test_it(world):
+            logging.getLogger("x").warning("logged by %s", world.rank)
+            print("printed by", world.rank, file=STDOUT)
+            assert world.rank
+        """,
+        f"--multihost-launch={launch}",
+        f"--capture={capture}",
+    )
+    for rank in range(2):
+        written = f"logged by {rank}\nprinted by {rank}\n"
+        assert worlds.output("test_it", rank).endswith(written)
+    assert "Logging error" not in worlds.stdout + worlds.run.stderr.str()
+
+
 def test_assertions_show_their_values(run_worlds) -> None:
     """Assertion rewriting hooks on the protocol, which is why we call the hook."""
     worlds = run_worlds(
