@@ -8,11 +8,12 @@ ended, it cuts the hole out of the file.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
@@ -26,6 +27,12 @@ _INTERVAL_S = 0.1
 _NOTE = "\n... {} bytes of this log were cut here: it had more than {} ...\n"
 _FOUND = re.compile(rb"\n\.\.\. (\d+) bytes of this log were cut here: ")
 
+_TERM_NOTICE = re.compile(
+    rb"^W\d{4} .* preemption_notifier\.cc:\d+\] SIGTERM caught at .*\n", re.MULTILINE
+)
+"""What jax's runtime writes in each rank that the harness ends by SIGTERM."""
+
+_MAX_LAST_BYTES = 100_000
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 _fallocate = ctypes.CDLL(None, use_errno=True).fallocate
 _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
@@ -43,16 +50,22 @@ class RankLogs:
 
     paths: tuple[Path, ...] = ()
     _next_s: float = 0.0
+    _sizes: dict[Path, int] = field(default_factory=dict)
 
     def watch(self, paths: Iterable[Path]) -> None:
         """Bound the logs of a world that begins."""
         self.paths, self._next_s = tuple(paths), 0.0
 
+    def begin_end(self) -> None:
+        """Note what was written before the ranks are ended."""
+        self._sizes = {path: path.stat().st_size for path in self.paths if path.exists()}
+
     def close(self) -> None:
-        """Cut what is too long: the world has ended."""
+        """Cut what is too long, and the runtime's notice of the end: the world has ended."""
         for path in self.paths:
+            _remove_notice(path, self._sizes.get(path, 0))
             _bound(path, _cut)
-        self.paths = ()
+        self.paths, self._sizes = (), {}
 
     def wait_s(self, now_s: float) -> float | None:
         """Return the seconds until the sizes are due to be looked at, None if never."""
@@ -64,6 +77,18 @@ class RankLogs:
             self._next_s = now_s + _INTERVAL_S
             for path in self.paths:
                 _bound(path, _free)
+
+
+def _remove_notice(path: Path, size: int) -> None:
+    """Remove the runtime's notice of SIGTERM from what was written beyond `size`."""
+    with contextlib.suppress(OSError), path.open("r+b") as file:
+        file.seek(size)
+        last = file.read(_MAX_LAST_BYTES)
+        kept = _TERM_NOTICE.sub(b"", last)
+        if kept != last and len(last) < _MAX_LAST_BYTES:
+            file.seek(size)
+            file.write(kept)
+            file.truncate()
 
 
 def _bound(path: Path, shorten: Callable[[BinaryIO, int], None]) -> None:

@@ -87,3 +87,21 @@ def test_an_excerpt_says_what_was_cut(tmp_path: Path) -> None:
     excerpt = read_log(path, head=64, tail=64)
     assert excerpt.cut >= 60 * BLOCK
     assert f"{excerpt.cut} of them were cut from here" in excerpt.describe_left_out("here")
+
+
+NOTICE = (
+    b"W1122 11:42:59.040801   23615 preemption_notifier.cc:90] SIGTERM caught at"
+    b" 2026-11-22T11:42:59.040801049+00:00\n"
+)
+
+
+def test_what_the_runtime_says_of_the_harness_own_sigterm_is_removed(tmp_path: Path) -> None:
+    """The same of an earlier SIGTERM is the test's, and so is all else that a rank says then."""
+    path, logs = tmp_path / "rank-0.log", RankLogs()
+    logs.watch([path, tmp_path / "rank-1.log"])
+    path.write_bytes(b"first\n" + NOTICE)
+    logs.begin_end()
+    with path.open("ab") as file:
+        file.write(b"own handler\n" + NOTICE + b"last\n")
+    logs.close()
+    assert path.read_bytes() == b"first\n" + NOTICE + b"own handler\nlast\n"

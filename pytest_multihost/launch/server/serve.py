@@ -329,6 +329,7 @@ def _end(server: _Server, *, grace_s: float) -> tuple[list[Event], list[str]]:
     if server.network_faults is not None:
         server.network_faults.close()
         server.network_faults = None
+    server.logs.begin_end()
     found = server.ranks.end(grace_s=grace_s)
     server.logs.close()
     for port in server.ports:
