@@ -27,6 +27,7 @@ from pytest_multihost.proof import Snapshot
 from pytest_multihost.proof.proof_state import ProofSearch, ProofState
 from pytest_multihost.proof.threads import lock_holders, main_labels
 from pytest_multihost.watch.kernel.elf import symbol_table
+from pytest_multihost.watch.kernel.family import find_family
 from pytest_multihost.watch.kernel.other_processes import HarnessProcesses
 from pytest_multihost.watch.kernel.proc import ProcReader
 from pytest_multihost.watch.kernel.proc_files import Stat
@@ -998,15 +999,13 @@ def test_an_address_of_ipv6_is_read_in_both_of_its_forms() -> None:
 def test_processes_that_have_left_their_rank_still_belong_to_the_world() -> None:
     """The reaper inherits them; what it has started itself and ranks of others do not count."""
     us = HarnessProcesses(reaper=50, servers=frozenset({50}), controllers=frozenset({40}))
-    watch = ProcReader({}, us)
-    watch.ranks, watch._born = {0: 60}, {60: 1.0}
     parents = {40: 1, 50: 40, 60: 50, 61: 60, 62: 61, 70: 50, 71: 70, 80: 1, 81: 1}
     sessions = {70: 70, 71: 70, 80: 60, 81: 81}
     stats = {
         pid: Stat("x", "S", parent, sessions.get(pid, pid), 1.0, 0)
         for pid, parent in parents.items()
     }
-    assert watch._family(stats) == {
+    assert find_family(stats, {0: 60}, lambda *_: True, us) == {
         60: (0, True),
         61: (0, False),
         62: (0, False),

@@ -1,7 +1,8 @@
 """Read the kernel's view of a world's processes: /proc, netlink, ELF files, futexes.
 
 `proc` takes a snapshot with `proc_files`, `descriptors`, `memory`,
-`sockets` and `elf`; `other_processes` reads those outside the world.
+`sockets` and `elf`; `family` says which processes are the world's, `other_processes` reads the
+others.
 """
 
 from pytest_multihost.watch.kernel.other_processes import HarnessProcesses

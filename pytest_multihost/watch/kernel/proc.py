@@ -17,7 +17,7 @@ import re
 import socket
 import struct
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -28,6 +28,7 @@ from pytest_multihost.proof.threads import DEAD, is_interpreter, read_stack
 from pytest_multihost.watch.kernel import proc_files
 from pytest_multihost.watch.kernel.descriptors import Tables
 from pytest_multihost.watch.kernel.elf import symbol_table
+from pytest_multihost.watch.kernel.family import find_family
 from pytest_multihost.watch.kernel.memory import Memory, MemoryMapping, ReturnAddresses
 from pytest_multihost.watch.kernel.other_processes import HarnessProcesses, with_eventfd_holders
 
@@ -96,7 +97,7 @@ class ProcReader:
             (pid, proc_files.read_stat(f"/proc/{pid}")) for pid in proc_files.entries("/proc") or ()
         )
         stats = {pid: stat for pid, stat in found_stats if stat is not None}
-        family = self._family(stats)
+        family = find_family(stats, self.ranks, self._is_same, self.harness)
         links: dict[int, dict[int, str]] = {}
         unread: set[int] = set()
         for pid in family:
@@ -137,47 +138,6 @@ class ProcReader:
     def _is_same(self, pid: int, stat: proc_files.Stat) -> bool:
         """Return whether a process id has not been given to another process."""
         return abs(self._born[pid] - stat.started_s) < _TICK_S
-
-    def _family(self, stats: Mapping[int, proc_files.Stat]) -> dict[int, tuple[int | None, bool]]:
-        """Return whose each process of the world is, and whether it is a rank; ranks first."""
-        family: dict[int, tuple[int | None, bool]]
-        family = {pid: (rank, True) for rank, pid in sorted(self.ranks.items())}
-        children: dict[int, list[int]] = {}
-        for pid, stat in stats.items():
-            children.setdefault(stat.parent, []).append(pid)
-        todo = sorted(pid for pid in family if pid in stats and self._is_same(pid, stats[pid]))
-        while todo:
-            parent = todo.pop()
-            new = [pid for pid in children.get(parent, []) if pid not in family]
-            family |= dict.fromkeys(new, (family[parent][0], False))
-            todo += new
-        family |= {pid: (rank, False) for pid, rank in self._orphans(stats, children, family)}
-        return family
-
-    def _orphans(
-        self,
-        stats: Mapping[int, proc_files.Stat],
-        children: Mapping[int, list[int]],
-        family: Collection[int],
-    ) -> Iterator[tuple[int, int | None]]:
-        """Yield processes of the world whose parents have ended, with their rank if it is known.
-
-        The reaper inherits them (PR_SET_CHILD_SUBREAPER of prctl(2)); where it does not, the
-        session that each rank has begun (setsid(2)) shows whose they are.
-        """
-        harness = self.harness
-        sessions = {pid: rank for rank, pid in self.ranks.items()}
-        spared = {*family, *harness.servers, *harness.controllers, *harness.companions}
-        todo = list(children.get(harness.reaper or -1, []))
-        done: set[int] = set()
-        while todo:
-            pid = todo.pop()
-            if pid not in spared and pid not in done:
-                done.add(pid)
-                todo += children.get(pid, [])
-        for pid, stat in stats.items():
-            if pid in done or (stat.session in sessions and pid not in spared):
-                yield pid, sessions.get(stat.session)
 
     def _since(self, thread: Thread, at_s: float) -> tuple[float, bool]:
         """Return the earliest time at which a thread's wait can have begun, and if it is new.
