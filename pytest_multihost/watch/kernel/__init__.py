@@ -2,11 +2,20 @@
 
 `proc` takes a snapshot with `proc_files`, `descriptors`, `memory`,
 `sockets` and `elf`; `family` says which processes are the world's, `other_processes` reads the
-others.
+others. `quiescence` says whether a world is still at one moment.
 """
 
 from pytest_multihost.watch.kernel.other_processes import HarnessProcesses
 from pytest_multihost.watch.kernel.proc import KernelReader, ProcReader
 from pytest_multihost.watch.kernel.proc_files import read_stat
+from pytest_multihost.watch.kernel.quiescence import Motion, Quiescence, Stillness
 
-__all__ = ["HarnessProcesses", "KernelReader", "ProcReader", "read_stat"]
+__all__ = [
+    "HarnessProcesses",
+    "KernelReader",
+    "Motion",
+    "ProcReader",
+    "Quiescence",
+    "Stillness",
+    "read_stat",
+]

@@ -21,7 +21,7 @@ from pytest_multihost.watch.kernel.other_processes import (
     ForeignProcesses,
     HarnessProcesses,
 )
-from pytest_multihost.watch.kernel.proc_files import link, read
+from pytest_multihost.watch.kernel.proc_files import file_mode, link, read
 from pytest_multihost.watch.kernel.sockets import (
     LISTEN,
     Inet,
@@ -250,9 +250,8 @@ def _kind_of_file(path: str, target: str) -> Kind:
         return "tty"
     if target.startswith(_DEVICES):
         return "device"
-    try:
-        mode = os.stat(path).st_mode  # noqa: PTH116 - as for PTH115
-    except OSError:
+    mode = file_mode(path)
+    if mode is None:
         return "other"
     return "fifo" if stat.S_ISFIFO(mode) else "file"
 

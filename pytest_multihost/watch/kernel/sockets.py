@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 import struct
+from collections.abc import Callable, Collection
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 
@@ -24,6 +25,13 @@ _TCP_INFO = 2
 _WITH_INFO = 1 << _TCP_INFO - 1
 _BYTES_AT = 120  # in struct tcp_info of linux/tcp.h: tcpi_bytes_acked, tcpi_bytes_received
 _TIMEOUT_S = 1.0
+
+_TCP = 6
+_OPENING = {2, 3}  # SYN_SENT and SYN_RECV in net/tcp_states.h of Linux
+_CONNECTED = 0xFFFFFFFF & ~(1 << 6 | 1 << 7 | 1 << LISTEN)  # neither TIME_WAIT, CLOSE nor LISTEN
+_TIMER_AT, _SENT_AT = 2, 60  # in struct inet_diag_msg of linux/inet_diag.h
+_PROBE = 4
+"""The timer of a sender that asks again whether the receiver has room (inet_csk_diag_fill)."""
 
 
 Table = socket.socket
@@ -88,6 +96,46 @@ def inet_sockets(protocol: int, space: str = "", table: Table | None = None) -> 
         request = struct.pack("=BBBBI48x", family, protocol, _WITH_INFO, 0, 0xFFFFFFFF)
         found += [_inet(message, space) for message in _dump(request, table)]
     return found
+
+
+def sockets_in_flight(
+    inodes: Callable[[], Collection[int]], table: Table | None = None
+) -> list[Inet]:
+    """Return the TCP sockets of a network namespace whose data, or whose opening, are in flight.
+
+    Data are so while they are not acknowledged, and while nothing else than a timer of the sender
+    holds them back. Not so those for which the receiver has no room: the sender asks in vain from
+    time to time, and what has arrived waits to be read.
+
+    Args:
+        inodes: Returns the sockets that matter; only called if any has data in flight.
+        table: Reads the tables of the namespace; None: of this process's.
+
+    Raises:
+        OSError: The kernel refuses.
+    """
+    messages = []
+    for family in (socket.AF_INET, socket.AF_INET6):
+        request = struct.pack("=BBBBI48x", family, _TCP, 0, 0, _CONNECTED)
+        messages += _dump(request, table)
+    if not any(_is_unacknowledged(each) for each in messages):
+        return []
+    found = [(_inet(each, ""), each) for each in messages]
+    by_endpoints = {each.endpoints: each for each, _ in found}
+    wanted = inodes()
+
+    def is_wanted(each: Inet, message: bytes) -> bool:
+        peer = by_endpoints.get(each.endpoints[::-1])
+        is_full = message[_TIMER_AT] == _PROBE and peer is not None and peer.queues[0] > 0
+        inodes_of_both = {each.inode, peer.inode if peer is not None else 0} - {0}
+        return not is_full and not inodes_of_both.isdisjoint(wanted)
+
+    return [e for e, m in found if _is_unacknowledged(m) and is_wanted(e, m)]
+
+
+def _is_unacknowledged(message: bytes) -> bool:
+    """Return whether an entry of TCP's table says that a socket opens, or has sent something."""
+    return message[1] in _OPENING or message[_SENT_AT : _SENT_AT + 4] != bytes(4)
 
 
 def unix_sockets(table: Table | None = None) -> list[Unix]:

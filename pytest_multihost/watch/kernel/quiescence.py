@@ -1,0 +1,262 @@
+"""Is a world quiescent at this moment: none of its threads can run, and nothing is in flight?
+
+The scheduler is the witness. What one thread does for another - a futex, a pipe, a unix socket, an
+eventfd, a signal, the end of a process - makes the other runnable before the first returns from its
+system call. So if every thread is seen asleep, and none has run while they were looked at, all of
+them were asleep at one instant. The looking is one pass over all threads between two readings of
+the processes' CPU clocks. What the scheduler does not know is asked for:
+
+* a thread that was preempted on its way to sleep looks asleep while it can still run: reading
+  /proc/PID/task/TID/syscall waits until it is off its processor, or says that it runs
+* a thread without processor time is not yet asleep: one that starves is in state R
+* state D is the kernel's own work: a page from disk or swap, a disk, the exec of a vforked child
+* data in flight on TCP are in no receive queue yet, but unacknowledged in their sender's; so are
+  those that were lost and will be sent again. Data that wait because the receiver's queue is full
+  are not in flight: only the reader can let them go on
+* a thread that is ending, a process that has just begun, work handed to the kernel (io_uring), a
+  page or file that a server in user space provides (FUSE): may move though nothing runs
+
+Not its subject: timers, and the world outside. Who sleeps for a millisecond is quiescent until
+then, and so is who waits for a server elsewhere; `proof` judges what may end a wait. Nor does it
+see datagrams on their way, which belong to nobody.
+
+While a world works, its clocks advance, and an answer costs one reading of them (1 us a process).
+A world that looks still costs about 20 us a thread.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pytest_multihost.proof.system_calls import CALLS, FILES, STREAMS
+from pytest_multihost.proof.threads import DEAD
+from pytest_multihost.watch.kernel import proc_files
+from pytest_multihost.watch.kernel.family import find_family
+from pytest_multihost.watch.kernel.other_processes import HarnessProcesses
+from pytest_multihost.watch.kernel.sockets import sockets_in_flight
+
+Cause = Literal[
+    "runs",  # on a processor, or waits for one
+    "device",  # in uninterruptible sleep
+    "kernel",  # blocked outside of any system call, or in one for a file
+    "stopped",  # by a signal or a tracer
+    "begins",
+    "ends",
+    "data",  # in flight
+    "unread",
+]
+"""Why something may move though nobody outside the world acts and no timer strikes."""
+
+_EXITING = 0x4  # PF_EXITING in the flags of stat, the seventh word behind the name
+_FLAGS = 6
+_CALLS = {name: b"%d" % number for number, name in CALLS.get(os.uname().machine, {}).items()}
+_CALLS_OF_FILES = {b"-1", *(_CALLS[name] for name in FILES if name in _CALLS)}
+_CALLS_OF_STREAMS = {_CALLS[name] for name in STREAMS if name in _CALLS}
+"""As in /proc/PID/task/TID/syscall, which has -1 for a thread that is blocked outside of any."""
+
+_STATES: Mapping[str, Cause] = {"R": "runs", "D": "device", "T": "stopped", "t": "stopped"}
+
+
+@dataclass(frozen=True, slots=True)
+class Motion:
+    """Something in a world that is not quiescent.
+
+    Attributes:
+        cause: Why it may move.
+        pid: Its process; 0 for data in flight.
+        tid: Its thread; 0 for the whole process.
+    """
+
+    cause: Cause
+    pid: int = 0
+    tid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stillness:
+    """A world at one moment.
+
+    Attributes:
+        at_s: When it was asked for, on the monotonic clock.
+        motions: What was found to move, of the first process that has any: empty if the world is
+            quiescent.
+        turns: How often each thread has been put on a processor so far. Between two moments at
+            which a world is quiescent, a thread without a new turn did nothing; one that polls must
+            have had a turn, lest it is about to find what it polls for.
+    """
+
+    at_s: float
+    motions: tuple[Motion, ...] = ()
+    turns: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def is_quiescent(self) -> bool:
+        """Whether nothing was found to move."""
+        return not self.motions
+
+
+@dataclass(slots=True)
+class Quiescence:
+    """Says of one world, whenever it is asked, whether it is quiescent.
+
+    Attributes:
+        ranks: Process id of each rank.
+        harness: What belongs to the harness.
+    """
+
+    ranks: Mapping[int, int]
+    harness: HarnessProcesses = field(default_factory=HarnessProcesses)
+    _stats: dict[int, proc_files.Stat] = field(default_factory=dict)
+    _family: Collection[int] = ()
+    _clocks: dict[int, int] = field(default_factory=dict)
+
+    def has_run(self) -> bool:
+        """Return whether any process has used a processor since this was last asked.
+
+        That costs a microsecond a process. Without new processor time a world may still be
+        about to move; with it, it has just moved.
+        """
+        before, self._clocks = self._clocks, _clocks(self._family or self.ranks.values())
+        return self._clocks != before
+
+    def ask(self, idle: Collection[int] = ()) -> Stillness:
+        """Return whether the world is quiescent now, or what moves.
+
+        Args:
+            idle: Threads known to do nothing but wake up and look: they may run meanwhile, but must
+                be asleep when they are looked at.
+        """
+        at_s, turns = time.monotonic(), dict[int, int]()
+        motions = tuple(self._motions(turns, frozenset(idle)))
+        return Stillness(at_s, motions, turns)
+
+    def _motions(self, turns: dict[int, int], idle: Collection[int]) -> Iterator[Motion]:
+        """Yield the motions of the first process or connection that has any; note all turns."""
+        family = self._family or self.ranks.values()
+        turns_before = _turns(family) if idle else {}
+        before = _clocks(family)
+        if not self._find_family():
+            yield Motion("begins")
+            return
+        if new := [Motion("begins", pid) for pid in self._family if pid not in before]:
+            yield from new
+            return
+        for pid in self._family:
+            tids = proc_files.entries(f"/proc/{pid}/task") or []
+            if found := [each for tid in tids for each in _thread_motions(pid, tid, turns)]:
+                yield from found
+                return
+        after = _clocks(self._family)
+        ran = [pid for pid in self._family if before[pid] != after[pid]]
+        if not idle:
+            yield from (Motion("runs", pid) for pid in ran)
+        else:
+            now = _turns(ran)
+            was = {key: runs for key, runs in turns_before.items() if key[0] in ran}
+            moved = dict(now.items() ^ was.items())
+            yield from (Motion("runs", pid, tid) for pid, tid in moved if tid not in idle)
+        yield from self._in_flight()
+
+    def _find_family(self) -> bool:
+        """Find the processes of the world; only those are read that were not there before.
+
+        Returns:
+            False if one has begun and ended meanwhile: whatever it has started is not known.
+        """
+        pids = proc_files.entries("/proc") or []
+        if self._stats.keys() == set(pids):
+            return True
+        found = {pid: self._stats.get(pid) or proc_files.read_stat(f"/proc/{pid}") for pid in pids}
+        self._stats = {pid: each for pid, each in found.items() if each is not None}
+        family = find_family(self._stats, self.ranks, lambda *_: True, self.harness)
+        self._family = [pid for pid in family if pid in self._stats]
+        return len(self._stats) == len(pids)
+
+    def _in_flight(self) -> Iterator[Motion]:
+        """Yield what moves between sockets of the world."""
+        here = proc_files.link("/proc/self/ns/net")
+        for pid in self._family:
+            space = proc_files.link(f"/proc/{pid}/ns/net")
+            if space not in {"", here, *self.harness.socket_tables}:
+                yield Motion("unread", pid)
+
+        def inodes() -> frozenset[int]:
+            links = (
+                proc_files.link(f"/proc/{pid}/fd/{fd}")
+                for pid in self._family
+                for fd in proc_files.entries(f"/proc/{pid}/fd") or ()
+            )
+            return frozenset(int(each[8:-1]) for each in links if each.startswith("socket:"))
+
+        for table in (None, *self.harness.socket_tables.values()):
+            try:
+                if sockets_in_flight(inodes, table):
+                    yield Motion("data")
+            except OSError:
+                yield Motion("unread")
+
+
+def _clocks(pids: Collection[int]) -> dict[int, int]:
+    """Return the processor time of processes in nanoseconds; -1 for what is gone.
+
+    Linux has a clock for every process id (clock_getcpuclockid(3)), exact to the moment.
+    """
+    found = {}
+    for pid in pids:
+        try:
+            found[pid] = time.clock_gettime_ns(~pid << 3 | 2)
+        except OSError:
+            found[pid] = -1
+    return found
+
+
+def _thread_motions(pid: int, tid: int, turns: dict[int, int]) -> Iterator[Motion]:
+    """Yield why a thread may move, and note its turns; its system call is read first."""
+    directory = f"/proc/{pid}/task/{tid}"
+    call = proc_files.read(directory + "/syscall", is_line=True)
+    data = proc_files.read(directory + "/stat", is_line=True)
+    words = data.rpartition(b") ")[2].split() if data else [b"X"]
+    state = words[0].decode()
+    if state in DEAD:
+        if data is None:
+            yield Motion("ends", pid, tid)
+        return
+    runs = proc_files.read_runs(directory)
+    turns[tid] = runs[1] if runs is not None else -1
+    if state in _STATES:
+        yield Motion(_STATES[state], pid, tid)
+    elif int(words[_FLAGS]) & _EXITING:
+        yield Motion("ends", pid, tid)
+    elif call is None or runs is None:
+        yield Motion("unread", pid, tid)
+    elif call.startswith(b"running"):
+        yield Motion("runs", pid, tid)
+    elif _is_for_kernel(pid, call):
+        yield Motion("kernel", pid, tid)
+
+
+def _is_for_kernel(pid: int, words: bytes) -> bool:
+    """Return whether a wait ends by what the kernel, or a file system's server, does by itself."""
+    number, _, rest = words.partition(b" ")
+    if number in _CALLS_OF_FILES:
+        return True
+    if number not in _CALLS_OF_STREAMS:
+        return False
+    descriptor = int(rest.partition(b" ")[0], 16) & 0xFFFFFFFF
+    mode = proc_files.file_mode(f"/proc/{pid}/fd/{descriptor}")
+    return mode is None or stat.S_ISREG(mode) or stat.S_ISDIR(mode)
+
+
+def _turns(pids: Iterable[int]) -> dict[tuple[int, int], int]:
+    """Return process, id and number of runs of all threads of processes; -1 if unknown."""
+    found = {}
+    for pid in pids:
+        for tid in proc_files.entries(f"/proc/{pid}/task") or ():
+            runs = proc_files.read_runs(f"/proc/{pid}/task/{tid}")
+            found[pid, tid] = runs[1] if runs is not None else -1
+    return found
