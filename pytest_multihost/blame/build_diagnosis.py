@@ -22,7 +22,6 @@ from pytest_multihost.model.stack import (
     is_library,
 )
 from pytest_multihost.model.verdict import (
-    CulpritPlace,
     DetectedBy,
     Diagnosis,
     Evidence,
@@ -30,6 +29,7 @@ from pytest_multihost.model.verdict import (
     OperationName,
     Place,
     PlaceGroup,
+    RankPlace,
     Sentence,
     Span,
     WaitsFor,
@@ -127,7 +127,7 @@ def _name(operation: Operation | None) -> OperationName | None:
 
 def _where(
     cause: Cause, states: States, result: WorldResult, finding: Finding, context: SourceContext
-) -> CulpritPlace | None:
+) -> RankPlace | None:
     """Return the first culprit's innermost frame in the user's own code.
 
     If it has left the operation that the others wait in, the line that began that operation.
@@ -150,7 +150,7 @@ def _where(
     if frame is None:
         return None
     at = context.place(frame)
-    return CulpritPlace(rank, at.file, at.line, at.function, at.source)
+    return RankPlace(rank, at.file, at.line, at.function, at.source)
 
 
 def _place_groups(result: WorldResult, context: SourceContext) -> Iterator[PlaceGroup]:

@@ -120,7 +120,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class CulpritPlace:
+class RankPlace:
     """The line of user code at which a culprit is, or which it should have reached."""
 
     rank: int
@@ -210,7 +210,7 @@ class Diagnosis:
     cycle: tuple[int, ...]
     waits_for: tuple[WaitsFor, ...]
     operation: OperationName | None
-    where: CulpritPlace | None
+    where: RankPlace | None
     silent_s: float
     detected_after_s: float
     detected_by: DetectedBy

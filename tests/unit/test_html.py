@@ -20,8 +20,8 @@ from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.operation import RUNTIME_SCOPE, Operation, Operations
 from pytest_multihost.model.result import Activity, RankSnapshot, WorldResult, WorldSnapshot
 from pytest_multihost.model.stack import Frame, NativeThread, SourceContext, ThreadStack
-from pytest_multihost.model.verdict import CulpritPlace, Kind, Span, sentence
 from pytest_multihost.model.verdict import DetectedBy as DetectedByName
+from pytest_multihost.model.verdict import Kind, RankPlace, Span, sentence
 from pytest_multihost.outcome import Symptoms
 from pytest_multihost.report.artifacts import Attempt, build_verdict
 from pytest_multihost.report.html import timeline as timelines
@@ -428,7 +428,7 @@ def folder(path: Path, model: PageModel) -> PageModel:
     )
     (path / "storage.py").write_text(source)
     assert model.judged.diagnosis is not None
-    where = CulpritPlace(1, "storage.py", 9, "read", "time.sleep(600)")
+    where = RankPlace(1, "storage.py", 9, "read", "time.sleep(600)")
     context = SourceContext(str(path), model.judged.context.source_of)
     diagnosis = replace(model.judged.diagnosis, where=where)
     return replace(model, judged=replace(model.judged, diagnosis=diagnosis, context=context))

@@ -19,9 +19,9 @@ from pytest_multihost.model.result import Activity, RankSnapshot, WorldResult, W
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import Frame
 from pytest_multihost.model.verdict import (
-    CulpritPlace,
     Diagnosis,
     OperationName,
+    RankPlace,
     WaitsFor,
     sentence,
 )
@@ -101,7 +101,7 @@ def straggler(*waiting: int, operation: OperationName | None) -> Diagnosis:
         cycle=(),
         waits_for=tuple(WaitsFor(rank, operation, (0,)) for rank in waiting),
         operation=operation,
-        where=CulpritPlace(0, "storage.py", 17, "read", "f.read()"),
+        where=RankPlace(0, "storage.py", 17, "read", "f.read()"),
         silent_s=2.0,
         detected_after_s=2.0,
         detected_by="proof",
