@@ -87,6 +87,7 @@ def build_diagnosis(
     # The phase is the first culprit's, unless it had left the test.
     has_left = cause.kind in ("finished", "died", "raised")
     first_rank, *_ = (*(() if has_left else cause.culprits), *cause.waiting, *cause.culprits, 0)
+    places = tuple(_places(cause, states, result, finding, context))
     return Diagnosis(
         kind=cause.kind,
         confidence=cause.confidence,
@@ -100,10 +101,11 @@ def build_diagnosis(
         ),
         operation=_name(cause.operation),
         where=_where(cause, states, result, finding, context),
+        places=places,
         silent_s=silent_s,
         detected_after_s=silent_s,
         detected_by=DETECTED_BY.get(result.ending, by_event),
-        headline=_headline(cause, finding, result),
+        headline=sentence(_headline(cause, finding, result), _waiting_line(cause, places)),
         evidence=tuple(_evidence(cause, states, result, finding)),
         groups=tuple(_place_groups(result, context)),
         notes=tuple(_notes(causes, result, finding)),
@@ -135,20 +137,42 @@ def _where(
     if not cause.culprits:
         return None
     rank = cause.culprits[0]
-    state, error = states[rank], finding.ranks[rank].error
-    frame = None
+    frame = _user_frame(rank, states[rank], result, finding)
     if cause.kind == "transport" and cause.operation is not None:
-        left = broken_by(cause.operation, state)
+        left = broken_by(cause.operation, states[rank])
         frame = left.frame if left is not None else None
-    elif state.condition == "raised" and error is not None and error.file and error.line:
-        frame = Frame(error.file, error.line, error.function or "")
-    elif state.condition != "finished":
-        dump = next((each for each in result.dumps if each.rank == rank and each.main), None)
-        frames = inside_the_test(dump.main.frames) if dump is not None and dump.main else []
-        pending = (each.frame for each in state.pending if each.frame is not None)
-        frame = innermost_user_frame(frames) or next(pending, None)
-    if frame is None:
+    return _place(rank, frame, context) if frame is not None else None
+
+
+def _places(
+    cause: Cause, states: States, result: WorldResult, finding: Finding, context: SourceContext
+) -> Iterator[RankPlace]:
+    """Yield the user's line of each rank that waits or is waited for, as far as it has one.
+
+    Of a rank that waits in an operation, the line of that operation: its main thread may be
+    elsewhere.
+    """
+    waited = {wait.rank: wait.operation.frame for wait in _first_waits(cause) if wait.operation}
+    for rank in sorted({*cause.waiting, *cause.culprits, *cause.cycle}):
+        frame = waited.get(rank) or _user_frame(rank, states[rank], result, finding)
+        if frame is not None:
+            yield _place(rank, frame, context)
+
+
+def _user_frame(rank: int, state: RankState, result: WorldResult, finding: Finding) -> Frame | None:
+    """Return a rank's innermost frame in the user's own code, None if it has left the test."""
+    error = finding.ranks[rank].error
+    if state.condition == "raised" and error is not None and error.file and error.line:
+        return Frame(error.file, error.line, error.function or "")
+    if state.condition == "finished":
         return None
+    dump = next((each for each in result.dumps if each.rank == rank and each.main), None)
+    frames = inside_the_test(dump.main.frames) if dump is not None and dump.main else []
+    pending = (each.frame for each in state.pending if each.frame is not None)
+    return innermost_user_frame(frames) or next(pending, None)
+
+
+def _place(rank: int, frame: Frame, context: SourceContext) -> RankPlace:
     at = context.place(frame)
     return RankPlace(rank, at.file, at.line, at.function, at.source)
 
@@ -268,6 +292,15 @@ def _waiters(cause: Cause, size: int) -> Sentence:
     them = "it" if len(cause.culprits) == 1 else "them"
     where = sentence(" in ", _words(cause.operation, size)) if cause.operation else ()
     return sentence(f"; {rank_set(cause.waiting)} {_wait(cause)} for {them}", where)
+
+
+def _waiting_line(cause: Cause, places: Sequence[RankPlace]) -> str:
+    """Return the line at which the others wait for a culprit that has none itself any more."""
+    if cause.kind not in ("finished", "died"):
+        return ""
+    first = next((wait.rank for wait in cause.waits if wait.operation is cause.operation), None)
+    at = next((each for each in places if each.rank == first), None)
+    return f" at {at.file}:{at.line}" if at is not None else ""
 
 
 def _wait(cause: Cause) -> str:

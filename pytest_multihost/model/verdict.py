@@ -121,7 +121,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class RankPlace:
-    """The line of user code at which a culprit is, or which it should have reached."""
+    """The line of user code at which a rank is, or which it should have reached."""
 
     rank: int
     file: str
@@ -215,6 +215,7 @@ class Diagnosis:
     detected_after_s: float
     detected_by: DetectedBy
     headline: Sentence
+    places: tuple[RankPlace, ...] = ()
     evidence: tuple[Evidence, ...]
     groups: tuple[PlaceGroup, ...]
     notes: tuple[str, ...]

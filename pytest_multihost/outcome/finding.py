@@ -11,6 +11,7 @@ collateral, the world `crashed`.
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -33,6 +34,16 @@ _DEATH_SEEN_LAST_S = 0.5
 _CAUSES: Mapping[str, Outcome] = {"crashed": "crashed", "failed": "failed", "error": "error"}
 
 _ADDRESS = re.compile(r"0x[0-9a-f]+|127\.0\.0\.1\]?:\d+")
+
+_LAST_WORDS = re.compile(
+    r"^(?: *what\(\): +|F\d{4} [^\]\n]+\] )(?:\[[^\]\n]*\] )?(.+)"  # an exception of C++, glog
+    r"|^((?:corrupted|double free|free\(\)|malloc\(\)|munmap_chunk\(\)|realloc\(\)).*"  # glibc
+    r"|.*: Assertion `.*' failed\.)$",
+    re.MULTILINE,
+)
+"""Why native code ended its process, as it says in the log; the first part names its source."""
+
+_MAX_LAST_WORDS = 160
 
 _HANGS = ("overrun", "startup-overrun", "proof", "mismatch", "stopped")
 
@@ -207,6 +218,8 @@ def _died(facts: RankFacts, status: Exited, last_words: str, symptoms: Symptoms)
         summary += ", before it had reported"
     if status.code == BROKEN:
         summary = f"lost its connection to pytest in {facts.phase}, exit code {BROKEN}"
+    elif status.signal == signal.SIGABRT and (said := _LAST_WORDS.findall(last_words)):
+        summary += f": {''.join(said[-1]).strip()[:_MAX_LAST_WORDS]}"
     is_follow_up = symptoms.is_in_log(last_words)
     return RankFinding(facts, "collateral" if is_follow_up else "crashed", facts.exited_s, summary)
 

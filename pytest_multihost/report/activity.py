@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from pytest_multihost.blame import Judgement
 from pytest_multihost.model.operation import group_by_value
 from pytest_multihost.model.result import RankSnapshot, WorldResult
-from pytest_multihost.model.stack import Dump, Frame, SourceContext, inside_the_test, is_library
+from pytest_multihost.model.stack import Dump, Frame, inside_the_test, is_library
 from pytest_multihost.model.verdict import Place, RankOutcome
 
 _INNERMOST = 6
@@ -60,12 +61,14 @@ def walk(nodes: Sequence[Node], prefix: str = "") -> Iterator[tuple[str, Node]]:
         yield from walk(node.children, f"{prefix}{'   ' if is_last else '│  '}")
 
 
-def innermost_places(dumps: Iterable[Dump], context: SourceContext) -> dict[int, Place]:
-    """Return the place of each rank's main thread: the innermost frame that is shown."""
+def rank_places(judged: Judgement) -> dict[int, Place]:
+    """Return where each rank is: as the diagnosis says, else its main thread's innermost frame."""
     found: dict[int, Place] = {}
-    for _, node in walk(merge_stacks(dumps)):
-        at = context.place(node.frames[-1])
+    for _, node in walk(merge_stacks(judged.result.dumps)):
+        at = judged.context.place(node.frames[-1])
         found.update(dict.fromkeys(node.ranks, at))  # children come later: the innermost is kept
+    for each in judged.diagnosis.places if judged.diagnosis is not None else ():
+        found[each.rank] = Place(each.file, each.line, each.function, each.source)
     return found
 
 

@@ -33,6 +33,7 @@ MAX_ERRORS = 10
 _MAX_CELL = 300
 _MAX_MESSAGE = 4000
 _MAX_CLAIMS = 8
+_MAX_SIDES = 4
 _PUNCTUATION = re.compile(r"[\\`*_{}\[\]()#+.!|~<>&@:\"'=$-]")
 """Characters with a meaning in Markdown, in HTML, or to GitHub, such as @ and #."""
 
@@ -93,19 +94,41 @@ def _raised(verdict: JsonVerdict, culprits: Sequence[int] = ()) -> Iterator[str]
 
 
 def error_commands(verdicts: Sequence[JsonVerdict], checkout: Checkout) -> list[str]:
-    """Return GitHub's workflow commands that put an error at the line of each culprit."""
+    """Return GitHub's workflow commands that put an error at the line of each culprit.
+
+    Where no culprit has a line, the error is at the line of one rank, and a notice at each other's.
+    """
     failed = [each for each in last_attempts(verdicts) if has_failed(each)]
-    return [_error_command(each, checkout) for each in failed[:MAX_ERRORS]]
+    return [command for each in failed[:MAX_ERRORS] for command in _commands(each, checkout)]
 
 
-def _error_command(verdict: JsonVerdict, checkout: Checkout) -> str:
+def _commands(verdict: JsonVerdict, checkout: Checkout) -> Iterator[str]:
     file, line = _place(verdict, checkout)
     title = f"{verdict['outcome'].upper()} {verdict['nodeid']}"
+    yield _command("error", file, line, title, _error_message(verdict))
+    for side, ranks in list(_sides(verdict["diagnosis"] or {}).items())[:_MAX_SIDES]:
+        known = checkout.relative(side[0])
+        if known is not None and (known, side[1]) != (file, line):
+            text = f"{rank_set(ranks)} {'is' if len(ranks) == 1 else 'are'} here"
+            yield _command("notice", known, side[1], title, text)
+
+
+def _command(kind: str, file: str | None, line: int | None, title: str, message: str) -> str:
     given = {"file": file, "line": str(line or ""), "title": title}
     data = {name: _command_data(value) for name, value in given.items() if value}
     properties = [
         f"{name}={text.replace(':', '%3A').replace(',', '%2C')}" for name, text in data.items()
     ]
+    return f"::{kind} {','.join(properties)}::{_command_data(message)}"
+
+
+def _sides(diagnosis: JsonVerdict) -> dict[tuple[str, int], list[int]]:
+    """Return the lines of all ranks with these ranks, if there is no line of a culprit."""
+    places = () if diagnosis.get("where") else diagnosis.get("places", ())
+    return group_by_value(((each["file"], each["line"]), each["rank"]) for each in places)
+
+
+def _error_message(verdict: JsonVerdict) -> str:
     lines, diagnosis = [headline(verdict)], verdict["diagnosis"]
     if diagnosis is not None:
         after = f"judged {diagnosis['detected_after_s']:.1f} s after the last progress"
@@ -114,18 +137,20 @@ def _error_command(verdict: JsonVerdict, checkout: Checkout) -> str:
             lines.append(f"waiting: {rank_set(diagnosis['waiting'])}")
         if verdict["expected"] is False:  # the end may be as expected, and a rank failed besides
             lines += _raised(verdict, diagnosis["culprits"])
+        sides = list(_sides(diagnosis).items())[:_MAX_SIDES]
+        lines += [f"{rank_set(ranks)} at {file}:{line}" for (file, line), ranks in sides]
         lines += [claim for claim, _ in _claims(diagnosis)]
-    message = "\n".join(lines)[:_MAX_MESSAGE]
-    return f"::error {','.join(properties)}::{_command_data(message)}"
+    return "\n".join(lines)[:_MAX_MESSAGE]
 
 
 def _place(verdict: JsonVerdict, checkout: Checkout) -> tuple[str | None, int | None]:
-    """Return the culprit's line, else the line of an error, else the test's file."""
+    """Return the line of the culprit, else of another rank, or an error; else the test's file."""
     diagnosis = verdict["diagnosis"] or {"culprits": [], "where": None}
     culprits = diagnosis["culprits"]
     raised = [each for each in verdict["rank_results"] if each["error"] is not None]
     raised.sort(key=lambda each: (each["rank"] not in culprits, each["outcome"] == "collateral"))
-    for at in filter(None, (diagnosis["where"], *(each["error"] for each in raised))):
+    errors, places = (each["error"] for each in raised), diagnosis.get("places", ())
+    for at in filter(None, (diagnosis["where"], *places, *errors)):
         if at["file"] and (known := checkout.relative(at["file"])) is not None:
             return known, at["line"]
     return checkout.relative(verdict["nodeid"].partition("::")[0]), None
@@ -174,6 +199,7 @@ _LEFT_OUT = "\n_There is more in the artifacts\\: it does not fit into a summary
 def _row(verdict: JsonVerdict) -> str:
     found = verdict["diagnosis"] or {}
     where = found.get("where")
+    sides = [f"{file}:{line} ({rank_set(ranks)})" for (file, line), ranks in _sides(found).items()]
     result = verdict["outcome"].upper() if has_failed(verdict) else verdict["status"]
     attempt = f" (attempt {verdict['attempt']})" if verdict["attempt"] > 1 else ""
     cells = [
@@ -183,7 +209,7 @@ def _row(verdict: JsonVerdict) -> str:
         f"{found['kind']}, {found['confidence']}" if found else "",
         rank_set(found["culprits"]) if found.get("culprits") else "",
         rank_set(found["waiting"]) if found.get("waiting") else "",
-        f"{where['file']}:{where['line']} {where['function']}" if where else "",
+        f"{where['file']}:{where['line']} {where['function']}" if where else "; ".join(sides),
         f"{found['detected_after_s']:.1f} s" if found else "",
     ]
     return f"| {' | '.join(_escaped(cell) for cell in cells)} |\n"

@@ -125,6 +125,25 @@ def test_an_error_is_at_the_culprits_line() -> None:
     ]
 
 
+def test_without_a_culprits_line_every_side_has_its_own() -> None:
+    """One has the error, the others a notice each; and the error and the summary list them all."""
+    lines = {0: 17, 1: 31, 2: 31, 3: 40}
+    places = [{**WHERE, "rank": rank, "line": line} for rank, line in lines.items()]
+    one = verdict(diagnosis=told(culprits=[], where=None, places=places))
+    error, *notices = error_commands([one], CHECKOUT)
+    properties, message = parsed(error)
+    assert properties["line"] == "17"
+    sides = ["rank 0 at storage.py:17", "ranks 1,2 at storage.py:31", "rank 3 at storage.py:40"]
+    assert [line for line in message.splitlines() if " at " in line] == sides
+    title = "HUNG tests/test_ckpt.py%3A%3Atest_restore[4-gloo]"
+    assert notices == [
+        f"::notice file=sub/storage.py,line=31,title={title}::ranks 1,2 are here",
+        f"::notice file=sub/storage.py,line=40,title={title}::rank 3 is here",
+    ]
+    table = html.unescape(summary([one]))
+    assert "storage.py:17 (rank 0); storage.py:31 (ranks 1,2); storage.py:40 (rank 3)" in table
+
+
 @pytest.mark.parametrize(
     ("file", "shown"),
     [

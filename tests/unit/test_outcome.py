@@ -475,6 +475,45 @@ def test_a_type_does_not_make_a_symptom() -> None:
     assert finding.ranks[0].outcome == "failed"
 
 
+GLOO_ABORTS = """terminate called after throwing an instance of 'gloo::EnforceNotMet'
+  what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 12480 vs 8320.
+Fatal Python error: Aborted
+
+Thread 0x00007fd53de266c0 (most recent call first):
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        (
+            GLOO_ABORTS,
+            ": op.preamble.length <= op.nbytes. 12480 vs 8320.",
+        ),
+        (
+            "F1122 11:42:59.04 236 client.h:77] Check failed: a == b\n*** stack ***\n",
+            ": Check failed: a == b",
+        ),
+        (
+            "step 1\nfree(): double free detected in tcache 2\n",
+            ": free(): double free detected in tcache 2",
+        ),
+        (
+            "a.out: a.c:3: main: Assertion `x' failed.\n",
+            ": a.out: a.c:3: main: Assertion `x' failed.",
+        ),
+        ("step 1\nstep 2\n", ""),
+    ],
+    ids=["C++", "glog", "glibc", "assert", "the test's own"],
+)
+def test_a_rank_that_aborts_is_told_with_what_its_runtime_said(log: str, said: str) -> None:
+    """Not with what the test has printed."""
+    dies = ("exited", exited(signal=6))
+    history = [*fate(0, [dies], 1.0), *fate(1, FATES["hangs"], 1.0)]
+    finding = judged(history, 2, "settled", last_words={0: log})
+    assert finding.reason == f"rank 0: was killed by SIGABRT in call{said}"
+
+
 def test_the_last_words_of_one_rank_make_no_other_collateral() -> None:
     """Each log speaks for its own rank."""
     history = [*fate(0, FATES["crashes"], 2.0), *fate(1, FATES["aborts"], 1.0)]

@@ -17,7 +17,8 @@ from pytest_multihost.blame import Judgement, judge_world
 from pytest_multihost.engine import Surroundings, run_world
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.result import Activity, RankSnapshot, WorldSnapshot
-from pytest_multihost.model.stack import Dump, SourceContext
+from pytest_multihost.model.stack import Dump, Frame, SourceContext
+from pytest_multihost.model.verdict import RankPlace
 from pytest_multihost.outcome import Symptoms
 from pytest_multihost.report.text import COLOURS, page_sections
 from pytest_multihost.report.text.page import Line, Role, Section, Span, clip_line, text_of
@@ -366,6 +367,48 @@ def test_the_test_is_shown_where_it_has_called_pytest_itself(innermost: Sequence
     """It asks for a fixture by name, or pytest compares what it asserts to be equal."""
     shown = story(HANG[0], dict.fromkeys(range(4), (*innermost, *TEST)))
     assert "all 4  test_restore" in shown
+
+
+def waiting_at(rank: int, name: str, line: int) -> Operations:
+    """Return the slot page of a rank that has called its third collective in this line."""
+    page = entered(rank, 3, is_over=False)
+    frame = Frame(f"{ROOT}/restore.py", line, "restore")
+    group, thread = tuple(range(2)), rank + 7
+    operation = replace(page.open[0], name=name, group=group, frame=frame, thread=thread)
+    return Operations(rank, (operation,), {operation.group_key: 3})
+
+
+def test_without_a_culprit_every_side_has_its_line() -> None:
+    """That of its operation, though its main thread is elsewhere."""
+    sides = (waiting_at(0, "broadcast", 88), waiting_at(1, "barrier", 90))
+    found = judged(*HANG, size=2, operations=sides)
+    assert found.diagnosis is not None
+    assert (found.diagnosis.kind, found.diagnosis.where) == ("mismatch", None)
+    assert found.diagnosis.places == (
+        RankPlace(0, "restore.py", 88, "restore", "dist.broadcast(x, src=0)"),
+        RankPlace(1, "restore.py", 90, "restore", ""),
+    )
+    [row] = lines_of("rank 0", sections(found)[0].text)
+    assert row.endswith("restore.py:88 restore")
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ([at(0, 1.0, "parked")], "rank 0 returned from the test"),
+        ([at(0, 1.0, "exited", exited(signal=9))], "rank 0 was killed by SIGKILL in call"),
+    ],
+)
+def test_who_has_left_is_told_with_the_line_at_which_the_others_wait(
+    script: list[Step], told: str
+) -> None:
+    """It has no line itself."""
+    both = [step for rank in range(2) for step in well_behaved(rank, stays_in="call")]
+    page = Operations(0), waiting_at(1, "broadcast", 88)
+    diagnosis = judged([*both, *script], {}, size=2, operations=page).diagnosis
+    assert diagnosis is not None
+    waits = "rank 1 waits for it in broadcast #3 (world group) at restore.py:88"
+    assert diagnosis.summary == f"{told}; {waits}"
 
 
 def test_no_code_of_ours_is_shown_in_the_test() -> None:

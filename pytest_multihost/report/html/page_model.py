@@ -13,7 +13,7 @@ from pytest_multihost.model.result import RankSnapshot
 from pytest_multihost.model.stack import Frame, NativeThread
 from pytest_multihost.model.verdict import Place, RankError, Verdict
 from pytest_multihost.outcome import RankFinding
-from pytest_multihost.report.activity import innermost_places, rank_activity
+from pytest_multihost.report.activity import rank_activity, rank_places
 from pytest_multihost.report.logs import LogExcerpt
 
 Role = Literal["culprit", "waiting", ""]
@@ -47,8 +47,8 @@ class PageModel:
 
     @cached_property
     def places(self) -> Mapping[int, Place]:
-        """The innermost frame that is shown of each rank's main thread."""
-        return innermost_places(self.judged.result.dumps, self.judged.context)
+        """Where each rank is."""
+        return rank_places(self.judged)
 
     @cached_property
     def last_seen(self) -> Mapping[int, RankSnapshot]:

@@ -18,9 +18,9 @@ from pytest_multihost.outcome.faults import fault_notes, firings
 from pytest_multihost.outcome.own_failures import later_failures
 from pytest_multihost.report.activity import (
     Node,
-    innermost_places,
     merge_stacks,
     rank_activity,
+    rank_places,
     walk,
 )
 
@@ -221,8 +221,7 @@ class _Row:
 def _rows(judged: Judgement) -> list[_Row]:
     result, finding, diagnosis = judged.result, judged.finding, judged.diagnosis
     places = {
-        rank: f"{at.file}:{at.line} {at.function}"
-        for rank, at in innermost_places(result.dumps, judged.context).items()
+        rank: f"{at.file}:{at.line} {at.function}" for rank, at in rank_places(judged).items()
     }
     culprits = frozenset(diagnosis.culprits if diagnosis is not None else ())
     marked: frozenset[int | None] = culprits or frozenset({finding.headline})
