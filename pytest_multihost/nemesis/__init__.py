@@ -5,8 +5,8 @@ built-in kinds. Most are performed in the rank that they are meant for, by
 the thread that passes the fault's point; those of the network by `launch.netns`.
 
 `parse` reads faults from text, `validation` checks them, `cleanup` undoes them. `interpose`
-intercepts Python calls, `io_shim` those of the C library; `object_store` and
-`object_store_server` are an S3 endpoint.
+intercepts file access of Python, `io_shim` that of the C library; `targets` finds the functions
+that points name; `object_store` and `object_store_server` are an S3 endpoint.
 """
 
 from pytest_multihost.nemesis.cleanup import clean_up_faults, heal_files

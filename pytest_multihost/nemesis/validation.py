@@ -11,11 +11,11 @@ from itertools import combinations
 from pytest_multihost.model.errors import shown
 from pytest_multihost.model.fault import NETWORK_KINDS, Fault, Point, resolve, size_problems
 from pytest_multihost.model.spec import Hosts
-from pytest_multihost.nemesis.interpose import target_problem
 from pytest_multihost.nemesis.kind import FaultKind, known_names
 from pytest_multihost.nemesis.network_faults import NETWORK_FAULTS, network_problems
 from pytest_multihost.nemesis.process_faults import FD_PRESSURE, MEMORY_PRESSURE, PROCESS_FAULTS
 from pytest_multihost.nemesis.slow_io import SLOW_IO
+from pytest_multihost.nemesis.targets import target_problem
 
 BUILT_IN_KINDS: tuple[FaultKind, ...] = (
     *PROCESS_FAULTS,

@@ -7,10 +7,7 @@ access is performed.
 
 from __future__ import annotations
 
-import functools
-import inspect
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
@@ -19,27 +16,19 @@ from functools import partial
 from time import sleep  # by name: the test may replace it in its module
 from typing import Any
 
-from pytest_multihost.model.errors import SettingError
 from pytest_multihost.model.event import FaultChanged, PointPassed, PointsPassed, RankEventBody, now
 from pytest_multihost.model.fault import NETWORK_KINDS, Fault, PointKind
 from pytest_multihost.model.json_values import from_json, to_json
 from pytest_multihost.model.operation import OperationKind
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.nemesis import FaultKind, Strike
-from pytest_multihost.nemesis.interpose import (
-    CallTarget,
-    FileObserver,
-    load_target,
-    matcher,
-    observing_files,
-)
+from pytest_multihost.nemesis.interpose import FileObserver, matcher, observing_files
+from pytest_multihost.nemesis.targets import load_target
 from pytest_multihost.rank.recorder import Recorder
+from pytest_multihost.rank.wrap_calls import wrap_calls
 
 Send = Callable[[RankEventBody], None]
 """Sends an event to the controller."""
-
-Function = Any
-"""A function, or a descriptor that returns one."""
 
 _MAX_POINT_EVENTS = 2_000
 """Number of points sent one by one; later ones are only counted."""
@@ -274,83 +263,3 @@ def start_faults(points: Points, more_modules: Iterable[object] = ()) -> None:
 
 def _named(faults: Iterable[Fault], point: str) -> list[str]:
     return list(dict.fromkeys(each.at.name for each in faults if each.at.point == point))
-
-
-def wrap_calls(
-    target: CallTarget,
-    on_call: Callable[[str], None],
-    undoing: ExitStack,
-    *,
-    more_modules: Iterable[object] = (),
-) -> None:
-    """Call `on_call` before and after each call of a function.
-
-    Args:
-        target: The function.
-        on_call: Gets "before" and "after". If it raises, its exception replaces the call or the
-            result.
-        undoing: Restores the function, also where it has been imported by name meanwhile.
-        more_modules: Modules that are not in `sys.modules`.
-
-    Raises:
-        SettingError: The function's owner does not allow replacing it.
-    """
-    more_modules = tuple(more_modules)
-    wrapper = _wrapped(target.function, on_call)
-    owner, name = target.owner, target.name
-    is_own = name in vars(owner)
-    try:
-        setattr(owner, name, wrapper)
-    except (AttributeError, TypeError) as error:
-        raise SettingError(f"{name!r} of {owner!r} cannot be replaced", seen=str(error)) from error
-    if is_own:
-        undoing.callback(setattr, owner, name, target.function)
-    else:  # inherited, or made by the module's __getattr__
-        undoing.callback(delattr, owner, name)
-    if not isinstance(owner, type):
-        _replace_names(target.function, wrapper, more_modules)
-        undoing.callback(_replace_names, wrapper, target.function, more_modules)
-
-
-def _replace_names(old: object, new: object, more_modules: Iterable[object]) -> None:
-    """Replace `old` with `new` in every module that holds it under any name.
-
-    This package's modules keep the original: the harness's calls are not the test's.
-    """
-    for module in (*sys.modules.copy().values(), *more_modules):
-        names = getattr(module, "__dict__", None)
-        if not isinstance(names, dict):
-            continue
-        if str(names.get("__name__")).partition(".")[0] == "pytest_multihost":
-            continue
-        for name, found in names.copy().items():
-            if found is old:
-                setattr(module, name, new)
-
-
-def _wrapped(function: Function, on_call: Callable[[str], None]) -> Function:
-    if isinstance(function, staticmethod | classmethod):
-        return type(function)(_wrapped(function.__func__, on_call))
-    if inspect.iscoroutinefunction(function):
-
-        @functools.wraps(function)
-        async def coroutine(*args: object, **kwargs: object) -> object:
-            __tracebackhide__ = True
-            on_call("before")
-            try:
-                return await function(*args, **kwargs)
-            finally:
-                on_call("after")
-
-        return coroutine
-
-    @functools.wraps(function)
-    def wrapper(*args: object, **kwargs: object) -> object:
-        __tracebackhide__ = True
-        on_call("before")
-        try:
-            return function(*args, **kwargs)
-        finally:
-            on_call("after")
-
-    return wrapper

@@ -44,6 +44,7 @@ FACES_OF_THEIR_OWN = {
         "launch.job_spec",
         "nemesis.interpose",
         "nemesis.object_store",
+        "nemesis.targets",
         "outcome.faults",
         "outcome.own_failures",
         "proof.system_calls",
