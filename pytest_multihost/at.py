@@ -5,9 +5,9 @@ Every rank counts for itself. A point does nothing by itself; faults are bound t
 
 from __future__ import annotations
 
-from pytest_multihost.model.fault import Point, When
+from pytest_multihost.model.fault import IoCall, Point, When
 
-__all__ = ["call", "collective", "io", "rendezvous", "start", "sync_point"]
+__all__ = ["batch", "call", "collective", "io", "rendezvous", "start", "sync_point"]
 
 
 def start() -> Point:
@@ -21,6 +21,19 @@ def rendezvous() -> Point:
     For network faults, which are then in force before the rendezvous.
     """
     return Point("rendezvous")
+
+
+def batch(loader: str, *, nth: int = 1) -> Point:
+    """Return the `nth` time that the rank is about to draw a batch from a data loader.
+
+    Args:
+        loader: ``module:name`` of a function that returns a loader or is a generator, of a class
+            of loaders such as ``torch.utils.data:DataLoader``, or of a loader itself. Anything
+            that Python code iterates over, except what is a list or another built-in type.
+        nth: 1 is the first batch in the test. All epochs count, and so does the attempt to draw
+            that finds the end of the data.
+    """
+    return Point("batch", loader, nth)
 
 
 def call(target: str, *, nth: int = 1, when: When = "before") -> Point:
@@ -52,12 +65,17 @@ def sync_point(name: str, *, nth: int = 1) -> Point:
     return Point("sync_point", name, nth)
 
 
-def io(path: str, *, nth: int = 1) -> Point:
-    """Return the `nth` time that the rank opens, reads or writes a file that matches.
+def io(path: str, *, call: IoCall | None = None, nth: int = 1) -> Point:
+    """Return the `nth` time that the rank is about to call something on a file that matches.
 
     Args:
         path: A glob for absolute paths; ``*`` also matches slashes. One that begins with
-            neither ``/`` nor ``*`` matches in any directory.
-        nth: 1 is the first open, read or write in the test.
+            neither ``/`` nor ``*`` matches in any directory. Of a rename or link, the new or the
+            old path matches.
+        call: ``open``, ``read``, ``write``, ``fsync``, ``stat`` (also ``exists`` and its like),
+            ``rename`` (also ``replace``), ``link``, ``unlink``, ``mkdir``, ``rmdir`` or
+            ``listdir`` (also ``scandir`` and ``glob``). None counts opens, reads, writes and fsyncs
+            together, so its numbers change when the code under test does.
+        nth: 1 is the first such call in the test.
     """
-    return Point("io", path, nth)
+    return Point("io", path, nth, call=call or "")

@@ -262,6 +262,7 @@ class PointPassed:
     point: PointKind = "start"
     name: str = ""
     nth: int = 1
+    call: str = ""
 
 
 @dataclass(frozen=True, slots=True)

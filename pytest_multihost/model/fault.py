@@ -17,13 +17,33 @@ from pytest_multihost.model.errors import shown
 PointKind = Literal[
     "start",  # before the first fixture of the test is set up
     "call",  # a call of a Python function
+    "batch",  # an item that is drawn from a data loader
     "collective",  # an operation of the runtime under test
     "sync_point",  # `world.sync_point(name)`
-    "io",  # an open, read or write of a file on a path that matches
+    "io",  # a call on a file or folder whose path matches
     "rendezvous",  # the rank is about to start its backend; faults of the network alone
 ]
 
 When = Literal["before", "after"]
+
+IoCall = Literal[
+    "open",
+    "read",
+    "write",
+    "fsync",
+    "stat",  # also of what only asks whether a file exists
+    "rename",
+    "link",
+    "unlink",
+    "mkdir",
+    "rmdir",
+    "listdir",
+]
+"""Calls on files that are points."""
+
+IO_CALLS: frozenset[str] = frozenset(get_args(IoCall))
+DATA_CALLS: frozenset[str] = frozenset({"open", "read", "write", "fsync"})
+"""Calls that `at.io` counts where it names none."""
 
 FaultParams = Mapping[str, Any]
 """Parameters of a kind of fault, by name: JSON values, which the kind itself checks."""
@@ -68,10 +88,11 @@ class Point:
 
     Attributes:
         point: The kind of point.
-        name: Which: ``module:function``, the name of a sync point, a glob of paths, or the name of
-            an operation ("" is any).
+        name: Which: ``module:function``, ``module:loader``, the name of a sync point, a glob of
+            paths, or the name of an operation ("" is any).
         nth: At which passage; 1 is the first. Each rank counts for itself.
         when: Whether the call or operation is about to begin or is over.
+        call: Which call on a file; "" is any of `DATA_CALLS`.
     """
 
     omits_defaults: ClassVar = True
@@ -79,12 +100,20 @@ class Point:
     name: str = ""
     nth: int = 1
     when: When = "before"
+    call: str = ""
+
+    @property
+    def io_calls(self) -> frozenset[str]:
+        """The calls on files that it counts."""
+        return frozenset({self.call}) if self.call else DATA_CALLS
 
     def __repr__(self) -> str:
         """Return the expression that makes this point."""
         parts = []
         if self.name:
             parts.append(f"op={self.name!r}" if self.point == "collective" else repr(self.name))
+        if self.call:
+            parts.append(f"call={self.call!r}")
         if self.nth != 1:
             parts.append(f"nth={self.nth!r}")
         if self.when != "before":
@@ -102,11 +131,16 @@ class Point:
             found.append(f"when must be 'before' or 'after', not {shown(self.when)}")
         if not isinstance(self.name, str):
             found.append(f"at.{self.point} takes a text, not {shown(self.name)}")
-        elif self.point == "call" and not _TARGET.fullmatch(self.name):
+        elif self.point in ("batch", "call") and not _TARGET.fullmatch(self.name):
             wanted = "'module:function' or 'module:Class.method'"
-            found.append(f"at.call takes {wanted}: {shown(self.name)}")
+            if self.point == "batch":
+                wanted = "'module:name' of a data loader, its class, or a function that returns it"
+            found.append(f"at.{self.point} takes {wanted}: {shown(self.name)}")
         elif self.point in ("sync_point", "io") and not self.name:
             found.append(f"at.{self.point} needs {'a path' if self.point == 'io' else 'a name'}")
+        if self.call and self.call not in get_args(IoCall):
+            known = ", ".join(get_args(IoCall))
+            found.append(f"call must be one of {known}, not {shown(self.call)}")
         return found
 
 

@@ -1,9 +1,9 @@
-"""Intercept opens, reads and writes of files by Python code.
+"""Intercept what Python code does with files and folders.
 
 Nothing is replaced before there is an observer, and everything is put back after the last. For an
 observed path, `open` returns a file object that reports its calls, and the functions of `os` that
 take a descriptor look up its path (/proc/self/fd). Files that C and C++ code opens, maps or reads
-are not seen: that takes the preloaded shim.
+are not seen, but for those that `reported` tells of: that takes the preloaded shim.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import fnmatch
 import io
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, Literal
+from typing import Any
+
+from pytest_multihost.model.fault import DATA_CALLS, IoCall
 
 Namespace = Any  # a module, a class, or an object that replaces a module in sys.modules
 File = Any  # a path, a descriptor, or an object that has one
 Buffer = Any  # bytes, or an object with the buffer protocol
-
-Call = Literal["open", "read", "write"]
 
 SYSTEM_FILES = (
     *("/dev/*", "/proc/*", "/sys/*", "/etc/*", "/usr/lib*", "/usr/share/*", "*/lib/python3*"),
@@ -31,13 +31,27 @@ SYSTEM_FILES = (
 )
 """Globs of what ``*`` alone leaves out: files of the kernel, Python and installed packages."""
 
-_OS_CALLS: Mapping[str, Call] = {
+_OS_CALLS: Mapping[str, IoCall] = {
     "open": "open",
     "read": "read",
     "pread": "read",
     "write": "write",
     "pwrite": "write",
-    "fsync": "write",
+    "fsync": "fsync",
+    "fdatasync": "fsync",
+    "stat": "stat",
+    "lstat": "stat",
+    "access": "stat",
+    "rename": "rename",
+    "replace": "rename",
+    "link": "link",
+    "symlink": "link",
+    "unlink": "unlink",
+    "remove": "unlink",
+    "mkdir": "mkdir",
+    "rmdir": "rmdir",
+    "listdir": "listdir",
+    "scandir": "listdir",
 }
 """Functions of `os` that are intercepted, and as what calls they are reported."""
 
@@ -50,11 +64,11 @@ class FileAccess:
 
     Attributes:
         call: Which call.
-        path: Absolute path of the file.
-        size: Bytes asked for; afterwards, bytes moved; 0 for an open.
+        path: Absolute path of the file; of a rename or link the new path, if that is observed.
+        size: Bytes asked for; afterwards, bytes moved; 0 for what moves none.
     """
 
-    call: Call
+    call: IoCall
     path: str
     size: int
 
@@ -66,12 +80,14 @@ class FileObserver:
     Attributes:
         matches: Whether a path is observed.
         before: Called before each call; may wait, raise, or return how many bytes to move at most.
-        after: Called after it.
+        after: Called after each read and write.
+        calls: The calls that it observes.
     """
 
     matches: Callable[[str], bool]
     before: Callable[[FileAccess], int | None]
-    after: Callable[[FileAccess], None]
+    after: Callable[[FileAccess], None] = lambda _: None
+    calls: frozenset[str] = DATA_CALLS
 
 
 def matcher(pattern: str) -> Callable[[str], bool]:
@@ -94,7 +110,7 @@ _originals = contextlib.ExitStack()
 
 @contextlib.contextmanager
 def observing_files(observer: FileObserver) -> Iterator[None]:
-    """Report to `observer` what is opened, read and written within the block."""
+    """Report to `observer` the calls on files within the block."""
     if not _observers:
         opened = _make_open(io.open)
         replaced: list[tuple[Namespace, str, object]] = [
@@ -114,24 +130,33 @@ def observing_files(observer: FileObserver) -> Iterator[None]:
             _originals.close()
 
 
+def reported(call: IoCall, path: str) -> None:
+    """Report a call on a file that is about to be made where nothing is intercepted."""
+    if _observers and (found := _path_of(path)):
+        _before(call, found)
+
+
 def _is_observed(path: str) -> bool:
-    return any(each.matches(path) for each in _observers)
+    """Whether anything that a file object does is observed."""
+    return any(each.calls & DATA_CALLS and each.matches(path) for each in _observers)
 
 
-def _before(call: Call, path: str, size: int = 0) -> int:
-    """Call the observers of `path` before a call; return how many bytes to move at most."""
-    access = FileAccess(call, path, size)
+def _before(call: IoCall, *paths: str, size: int = 0) -> int:
+    """Call the observers of `paths` before a call; return how many bytes to move at most."""
+    __tracebackhide__ = True
     for each in tuple(_observers):
-        if each.matches(path) and (limit := each.before(access)) is not None:
+        path = next(filter(each.matches, paths), None) if call in each.calls else None
+        limit = None if path is None else each.before(FileAccess(call, path, size))
+        if limit is not None:
             size = min(size, limit) if size >= 0 else limit
     return size
 
 
-def _after(call: Call, path: str, size: int) -> None:
+def _after(call: IoCall, path: str, size: int) -> None:
     """Report to the observers of `path` how many bytes were moved."""
     access = FileAccess(call, path, size)
     for each in tuple(_observers):
-        if each.matches(path):
+        if call in each.calls and each.matches(path):
             each.after(access)
 
 
@@ -145,7 +170,7 @@ class _ObservedFile(io.FileIO):
 
     def readinto(self, buffer: Buffer, /) -> int:
         view = memoryview(buffer).cast("B")
-        size = _before("read", self._path, len(view))
+        size = _before("read", self._path, size=len(view))
         count = super().readinto(view[:size])
         _after("read", self._path, count or 0)
         return count
@@ -155,27 +180,33 @@ class _ObservedFile(io.FileIO):
         return io.RawIOBase.read(self, -1 if size is None else size)
 
     def readall(self) -> Any:  # noqa: ANN401 - None where it would wait
-        _before("read", self._path, -1)
+        _before("read", self._path, size=-1)
         data = super().readall()
         _after("read", self._path, len(data or b""))
         return data
 
     def write(self, data: Buffer, /) -> int:
         view = memoryview(data).cast("B")
-        size = _before("write", self._path, len(view))
+        size = _before("write", self._path, size=len(view))
         count = super().write(view[:size])
         _after("write", self._path, count or 0)
         return count
 
 
-def _path_of(file: object) -> str | None:
-    """Return the absolute path behind a path, a descriptor or an open file; None if it is none."""
+def _path_of(file: object, folder: int | None = None) -> str | None:
+    """Return the absolute path behind a path, a descriptor or an open file; None if it is none.
+
+    Args:
+        file: What a program has given.
+        folder: The descriptor to which a relative path is relative.
+    """
     try:
         file = getattr(file, "fileno", lambda: file)()
         if isinstance(file, int):
             path = os.readlink(f"/proc/self/fd/{file}")
             return path if path.startswith("/") else None
-        return os.path.abspath(os.fsdecode(file))  # type: ignore[arg-type]  # noqa: PTH100
+        base = os.readlink(f"/proc/self/fd/{folder}") if isinstance(folder, int) else ""
+        return os.path.abspath(os.path.join(base, os.fsdecode(file)))  # type: ignore[arg-type]  # noqa: PTH100, PTH118
     except (OSError, TypeError, ValueError):
         return None
 
@@ -194,6 +225,7 @@ def _make_open(original: Callable[..., Any]) -> Callable[..., Any]:
         closefd: bool = True,  # noqa: FBT001, FBT002 - as the original
         opener: Callable[[str, int], int] | None = None,
     ) -> Any:  # noqa: ANN401 - as the original
+        __tracebackhide__ = True
         path = _path_of(file)
         for_text = (encoding, errors, newline)
         is_binary = "b" in mode
@@ -227,26 +259,48 @@ def _buffered(
     return text
 
 
-def _observed(original: Callable[..., Any], call: Call) -> Callable[..., Any]:
+def _observed(original: Callable[..., Any], call: IoCall) -> Callable[..., Any]:
     """Return a function of `os` that reports its calls on files that are observed."""
 
     @wraps(original)
     def observed(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as the original
-        file = args[0] if args else kwargs.get("path", kwargs.get("fd"))
-        path = _path_of(file) if kwargs.get("dir_fd") is None else None
-        if path is None or not _is_observed(path):
-            return original(*args, **kwargs)
-        if original.__name__ in ("open", "fsync"):
-            _before(call, path)
-            return original(*args, **kwargs)
-        descriptor, what, *rest = args
-        if call == "read":
-            data = original(descriptor, _before(call, path, what), *rest)
-            _after(call, path, len(data))
-            return data
-        view = memoryview(what).cast("B")
-        count = original(descriptor, view[: _before(call, path, len(view))], *rest)
-        _after(call, path, count)
-        return count
+        __tracebackhide__ = True
+        paths = _paths_of(call, args, kwargs)
+        if call not in ("read", "write"):
+            _before(call, *paths)
+        elif paths and _is_observed(paths[0]):
+            return _transferred(original, call, paths[0], *args)
+        return original(*args, **kwargs)
 
     return observed
+
+
+def _paths_of(call: IoCall, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
+    """Return the absolute paths that a function of `os` is about, that of a new name first."""
+    if call in ("rename", "link"):
+        names = {**dict(zip(("src", "dst"), args, strict=False)), **kwargs}
+        folder = names.get("dst_dir_fd", names.get("dir_fd"))
+        given = [(names.get("dst"), folder), (names.get("src"), names.get("src_dir_fd"))]
+    else:
+        file = args[0] if args else kwargs.get("path", kwargs.get("fd", "."))
+        given = [(file, kwargs.get("dir_fd"))]
+    return [path for each in given if (path := _path_of(*each)) is not None]
+
+
+def _transferred(
+    original: Callable[..., Any],
+    call: IoCall,
+    path: str,
+    descriptor: int,
+    what: Buffer,  # of a read: how many bytes
+    *rest: int,
+) -> Any:  # noqa: ANN401 - as the original
+    """Read or write at most as many bytes as the observers allow."""
+    if call == "read":
+        data = original(descriptor, _before(call, path, size=what), *rest)
+        _after(call, path, len(data))
+        return data
+    view = memoryview(what).cast("B")
+    count = original(descriptor, view[: _before(call, path, size=len(view))], *rest)
+    _after(call, path, count)
+    return count

@@ -63,10 +63,11 @@ def _slow_down(strike: Strike) -> None:
         """Wait, raise, or return how many bytes to move at most, as the shim would."""
         strike.begun()
         page.note(numbers[0], round(now() * 1e9))
+        call = "sync" if access.call == "fsync" else access.call
         for rule in rules:
-            if access.call in rule.operations and rule.seconds:
+            if call in rule.operations and rule.seconds:
                 sleep(rule.seconds)
-            if access.call in rule.operations and rule.error:
+            if call in rule.operations and rule.error:
                 raise OSError(rule.error, os.strerror(rule.error), access.path)
         is_short = rules[0].short_reads and access.call == "read" and access.size > 1
         return access.size // 2 if is_short else None

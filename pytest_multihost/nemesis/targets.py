@@ -1,4 +1,4 @@
-"""Find the functions that points name."""
+"""Find the functions and data loaders that points name."""
 
 from __future__ import annotations
 
@@ -34,16 +34,30 @@ class CallTarget:
     function: Function
 
 
-def target_problem(target: str) -> str | None:
+@dataclass(frozen=True, slots=True)
+class LoaderTarget:
+    """A data loader, or what makes one.
+
+    Attributes:
+        found: A class, whose objects are meant; or a function, what it returns; or the loader.
+        call: Where the function is; None if `found` is none.
+    """
+
+    found: Any  # whatever is there
+    call: CallTarget | None
+
+
+def target_problem(target: str, *, is_loader: bool = False) -> str | None:
     """Return why `target` cannot be found, as far as is known without importing anything.
 
     Args:
-        target: ``module:function`` or ``module:Class.method``.
+        target: ``module:function`` or ``module:Class.method``, or ``module:loader``.
+        is_loader: Whether a data loader is meant.
     """
     module, _, path = target.partition(":")
     if module in sys.modules:
         try:
-            _find(sys.modules[module], path)
+            (_find_loader if is_loader else _find)(sys.modules[module], path)
         except SettingError as error:
             return str(error)
         return None
@@ -67,14 +81,37 @@ def load_target(target: str) -> CallTarget:
     Raises:
         SettingError: There is none; names the nearest.
     """
+    return _find(*_load_module(target))
+
+
+def load_loader(target: str) -> LoaderTarget:
+    """Import the module of `target` and return its data loader.
+
+    Raises:
+        SettingError: There is none; names the nearest.
+    """
+    return _find_loader(*_load_module(target, is_loader=True))
+
+
+def _load_module(target: str, *, is_loader: bool = False) -> tuple[Namespace, str]:
+    """Import the module of `target`; return it, and the path in it."""
     module, _, path = target.partition(":")
-    if problem := target_problem(target):
+    if problem := target_problem(target, is_loader=is_loader):
         raise SettingError(problem)
     try:
-        found = importlib.import_module(module)
+        return importlib.import_module(module), path
     except Exception as error:
         raise SettingError(f"the module {module!r} cannot be imported", seen=repr(error)) from error
-    return _find(found, path)
+
+
+def _find_loader(module: Namespace, path: str) -> LoaderTarget:
+    owner, found = _look_up(module, path)
+    kind = found if isinstance(found, type) else type(found)
+    if hasattr(kind, "__iter__") or hasattr(kind, "__next__"):
+        if kind.__module__ == "builtins":
+            raise SettingError(f"{path!r} is a {kind.__name__}: nothing can be seen of its use")
+        return LoaderTarget(found, None)
+    return LoaderTarget(found, _function(owner, path, found))
 
 
 def _find(module: Namespace, path: str) -> CallTarget:
@@ -82,6 +119,16 @@ def _find(module: Namespace, path: str) -> CallTarget:
 
     Raises:
         SettingError: There is none; names the nearest.
+    """
+    owner, found = _look_up(module, path)
+    return _function(owner, path, found)
+
+
+def _look_up(module: Namespace, path: str) -> tuple[Namespace, object]:
+    """Return what is at `path` in `module`, and what holds it.
+
+    Raises:
+        SettingError: There is nothing; names the nearest.
     """
     owner = found = module
     parts = path.split(".")
@@ -94,13 +141,18 @@ def _find(module: Namespace, path: str) -> CallTarget:
             nearest = _nearest(part, dir(owner), prefix)
             raise SettingError(f"there is no {part!r} in {namespace}{nearest}")
         found = getattr(owner, part)
+    return owner, found
+
+
+def _function(owner: Namespace, path: str, found: Function) -> CallTarget:
     if isinstance(found, type):
         raise SettingError(f"{path!r} is a class: name a method of it, as {path + '.__init__'!r}")
     if not callable(found):
         raise SettingError(f"{path!r} cannot be called: it is {type(found).__name__}")
+    name = path.rpartition(".")[2]
     if isinstance(owner, type):
-        found = inspect.getattr_static(owner, parts[-1], found)
-    return CallTarget(owner, parts[-1], found)
+        found = inspect.getattr_static(owner, name, found)
+    return CallTarget(owner, name, found)
 
 
 def _nearest(name: str, names: Iterable[str], prefix: str) -> str:

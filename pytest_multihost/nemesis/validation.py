@@ -86,8 +86,10 @@ def _problems(fault: Fault, size: int, kinds: Mapping[str, FaultKind]) -> Iterat
         yield f"there is no fault {shown(fault.kind)}; there are: {known}"
     if not isinstance(fault.at, Point) or fault.at.problems():
         return
-    if fault.at.point == "call" and (problem := target_problem(fault.at.name)):
-        yield f"{shown(fault.at)}: {problem}"
+    is_loader = fault.at.point == "batch"
+    if is_loader or fault.at.point == "call":
+        problem = target_problem(fault.at.name, is_loader=is_loader)
+        yield from (f"{shown(fault.at)}: {problem}",) if problem else ()
     if fault.at.point == "rendezvous" and fault.kind not in NETWORK_KINDS:
         yield "at.rendezvous() is for faults of the network alone; start_skew makes a rank late"
 

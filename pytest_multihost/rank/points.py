@@ -8,23 +8,33 @@ access is performed.
 from __future__ import annotations
 
 import os
+import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 from time import sleep  # by name: the test may replace it in its module
 from typing import Any
 
 from pytest_multihost.model.event import FaultChanged, PointPassed, PointsPassed, RankEventBody, now
-from pytest_multihost.model.fault import NETWORK_KINDS, Fault, PointKind
+from pytest_multihost.model.fault import IO_CALLS, NETWORK_KINDS, Fault, PointKind
 from pytest_multihost.model.json_values import from_json, to_json
 from pytest_multihost.model.operation import OperationKind
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.nemesis import FaultKind, Strike
-from pytest_multihost.nemesis.interpose import FileObserver, matcher, observing_files
+from pytest_multihost.nemesis.interpose import (
+    FileAccess,
+    FileObserver,
+    matcher,
+    observing_files,
+)
 from pytest_multihost.nemesis.targets import load_target
+from pytest_multihost.rank.batches import count_batches
 from pytest_multihost.rank.recorder import Recorder
+from pytest_multihost.rank.run_paths import portable_glob
 from pytest_multihost.rank.wrap_calls import wrap_calls
 
 Send = Callable[[RankEventBody], None]
@@ -35,6 +45,9 @@ _MAX_POINT_EVENTS = 2_000
 
 _MAX_FIRED_EVENTS = 20
 """Number of "begun" events sent for one fault."""
+
+_LOADERS = ("torch.utils.data:DataLoader", "grain.python:DataLoader")
+"""Data loaders whose batches are listed where all points are."""
 
 _BEFORE_THE_TEST = ("start_skew", "hash_seed")
 """Kinds of faults performed before the test: their points are never passed here."""
@@ -84,34 +97,54 @@ class Points:
     bindings: list[Binding]
     performed: Callable[[int], str]
     sends_all: bool
-    counts: dict[tuple[PointKind, str], int] = field(default_factory=dict)
+    counts: dict[tuple[PointKind, str, str], int] = field(default_factory=dict)
     healing: ExitStack = field(default_factory=ExitStack)
+    _folders: tuple[str, ...] = ()
     _sent: int = 0
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _thread: _Thread = field(default_factory=_Thread)
     _owner: int = field(default_factory=os.getpid)
     _is_healed: bool = False
 
-    def pass_point(self, point: PointKind, name: str = "", when: str = "before") -> None:
-        """Pass a point: perform the faults bound to it now, in this thread."""
+    def pass_point(
+        self, point: PointKind, name: str = "", when: str = "before", call: str = ""
+    ) -> None:
+        """Pass a point: perform the faults bound to it now, in this thread.
+
+        Args:
+            point: The kind of point.
+            name: Which.
+            when: Whether what is called there is about to begin or is over.
+            call: Which call on a file; of an operation its kind.
+        """
         __tracebackhide__ = True
         if self._thread.is_performing or os.getpid() != self._owner or self._is_healed:
             return
         with self._lock:
             if when == "before":
-                self.counts[point, name] = nth = self.counts.get((point, name), 0) + 1
+                shown = (point, name, "")
+                if point == "io":
+                    shown = point, portable_glob(name, self._folders, _pids()), call
+                self.counts[shown] = nth = self.counts.get(shown, 0) + 1
                 if self.sends_all and self._sent < _MAX_POINT_EVENTS:
                     self._sent += 1
-                    self.send(PointPassed(point, name, nth))
-            due = [each for each in self.bindings if _is_due(each, point, name, when)]
+                    self.send(PointPassed(*shown[:2], nth, shown[2]))
+            due = [each for each in self.bindings if _is_due(each, point, name, when, call)]
         for binding in due:
             self._perform(binding)
+
+    def touch_file(self, access: FileAccess) -> None:
+        """Pass the point of a call on a file, if it is the test's, not pytest's or ours."""
+        __tracebackhide__ = True
+        if not _is_called_by_harness():
+            self.pass_point("io", access.path, call=access.call)
 
     def begin_operation(self, name: str, kind: OperationKind) -> None:
         """Pass the point of an operation that is about to begin."""
         __tracebackhide__ = True
-        if kind == "collective" or any(each.fault.at.name == name for each in self.bindings):
-            self.pass_point("collective", name)
+        is_named = any(each.fault.at.name == name for each in self.bindings)
+        if kind == "collective" or self.sends_all or is_named:
+            self.pass_point("collective", name, call=kind)
 
     def _perform(self, binding: Binding) -> None:
         __tracebackhide__ = True
@@ -148,6 +181,12 @@ class Points:
             if not kind.lasts:
                 send("ended", ended)
 
+    def set_folders(self) -> None:
+        """Remember which folders have other names in other runs."""
+        scratch = self.spec.scratch
+        own = (f"{scratch}/rank-{self.spec.rank}", f"{scratch}/shared", scratch)
+        self._folders = (*own, self.spec.directory, str(Path.cwd()), tempfile.gettempdir())
+
     def heal(self) -> None:
         """End and undo all faults, and send the counts of the points passed."""
         if self._is_healed or os.getpid() != self._owner:
@@ -155,7 +194,10 @@ class Points:
         self._is_healed = True
         self.healing.close()
         if self.bindings or self.sends_all:
-            passed = tuple((*key, count) for key, count in self.counts.items())
+            passed = tuple(
+                (point, f"{name} ({call})" if call else name, count)
+                for (point, name, call), count in self.counts.items()
+            )
             self.send(PointsPassed(passed[:_MAX_POINT_EVENTS]))
 
 
@@ -165,13 +207,48 @@ def _fault_changed(index: int, fault: Fault, phase: str, detail: Mapping[str, An
     return from_json(FaultChanged, {**detail, **data, "kind": FaultChanged.kind})
 
 
-def _is_due(binding: Binding, point: PointKind, name: str, when: str) -> bool:
+@cache
+def _pids() -> frozenset[int]:
+    """Return the processes of this world: this one, its parent, and that one's children."""
+    parent = os.getppid()
+    siblings = Path(f"/proc/{parent}/task/{parent}/children")
+    found = siblings.read_text().split() if siblings.exists() else ()
+    return frozenset({os.getpid(), parent, *map(int, found)})
+
+
+_FILE_MODULES = frozenset(
+    {"contextlib", "genericpath", "glob", "os", "pathlib", "posixpath", "shutil", "tempfile"}
+)
+"""Modules that touch files for whoever calls them."""
+
+_HARNESS = frozenset({"_pytest", "pytest_multihost"})
+
+
+def _is_called_by_harness() -> bool:
+    """Return whether pytest or this package is about to touch a file."""
+    frame = sys._getframe(1)  # noqa: SLF001 - inspect is 100 times slower
+    own = (__name__, observing_files.__module__, "pytest_multihost.rank.recorder.torch_files")
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__"))
+        room = module.partition(".")[0]
+        if module not in own and room not in _FILE_MODULES:
+            return room in _HARNESS
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+def _is_due(binding: Binding, point: PointKind, name: str, when: str, call: str) -> bool:
     """Count a passage of a fault's point; return whether it is the one that triggers it."""
     at = binding.fault.at
     if (at.point, at.when) != (point, when):
         return False
-    is_any = at.point == "collective" and not at.name
-    if not (matcher(at.name)(name) if at.point == "io" else is_any or at.name == name):
+    if at.point == "io":
+        is_meant = call in at.io_calls and matcher(at.name)(name)
+    elif at.point == "collective" and not at.name:
+        is_meant = call == "collective"
+    else:
+        is_meant = at.name == name
+    if not is_meant:
         return False
     binding.passed += 1
     return binding.passed == at.nth
@@ -245,20 +322,33 @@ def start_faults(points: Points, more_modules: Iterable[object] = ()) -> None:
     Raises:
         SettingError: There is no such function; the message names the nearest.
     """
+    more_modules = tuple(more_modules)
     faults = [each.fault for each in points.bindings]
     for target in _named(faults, "call"):
         on_call = partial(points.pass_point, "call", target)
         wrap_calls(load_target(target), on_call, points.healing, more_modules=more_modules)
-    if patterns := ["*"] if points.sends_all else _named(faults, "io"):
-        matches = [matcher(pattern) for pattern in patterns]
-        observer = FileObserver(
-            lambda path: any(each(path) for each in matches),
-            before=lambda access: points.pass_point("io", access.path),
-            after=lambda _: None,
-        )
+    loaders = [each for each in _LOADERS if each.partition(":")[0] in sys.modules]
+    named = _named(faults, "batch")
+    for target in dict.fromkeys((*named, *loaders) if points.sends_all else named):
+        on_draw = partial(points.pass_point, "batch", target)
+        count_batches(target, on_draw, points.healing, more_modules=more_modules)
+    if patterns := [*_named(faults, "io"), *(["*"] if points.sends_all else ())]:
+        points.set_folders()
+        observer = _file_observer(points, patterns)
         points.healing.enter_context(observing_files(observer))
     if points.bindings:
         points.pass_point("start")
+
+
+def _file_observer(points: Points, patterns: Iterable[str]) -> FileObserver:
+    matches = [matcher(pattern) for pattern in patterns]
+    bound = (each.fault.at for each in points.bindings)
+    calls = frozenset[str]().union(*(each.io_calls for each in bound if each.point == "io"))
+    return FileObserver(
+        lambda path: any(each(path) for each in matches),
+        before=points.touch_file,
+        calls=IO_CALLS if points.sends_all else calls,
+    )
 
 
 def _named(faults: Iterable[Fault], point: str) -> list[str]:

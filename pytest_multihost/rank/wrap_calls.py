@@ -7,6 +7,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 from pytest_multihost.model.errors import SettingError
@@ -15,6 +16,9 @@ from pytest_multihost.nemesis.targets import CallTarget
 Function = Any
 """A function, or a descriptor that returns one."""
 
+Returned = Callable[..., Any]
+"""Gets what a call has returned, and its arguments; returns what its caller gets instead."""
+
 
 def wrap_calls(
     target: CallTarget,
@@ -22,6 +26,7 @@ def wrap_calls(
     undoing: ExitStack,
     *,
     more_modules: Iterable[object] = (),
+    returned: Returned = lambda result, *_, **__: result,
 ) -> None:
     """Call `on_call` before and after each call of a function.
 
@@ -31,25 +36,38 @@ def wrap_calls(
             result.
         undoing: Restores the function, also where it has been imported by name meanwhile.
         more_modules: Modules that are not in `sys.modules`.
+        returned: May change what the function returns.
 
     Raises:
         SettingError: The function's owner does not allow replacing it.
     """
     more_modules = tuple(more_modules)
-    wrapper = _wrapped(target.function, on_call)
-    owner, name = target.owner, target.name
-    is_own = name in vars(owner)
-    try:
-        setattr(owner, name, wrapper)
-    except (AttributeError, TypeError) as error:
-        raise SettingError(f"{name!r} of {owner!r} cannot be replaced", seen=str(error)) from error
-    if is_own:
-        undoing.callback(setattr, owner, name, target.function)
-    else:  # inherited, or made by the module's __getattr__
-        undoing.callback(delattr, owner, name)
-    if not isinstance(owner, type):
+    wrapper = _wrapped(target.function, on_call, returned)
+    replace_attribute(target.owner, target.name, wrapper, undoing)
+    if not isinstance(target.owner, type):
         _replace_names(target.function, wrapper, more_modules)
         undoing.callback(_replace_names, wrapper, target.function, more_modules)
+
+
+def replace_attribute(
+    owner: Any,  # noqa: ANN401 - a module or class of the user's
+    name: str,
+    new: object,
+    undoing: ExitStack,
+) -> None:
+    """Replace an attribute of a module or class until `undoing` is closed.
+
+    Raises:
+        SettingError: The owner does not allow it.
+    """
+    undo = partial(delattr, owner, name)  # inherited, or made by the module's __getattr__
+    if name in vars(owner):
+        undo = partial(setattr, owner, name, vars(owner)[name])
+    try:
+        setattr(owner, name, new)
+    except (AttributeError, TypeError) as error:
+        raise SettingError(f"{name!r} of {owner!r} cannot be replaced", seen=str(error)) from error
+    undoing.callback(undo)
 
 
 def _replace_names(old: object, new: object, more_modules: Iterable[object]) -> None:
@@ -68,9 +86,9 @@ def _replace_names(old: object, new: object, more_modules: Iterable[object]) -> 
                 setattr(module, name, new)
 
 
-def _wrapped(function: Function, on_call: Callable[[str], None]) -> Function:
+def _wrapped(function: Function, on_call: Callable[[str], None], returned: Returned) -> Function:
     if isinstance(function, staticmethod | classmethod):
-        return type(function)(_wrapped(function.__func__, on_call))
+        return type(function)(_wrapped(function.__func__, on_call, returned))
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
@@ -78,7 +96,7 @@ def _wrapped(function: Function, on_call: Callable[[str], None]) -> Function:
             __tracebackhide__ = True
             on_call("before")
             try:
-                return await function(*args, **kwargs)
+                return returned(await function(*args, **kwargs), *args, **kwargs)
             finally:
                 on_call("after")
 
@@ -89,7 +107,7 @@ def _wrapped(function: Function, on_call: Callable[[str], None]) -> Function:
         __tracebackhide__ = True
         on_call("before")
         try:
-            return function(*args, **kwargs)
+            return returned(function(*args, **kwargs), *args, **kwargs)
         finally:
             on_call("after")
 

@@ -327,13 +327,17 @@ def test_it(world, tmp_path):
     world.sync_point("a")
     if world.rank == 2:
         (tmp_path / "x.txt").write_text("hello")
+        (tmp_path / f"{os.getpid()}.tmp").mkdir()
 """,
         "--multihost-points",
         *options,
     )
     worlds.run.assert_outcomes(passed=1)
     assert "ranks 0,1  at.sync_point('a') x2" in worlds.stdout
-    assert re.search(r"rank 2  at.sync_point\('a'\) x2, at.io\('.*/x.txt'\) x2", worlds.stdout)
+    assert (
+        "rank 2  at.sync_point('a') x2, at.io('*/test_it0/x.txt', call='open'), "
+        "at.io('*/test_it0/x.txt', call='write'), at.io('*/test_it0/*.tmp', call='mkdir')\n"
+    ) in worlds.stdout
 
 
 def test_ranks_that_are_stopped_do_not_outlive_a_hang(run_worlds) -> None:

@@ -175,6 +175,272 @@ def test_jax_any(world):
     worlds.run.assert_outcomes(passed=4)
 
 
+FILES = """
+import contextlib, glob, os, shutil
+
+def on(call, pattern="*/struck/*", nth=1):
+    error = f"{Planned.__module__}:Planned"
+    fault = faults.raise_at(rank=1, error=error, at=at.io(pattern, call=call, nth=nth))
+    return pytest.mark.multihost(ranks=2, timeout=30, faults=[fault])
+
+@contextlib.contextmanager
+def struck(world):
+    "What is within raises on rank 1, and on rank 0 it does what it should."
+    if world.rank == 0:
+        yield
+    else:
+        with pytest.raises(Planned):
+            yield
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in ("struck", "spared"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a").write_text("")
+    return tmp_path / "struck"
+
+@pytest.fixture(autouse=True)
+def put_back(world):
+    yield
+    names = ("stat", "rename", "replace", "unlink", "mkdir", "listdir", "scandir", "fsync")
+    assert not any(hasattr(getattr(os, name), "__wrapped__") for name in names)
+"""
+
+
+def test_a_fault_strikes_the_call_on_a_file_that_is_named(run_worlds) -> None:
+    """Other calls on the file, calls on other files and other ranks are as ever."""
+    worlds = run_worlds(
+        HEAD
+        + FILES
+        + """
+@on("stat")
+def test_stat(world, folder):
+    (folder.parent / "spared" / "a").stat()
+    with struck(world):
+        assert (folder / "a").exists()
+    assert os.path.isfile(folder / "a") and os.access(folder / "a", os.R_OK)
+
+@on("rename")
+def test_rename_to(world, folder):
+    os.replace(folder.parent / "spared" / "a", folder.parent / "spared" / "b")
+    with struck(world):
+        os.replace(folder.parent / "spared" / "b", folder / "b")
+    assert (folder / "b").exists() == (world.rank == 0)
+
+@on("rename")
+def test_rename_from(world, folder):
+    with struck(world):
+        (folder / "a").rename(folder.parent / "spared" / "b")
+
+@on("link", nth=2)
+def test_link(world, folder):
+    os.link(folder / "a", folder / "b")
+    with struck(world):
+        (folder / "c").symlink_to("a")
+
+@on("unlink")
+def test_unlink(world, folder):
+    with struck(world):
+        (folder / "a").unlink()
+
+@on("mkdir")
+def test_mkdir(world, folder):
+    with struck(world):
+        os.makedirs(folder / "c" / "d")
+
+@on("rmdir", "*/struck")
+def test_rmdir(world, folder):
+    with struck(world):
+        shutil.rmtree(folder)
+    assert not (folder / "a").exists()
+
+@on("listdir", "*/struck")
+def test_listdir(world, folder):
+    with struck(world):
+        glob.glob(str(folder / "*"))
+    assert os.listdir(folder) == [each.name for each in folder.iterdir()] == ["a"]
+
+@on("fsync")
+def test_fsync(world, folder):
+    with (folder / "a").open("w") as file:
+        file.write("text")
+        file.flush()
+        with struck(world):
+            os.fsync(file.fileno())
+
+@on("write", nth=2)
+def test_write(world, folder):
+    (folder / "a").write_text("text")
+    with struck(world):
+        (folder / "a").write_text("more")
+
+@on("open", nth=2)
+def test_open_relative_to_a_folder(world, folder):
+    descriptor = os.open(folder, os.O_RDONLY)
+    with struck(world):
+        os.close(os.open("a", os.O_RDONLY, dir_fd=descriptor))
+    os.close(descriptor)
+"""
+    )
+    worlds.run.assert_outcomes(passed=11)
+    assert {tuple(each["faults"][0]["fired"]) for each in worlds.all_verdicts} == {("1",)}
+
+
+def test_a_fault_strikes_where_torch_writes_and_where_a_store_is_used(run_worlds) -> None:
+    """And where objects are gathered, which also counts as the collectives that it is made of."""
+    worlds = run_worlds(
+        HEAD
+        + FILES
+        + """
+import torch, torch.distributed as dist
+
+def at_operation(name, nth=1):
+    fault = faults.raise_at(rank=1, error=f"{Planned.__module__}:Planned",
+                            at=at.collective(name, nth=nth))
+    return pytest.mark.multihost(ranks=2, timeout=30, backend="gloo", faults=[fault])
+
+@on("open", nth=2)
+def test_save_begins(world, folder):
+    torch.save([1], folder.parent / "spared" / "b")
+    with struck(world):
+        torch.save([1], folder / "b")
+    torch.save([1], folder / "b")
+    assert torch.load(folder / "b") == [1]
+
+@on("write")
+def test_save_ends(world, folder):
+    with struck(world):
+        torch.save([1], folder / "b")
+
+@at_operation("store.set")
+def test_set(world, tmp_path):
+    store = dist.FileStore(str(tmp_path / "store"), 1)
+    store.add("a", 1)
+    with struck(world):
+        store.set("b", "1")
+    store.set("c", "1")
+    assert store.get("c") == b"1"
+
+@at_operation("store.add", nth=2)
+def test_add(world, tmp_path):
+    store = dist.FileStore(str(tmp_path / "store"), 1)
+    store.add("a", 1)
+    with struck(world):
+        store.add("a", 1)
+    assert store.add("a", 1) == 3 - world.rank
+
+@at_operation("all_gather_object", nth=2)
+def test_gather(world):
+    found = [None, None]
+    dist.all_gather_object(found, world.rank)
+    with struck(world):
+        if world.rank:
+            dist.all_gather_object(found, world.rank)
+    assert found == [0, 1]
+
+@at_operation(None, nth=2)
+def test_any_counts_collectives_alone(world, tmp_path):
+    dist.FileStore(str(tmp_path / "store"), 1).set("a", "1")
+    dist.barrier()
+    with struck(world):
+        if world.rank:
+            dist.barrier()
+"""
+    )
+    worlds.run.assert_outcomes(passed=6)
+
+
+def test_a_fault_strikes_where_a_batch_is_drawn(run_worlds) -> None:
+    """From generators, iterators, loaders, their classes; what is drawn is what it was."""
+    worlds = run_worlds(
+        HEAD
+        + """
+class Loader:
+    batches = 3
+    def __iter__(self):
+        return iter(range(self.batches))
+    def __len__(self):
+        return self.batches
+
+class Own:
+    "Its own iterator."
+    def __init__(self):
+        self.left = [2, 1, 0]
+    def __iter__(self):
+        return self
+    def __next__(self):
+        if not self.left:
+            raise StopIteration
+        return self.left.pop()
+
+LOADER, OTHER = Loader(), Loader()
+
+def make():
+    return Loader()
+
+def generate():
+    yield from range(3)
+
+ITER = Loader.__iter__
+
+@pytest.fixture(autouse=True)
+def put_back(world):
+    yield
+    assert Loader.__iter__ is ITER and not hasattr(generate, "__wrapped__")
+
+def drawn(loader):
+    "Two epochs, and in which of all draws something was raised."
+    found, count, struck = [], 0, []
+    for epoch in range(2):
+        iterator = iter(loader())
+        while True:
+            count += 1
+            try:
+                found.append(next(iterator))
+            except StopIteration:
+                break
+            except Planned:
+                struck.append(count)
+    assert found == [0, 1, 2] * 2
+    return struck
+
+def sixth(name):
+    return planned(at.batch(f"test_worlds:{name}", nth=6))
+
+@sixth("Loader")
+def test_class(world):
+    assert drawn(Loader) == [6]
+
+@sixth("LOADER")
+def test_object(world):
+    assert drawn(lambda: OTHER) == []
+    assert drawn(lambda: LOADER) == [6]
+
+@sixth("make")
+def test_function(world):
+    assert drawn(lambda: OTHER) == []
+    assert drawn(lambda: make()) == [6]
+    assert len(make()) == 3 and type(make()) is Loader
+
+@sixth("generate")
+def test_generator(world):
+    assert drawn(lambda: generate()) == [6]
+
+@sixth("Own")
+def test_iterator(world):
+    assert drawn(Own) == [6]
+
+@planned(at.batch("torch.utils.data:DataLoader", nth=2))
+def test_torch(world):
+    from torch.utils.data import DataLoader
+    assert [*zip(range(1), DataLoader(range(4), batch_size=2))][0][1].tolist() == [0, 1]
+    with pytest.raises(Planned):
+        [*DataLoader(range(4), batch_size=2)]
+""",
+    )
+    worlds.run.assert_outcomes(passed=6)
+
+
 def test_a_point_that_was_never_reached_fails_the_test_with_what_was(run_worlds) -> None:
     """One failure for each kind of point; a glob that matches nothing is one of them."""
     points = {
@@ -182,6 +448,7 @@ def test_a_point_that_was_never_reached_fails_the_test_with_what_was(run_worlds)
         "sync_point": ("at.sync_point('y')", "rank 0 passed x x2"),
         "collective": ("at.collective(op='all_gather')", "rank 0 passed all_reduce x1"),
         "io": ("at.io('*/nothing/*')", "rank 0 passed none such"),
+        "batch": ("at.batch('test_worlds:draw', nth=3)", "rank 0 passed test_worlds:draw x2"),
     }
     tests = "".join(
         f"""
@@ -189,6 +456,7 @@ def test_a_point_that_was_never_reached_fails_the_test_with_what_was(run_worlds)
 def test_{name}(world, tmp_path):
     import torch, torch.distributed as dist
     work()
+    assert [*draw()] == [1]
     world.sync_point("x")
     world.sync_point("x")
     dist.all_reduce(torch.ones(2))
@@ -196,8 +464,8 @@ def test_{name}(world, tmp_path):
 """
         for name, (point, _) in points.items()
     )
-    worlds = run_worlds(HEAD + tests)
-    worlds.run.assert_outcomes(failed=4)
+    worlds = run_worlds(HEAD + tests + "def draw(): yield 1")
+    worlds.run.assert_outcomes(failed=5)
     for name, (point, passed) in points.items():
         words = f"faults.kill(rank=0, at={point}) never fired on rank 0: {passed}"
         assert f"FAILED test_worlds.py::test_{name} - {words}" in worlds.stdout

@@ -39,6 +39,8 @@ EXAMPLES = [
     faults.freeze(rank="others", seconds=1, at=at.collective()),
     faults.kill(rank="one", at=at.sync_point("before-commit"), signal="SIGTERM"),
     faults.raise_at(rank=1, error=OSError, message="no 'space'", at=at.io("*/ckpt/*", nth=4)),
+    faults.kill(rank=1, at=at.io("*/ckpt/*", call="rename", nth=2)),
+    faults.kill(rank=1, at=at.batch("json:loads", nth=2)),
     faults.memory_pressure(rank=0, headroom_mb=64, oom_kill=True, must_fire=False),
     faults.fd_pressure(rank=0),
     faults.cpu_throttle(rank=0, percent=20, seconds=3),
@@ -71,6 +73,10 @@ WRONG: list[tuple[Any, str]] = [
     (faults.kill(rank=0, at=at.call("no_colon")), "at.call takes 'module:function'"),
     (faults.kill(rank=0, at=at.sync_point("x", nth=0)), "nth must be a whole number"),
     (faults.kill(rank=0, at="start"), "at must be a point"),  # type: ignore[arg-type]
+    (faults.kill(rank=0, at=at.io("*", call="exists")), "call must be one of open, read"),  # type: ignore[arg-type]
+    (faults.kill(rank=0, at=at.batch("json")), "at.batch takes 'module:name' of a data loader"),
+    (faults.kill(rank=0, at=at.batch("json:decoder")), "cannot be called"),
+    (faults.kill(rank=0, at=at.batch("json:__all__")), "is a list"),
     (faults.raise_at(rank=0, error="NoSuchError"), "error must be the name of a built-in"),
     (faults.cpu_throttle(rank=0, percent=100), "percent must be a number above 0 and below 100"),
     (faults.slow_io(rank=0, error="EWHAT"), "error must be the name of an error"),

@@ -24,6 +24,7 @@ from types import ModuleType
 from pytest_multihost.model.operation import RUNTIME_SCOPE, Scope
 from pytest_multihost.rank.recorder.after_import import after_import
 from pytest_multihost.rank.recorder.recorder import Recorder
+from pytest_multihost.rank.recorder.torch_files import report_files
 from pytest_multihost.rank.recorder.torch_flight_recorder import FlightRecorderThread
 from pytest_multihost.rank.recorder.torch_groups import (
     Argument,
@@ -42,6 +43,11 @@ CREATION_SCOPE = Scope("creation")
 """The scope of the making of groups by their members alone: there is no group yet to count in."""
 
 _STORE_WAITS = ("get", "wait", "multi_get", "queue_pop", "barrier")
+_STORE_WRITES = ("set", "add", "append", "compare_set", "delete_key", "multi_set", "queue_push")
+_OBJECT_CALLS = (
+    *("all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list"),
+    *("recv_object_list", "send_object_list"),
+)
 _MAX_KEYS = 120
 
 Begin = Callable[[], int]
@@ -71,6 +77,7 @@ def install(recorder: Recorder) -> None:
             GroupCreationRecorder(recorder, groups, flight).wrap(module)
 
     after_import("torch.distributed.distributed_c10d", wrap)
+    after_import("torch.serialization", report_files)
 
 
 class _Depth(threading.local):
@@ -81,7 +88,11 @@ class _Depth(threading.local):
 
 @dataclass(slots=True, eq=False)
 class GroupCreationRecorder:
-    """Records what makes groups, and waits for keys."""
+    """Records what makes groups, and waits for keys.
+
+    Writing to a store and the calls that move objects are points, but no records: nobody waits in
+    the former, and the collectives in the latter are recorded themselves.
+    """
 
     recorder: Recorder
     groups: Groups
@@ -98,6 +109,20 @@ class GroupCreationRecorder:
             if name in _STORE_WAITS:
                 recorded = self._recorded(partial(self._store_wait, name), original)
                 setattr(module.Store, name, copy_identity(original, recorded))
+            elif name in _STORE_WRITES:
+                noticed = self._noticed(f"store.{name}", original)
+                setattr(module.Store, name, copy_identity(original, noticed))
+        for name in _OBJECT_CALLS:
+            _replace(module, name, partial(self._noticed, name))
+
+    def _noticed(self, name: str, original: Function) -> Function:
+        def noticed(*args: object, **kwargs: object) -> object:
+            __tracebackhide__ = True
+            if self.recorder.on_begin and not self._depth.count:
+                self.recorder.notify(name, "wait")
+            return original(*args, **kwargs)
+
+        return noticed
 
     def _recorded(self, describe: Describe, original: Function) -> Function:
         def recorded(*args: object, **kwargs: object) -> object:

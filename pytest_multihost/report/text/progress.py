@@ -69,7 +69,7 @@ def overlay(text: str, width: int) -> str:
 def _passed_points(history: Iterable[Event], rank: int) -> tuple[str, ...]:
     """Return the points that a rank has passed, in order, repeated ones once with a count."""
     points = [
-        Point(event.body.point, event.body.name)
+        Point(event.body.point, event.body.name, call=event.body.call)
         for event in history
         if isinstance(event.body, PointPassed) and event.rank == rank
     ]
