@@ -100,7 +100,7 @@ def train(model: torch.nn.Module) -> None:
     culprits=[1],
     by=["mismatch", "proof"],
     outcome=["hung", "failed"],
-    where="model(torch.ones(3, 8))",
+    where="loss.backward()",
     sides={(1,): "model(torch.ones(3, 8))", (0, 2): "model(torch.ones(2, 8))"},
 )
 def test_one_rank_evaluates_between_steps_under_fsdp(world) -> None:

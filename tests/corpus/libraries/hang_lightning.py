@@ -104,14 +104,40 @@ def test_one_process_has_one_batch_less(world, tmp_path) -> None:
     make_trainer(world, tmp_path).fit(Model(), loader(8 - 2 * world.rank))
 
 
+class LogEachStep(Model):
+    """Synchronises a value in each step of its validation."""
+
+    def validation_step(self, batch: torch.Tensor, index: int) -> None:
+        """Log for the step only."""
+        loss = self.layer(batch).sum()
+        self.log("loss", loss, on_step=True, on_epoch=False, sync_dist=True)
+
+
 @hang("finished", ranks=2, backend="gloo", culprits=[1], waiting=[0], waits_at='self.log("loss"')
 def test_one_process_has_fewer_validation_batches(world, tmp_path) -> None:
     """Validation loaders of different lengths meet in a log that synchronises each step.
 
     Source: https://github.com/Lightning-AI/pytorch-lightning/issues/20561
     """
-    trainer = make_trainer(world, tmp_path)
-    trainer.validate(Model(), loader(16 - 12 * world.rank), verbose=False)
+    data = loader(8 - 4 * world.rank)
+    make_trainer(world, tmp_path).validate(LogEachStep(), data, verbose=False)
+
+
+@hang(
+    "died",
+    ranks=2,
+    backend="gloo",
+    culprits=[0],
+    waiting=[1],
+    by=["exit"],
+    where='self.log("loss", self.layer(batch).sum()',
+)
+def test_one_process_ends_its_validation_while_the_other_logs(world, tmp_path) -> None:
+    """What one reduces for the epoch meets what the other reduces for a step: gloo aborts.
+
+    Source: https://github.com/Lightning-AI/pytorch-lightning/issues/20561
+    """
+    make_trainer(world, tmp_path).validate(Model(), loader(8 - 4 * world.rank), verbose=False)
 
 
 class ValidateOnMain(Model):
