@@ -33,6 +33,21 @@ def test_a_proven_hang_ends_its_world_long_before_the_deadline(run_worlds) -> No
     assert "HUNG test_worlds.py::test_it - rank 1 never reached world.barrier 'b'" in worlds.stdout
 
 
+@pytest.mark.parametrize("launch", ["fork", "spawn"])
+def test_progress_bars_of_tqdm_delay_no_proof(run_worlds, launch: str) -> None:
+    """Its monitor would wake up every ten seconds; nobody can see that it does nothing else."""
+    pytest.importorskip("tqdm")
+    worlds = run_worlds(
+        HANG.replace("import pytest, time", "import pytest, time, tqdm").replace(
+            "    if world", "    list(tqdm.tqdm(range(3)))\n    if world"
+        ),
+        f"--multihost-launch={launch}",
+    )
+    diagnosis = worlds.verdicts["test_it"]["diagnosis"]
+    assert (diagnosis["detected_by"], diagnosis["culprits"]) == ("proof", [1])
+    assert diagnosis["detected_after_s"] < 30
+
+
 FIRST_COLLECTIVE = """
 import pytest, time
 from jax.errors import JaxRuntimeError

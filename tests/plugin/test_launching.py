@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import pytest
 
 JAX_AT_MODULE_LEVEL = """
@@ -27,6 +29,18 @@ UNSOUND = {
         "native code in it runs",
     ),
 }
+
+
+NATIVE_THREAD = """
+import _thread, ctypes, time
+
+def run():
+    ctypes.CDLL(None).prctl(15, {name!r}, 0, 0, 0)  # PR_SET_NAME
+    time.sleep(60)
+
+_thread.start_new_thread(run, ())  # none of threading's
+time.sleep(0.2)
+"""
 
 
 def launch_of(worlds, test: str = "test_it") -> str:
@@ -94,6 +108,28 @@ def test_a_module_that_cannot_be_imported_before_a_fork_gets_fresh_interpreters(
     worlds.run.assert_outcomes(passed=1)
     assert launch_of(worlds) == "spawn"
     assert f"launch: spawn ({reason}" in worlds.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "launch"), [(b"jemalloc_bg_thd", "fork"), (b"another_bg_thd", "spawn")]
+)
+def test_the_thread_of_jemalloc_is_forked_with_its_own_handlers(
+    run_worlds, name: bytes, launch: str
+) -> None:
+    """Importing pyarrow starts it; of other native threads nothing is known."""
+    code = textwrap.indent(NATIVE_THREAD.format(name=name), "        ")
+    worlds = run_worlds(
+        f"""
+        import pytest
+        {code.strip()}
+
+        @pytest.mark.multihost(ranks=2)
+        def test_it(world):
+            world.barrier()
+        """
+    )
+    worlds.run.assert_outcomes(passed=1)
+    assert launch_of(worlds) == launch
 
 
 def test_a_module_level_jax_array_works(run_worlds) -> None:

@@ -20,6 +20,12 @@ from pathlib import Path
 _TASKS = Path("/proc/self/task")
 _DESCRIPTORS = Path("/proc/self/fd")
 _SETTLE_S = 0.2
+_FORK_SAFE = frozenset({"jemalloc_bg_thd"})
+"""Names that threads give themselves whose own fork handlers leave nothing locked in the child.
+
+jemalloc is in pyarrow, and so in everything that imports datasets: without them, a rank would be a
+fresh interpreter that imports all of it again.
+"""
 
 
 def fork_problems() -> list[str]:
@@ -62,7 +68,7 @@ def _native_thread_problems() -> list[str]:
     """Report native threads, after fork handlers had the chance to stop their pools.
 
     OpenBLAS, which numpy starts on import, ends its pool in its own fork handler. A trial fork
-    runs these handlers.
+    runs these handlers. jemalloc's handlers leave its thread alone, but hold its locks.
     """
     if len(_thread_names()) > 1:
         with warnings.catch_warnings():
@@ -87,4 +93,4 @@ def _thread_names() -> list[str]:
             names.append((_TASKS / task / "comm").read_text().strip())
         except OSError:  # the thread has just ended
             continue
-    return names
+    return [name for name in names if name not in _FORK_SAFE]

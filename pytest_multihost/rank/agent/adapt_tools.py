@@ -1,4 +1,4 @@
-"""Adapt hypothesis and coverage.py in a rank; neither is imported here."""
+"""Adapt hypothesis, tqdm and coverage.py in a rank; none is imported here."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import functools
 import os
 import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
+
+from pytest_multihost.rank.recorder import after_import
 
 Function = Any
 """A test function, or what a tool has made of it."""
@@ -57,6 +60,19 @@ def share_hypothesis_examples(
             raise
 
     handle.inner_test = run
+
+
+def stop_tqdm_monitor() -> None:
+    """Let tqdm start no thread beside its progress bars.
+
+    It wakes up every ten seconds and may do anything then, as far as anybody can see, so no hang
+    would be proven before ten seconds are left. All it does is to refresh bars of slow loops.
+    """
+
+    def without_monitor(module: ModuleType) -> None:
+        module.tqdm.monitor_interval = 0
+
+    after_import("tqdm.std", without_monitor)
 
 
 def save_coverage() -> None:

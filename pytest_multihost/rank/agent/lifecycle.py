@@ -32,7 +32,11 @@ from pytest_multihost.pytest_private import (
     stop_capturing,
 )
 from pytest_multihost.rank.after_fork import reset_after_fork
-from pytest_multihost.rank.agent.adapt_tools import save_coverage, share_hypothesis_examples
+from pytest_multihost.rank.agent.adapt_tools import (
+    save_coverage,
+    share_hypothesis_examples,
+    stop_tqdm_monitor,
+)
 from pytest_multihost.rank.agent.exceptions import clear_frames, format_exception, raised_error
 from pytest_multihost.rank.agent.hooks import ControllerLink, RankPlugin, is_expected
 from pytest_multihost.rank.points import bind_faults, delay_start
@@ -75,6 +79,7 @@ def start_rank(spec: RankSpec, channel: Channel) -> None:
     """Make this process the rank: from now on it can be asked for its stacks."""
     reset_after_fork(spec)
     start_recording(spec)
+    stop_tqdm_monitor()
     ControllerLink(channel).send(Hello(getpid()))
 
 

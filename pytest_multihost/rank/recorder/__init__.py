@@ -8,6 +8,7 @@ from which line of the user's, and stays readable when the rank is stopped or de
 `after_import`. `handlers` says which exceptions certainly fail the test.
 """
 
+from pytest_multihost.rank.recorder.after_import import after_import
 from pytest_multihost.rank.recorder.process_recorder import (
     current_recorder,
     operation,
@@ -18,6 +19,7 @@ from pytest_multihost.rank.recorder.recorder import Recorder
 
 __all__ = [
     "Recorder",
+    "after_import",
     "current_recorder",
     "operation",
     "prepare_recording",
