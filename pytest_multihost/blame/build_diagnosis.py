@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import PurePath
 
 from pytest_multihost.blame.causes import Cause
 from pytest_multihost.blame.partition_blame import describe_cut, network_evidence
@@ -333,11 +334,15 @@ def _straggler(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
 
 def _mismatch(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
     ranks_in: dict[Sentence, list[int]] = {}
+    is_told = any(wait.is_mismatch for wait in cause.waits)  # else the programs' lines differ
     for wait in cause.waits:
-        if wait.is_mismatch and wait.operation is not None:
-            root = wait.operation.root
+        if wait.operation is not None and (wait.is_mismatch or not is_told):
+            root, frame = wait.operation.root, wait.operation.frame
             from_root = f" from rank {root}" if root is not None else ""
-            words = sentence(_words(wait.operation, result.spec.size), from_root)
+            at = ""
+            if frame is not None and wait.operation.source == "native-frames":
+                at = f" at {PurePath(frame.file).name}:{frame.line}"
+            words = sentence(_words(wait.operation, result.spec.size), from_root, at)
             ranks_in.setdefault(words, []).append(wait.rank)
     ordered = sorted(ranks_in.items(), key=lambda each: (len(each[1]), each[1]))
     found: Sentence = ()

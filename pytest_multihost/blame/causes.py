@@ -9,7 +9,7 @@ without evidence: a wrong name makes users search in the wrong place.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
 
@@ -25,7 +25,7 @@ from pytest_multihost.blame.wait_graph import (
     possible_waits,
 )
 from pytest_multihost.model.fault import Fault
-from pytest_multihost.model.operation import Operation
+from pytest_multihost.model.operation import K, Operation, group_by_value
 from pytest_multihost.model.verdict import Confidence, Kind
 
 
@@ -222,10 +222,40 @@ def _minority(operation: Operation, ranks: frozenset[int], states: States) -> tu
                 detail = each.detail if each.scope.kind == "harness" else ""
                 sorts.setdefault((family(each.name), each.root, detail), []).append(rank)
                 break
+    return _fewer(sorts)
+
+
+def _fewer(sorts: Mapping[K, Sequence[int]]) -> tuple[int, ...]:
+    """Return the ranks of all sorts but the most frequent one; none on a tie."""
     *fewer, most = sorted(sorts.values(), key=len)
     if not fewer or len(fewer[-1]) == len(most):
         return ()
     return tuple(sorted(rank for members in fewer for rank in members))
+
+
+def as_other_program(cause: Cause) -> Cause:
+    """Return the cause with the ranks named that run another jitted program than most.
+
+    Nothing numbers the collectives of jitted programs. If all members are in one, and nothing
+    moves, most of them in the program of one line and one elsewhere, they are likely in two
+    programs.
+    """
+    if cause.kind != "transport" or cause.culprits or cause.cut is not None:
+        return cause
+    inside = [
+        (wait.operation.frame, wait.rank)
+        for wait in cause.waits
+        if wait.operation is not None
+        and cause.operation is not None
+        and wait.operation.place == cause.operation.place
+        and wait.operation.source == "native-frames"
+        and wait.operation.frame is not None
+    ]
+    odd = _fewer(group_by_value(inside)) if inside else ()
+    if not odd or {rank for _, rank in inside} != {*cause.waiting}:
+        return cause
+    waiting = tuple(rank for rank in cause.waiting if rank not in odd)
+    return replace(cause, kind="mismatch", culprits=odd, waiting=waiting)
 
 
 def _first_operation(waits: Sequence[Wait]) -> Operation | None:

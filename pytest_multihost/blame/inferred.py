@@ -266,7 +266,7 @@ def with_stacks(
 
 
 def with_members(seen: RankSnapshot, frames: Sequence[Frame]) -> RankSnapshot:
-    """Return a rank's snapshot with the members of its jitted collectives, if known.
+    """Return a rank's snapshot with the line of its jitted collectives, and the members, if known.
 
     Args:
         seen: The rank.
@@ -283,13 +283,15 @@ def with_members(seen: RankSnapshot, frames: Sequence[Frame]) -> RankSnapshot:
     scope = program_scope(user.file, user.line) if user is not None else None
     here = [each for each in programs if each[2] == scope]
     groups = {group for _, group, _ in here or programs}
-    if len(groups) != 1:
-        return seen
-    (group,) = groups
     operations = tuple(
         each
         if each.has_members or each.name not in _OF_PROGRAMS
-        else replace(each, group=group, has_members=True)
+        else replace(
+            each,
+            frame=each.frame or user,
+            group=min(groups) if len(groups) == 1 else each.group,
+            has_members=len(groups) == 1,
+        )
         for each in seen.operations
     )
     return replace(seen, operations=operations)

@@ -14,7 +14,7 @@ from pytest_multihost.blame.build_diagnosis import (
     build_diagnosis,
     planned_freeze,
 )
-from pytest_multihost.blame.causes import Cause, find_causes
+from pytest_multihost.blame.causes import Cause, as_other_program, find_causes
 from pytest_multihost.blame.partition_blame import as_cut
 from pytest_multihost.blame.rank_states import last_given_up, rank_states_of
 from pytest_multihost.model.operation import Operations
@@ -94,6 +94,8 @@ def diagnose(result: WorldResult, finding: Finding, context: SourceContext) -> D
         # If no runtime aborted, a rank that had not arrived yet at the failure was only slow.
         if by_event and _is_momentary(causes[0]) and not any(e.has_given_up for e in finding.ranks):
             return None
+    if finding.outcome == "hung":
+        causes = tuple(map(as_other_program, causes))
     if not causes or _is_ambiguous(causes[0], result):
         causes = (_UNKNOWN, *causes[1:])
     return build_diagnosis(causes, states, result, finding, context)

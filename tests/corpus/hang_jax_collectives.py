@@ -19,15 +19,15 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from mishaps import cut_off, signalled_by_a_child
 
 
-def sharding(*axes: str) -> NamedSharding:
-    """Return a sharding over all devices of the world."""
-    return NamedSharding(Mesh(np.array(jax.devices()), ("x",)), PartitionSpec(*axes))
+def sharding(*axes: str, order: int = 1) -> NamedSharding:
+    """Return a sharding over all devices of the world, in their order or, by -1, in the reverse."""
+    return NamedSharding(Mesh(np.array(jax.devices()[::order]), ("x",)), PartitionSpec(*axes))
 
 
-def spread() -> jax.Array:
+def spread(order: int = 1) -> jax.Array:
     """Return an array with one element on each device, made without any collective."""
-    size = len(jax.devices())
-    return jax.make_array_from_callback((size,), sharding("x"), lambda _: np.ones(1, np.float32))
+    size, over = len(jax.devices()), sharding("x", order=order)
+    return jax.make_array_from_callback((size,), over, lambda _: np.ones(1, np.float32))
 
 
 def total(array: jax.Array) -> jax.Array:
@@ -159,6 +159,19 @@ def test_programs_in_opposite_order(world) -> None:
     steps = [total, whole]
     for step in steps if world.is_primary else reversed(steps):
         step(array)
+
+
+@hang("mismatch", ranks=3, backend="jax", culprits=[2], waiting=[0, 1])
+def test_one_evaluates_while_the_others_train(world) -> None:
+    """Both programs sum up, on devices in different orders: only their lines tell them apart.
+
+    Source: field report class: a flag that differs on one process lets it run another program
+    """
+    total(spread())
+    if world.rank == 2:
+        evaluate = jax.jit(jnp.sum, out_shardings=sharding(order=-1))
+        jax.block_until_ready(evaluate(spread(order=-1)))
+    total(spread())
 
 
 @hang("deadlock", ranks=2, backend="jax")

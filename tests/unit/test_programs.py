@@ -6,7 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_multihost import faults
+from pytest_multihost.blame.causes import Cause, as_other_program
 from pytest_multihost.blame.inferred import with_members
+from pytest_multihost.blame.wait_graph import Wait
 from pytest_multihost.model.operation import Operation, program_scope
 from pytest_multihost.model.result import RankSnapshot
 from pytest_multihost.model.stack import Frame
@@ -65,6 +68,46 @@ def test_of_several_that_it_may_be_none_is_taken(line: int) -> None:
     """A line that has started programs on different processes, or none of them, tells nothing."""
     started = ((0, 1), 7, 1), ((0, 2), 7, 2)
     assert members(*started, frames=(Frame(TEST, line, "test_it"),)) == (ALL, False)
+
+
+def test_a_collective_of_a_program_has_the_users_line() -> None:
+    """That of the main thread, which waits for the program."""
+    seen = RankSnapshot(rank=0, operations=(UNTOLD,))
+    (found,) = with_members(seen, (STARTING, AT_7)).operations
+    assert found.frame == AT_7
+
+
+def stuck_at(*frames: Frame | None) -> Cause:
+    """Return the cause of a world whose ranks are all in a program's sum, in these lines."""
+    operations = [replace(UNTOLD, frame=frame) for frame in frames]
+    waits = (Wait(rank, each, frozenset()) for rank, each in enumerate(operations))
+    ranks = tuple(range(len(frames)))
+    return Cause(
+        kind="transport", confidence="likely", waiting=ranks, operation=UNTOLD, waits=tuple(waits)
+    )
+
+
+def test_a_rank_in_another_program_than_most_is_likely_the_culprit() -> None:
+    """Nothing numbers these collectives, but a program is known by its line."""
+    found = as_other_program(stuck_at(AT_7, AT_9, AT_7))
+    assert (found.kind, found.confidence) == ("mismatch", "likely")
+    assert (found.culprits, found.waiting) == ((1,), (0, 2))
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [
+        stuck_at(AT_7, AT_9),
+        stuck_at(AT_7, AT_7, AT_7),
+        stuck_at(AT_7, AT_9, None, AT_7),
+        replace(stuck_at(AT_7, AT_9, AT_7), cut=faults.partition(groups=[[0], [1, 2]])),
+        replace(stuck_at(AT_7, AT_9, AT_7), culprits=(2,)),
+    ],
+    ids=["a tie", "all in one", "one unknown", "cut off", "one has left"],
+)
+def test_without_a_majority_that_waits_nobody_is_named_for_his_program(cause: Cause) -> None:
+    """Nor where the cause is known."""
+    assert as_other_program(cause) is cause
 
 
 def test_without_a_note_nothing_is_known() -> None:
