@@ -147,6 +147,7 @@ def run_world(spec: WorldSpec, surroundings: Surroundings) -> WorldResult:
         },
         snapshots=with_stacks(world_run.observed.snapshots, world_run.dumps),
         operations=world_run.observed.operations,
+        partings=world_run.observed.partings,
         progress_s=world_run.observed.progress_s,
         detected_s=world_run.detected_s,
     )

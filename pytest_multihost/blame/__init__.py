@@ -1,7 +1,8 @@
 """Which ranks make a world hang: pure functions from snapshots and events to a diagnosis.
 
 `judge_world` runs the steps in order: `rank_states` (the state of each rank), `wait_graph` (which
-rank waits for which), `causes` (the sinks of that graph), `build_diagnosis` (what users read).
+rank waits for which), `causes` (the sinks of that graph), `divergence` (where histories of ranks
+part), `build_diagnosis` (what users read).
 `inferred` adds waits that no recorder has seen, `partition_blame` network partitions; `running`
 finds the blocking ranks of a world that still runs.
 """

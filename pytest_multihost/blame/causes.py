@@ -190,7 +190,7 @@ def _cause_of_circle(ranks: frozenset[int], graph: WaitGraph, states: States) ->
         )
     mismatch = next((wait for wait in inside if wait.is_mismatch), None)
     if mismatch is not None and mismatch.operation is not None:
-        culprits = _minority(mismatch.operation, ranks, states)
+        culprits = _minority(mismatch.operation, states)
         return Cause(
             kind="mismatch",
             confidence="certain" if mismatch.is_sure else "likely",
@@ -209,14 +209,16 @@ def _cause_of_circle(ranks: frozenset[int], graph: WaitGraph, states: States) ->
     )
 
 
-def _minority(operation: Operation, ranks: frozenset[int], states: States) -> tuple[int, ...]:
+def _minority(operation: Operation, states: States) -> tuple[int, ...]:
     """Return the ranks whose operation at this place in the sequence differs from the majority's.
+
+    Those that have left it count, too: a broadcast lets some ranks pass before others enter it.
 
     On a tie the result is empty: if two ranks are in an all_reduce and two in a barrier, either
     pair may be right, and to name one would be a guess.
     """
     sorts: dict[tuple[object, ...], list[int]] = {}
-    for rank in sorted(ranks):
+    for rank in sorted(states):
         for each in states[rank].known:
             if each.place == operation.place:
                 detail = each.detail if each.scope.kind == "harness" else ""

@@ -15,6 +15,7 @@ from pytest_multihost.blame.build_diagnosis import (
     planned_freeze,
 )
 from pytest_multihost.blame.causes import Cause, as_other_program, find_causes
+from pytest_multihost.blame.divergence import described, first_divergence, followed
 from pytest_multihost.blame.partition_blame import as_cut
 from pytest_multihost.blame.rank_states import last_given_up, rank_states_of
 from pytest_multihost.model.operation import Operations
@@ -98,7 +99,13 @@ def diagnose(result: WorldResult, finding: Finding, context: SourceContext) -> D
         causes = tuple(map(as_other_program, causes))
     if not causes or _is_ambiguous(causes[0], result):
         causes = (_UNKNOWN, *causes[1:])
-    return build_diagnosis(causes, states, result, finding, context)
+    parting = first_divergence(result.partings, causes[0], states)
+    causes = (followed(causes[0], parting), *causes[1:])
+    diagnosis = build_diagnosis(causes, states, result, finding, context)
+    if parting is None:
+        return diagnosis
+    divergence = described(parting, states, context, result.spec.size)
+    return replace(diagnosis, divergence=divergence)
 
 
 def _is_momentary(cause: Cause) -> bool:

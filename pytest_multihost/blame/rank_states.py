@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal
 
+from pytest_multihost.model.history import Parting
 from pytest_multihost.model.operation import FLIGHT_SCOPE, GroupKey, Operation, Operations
 from pytest_multihost.model.result import RankSnapshot, WorldResult, WorldSnapshot
 from pytest_multihost.outcome import Finding, RankFinding, Symptoms
@@ -130,7 +131,7 @@ def rank_states_of(result: WorldResult, finding: Finding) -> tuple[RankState, ..
             retries=_retried(last, symptoms),
         )
         states.append(state)
-    return count_alike(states)
+    return count_alike(with_histories(states, result.partings))
 
 
 def _judged_snapshot(result: WorldResult, finding: Finding) -> WorldSnapshot | None:
@@ -242,18 +243,37 @@ def left_by_own_error(last: Operations, symptoms: Symptoms) -> tuple[Operation, 
 # One count for all ranks of a group
 
 
+def with_histories(
+    states: Sequence[RankState], partings: Sequence[Parting]
+) -> tuple[RankState, ...]:
+    """Return the states with what histories tell of operations that are over.
+
+    A rank may have passed one that others wait in: the root of a broadcast waits for nobody. With
+    the flight recorder's count its own records do not show it there.
+    """
+    found = []
+    for state in states:
+        places, entered = {each.place for each in state.known}, dict(state.entered)
+        told = [operation for each in partings for operation in each.operations(state.rank)]
+        for each in told:
+            entered[each.group_key] = max(each.sequence, entered.get(each.group_key, 0))
+        new = (each for each in told if each.place not in places)
+        found.append(replace(state, known=(*state.known, *new), entered=entered))
+    return tuple(found)
+
+
 def count_alike(states: Sequence[RankState]) -> tuple[RankState, ...]:
     """Return the states with the pending collectives of a group counted alike on all ranks.
 
     Collectives that C++ code calls are seen by torch's flight recorder alone, so the plugin's own
     count of a group leaves them out: the third all_reduce of one rank may be the fifth collective
     of another. The flight recorder counts both. If a rank is in a collective that only the flight
-    recorder has seen, the flight recorder's count is used for the group's other ranks, too.
+    recorder has seen, or its history has such, its count is used for the group's other ranks, too.
     """
     groups = {
         each.group_key
         for state in states
-        for each in state.pending
+        for each in (*state.pending, *state.known)
         if each.kind == "collective" and each.scope == FLIGHT_SCOPE
     }
     if not groups:
@@ -275,7 +295,7 @@ def _as_counted(operation: Operation, state: RankState, groups: Collection[Group
     count = state.entered.get(key, 0)
     is_last = state.entered.get(operation.group_key) == operation.sequence
     is_counted = operation.kind == "collective" and operation.name not in _NOT_IN_FLIGHT_RECORDER
-    is_unseen = any(each.place == (key, count) for each in state.known)
+    is_unseen = any(each.place == (key, count) and each.is_open for each in state.known)
     if (
         operation.scope.kind
         or key not in groups

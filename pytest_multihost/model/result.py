@@ -13,6 +13,7 @@ from typing import Literal
 from pytest_multihost.model.errors import shown
 from pytest_multihost.model.event import Event, FaultChanged, NetworkChanged, Released
 from pytest_multihost.model.fault import size_problems
+from pytest_multihost.model.history import Parting
 from pytest_multihost.model.operation import GroupKey, Operation, Operations
 from pytest_multihost.model.spec import MAX_RANKS, WorldSpec
 from pytest_multihost.model.stack import Dump, NativeThread
@@ -151,6 +152,7 @@ class WorldResult:
         dumps: Stacks of the ranks, taken before they were ended.
         snapshots: The snapshots at the first trouble and at the end.
         operations: The final content of each rank's slot page.
+        partings: Where the histories of a group's ranks part, for each group where they do.
         progress_s: When a rank last made observable progress, on the monotonic clock.
         detected_s: When the harness decided to end the world, if it did.
         leftovers: Command lines of processes that ranks had left behind.
@@ -168,6 +170,7 @@ class WorldResult:
     dumps: tuple[Dump, ...] = ()
     snapshots: tuple[WorldSnapshot, ...] = ()
     operations: tuple[Operations, ...] = ()
+    partings: tuple[Parting, ...] = ()
     progress_s: float | None = None
     detected_s: float | None = None
     leftovers: tuple[str, ...] = ()
@@ -219,9 +222,18 @@ def implausible(result: WorldResult) -> Iterator[str]:
         "dumps": {each.rank for each in result.dumps},
         "operations": {each.rank for each in result.operations},
         "last_words": set(result.last_words),
+        "partings": {
+            rank
+            for each in result.partings
+            for side in (*each.sides, *each.lasts)
+            for rank in side.ranks
+        },
     }.items():
         if beyond := ranks - set(range(spec.size)):
             yield f"{where}: there is no rank {beyond.pop()}: the ranks are 0 to {spec.size - 1}"
+    for each in result.partings:
+        if not all(side.ranks for side in (*each.sides, *each.lasts)) or not each.sides:
+            yield f"partings: sides without ranks in group {each.group[0]}"
     for index, snapshot in enumerate(result.snapshots):
         if [each.rank for each in snapshot.ranks] != list(range(spec.size)):
             yield f"snapshots: {index}: it does not have each rank once, in order"

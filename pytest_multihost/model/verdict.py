@@ -178,6 +178,36 @@ class PlaceGroup:
     frames: tuple[Place, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DivergenceSide:
+    """Ranks that did the same where the ranks of a group parted; see docs/verdict.md.
+
+    Attributes:
+        text: What they did, from which line, for which time.
+    """
+
+    ranks: tuple[int, ...]
+    operation: OperationName | None
+    file: str | None
+    line: int | None
+    function: str | None
+    source: str | None
+    count: int | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divergence:
+    """The first collective of a group that its ranks did not enter alike; see docs/verdict.md."""
+
+    common: int
+    group: tuple[int, ...]
+    evidence: str
+    minority: tuple[int, ...]
+    sides: tuple[DivergenceSide, ...]
+    summary: str
+
+
 class Span(NamedTuple):
     """A part of a sentence, and what it names: the culprits, an operation's group, or neither."""
 
@@ -219,6 +249,7 @@ class Diagnosis:
     evidence: tuple[Evidence, ...]
     groups: tuple[PlaceGroup, ...]
     notes: tuple[str, ...]
+    divergence: Divergence | None = None
 
     @property
     def summary(self) -> str:

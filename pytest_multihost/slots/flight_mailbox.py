@@ -11,10 +11,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_multihost.model.json_values import JsonError, from_json, parse_json, to_json
+from pytest_multihost.model.history import History
+from pytest_multihost.model.json_values import Json, JsonError, from_json, parse_json, to_json
 from pytest_multihost.model.operation import Operations
 
 
@@ -24,6 +26,14 @@ class _Answer:
 
     at_s: float
     operations: Operations
+
+
+@dataclass(frozen=True, slots=True)
+class _Histories:
+    """What the flight recorder knows of the past, and when it was read."""
+
+    at_s: float
+    histories: tuple[History, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +58,11 @@ class FlightMailbox:
         """The file with the rank's last answer."""
         return self.scratch / f"rank-{self.rank}.flight.json"
 
+    @property
+    def history_file(self) -> Path:
+        """The file with the histories that came with the last answer, and after it."""
+        return self.scratch / f"rank-{self.rank}.flights.json"
+
     def ask(self) -> bool:
         """Ask the rank without blocking; return whether a thread is reading the FIFO.
 
@@ -64,10 +79,19 @@ class FlightMailbox:
 
     def write(self, at_s: float, operations: Operations) -> None:
         """Write the flight recorder's content as of `at_s` on the monotonic clock."""
-        data = to_json(_Answer(at_s, operations))
-        draft = self.answer_file.with_suffix(".draft")
-        draft.write_text(json.dumps(data), encoding="utf-8")
-        draft.replace(self.answer_file)
+        _replace(self.answer_file, to_json(_Answer(at_s, operations)))
+
+    def write_histories(self, at_s: float, histories: tuple[History, ...]) -> None:
+        """Write the histories as of `at_s` on the monotonic clock."""
+        _replace(self.history_file, to_json(_Histories(at_s, histories)))
+
+    def read_histories(self, *, since_s: float) -> tuple[History, ...] | None:
+        """Return the histories of the rank's groups; None if there are none as new as that."""
+        try:
+            answer = from_json(_Histories, parse_json(self.history_file.read_bytes()))
+        except (OSError, JsonError):
+            return None
+        return answer.histories if answer.at_s >= since_s else None
 
     def read(self, *, since_s: float = 0.0) -> Operations | None:
         """Return the rank's open collectives that are missing from its slot page.
@@ -85,3 +109,9 @@ class FlightMailbox:
         except (OSError, JsonError):
             return None
         return answer.operations if answer.at_s >= since_s else None
+
+
+def _replace(path: Path, data: Mapping[str, Json]) -> None:
+    draft = path.with_suffix(".draft")
+    draft.write_text(json.dumps(data), encoding="utf-8")
+    draft.replace(path)

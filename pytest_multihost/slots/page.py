@@ -13,6 +13,9 @@ rank maps, in native byte order (it is only read on the architecture it was writ
 Records refer to texts by their number. They are a ring: the last `RECORDS` operations, except that
 an open one is never overwritten.
 
+Beside it, in a sparse file, lies the rank's history: for each group a ring of the last `ENTRIES`
+collectives, at the index that their sequence gives. It is read only when the world is judged.
+
 Only the rank's table of texts has a lock: a rank that dies or is stopped while it holds a lock in
 shared memory would hold it for ever. Instead each record ends with its own number, and a reader
 accepts a record only if two reads agree. The number of a text is written only after the text.
@@ -53,6 +56,9 @@ RECORDS = 1024
 GROUPS = 1024
 """How many groups of a rank have a count."""
 
+HAVE_HISTORY = frozenset({"", "operation", "harness"})
+"""Kinds of scopes whose groups have a history: collectives that are counted in their group."""
+
 HEADER = struct.Struct("<QQ")
 """The magic number, and how many texts there are."""
 
@@ -64,6 +70,9 @@ group; peer; root, or the tag of a transfer; its own number."""
 
 CALL = struct.Struct("<IIIii")
 """The part of a record that is the same for all operations of one call: name to root."""
+
+ENTRY = struct.Struct("<QIIIII20s")
+"""Of the history: began (ns); sequence, detail; file, line, function; its `CALL`."""
 
 SOURCE_AT = 32
 """Byte offset in a record of the thread and its source line."""
@@ -88,6 +97,15 @@ SIZE = TEXTS_AT + TEXT_BYTES
 NO_RECORD = SINK_AT // 8
 """Position of an operation for which there is no room: the sink."""
 
+ENTRIES = 1024
+"""How many collectives of a group are remembered."""
+
+RINGS = 64
+"""How many groups of a rank have a history; one more ring, never read, is for all others."""
+
+RING = ENTRY.size * ENTRIES
+HISTORY_SIZE = RING * (RINGS + 1)
+
 KINDS: tuple[OperationKind, ...] = get_args(OperationKind)
 
 
@@ -101,6 +119,12 @@ def slots_path(scratch: str | Path, rank: int) -> Path:
     return Path(scratch, f"rank-{rank}.slots")
 
 
+def history_path(page: Path) -> Path:
+    """Return the path of the history beside a slot page."""
+    return page.with_suffix(".history")
+
+
+_pack_entry = ENTRY.pack_into
 _pack_record = struct.Struct("<QQQIIIIIII20sQ").pack_into  # RECORD with its CALL in one piece
 _pack_source = struct.Struct("<IIII").pack_into
 
@@ -119,11 +143,13 @@ class Call:
         data: The fields common to its records, packed as `CALL`.
         sequence: Yields the sequence of the group's next collective.
         count_at: Position of the group's last sequence, in words of four bytes.
+        ring_at: Position of the group's ring in the history, in bytes.
     """
 
     data: bytes
     sequence: Iterator[int]
     count_at: int
+    ring_at: int
 
 
 @dataclass(slots=True, weakref_slot=True)
@@ -139,11 +165,13 @@ class SlotPage:
 
     path: Path = Path(os.devnull)
     _map: mmap.mmap = field(default_factory=partial(mmap.mmap, -1, SIZE))
+    _history: mmap.mmap = field(default_factory=partial(mmap.mmap, -1, HISTORY_SIZE))
     _texts: dict[str, int] = field(default_factory=dict)
     _end_of_texts: int = TEXTS_AT
     _groups: dict[GroupKey, int] = field(default_factory=dict)
     _group_texts: list[int] = field(default_factory=list)
     _sequences: list[Iterator[int]] = field(default_factory=list)
+    _rings: list[int] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=count)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _words: memoryview = field(init=False)
@@ -154,7 +182,7 @@ class SlotPage:
         self.text("")
 
     def open(self, path: Path) -> None:
-        """Create the file `path`, which must not exist, and write to it; drop earlier records.
+        """Create the page at `path`, which must not exist, and write to it; drop earlier records.
 
         Numbers of texts and groups stay valid.
         """
@@ -162,14 +190,15 @@ class SlotPage:
         texts = self._map[TEXTS_AT : self._end_of_texts]
         HEADER.pack_into(head, 0, MAGIC, len(self._texts))
         self._map = _new_map(path, SIZE, (head, _UNUSED, bytes(STRIDE), texts))
+        self._history = _new_map(history_path(path), HISTORY_SIZE)
         self.path = path
         self._view()
         reference = weakref.WeakMethod(self.forget)  # a hook at fork is never removed
         os.register_at_fork(after_in_child=lambda: (forget := reference()) and forget())
 
     def forget(self) -> None:
-        """Detach from the file: operations of a forked child are not the rank's."""
-        self._map = mmap.mmap(-1, SIZE)
+        """Detach from the files: operations of a forked child are not the rank's."""
+        self._map, self._history = mmap.mmap(-1, SIZE), mmap.mmap(-1, HISTORY_SIZE)
         self._view()
 
     def _view(self) -> None:
@@ -217,6 +246,8 @@ class SlotPage:
                 if number == len(self._group_texts):
                     self._group_texts.append(text)
                     self._sequences.append(count(1))
+                    used = sum(each < RINGS for each in self._rings)
+                    self._rings.append(used if scope.kind in HAVE_HISTORY else RINGS)
                     self._halves[count_at(number) + 1] = text
         return number
 
@@ -246,7 +277,7 @@ class SlotPage:
         """
         text, last = self._group_texts[group], tag if kind == "transfer" else root
         data = CALL.pack(self.text(name), KINDS.index(kind), text, peer, last)
-        return Call(data, self._sequences[group], count_at(group))
+        return Call(data, self._sequences[group], count_at(group), self._rings[group] * RING)
 
     def begin(
         self,
@@ -269,6 +300,8 @@ class SlotPage:
         """
         if not sequence:
             self._halves[call.count_at] = sequence = next(call.sequence)
+            at = call.ring_at + sequence % ENTRIES * ENTRY.size
+            _pack_entry(self._history, at, now_ns, sequence, detail, *source, call.data)
         number = next(self._numbers)
         at = FIRST_WORD + number % RECORDS * WORDS
         if not self._words[at + ENDED]:
@@ -315,7 +348,7 @@ class SlotPage:
         self._words[at + ENDED] = now_ns
 
 
-def _new_map(path: Path, size: int, begin: Sequence[bytes | bytearray]) -> mmap.mmap:
+def _new_map(path: Path, size: int, begin: Sequence[bytes | bytearray] = ()) -> mmap.mmap:
     """Create a file of `size` bytes at `path`, which must not exist; return a mapping of it.
 
     Uses bare system calls: Python's file objects would make every rank copy more memory pages.
@@ -326,7 +359,7 @@ def _new_map(path: Path, size: int, begin: Sequence[bytes | bytearray]) -> mmap.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
     try:
-        if os.writev(descriptor, begin) != sum(map(len, begin)):
+        if begin and os.writev(descriptor, begin) != sum(map(len, begin)):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         os.ftruncate(descriptor, size)
         return mmap.mmap(descriptor, size)
@@ -343,18 +376,18 @@ def read_slots(path: Path, *, rank: int) -> Operations:
 
     The starts of programs are left out: they only matter while they are open, for a proof.
     """
-    data = _read(path)
+    data = read_page(path)
     if data is None:
         return Operations(rank)
     again = path.read_bytes()
     records = list(_stable_records(data, again, path))
-    texts = _texts(path.read_bytes())  # after the records: a text is written before its number
+    texts = texts_of(path.read_bytes())  # after the records: a text is written before its number
     found = _operations(rank, records, again, texts)
     recent = tuple(each for each in found.recent if each.name != PROGRAM_START)
     return replace(found, recent=recent)
 
 
-def _read(path: Path) -> bytes | None:
+def read_page(path: Path) -> bytes | None:
     """Return a page's content; None if it does not exist or is incomplete."""
     try:
         data = path.read_bytes()
@@ -365,10 +398,15 @@ def _read(path: Path) -> bytes | None:
 
 
 def shift_times(page: bytes, by_ns: int) -> bytes:
-    """Return a page from another machine with its times shifted to this machine's clock."""
+    """Return a page, or history, from another machine with its times on this machine's clock."""
     if not by_ns or len(page) < SIZE:
         return page
     shifted = bytearray(page)
+    if HEADER.unpack_from(page)[0] != MAGIC:
+        words = memoryview(shifted).cast("Q")
+        for entry in range(0, len(words), ENTRY.size // 8):
+            words[entry] = max(1, words[entry] + by_ns) if words[entry] else 0
+        return bytes(shifted)
     words = memoryview(shifted)[:SINK_AT].cast("Q")
     for record in range(FIRST_WORD, len(words), WORDS):
         for word in range(record, record + 3):  # began, ended, waited
@@ -379,19 +417,19 @@ def shift_times(page: bytes, by_ns: int) -> bytes:
 
 def read_open_operations(path: Path, *, rank: int) -> tuple[Operations, float]:
     """Return a rank's open operations, and when it last began, awaited or ended any; fast."""
-    data = _read(path)
+    data = read_page(path)
     if data is None:
         return Operations(rank), 0.0
     words = memoryview(data[:SINK_AT]).cast("Q")
     began, ended, waited = (words[FIRST_WORD + each :: WORDS].tolist() for each in range(3))
     last_s = max(*began, *ended, *waited) / 1e9
     ats = [RECORDS_AT + i * STRIDE for i in range(RECORDS) if began[i] and not ended[i]]
-    texts = _texts(data) if ats or any(words[COUNTS_AT // 8 : FIRST_WORD]) else {}
+    texts = texts_of(data) if ats or any(words[COUNTS_AT // 8 : FIRST_WORD]) else {}
     records = [RECORD.unpack_from(data, at) for at in ats]
     return _operations(rank, records, data, texts), last_s
 
 
-def _texts(data: bytes) -> Mapping[int, str]:
+def texts_of(data: bytes) -> Mapping[int, str]:
     """Return the texts by number; empty for one that was written after the page was read."""
     texts, at = defaultdict[int, str](str), TEXTS_AT
     for number in range(HEADER.unpack_from(data)[1]):
@@ -414,7 +452,7 @@ def _stable_records(data: bytes, again: bytes, path: Path) -> Iterator[Record]:
             yield record
 
 
-def _group(text: str) -> GroupKey:
+def parse_group(text: str) -> GroupKey:
     """Parse a group; it has no members if its text was cut or had no room."""
     try:
         spans, ordinal, scope = json.loads(text)
@@ -431,14 +469,14 @@ def _operations(
     recent = tuple(_operation(each, texts) for each in in_order)
     counts = memoryview(data)[COUNTS_AT:RECORDS_AT].cast("Q").tolist()
     used = filter(None, counts)  # few
-    entered = {_group(texts[word >> 32]): word & 0xFFFFFFFF for word in used}
+    entered = {parse_group(texts[word >> 32]): word & 0xFFFFFFFF for word in used}
     return Operations(rank, recent, entered)
 
 
 def _operation(record: Record, texts: Mapping[int, str]) -> Operation:
     began, ended, waited, sequence, detail, thread, file, line, function, flags = record[:10]
     name, kind, group, peer, root = record[10:15]
-    ranks, ordinal, scope = _group(texts[group])
+    ranks, ordinal, scope = parse_group(texts[group])
     value = flags >> VALUE_SHIFT
     is_transfer = KINDS[kind] == "transfer"
     return Operation(

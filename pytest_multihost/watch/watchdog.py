@@ -19,6 +19,7 @@ from pytest_multihost.blame import (
     mismatched_ranks,
     waiting_ranks,
 )
+from pytest_multihost.model.history import Parting
 from pytest_multihost.model.operation import Operations
 from pytest_multihost.model.process import KernelSnapshot
 from pytest_multihost.model.result import SnapshotReason, WorldSnapshot
@@ -32,7 +33,11 @@ from pytest_multihost.watch.observer import (
     unmoved_ranks,
     with_gates,
 )
-from pytest_multihost.watch.probes import probe_unclear_ranks, with_probe_results
+from pytest_multihost.watch.probes import (
+    probe_partings,
+    probe_unclear_ranks,
+    with_probe_results,
+)
 
 INTERVAL_S = 0.25
 """Time between two shallow snapshots."""
@@ -64,11 +69,13 @@ class Observations:
     Attributes:
         snapshots: Oldest first: the one at the first failure, if any; the last ones; the end.
         operations: All operations still recorded in the ranks' slot pages.
+        partings: Where the histories of a group's ranks part.
         progress_s: When a rank last made progress; None if unknown.
     """
 
     snapshots: tuple[WorldSnapshot, ...] = ()
     operations: tuple[Operations, ...] = ()
+    partings: tuple[Parting, ...] = ()
     progress_s: float | None = None
 
 
@@ -172,7 +179,8 @@ class Watchdog:
             then, at_failure = self._at_failure
             unmoved = unmoved_ranks(then.kernel, last.kernel)
             snapshots = (with_probe_results(at_failure, snapshots[-1], unmoved), *snapshots)
-        return Observations(snapshots, operations, self._progress_s or None)
+        partings = self._partings(facts) if _any_waits(self._snapshots[-1]) else ()
+        return Observations(snapshots, operations, partings, self._progress_s or None)
 
     def blocking_ranks(self, facts: Sequence[RankFacts]) -> BlockingRanks | None:
         """Return the ranks the others wait for in the last snapshot; for display only."""
@@ -238,6 +246,10 @@ class Watchdog:
             notes = (*notes, *self._search.state.last.give_ups())
         self._snapshots[-1] = replace(last, ranks=ranks, unobserved=unobserved, notes=notes)
 
+    def _partings(self, facts: Sequence[RankFacts]) -> tuple[Parting, ...]:
+        alive = [each.rank for each in facts if not each.is_gone]
+        return probe_partings(self.observer.scratch, self.observer.size, alive)
+
     # Judging the snapshots
 
     def _ground(self, now: float, facts: Sequence[RankFacts], deadline_s: float) -> Ground | None:
@@ -275,6 +287,12 @@ class Watchdog:
             return False
         self._stopped_since = {rank: self._stopped_since.get(rank, now) for rank in stopped}
         return min(self._stopped_since.values()) <= now - STOPPED_S
+
+
+def _any_waits(snapshot: WorldSnapshot) -> bool:
+    """Return whether any rank waits in a collective."""
+    operations = (operation for each in snapshot.ranks for operation in each.operations)
+    return any(each.kind == "collective" and each.waited_s is not None for each in operations)
 
 
 def _last_event_s(facts: RankFacts) -> float:

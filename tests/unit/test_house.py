@@ -39,6 +39,7 @@ WITHOUT_FACE = {"pytest_multihost", "pytest_multihost.model", "pytest_multihost.
 FACES_OF_THEIR_OWN = {
     f"pytest_multihost.{name}"
     for name in (
+        "blame.divergence",
         "blame.inferred",
         "launch.dumps",
         "launch.job_spec",
@@ -49,6 +50,7 @@ FACES_OF_THEIR_OWN = {
         "outcome.own_failures",
         "proof.system_calls",
         "proof.threads",
+        "slots.history",
         "slots.rank_log",
         "report.artifacts",
     )

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from pytest_multihost.model.history import CallSite
 from pytest_multihost.model.json_values import from_json, to_json
 from pytest_multihost.model.operation import RUNTIME_SCOPE, Operations, Scope
+from pytest_multihost.model.stack import Frame
 from pytest_multihost.rank.recorder import Recorder
 from pytest_multihost.slots import (
     Call,
@@ -19,7 +21,8 @@ from pytest_multihost.slots import (
     read_slots,
     slots_path,
 )
-from pytest_multihost.slots.page import RECORDS
+from pytest_multihost.slots.history import read_histories
+from pytest_multihost.slots.page import ENTRIES, RECORDS
 
 
 @pytest.fixture
@@ -206,3 +209,24 @@ def test_the_name_in_a_scope_is_read_as_it_was_written(page: SlotPage, name: str
     assert read_slots(page.path, rank=0).entered == {((0, 1), 0, scope): 0}
     whole = Operations(0, entered={((0,), 0, scope): 1})
     assert from_json(Operations, to_json(whole)) == whole
+
+
+def test_the_history_keeps_the_last_thousand_collectives_of_each_group(page: SlotPage) -> None:
+    """A busy group does not push out what another has entered."""
+    source = page.text("/t/x.py"), 7, page.text("step")
+    quiet = page.call("barrier", "collective", page.group((0, 2)))
+    busy = page.call("broadcast", "collective", page.group((0, 1)), root=1)
+    page.end(page.begin(quiet, 5, 1, source), 6)
+    for number in range(3 * ENTRIES):
+        page.end(page.begin(busy, number, 1, source, detail=page.detail("f32[3]")), number)
+    one, two = sorted(read_histories(page.path, rank=0), key=lambda each: each.last)
+    assert (one.group, one.first, one.last) == (((0, 2), 0, RUNTIME_SCOPE), 1, 1)
+    assert (two.first, two.last) == (2 * ENTRIES + 1, 3 * ENTRIES)
+    assert two.site(two.last) == CallSite("broadcast", 1, "f32[3]", (Frame("/t/x.py", 7, "step"),))
+
+
+def test_a_group_that_was_made_and_not_used_has_an_empty_history(page: SlotPage) -> None:
+    """Where others have entered something, that is a difference."""
+    page.group((0, 1))
+    [history] = read_histories(page.path, rank=0)
+    assert (history.last, history.site(1)) == (0, None)

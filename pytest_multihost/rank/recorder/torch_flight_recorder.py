@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pickle
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,8 +22,9 @@ from types import FrameType
 from typing import Any
 
 from pytest_multihost.model.event import now, now_ns
+from pytest_multihost.model.history import CallSite, History
 from pytest_multihost.model.operation import FLIGHT_SCOPE, GroupKey, Operation, Operations
-from pytest_multihost.model.stack import Frame, is_library
+from pytest_multihost.model.stack import Frame, inside_the_test, is_library
 from pytest_multihost.rank.recorder.recorder import Recorder
 from pytest_multihost.rank.recorder.torch_groups import Group, Groups
 from pytest_multihost.rank.recorder.torch_process_groups import OpenWorks
@@ -66,12 +68,32 @@ class FlightRecorderThread:
                 self.works.end_completed()
                 at_s = now()
                 mailbox.write(at_s, self._operations())
+                mailbox.write_histories(at_s, self._histories())
+
+    def _groups(self) -> dict[str, Group]:
+        names = self.groups.module._world.pg_names  # noqa: SLF001 - no public way
+        return {str(name): self.groups.get(pg) for pg, name in list(names.items())}
+
+    def _histories(self) -> tuple[History, ...]:
+        """Return what was entered in each group, with the stacks, which JSON lacks."""
+        bindings: Any = sys.modules[_BINDINGS]
+        trace = pickle.loads(bindings._dump_fr_trace())  # noqa: S301, SLF001 - made in this process
+        groups = {name: each for name, each in self._groups().items() if each.is_of_world}
+        found: dict[str, dict[int, Entry]] = {name: {} for name in groups}
+        for each in trace.get("entries", ()):
+            name = each["process_group"][0]
+            if name in groups and not each["is_p2p"]:
+                found[name].setdefault(each["collective_seq_id"], each)
+        ahead_ns = clock_gettime_ns(CLOCK_REALTIME) - now_ns()
+        rank = self.recorder.rank
+        return tuple(
+            _history(rank, groups[name].key, entries, ahead_ns) for name, entries in found.items()
+        )
 
     def _operations(self) -> Operations:
         bindings: Any = sys.modules[_BINDINGS]
         trace = json.loads(bindings._dump_fr_trace_json())  # noqa: SLF001 - no public way
-        names = self.groups.module._world.pg_names  # noqa: SLF001 - as above
-        groups = {str(name): self.groups.get(pg) for pg, name in list(names.items())}
+        groups = self._groups()
         entries = [each for each in trace.get("entries", ()) if not each["is_p2p"]]
         spans = list(self._recorded())
         ahead_ns = clock_gettime_ns(CLOCK_REALTIME) - now_ns()  # torch gives the wall clock's time
@@ -102,22 +124,53 @@ class FlightRecorderThread:
         ranks, ordinal, _ = group.key
         is_waited, frame = _main_thread()
         return Operation(
-            name=str(entry["profiling_name"]).rpartition(":")[2],
+            name=_name(entry),
             kind="collective" if group.is_of_world else "wait",
             group=ranks if group.is_of_world else self.recorder.all_ranks,
             ordinal=ordinal,
             scope=FLIGHT_SCOPE,
             sequence=entry["collective_seq_id"],
-            detail=" ".join(
-                f"{dtype}[{','.join(map(str, sizes))}]"
-                for dtype, sizes in zip(entry["input_dtypes"], entry["input_sizes"], strict=False)
-            ),
+            detail=_detail(entry),
             since_s=since_s,
             waited_s=since_s if is_waited else None,
             thread=os.getpid(),
             frame=frame,
             source="flight-recorder",
         )
+
+
+def _name(entry: Entry) -> str:
+    return str(entry["profiling_name"]).rpartition(":")[2]
+
+
+def _detail(entry: Entry) -> str:
+    sent = zip(entry["input_dtypes"], entry["input_sizes"], strict=False)
+    return " ".join(f"{dtype}[{','.join(map(str, sizes))}]" for dtype, sizes in sent)
+
+
+def _history(rank: int, key: GroupKey, entries: Mapping[int, Entry], ahead_ns: int) -> History:
+    """Return the entries of one group, by their sequence, up to the first gap before the last."""
+    last = max(entries, default=0)
+    first = next((each for each in range(last, 0, -1) if each - 1 not in entries), 1)
+    known = [entries[each] for each in range(first, last + 1)]
+    sites = [
+        CallSite(_name(each), None, _detail(each), _frames(each.get("frames", ())))
+        for each in known
+    ]
+    numbers = {site: number for number, site in enumerate(dict.fromkeys(sites))}
+    return History(
+        rank,
+        (*key[:2], FLIGHT_SCOPE),
+        first,
+        tuple(numbers),
+        order=tuple(numbers[site] for site in sites),
+        times_s=tuple((each["time_created_ns"] - ahead_ns) / 1e9 for each in known),
+    )
+
+
+def _frames(frames: Sequence[Mapping[str, Any]]) -> tuple[Frame, ...]:
+    found = (Frame(each["filename"], each["line"], each["name"]) for each in frames)
+    return tuple(inside_the_test(tuple(found)))
 
 
 def _entered(

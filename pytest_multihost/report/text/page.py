@@ -13,6 +13,7 @@ from pytest_multihost.model.operation import group_by_value, rank_numbers, rank_
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.spec import token
 from pytest_multihost.model.stack import SourceContext
+from pytest_multihost.model.verdict import Divergence
 from pytest_multihost.outcome import Finding, RankFinding
 from pytest_multihost.outcome.faults import fault_notes, firings
 from pytest_multihost.outcome.own_failures import later_failures
@@ -152,6 +153,8 @@ def _world_lines(judged: Judgement, width: int, *, clips: bool) -> Iterator[Line
     left = {each.facts.rank for each in judged.finding.ranks if each.facts.waits_at_gate}
     inside = replace(result, dumps=tuple(d for d in result.dumps if d.rank not in left))
     yield from _table(_rows(replace(judged, result=inside)), width if clips else sys.maxsize)
+    if diagnosis is not None and diagnosis.divergence is not None:
+        yield from _divergence_lines(diagnosis.divergence)
     yield from stack_lines(inside, judged.context)
     if diagnosis is not None:  # equal facts once; their times are in the verdict
         found = group_by_value(((each.fact, each.source), each.rank) for each in diagnosis.evidence)
@@ -160,6 +163,16 @@ def _world_lines(judged: Judgement, width: int, *, clips: bool) -> Iterator[Line
             evidence[_MAX_EVIDENCE:] = [f"and {more} more in verdict.json"]
         yield from _titled("evidence", evidence, width)
         yield from _titled("note", diagnosis.notes, width)
+
+
+def _divergence_lines(divergence: Divergence) -> Iterator[Line]:
+    """Yield how much the ranks had in common, and what each side did next."""
+    yield _titled_line("diverged", divergence.summary.partition(", ")[0])
+    for side in divergence.sides:
+        is_fewer = set(side.ranks) <= set(divergence.minority)
+        text = f"{'►' if is_fewer else ' '} {rank_set(side.ranks)} {side.text}"
+        source = (Span(f"  » {side.source}", "source"),) if side.source else ()
+        yield (Span(" " * _MARGIN), Span(text, "culprit" if is_fewer else "plain"), *source)
 
 
 # Facts under a title

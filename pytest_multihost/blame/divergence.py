@@ -1,0 +1,375 @@
+"""Where ranks parted: the first collective of a group that they did not enter alike.
+
+Libraries go on after that, so what ranks wait in at the end may be far from it. The histories of
+each group are compared: all members count its collectives alike.
+
+Names and roots that can never match are hard evidence. Different lines are not: ranks may come to
+one collective from two branches, ``if rank == 0: broadcast(...) else: broadcast(...)``. They count
+only if harder evidence parts the same ranks later, if one of these lines is used by both sides, and
+if the sides do not agree again or one repeats from there on what the other has done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import permutations
+
+from pytest_multihost.blame.causes import Cause
+from pytest_multihost.blame.wait_graph import States, family
+from pytest_multihost.model.history import CallSite, Evidence, History, Parting, Side
+from pytest_multihost.model.operation import (
+    FLIGHT_SCOPE,
+    Operation,
+    group_by_value,
+    group_name,
+    rank_set,
+)
+from pytest_multihost.model.stack import Frame, SourceContext, innermost_user_frame
+from pytest_multihost.model.verdict import Divergence, DivergenceSide, OperationName
+
+_MAX_AHEAD = 64
+"""How many operations more one side may have entered than the other."""
+
+Parts = frozenset[frozenset[int]]
+"""Ranks that did the same at one place, for each thing that was done."""
+
+
+def find_partings(recorded: Iterable[History], flight: Iterable[History]) -> tuple[Parting, ...]:
+    """Return for each group where its ranks parted, if they did.
+
+    Args:
+        recorded: From the slot pages.
+        flight: From torch's flight recorders. They have stacks, and what only C++ code has called.
+    """
+    groups = group_by_value((each.group, each) for each in recorded)
+    seen = group_by_value((each.group[:2], each) for each in flight)
+    found = []
+    for (ranks, ordinal, scope), histories in groups.items():
+        counted = () if scope.kind else seen.get((ranks, ordinal), ())
+        found.append(_parting(_compared(_of_one_source(histories, counted))))
+    return tuple(each for each in found if each is not None)
+
+
+def _of_one_source(recorded: Sequence[History], flight: Sequence[History]) -> Sequence[History]:
+    """Return a group's histories as counted by the slot pages, if these have all collectives."""
+    by_rank = {each.rank: each for each in flight}
+    pairs = [(each, by_rank.get(each.rank)) for each in recorded]
+    if any(seen is not None and seen.last > each.last for each, seen in pairs):
+        return flight
+    return [each if seen is None else _with_stacks(each, seen) for each, seen in pairs]
+
+
+def _with_stacks(recorded: History, flight: History) -> History:
+    if flight.last != recorded.last:
+        return recorded
+    places = range(recorded.first, recorded.last + 1)
+    sites = {}
+    for place, index in zip(places, recorded.order, strict=True):
+        seen = flight.site(place)
+        frames = seen.frames if seen is not None else ()
+        sites[place] = index, frames
+    known = {each: number for number, each in enumerate(dict.fromkeys(sites.values()))}
+    return replace(
+        recorded,
+        sites=tuple(
+            replace(recorded.sites[index], frames=frames or recorded.sites[index].frames)
+            for index, frames in known
+        ),
+        order=tuple(known[each] for each in sites.values()),
+    )
+
+
+# One group
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """The histories of a group.
+
+    Attributes:
+        of: The history of each rank.
+        calls: For each rank its calls as numbers, equal on all ranks for equal calls.
+        first: The first place that is known of all ranks.
+        last: The last place that any rank has entered.
+    """
+
+    of: Mapping[int, History]
+    calls: Mapping[int, Sequence[int]]
+    first: int
+    last: int
+
+    def call(self, rank: int, place: int) -> int:
+        """Return which call a rank made at a place."""
+        return self.calls[rank][place - self.of[rank].first]
+
+    def entered(self, place: int) -> dict[int, CallSite]:
+        """Return from where each rank has entered a place, of those that have."""
+        sites = {rank: each.site(place) for rank, each in self.of.items()}
+        return {rank: site for rank, site in sites.items() if site is not None}
+
+
+def _compared(histories: Sequence[History]) -> _Group:
+    known: dict[tuple[object, ...], int] = {}
+    calls = {}
+    for each in histories:
+        has_stacks = each.group[2] == FLIGHT_SCOPE  # of all ranks; the user's line may be one
+        keys = [
+            (site.name, site.root, site.detail, site.frames if has_stacks else site.frame)
+            for site in each.sites
+        ]
+        numbers = [known.setdefault(key, len(known)) for key in keys]
+        calls[each.rank] = [numbers[index] for index in each.order]
+    return _Group(
+        of={each.rank: each for each in histories},
+        calls=calls,
+        first=max((each.first for each in histories), default=1),
+        last=max((each.last for each in histories), default=0),
+    )
+
+
+def _parting(group: _Group) -> Parting | None:
+    found = _first_evidence(group)
+    if found is None or (found[1] <= group.first > 1):  # they parted before what is known
+        return None
+    evidence, place, parts = found
+    earlier = _earlier_lines(group, place, parts)
+    if earlier is not None:
+        place, parts = earlier
+        evidence = "operations" if evidence == "operations" else "lines"
+    places = {each.last for each in group.of.values()} - {0, place}
+    return Parting(
+        group=next(iter(group.of.values())).group,
+        common=place - 1,
+        evidence=evidence,
+        at_s=min(group.of[rank].time_s(place) for rank in group.entered(place)),
+        sides=_sides(group, place, parts),
+        lasts=tuple(side for each in sorted(places) for side in _sides_at(group, each)),
+    )
+
+
+def _first_evidence(group: _Group) -> tuple[Evidence, int, Parts] | None:
+    """Return the first place at which ranks entered what cannot match, or some did not enter."""
+    for place in range(group.first, group.last + 1):
+        calls = {group.call(r, place) for r, each in group.of.items() if each.last >= place}
+        if len(calls) > 1:
+            parts = _parts(group.entered(place), _matched_by(group))
+            if len(parts) > 1:
+                return "operations", place, parts
+    ranks = frozenset(group.of)
+    shortest = min(each.last for each in group.of.values())
+    if shortest < group.last:
+        entered = frozenset(group.entered(shortest + 1))
+        return "counts", shortest + 1, frozenset({entered, ranks - entered})
+    parts = _parts(group.entered(group.last), lambda site: site.detail)
+    return ("details", group.last, parts) if len(parts) > 1 else None
+
+
+def _matched_by(group: _Group) -> Callable[[CallSite], object]:
+    """Return what is equal for collectives that match; of the harness's own also their details."""
+    is_ours = any(each.group[2].kind == "harness" for each in group.of.values())
+    return lambda site: (family(site.name), site.root, site.detail if is_ours else "")
+
+
+def _parts(entered: Mapping[int, CallSite], key: Callable[[CallSite], object]) -> Parts:
+    alike = group_by_value((key(site), rank) for rank, site in entered.items())
+    return frozenset(map(frozenset, alike.values()))
+
+
+def _earlier_lines(group: _Group, end: int, parts: Parts) -> tuple[int, Parts] | None:
+    """Return where different lines already show what parts the ranks at `end`."""
+    ranks = sorted(frozenset[int]().union(*parts))
+    used = {rank: set(group.calls[rank]) for rank in ranks}
+    differing = [
+        (place, calls)
+        for place in range(group.first, end)
+        if len(set(calls := tuple(group.call(rank, place) for rank in ranks))) > 1
+    ]
+    open_end = end  # from here on they never agreed
+    for place, _ in reversed(differing):
+        open_end = place if place == open_end - 1 else open_end
+    innocent: set[tuple[int, ...]] = set()
+    for place, calls in differing:
+        alike = group_by_value(zip(calls, ranks, strict=True))
+        here = frozenset(map(frozenset, alike.values()))
+        is_shared = any(calls[i] in used[ranks[j]] for i, j in _pairs(calls))
+        parts_alike = all(any(part <= each for each in here) for part in parts)
+        may_be = is_shared and parts_alike and calls not in innocent
+        if may_be and (place >= open_end or _is_repeated(group, place, end, calls, ranks)):
+            return place, here
+        innocent.add(calls)
+    return None
+
+
+def _pairs(calls: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield the indices of each two calls that differ."""
+    return ((i, j) for i, j in permutations(range(len(calls)), 2) if calls[i] != calls[j])
+
+
+def _is_repeated(
+    group: _Group, place: int, end: int, calls: Sequence[int], ranks: Sequence[int]
+) -> bool:
+    """Return whether one side entered more at `place`, and then what the other entered there."""
+    pairs = {(calls[i], calls[j]): (ranks[i], ranks[j]) for i, j in _pairs(calls)}
+    for one, other in pairs.values():
+        ahead_of = group.calls[one][place - group.of[one].first :][: end - place]
+        behind = group.calls[other][place - group.of[other].first :][: end - place]
+        for ahead in range(1, min(_MAX_AHEAD, len(ahead_of) - 1) + 1):
+            if ahead_of[ahead:] == behind[: len(ahead_of) - ahead]:
+                return True
+    return False
+
+
+def _sides(group: _Group, place: int, parts: Parts) -> tuple[Side, ...]:
+    """Return what ranks did at a place, the smallest side first."""
+    entered = group.entered(place)
+    ordered = sorted(map(sorted, parts), key=lambda ranks: (len(ranks), ranks))
+    sites = [entered[ranks[0]] for ranks in ordered if ranks[0] in entered]
+    lines = dict(zip(sites, _lines_that_differ([each.frames for each in sites]), strict=True))
+    sides = []
+    for ranks in ordered:
+        history, site = group.of[ranks[0]], entered.get(ranks[0])
+        line = lines[site or sites[0]]
+        alike = partial(_is_alike, name=(site or sites[0]).name, line=line)
+        count, operation = history.count(place, alike), history.operation(place)
+        sides.append(Side(tuple(ranks), operation, line if operation else None, count))
+    return tuple(sides)
+
+
+def _is_alike(site: CallSite, *, name: str, line: Frame | None) -> bool:
+    return site.name == name and (line is None or line in site.frames)
+
+
+def _lines_that_differ(stacks: Sequence[Sequence[Frame]]) -> list[Frame | None]:
+    """Return of each stack the user's line; where these are equal, the outermost that differ."""
+    lines = [innermost_user_frame(each) or next(iter(each), None) for each in stacks]
+    if len(set(lines)) < len(lines):
+        for frames in zip(*(each[::-1] for each in stacks), strict=False):
+            if len(set(frames)) > 1:
+                return list(frames)
+    return lines
+
+
+def _sides_at(group: _Group, place: int) -> Iterator[Side]:
+    for ranks in _parts(group.entered(place), _matched_by(group)):
+        yield Side(tuple(sorted(ranks)), group.of[min(ranks)].operation(place))
+
+
+# Of the world
+
+
+def first_divergence(partings: Sequence[Parting], cause: Cause, states: States) -> Parting | None:
+    """Return the first parting that explains more than the cause does.
+
+    Args:
+        partings: Of all groups.
+        cause: Why the world hung, as the ranks stood at the end.
+        states: How they stood.
+    """
+    for evidence in ("operations", "lines", "counts", "details"):
+        found = [
+            each
+            for each in partings
+            if each.evidence == evidence and _explains(each, cause, states)
+        ]
+        if found:
+            return min(found, key=lambda each: each.at_s)
+    return None
+
+
+def _explains(parting: Parting, cause: Cause, states: States) -> bool:
+    """Return whether a parting is more than ranks that are late for, or lost to, an operation."""
+    if parting.evidence == "operations":
+        return True
+    if parting.evidence == "details":
+        return cause.kind == "transport" and cause.cut is None
+    if cause.kind not in ("finished", "deadlock"):
+        return False
+    absent = [rank for side in parting.sides if side.operation is None for rank in side.ranks]
+    entered = [side for side in parting.sides if side.operation is not None]
+    is_awaited = parting.evidence == "lines" or any(
+        side.operation is not None and side.operation.place == each.place
+        for side in entered
+        for rank in side.ranks
+        for each in states[rank].pending
+    )
+    are_elsewhere = all(
+        states[rank].condition == "finished" or states[rank].pending for rank in absent
+    )
+    is_loop = any(side.count for side in parting.sides if side.operation is None)
+    return is_awaited and are_elsewhere and (is_loop or cause.kind == "deadlock" or not absent)
+
+
+def followed(cause: Cause, parting: Parting | None) -> Cause:
+    """Return a mismatch with the culprits that follow from where the ranks parted.
+
+    If all have entered one operation, but others before that can never match, it is a mismatch.
+    """
+    if parting is None or parting.evidence != "operations" or cause.cut is not None:
+        return cause
+    is_late_mismatch = cause.kind == "transport" and not cause.culprits
+    if not (cause.kind == "mismatch" or is_late_mismatch):
+        return cause
+    culprits = parting.minority
+    waiting = {*cause.waiting, *cause.culprits} - {*culprits}
+    return replace(cause, kind="mismatch", culprits=culprits, waiting=tuple(sorted(waiting)))
+
+
+def described(parting: Parting, states: States, context: SourceContext, size: int) -> Divergence:
+    """Return a parting as it is shown to people and written to verdict.json."""
+    sides = tuple(_described(each, parting, states, context, size) for each in parting.sides)
+    group = group_name(parting.group[0], size, parting.group[1])
+    common = f"after {parting.common} operation{'s' * (parting.common != 1)} in common ({group})"
+    told = (f"{rank_set(each.ranks)} {each.text}" for each in sides)
+    return Divergence(
+        common=parting.common,
+        group=parting.group[0],
+        evidence=parting.evidence,
+        minority=parting.minority,
+        sides=sides,
+        summary=f"{common}, {', where '.join(told)}",
+    )
+
+
+def _described(
+    side: Side, parting: Parting, states: States, context: SourceContext, size: int
+) -> DivergenceSide:
+    entered = side.operation or next(iter(states[side.ranks[0]].pending), None)
+    name = place = None
+    if entered is not None:
+        name = OperationName(entered.name, entered.sequence, entered.group)
+        frame = side.frame or entered.frame
+        place = context.place(frame) if frame is not None else None
+    at = f" from {place.function}(), {place.file}:{place.line}" if place is not None else ""
+    return DivergenceSide(
+        ranks=side.ranks,
+        operation=name,
+        file=place.file if place is not None else None,
+        line=place.line if place is not None else None,
+        function=place.function if place is not None else None,
+        source=place.source if place is not None else None,
+        count=side.count,
+        text=_did(side, entered, parting, size).replace("{at}", at),
+    )
+
+
+def _did(side: Side, entered: Operation | None, parting: Parting, size: int) -> str:
+    """Return what ranks did there; ``{at}`` stands for the line."""
+    others = [each.operation for each in parting.sides if each.operation is not None]
+    if side.operation is not None:
+        alike = [each for each in others if each.name == side.operation.name]
+        root, detail = side.operation.root, side.operation.detail
+        more = f" (root {root})" if len({each.root for each in alike}) > 1 else ""
+        more += f" {detail}" if len({each.detail for each in alike}) > 1 else ""
+        time = f", for the {_ordinal(side.count)} time" if side.count and side.count > 1 else ""
+        return f"entered {side.operation.name}{more}{{at}}{time}"
+    did = f"went on to {entered.describe(size)}{{at}}" if entered else "returned from the test"
+    times = f"{side.count} time{'s' * (side.count != 1)}"
+    return f"{did}, having entered {others[0].name} {times}" if side.count else did
+
+
+def _ordinal(number: int) -> str:
+    """Return ``1st``, ``2nd``, ``3rd``, ``11th``."""
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{'th' if number // 10 % 10 == 1 else ending}"
