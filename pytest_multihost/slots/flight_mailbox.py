@@ -19,6 +19,8 @@ from pytest_multihost.model.history import History
 from pytest_multihost.model.json_values import Json, JsonError, from_json, parse_json, to_json
 from pytest_multihost.model.operation import Operations
 
+_FOR_HISTORIES = b"h"
+
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
@@ -63,19 +65,28 @@ class FlightMailbox:
         """The file with the histories that came with the last answer, and after it."""
         return self.scratch / f"rank-{self.rank}.flights.json"
 
-    def ask(self) -> bool:
+    def ask(self, *, for_histories: bool = False) -> bool:
         """Ask the rank without blocking; return whether a thread is reading the FIFO.
 
         The rank answers within milliseconds, or not at all if it has no torch, is stopped, or
         native code holds the GIL.
+
+        Args:
+            for_histories: Whether to ask for histories, too. To make them, torch looks into modules
+                that the rank may just be importing, so only a world that is over may be asked.
         """
         with contextlib.suppress(OSError):  # ENXIO: no reader; EAGAIN: the FIFO is full
             descriptor = os.open(self.fifo, os.O_WRONLY | os.O_NONBLOCK)
             try:
-                return os.write(descriptor, b"?") == 1
+                return os.write(descriptor, _FOR_HISTORIES if for_histories else b"?") == 1
             finally:
                 os.close(descriptor)
         return False
+
+    @staticmethod
+    def asks_for_histories(requests: bytes) -> bool:
+        """Return whether requests that were read from the FIFO are for histories, too."""
+        return _FOR_HISTORIES in requests
 
     def write(self, at_s: float, operations: Operations) -> None:
         """Write the flight recorder's content as of `at_s` on the monotonic clock."""

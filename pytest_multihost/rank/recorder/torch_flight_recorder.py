@@ -63,12 +63,13 @@ class FlightRecorderThread:
         threading.Thread(target=serve, name=THREAD_NAME, daemon=True).start()
 
     def _serve(self, descriptor: int, mailbox: FlightMailbox) -> None:
-        while os.read(descriptor, _ASKED_BYTES):
+        while asked := os.read(descriptor, _ASKED_BYTES):
             with contextlib.suppress(Exception):  # another version of torch; a full disk
                 self.works.end_completed()
                 at_s = now()
                 mailbox.write(at_s, self._operations())
-                mailbox.write_histories(at_s, self._histories())
+                if mailbox.asks_for_histories(asked):
+                    mailbox.write_histories(at_s, self._histories())
 
     def _groups(self) -> dict[str, Group]:
         names = self.groups.module._world.pg_names  # noqa: SLF001 - no public way

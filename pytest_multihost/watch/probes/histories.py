@@ -36,7 +36,9 @@ def probe_partings(scratch: Path, size: int, alive: Sequence[int]) -> tuple[Part
 
 def _flight_histories(scratch: Path, asked: Sequence[int]) -> Sequence[History]:
     since_s = time.monotonic()
-    waiting = [each for rank in asked if (each := FlightMailbox(scratch, rank)).ask()]
+    waiting = [
+        each for rank in asked if (each := FlightMailbox(scratch, rank)).ask(for_histories=True)
+    ]
     found: list[History] = []
     while waiting and (now_s := time.monotonic()) < since_s + _ANSWER_S:
         time.sleep(_POLL_S)
