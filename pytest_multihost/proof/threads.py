@@ -126,6 +126,8 @@ _LOCKS = re.compile(
 """Mangled names of functions that wait for a lock; the lock's user is further out."""
 _IDLE = re.compile(r"16SharedThreadPool(6Worker10WorkerBody|8Overseer)|17BackgroundCleaner")
 """The loops in which idle threads of these pools wait for work."""
+_REMAINS = re.compile(r"/pyarrow/libarrow\.so[.\d]*")
+"""Code of jemalloc's thread, which a fork ends: the first thread of the rank gets its stack."""
 _RUNTIME = re.compile(r"/(torch/lib|jaxlib|jax_plugins|grpc)/")
 
 
@@ -180,7 +182,11 @@ def is_runtime_thread(thread: Thread) -> bool:
     """Return whether a thread is the runtime's own: its stack has no other code."""
     if not thread.code:
         return False
-    rest = [each for each in thread.code if not _SYSTEM.fullmatch(_base(each))]
+    rest = [
+        each
+        for each in thread.code
+        if not _SYSTEM.fullmatch(_base(each)) and not _REMAINS.search(each)
+    ]
     if is_idle(thread):  # the runtime's code is left from an earlier task
         return all(_POOLS.search(each) or _RUNTIME.search(each) for each in rest)
     return bool(rest) and all(_RUNTIME.search(each) for each in rest) and not is_python(thread)

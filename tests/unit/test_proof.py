@@ -317,6 +317,20 @@ def test_libraries_with_names_like_the_systems_are_somebody_elses(other: str) ->
     assert not is_runtime_thread(beside(code=(GLOO[0], other)))
 
 
+ARROW = "/site-packages/pyarrow/libarrow.so.2600"
+
+
+def test_what_a_thread_of_pyarrow_has_left_on_a_stack_does_not_count() -> None:
+    """A fork ends jemalloc's thread, and gives its stack to the first thread of the rank."""
+    assert is_runtime_thread(beside(code=(*GLOO, ARROW)))
+
+
+@pytest.mark.parametrize("code", [(ARROW, LIBC), (*GLOO, ARROW, PYTHON[0]), (ARROW, *PYTHON)])
+def test_a_thread_of_pyarrow_itself_is_somebody_elses(code: tuple[str, ...]) -> None:
+    """It may read what a rank waits for."""
+    assert not is_runtime_thread(beside(code=code))
+
+
 @pytest.mark.parametrize(
     "code", [PYTHON, (*GLOO, PYTHON[0]), TENSORSTORE, ("", LIBC), (LIBC,), (), None]
 )
