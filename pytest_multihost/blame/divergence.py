@@ -226,14 +226,15 @@ def _sides(group: _Group, place: int, parts: Parts) -> tuple[Side, ...]:
     entered = group.entered(place)
     ordered = sorted(map(sorted, parts), key=lambda ranks: (len(ranks), ranks))
     sites = [entered[ranks[0]] for ranks in ordered if ranks[0] in entered]
-    lines = dict(zip(sites, _lines_that_differ([each.frames for each in sites]), strict=True))
+    libraries = dict(zip(sites, _library_lines([each.frames for each in sites]), strict=True))
     sides = []
     for ranks in ordered:
-        history, site = group.of[ranks[0]], entered.get(ranks[0])
-        line = lines[site or sites[0]]
-        alike = partial(_is_alike, name=(site or sites[0]).name, line=line)
-        count, operation = history.count(place, alike), history.operation(place)
-        sides.append(Side(tuple(ranks), operation, line if operation else None, count))
+        history, operation = group.of[ranks[0]], group.of[ranks[0]].operation(place)
+        site = entered.get(ranks[0], sites[0])
+        library = libraries[site]
+        alike = partial(_is_alike, name=site.name, line=library or site.frame)
+        where = (site.frame, library) if operation is not None else (None, None)
+        sides.append(Side(tuple(ranks), operation, *where, history.count(place, alike)))
     return tuple(sides)
 
 
@@ -241,14 +242,14 @@ def _is_alike(site: CallSite, *, name: str, line: Frame | None) -> bool:
     return site.name == name and (line is None or line in site.frames)
 
 
-def _lines_that_differ(stacks: Sequence[Sequence[Frame]]) -> list[Frame | None]:
-    """Return of each stack the user's line; where these are equal, the outermost that differ."""
-    lines = [innermost_user_frame(each) or next(iter(each), None) for each in stacks]
-    if len(set(lines)) < len(lines):
+def _library_lines(stacks: Sequence[Sequence[Frame]]) -> Sequence[Frame | None]:
+    """Return of each stack the outermost line that differs, if the users' lines do not differ."""
+    lines = {innermost_user_frame(each) for each in stacks}
+    if 1 < len(stacks) > len(lines):
         for frames in zip(*(each[::-1] for each in stacks), strict=False):
             if len(set(frames)) > 1:
-                return list(frames)
-    return lines
+                return frames
+    return [None] * len(stacks)
 
 
 def _sides_at(group: _Group, place: int) -> Iterator[Side]:
@@ -336,12 +337,15 @@ def _described(
     side: Side, parting: Parting, states: States, context: SourceContext, size: int
 ) -> DivergenceSide:
     entered = side.operation or next(iter(states[side.ranks[0]].pending), None)
-    name = place = None
+    frame = side.frame or (entered.frame if entered is not None else None)
+    place = context.place(frame) if frame is not None else None
+    library = context.place(side.library) if side.library is not None else None
+    name = None
     if entered is not None:
         name = OperationName(entered.name, entered.sequence, entered.group)
-        frame = side.frame or entered.frame
-        place = context.place(frame) if frame is not None else None
     at = f" from {place.function}(), {place.file}:{place.line}" if place is not None else ""
+    if library is not None:
+        at += f", in {library.function}(), {library.file}:{library.line}"
     return DivergenceSide(
         ranks=side.ranks,
         operation=name,
@@ -349,6 +353,7 @@ def _described(
         line=place.line if place is not None else None,
         function=place.function if place is not None else None,
         source=place.source if place is not None else None,
+        library=library,
         count=side.count,
         text=_did(side, entered, parting, size).replace("{at}", at),
     )

@@ -171,7 +171,8 @@ def _divergence_lines(divergence: Divergence) -> Iterator[Line]:
     for side in divergence.sides:
         is_fewer = set(side.ranks) <= set(divergence.minority)
         text = f"{'►' if is_fewer else ' '} {rank_set(side.ranks)} {side.text}"
-        source = (Span(f"  » {side.source}", "source"),) if side.source else ()
+        line = side.library.source if side.library is not None else side.source
+        source = (Span(f"  » {line}", "source"),) if line else ()
         yield (Span(" " * _MARGIN), Span(text, "culprit" if is_fewer else "plain"), *source)
 
 
