@@ -21,7 +21,7 @@ from pytest_multihost.blame.rank_states import last_given_up, rank_states_of
 from pytest_multihost.model.operation import Operations
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.stack import SourceContext, group_by_main_stack
-from pytest_multihost.model.verdict import Diagnosis
+from pytest_multihost.model.verdict import Diagnosis, sentence
 from pytest_multihost.outcome import Finding, RankFinding, Symptoms, judge
 
 _MOMENTARY = frozenset({"straggler", "livelock", "gil_held", "stopped", "transport"})
@@ -100,11 +100,13 @@ def diagnose(result: WorldResult, finding: Finding, context: SourceContext) -> D
     if not causes or _is_ambiguous(causes[0], result):
         causes = (_UNKNOWN, *causes[1:])
     parting = first_divergence(result.partings, causes[0], states)
-    causes = (followed(causes[0], parting), *causes[1:])
-    diagnosis = build_diagnosis(causes, states, result, finding, context)
+    first = followed(causes[0], parting)
+    diagnosis = build_diagnosis((first, *causes[1:]), states, result, finding, context)
     if parting is None:
         return diagnosis
     divergence = described(parting, states, context, result.spec.size)
+    if first.kind != causes[0].kind:  # the operations at the end do not show it
+        diagnosis = replace(diagnosis, headline=sentence(divergence.summary))
     return replace(diagnosis, divergence=divergence)
 
 

@@ -135,12 +135,19 @@ def _error_message(verdict: JsonVerdict) -> str:
         lines.append(f"{diagnosis['kind']}, {diagnosis['confidence']}: {after}")
         if diagnosis["waiting"]:
             lines.append(f"waiting: {rank_set(diagnosis['waiting'])}")
+        lines += _divergence(diagnosis)
         if verdict["expected"] is False:  # the end may be as expected, and a rank failed besides
             lines += _raised(verdict, diagnosis["culprits"])
         sides = list(_sides(diagnosis).items())[:_MAX_SIDES]
         lines += [f"{rank_set(ranks)} at {file}:{line}" for (file, line), ranks in sides]
         lines += [claim for claim, _ in _claims(diagnosis)]
     return "\n".join(lines)[:_MAX_MESSAGE]
+
+
+def _divergence(diagnosis: JsonVerdict) -> list[str]:
+    """Return where the ranks parted, if they did; older verdicts do not say it."""
+    divergence = diagnosis.get("divergence")
+    return [f"diverged {divergence['summary']}"] if divergence else []
 
 
 def _place(verdict: JsonVerdict, checkout: Checkout) -> tuple[str | None, int | None]:
@@ -221,7 +228,10 @@ def _details(verdict: JsonVerdict) -> str:
     diagnosis = verdict["diagnosis"]
     if diagnosis is not None:
         claims = [f"{claim} ({source})" for claim, source in _claims(diagnosis)]
-        lines += [f"* {_escaped(each)}" for each in [*claims, *diagnosis["notes"][:_MAX_CLAIMS]]]
+        lines += [
+            f"* {_escaped(each)}"
+            for each in [*_divergence(diagnosis), *claims, *diagnosis["notes"][:_MAX_CLAIMS]]
+        ]
     alike = group_by_value(
         ((each["outcome"], each["phase"], each["label"]), each["rank"])
         for each in verdict["rank_results"]

@@ -50,6 +50,12 @@ def test_a_root_passes_its_broadcast(world):
     else:
         step()
 
+def test_a_broadcast_lets_one_of_three_pass(world):
+    step()
+    if world.rank != 2:
+        dist.broadcast(torch.ones(1), src=0)
+    step()
+
 def test_three_operations_at_the_end(world):
     step()
     if world.rank == 1:
@@ -146,6 +152,12 @@ Side = tuple[list[int], str | None, int | None]
             "mismatch",
             [0],
             [([0], "test_a_root_passes_its_broadcast", 1), ([1, 2], "step", 2)],
+        ),
+        (
+            "a_broadcast_lets_one_of_three_pass",
+            "mismatch",
+            [2],
+            [([2], "step", 2), ([0, 1], "test_a_broadcast_lets_one_of_three_pass", 1)],
         ),
         (
             "three_operations_at_the_end",

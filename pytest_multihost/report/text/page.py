@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -154,7 +154,7 @@ def _world_lines(judged: Judgement, width: int, *, clips: bool) -> Iterator[Line
     inside = replace(result, dumps=tuple(d for d in result.dumps if d.rank not in left))
     yield from _table(_rows(replace(judged, result=inside)), width if clips else sys.maxsize)
     if diagnosis is not None and diagnosis.divergence is not None:
-        yield from _divergence_lines(diagnosis.divergence)
+        yield from _divergence_lines(diagnosis.divergence, diagnosis.culprits)
     yield from stack_lines(inside, judged.context)
     if diagnosis is not None:  # equal facts once; their times are in the verdict
         found = group_by_value(((each.fact, each.source), each.rank) for each in diagnosis.evidence)
@@ -165,15 +165,15 @@ def _world_lines(judged: Judgement, width: int, *, clips: bool) -> Iterator[Line
         yield from _titled("note", diagnosis.notes, width)
 
 
-def _divergence_lines(divergence: Divergence) -> Iterator[Line]:
+def _divergence_lines(divergence: Divergence, culprits: Collection[int]) -> Iterator[Line]:
     """Yield how much the ranks had in common, and what each side did next."""
     yield _titled_line("diverged", divergence.summary.partition(", ")[0])
     for side in divergence.sides:
-        is_fewer = set(side.ranks) <= set(divergence.minority)
-        text = f"{'►' if is_fewer else ' '} {rank_set(side.ranks)} {side.text}"
+        is_culprit = set(side.ranks) <= set(culprits)
+        text = f"{'►' if is_culprit else ' '} {rank_set(side.ranks)} {side.text}"
         line = side.library.source if side.library is not None else side.source
         source = (Span(f"  » {line}", "source"),) if line else ()
-        yield (Span(" " * _MARGIN), Span(text, "culprit" if is_fewer else "plain"), *source)
+        yield (Span(" " * _MARGIN), Span(text, "culprit" if is_culprit else "plain"), *source)
 
 
 # Facts under a title
