@@ -371,7 +371,7 @@ def _did(side: Side, entered: Operation | None, parting: Parting, size: int) -> 
         return f"entered {side.operation.name}{more}{{at}}{time}"
     did = f"went on to {entered.describe(size)}{{at}}" if entered else "returned from the test"
     times = f"{side.count} time{'s' * (side.count != 1)}"
-    return f"{did}, having entered {others[0].name} {times}" if side.count else did
+    return f"{did}, having entered {others[0].name} {times}" if side.count and others else did
 
 
 def _ordinal(number: int) -> str:

@@ -19,6 +19,7 @@ from pytest_multihost.blame import judge_world
 from pytest_multihost.command.main import main
 from pytest_multihost.engine import Surroundings, run_world
 from pytest_multihost.model.fault import Fault
+from pytest_multihost.model.history import Parting, Side
 from pytest_multihost.model.json_values import to_json
 from pytest_multihost.model.operation import RUNTIME_SCOPE, Operation, Operations
 from pytest_multihost.model.result import Activity, RankSnapshot, WorldResult, WorldSnapshot
@@ -105,7 +106,15 @@ def world(root: Path) -> WorldResult:
     )
     spec = replace(make_spec(3), faults=faults, hosts=Hosts("netns"))
     result = run_world(spec, surroundings)
-    return replace(result, snapshots=(snapshot,), operations=tuple(pages), last_words={2: "bye"})
+    sides = Side((1,), count=1), Side((0, 2), entered, entered.frame, entered.frame, count=2)
+    parting = Parting(((0, 1, 2), 0, RUNTIME_SCOPE), 1, "operations", 1000.4, sides, sides)
+    return replace(
+        result,
+        snapshots=(snapshot,),
+        operations=tuple(pages),
+        partings=(parting,),
+        last_words={2: "bye"},
+    )
 
 
 @pytest.fixture

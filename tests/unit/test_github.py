@@ -125,6 +125,14 @@ def test_an_error_is_at_the_culprits_line() -> None:
     ]
 
 
+def test_where_ranks_parted_is_in_the_error_and_in_the_summary() -> None:
+    """The operations that they hang in may be far from it."""
+    parted = verdict(diagnosis=told(divergence={"summary": "after 56 operations in common"}))
+    _, message = only_error(parted)
+    assert "diverged after 56 operations in common" in message.splitlines()
+    assert "diverged after 56 operations in common" in html.unescape(summary([parted]))
+
+
 def test_without_a_culprits_line_every_side_has_its_own() -> None:
     """One has the error, the others a notice each; and the error and the summary list them all."""
     lines = {0: 17, 1: 31, 2: 31, 3: 40}

@@ -17,6 +17,7 @@ import pytest
 from pytest_multihost.blame import judge_world
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.fault import Fault
+from pytest_multihost.model.history import Parting, Side
 from pytest_multihost.model.operation import RUNTIME_SCOPE, Operation, Operations
 from pytest_multihost.model.result import Activity, RankSnapshot, WorldResult, WorldSnapshot
 from pytest_multihost.model.stack import Frame, NativeThread, SourceContext, ThreadStack
@@ -80,6 +81,16 @@ def seen(page: Operations, activity: Activity) -> RankSnapshot:
     )
 
 
+def parting(word: str) -> Parting:
+    """Return where rank 1 did something else, from one line of the user's."""
+    sides = [
+        Side((rank,), operation(f"{word}{rank}", 1, 0.2, 0.3), library=Frame(f"{word}.py", 9, word))
+        for rank in (1, 0)
+    ]
+    group = ((0, 1, 2), 0, RUNTIME_SCOPE)
+    return Parting(group, 0, "operations", STARTED_S, tuple(sides))
+
+
 def history(error: Mapping[str, Any] | None = None) -> Iterator[Event]:
     """Yield what the ranks told; rank 2 raises at last, if it is to."""
     for rank in range(3):
@@ -126,6 +137,7 @@ def world(word: str = "word", *, error: Mapping[str, Any] | None = None) -> Worl
         dumps=tuple(make_dump(rank, stacks[rank], test) for rank in range(3)),
         snapshots=(snapshot,),
         operations=pages,
+        partings=(parting(word),),
         progress_s=STARTED_S + 0.42,
         detected_s=STARTED_S + 2.6,
         leftovers=(word,),
@@ -210,6 +222,15 @@ def test_the_culprit_comes_first_then_who_waits() -> None:
     """Ranks that did the same stand together."""
     found = [(row.ranks, row.role, row.state) for row in rank_groups(page_model(world()))]
     assert found == [((1,), "culprit", "sleeping"), ((0, 2), "waiting", "waiting")]
+
+
+def test_the_first_divergence_is_a_section_of_its_own() -> None:
+    """What each side entered, from which line, and where a library's line differs."""
+    words = Elements(shown(world())).words
+    assert "After 0 operations in common (world group):" in words
+    assert "rank 1 entered word1 from restore(), restore.py:88, in word(), word.py:9" in " ".join(
+        words.split()
+    )
 
 
 def test_the_culprits_come_first_also_where_they_are_many() -> None:

@@ -15,7 +15,8 @@ import pytest
 import pytest_multihost
 from pytest_multihost.blame import Judgement, judge_world
 from pytest_multihost.engine import Surroundings, run_world
-from pytest_multihost.model.operation import Operation, Operations
+from pytest_multihost.model.history import Parting, Side
+from pytest_multihost.model.operation import RUNTIME_SCOPE, Operation, Operations
 from pytest_multihost.model.result import Activity, RankSnapshot, WorldSnapshot
 from pytest_multihost.model.stack import Dump, Frame, SourceContext
 from pytest_multihost.model.verdict import RankPlace
@@ -75,6 +76,7 @@ def judged(
     size: int = 4,
     leftovers: tuple[str, ...] = (),
     operations: Sequence[Operations] = (),
+    partings: tuple[Parting, ...] = (),
 ) -> Judgement:
     """Run and judge a world."""
     clock = ManualClock(1000.0)
@@ -96,7 +98,7 @@ def judged(
     result = replace(run_world(make_spec(size), surroundings), leftovers=leftovers)
     if operations:
         look = WorldSnapshot(at_s=result.ended_s, reason="end", ranks=tuple(map(_seen, operations)))
-        result = replace(result, operations=tuple(operations), snapshots=(look,))
+        result = replace(result, operations=tuple(operations), snapshots=(look,), partings=partings)
     context = SourceContext(ROOT, _source_of)
     return judge_world(result, SYMPTOMS, context)
 
@@ -108,7 +110,11 @@ def sections(judged: Judgement, columns: int | None = 160) -> list[Section]:
 
 def story(*world: Any, width: int | None = 160, **more: Any) -> str:  # noqa: ANN401 - as `judged`
     """Return what is shown of a world, one section below the other."""
-    found = judged(*world, **more)
+    return page_of(judged(*world, **more), width)
+
+
+def page_of(found: Judgement, width: int | None = 160) -> str:
+    """Return what is shown of a judged world."""
     parts = [f"{found.finding.outcome}: {found.finding.reason}"]
     for part in sections(found, width):
         parts += [f"--- {part.title} ---", part.text]
@@ -218,6 +224,40 @@ def test_a_hang_with_recorded_operations_names_the_rank_that_is_late() -> None:
     """The page that everything else is for, letter by letter."""
     shown = story(*HANG, operations=LATE)
     assert shown == (GOLDEN / "straggler.txt").read_text(encoding="utf-8")
+
+
+def collective(name: str, sequence: int, line: int) -> Operation:
+    """Return a collective that a rank waits in."""
+    frame = Frame(f"{ROOT}/restore.py", line, "evaluate" if line == 40 else "restore")
+    times = {"since_s": 1000.0 + sequence, "waited_s": 1000.0 + sequence}
+    return Operation(
+        name=name, kind="collective", group=(0, 1, 2, 3), sequence=sequence, frame=frame, **times
+    )
+
+
+def parted() -> Judgement:
+    """Return a world in which rank 1 went astray, and went on after that."""
+    first = collective("all_gather", 57, 40), collective("broadcast", 57, 88)
+    last = [collective(name, 59, 88) for name in ("broadcast", "all_gather", "barrier", "barrier")]
+    parting = Parting(
+        group=((0, 1, 2, 3), 0, RUNTIME_SCOPE),
+        common=56,
+        evidence="operations",
+        at_s=1057.0,
+        sides=(
+            Side((1,), first[0], first[0].frame, count=1),
+            Side((0, 2, 3), first[1], first[1].frame, count=57),
+        ),
+    )
+    pages = [Operations(rank, (each,), {each.group_key: 59}) for rank, each in enumerate(last)]
+    places = {1: (f"{ROOT}/restore.py:40 evaluate", *TEST)}
+    stacks = dict.fromkeys(range(4), (*BROADCASTS, *TEST)) | places
+    return judged(HANG[0], stacks, operations=pages, partings=(parting,))
+
+
+def test_the_first_divergence_is_the_second_block_of_the_page() -> None:
+    """What the ranks hang in at the end names rank 0 as well; where they parted does not."""
+    assert page_of(parted()) == (GOLDEN / "divergence.txt").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", STORIES)
@@ -464,3 +504,4 @@ if __name__ == "__main__":  # writes the golden files anew: read them before you
     for name, world in STORIES.items():
         (GOLDEN / f"{name}.txt").write_text(story(*world), encoding="utf-8")
     (GOLDEN / "straggler.txt").write_text(story(*HANG, operations=LATE), encoding="utf-8")
+    (GOLDEN / "divergence.txt").write_text(page_of(parted()), encoding="utf-8")
