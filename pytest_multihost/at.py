@@ -1,6 +1,8 @@
 """Points at which faults strike: ``at.call("storage:read_shard", nth=2)``.
 
-Every rank counts for itself. A point does nothing by itself; faults are bound to it.
+Every rank counts for itself. A point does nothing by itself; faults are bound to it. With
+``onwards=True`` a point is the `nth` passage and every later one: a fault that is over at once,
+such as `raise_at` or `delay`, happens each time.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ def rendezvous() -> Point:
     return Point("rendezvous")
 
 
-def batch(loader: str, *, nth: int = 1) -> Point:
+def batch(loader: str, *, nth: int = 1, onwards: bool = False) -> Point:
     """Return the `nth` time that the rank is about to draw a batch from a data loader.
 
     Args:
@@ -32,11 +34,12 @@ def batch(loader: str, *, nth: int = 1) -> Point:
             that Python code iterates over, except what is a list or another built-in type.
         nth: 1 is the first batch in the test. All epochs count, and so does the attempt to draw
             that finds the end of the data.
+        onwards: Whether each later passage counts as well.
     """
-    return Point("batch", loader, nth)
+    return Point("batch", loader, nth, onwards=onwards)
 
 
-def call(target: str, *, nth: int = 1, when: When = "before") -> Point:
+def call(target: str, *, nth: int = 1, when: When = "before", onwards: bool = False) -> Point:
     """Return the `nth` call of a function.
 
     Args:
@@ -45,27 +48,29 @@ def call(target: str, *, nth: int = 1, when: When = "before") -> Point:
             table, do not count.
         nth: 1 is the first call in the test, fixtures included.
         when: Before the function runs, or after it has returned or raised.
+        onwards: Whether each later passage counts as well.
     """
-    return Point("call", target, nth, when)
+    return Point("call", target, nth, when, onwards=onwards)
 
 
-def collective(op: str | None = None, *, nth: int = 1) -> Point:
+def collective(op: str | None = None, *, nth: int = 1, onwards: bool = False) -> Point:
     """Return the `nth` time that the rank is about to enter an operation of the runtime under test.
 
     Args:
         op: The operation's name, as its users call it: ``all_reduce``. None counts every
             collective; transfers and waits count by name.
         nth: 1 is the first in the test.
+        onwards: Whether each later passage counts as well.
     """
-    return Point("collective", op or "", nth)
+    return Point("collective", op or "", nth, onwards=onwards)
 
 
-def sync_point(name: str, *, nth: int = 1) -> Point:
+def sync_point(name: str, *, nth: int = 1, onwards: bool = False) -> Point:
     """Return the `nth` time that the rank says ``world.sync_point(name)``."""
-    return Point("sync_point", name, nth)
+    return Point("sync_point", name, nth, onwards=onwards)
 
 
-def io(path: str, *, call: IoCall | None = None, nth: int = 1) -> Point:
+def io(path: str, *, call: IoCall | None = None, nth: int = 1, onwards: bool = False) -> Point:
     """Return the `nth` time that the rank is about to call something on a file that matches.
 
     Args:
@@ -77,5 +82,6 @@ def io(path: str, *, call: IoCall | None = None, nth: int = 1) -> Point:
             ``listdir`` (also ``scandir`` and ``glob``). None counts opens, reads, writes and fsyncs
             together, so its numbers change when the code under test does.
         nth: 1 is the first such call in the test.
+        onwards: Whether each later passage counts as well.
     """
-    return Point("io", path, nth, call=call or "")
+    return Point("io", path, nth, call=call or "", onwards=onwards)

@@ -3,8 +3,8 @@
 Each function returns a value for ``@pytest.mark.multihost(faults=[...])``; nothing happens when it
 is called. All take:
 
-* ``rank``: an index, a list of them, ``"primary"`` (rank 0), ``"others"``, ``"all"``, or ``"one"``,
-  selected by the world's seed.
+* ``rank``: an index, a list of them, ``"primary"`` (rank 0), ``"others"``, ``"all"``, ``"one"``,
+  selected by the world's seed, or ``"first"``: whichever passes the point first in this run.
 * ``at``: the point at which it begins, see `pytest_multihost.at`.
 * ``must_fire``: whether the test fails if the fault did not happen. A test of skew whose skew did
   not happen proves nothing.
@@ -16,14 +16,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from pytest_multihost.model.fault import START, Fault, Point
 
 __all__ = [
+    "clock_skew",
     "cpu_throttle",
     "delay",
     "dns_failure",
+    "empty_data",
+    "fails",
     "fd_pressure",
     "freeze",
     "hash_seed",
@@ -36,7 +40,11 @@ __all__ = [
     "partition",
     "raise_at",
     "reset",
+    "returns",
+    "short_data",
+    "shuffled_listing",
     "slow_io",
+    "stale_files",
     "start_skew",
 ]
 
@@ -94,6 +102,77 @@ def raise_at(
         module = "" if error.__module__ == "builtins" else f"{error.__module__}:"
         error = f"{module}{error.__qualname__}"
     return _fault("raise_at", rank, at, must_fire, error=error, message=message)
+
+
+def fails(*, rank: Ranks, at: Point, error: str | None = None, must_fire: bool = True) -> Fault:
+    """Let a call on a file fail as in the field: ``at=at.io("*/ckpt/*", call="rename")``.
+
+    `error` is the name of the error. By default it fits the call: ENOSPC where something is written
+    or made, ESTALE where a name is looked up or moved, EIO where data is read. With
+    ``onwards=True`` of the point, all later calls fail as well.
+    """
+    return _fault("fails", rank, at, must_fire, error=error)
+
+
+def returns(*, rank: Ranks, value: object = None, at: Point, must_fire: bool = True) -> Fault:
+    """Let a call return `value`: ``at=at.call("module:function")``.
+
+    The function does not run, or, with ``when="after"``, runs, and its result or exception is
+    replaced. A number then replaces the elements of an array or tensor: ``value=float("nan")``
+    makes a loss NaN. Values are None, numbers, texts, truth values, and lists of these.
+    """
+    return _fault("returns", rank, at, must_fire, value=value)
+
+
+def short_data(*, rank: Ranks, at: Point, must_fire: bool = True) -> Fault:
+    """End the rank's data at the point: ``at=at.batch("module:loader", nth=4)`` leaves 3 batches.
+
+    The next pass through the data is complete again.
+    """
+    return _fault("short_data", rank, at, must_fire)
+
+
+def empty_data(*, rank: Ranks, at: Point, must_fire: bool = True) -> Fault:
+    """Leave the rank without data from the point on: ``at=at.batch("module:loader")``."""
+    onwards = replace(at, onwards=True) if isinstance(at, Point) else at
+    return _fault("empty_data", rank, onwards, must_fire)
+
+
+def shuffled_listing(
+    *, rank: Ranks, path: str = "*", at: Point = START, must_fire: bool = True
+) -> Fault:
+    """List folders in another order from the point on: listdir, scandir, glob, walk.
+
+    The order is the reverse of what it was, so it differs from that of other ranks for certain, and
+    repeats. `path` is a glob for folders, or for the files in them.
+    """
+    return _fault("shuffled_listing", rank, at, must_fire, path=path)
+
+
+def stale_files(
+    *,
+    rank: Ranks,
+    seconds: float,
+    path: str = "*",
+    at: Point = START,
+    must_fire: bool = True,
+) -> Fault:
+    """Hide what other ranks make after the point, each for `seconds`, as network file systems do.
+
+    Opening it to read, asking whether it exists and listing its folder all miss it. What this rank
+    has written itself is seen, except what C++ code has written; so are changes to files that were
+    there before. The fault has happened when something was hidden.
+    """
+    return _fault("stale_files", rank, at, must_fire, seconds=seconds, path=path)
+
+
+def clock_skew(*, rank: Ranks, seconds: float, at: Point = START, must_fire: bool = True) -> Fault:
+    """Let the rank's wall clock be `seconds` ahead from the point on; below 0: behind.
+
+    For Python: the functions of `time`, and `datetime`. Not for `time.monotonic` and waits, the
+    times of files, and C++.
+    """
+    return _fault("clock_skew", rank, at, must_fire, seconds=seconds)
 
 
 def memory_pressure(

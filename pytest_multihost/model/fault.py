@@ -6,6 +6,7 @@ test is planned, with the test's name, so a list of faults never fails halfway.
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from collections.abc import Mapping, Sequence
@@ -54,24 +55,34 @@ MAX_HASH_SEED = 4_294_967_295
 MAX_SECONDS = 1e9
 """The longest time that can be given: 30 years. C libraries cannot count much further."""
 
-RANK_WORDS = ("primary", "others", "one", "all")
-"""Values of `rank=` other than numbers; the world's seed selects "one"."""
+RANK_WORDS = ("primary", "others", "one", "first", "all")
+"""Values of `rank=` other than numbers; the world's seed selects "one", the run "first"."""
 
 NETWORK_KINDS = frozenset(
     {"dns_failure", "net_delay", "net_loss", "net_rate", "partition", "reset"}
 )
 """Kinds that disturb the network between hosts, not the rank that passes their point."""
 
+NOT_AT_POINTS = frozenset({"hash_seed", "start_skew"})
+"""Kinds performed before the test, whose points are never passed."""
+
 BUILT_IN = NETWORK_KINDS | {
+    "clock_skew",
     "cpu_throttle",
     "delay",
+    "empty_data",
+    "fails",
     "fd_pressure",
     "freeze",
     "hash_seed",
     "kill",
     "memory_pressure",
     "raise_at",
+    "returns",
+    "short_data",
+    "shuffled_listing",
     "slow_io",
+    "stale_files",
     "start_skew",
 }
 """Kinds with a constructor of their own name in `pytest_multihost.faults`."""
@@ -93,6 +104,7 @@ class Point:
         nth: At which passage; 1 is the first. Each rank counts for itself.
         when: Whether the call or operation is about to begin or is over.
         call: Which call on a file; "" is any of `DATA_CALLS`.
+        onwards: Whether each later passage counts as well.
     """
 
     omits_defaults: ClassVar = True
@@ -101,6 +113,7 @@ class Point:
     nth: int = 1
     when: When = "before"
     call: str = ""
+    onwards: bool = False
 
     @property
     def io_calls(self) -> frozenset[str]:
@@ -116,6 +129,8 @@ class Point:
             parts.append(f"call={self.call!r}")
         if self.nth != 1:
             parts.append(f"nth={self.nth!r}")
+        if self.onwards:
+            parts.append("onwards=True")
         if self.when != "before":
             parts.append(f"when={self.when!r}")
         return f"at.{self.point}({', '.join(parts)})"
@@ -129,6 +144,8 @@ class Point:
             found.append(f"nth must be a whole number of at least 1, not {shown(self.nth)}")
         if self.when not in get_args(When):
             found.append(f"when must be 'before' or 'after', not {shown(self.when)}")
+        if not isinstance(self.onwards, bool):
+            found.append(f"onwards must be True or False, not {shown(self.onwards)}")
         if not isinstance(self.name, str):
             found.append(f"at.{self.point} takes a text, not {shown(self.name)}")
         elif self.point in ("batch", "call") and not _TARGET.fullmatch(self.name):
@@ -157,6 +174,7 @@ class Fault:
         at: From which point on.
         params: The kind's parameters, by name; JSON values.
         must_fire: Whether the test fails if the fault did not happen.
+        is_first: Whether it happens to one rank, that of `ranks` which is the first at the point.
     """
 
     kind: str
@@ -164,13 +182,14 @@ class Fault:
     at: Point = START
     params: FaultParams = field(default_factory=dict, hash=False)
     must_fire: bool = True
+    is_first: bool = False
 
     def __repr__(self) -> str:
         """Return the expression that makes this fault."""
         is_built_in = isinstance(self.kind, str) and self.kind in BUILT_IN
         parts = [] if is_built_in else [repr(self.kind)]
-        parts.append(f"rank={_plain(self.ranks)!r}")
-        parts += [f"{name}={value!r}" for name, value in self.params.items()]
+        parts.append(f"rank={('first' if self.is_first else _plain(self.ranks))!r}")
+        parts += [f"{name}={_literal(value)}" for name, value in self.params.items()]
         if self.at != START:
             parts.append(f"at={self.at!r}")
         if not self.must_fire:
@@ -210,10 +229,12 @@ def resolve(faults: Sequence[Fault], *, size: int, seed: int) -> tuple[Fault, ..
             "primary": (0,),
             "others": tuple(range(1, size)),
             "one": (random.Random(f"{seed}/{index}").randrange(size),),
+            "first": tuple(range(size)),
             "all": tuple(range(size)),
         }
         ranks = ranks_of[fault.ranks] if isinstance(fault.ranks, str) else fault.ranks
-        found.append(replace(fault, ranks=ranks))
+        is_first = fault.is_first or fault.ranks == "first"
+        found.append(replace(fault, ranks=ranks, is_first=is_first))
     return tuple(found)
 
 
@@ -266,6 +287,14 @@ def _plain(ranks: object) -> object:
     return ranks
 
 
+def _literal(value: object) -> str:
+    """Return the expression of a parameter; NaN and infinity have no literal."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_literal, value))}]"
+    is_finite = not isinstance(value, float) or math.isfinite(value)
+    return repr(value) if is_finite else f"float('{value}')"
+
+
 def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
@@ -273,6 +302,8 @@ def _is_whole(value: object) -> bool:
 def _is_json(value: object, depth: int = 0) -> bool:
     if isinstance(value, list | tuple):
         return depth < _MAX_DEPTH and all(_is_json(each, depth + 1) for each in value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return True
     if isinstance(value, int | float):
         return abs(value) < _MAX_NUMBER
     return value is None or isinstance(value, str)

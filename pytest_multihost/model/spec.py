@@ -232,7 +232,9 @@ def checksum(nodeid: str) -> int:
 
 def token(spec: WorldSpec) -> str:
     """Return the token that replays a world."""
-    faults = tuple((f.kind, f.ranks, f.at, f.params, int(f.must_fire)) for f in spec.faults)
+    faults = tuple(
+        (f.kind, f.ranks, f.at, f.params, f.must_fire + 2 * f.is_first) for f in spec.faults
+    )
     content = _Token(VERSION, checksum(spec.nodeid), spec.size, spec.seed, faults)
     text = json.dumps(to_json(content), separators=(",", ":")).encode()
     sealed = text + zlib.crc32(text).to_bytes(_CRC_BYTES, "big")
@@ -275,7 +277,7 @@ def read_token(text: str) -> Replay:
             remedy="Run the test with the version that has printed it, or find a new failure.",
         )
     faults = tuple(
-        Fault(kind, ranks, at, params, must_fire=bool(must_fire))
-        for kind, ranks, at, params, must_fire in found.f
+        Fault(kind, ranks, at, params, must_fire=bool(flags & 1), is_first=bool(flags & 2))
+        for kind, ranks, at, params, flags in found.f
     )
     return Replay(found.t, found.n, found.s, faults)

@@ -1,8 +1,8 @@
 """Perform faults: what kinds there are, how faults are parsed, validated, performed and cleaned up.
 
-`kind` says what a kind of fault is; `process_faults`, `slow_io` and `network_faults` are the
-built-in kinds. Most are performed in the rank that they are meant for, by
-the thread that passes the fault's point; those of the network by `launch.netns`.
+`kind` says what a kind of fault is; `process_faults`, `slow_io`, `value_faults`, `file_views`,
+`clock` and `network_faults` are the built-in kinds. Most are performed in the rank that they are
+meant for, by the thread that passes the fault's point; those of the network by `launch.netns`.
 
 `parse` reads faults from text, `validation` checks them, `cleanup` undoes them. `interpose`
 intercepts file access of Python, `io_shim` that of the C library; `targets` finds the functions

@@ -17,13 +17,15 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any
+from typing import Any, Self
 
 from pytest_multihost.model.fault import DATA_CALLS, IoCall
 
 Namespace = Any  # a module, a class, or an object that replaces a module in sys.modules
 File = Any  # a path, a descriptor, or an object that has one
 Buffer = Any  # bytes, or an object with the buffer protocol
+Result = Any  # what the function that is intercepted returns
+Function = Callable[..., Result]
 
 SYSTEM_FILES = (
     *("/dev/*", "/proc/*", "/sys/*", "/etc/*", "/usr/lib*", "/usr/share/*", "*/lib/python3*"),
@@ -55,6 +57,8 @@ _OS_CALLS: Mapping[str, IoCall] = {
 }
 """Functions of `os` that are intercepted, and as what calls they are reported."""
 
+_MAKING = frozenset({"link", "mkdir", "rename"})
+
 _SYSTEM_FILE = re.compile("|".join(map(fnmatch.translate, SYSTEM_FILES)))
 
 
@@ -66,11 +70,13 @@ class FileAccess:
         call: Which call.
         path: Absolute path of the file; of a rename or link the new path, if that is observed.
         size: Bytes asked for; afterwards, bytes moved; 0 for what moves none.
+        makes: Whether the call may make the file.
     """
 
     call: IoCall
     path: str
-    size: int
+    size: int = 0
+    makes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +88,14 @@ class FileObserver:
         before: Called before each call; may wait, raise, or return how many bytes to move at most.
         after: Called after each read and write.
         calls: The calls that it observes.
+        listed: Gets a folder and the names in it; returns those that its caller sees, in order.
     """
 
     matches: Callable[[str], bool]
     before: Callable[[FileAccess], int | None]
     after: Callable[[FileAccess], None] = lambda _: None
     calls: frozenset[str] = DATA_CALLS
+    listed: Callable[[str, Sequence[str]], Sequence[str]] | None = None
 
 
 def matcher(pattern: str) -> Callable[[str], bool]:
@@ -131,9 +139,9 @@ def observing_files(observer: FileObserver) -> Iterator[None]:
 
 
 def reported(call: IoCall, path: str) -> None:
-    """Report a call on a file that is about to be made where nothing is intercepted."""
+    """Report a call on a file of this rank's that is about to be made where none is intercepted."""
     if _observers and (found := _path_of(path)):
-        _before(call, found)
+        _before(call, found, makes=True)
 
 
 def _is_observed(path: str) -> bool:
@@ -141,12 +149,12 @@ def _is_observed(path: str) -> bool:
     return any(each.calls & DATA_CALLS and each.matches(path) for each in _observers)
 
 
-def _before(call: IoCall, *paths: str, size: int = 0) -> int:
+def _before(call: IoCall, *paths: str, size: int = 0, makes: bool = False) -> int:
     """Call the observers of `paths` before a call; return how many bytes to move at most."""
     __tracebackhide__ = True
     for each in tuple(_observers):
         path = next(filter(each.matches, paths), None) if call in each.calls else None
-        limit = None if path is None else each.before(FileAccess(call, path, size))
+        limit = None if path is None else each.before(FileAccess(call, path, size, makes))
         if limit is not None:
             size = min(size, limit) if size >= 0 else limit
     return size
@@ -175,11 +183,11 @@ class _ObservedFile(io.FileIO):
         _after("read", self._path, count or 0)
         return count
 
-    def read(self, size: int | None = -1, /) -> Any:  # noqa: ANN401 - None where it would wait
+    def read(self, size: int | None = -1, /) -> Result:
         # By readinto() or readall(), unlike FileIO's own.
         return io.RawIOBase.read(self, -1 if size is None else size)
 
-    def readall(self) -> Any:  # noqa: ANN401 - None where it would wait
+    def readall(self) -> Result:
         _before("read", self._path, size=-1)
         data = super().readall()
         _after("read", self._path, len(data or b""))
@@ -211,7 +219,7 @@ def _path_of(file: object, folder: int | None = None) -> str | None:
         return None
 
 
-def _make_open(original: Callable[..., Any]) -> Callable[..., Any]:
+def _make_open(original: Function) -> Function:
     """Return an `open` whose files report their calls where they are observed."""
 
     @wraps(original)
@@ -224,7 +232,7 @@ def _make_open(original: Callable[..., Any]) -> Callable[..., Any]:
         newline: str | None = None,
         closefd: bool = True,  # noqa: FBT001, FBT002 - as the original
         opener: Callable[[str, int], int] | None = None,
-    ) -> Any:  # noqa: ANN401 - as the original
+    ) -> Result:
         __tracebackhide__ = True
         path = _path_of(file)
         for_text = (encoding, errors, newline)
@@ -232,7 +240,7 @@ def _make_open(original: Callable[..., Any]) -> Callable[..., Any]:
         is_refused = any(each is not None for each in for_text) if is_binary else buffering == 0
         if path is None or is_refused or not _is_observed(path):
             return original(file, mode, buffering, *for_text, closefd, opener)
-        _before("open", path)
+        _before("open", path, makes="r" not in mode)
         raw = _ObservedFile(file, mode.replace("b", "").replace("t", ""), closefd, opener)
         raw._path = path  # noqa: SLF001 - a class of this module
         return _buffered(raw, mode, buffering, for_text)
@@ -245,7 +253,7 @@ def _buffered(
     mode: str,
     buffering: int,
     for_text: tuple[str | None, str | None, str | None],
-) -> Any:  # noqa: ANN401 - what open returns
+) -> Result:
     """Return what `open` returns for `mode`, over `raw`."""
     if buffering == 0:
         return raw
@@ -259,20 +267,58 @@ def _buffered(
     return text
 
 
-def _observed(original: Callable[..., Any], call: IoCall) -> Callable[..., Any]:
+def _observed(original: Function, call: IoCall) -> Function:
     """Return a function of `os` that reports its calls on files that are observed."""
 
     @wraps(original)
-    def observed(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as the original
+    def observed(*args: Any, **kwargs: Any) -> Result:  # noqa: ANN401 - as the original
         __tracebackhide__ = True
         paths = _paths_of(call, args, kwargs)
         if call not in ("read", "write"):
-            _before(call, *paths)
+            makes = call in _MAKING or (call == "open" and bool(args[1:] and args[1] & os.O_CREAT))
+            _before(call, *paths, makes=makes)
         elif paths and _is_observed(paths[0]):
             return _transferred(original, call, paths[0], *args)
-        return original(*args, **kwargs)
+        found = original(*args, **kwargs)
+        return _listing(paths[0], found) if call == "listdir" and paths else found
 
     return observed
+
+
+def _listing(path: str, found: Result) -> Result:
+    """Return what `listdir` or `scandir` has found as the observers of the folder show it."""
+    changes = [each.listed for each in _observers if each.listed and each.matches(path)]
+    if not changes:
+        return found
+    is_list = isinstance(found, list)
+    by_name = {os.fsdecode(each if is_list else each.name): each for each in found}
+    names: Sequence[str] = tuple(by_name)
+    for change in changes:
+        names = change(path, names)
+    entries = [by_name[name] for name in names]
+    return entries if is_list else _Entries(iter(entries))
+
+
+@dataclass(frozen=True, slots=True)
+class _Entries:
+    """What `os.scandir` returns."""
+
+    entries: Iterator[Result]
+
+    def __iter__(self) -> Iterator[Result]:
+        return self.entries
+
+    def __next__(self) -> Result:
+        return next(self.entries)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Do nothing: all entries have been read."""
 
 
 def _paths_of(call: IoCall, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
@@ -288,13 +334,13 @@ def _paths_of(call: IoCall, args: Sequence[Any], kwargs: Mapping[str, Any]) -> l
 
 
 def _transferred(
-    original: Callable[..., Any],
+    original: Function,
     call: IoCall,
     path: str,
     descriptor: int,
     what: Buffer,  # of a read: how many bytes
     *rest: int,
-) -> Any:  # noqa: ANN401 - as the original
+) -> Result:
     """Read or write at most as many bytes as the observers allow."""
     if call == "read":
         data = original(descriptor, _before(call, path, size=what), *rest)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import errno
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypedDict, TypeGuard
 
 from pytest_multihost.model.errors import shown
-from pytest_multihost.model.fault import MAX_SECONDS, Fault, FaultParams
+from pytest_multihost.model.fault import MAX_SECONDS, Fault, FaultParams, Point, PointKind
 from pytest_multihost.model.spec import RankSpec
 
 _MAX_NUMBER = 1 << 63
@@ -44,6 +45,7 @@ class Strike:
     Attributes:
         fault: The fault.
         place: The spec of this rank and its world.
+        passed: The point that was passed, with the name and call that it had this time.
         detail: What was reported to the controller, see `FaultKind.announce`.
         begun: Tells the controller that the fault has happened; called by kinds that tell so
             themselves.
@@ -54,15 +56,18 @@ class Strike:
         healing: Closed when the test's body is over; undoes what it was given, last first.
         performed: For a kind that is performed outside of the rank: waits until that is done, and
             returns what went wrong, empty if nothing did.
+        more_modules: Modules of the test that are not in `sys.modules`.
     """
 
     fault: Fault
     place: RankSpec
+    passed: Point
     detail: Announcement
     begun: Callable[[], None]
     armed: Callable[..., None]
     healing: contextlib.ExitStack
     performed: Callable[[], str] = str
+    more_modules: tuple[object, ...] = ()
 
     @property
     def rank(self) -> int:
@@ -85,6 +90,7 @@ class FaultKind:
         lasts: Whether it goes on until it is undone; else it is over when `perform` returns.
         tells_itself: Whether `perform` arranges the call of ``strike.begun()`` for the moment when
             the fault takes effect, say at the first file that it slows down.
+        points: The kinds of points to which it can be bound; empty: to all.
         lacking: What this machine lacks for it, if anything: the test is skipped.
     """
 
@@ -95,6 +101,7 @@ class FaultKind:
     announce: Callable[[FaultParams, float], Announcement] = lambda _params, _now_s: {}
     lasts: bool = False
     tells_itself: bool = False
+    points: frozenset[PointKind] = frozenset()
     lacking: Callable[[Fault], str | None] = lambda _fault: None
 
     def problems(self, params: FaultParams) -> list[str]:
@@ -112,6 +119,12 @@ def known_names(names: Iterable[str], wrong: str) -> str:
     names = list(names)
     near = difflib.get_close_matches(wrong[:_MAX_NAME], names, n=1)
     return f"{', '.join(names)}.{f' Did you mean {near[0]}?' if near else ''}"
+
+
+def error_number(name: object) -> int:
+    """Return the number of an error of the operating system, 0 where there is none."""
+    found = getattr(errno, name, 0) if isinstance(name, str) and name.startswith("E") else 0
+    return found if isinstance(found, int) else 0
 
 
 def must_be(wanted: str, is_valid: Callable[[Any], bool]) -> Check:
@@ -134,5 +147,6 @@ whole = must_be(
     "a whole number of at least 0",
     lambda each: is_number(each) and isinstance(each, int) and each >= 0,
 )
+error_name = must_be("the name of an error, as 'EIO'", lambda each: error_number(each) > 0)
 text = must_be("a text", lambda each: isinstance(each, str) and each != "")
 truth = must_be("True or False", lambda each: isinstance(each, bool))

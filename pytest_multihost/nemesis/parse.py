@@ -14,6 +14,10 @@ from pytest_multihost.nemesis.kind import known_names
 
 T = TypeVar("T", Fault, Point)
 _MAX_TEXT = 200
+_NO_LITERALS = {
+    text: name for name in ("nan", "inf", "-inf") for text in (name, f"float('{name}')")
+}
+"""Expressions of numbers that Python has no literals for."""
 
 
 def parse_fault(text: str) -> Fault:
@@ -61,6 +65,8 @@ def _call(tree: ast.expr, module: ModuleType, kind: type[T]) -> T:
 
 
 def _value(tree: ast.expr) -> Any:  # noqa: ANN401 - a literal or a point
+    if ast.unparse(tree) in _NO_LITERALS:
+        return float(_NO_LITERALS[ast.unparse(tree)])
     if isinstance(tree, ast.Call):
         return _call(tree, at, Point)
     try:

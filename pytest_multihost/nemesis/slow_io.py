@@ -25,18 +25,21 @@ from pytest_multihost.nemesis.interpose import (
     observing_files,
 )
 from pytest_multihost.nemesis.io_shim import IoPage, IoRule, attach, detach, is_loaded, why_missing
-from pytest_multihost.nemesis.kind import FaultKind, Strike, must_be, positive, seconds, text, truth
+from pytest_multihost.nemesis.kind import (
+    FaultKind,
+    Strike,
+    error_name,
+    error_number,
+    positive,
+    seconds,
+    text,
+    truth,
+)
 
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 """Errors that only a write can end in."""
 
 _MAX_GLOB_BYTES = 512
-
-
-def _error_number(name: object) -> int:
-    """Return the number of an error of the operating system, 0 where there is none."""
-    found = getattr(errno, name, 0) if isinstance(name, str) and name.startswith("E") else 0
-    return found if isinstance(found, int) else 0
 
 
 def _slow_down(strike: Strike) -> None:
@@ -92,7 +95,7 @@ def io_rules(params: FaultParams, spare: Sequence[str]) -> tuple[IoRule, ...]:
     A delay is one uninterrupted sleep (`is_whole`): the watchdog then sees one wait that lasts
     longer than the test may take. A thread that woke up again and again would look alive.
     """
-    error = _error_number(params.get("error"))
+    error = error_number(params.get("error"))
     rule = IoRule(
         path=params["path"],
         seconds=params.get("seconds", 0.0),
@@ -123,7 +126,7 @@ SLOW_IO = FaultKind(
     params={
         "seconds": seconds,
         "bytes_per_s": positive,
-        "error": must_be("the name of an error, as 'EIO'", lambda each: _error_number(each) > 0),
+        "error": error_name,
         "short_reads": truth,
         "path": text,
     },

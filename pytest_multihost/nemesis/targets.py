@@ -1,4 +1,4 @@
-"""Find the functions and data loaders that points name."""
+"""Find the functions and data loaders that points name, and what replaces them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import difflib
 import importlib
 import importlib.machinery
 import inspect
+import math
 import pkgutil
 import sys
 from collections.abc import Iterable, Sequence
@@ -16,6 +17,26 @@ from pytest_multihost.model.errors import SettingError
 
 Namespace = Any  # a module, a class, or an object that replaces a module in sys.modules
 Function = Any  # a function, or a descriptor that makes one
+
+
+class Replaced(BaseException):
+    """What a fault raises at a call to make it return something else.
+
+    Attributes:
+        value: What it returns.
+    """
+
+    def __init__(self, value: object) -> None:
+        super().__init__(value)
+        self.value = value
+
+    def of(self, result: Any) -> object:  # noqa: ANN401 - the user's
+        """Return the value; a number in place of an array or tensor in the shape of `result`."""
+        value, is_array = self.value, hasattr(result, "dtype") and hasattr(result, "shape")
+        if not is_array or isinstance(value, bool) or not isinstance(value, int | float):
+            return value
+        # A tensor keeps its history, and the gradients of NaN are NaN.
+        return result * value if math.isnan(value) else result * 0 + value
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +66,25 @@ class LoaderTarget:
 
     found: Any  # whatever is there
     call: CallTarget | None
+
+
+def replace_names(
+    pairs: Iterable[tuple[object, object]], more_modules: Iterable[object] = ()
+) -> None:
+    """Replace objects, given as pairs of old and new, in every module that holds them by any name.
+
+    This package's modules and pytest's keep the original: the harness's calls are not the test's.
+    """
+    new_by_id = {id(old): (old, new) for old, new in pairs}
+    for module in (*sys.modules.copy().values(), *more_modules):
+        names = getattr(module, "__dict__", None)
+        if not isinstance(names, dict):
+            continue
+        if str(names.get("__name__")).partition(".")[0] in ("pytest_multihost", "_pytest"):
+            continue
+        for name, found in names.copy().items():
+            if (pair := new_by_id.get(id(found))) is not None:
+                setattr(module, name, pair[1])
 
 
 def target_problem(target: str, *, is_loader: bool = False) -> str | None:

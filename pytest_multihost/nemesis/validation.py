@@ -9,25 +9,38 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 
 from pytest_multihost.model.errors import shown
-from pytest_multihost.model.fault import NETWORK_KINDS, Fault, Point, resolve, size_problems
+from pytest_multihost.model.fault import (
+    NETWORK_KINDS,
+    NOT_AT_POINTS,
+    Fault,
+    Point,
+    resolve,
+    size_problems,
+)
 from pytest_multihost.model.spec import Hosts
+from pytest_multihost.nemesis.clock import CLOCK_SKEW
+from pytest_multihost.nemesis.file_views import FILE_VIEWS
 from pytest_multihost.nemesis.kind import FaultKind, known_names
 from pytest_multihost.nemesis.network_faults import NETWORK_FAULTS, network_problems
 from pytest_multihost.nemesis.process_faults import FD_PRESSURE, MEMORY_PRESSURE, PROCESS_FAULTS
 from pytest_multihost.nemesis.slow_io import SLOW_IO
 from pytest_multihost.nemesis.targets import target_problem
+from pytest_multihost.nemesis.value_faults import VALUE_FAULTS
 
 BUILT_IN_KINDS: tuple[FaultKind, ...] = (
     *PROCESS_FAULTS,
     SLOW_IO,
     MEMORY_PRESSURE,
     FD_PRESSURE,
+    *VALUE_FAULTS,
+    *FILE_VIEWS,
+    CLOCK_SKEW,
     *NETWORK_FAULTS,
 )
 
-_EXCLUSIVE_AT_POINT = frozenset({"freeze", "kill", "raise_at"})
+_EXCLUSIVE_AT_POINT = frozenset({"fails", "freeze", "kill", "raise_at", "returns"})
 _STOPPING = frozenset({"cpu_throttle", "freeze"})
-_ONE_PER_RANK = frozenset({"cpu_throttle", "hash_seed"})
+_ONE_PER_RANK = frozenset({"clock_skew", "cpu_throttle", "hash_seed"})
 _ONE_PER_POINT = frozenset({"fd_pressure", "memory_pressure", "start_skew"})
 
 
@@ -81,6 +94,7 @@ def _problems(fault: Fault, size: int, kinds: Mapping[str, FaultKind]) -> Iterat
         return
     if fault.kind in kinds:
         yield from kinds[fault.kind].problems(fault.params)
+        yield from _point_problems(fault, kinds[fault.kind])
     else:
         known = known_names(sorted(kinds), fault.kind)
         yield f"there is no fault {shown(fault.kind)}; there are: {known}"
@@ -92,6 +106,19 @@ def _problems(fault: Fault, size: int, kinds: Mapping[str, FaultKind]) -> Iterat
         yield from (f"{shown(fault.at)}: {problem}",) if problem else ()
     if fault.at.point == "rendezvous" and fault.kind not in NETWORK_KINDS:
         yield "at.rendezvous() is for faults of the network alone; start_skew makes a rank late"
+
+
+def _point_problems(fault: Fault, kind: FaultKind) -> Iterator[str]:
+    """Yield why a kind of fault cannot happen at the fault's point."""
+    if not isinstance(fault.at, Point):
+        return
+    if kind.points and fault.at.point not in kind.points:
+        known = " or ".join(f"at.{each}(...)" for each in sorted(kind.points))
+        yield f"{kind.name} happens at {known}, not at {fault.at!r}"
+    if fault.at.onwards and kind.lasts:
+        yield f"{kind.name} lasts until it is undone, so it cannot begin again: leave out onwards"
+    if fault.ranks == "first" and fault.kind in NETWORK_KINDS | NOT_AT_POINTS:
+        yield f"{kind.name} happens to no rank that passes a point, so rank cannot be 'first'"
 
 
 def resolved_problems(faults: Sequence[Fault], *, hosts: Hosts, size: int) -> list[str]:

@@ -41,7 +41,7 @@ def unfired_faults(result: WorldResult) -> list[str]:
     for index, fault in enumerate(result.spec.faults):
         fired = firings(result, index)
         missed = [rank for rank in fault.ranks if isinstance(rank, int) and rank not in fired]
-        if not fault.must_fire or not missed:
+        if not fault.must_fire or not missed or (fault.is_first and fired):
             continue
         # Armed: the rank has passed the point, but the action that was to follow has not happened.
         changes = _changes(result.history, index)

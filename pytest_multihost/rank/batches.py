@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from functools import wraps
-from typing import Any
 
 from pytest_multihost.nemesis.targets import load_loader
 from pytest_multihost.rank.wrap_calls import replace_attribute, wrap_calls
@@ -35,7 +34,7 @@ def count_batches(
         _count_object(loader.found, on_draw, undoing)
     else:
 
-        def returned(made: Any, *_: object, **__: object) -> object:  # noqa: ANN401 - the user's
+        def returned(made: object, *_: object, **__: object) -> object:
             if isinstance(made, Iterator):
                 return CountedIterator(made, on_draw)
             _count_object(made, on_draw, undoing)
@@ -47,7 +46,7 @@ def count_batches(
 class CountedIterator:
     """An iterator over the user's data; for whoever asks, it is the user's own."""
 
-    def __init__(self, iterator: Any, on_draw: OnDraw) -> None:  # noqa: ANN401 - the user's
+    def __init__(self, iterator: Iterator[object], on_draw: OnDraw) -> None:
         self._iterator, self._on_draw, self._is_over = iterator, on_draw, False
 
     def __iter__(self) -> CountedIterator:
@@ -82,7 +81,7 @@ def _count_object(loader: object, on_draw: OnDraw, undoing: ExitStack) -> None:
 
 
 def _count_class(
-    kind: Any,  # noqa: ANN401 - a class of the user's
+    kind: type,
     on_draw: OnDraw,
     undoing: ExitStack,
     is_meant: Callable[[object], bool],

@@ -20,7 +20,14 @@ from time import sleep  # by name: the test may replace it in its module
 from typing import Any
 
 from pytest_multihost.model.event import FaultChanged, PointPassed, PointsPassed, RankEventBody, now
-from pytest_multihost.model.fault import IO_CALLS, NETWORK_KINDS, Fault, PointKind
+from pytest_multihost.model.fault import (
+    IO_CALLS,
+    NETWORK_KINDS,
+    NOT_AT_POINTS,
+    Fault,
+    Point,
+    PointKind,
+)
 from pytest_multihost.model.json_values import from_json, to_json
 from pytest_multihost.model.operation import OperationKind
 from pytest_multihost.model.spec import RankSpec
@@ -44,13 +51,10 @@ _MAX_POINT_EVENTS = 2_000
 """Number of points sent one by one; later ones are only counted."""
 
 _MAX_FIRED_EVENTS = 20
-"""Number of "begun" events sent for one fault."""
+"""Number of "begun" events sent for one fault that only this rank performs."""
 
 _LOADERS = ("torch.utils.data:DataLoader", "grain.python:DataLoader")
 """Data loaders whose batches are listed where all points are."""
-
-_BEFORE_THE_TEST = ("start_skew", "hash_seed")
-"""Kinds of faults performed before the test: their points are never passed here."""
 
 
 @dataclass(slots=True)
@@ -90,6 +94,7 @@ class Points:
         performed: See `bind_faults`.
         counts: How often each point has been passed, in order of first passage.
         healing: Callbacks that undo the faults after the test's body.
+        more_modules: Modules of the test that are not in `sys.modules`.
     """
 
     spec: RankSpec
@@ -99,6 +104,7 @@ class Points:
     sends_all: bool
     counts: dict[tuple[PointKind, str, str], int] = field(default_factory=dict)
     healing: ExitStack = field(default_factory=ExitStack)
+    more_modules: tuple[object, ...] = ()
     _folders: tuple[str, ...] = ()
     _sent: int = 0
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -131,7 +137,8 @@ class Points:
                     self.send(PointPassed(*shown[:2], nth, shown[2]))
             due = [each for each in self.bindings if _is_due(each, point, name, when, call)]
         for binding in due:
-            self._perform(binding)
+            if self._is_first(binding):
+                self._perform(binding, Point(point, name, call=call))
 
     def touch_file(self, access: FileAccess) -> None:
         """Pass the point of a call on a file, if it is the test's, not pytest's or ours."""
@@ -146,7 +153,20 @@ class Points:
         if kind == "collective" or self.sends_all or is_named:
             self.pass_point("collective", name, call=kind)
 
-    def _perform(self, binding: Binding) -> None:
+    def _is_first(self, binding: Binding) -> bool:
+        """Whether a fault that happens to one rank only happens to this one."""
+        if binding.fault.is_first and not binding.fired:
+            claim = Path(self.spec.scratch, f"fault-{binding.index}")
+            self._thread.is_performing = True
+            try:
+                claim.touch(exist_ok=False)
+            except FileExistsError:
+                return False
+            finally:
+                self._thread.is_performing = False
+        return True
+
+    def _perform(self, binding: Binding, passed: Point) -> None:
         __tracebackhide__ = True
         fault, kind = binding.fault, binding.kind
         detail = kind.announce(fault.params, now())
@@ -155,13 +175,15 @@ class Points:
             self.send(_fault_changed(binding.index, fault, phase, detail))
 
         def begun() -> None:
-            if os.getpid() == self._owner and binding.fired < _MAX_FIRED_EVENTS:
-                binding.fired += 1
+            binding.fired += 1
+            if os.getpid() == self._owner and (detail or binding.fired <= _MAX_FIRED_EVENTS):
                 send("begun", detail)
 
         strike = Strike(
             fault=fault,
             place=self.spec,
+            passed=passed,
+            more_modules=self.more_modules,
             detail=detail,
             begun=begun,
             armed=lambda **detail: send("armed", detail),
@@ -178,7 +200,7 @@ class Points:
             kind.perform(strike)
         finally:
             self._thread.is_performing = False
-            if not kind.lasts:
+            if not kind.lasts and (detail or binding.fired <= _MAX_FIRED_EVENTS):
                 send("ended", ended)
 
     def set_folders(self) -> None:
@@ -251,7 +273,7 @@ def _is_due(binding: Binding, point: PointKind, name: str, when: str, call: str)
     if not is_meant:
         return False
     binding.passed += 1
-    return binding.passed == at.nth
+    return binding.passed == at.nth or (at.onwards and binding.passed > at.nth)
 
 
 _current: list[Points] = []
@@ -265,7 +287,7 @@ def pass_point(point: PointKind, name: str = "") -> None:
 
 
 def _is_before_the_test(fault: Fault) -> bool:
-    return fault.kind in _BEFORE_THE_TEST or fault.at.point == "rendezvous"
+    return fault.kind in NOT_AT_POINTS or fault.at.point == "rendezvous"
 
 
 def delay_start(spec: RankSpec, send: Send) -> None:
@@ -322,7 +344,7 @@ def start_faults(points: Points, more_modules: Iterable[object] = ()) -> None:
     Raises:
         SettingError: There is no such function; the message names the nearest.
     """
-    more_modules = tuple(more_modules)
+    points.more_modules = more_modules = tuple(more_modules)
     faults = [each.fault for each in points.bindings]
     for target in _named(faults, "call"):
         on_call = partial(points.pass_point, "call", target)

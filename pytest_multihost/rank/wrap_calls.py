@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 from pytest_multihost.model.errors import SettingError
-from pytest_multihost.nemesis.targets import CallTarget
+from pytest_multihost.nemesis.targets import CallTarget, Replaced, replace_names
 
 Function = Any
 """A function, or a descriptor that returns one."""
@@ -33,7 +32,7 @@ def wrap_calls(
     Args:
         target: The function.
         on_call: Gets "before" and "after". If it raises, its exception replaces the call or the
-            result.
+            result; `Replaced` is no exception for the caller, who gets its value.
         undoing: Restores the function, also where it has been imported by name meanwhile.
         more_modules: Modules that are not in `sys.modules`.
         returned: May change what the function returns.
@@ -45,8 +44,8 @@ def wrap_calls(
     wrapper = _wrapped(target.function, on_call, returned)
     replace_attribute(target.owner, target.name, wrapper, undoing)
     if not isinstance(target.owner, type):
-        _replace_names(target.function, wrapper, more_modules)
-        undoing.callback(_replace_names, wrapper, target.function, more_modules)
+        replace_names([(target.function, wrapper)], more_modules)
+        undoing.callback(replace_names, [(wrapper, target.function)], more_modules)
 
 
 def replace_attribute(
@@ -70,22 +69,6 @@ def replace_attribute(
     undoing.callback(undo)
 
 
-def _replace_names(old: object, new: object, more_modules: Iterable[object]) -> None:
-    """Replace `old` with `new` in every module that holds it under any name.
-
-    This package's modules keep the original: the harness's calls are not the test's.
-    """
-    for module in (*sys.modules.copy().values(), *more_modules):
-        names = getattr(module, "__dict__", None)
-        if not isinstance(names, dict):
-            continue
-        if str(names.get("__name__")).partition(".")[0] == "pytest_multihost":
-            continue
-        for name, found in names.copy().items():
-            if found is old:
-                setattr(module, name, new)
-
-
 def _wrapped(function: Function, on_call: Callable[[str], None], returned: Returned) -> Function:
     if isinstance(function, staticmethod | classmethod):
         return type(function)(_wrapped(function.__func__, on_call, returned))
@@ -94,21 +77,31 @@ def _wrapped(function: Function, on_call: Callable[[str], None], returned: Retur
         @functools.wraps(function)
         async def coroutine(*args: object, **kwargs: object) -> object:
             __tracebackhide__ = True
-            on_call("before")
+            result = None
             try:
-                return returned(await function(*args, **kwargs), *args, **kwargs)
-            finally:
-                on_call("after")
+                on_call("before")
+                try:
+                    result = await function(*args, **kwargs)
+                finally:
+                    on_call("after")
+            except Replaced as instead:
+                return instead.of(result)
+            return returned(result, *args, **kwargs)
 
         return coroutine
 
     @functools.wraps(function)
     def wrapper(*args: object, **kwargs: object) -> object:
         __tracebackhide__ = True
-        on_call("before")
+        result = None
         try:
-            return returned(function(*args, **kwargs), *args, **kwargs)
-        finally:
-            on_call("after")
+            on_call("before")
+            try:
+                result = function(*args, **kwargs)
+            finally:
+                on_call("after")
+        except Replaced as instead:
+            return instead.of(result)
+        return returned(result, *args, **kwargs)
 
     return wrapper

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+import math
 import os
 import re
 import secrets
@@ -204,6 +205,11 @@ def build_verdict(judged: Judgement, attempt: Attempt) -> Verdict:
     )
 
 
+def _finite(value: Json) -> Json:
+    """Return a parameter of a fault; NaN and infinity, which JSON does not have, as texts."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def _fault_records(result: WorldResult) -> Iterator[dict[str, Json]]:
     """Yield each fault with the times at which it fired, by rank."""
     for index, fault in enumerate(result.spec.faults):
@@ -212,7 +218,13 @@ def _fault_records(result: WorldResult) -> Iterator[dict[str, Json]]:
             for rank, times in firings(result, index).items()
         }
         note = fault_note(result.history, index)
-        yield {**to_json(fault), "fired": fired, **({"note": note} if note else {})}
+        params = {name: _finite(value) for name, value in fault.params.items()}
+        yield {
+            **to_json(fault),
+            "params": params,
+            "fired": fired,
+            **({"note": note} if note else {}),
+        }
 
 
 def _rank_result(finding: RankFinding, result: WorldResult) -> RankResult:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -46,6 +47,13 @@ EXAMPLES = [
     faults.cpu_throttle(rank=0, percent=20, seconds=3),
     faults.hash_seed(),
     faults.slow_io(rank=0, seconds=2, path="*/ckpt/*", error="EIO", short_reads=True),
+    faults.fails(rank="first", at=at.io("*/ckpt/*", call="rename", onwards=True)),
+    faults.short_data(rank=1, at=at.batch("torch.utils.data:DataLoader", nth=4)),
+    faults.empty_data(rank=1, at=at.batch("torch.utils.data:DataLoader")),
+    faults.returns(rank=1, value=[True, None, "x", -1.5], at=at.call("json:loads")),
+    faults.shuffled_listing(rank=1),
+    faults.stale_files(rank="others", seconds=3, path="*.json"),
+    faults.clock_skew(rank=1, seconds=-60, at=at.sync_point("x", onwards=False)),
 ]
 
 
@@ -67,7 +75,16 @@ WRONG: list[tuple[Any, str]] = [
     (faults.delay(rank=0, seconds=-1), "seconds must be a number of seconds from 0 to 1e9, not -1"),
     (faults.delay(rank=4, seconds=1), "rank 4 is out of range: the ranks are 0 to 3"),
     (faults.delay(rank=-1, seconds=1), "rank must be an index"),
-    (faults.delay(rank="first", seconds=1), "rank must be an index"),
+    (faults.delay(rank="last", seconds=1), "rank must be an index"),
+    (faults.hash_seed(rank="first"), "rank cannot be 'first'"),
+    (faults.fails(rank=0, at=at.sync_point("x")), "fails happens at at.io(...), not at at.sync"),
+    (faults.fails(rank=0, at=at.io("*"), error="EFOO"), "error must be the name of an error"),
+    (faults.short_data(rank=0, at=at.io("*")), "short_data happens at at.batch(...), not at at.io"),
+    (faults.returns(rank=0, value={}, at=at.call("json:loads")), "value must be a number, a text"),
+    (faults.fd_pressure(rank=0, at=at.io("*", onwards=True)), "lasts until it is undone"),
+    (faults.kill(rank=0, at=at.io("*", onwards=1)), "onwards must be True or False"),  # type: ignore[arg-type]
+    (faults.stale_files(rank=0, seconds=-1), "seconds must be a number of seconds from 0"),
+    (faults.clock_skew(rank=0, seconds=1e10), "seconds must be a number of seconds from -1e9"),
     (faults.delay(rank=[0, 0], seconds=1), "rank names one twice"),
     (faults.kill(rank=0, signal="SIGCONT"), "signal must be the name of a signal that ends"),
     (faults.kill(rank=0, at=at.call("no_colon")), "at.call takes 'module:function'"),
@@ -92,6 +109,25 @@ def test_what_is_wrong_with_a_fault_is_said(fault: Fault, words: str) -> None:
     [problem] = problems(fault)
     assert problem.startswith(repr(fault))
     assert words in problem
+
+
+@pytest.mark.parametrize("text", ["nan", "float('nan')", "-inf", 'float("inf")'])
+def test_numbers_that_json_does_not_have_can_be_parameters(text: str) -> None:
+    """In a token and on the command line, too; the expression of the fault can be pasted back."""
+    fault = parse_fault(f"returns(rank=1, value={text}, at=at.call('json:loads'))")
+    spec = replace(make_spec(2), faults=(fault,))
+    again = read_token(token(spec)).faults[0]
+    assert problems(fault) == []
+    assert [repr(each) for each in (again, parse_fault(repr(again)))] == [repr(fault)] * 2
+    assert str(again.params["value"]) == text.removeprefix("float").strip("()'\"")
+
+
+def test_the_fault_of_whoever_is_first_is_one_of_every_rank() -> None:
+    """As numbers in a verdict; a token and the expression say that it is one of them."""
+    [fault] = resolve([faults.kill(rank="first")], size=3, seed=1)
+    assert (fault.ranks, fault.is_first) == ((0, 1, 2), True)
+    assert repr(fault) == "faults.kill(rank='first')"
+    assert read_token(token(replace(make_spec(3), faults=(fault,)))).faults == (fault,)
 
 
 def test_all_problems_are_told_at_once() -> None:
@@ -148,8 +184,6 @@ def test_a_text_that_is_no_fault_is_refused(text: str, words: str) -> None:
 
 def test_a_token_repeats_seed_and_faults_and_knows_its_test() -> None:
     """One damaged letter is enough to refuse it."""
-    from dataclasses import replace
-
     spec = replace(make_spec(2), faults=resolve(EXAMPLES[:3], size=3, seed=1), seed=77)
     text = token(spec)
     replay = read_token(text)

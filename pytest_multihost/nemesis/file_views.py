@@ -1,0 +1,139 @@
+"""Faults of how this rank sees files: folders listed in another order, files of others not yet."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import stat
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import PurePath
+from time import CLOCK_REALTIME, clock_gettime  # by name: the test may replace it in its module
+
+from pytest_multihost.nemesis.interpose import FileAccess, FileObserver, matcher, observing_files
+from pytest_multihost.nemesis.kind import FaultKind, Strike, seconds, text
+
+CLOCK_REALTIME_COARSE = 5
+"""The clock of the times of files (linux/time.h); Python has no name for it."""
+
+_AT_FDCWD, _STATX_BYTES, _STATX_CTIME, _STATX_BTIME = -100, 256, 0x80, 0x800
+
+
+def _shuffle(strike: Strike) -> None:
+    """List matching folders in reverse: so two names suffice for another order."""
+    fits = matcher(strike.fault.params["path"])
+
+    def listed(_path: str, names: Sequence[str]) -> Sequence[str]:
+        strike.begun()
+        return names[::-1]
+
+    observer = FileObserver(
+        lambda path: fits(path) or fits(f"{path}/"),
+        before=lambda _: None,
+        calls=frozenset({"listdir"}),
+        listed=listed,
+    )
+    strike.armed()
+    strike.healing.enter_context(observing_files(observer))
+
+
+@dataclass(slots=True)
+class _StaleView:
+    """What this rank sees of the files and folders that other ranks make from now on.
+
+    Attributes:
+        strike: The fault.
+        fits: Whether a path is meant.
+        since_s: Since when, on the wall clock.
+        known: Paths that this rank has made or seen.
+        moved: Folders and files that it has moved, with all that is in them.
+    """
+
+    strike: Strike
+    fits: Callable[[str], bool]
+    since_s: float = field(default_factory=partial(clock_gettime, CLOCK_REALTIME_COARSE))
+    known: set[str] = field(default_factory=set)
+    moved: set[str] = field(default_factory=set)
+
+    def before(self, access: FileAccess) -> None:
+        """Fail where a file is not seen yet; remember what this rank makes itself."""
+        if access.call == "rename":
+            self.moved.add(access.path)
+        elif access.makes:
+            self.known.add(access.path)
+        elif self.is_hidden(access.path):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), access.path)
+
+    def listed(self, folder: str, names: Sequence[str]) -> Sequence[str]:
+        """Return the names of what is seen in a folder."""
+        return [name for name in names if not self.is_hidden(str(PurePath(folder, name)))]
+
+    def is_hidden(self, path: str) -> bool:
+        """Whether another rank has made it since, and has changed it too short a time ago."""
+        above = (path, *map(str, PurePath(path).parents))
+        if not self.fits(path) or path in self.known or not self.moved.isdisjoint(above):
+            return False
+        times = born_and_changed_s(path)
+        if times is None:
+            return False
+        seen_s = times[1] + self.strike.fault.params["seconds"]
+        if times[0] >= self.since_s and clock_gettime(CLOCK_REALTIME) < seen_s:
+            self.strike.begun()
+            return True
+        self.known.add(path)
+        return False
+
+
+def _hide_new(strike: Strike) -> None:
+    view = _StaleView(strike, matcher(strike.fault.params["path"]))
+    observer = FileObserver(
+        matcher("*"),  # also the folders that matching files are in
+        before=view.before,
+        calls=frozenset({"link", "listdir", "mkdir", "open", "rename", "stat"}),
+        listed=view.listed,
+    )
+    strike.armed()
+    strike.healing.enter_context(observing_files(observer))
+
+
+def born_and_changed_s(path: str) -> tuple[float, float] | None:
+    """Return when a file was made and last changed or moved, by statx(2); None if there is none.
+
+    Python knows no time of birth. On a file system without one, that of a file is when it was
+    changed, and folders are as old as can be.
+    """
+    buffer = ctypes.create_string_buffer(_STATX_BYTES)
+    wanted = _STATX_CTIME | _STATX_BTIME
+    if ctypes.CDLL(None).statx(_AT_FDCWD, os.fsencode(path), 0, wanted, buffer):
+        return None
+    [filled], [mode] = struct.unpack_from("I", buffer), struct.unpack_from("H", buffer, 28)
+    born, changed = (
+        whole_s + part_ns / 1e9
+        for whole_s, part_ns in (struct.unpack_from("qI", buffer, place) for place in (80, 96))
+    )
+    if not filled & _STATX_BTIME:
+        born = 0.0 if stat.S_ISDIR(mode) else changed
+    return born, changed
+
+
+FILE_VIEWS = (
+    FaultKind(
+        name="shuffled_listing",
+        perform=_shuffle,
+        params={"path": text},
+        required=frozenset({"path"}),
+        lasts=True,
+        tells_itself=True,
+    ),
+    FaultKind(
+        name="stale_files",
+        perform=_hide_new,
+        params={"seconds": seconds, "path": text},
+        required=frozenset({"path", "seconds"}),
+        lasts=True,
+        tells_itself=True,
+    ),
+)
