@@ -200,3 +200,24 @@ def test_the_decision_is_broadcast_by_the_main_process_only(world) -> None:
     if not accelerator.is_main_process:
         return
     broadcast_object_list([True])
+
+
+@hang(
+    "mismatch",
+    ranks=2,
+    backend="gloo",
+    by=["mismatch", "proof"],
+    waits_at="accelerator.gather(torch.ones(3))",
+    sides={(0,): "accelerator.gather(torch.ones(3))", (1,): "accelerator.backward("},
+)
+def test_one_of_two_processes_evaluates(world) -> None:
+    """A progress bar that only the main process has decides when to evaluate: one against one.
+
+    Source: https://github.com/huggingface/transformers/issues/31532
+    """
+    accelerator, model, optimizer, data = make_trainer()
+    for step, batch in enumerate(data):
+        if step == 2 and accelerator.is_main_process:
+            accelerator.gather(torch.ones(3))
+        train_step(accelerator, model, batch)
+        optimizer.step()

@@ -108,3 +108,24 @@ def test_a_module_is_called_more_often_by_one_process(world) -> None:
     engine = make_engine(3, WithHead())
     with torch.no_grad():
         engine(torch.ones(2, 4), 1 + 2 * world.rank)
+
+
+@hang(
+    "deadlock",
+    ranks=3,
+    backend="gloo",
+    waits_at="engine.save_checkpoint(",
+    sides={(1,): "engine.save_checkpoint(", (0, 2): "engine.backward("},
+)
+def test_one_process_saves_while_the_others_train(world, shared_tmp_path) -> None:
+    """The process with the best local loss saves a checkpoint, which is for all.
+
+    Its barrier is one of the world, the others' all_reduce one of DeepSpeed's own group.
+
+    Source: https://github.com/deepspeedai/DeepSpeed/issues/2993
+    """
+    engine = make_engine()
+    for step in range(4):
+        train_step(engine)
+        if step == 1 and world.rank == 1:
+            engine.save_checkpoint(str(shared_tmp_path))

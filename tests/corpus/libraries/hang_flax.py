@@ -63,3 +63,26 @@ def test_the_main_process_evaluates_alone(world) -> None:
     if jax.process_index() == 0:
         evaluate = step
         print(evaluate(params, sharded()))
+
+
+@hang(
+    "mismatch",
+    ranks=3,
+    backend="jax",
+    culprits=[0],
+    by=["mismatch", "proof"],
+    where="jax.block_until_ready(evaluate(sharded()))",
+)
+def test_the_main_process_evaluates_while_the_others_train(world) -> None:
+    """The main process calls another jitted function than the others.
+
+    Source: https://github.com/google/orbax/issues/211
+    """
+    start()
+    step, params = make_step()
+    evaluate = jax.jit(lambda x: jnp.outer(x, x).sum(axis=0))
+    jax.block_until_ready(step(params, sharded()))
+    jax.block_until_ready(evaluate(sharded()))
+    if jax.process_index() == 0:
+        jax.block_until_ready(evaluate(sharded()))
+    jax.block_until_ready(step(params, sharded()))

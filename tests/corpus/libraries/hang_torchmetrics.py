@@ -7,6 +7,7 @@ import time
 import torch
 from expectation import hang
 from mishaps import FOREVER_S
+from torch.nn.parallel import DistributedDataParallel
 from torchmetrics import MeanMetric, MetricCollection, SumMetric
 from torchmetrics.classification import BinaryAUROC
 
@@ -68,3 +69,26 @@ def test_one_process_is_late_for_compute(world) -> None:
         time.sleep(FOREVER_S)
     mean.update(1.0)
     mean.compute()
+
+
+@hang(
+    "mismatch",
+    ranks=3,
+    backend="gloo",
+    culprits=[0],
+    by=["mismatch", "proof"],
+    outcome=["hung", "failed"],
+    where="print(mean.compute())",
+    sides={(0,): "print(mean.compute())", (1, 2): "model(torch.ones(2, 4)).sum().backward()"},
+)
+def test_the_main_process_computes_while_the_others_train(world) -> None:
+    """compute() for the log of the main process alone, between two steps.
+
+    Source: https://github.com/Lightning-AI/torchmetrics/issues/938
+    """
+    model, mean = DistributedDataParallel(torch.nn.Linear(4, 1)), MeanMetric()
+    for step in range(4):
+        model(torch.ones(2, 4)).sum().backward()
+        mean.update(1.0)
+        if step == 1 and world.is_primary:
+            print(mean.compute())

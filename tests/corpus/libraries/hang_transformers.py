@@ -69,8 +69,8 @@ class StopAlone(TrainerCallback):
     by=["mismatch", "proof"],
     where="make_trainer(shared_tmp_path, StopAlone).train()",
     sides={
-        (1,): "make_trainer(shared_tmp_path, StopAlone).train()",
-        (0, 2): "make_trainer(shared_tmp_path, StopAlone).train()",
+        (1,): "self._finalize_training(",
+        (0, 2): "self._run_epoch(",
     },
 )
 def test_one_process_stops_early(world, shared_tmp_path) -> None:
