@@ -41,7 +41,7 @@ def pytest_multihost_server_start(config: pytest.Config) -> None:
     """Load large modules and data once; every rank inherits them, copy-on-write.
 
     Runs in the server, after collection and before the first rank is forked; it does not run if
-    every rank is a separate interpreter, because then there is no such server. The server must stay
+    every rank collects by itself (launch `spawn`, `hash_seed`). The server must stay
     single-threaded: import modules and read data, but start no threads, no runtime and no parallel
     computation.
     """

@@ -39,6 +39,11 @@ class PytestRun:
     files: tuple[str, ...]
     path: tuple[str, ...] | None = None
 
+    def files_of(self, nodeid: str) -> tuple[str, ...]:
+        """Return the file of one test, or all files if its node id does not tell which it is."""
+        end = f"/{nodeid.partition('::')[0]}"
+        return tuple(each for each in self.files if each.endswith(end)) or self.files
+
 
 @message
 class ServerJob:
@@ -48,6 +53,7 @@ class ServerJob:
         run: How to run pytest.
         backends: Names of the backends that the tests use; for a server that collects them.
         rank_code: The code of a rank's interpreter; for a server that starts one for each.
+        libraries: Modules to import; for a server that forks ranks which collect by themselves.
         control: Descriptor of the control connection.
         controller: The controller's process id.
     """
@@ -55,6 +61,7 @@ class ServerJob:
     run: PytestRun
     backends: tuple[str, ...] = ()
     rank_code: str = ""
+    libraries: tuple[str, ...] = ()
     control: int = -1
     controller: int = -1
 

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,6 +28,7 @@ from pytest_multihost.launch.server import (
 )
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.spec import ONE, Hosts
+from pytest_multihost.model.stack import is_library
 from pytest_multihost.nemesis.io_shim import find_library, preload_variables
 from pytest_multihost.pytest_plugin.options import Settings
 from pytest_multihost.pytest_plugin.server_process import CODE, find_item_in, prepare_server
@@ -171,7 +172,11 @@ class Launchers:
         def execute(mode: str, log: str) -> ServerConnection:
             own = _own_variables()
             variables = {**own, **thread_variables(own), "PYTEST_MULTIHOST_SERVER": "1", **env}
-            return exec_server(self._program(mode, variables, sys.path, log))
+            program = self._program(mode, variables, sys.path, log)
+            if mode == "spawn" and not requirements.has_fresh_interpreters:
+                job = replace(program.job, libraries=_imported_libraries())
+                program = replace(program, code=CODE, job=job)
+            return exec_server(program)
 
         ways: dict[str, Callable[[], ServerConnection]] = {
             "fork": fork,
@@ -292,6 +297,22 @@ class Launchers:
         """End the servers, and every rank that is left."""
         for launcher in self._open.values():
             launcher.close()
+
+
+def _imported_libraries() -> tuple[str, ...]:
+    """Return the modules of libraries that this process has imported, in that order.
+
+    Without those in which pytest has rewritten assertions: it imports them itself.
+    """
+    specs = [(name, getattr(each, "__spec__", None)) for name, each in [*sys.modules.items()]]
+    return tuple(
+        name
+        for name, spec in specs
+        if spec is not None
+        and spec.name == name
+        and is_library(spec.origin or "")
+        and not type(spec.loader).__module__.startswith("_pytest.")
+    )
 
 
 def _own_variables() -> dict[str, str]:

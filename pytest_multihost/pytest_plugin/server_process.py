@@ -9,6 +9,8 @@ starting more processes - is switched off.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 import re
 import socket
@@ -22,8 +24,14 @@ from typing import NoReturn
 import pytest
 
 from pytest_multihost.backends import Backend, find_backend
-from pytest_multihost.launch.job_spec import RankJob, ServerJob, open_control, take_job
-from pytest_multihost.launch.server import RunRank, prepare_and_serve
+from pytest_multihost.launch.job_spec import (
+    PytestRun,
+    RankJob,
+    ServerJob,
+    open_control,
+    take_job,
+)
+from pytest_multihost.launch.server import RunRank, prepare_and_serve, serve_with_libraries
 from pytest_multihost.launch.wire import Channel
 from pytest_multihost.model.errors import CollectedDifferentlyError
 from pytest_multihost.model.spec import RankSpec
@@ -148,17 +156,22 @@ def main() -> NoReturn:
     if run.path is not None:
         sys.path[:] = run.path
     sys.argv[:] = ["pytest", *run.args]
-    collecting = _Collecting(run.files)
-    plugin: _Rank | _Server
     if isinstance(job, RankJob):
         stream = socket.socket(fileno=job.channel)
         stream.set_inheritable(False)
-        plugin = _Rank(collecting, job.spec, Channel(stream))
-        # Before pytest is configured: from here on this rank answers when asked for its stacks.
-        start_rank(plugin.spec, plugin.channel)
-    else:
-        plugin = _Server(collecting, open_control(job), job)
+        _collect_and_run(job.spec, Channel(stream), run=run)
+    collecting, control = _Collecting(run.files), open_control(job)
+    plugin = _Libraries(control, job) if job.libraries else _Server(collecting, control, job)
     sys.exit(pytest.main(list(run.args), plugins=[collecting, plugin]))
+
+
+def _collect_and_run(spec: RankSpec, channel: Channel, *, run: PytestRun) -> NoReturn:
+    """Be a rank that runs pytest anew. Never returns."""
+    collecting = _Collecting(run.files_of(spec.world.nodeid))
+    # Before pytest is configured: from here on this rank answers when asked for its stacks.
+    start_rank(spec, channel)
+    plugin = _Rank(collecting, spec, channel)
+    os._exit(pytest.main(list(run.args), plugins=[collecting, plugin]))
 
 
 @dataclass(slots=True, eq=False)  # pluggy keeps its plugins in sets
@@ -207,6 +220,26 @@ class _Server:
         run: RunRank = partial(run_rank, find_item=find_item, backends=backends)
         prepare = partial(prepare_server, config, items, backends.values())
         prepare_and_serve(self.control, run, prepare, controller=self.job.controller)
+
+
+@dataclass(slots=True, eq=False)  # pluggy keeps its plugins in sets
+class _Libraries:
+    """A plugin that imports what the tests' modules will, and serves: the ranks collect."""
+
+    control: socket.socket
+    job: ServerJob
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_load_initial_conftests(self) -> Generator[None, object, object]:
+        """Serve before any of the user's modules is imported, and before other plugins act.
+
+        But after pytest's plugins are imported: it rewrites the assertions in them as it does so.
+        """
+        for name in self.job.libraries:
+            with contextlib.suppress(Exception, SystemExit):  # the test will tell
+                importlib.import_module(name)
+        serve_with_libraries(self.control, partial(_collect_and_run, run=self.job.run), self.job)
+        return (yield)
 
 
 @dataclass(slots=True, eq=False)  # pluggy keeps its plugins in sets

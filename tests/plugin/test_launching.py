@@ -132,6 +132,65 @@ def test_the_thread_of_jemalloc_is_forked_with_its_own_handlers(
     assert launch_of(worlds) == launch
 
 
+LIBRARY = """
+import os, threading, time
+
+PID = os.getpid()
+if {has_thread}:
+    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+"""
+
+
+@pytest.mark.parametrize("has_thread", [False, True])
+def test_spawned_ranks_import_tests_themselves_and_libraries_once(
+    run_worlds, pytester: pytest.Pytester, *, has_thread: bool
+) -> None:
+    """But a library after whose import no fork is sound is imported by each rank, too."""
+    installed = pytester.mkdir("site-packages")
+    (installed / "a_library.py").write_text(LIBRARY.format(has_thread=has_thread))
+    pytester.makeini("[pytest]\npythonpath = site-packages")
+    worlds = run_worlds(
+        """
+        import os, pytest
+        import a_library
+
+        PID = os.getpid()
+
+        @pytest.mark.multihost(ranks=2)
+        def test_it(world):
+            assert world.gather(PID == os.getpid()) == [True, True]
+            print(len(set(world.gather(a_library.PID))), a_library.PID == os.getpid())
+        """,
+        "--multihost-launch=spawn",
+    )
+    worlds.run.assert_outcomes(passed=1)
+    for rank in range(2):
+        assert worlds.output("test_it", rank).endswith("2 True\n" if has_thread else "1 False\n")
+
+
+def test_a_spawned_rank_collects_the_file_of_its_test_alone(
+    run_worlds, pytester: pytest.Pytester
+) -> None:
+    """What other tests of the run need may take long to import."""
+    other = (
+        "import pytest\nprint('imported')\n\n@pytest.mark.multihost(ranks=1)\ndef test_b(): pass"
+    )
+    pytester.makepyfile(test_other=other)
+    worlds = run_worlds(
+        """
+        import pytest
+
+        @pytest.mark.multihost(ranks=1)
+        def test_a():
+            pass
+        """,
+        "--multihost-launch=spawn",
+    )
+    worlds.run.assert_outcomes(passed=2)
+    assert "collected 1 item" in worlds.output("test_a", 0)
+    assert "collected 1 item" in worlds.output("test_b", 0)
+
+
 def test_a_module_level_jax_array_works(run_worlds) -> None:
     """Jax must be initialised before its first array, so the backend starts before collection."""
     worlds = run_worlds(JAX_AT_MODULE_LEVEL)

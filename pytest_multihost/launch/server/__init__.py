@@ -11,6 +11,7 @@ from pytest_multihost.launch.server.start_server import (
     exec_server,
     fork_server,
     prepare_and_serve,
+    serve_with_libraries,
 )
 from pytest_multihost.launch.server.world import ServerConnection, ServerWorld
 
@@ -23,4 +24,5 @@ __all__ = [
     "exec_server",
     "fork_server",
     "prepare_and_serve",
+    "serve_with_libraries",
 ]

@@ -1,9 +1,10 @@
 """Start a server: by forking this process, or by running a new interpreter.
 
-The spawn server's ranks are fresh interpreters: for tests whose module cannot be imported in a
-process that is forked later, say because of a module-level `jnp.ones(3)`. That server imports
-nothing but itself, so it stays sound to fork; each rank is forked and becomes an interpreter that
-runs pytest anew. It costs seconds per test instead of milliseconds.
+The spawn server's ranks import the test's module themselves: for one that cannot be imported in a
+process that is forked later, say because of a module-level `jnp.ones(3)`. That server has imported
+the libraries that the tests use, which takes most of the time; if it cannot be forked any more
+then, it starts anew and imports nothing but itself: each rank is forked and becomes a fresh
+interpreter, which takes seconds per test.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import NoReturn
 from pytest_multihost.launch.interface import ANSWER_S, RunRank
 from pytest_multihost.launch.job_spec import (
     JOB_VARIABLE,
+    SPAWN_SERVER_CODE,
     RankJob,
     ServerJob,
     open_control,
@@ -133,6 +135,19 @@ def _control_pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         on_error.enter_context(ours)
         yield ours, theirs
         on_error.pop_all()
+
+
+def serve_with_libraries(control: socket.socket, run_rank: RunRank, job: ServerJob) -> NoReturn:
+    """Serve, if the libraries that were imported have left this process sound to fork.
+
+    Else start anew, without them.
+    """
+    if not fork_problems():
+        serve(control, run_rank, controller=job.controller)
+    control.set_inheritable(True)
+    descriptor = write_job(replace(job, control=control.fileno(), libraries=()))
+    environment = {**os.environ, JOB_VARIABLE: str(descriptor)}
+    os.execve(sys.executable, [sys.executable, "-c", SPAWN_SERVER_CODE], environment)
 
 
 def main() -> NoReturn:
