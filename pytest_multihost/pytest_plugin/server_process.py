@@ -31,7 +31,7 @@ from pytest_multihost.launch.job_spec import (
     open_control,
     take_job,
 )
-from pytest_multihost.launch.server import RunRank, prepare_and_serve, serve_with_libraries
+from pytest_multihost.launch.server import prepare_and_serve, serve_with_libraries
 from pytest_multihost.launch.wire import Channel
 from pytest_multihost.model.errors import CollectedDifferentlyError
 from pytest_multihost.model.spec import RankSpec
@@ -217,7 +217,7 @@ class _Server:
         offered = offered_backends(config)
         backends = {name: find_backend(name, offered) for name in self.job.backends}
         find_item = find_item_in(items, self.collecting.problems)
-        run: RunRank = partial(run_rank, find_item=find_item, backends=backends)
+        run = partial(run_rank, find_item=find_item, backends=backends)
         prepare = partial(prepare_server, config, items, backends.values())
         prepare_and_serve(self.control, run, prepare, controller=self.job.controller)
 

@@ -4,7 +4,6 @@
 may be forked, `start_server` starts it, `launcher` and `world` are the controller's side.
 """
 
-from pytest_multihost.launch.interface import RunRank
 from pytest_multihost.launch.server.launcher import ServerLauncher
 from pytest_multihost.launch.server.start_server import (
     ServerProgram,
@@ -16,7 +15,6 @@ from pytest_multihost.launch.server.start_server import (
 from pytest_multihost.launch.server.world import ServerConnection, ServerWorld
 
 __all__ = [
-    "RunRank",
     "ServerConnection",
     "ServerLauncher",
     "ServerProgram",
