@@ -11,6 +11,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import fnmatch
+import glob
 import io
 import os
 import re
@@ -121,10 +122,14 @@ def observing_files(observer: FileObserver) -> Iterator[None]:
     """Report to `observer` the calls on files within the block."""
     if not _observers:
         opened = _make_open(io.open)
+        observed = {name: _observed(getattr(os, name), call) for name, call in _OS_CALLS.items()}
+        globber = getattr(glob, "_StringGlobber", None)  # pathlib's; may hold functions of `os`
+        held = {name for name in observed if getattr(globber, name, None) is getattr(os, name)}
         replaced: list[tuple[Namespace, str, object]] = [
             (builtins, "open", opened),
             (io, "open", opened),
-            *((os, name, _observed(getattr(os, name), call)) for name, call in _OS_CALLS.items()),
+            *((os, name, function) for name, function in observed.items()),
+            *((globber, name, staticmethod(observed[name])) for name in held),
         ]
         for module, name, function in replaced:
             _originals.callback(setattr, module, name, getattr(module, name))
@@ -273,6 +278,8 @@ def _observed(original: Function, call: IoCall) -> Function:
     @wraps(original)
     def observed(*args: Any, **kwargs: Any) -> Result:  # noqa: ANN401 - as the original
         __tracebackhide__ = True
+        if not any(call in each.calls for each in _observers):
+            return original(*args, **kwargs)
         paths = _paths_of(call, args, kwargs)
         if call not in ("read", "write"):
             makes = call in _MAKING or (call == "open" and bool(args[1:] and args[1] & os.O_CREAT))

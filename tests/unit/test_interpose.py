@@ -1,0 +1,118 @@
+"""What is observed of Python's access to files, by every way to make a call."""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_multihost.model.fault import IO_CALLS
+from pytest_multihost.nemesis.file_views import born_and_changed_s
+from pytest_multihost.nemesis.interpose import (
+    FileAccess,
+    FileObserver,
+    matcher,
+    observing_files,
+    reported,
+)
+
+Seen = list[tuple[str, str]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Make a folder with a file and a folder."""
+    (tmp_path / "folder" / "inner").mkdir(parents=True)
+    (tmp_path / "folder" / "a").write_text("text")
+    return tmp_path / "folder"
+
+
+@pytest.fixture
+def seen(folder: Path) -> Iterator[Seen]:
+    """Observe all that happens in the folder; nothing is left replaced."""
+    found: Seen = []
+
+    def note(access: FileAccess) -> None:
+        found.append((access.call, Path(access.path).name))
+
+    before = [vars(os)[name] for name in ("stat", "open", "scandir", "rename")]
+    with observing_files(FileObserver(matcher(f"{folder}*"), note, calls=IO_CALLS)):
+        yield found
+    assert [vars(os)[name] for name in ("stat", "open", "scandir", "rename")] == before
+
+
+def synced(file: Path) -> None:
+    """Write a file to the disk."""
+    with file.open("a") as stream:
+        os.fsync(stream)
+
+
+WAYS = [
+    *("exists", "isdir", "access", "iterdir", "glob", "rglob", "glob.glob", "walk", "makedirs"),
+    *("rmtree-folder", "rmtree-file", "move", "replace-old", "symlink", "link-by-name", "fsync"),
+    "reported",
+]
+
+
+@pytest.mark.parametrize(
+    ("action", "call", "name"),
+    [
+        (lambda at: (at / "a").exists(), "stat", "a"),
+        (os.path.isdir, "stat", "folder"),
+        (lambda at: os.access(at / "a", os.R_OK), "stat", "a"),
+        (lambda at: [*at.iterdir()], "listdir", "folder"),
+        (lambda at: [*at.glob("*")], "listdir", "folder"),
+        (lambda at: [*at.rglob("*")], "listdir", "inner"),
+        (lambda at: glob.glob(f"{at}/*"), "listdir", "folder"),  # noqa: PTH207
+        (lambda at: [*os.walk(at)], "listdir", "inner"),
+        (lambda at: os.makedirs(at / "b" / "c"), "mkdir", "c"),  # noqa: PTH103
+        (shutil.rmtree, "rmdir", "inner"),
+        (shutil.rmtree, "unlink", "a"),
+        (lambda at: shutil.move(at / "a", at / "b"), "rename", "b"),
+        (lambda at: (at / "a").replace(at.parent / "b"), "rename", "a"),
+        (lambda at: (at / "b").symlink_to("a"), "link", "b"),
+        (lambda at: os.link(src=at / "a", dst=at / "b"), "link", "b"),
+        (lambda at: synced(at / "a"), "fsync", "a"),
+        (lambda at: reported("write", f"{at}/model.pt"), "write", "model.pt"),
+    ],
+    ids=WAYS,
+)
+def test_a_call_is_observed_however_it_is_made(
+    folder: Path, seen: Seen, action: Callable[[Path], object], call: str, name: str
+) -> None:
+    """By `os`, `pathlib`, `shutil` and `glob`."""
+    action(folder)
+    assert (call, name) in seen
+
+
+def test_a_folder_is_listed_as_observers_show_it(folder: Path) -> None:
+    """In their order, and without what they hide; the entries are the real ones."""
+    observer = FileObserver(
+        matcher(str(folder)),
+        before=lambda _: None,
+        calls=frozenset({"listdir"}),
+        listed=lambda _, names: sorted(names, reverse=True)[:1],
+    )
+    with observing_files(observer):
+        assert os.listdir(folder) == ["inner"]
+        assert os.listdir(os.fsencode(folder)) == [b"inner"]
+        with os.scandir(folder) as entries:
+            assert [(each.name, each.is_dir()) for each in entries] == [("inner", True)]
+    assert sorted(each.name for each in folder.iterdir()) == ["a", "inner"]
+
+
+def test_when_a_file_was_made_stays_when_it_changes(folder: Path) -> None:
+    """And there is no time of a file that does not exist."""
+    file = folder / "a"
+    first = born_and_changed_s(str(file))
+    file.chmod(0o600)
+    second = born_and_changed_s(str(file))
+    assert first is not None
+    assert second is not None
+    assert second[1] == pytest.approx(file.stat().st_ctime)
+    assert second[0] in (first[0], second[1])  # the latter on a file system without that time
+    assert born_and_changed_s(str(folder / "b")) is None
