@@ -23,6 +23,8 @@ from pytest_multihost.slots.page import (
     texts_of,
 )
 
+__all__ = ["history_path", "read_histories"]
+
 Entry = tuple[int, int, tuple[int, ...]]
 """Sequence, when it began (ns), and what identifies its call: numbers of texts, line and root."""
 

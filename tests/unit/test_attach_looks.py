@@ -21,6 +21,7 @@ from pytest_multihost.proof import Snapshot
 from pytest_multihost.proof.blockers import blockers
 from pytest_multihost.pytest_plugin.attach.controller import first_difference
 from pytest_multihost.slots import SlotPage, read_slots, shift_times
+from pytest_multihost.slots.history import history_path, read_histories
 from pytest_multihost.watch.remote_ranks import RemoteSnapshot, merge_snapshots
 
 PID = 50
@@ -199,3 +200,16 @@ def test_a_slot_page_is_moved_to_our_clock(tmp_path: Path) -> None:
     assert [each.name for each in now.recent] == [each.name for each in was.recent]
     assert shift_times(data, 0) == data
     assert shift_times(b"no page", 1) == b"no page"
+
+
+def test_a_history_is_moved_to_our_clock(tmp_path: Path) -> None:
+    """All of its times are, and nothing else of it."""
+    page = SlotPage.create(tmp_path / "rank-1.slots")
+    call = page.call("all_reduce", "collective", page.group((0, 1)))
+    for second in (5, 6, 7):
+        page.begin(call, now_ns=second * 1_000_000_000, thread=7, source=(0, 0, 0))
+    [was] = read_histories(page.path, rank=1)
+    file = history_path(page.path)
+    file.write_bytes(shift_times(file.read_bytes(), -4_000_000_000))
+    [now] = read_histories(page.path, rank=1)
+    assert now == replace(was, times_s=(1.0, 2.0, 3.0))

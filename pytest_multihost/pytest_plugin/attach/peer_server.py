@@ -45,6 +45,7 @@ from pytest_multihost.model.messages import (
 from pytest_multihost.nemesis import clean_up_faults, heal_files
 from pytest_multihost.pytest_plugin.attempt import harness_processes
 from pytest_multihost.slots import slots_path
+from pytest_multihost.slots.history import history_path
 from pytest_multihost.watch.kernel import ProcReader
 from pytest_multihost.watch.probes import request_dump
 
@@ -164,7 +165,8 @@ class PeerServer:
             case TakeSnapshot(is_deep):
                 found = local.proc.deep_snapshot() if is_deep else local.proc.shallow_snapshot()
                 pages = [slots_path(local.scratch, rank) for rank in local.world.ranks]
-                return SnapshotTaken(found), pack(pages)
+                histories = map(history_path, pages) if is_deep else ()  # they are larger
+                return SnapshotTaken(found), pack([*pages, *histories])
             case EndWorld(grace_s):
                 return self._end(local, grace_s)
         return Failed(f"{type(message).__name__} is no request"), b""
