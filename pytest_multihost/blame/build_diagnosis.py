@@ -17,6 +17,7 @@ from pytest_multihost.model.result import Ending, WorldResult
 from pytest_multihost.model.stack import (
     Frame,
     SourceContext,
+    called_in_threads,
     group_by_main_stack,
     innermost_user_frame,
     inside_the_test,
@@ -169,6 +170,9 @@ def _user_frame(rank: int, state: RankState, result: WorldResult, finding: Findi
         return None
     dump = next((each for each in result.dumps if each.rank == rank and each.main), None)
     frames = inside_the_test(dump.main.frames) if dump is not None and dump.main else []
+    called = called_in_threads(dump) if dump is not None else ()
+    if len(called) == 1:
+        return called[0]
     pending = (each.frame for each in state.pending if each.frame is not None)
     return innermost_user_frame(frames) or next(pending, None)
 

@@ -132,6 +132,25 @@ def innermost_user_frame(frames: Iterable[Frame]) -> Frame | None:
     return next((frame for frame in frames if not is_library(frame.file)), None)
 
 
+def called_in_threads(dump: Dump) -> tuple[Frame, ...]:
+    """Return where other threads are in code of the user's that a library has called in them.
+
+    Only if the main thread waits in a library, which may wait for them: a loader that reads ahead,
+    a remote call, a pool. A thread that the user has started may do anything else meanwhile.
+    """
+    main = dump.main
+    if main is None or not main.frames or not is_library(main.frames[0].file):
+        return ()
+    found = []
+    for thread in dump.threads:
+        users = [index for index, frame in enumerate(thread.frames) if not is_library(frame.file)]
+        outside = thread.frames[users[-1] + 1 :] if users else ()
+        callers = [each for each in outside if PurePath(each.file).name != "threading.py"]
+        if thread is not main and callers:
+            found.append(thread.frames[users[0]])
+    return tuple(dict.fromkeys(found))
+
+
 def inside_the_test(frames: Sequence[Frame]) -> list[Frame]:
     """Return the frames of the user's test or fixture and its calls, innermost first.
 
