@@ -11,18 +11,16 @@ flight recorder sees. The functions that make groups are wrapped too, and the wa
 from __future__ import annotations
 
 import contextlib
-import inspect
-import itertools
 import os
-import threading
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial, update_wrapper
+from functools import partial
 from types import ModuleType
 
-from pytest_multihost.model.operation import RUNTIME_SCOPE, Scope
+from pytest_multihost.model.operation import Scope
 from pytest_multihost.rank.recorder.after_import import after_import
+from pytest_multihost.rank.recorder.calls import Calls, Described, replace_function, seconds
 from pytest_multihost.rank.recorder.recorder import Recorder
 from pytest_multihost.rank.recorder.torch_files import report_files
 from pytest_multihost.rank.recorder.torch_flight_recorder import FlightRecorderThread
@@ -50,21 +48,13 @@ _OBJECT_CALLS = (
 )
 _MAX_KEYS = 120
 
-Begin = Callable[[], int]
-"""Records that a call begins; returns the record."""
-
-Described = tuple[Begin, Callable[[ProcessGroup], object]]
-"""What records the begin of a call, and what gets its result."""
-
-Describe = Callable[..., Described | None]
-"""Gets the arguments of a call; returns None if it is not to be recorded."""
-
 
 def install(recorder: Recorder) -> None:
     """Record this rank's torch.distributed operations, now or once it is imported.
 
     Wrapped functions take, return and raise what they did before.
     """
+    calls = Calls(recorder)
 
     def wrap(module: ModuleType) -> None:
         groups, works = Groups(recorder, module), OpenWorks(recorder)
@@ -74,16 +64,10 @@ def install(recorder: Recorder) -> None:
         with contextlib.suppress(Exception):
             ProcessGroupRecorder(recorder, groups, works).wrap(module.ProcessGroup)
         with contextlib.suppress(Exception):
-            GroupCreationRecorder(recorder, groups, flight).wrap(module)
+            GroupCreationRecorder(recorder, groups, flight, calls).wrap(module)
 
     after_import("torch.distributed.distributed_c10d", wrap)
     after_import("torch.serialization", report_files)
-
-
-class _Depth(threading.local):
-    """How many recorded calls this thread is in: their store traffic is not the user's."""
-
-    count = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -97,59 +81,35 @@ class GroupCreationRecorder:
     recorder: Recorder
     groups: Groups
     flight: FlightRecorderThread  # started with the first group
-    _depth: _Depth = field(default_factory=_Depth)
-    _waits: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    calls: Calls
 
     def wrap(self, module: ModuleType) -> None:
         """Wrap the functions of `torch.distributed.distributed_c10d`, and its `Store`."""
-        _replace(module, "init_process_group", partial(self._recorded_by_name, self._init))
-        _replace(module, "_new_group_with_tag", partial(self._recorded_by_name, self._new_group))
-        _replace(module, "split_group", partial(self._recorded_by_name, self._split))
+        replace_function(
+            module, "init_process_group", partial(self.calls.recorded_by_name, self._init)
+        )
+        replace_function(
+            module, "_new_group_with_tag", partial(self.calls.recorded_by_name, self._new_group)
+        )
+        replace_function(module, "split_group", partial(self.calls.recorded_by_name, self._split))
         for name, original in list(vars(module.Store).items()):
             if name in _STORE_WAITS:
-                recorded = self._recorded(partial(self._store_wait, name), original)
+                recorded = self.calls.recorded(partial(self._store_wait, name), original)
                 setattr(module.Store, name, copy_identity(original, recorded))
             elif name in _STORE_WRITES:
                 noticed = self._noticed(f"store.{name}", original)
                 setattr(module.Store, name, copy_identity(original, noticed))
         for name in _OBJECT_CALLS:
-            _replace(module, name, partial(self._noticed, name))
+            replace_function(module, name, partial(self._noticed, name))
 
     def _noticed(self, name: str, original: Function) -> Function:
         def noticed(*args: object, **kwargs: object) -> object:
             __tracebackhide__ = True
-            if self.recorder.on_begin and not self._depth.count:
+            if self.recorder.on_begin and not self.calls.are_nested:
                 self.recorder.notify(name, "wait")
             return original(*args, **kwargs)
 
         return noticed
-
-    def _recorded(self, describe: Describe, original: Function) -> Function:
-        def recorded(*args: object, **kwargs: object) -> object:
-            __tracebackhide__ = True
-            described = None
-            with contextlib.suppress(Exception):  # arguments that torch will refuse
-                described = describe(*args, **kwargs)
-            if described is None:
-                return original(*args, **kwargs)
-            begin, made = described
-            record = begin()
-            self._depth.count += 1
-            try:
-                with self.recorder.during(record):
-                    result = original(*args, **kwargs)
-            finally:
-                self._depth.count -= 1
-            with contextlib.suppress(Exception):  # a group without this rank
-                made(result)
-            return result
-
-        return recorded
-
-    def _recorded_by_name(self, describe: Describe, original: Function) -> Function:
-        """Wrap a Python function; `describe` gets its arguments by their names."""
-        bind = inspect.signature(original).bind
-        return self._recorded(lambda *args, **kw: describe(**bind(*args, **kw).arguments), original)
 
     def _init(
         self, timeout: object = None, world_size: int = -1, rank: int = -1, **_: object
@@ -164,22 +124,7 @@ class GroupCreationRecorder:
             self.groups.register(self.groups.default)
             self.flight.start()
 
-        return self._begin("init_process_group", scope, timeout=timeout), made
-
-    def _begin(
-        self, name: str, scope: Scope | None, *, detail: str = "", timeout: object = None
-    ) -> Begin:
-        """Describe an operation of all ranks; without a scope, a wait for unknown ranks."""
-        return partial(
-            self.recorder.begin,
-            name,
-            "collective" if scope else "wait",
-            self.recorder.all_ranks,
-            scope=scope or RUNTIME_SCOPE,
-            sequence=0 if scope else next(self._waits),
-            detail=detail,
-            timeout_s=_seconds(timeout),
-        )
+        return self.calls.begin("init_process_group", scope, timeout=timeout), made
 
     def _new_group(
         self,
@@ -205,7 +150,7 @@ class GroupCreationRecorder:
             members,
             scope=Scope("new_group"),
             detail=str(list(members))[:_MAX_KEYS],
-            timeout_s=_seconds(timeout),
+            timeout_s=seconds(timeout),
         )
         return begin, made
 
@@ -225,18 +170,16 @@ class GroupCreationRecorder:
     ) -> Described | None:
         """Describe a wait for keys, unless it is of torch's own or no other rank can end it."""
         underlying = getattr(store, "_underlying_non_prefix_store", store)
-        if self._depth.count or type(underlying).__name__ == "HashStore":  # lies in this process
+        if (
+            self.calls.are_nested or type(underlying).__name__ == "HashStore"
+        ):  # lies in this process
             return None
         keys = args[0] if args else kwargs.get("key", "")
         text = keys if isinstance(keys, str) else ", ".join(map(str, keys))
         given = (each for each in (*args, *kwargs.values()) if isinstance(each, timedelta))
         timeout = next(given, getattr(store, "timeout", None))
-        begin = self._begin(f"store.{name}", None, detail=text[:_MAX_KEYS], timeout=timeout)
+        begin = self.calls.begin(f"store.{name}", None, detail=text[:_MAX_KEYS], timeout=timeout)
         return begin, lambda _: None
-
-
-def _seconds(timeout: object) -> float | None:
-    return timeout.total_seconds() if isinstance(timeout, timedelta) else None
 
 
 def _declared(value: int, variable: str) -> int | None:
@@ -245,25 +188,3 @@ def _declared(value: int, variable: str) -> int | None:
         return value
     text = os.environ.get(variable, "")
     return int(text) if text.isdecimal() else None
-
-
-def _replace(module: ModuleType, name: str, wrap: Callable[[Function], Function]) -> None:
-    """Wrap a function of torch's, also where it has been imported by name.
-
-    torch's decorators keep the decorated function in a closure cell. Whoever imported the
-    decorated one by name calls through that cell, so the cell's content is replaced.
-    """
-    function = getattr(module, name, None)
-    if function is None:
-        return
-    while True:
-        cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-        cell = cells.get("func")
-        if cell is None:
-            setattr(module, name, update_wrapper(wrap(function), function))
-            return
-        inner = cell.cell_contents
-        if "func" not in inner.__code__.co_freevars:
-            cell.cell_contents = update_wrapper(wrap(inner), inner)
-            return
-        function = inner

@@ -1,0 +1,119 @@
+"""Record calls of a runtime's functions as operations, from the begin of a call to its end."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial, update_wrapper
+from types import ModuleType
+
+from pytest_multihost.model.operation import RUNTIME_SCOPE, Scope
+from pytest_multihost.rank.recorder.recorder import Recorder
+from pytest_multihost.rank.recorder.torch_groups import Function
+
+Begin = Callable[[], int]
+"""Records that a call begins; returns the record."""
+
+Described = tuple[Begin, Callable[[object], object]]
+"""What records the begin of a call, and what gets its result."""
+
+Describe = Callable[..., Described | None]
+"""Gets the arguments of a call; returns None if it is not to be recorded."""
+
+
+class _Depth(threading.local):
+    """How many recorded calls this thread is in: what these call is not the user's."""
+
+    count = 0
+
+
+@dataclass(slots=True, eq=False)
+class Calls:
+    """Records calls."""
+
+    recorder: Recorder
+    _depth: _Depth = field(default_factory=_Depth)
+    _waits: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    @property
+    def are_nested(self) -> bool:
+        """Whether this thread is in a recorded call already."""
+        return self._depth.count > 0
+
+    def recorded(self, describe: Describe, original: Function) -> Function:
+        """Wrap a function; `describe` gets its arguments."""
+
+        def recorded(*args: object, **kwargs: object) -> object:
+            __tracebackhide__ = True
+            described = None
+            with contextlib.suppress(Exception):  # arguments that torch will refuse
+                described = describe(*args, **kwargs)
+            if described is None:
+                return original(*args, **kwargs)
+            begin, made = described
+            record = begin()
+            self._depth.count += 1
+            try:
+                with self.recorder.during(record):
+                    result = original(*args, **kwargs)
+            finally:
+                self._depth.count -= 1
+            with contextlib.suppress(Exception):  # a group without this rank
+                made(result)
+            return result
+
+        return recorded
+
+    def recorded_by_name(self, describe: Describe, original: Function) -> Function:
+        """Wrap a Python function; `describe` gets its arguments by their names."""
+        bind = inspect.signature(original).bind
+        return self.recorded(lambda *args, **kw: describe(**bind(*args, **kw).arguments), original)
+
+    def begin(
+        self, name: str, scope: Scope | None, *, detail: str = "", timeout: object = None
+    ) -> Begin:
+        """Describe an operation of all ranks; without a scope, a wait for unknown ranks."""
+        return partial(
+            self.recorder.begin,
+            name,
+            "collective" if scope else "wait",
+            self.recorder.all_ranks,
+            scope=scope or RUNTIME_SCOPE,
+            sequence=0 if scope else next(self._waits),
+            detail=detail,
+            timeout_s=seconds(timeout),
+        )
+
+
+def seconds(timeout: object) -> float | None:
+    """Return a duration in seconds, if it is one."""
+    return timeout.total_seconds() if isinstance(timeout, timedelta) else None
+
+
+def replace_function(
+    module: ModuleType | type, name: str, wrap: Callable[[Function], Function]
+) -> None:
+    """Wrap a function of torch's, also where it has been imported by name.
+
+    torch's decorators keep the decorated function in a closure cell. Whoever imported the
+    decorated one by name calls through that cell, so the cell's content is replaced.
+    """
+    function = getattr(module, name, None)
+    if function is None:
+        return
+    while True:
+        cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+        cell = cells.get("func")
+        if cell is None:
+            setattr(module, name, update_wrapper(wrap(function), function))
+            return
+        inner = cell.cell_contents
+        if "func" not in inner.__code__.co_freevars:
+            cell.cell_contents = update_wrapper(wrap(inner), inner)
+            return
+        function = inner
