@@ -12,11 +12,12 @@ from pytest_multihost.blame.rank_states import RankState
 from pytest_multihost.blame.wait_graph import States, Wait, broken_by
 from pytest_multihost.model.event import Exited, RankEventBody
 from pytest_multihost.model.fault import Fault
-from pytest_multihost.model.operation import Operation, group_by_value, rank_set
+from pytest_multihost.model.operation import CALLEE_SCOPE, Operation, group_by_value, rank_set
 from pytest_multihost.model.result import Ending, WorldResult
 from pytest_multihost.model.stack import (
     Frame,
     SourceContext,
+    ThreadStack,
     called_in_threads,
     group_by_main_stack,
     innermost_user_frame,
@@ -52,6 +53,7 @@ DETECTED_BY: Mapping[Ending, DetectedBy] = {
 _VAGUE = frozenset({"stuck", "unknown", "transport", "straggler"})
 """Kinds for which more observations might give a more precise diagnosis."""
 
+_CALLEE = "torch/distributed/rpc/internal.py"
 _MAX_BLOCKERS = 3
 _DIGITS = 4  # of seconds in a verdict
 
@@ -139,7 +141,7 @@ def _where(
     if not cause.culprits:
         return None
     rank = cause.culprits[0]
-    frame = _user_frame(rank, states[rank], result, finding)
+    frame = _user_frame(rank, cause, states[rank], result, finding)
     if cause.kind == "transport" and cause.operation is not None:
         left = broken_by(cause.operation, states[rank])
         frame = left.frame if left is not None else None
@@ -156,12 +158,14 @@ def _places(
     """
     waited = {wait.rank: wait.operation.frame for wait in _first_waits(cause) if wait.operation}
     for rank in sorted({*cause.waiting, *cause.culprits, *cause.cycle}):
-        frame = waited.get(rank) or _user_frame(rank, states[rank], result, finding)
+        frame = waited.get(rank) or _user_frame(rank, cause, states[rank], result, finding)
         if frame is not None:
             yield _place(rank, frame, context)
 
 
-def _user_frame(rank: int, state: RankState, result: WorldResult, finding: Finding) -> Frame | None:
+def _user_frame(
+    rank: int, cause: Cause, state: RankState, result: WorldResult, finding: Finding
+) -> Frame | None:
     """Return a rank's innermost frame in the user's own code, None if it has left the test."""
     error = finding.ranks[rank].error
     if state.condition == "raised" and error is not None and error.file and error.line:
@@ -169,8 +173,13 @@ def _user_frame(rank: int, state: RankState, result: WorldResult, finding: Findi
     if state.condition == "finished":
         return None
     dump = next((each for each in result.dumps if each.rank == rank and each.main), None)
-    frames = inside_the_test(dump.main.frames) if dump is not None and dump.main else []
-    called = called_in_threads(dump) if dump is not None else ()
+    is_called = cause.operation is not None and cause.operation.scope.kind == "rpc"
+    if dump is not None and is_called and rank in cause.culprits:
+        thread = next((each for each in dump.threads if _runs_for_caller(each)), dump.main)
+    else:
+        thread = dump.main if dump is not None else None
+    frames = inside_the_test(thread.frames) if thread is not None else []
+    called = called_in_threads(dump) if dump is not None and thread is dump.main else ()
     if len(called) == 1:
         return called[0]
     pending = (each.frame for each in state.pending if each.frame is not None)
@@ -180,6 +189,11 @@ def _user_frame(rank: int, state: RankState, result: WorldResult, finding: Findi
 def _place(rank: int, frame: Frame, context: SourceContext) -> RankPlace:
     at = context.place(frame)
     return RankPlace(rank, at.file, at.line, at.function, at.source)
+
+
+def _runs_for_caller(thread: ThreadStack) -> bool:
+    """Return whether a thread runs a function that another rank has called."""
+    return any(each.file.endswith(_CALLEE) for each in thread.frames)
 
 
 def _place_groups(result: WorldResult, context: SourceContext) -> Iterator[PlaceGroup]:
@@ -215,10 +229,18 @@ def _evidence(
             yield Evidence(rank, "left the test", "pytest", at_s=at_s)
         if cause.operation is not None and cause.operation.kind == "collective":
             yield Evidence(rank, _last_in_group(state, cause.operation, result), "recorder")
+        yield from _functions_for_others(state)
         seen = state.seen
         if seen.label is not None and state.condition == "alive":
             yield Evidence(rank, f"main thread {seen.label}: {seen.activity or ''}", "proc")
     yield from network_evidence(result)
+
+
+def _functions_for_others(state: RankState) -> Iterator[Evidence]:
+    for each in state.known:
+        if each.is_open and each.scope == CALLEE_SCOPE:
+            fact = f"runs {each.detail}, which another rank has called"
+            yield Evidence(state.rank, fact, each.source)
 
 
 def _last_in_group(state: RankState, operation: Operation, result: WorldResult) -> str:

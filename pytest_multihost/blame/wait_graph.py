@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_multihost.blame.rank_states import RankState
-from pytest_multihost.model.operation import FLIGHT_SCOPE, SOCKET_SCOPE, Operation
+from pytest_multihost.model.operation import CALLEE_SCOPE, FLIGHT_SCOPE, SOCKET_SCOPE, Operation
 
 States = Mapping[int, RankState]
 """The states of all ranks, by rank."""
@@ -55,7 +55,48 @@ class Wait:
 
 def find_waits(states: States) -> tuple[Wait, ...]:
     """Return the waits of all ranks."""
-    return tuple(wait for each in states.values() for wait in _waits_of(each, states))
+    waits = tuple(wait for each in states.values() for wait in _waits_of(each, states))
+    return _without_callers(waits, states)
+
+
+def _without_callers(waits: Sequence[Wait], states: States) -> tuple[Wait, ...]:
+    """Leave out that ranks wait for their own callers while they run the function called.
+
+    The function runs in a thread of its own: what another thread of its rank waits for does not
+    keep it. Unless the function itself waits in an operation, it is what the caller waits for.
+    """
+    running = {
+        state.rank
+        for state in states.values()
+        if {e.thread for e in state.known if e.is_open and e.scope == CALLEE_SCOPE}
+        - {e.thread for e in state.known if e.is_open and e.waited_s is not None}
+    }
+
+    def is_call(wait: Wait) -> bool:
+        return (
+            wait.operation is not None
+            and wait.operation.scope.kind == "rpc"
+            and (wait.operation.peer in running)
+        )
+
+    calls = [wait for wait in waits if is_call(wait)]
+    if not calls:
+        return tuple(waits)
+    graph = graph_of(waits, states)
+    without = graph_of([wait for wait in waits if wait not in calls], states)
+    found = []
+    for wait in waits:
+        callers = {
+            each
+            for each in wait.missing
+            if wait.rank in running
+            and wait.rank in graph.reached_from(each)
+            and wait.rank not in without.reached_from(each)
+        }
+        is_called = any(each.operation and each.operation.peer == wait.rank for each in calls)
+        if wait.missing - callers or not is_called:
+            found.append(replace(wait, missing=wait.missing - callers))
+    return tuple(found)
 
 
 def _waits_of(state: RankState, states: States) -> Iterator[Wait]:

@@ -54,6 +54,9 @@ HARNESS_SCOPE = Scope("harness")
 SOCKET_SCOPE = Scope("socket")
 """The scope of a wait for a connection, perhaps from a process that is not a rank."""
 
+CALLEE_SCOPE = Scope("rpc-callee")
+"""The scope of a function that a rank runs for another one, in a thread of its own."""
+
 FLIGHT_SCOPE = Scope("flight-recorder")
 """The scope of operations from torch's flight recorder. It has its own sequence numbers, because it
 also counts operations that the slot page does not record."""

@@ -163,7 +163,9 @@ def _operation(
     """
     first = min(operations, key=lambda each: each.gives_up_s)
     must_fail = all(map(interval.now.must_fail, operations))
-    if interval.times_out(thread) and not must_fail:
+    # torch's store sleeps for up to 20 s before it tries again to connect to its host, rank 0.
+    retries = is_sleep(thread) and first.timeout_s is not None and 0 in interval.now.lacking(first)
+    if interval.times_out(thread) and not must_fail and not retries:
         yield f"gives up {operations[-1].name}{interval.activity(thread).until}"
     elif first.gives_up_s <= interval.deadline_s:
         left_s = max(first.gives_up_s - interval.now.kernel.at_s, 0.0)

@@ -83,14 +83,18 @@ class Snapshot:
         It is a collective that a member has not entered, and so it is for as long as that member
         waits.
         """
+        return operation.fails_test and bool(self.lacking(operation))
+
+    def lacking(self, operation: Operation) -> frozenset[int]:
+        """Return the members that a collective cannot end without and that have not entered it."""
+        if operation.kind != "collective" or not operation.has_members:
+            return frozenset()
         key, sequence = operation.place
-        is_missing = any(
-            each.entered.get(key, 0) < sequence
+        return frozenset(
+            each.rank
             for each in self.operations
-            if each.rank in operation.group
+            if each.rank in operation.group and each.entered.get(key, 0) < sequence
         )
-        is_collective = operation.kind == "collective" and operation.has_members
-        return operation.fails_test and is_collective and is_missing
 
 
 @dataclass(frozen=True, slots=True)

@@ -321,6 +321,10 @@ class SlotPage:
         _pack_source(self._map, at * 8 + SOURCE_AT, thread, *source)
         self._words[at + WAITED] = now_ns
 
+    def is_awaited(self, at: int) -> bool:
+        """Return whether a thread waits for the operation at `at`."""
+        return self._words[at + WAITED] != 0
+
     def leave(self, at: int) -> None:
         """Record that no thread waits any more for the operation at `at`, which is still open."""
         self._words[at + WAITED] = 0

@@ -11,7 +11,7 @@ import pytest
 from pytest_multihost.blame.causes import Cause, find_causes
 from pytest_multihost.blame.rank_states import RankState
 from pytest_multihost.blame.wait_graph import graph_of
-from pytest_multihost.model.operation import Operation, Scope
+from pytest_multihost.model.operation import CALLEE_SCOPE, Operation, Scope
 from pytest_multihost.model.result import RankSnapshot
 
 ALL = (0, 1, 2, 3)
@@ -101,7 +101,48 @@ GIVEN_UP = replace(done(collective(1, group=ALL, ordinal=1)), failed=True)
 
 DOOR = replace(key("socket:[7]"), name="accept4", sequence=0, scope=Scope("socket"))
 
+SHUTDOWN = collective(1, name="rpc.shutdown", group=(0, 1, 2), scope=Scope("rpc"))
+
+
+def call(caller: int, peer: int, **more: object) -> Operation:
+    """Return the call of a function of another rank."""
+    return transfer("rpc_sync(f)", peer, scope=Scope("rpc", str(caller)), **more)
+
+
+def runs(thread: int = 7) -> Operation:
+    """Return a function that another rank has called, while it runs."""
+    return replace(key("f"), name="run", scope=CALLEE_SCOPE, waited_s=None, thread=thread)
+
+
 CASES = {
+    "a called function runs, while its rank waits for the caller": Case(
+        [stands(0, call(0, 1)), stands(1, SHUTDOWN, runs()), stands(2, SHUTDOWN)],
+        "straggler",
+        (1,),
+        (0, 2),
+    ),
+    "a called function that calls back waits itself": Case(
+        [
+            stands(0, call(0, 1)),
+            stands(1, SHUTDOWN, runs(), call(1, 0, thread=7)),
+            stands(2, SHUTDOWN),
+        ],
+        "deadlock",
+        waiting=(0, 1, 2),
+        cycle=(0, 1),
+    ),
+    "a called function runs for good, but another rank keeps the others": Case(
+        [stands(0), stands(1, SHUTDOWN, runs()), stands(2, call(2, 1))],
+        "straggler",
+        (0,),
+        (1, 2),
+    ),
+    "all have called: a function runs, and nothing else is missing": Case(
+        [stands(0, SHUTDOWN, call(0, 1)), stands(1, SHUTDOWN, runs())],
+        "straggler",
+        (1,),
+        (0,),
+    ),
     "late": Case([stands(0), *(stands(r, FIRST) for r in (1, 2, 3))], "straggler", (0,), (1, 2, 3)),
     "two late": Case(
         [stands(0), stands(1), stands(2, FIRST), stands(3, FIRST)], "straggler", (0, 1), (2, 3)

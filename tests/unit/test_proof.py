@@ -134,6 +134,31 @@ def test_a_timeout_that_only_fails_the_test_ends_no_wait(
 
 
 @pytest.mark.parametrize(
+    ("changes", "entered", "is_blocker"),
+    [
+        ({"timeout_s": 500.0}, 0, False),
+        ({"timeout_s": 500.0}, 1, True),  # the host has come: the next try may succeed
+        ({"timeout_s": 30.0}, 0, True),  # it gives up then
+        ({}, 0, True),  # it may give up any time
+        ({"timeout_s": 500.0, "kind": "wait"}, 0, True),  # any process may be the host
+    ],
+)
+def test_who_sleeps_before_it_tries_again_waits_for_a_host_that_has_not_come(
+    changes: dict[str, Any], entered: int, is_blocker: bool
+) -> None:
+    """The store waits longer and longer before it tries to connect to rank 0 again."""
+    waits = operation(**changes)
+    first = moment(replace(process(thread("clock_nanosleep", ends_s=120.0)), rank=1))
+    pages = (
+        Operations(0, (), {waits.group_key: entered}),
+        Operations(1, (waits,), {waits.group_key: 1}),
+    )
+    first = replace(first, operations=pages)
+    found = blockers(first, later(first), deadline_s=DEADLINE_S)
+    assert (found != ()) == is_blocker
+
+
+@pytest.mark.parametrize(
     ("started", "changes", "is_blocker"),
     [
         (False, {}, False),

@@ -4,7 +4,8 @@ An operation is what other ranks must take part in. Its record in the slot page 
 from which line of the user's, and stays readable when the rank is stopped or dead.
 
 `process_recorder` prepares and opens the `recorder` of a process. `torch`, `torch_groups`,
-`torch_process_groups`, `torch_files` and `torch_flight_recorder` wrap torch, `jax` wraps jax, each
+`torch_process_groups`, `torch_files`, `torch_rpc`, `torch_elastic` and `torch_flight_recorder` wrap
+torch by `calls`, `jax` wraps jax, each
 `after_import`. `handlers` says which exceptions certainly fail the test.
 """
 

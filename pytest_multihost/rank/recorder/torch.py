@@ -5,7 +5,8 @@ The methods of the bound C++ class `ProcessGroup` are wrapped, not the functions
 function itself, and putting a wrapper into torch's module would not reach it; but every such
 function, DDP, FSDP and the object collectives all call the class. So one operation is recorded for
 each call of the class: it is what the other ranks must match. What C++ calls in C++ only torch's
-flight recorder sees. The functions that make groups are wrapped too, and the waits of the stores.
+flight recorder sees. The functions that make groups are wrapped too, and the waits of the stores;
+`torch_rpc` and `torch_elastic` wrap what their names say.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from functools import partial
 from types import ModuleType
 
 from pytest_multihost.model.operation import Scope
+from pytest_multihost.rank.recorder import torch_elastic, torch_rpc
 from pytest_multihost.rank.recorder.after_import import after_import
 from pytest_multihost.rank.recorder.calls import Calls, Described, replace_function, seconds
 from pytest_multihost.rank.recorder.recorder import Recorder
@@ -47,6 +49,7 @@ _OBJECT_CALLS = (
     *("recv_object_list", "send_object_list"),
 )
 _MAX_KEYS = 120
+_TCP_TIMEOUT = timedelta(minutes=5)
 
 
 def install(recorder: Recorder) -> None:
@@ -68,6 +71,8 @@ def install(recorder: Recorder) -> None:
 
     after_import("torch.distributed.distributed_c10d", wrap)
     after_import("torch.serialization", report_files)
+    torch_rpc.install(calls)
+    torch_elastic.install(calls)
 
 
 @dataclass(slots=True, eq=False)
@@ -101,6 +106,9 @@ class GroupCreationRecorder:
                 setattr(module.Store, name, copy_identity(original, noticed))
         for name in _OBJECT_CALLS:
             replace_function(module, name, partial(self._noticed, name))
+        tcp_store = module.torch._C._distributed_c10d.TCPStore  # noqa: SLF001 - no other name here
+        connected = self.calls.recorded(self._connect, tcp_store.__init__)
+        tcp_store.__init__ = copy_identity(tcp_store.__init__, connected)
 
     def _noticed(self, name: str, original: Function) -> Function:
         def noticed(*args: object, **kwargs: object) -> object:
@@ -164,6 +172,26 @@ class GroupCreationRecorder:
             return self.recorder.begin_call(call, next(sequence))
 
         return begin, self.groups.register
+
+    def _connect(
+        self,
+        _store: object,
+        _host: str = "",
+        _port: int = 0,
+        world_size: int | None = None,
+        is_master: bool = False,  # noqa: FBT001, FBT002 - torch's
+        timeout: timedelta = _TCP_TIMEOUT,
+        wait_for_workers: bool = True,  # noqa: FBT001, FBT002 - torch's
+        **_: object,
+    ) -> Described | None:
+        """Describe how a store's host waits for its clients, and they for the host."""
+        if self.calls.are_nested:
+            return None
+        is_for_all = wait_for_workers and world_size == self.recorder.size
+        scope = Scope("store") if is_for_all else None
+        detail = "host" if is_master else "client"
+        begin = self.calls.begin("TCPStore", scope, detail=detail, timeout=timeout)
+        return begin, lambda _: None
 
     def _store_wait(
         self, name: str, store: Argument, *args: Argument, **kwargs: Argument

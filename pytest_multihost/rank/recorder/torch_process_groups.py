@@ -6,7 +6,7 @@ import contextlib
 import re
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pytest_multihost.model.event import now_ns
@@ -250,18 +250,15 @@ class OpenWorks:
     thread: _Thread = field(default_factory=_Thread)
     _is_completed: Function = field(init=False)  # torch's
 
-    def wrap(self, work: type) -> None:
-        """Wrap the methods of `Work` that wait."""
-        self._is_completed = vars(work)["is_completed"]
-        for name, wrap in (
-            ("wait", self._wrap_wait),
-            ("synchronize", self._wrap_wait),
-            ("is_completed", self._wrap_is_completed),
-        ):
-            original = vars(work)[name]
-            setattr(work, name, copy_identity(original, wrap(original)))
+    def wrap(self, work: type, test: str = "is_completed") -> None:
+        """Wrap the methods of `Work` or of another class that wait, and `test`, which does not."""
+        self._is_completed = vars(work)[test]
+        wrapped = {"wait": self._wrap_wait, "synchronize": self._wrap_wait}
+        for name, wrap in (*wrapped.items(), (test, self._wrap_is_completed)):
+            if original := vars(work).get(name):
+                setattr(work, name, copy_identity(original, wrap(original)))
 
-    def launched(self, work: Work, record: int, group: Group, opts: object) -> None:
+    def launched(self, work: Work, record: int, group: Group | None, opts: object) -> None:
         """Record that a call has returned.
 
         Args:
@@ -292,6 +289,22 @@ class OpenWorks:
         pending.records, pending.group, pending.launched_ns = records, group, now_ns()
         pending.address = address = id(work)
         self.pending[address] = pending
+
+    def wait_for_all(self) -> list[AsyncWork]:
+        """Record that this thread waits for all that no thread waits for yet; return that."""
+        self.end_completed()
+        is_awaited = self.recorder.page.is_awaited
+        found = [e for e in list(self.pending.values()) if not any(map(is_awaited, e.records))]
+        for record in (record for each in found for record in each.records):
+            self.recorder.wait(record)
+        return found
+
+    def leave(self, awaited: Iterable[AsyncWork]) -> None:
+        """Record that no thread waits any more for what has not ended of these."""
+        for each in awaited:
+            if self.pending.get(each.address) is each:
+                for record in each.records:
+                    self.recorder.page.leave(record)
 
     def _remove(self, pending: AsyncWork) -> None:
         """End operations that can no longer be awaited: their work object is gone."""

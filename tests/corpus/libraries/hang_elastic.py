@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from datetime import timedelta
 
@@ -14,17 +15,18 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handl
 from torch.distributed.elastic.utils.store import barrier
 
 
-def make_handler(world, path) -> RendezvousHandler:
-    """Return the handler with which one agent per rank meets the others."""
+def make_handler(world, path, least: int = 0, **timeouts: int) -> RendezvousHandler:
+    """Return the handler with which one agent per rank meets the others, or `least` of them."""
     parameters = RendezvousParameters(
         "c10d",
         str(path / "rendezvous"),
         "run",
-        world.size,
+        least or world.size,
         world.size,
         store_type="file",
         rank=world.rank,
         join_timeout=1800,
+        **timeouts,
     )
     backend, store = create_backend(parameters)
     return create_handler(store, backend, parameters)
@@ -89,3 +91,42 @@ def test_one_rank_is_late_for_init_process_group(world, shared_tmp_path) -> None
         world_size=world.size,
         timeout=timedelta(minutes=30),
     )
+
+
+@hang(
+    "straggler",
+    ranks=3,
+    backend="none",
+    culprits=[0],
+    waiting=[1, 2],
+    where="time.sleep(FOREVER_S)",
+)
+def test_the_host_of_the_store_never_comes(world) -> None:
+    """The others try again and again to connect to it, ever more seldom.
+
+    Source: https://github.com/pytorch/pytorch/issues/123678
+    """
+    if world.is_primary:
+        time.sleep(FOREVER_S)
+    dist.init_process_group("gloo", timeout=timedelta(minutes=30))
+
+
+@hang(
+    "straggler",
+    ranks=3,
+    backend="none",
+    culprits=[2],
+    waiting=[0],
+    where="time.sleep(FOREVER_S)",
+)
+def test_the_host_of_a_store_waits_for_all_clients(world) -> None:
+    """One of them has come, and does something else since.
+
+    Source: https://github.com/pytorch/pytorch/issues/123678
+    """
+    if world.rank == 2:
+        time.sleep(FOREVER_S)
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    long = timedelta(minutes=30)
+    dist.TCPStore(address, port, world.size, is_master=world.is_primary, timeout=long)
+    time.sleep(FOREVER_S)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import torch
 from expectation import hang
 from mishaps import FOREVER_S
 from torch.distributed import rpc
@@ -86,3 +87,47 @@ def test_a_remote_function_never_answers(world, shared_tmp_path) -> None:
     if world.is_primary:
         rpc.rpc_sync("worker1", sleep_long)
     rpc.shutdown(timeout=0)
+
+
+@hang(
+    "straggler",
+    ranks=2,
+    backend="none",
+    culprits=[1],
+    waiting=[0],
+    where="time.sleep(FOREVER_S)",
+)
+def test_one_of_several_results_never_comes(world, shared_tmp_path) -> None:
+    """Rank 0 gathers the results of calls that it has begun before.
+
+    Source: https://github.com/pytorch/pytorch/issues/33208
+    """
+    init(world, shared_tmp_path)
+    if world.is_primary:
+        futures = [rpc.rpc_async("worker1", each) for each in (answer, sleep_long)]
+        torch.futures.wait_all(futures)
+    rpc.shutdown(timeout=0)
+
+
+@hang(
+    "straggler",
+    ranks=3,
+    backend="none",
+    culprits=[2],
+    waiting=[0, 1],
+    where="time.sleep(FOREVER_S)",
+)
+def test_a_remote_value_is_never_made(world, shared_tmp_path) -> None:
+    """Rank 0 asks rank 1 for a value, whose function waits for another of rank 2.
+
+    Source: https://github.com/pytorch/pytorch/issues/33208
+    """
+    init(world, shared_tmp_path)
+    if world.is_primary:
+        rpc.remote("worker1", ask_in_vain, args=("worker2",)).to_here(timeout=0)
+    rpc.shutdown(timeout=0)
+
+
+def ask_in_vain(name: str) -> None:
+    """Ask another worker, which never answers."""
+    rpc.rpc_sync(name, sleep_long)

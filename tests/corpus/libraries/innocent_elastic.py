@@ -59,3 +59,23 @@ def test_one_rank_is_late_for_the_process_group_over_tcp(world, shared_tmp_path)
     store = dist.TCPStore("localhost", port, world.size, is_master=False)
     time.sleep(LATE_S)
     store.set("done", "1")
+
+
+@innocent(ranks=3, backend="none")
+def test_the_host_of_the_store_is_late(world) -> None:
+    """The others may sleep for 20 s before they try to connect again, while it waits for them."""
+    time.sleep(LATE_S * world.is_primary)
+    dist.init_process_group("gloo", timeout=timedelta(minutes=30))
+    dist.destroy_process_group()
+
+
+@innocent(ranks=3, backend="none")
+def test_the_rendezvous_goes_on_without_the_last_node(world, shared_tmp_path) -> None:
+    """Two nodes are enough, after a last call of five seconds; the third does something else."""
+    if world.rank == 2:
+        store = dist.FileStore(str(shared_tmp_path / "done"), world.size)
+        store.wait(["done"], timedelta(minutes=30))
+        return
+    handler = make_handler(world, shared_tmp_path, least=2, last_call_timeout=5)
+    assert handler.next_rendezvous().world_size == 2
+    dist.FileStore(str(shared_tmp_path / "done"), world.size).set("done", "1")
