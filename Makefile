@@ -161,8 +161,8 @@ dist: .venv/ready-release ## Build sdist and wheel into dist/, and check what Py
 wheel-check: dist ## Install the wheel into an empty environment and run the README's example there
 	$(BIN)/python conftest_examples/readme_from_wheel.py dist/*.whl torch==2.13.0
 
-clean: ## Remove .venv and all that builds, tools and runs leave behind
-	rm -rf .venv build dist site *.egg-info junit.xml .coverage .coverage.* .hypothesis
+clean: ## Remove .venv, .venv-libraries and all that builds, tools and runs leave behind
+	rm -rf .venv .venv-libraries build dist site *.egg-info junit.xml .coverage .coverage.* .hypothesis
 	rm -rf .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name .git -prune -o \
 	  \( -name __pycache__ -o -name .pytest_cache -o -name .pytest_multihost \) -prune -exec rm -rf {} +

@@ -42,7 +42,7 @@ AT_ONCE = ("exit", "raise", "mismatch")
 EXACT_SHARE = 0.95
 LIBRARIES_EXACT_SHARE = 0.98
 LINE_SHARE = 0.95
-FIRST_REALTIME_SIGNAL = 34  # dumps are taken with such signals, and nothing here sends others
+SIGURG, FIRST_REALTIME_SIGNAL = 23, 34  # dumps are taken with these, and nothing else sends them
 PROOF_MEDIAN_S = 2.5
 PROOF_P95_S = 4.0
 AT_ONCE_S = 1.5
@@ -289,19 +289,38 @@ def _line(expected: Mapping[str, Any], diagnosis: Mapping[str, Any]) -> bool | N
 
 
 def _sides(expected: Mapping[str, Any], diagnosis: Mapping[str, Any]) -> bool | None:
-    """Return whether the first divergence has the expected sides, and no others."""
+    """Return whether the first divergence has the expected sides, and no others.
+
+    Ranks that did not part earlier have parted where they are.
+    """
     if expected["sides"] is None:
         return None
-    sides = (diagnosis.get("divergence") or {}).get("sides") or ()
+    divergence = diagnosis.get("divergence")
+    sides = divergence["sides"] if divergence else _sides_of_places(diagnosis)
     return len(sides) == len(expected["sides"]) and all(
         any(side["ranks"] == ranks and line in (side["source"] or "") for side in sides)
         for ranks, line in expected["sides"]
     )
 
 
+def _sides_of_places(diagnosis: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the ranks that are at each line."""
+    by_line: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
+    for place in diagnosis.get("places") or ():
+        by_line.setdefault((place["file"], place["line"]), []).append(place)
+    return [
+        {"ranks": [each["rank"] for each in places], "source": places[0]["source"]}
+        for places in by_line.values()
+    ]
+
+
 def _ended_by_dump(verdict: Mapping[str, Any]) -> list[int]:
-    results = verdict.get("rank_results", ())
-    return [each["rank"] for each in results if (each["signal"] or 0) >= FIRST_REALTIME_SIGNAL]
+    ended_by = {each["rank"]: each["signal"] or 0 for each in verdict.get("rank_results", ())}
+    return [
+        rank
+        for rank, signal in ended_by.items()
+        if signal == SIGURG or signal >= FIRST_REALTIME_SIGNAL
+    ]
 
 
 def _told(verdict: Mapping[str, Any], diagnosis: Mapping[str, Any]) -> Mapping[str, Any]:

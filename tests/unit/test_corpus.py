@@ -226,6 +226,21 @@ def test_the_first_divergence_is_right_with_its_ranks_and_lines(
     assert scorer.score("x.py::test_y", expected, verdict).has_right_sides is is_right
 
 
+def test_ranks_that_did_not_part_before_have_parted_where_they_are(scorer: ModuleType) -> None:
+    """One line of a jitted program, and another: nothing was recorded of what they did."""
+    expected = {**EXPECTED, "sides": [[[1], "evaluate("], [[0, 2], "train("]]}
+    lines = ("train(x)", "evaluate(x)", "train(x)")
+    places = [
+        {"rank": rank, "file": "a.py", "line": len(source), "source": source}
+        for rank, source in enumerate(lines)
+    ]
+    assert scorer.score("x.py::test_y", expected, told(places=places)).has_right_sides is True
+    assert scorer.score("x.py::test_y", expected, told(places=places[:2])).has_right_sides is False
+    # The lines that are told where they parted before are judged, not those they are in.
+    parted = told(places=places, divergence={"sides": [{"ranks": [0, 1, 2], "source": "z"}]})
+    assert scorer.score("x.py::test_y", expected, parted).has_right_sides is False
+
+
 def test_ranks_that_a_dump_ended_are_counted(scorer: ModuleType) -> None:
     """Dumps are taken with real-time signals; other signals are the harness's end."""
     rank = {"outcome": "hung", "phase": "call", "exit_code": None, "error": None}

@@ -72,6 +72,7 @@ def test_the_main_process_evaluates_alone(world) -> None:
     culprits=[0],
     by=["mismatch", "proof"],
     where="jax.block_until_ready(evaluate(sharded()))",
+    sides={(0,): "evaluate(sharded())", (1, 2): "step(params, sharded())"},
 )
 def test_the_main_process_evaluates_while_the_others_train(world) -> None:
     """The main process calls another jitted function than the others.
