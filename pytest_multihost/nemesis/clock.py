@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import datetime
 import time
 from collections.abc import Callable, Iterator
@@ -23,11 +24,23 @@ Function = Callable[..., Any]
 def _skew(strike: Strike) -> None:
     """Replace what tells the time, wherever it has been imported."""
     seconds = strike.fault.params["seconds"]
-    pairs = [(getattr(time, each.__name__), each) for each in _functions(seconds)]
-    pairs += [(datetime.datetime, _datetime(seconds)), (datetime.date, _date(seconds))]
-    replace_names(pairs, strike.more_modules)
-    back = [(new, old) for old, new in pairs]
+    dates = [(datetime.datetime, _datetime(seconds)), (datetime.date, _date(seconds))]
+    times = [(getattr(time, each.__name__), each) for each in _functions(seconds)]
+    replace_names((*dates, *times), strike.more_modules)
+    back = [(new, old) for old, new in (*dates, *times)]
     strike.healing.callback(replace_names, back, strike.more_modules)
+    for real, _ in dates:
+        copyreg.pickle(real, _reduced)
+        strike.healing.callback(copyreg.dispatch_table.pop, real)
+
+
+def _reduced(date: Any) -> tuple[Function, tuple[object, ...]]:  # noqa: ANN401 - of either class
+    """Return how pickle makes a date again: not by its class, which has no name for the moment."""
+    return _date_of, (type(date).__name__, *date.__reduce__()[1])
+
+
+def _date_of(name: str, *state: object) -> object:
+    return getattr(datetime, name)(*state)
 
 
 def _functions(by_s: float) -> Iterator[Function]:

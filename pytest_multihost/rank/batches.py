@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from functools import wraps
@@ -68,7 +69,7 @@ class CountedIterator:
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:  # isinstance() asks for it
-        return type(self._iterator)
+        return self._iterator.__class__
 
 
 def _ignore(_when: str) -> None:
@@ -99,9 +100,17 @@ def _count_class(
             on_draw()
         return original(loader)
 
+    entered = set[tuple[int, int]]()  # grain's loaders call their own __iter__ again
+
     def iterate(loader: object) -> object:
-        iterator = original(loader)
-        return CountedIterator(iterator, on_draw) if is_meant(loader) else iterator
+        key = threading.get_ident(), id(loader)
+        if key in entered or not is_meant(loader):
+            return original(loader)
+        entered.add(key)
+        try:
+            return CountedIterator(original(loader), on_draw)
+        finally:
+            entered.remove(key)
 
     wrapper = wraps(original)(draw if name == "__next__" else iterate)
     replace_attribute(kind, name, wrapper, undoing)

@@ -373,6 +373,13 @@ class Own:
             raise StopIteration
         return self.left.pop()
 
+class Twice(Loader):
+    "Calls itself again, as grain's do."
+    is_inner = False
+    def __iter__(self):
+        self.is_inner = not self.is_inner
+        return type(self).__iter__(self) if self.is_inner else iter(range(self.batches))
+
 LOADER, OTHER = Loader(), Loader()
 
 def make():
@@ -416,6 +423,10 @@ def test_object(world):
     assert drawn(lambda: OTHER) == []
     assert drawn(lambda: LOADER) == [6]
 
+@sixth("Twice")
+def test_loader_that_calls_itself(world):
+    assert drawn(Twice) == [6]
+
 @sixth("make")
 def test_function(world):
     assert drawn(lambda: OTHER) == []
@@ -438,7 +449,7 @@ def test_torch(world):
         [*DataLoader(range(4), batch_size=2)]
 """,
     )
-    worlds.run.assert_outcomes(passed=6)
+    worlds.run.assert_outcomes(passed=7)
 
 
 def test_a_point_that_was_never_reached_fails_the_test_with_what_was(run_worlds) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 HEAD = """
-import datetime, errno, glob, os, time
+import copy, datetime, errno, glob, os, pickle, time
 from datetime import date
 from time import localtime, strftime
 import pytest
@@ -276,7 +276,9 @@ def test_it(world):
     assert is_near(time.monotonic(), steady)
     assert is_near((date.today() - today).total_seconds(), ahead) or real() % 86400 < 60
     assert time.localtime(0) == localtime(0) and time.gmtime(0).tm_year == 1970
-    moment = datetime.datetime(2026, 1, 2)
+    moment = datetime.datetime(2026, 1, 2, tzinfo=datetime.timezone.utc)
+    dates = [moment, moment.date()]
+    assert pickle.loads(pickle.dumps(dates)) == copy.deepcopy(dates) == dates
     assert isinstance(moment, datetime.datetime) and isinstance(moment, date)
     assert issubclass(datetime.datetime, date) and type(moment + (moment - moment)) is type(moment)
 
