@@ -25,7 +25,7 @@ from pytest_multihost.blame.wait_graph import (
     possible_waits,
 )
 from pytest_multihost.model.fault import Fault
-from pytest_multihost.model.operation import K, Operation, group_by_value
+from pytest_multihost.model.operation import CALLEE_SCOPE, K, Operation, group_by_value
 from pytest_multihost.model.verdict import Confidence, Kind
 
 
@@ -116,9 +116,19 @@ def _cause_of_sink(sink: frozenset[int], graph: WaitGraph, states: States) -> Ca
         confidence="certain" if is_certain else "likely",
         culprits=(rank,),
         waiting=tuple(sorted(waiters)),
-        operation=_first_operation(left or into),
+        operation=_first_operation(left or _unanswered(into, state) or into),
         at_s=state.since_s if state.since_s is not None else _since_s(into),
     )
+
+
+def _unanswered(waits: Sequence[Wait], callee: RankState) -> list[Wait]:
+    """Return those of the waits for a rank that are calls of a function which runs there.
+
+    That the others have been answered is seen only when somebody asks.
+    """
+    runs = (each for each in callee.known if each.is_open and each.scope == CALLEE_SCOPE)
+    ends = tuple(f"({each.detail})" for each in runs)
+    return [each for each in waits if each.operation and each.operation.name.endswith(ends)]
 
 
 def _kind_of_rank(state: RankState, waiters: frozenset[int], graph: WaitGraph) -> Kind | None:

@@ -557,6 +557,13 @@ def test_of_two_causes_the_earlier_is_told() -> None:
     assert [each.culprits for each in find_causes(states)] == [(3,), (1,)]
 
 
+def test_of_several_calls_the_one_whose_function_runs_is_told() -> None:
+    """The others may have been answered."""
+    calls = [transfer(f"rpc_async({name})", 1, scope=Scope("rpc", "0")) for name in "ef"]
+    [cause] = find_causes([stands(0, *calls), stands(1, runs())])
+    assert (cause.culprits, cause.operation) == ((1,), calls[1])
+
+
 def test_all_passed_have_no_cause() -> None:
     """Ranks that are done and waited for by nobody have done nothing."""
     assert find_causes([stands(r, condition="finished", since_s=1.0) for r in ALL]) == ()
