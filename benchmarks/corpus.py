@@ -291,16 +291,21 @@ def _line(expected: Mapping[str, Any], diagnosis: Mapping[str, Any]) -> bool | N
 def _sides(expected: Mapping[str, Any], diagnosis: Mapping[str, Any]) -> bool | None:
     """Return whether the first divergence has the expected sides, and no others.
 
-    Ranks that did not part earlier have parted where they are.
+    Ranks that did not part earlier have parted where they are. A side's line is that of a library
+    if the user's is the same on two sides.
     """
     if expected["sides"] is None:
         return None
     divergence = diagnosis.get("divergence")
     sides = divergence["sides"] if divergence else _sides_of_places(diagnosis)
     return len(sides) == len(expected["sides"]) and all(
-        any(side["ranks"] == ranks and line in (side["source"] or "") for side in sides)
+        any(side["ranks"] == ranks and line in _line_of(side) for side in sides)
         for ranks, line in expected["sides"]
     )
+
+
+def _line_of(side: Mapping[str, Any]) -> str:
+    return ((side.get("library") or side)["source"]) or ""
 
 
 def _sides_of_places(diagnosis: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -77,7 +77,7 @@ def hang(
         waits_at: Part of a source line at which a rank waits, where the culprit has no line: it has
             finished, or there is none.
         sides: The first divergence: ranks, and part of the source line at which they began what the
-            others did not.
+            others did not; of a library's line where all were in the same line of the user's.
         also: Further diagnoses that are right, as {"kind", "culprits"}.
         why: Why the contract leaves them; needed with `also`.
         timeout: Seconds until the world's deadline.

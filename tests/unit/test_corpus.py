@@ -226,6 +226,17 @@ def test_the_first_divergence_is_right_with_its_ranks_and_lines(
     assert scorer.score("x.py::test_y", expected, verdict).has_right_sides is is_right
 
 
+def test_a_library_s_line_tells_sides_in_one_line_of_the_users_apart(scorer: ModuleType) -> None:
+    """All ranks are in trainer.train()."""
+    expected = {**EXPECTED, "sides": [[[1], "finalize("], [[0, 2], "run_epoch("]]}
+    sides = [
+        {"ranks": ranks, "source": "trainer.train()", "library": {"source": source}}
+        for ranks, source in (([1], "self.finalize()"), ([0, 2], "self.run_epoch()"))
+    ]
+    verdict = told(divergence={"sides": sides})
+    assert scorer.score("x.py::test_y", expected, verdict).has_right_sides is True
+
+
 def test_ranks_that_did_not_part_before_have_parted_where_they_are(scorer: ModuleType) -> None:
     """One line of a jitted program, and another: nothing was recorded of what they did."""
     expected = {**EXPECTED, "sides": [[[1], "evaluate("], [[0, 2], "train("]]}
