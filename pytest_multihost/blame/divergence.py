@@ -11,12 +11,13 @@ if the sides do not agree again or one repeats from there on what the other has 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import permutations
 
 from pytest_multihost.blame.causes import Cause
+from pytest_multihost.blame.rank_states import RankState
 from pytest_multihost.blame.wait_graph import States, family
 from pytest_multihost.model.history import CallSite, Evidence, History, Parting, Side
 from pytest_multihost.model.operation import (
@@ -26,7 +27,13 @@ from pytest_multihost.model.operation import (
     group_name,
     rank_set,
 )
-from pytest_multihost.model.stack import Frame, SourceContext, innermost_user_frame
+from pytest_multihost.model.result import WorldResult
+from pytest_multihost.model.stack import (
+    Frame,
+    SourceContext,
+    innermost_user_frame,
+    inside_the_test,
+)
 from pytest_multihost.model.verdict import Divergence, DivergenceSide, OperationName
 
 _MAX_AHEAD = 64
@@ -44,11 +51,14 @@ def find_partings(recorded: Iterable[History], flight: Iterable[History]) -> tup
         flight: From torch's flight recorders. They have stacks, and what only C++ code has called.
     """
     groups = group_by_value((each.group, each) for each in recorded)
+    ranks = {each.rank for histories in groups.values() for each in histories}
     seen = group_by_value((each.group[:2], each) for each in flight)
     found = []
-    for (ranks, ordinal, scope), histories in groups.items():
-        counted = () if scope.kind else seen.get((ranks, ordinal), ())
-        found.append(_parting(_compared(_of_one_source(histories, counted))))
+    for (members, ordinal, scope), histories in groups.items():
+        counted = () if scope.kind else seen.get((members, ordinal), ())
+        unused = ranks.intersection(members).difference(each.rank for each in histories)
+        empty = [History(rank, (members, ordinal, scope)) for rank in sorted(unused)]
+        found.append(_parting(_compared(_of_one_source([*histories, *empty], counted))))
     return tuple(each for each in found if each is not None)
 
 
@@ -226,14 +236,14 @@ def _sides(group: _Group, place: int, parts: Parts) -> tuple[Side, ...]:
     entered = group.entered(place)
     ordered = sorted(map(sorted, parts), key=lambda ranks: (len(ranks), ranks))
     sites = [entered[ranks[0]] for ranks in ordered if ranks[0] in entered]
-    libraries = dict(zip(sites, _library_lines([each.frames for each in sites]), strict=True))
+    throughs = dict(zip(sites, _differing_lines([each.frames for each in sites]), strict=True))
     sides = []
     for ranks in ordered:
         history, operation = group.of[ranks[0]], group.of[ranks[0]].operation(place)
         site = entered.get(ranks[0], sites[0])
-        library = libraries[site]
-        alike = partial(_is_alike, name=site.name, line=library or site.frame)
-        where = (site.frame, library) if operation is not None else (None, None)
+        through = throughs[site]
+        alike = partial(_is_alike, name=site.name, line=through or site.frame)
+        where = (site.frame, through) if operation is not None else (None, None)
         sides.append(Side(tuple(ranks), operation, *where, history.count(place, alike)))
     return tuple(sides)
 
@@ -242,7 +252,7 @@ def _is_alike(site: CallSite, *, name: str, line: Frame | None) -> bool:
     return site.name == name and (line is None or line in site.frames)
 
 
-def _library_lines(stacks: Sequence[Sequence[Frame]]) -> Sequence[Frame | None]:
+def _differing_lines(stacks: Sequence[Sequence[Frame]]) -> Sequence[Frame | None]:
     """Return of each stack the outermost line that differs, if the users' lines do not differ."""
     lines = {innermost_user_frame(each) for each in stacks}
     if 1 < len(stacks) > len(lines):
@@ -280,7 +290,13 @@ def first_divergence(partings: Sequence[Parting], cause: Cause, states: States) 
 
 
 def _explains(parting: Parting, cause: Cause, states: States) -> bool:
-    """Return whether a parting is more than ranks that are late for, or lost to, an operation."""
+    """Return whether a parting is more than ranks that are late for, or lost to, an operation.
+
+    What ranks do after an operation has failed in one of them may follow from that.
+    """
+    ended = [each for state in states.values() for each in state.known if each.failed]
+    if any((each.ended_s or 0.0) < parting.at_s for each in ended):
+        return False
     if parting.evidence == "operations":
         return True
     if parting.evidence == "details":
@@ -289,6 +305,7 @@ def _explains(parting: Parting, cause: Cause, states: States) -> bool:
         return False
     absent = [rank for side in parting.sides if side.operation is None for rank in side.ranks]
     entered = [side for side in parting.sides if side.operation is not None]
+    there = {rank for side in entered for rank in side.ranks}
     is_awaited = parting.evidence == "lines" or any(
         side.operation is not None and side.operation.place == each.place
         for side in entered
@@ -296,10 +313,16 @@ def _explains(parting: Parting, cause: Cause, states: States) -> bool:
         for each in states[rank].pending
     )
     are_elsewhere = all(
-        states[rank].condition == "finished" or states[rank].pending for rank in absent
+        states[rank].condition == "finished" or _waits_for_all(states[rank], there)
+        for rank in absent
     )
     is_loop = any(side.count for side in parting.sides if side.operation is None)
     return is_awaited and are_elsewhere and (is_loop or cause.kind == "deadlock" or not absent)
+
+
+def _waits_for_all(state: RankState, others: Collection[int]) -> bool:
+    """Return whether a rank waits in an operation of a group of all these ranks."""
+    return any(each.has_members and {*each.group}.issuperset(others) for each in state.pending)
 
 
 def followed(cause: Cause, parting: Parting | None) -> Cause:
@@ -317,35 +340,68 @@ def followed(cause: Cause, parting: Parting | None) -> Cause:
     return replace(cause, kind="mismatch", culprits=culprits, waiting=tuple(sorted(waiting)))
 
 
-def described(parting: Parting, states: States, context: SourceContext, size: int) -> Divergence:
+def described(
+    parting: Parting, states: States, result: WorldResult, context: SourceContext
+) -> Divergence:
     """Return a parting as it is shown to people and written to verdict.json."""
-    sides = tuple(_described(each, parting, states, context, size) for each in parting.sides)
-    group = group_name(parting.group[0], size, parting.group[1])
-    common = f"after {parting.common} operation{'s' * (parting.common != 1)} in common ({group})"
-    told = (f"{rank_set(each.ranks)} {each.text}" for each in sides)
+    size, group = result.spec.size, parting.group
+    told = [
+        _described(side, entered, through, parting, context, size)
+        for side, entered, through in _with_stacks_of_waits(parting, states, result)
+    ]
+    common = f"after {parting.common} operation{'s' * (parting.common != 1)} in common"
+    sides = ", where ".join(f"{rank_set(each.ranks)} {each.text}" for each in told)
     return Divergence(
         common=parting.common,
-        group=parting.group[0],
+        group=group[0],
         evidence=parting.evidence,
         minority=parting.minority,
-        sides=sides,
-        summary=f"{common}, {', where '.join(told)}",
+        sides=tuple(told),
+        summary=f"{common} ({group_name(group[0], size, group[1])}), {sides}",
     )
 
 
+def _with_stacks_of_waits(
+    parting: Parting, states: States, result: WorldResult
+) -> Iterator[tuple[Side, Operation | None, Frame | None]]:
+    """Yield each side, what it entered or waits in elsewhere, and the line that differs.
+
+    If all sides are still in what they entered, at one line of the user's, their stacks show it.
+    """
+    pending = [states[each.ranks[0]].pending if each.ranks else () for each in parting.sides]
+    entered = [
+        each.operation or next(iter(waits), None)
+        for each, waits in zip(parting.sides, pending, strict=True)
+    ]
+    throughs: Sequence[Frame | None] = [each.through for each in parting.sides]
+    dumps = {each.rank: each.main.frames for each in result.dumps if each.main is not None}
+    are_there = all(
+        operation is not None and operation.place in {each.place for each in waits}
+        for operation, waits in zip(entered, pending, strict=True)
+    )
+    if are_there and not any(throughs) and all(e.ranks[0] in dumps for e in parting.sides):
+        stacks = [inside_the_test(dumps[each.ranks[0]]) for each in parting.sides]
+        throughs = _differing_lines(stacks)
+    yield from zip(parting.sides, entered, throughs, strict=True)
+
+
 def _described(
-    side: Side, parting: Parting, states: States, context: SourceContext, size: int
+    side: Side,
+    entered: Operation | None,
+    through: Frame | None,
+    parting: Parting,
+    context: SourceContext,
+    size: int,
 ) -> DivergenceSide:
-    entered = side.operation or next(iter(states[side.ranks[0]].pending), None)
     frame = side.frame or (entered.frame if entered is not None else None)
     place = context.place(frame) if frame is not None else None
-    library = context.place(side.library) if side.library is not None else None
+    line = context.place(through) if through is not None else None
     name = None
     if entered is not None:
         name = OperationName(entered.name, entered.sequence, entered.group)
     at = f" from {place.function}(), {place.file}:{place.line}" if place is not None else ""
-    if library is not None:
-        at += f", in {library.function}(), {library.file}:{library.line}"
+    if line is not None:
+        at += f", through {line.function}(), {line.file}:{line.line}"
     return DivergenceSide(
         ranks=side.ranks,
         operation=name,
@@ -353,7 +409,7 @@ def _described(
         line=place.line if place is not None else None,
         function=place.function if place is not None else None,
         source=place.source if place is not None else None,
-        library=library,
+        through=line,
         count=side.count,
         text=_did(side, entered, parting, size).replace("{at}", at),
     )

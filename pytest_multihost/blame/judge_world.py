@@ -104,7 +104,7 @@ def diagnose(result: WorldResult, finding: Finding, context: SourceContext) -> D
     diagnosis = build_diagnosis((first, *causes[1:]), states, result, finding, context)
     if parting is None:
         return diagnosis
-    divergence = described(parting, states, context, result.spec.size)
+    divergence = described(parting, states, result, context)
     if first.kind != causes[0].kind:  # the operations at the end do not show it
         diagnosis = replace(diagnosis, headline=sentence(divergence.summary))
     return replace(diagnosis, divergence=divergence)

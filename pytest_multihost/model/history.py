@@ -108,7 +108,7 @@ class Side:
         ranks: The ranks.
         operation: What they entered; None: they did not enter this collective of the group.
         frame: The user's line.
-        library: Where that line is the same on another side, the line of a library that differs.
+        through: Where that line is the same on another side, the outermost line that differs.
         count: How often they had entered it from there, this time included; of ranks that did not
             enter it, how often they had entered what the others did. None if unknown.
     """
@@ -116,7 +116,7 @@ class Side:
     ranks: tuple[int, ...]
     operation: Operation | None = None
     frame: Frame | None = None
-    library: Frame | None = None
+    through: Frame | None = None
     count: int | None = None
 
 

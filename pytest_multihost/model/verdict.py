@@ -183,7 +183,7 @@ class DivergenceSide:
     """Ranks that did the same where the ranks of a group parted; see docs/verdict.md.
 
     Attributes:
-        library: The line of a library that differs, where that of the user does not.
+        through: The outermost line that differs, where the user's innermost one does not.
         text: What they did, from which line, for which time.
     """
 
@@ -193,7 +193,7 @@ class DivergenceSide:
     line: int | None
     function: str | None
     source: str | None
-    library: Place | None
+    through: Place | None
     count: int | None
     text: str
 

@@ -179,7 +179,8 @@ class Watchdog:
             then, at_failure = self._at_failure
             unmoved = unmoved_ranks(then.kernel, last.kernel)
             snapshots = (with_probe_results(at_failure, snapshots[-1], unmoved), *snapshots)
-        partings = self._partings(facts) if _any_waits(self._snapshots[-1]) else ()
+        alive = [each.rank for each in facts if not each.is_gone]
+        partings = probe_partings(self.observer.scratch, self.observer.size, alive)
         return Observations(snapshots, operations, partings, self._progress_s or None)
 
     def blocking_ranks(self, facts: Sequence[RankFacts]) -> BlockingRanks | None:
@@ -246,10 +247,6 @@ class Watchdog:
             notes = (*notes, *self._search.state.last.give_ups())
         self._snapshots[-1] = replace(last, ranks=ranks, unobserved=unobserved, notes=notes)
 
-    def _partings(self, facts: Sequence[RankFacts]) -> tuple[Parting, ...]:
-        alive = [each.rank for each in facts if not each.is_gone]
-        return probe_partings(self.observer.scratch, self.observer.size, alive)
-
     # Judging the snapshots
 
     def _ground(self, now: float, facts: Sequence[RankFacts], deadline_s: float) -> Ground | None:
@@ -287,12 +284,6 @@ class Watchdog:
             return False
         self._stopped_since = {rank: self._stopped_since.get(rank, now) for rank in stopped}
         return min(self._stopped_since.values()) <= now - STOPPED_S
-
-
-def _any_waits(snapshot: WorldSnapshot) -> bool:
-    """Return whether any rank waits in a collective."""
-    operations = (operation for each in snapshot.ranks for operation in each.operations)
-    return any(each.kind == "collective" and each.waited_s is not None for each in operations)
 
 
 def _last_event_s(facts: RankFacts) -> float:

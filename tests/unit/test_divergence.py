@@ -16,8 +16,9 @@ from pytest_multihost.blame.divergence import (
 from pytest_multihost.blame.rank_states import RankState, count_alike, with_histories
 from pytest_multihost.model.history import CallSite, History, Parting
 from pytest_multihost.model.operation import FLIGHT_SCOPE, HARNESS_SCOPE, RUNTIME_SCOPE, Operation
-from pytest_multihost.model.result import RankSnapshot
+from pytest_multihost.model.result import RankSnapshot, WorldResult
 from pytest_multihost.model.stack import Frame, SourceContext
+from pytest_multihost.testing import make_dump, make_spec
 
 CALLS = {
     "step": ("all_reduce", "f32[5]", 61),
@@ -178,7 +179,7 @@ def test_the_flight_recorder_adds_stacks_where_the_counts_agree() -> None:
     [parting] = find_partings(recorded, flight)
     assert parting.group[2] == RUNTIME_SCOPE
     assert {each.frame.line for each in parting.sides if each.frame} == {3}
-    assert {each.library.line for each in parting.sides if each.library} == {61, 90}
+    assert {each.through.line for each in parting.sides if each.through} == {61, 90}
 
 
 def _at_one_line(*names: str) -> tuple[CallSite, ...]:
@@ -210,6 +211,22 @@ def test_collectives_of_the_harness_match_by_their_details() -> None:
 # What is told of a world
 
 
+def world(size: int) -> WorldResult:
+    """Return a world that has hung."""
+    return WorldResult(
+        spec=make_spec(size),
+        launch="fork",
+        started_at="2026-11-21T00:00:00Z",
+        started_s=0.0,
+        ended_s=60.0,
+        history=(),
+        ending="proof",
+    )
+
+
+WORLD, PAIR = world(3), world(2)
+
+
 def collective(sequence: int, name: str = "all_reduce", **more: object) -> Operation:
     """Return a collective of three ranks that a thread waits in."""
     times = {"since_s": float(sequence), "waited_s": float(sequence)}
@@ -235,7 +252,7 @@ def test_a_rank_that_finished_has_left_a_loop() -> None:
     states[2] = state(2, condition="finished", since_s=1.0)
     cause = Cause(kind="finished", confidence="certain", culprits=(2,), waiting=(0, 1))
     assert first_divergence([parting], cause, states) is parting
-    told = described(parting, states, SourceContext("/t", lambda *_: ""), size=3)
+    told = described(parting, states, WORLD, SourceContext("/t", lambda *_: ""))
     assert told.summary == (
         "after 56 operations in common (world group),"
         " rank 2 returned from the test, having entered all_reduce 56 times,"
@@ -273,7 +290,7 @@ def test_ranks_that_wait_in_two_groups_for_each_other_have_parted() -> None:
     [parting] = find_partings([history(0, "step*57", of=2), history(1, "step*56", of=2)], ())
     cause = Cause(kind="deadlock", confidence="certain", waiting=(0, 1), cycle=(0, 1))
     assert first_divergence([parting], cause, states) is parting
-    told = described(parting, states, SourceContext("/t", lambda *_: ""), size=2)
+    told = described(parting, states, PAIR, SourceContext("/t", lambda *_: ""))
     assert told.group == group[0]
     one, two = (each.text for each in told.sides)
     assert one == "entered all_reduce from step(), trainer.py:61, for the 57th time"
@@ -340,3 +357,48 @@ def test_a_minority_is_looked_for_among_all_ranks_that_entered() -> None:
     ]
     states[2] = replace(states[2], entered={collective(2).group_key: 2})
     assert find_causes(states)[0].culprits == (0,)
+
+
+def test_stacks_tell_apart_ranks_that_wait_at_one_line() -> None:
+    """A helper of the user's calls all collectives."""
+    parting = found("step step", "step gather")
+    assert parting is not None
+    line = Frame("/t/trainer.py", 5, "meet")
+    sides = tuple(replace(each, frame=line) for each in parting.sides)
+    states = {0: state(0, collective(2, group=(0, 1))), 1: state(1, collective(2, group=(0, 1)))}
+    test = "/t/test_it.py:{} test"
+    dumps = tuple(make_dump(r, "/t/trainer.py:5 meet", test.format(r + 1)) for r in range(2))
+    told = described(
+        replace(parting, sides=sides),
+        states,
+        replace(PAIR, dumps=dumps),
+        SourceContext("/t", lambda *_: ""),
+    )
+    assert [each.through.line for each in told.sides if each.through] == [1, 2]
+
+
+def test_after_a_failure_ranks_may_do_what_they_like() -> None:
+    """Those whose collective timed out handle that, and the late one never entered it."""
+    parting = found("step step gather", "step step step", "step step step")
+    failed = replace(collective(2), ended_s=2.5, waited_s=None, failed=True)
+    states = {rank: replace(state(rank), known=(failed,)) for rank in range(3)}
+    cause = Cause(kind="straggler", confidence="certain", culprits=(0,), waiting=(1, 2))
+    assert parting is not None
+    assert first_divergence([parting], cause, states) is None
+
+
+def test_a_ring_of_groups_has_no_divergence() -> None:
+    """Each pair waits for another pair: no two ranks have these groups in common."""
+    states = {
+        0: state(0, collective(1, group=(0, 1))),
+        1: state(1, collective(1, group=(1, 2))),
+        2: state(2, collective(1, group=(0, 2))),
+    }
+    entered = [(0, (0, 1)), (1, (1, 2)), (2, (0, 2))]
+    histories = [
+        replace(history(rank, "step"), group=(group, 0, RUNTIME_SCOPE)) for rank, group in entered
+    ]
+    partings = find_partings(histories, ())
+    assert len(partings) == 3
+    cause = Cause(kind="deadlock", confidence="certain", waiting=(0, 1, 2), cycle=(0, 1, 2))
+    assert first_divergence(partings, cause, states) is None

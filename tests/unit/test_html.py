@@ -84,7 +84,7 @@ def seen(page: Operations, activity: Activity) -> RankSnapshot:
 def parting(word: str) -> Parting:
     """Return where rank 1 did something else, from one line of the user's."""
     sides = [
-        Side((rank,), operation(f"{word}{rank}", 1, 0.2, 0.3), library=Frame(f"{word}.py", 9, word))
+        Side((rank,), operation(f"{word}{rank}", 1, 0.2, 0.3), through=Frame(f"{word}.py", 9, word))
         for rank in (1, 0)
     ]
     group = ((0, 1, 2), 0, RUNTIME_SCOPE)
@@ -228,8 +228,9 @@ def test_the_first_divergence_is_a_section_of_its_own() -> None:
     """What each side entered, from which line, and where a library's line differs."""
     words = Elements(shown(world())).words
     assert "After 0 operations in common (world group):" in words
-    assert "rank 1 entered word1 from restore(), restore.py:88, in word(), word.py:9" in " ".join(
-        words.split()
+    assert (
+        "rank 1 entered word1 from restore(), restore.py:88, through word(), word.py:9"
+        in " ".join(words.split())
     )
 
 

@@ -171,7 +171,7 @@ def _divergence_lines(divergence: Divergence, culprits: Collection[int]) -> Iter
     for side in divergence.sides:
         is_culprit = set(side.ranks) <= set(culprits)
         text = f"{'►' if is_culprit else ' '} {rank_set(side.ranks)} {side.text}"
-        line = side.library.source if side.library is not None else side.source
+        line = side.through.source if side.through is not None else side.source
         source = (Span(f"  » {line}", "source"),) if line else ()
         yield (Span(" " * _MARGIN), Span(text, "culprit" if is_culprit else "plain"), *source)
 
