@@ -37,7 +37,7 @@ def _shuffle(strike: Strike) -> None:
         listed=listed,
     )
     strike.armed()
-    strike.healing.enter_context(observing_files(observer))
+    strike.healing.enter_context(observing_files(observer, strike.more_modules))
 
 
 @dataclass(slots=True)
@@ -96,7 +96,7 @@ def _hide_new(strike: Strike) -> None:
         listed=view.listed,
     )
     strike.armed()
-    strike.healing.enter_context(observing_files(observer))
+    strike.healing.enter_context(observing_files(observer, strike.more_modules))
 
 
 def born_and_changed_s(path: str) -> tuple[float, float] | None:

@@ -15,12 +15,13 @@ import glob
 import io
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Self
 
 from pytest_multihost.model.fault import DATA_CALLS, IoCall
+from pytest_multihost.nemesis.targets import replace_names
 
 Namespace = Any  # a module, a class, or an object that replaces a module in sys.modules
 File = Any  # a path, a descriptor, or an object that has one
@@ -118,8 +119,14 @@ _originals = contextlib.ExitStack()
 
 
 @contextlib.contextmanager
-def observing_files(observer: FileObserver) -> Iterator[None]:
-    """Report to `observer` the calls on files within the block."""
+def observing_files(observer: FileObserver, more_modules: Iterable[object] = ()) -> Iterator[None]:
+    """Report to `observer` the calls on files within the block.
+
+    Args:
+        observer: The observer.
+        more_modules: Modules of the test that are not in `sys.modules`. What the user's own modules
+            have imported by name is replaced there, too.
+    """
     if not _observers:
         opened = _make_open(io.open)
         observed = {name: _observed(getattr(os, name), call) for name, call in _OS_CALLS.items()}
@@ -131,6 +138,10 @@ def observing_files(observer: FileObserver) -> Iterator[None]:
             *((os, name, function) for name, function in observed.items()),
             *((globber, name, staticmethod(observed[name])) for name in held),
         ]
+        pairs = [(getattr(os, name), function) for name, function in observed.items()]
+        back = [(new, old) for old, new in pairs]
+        replace_names(pairs, more_modules, spares=_is_installed)
+        _originals.callback(replace_names, back, more_modules, spares=_is_installed)
         for module, name, function in replaced:
             _originals.callback(setattr, module, name, getattr(module, name))
             setattr(module, name, function)
@@ -141,6 +152,11 @@ def observing_files(observer: FileObserver) -> Iterator[None]:
         _observers.remove(observer)
         if not _observers:
             _originals.close()
+
+
+def _is_installed(file: str) -> bool:
+    """Whether a module is built in, Python's or of an installed package: there are thousands."""
+    return file == "None" or "-packages/" in file or "/lib/python3" in file
 
 
 def reported(call: IoCall, path: str) -> None:

@@ -81,7 +81,7 @@ def _slow_down(strike: Strike) -> None:
 
     if note:
         observer = FileObserver(matcher(strike.fault.params["path"]), before, after)
-        strike.healing.enter_context(observing_files(observer))
+        strike.healing.enter_context(observing_files(observer, strike.more_modules))
 
 
 def page_path(scratch: str | Path, rank: int) -> Path:

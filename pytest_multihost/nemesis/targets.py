@@ -9,7 +9,7 @@ import inspect
 import math
 import pkgutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,11 +69,15 @@ class LoaderTarget:
 
 
 def replace_names(
-    pairs: Iterable[tuple[object, object]], more_modules: Iterable[object] = ()
+    pairs: Iterable[tuple[object, object]],
+    more_modules: Iterable[object] = (),
+    *,
+    spares: Callable[[str], bool] = lambda _: False,
 ) -> None:
     """Replace objects, given as pairs of old and new, in every module that holds them by any name.
 
     This package's modules and pytest's keep the original: the harness's calls are not the test's.
+    So do modules whose file it `spares`.
     """
     new_by_id = {id(old): (old, new) for old, new in pairs}
     for module in (*sys.modules.copy().values(), *more_modules):
@@ -81,6 +85,8 @@ def replace_names(
         if not isinstance(names, dict):
             continue
         if str(names.get("__name__")).partition(".")[0] in ("pytest_multihost", "_pytest"):
+            continue
+        if spares(str(names.get("__file__"))):
             continue
         for name, found in names.copy().items():
             if (pair := new_by_id.get(id(found))) is not None:

@@ -357,7 +357,7 @@ def start_faults(points: Points, more_modules: Iterable[object] = ()) -> None:
     if patterns := [*_named(faults, "io"), *(["*"] if points.sends_all else ())]:
         points.set_folders()
         observer = _file_observer(points, patterns)
-        points.healing.enter_context(observing_files(observer))
+        points.healing.enter_context(observing_files(observer, more_modules))
     if points.bindings:
         points.pass_point("start")
 

@@ -177,6 +177,7 @@ def test_jax_any(world):
 
 FILES = """
 import contextlib, glob, os, shutil
+from os import remove
 
 def on(call, pattern="*/struck/*", nth=1):
     error = f"{Planned.__module__}:Planned"
@@ -204,6 +205,7 @@ def put_back(world):
     yield
     names = ("stat", "rename", "replace", "unlink", "mkdir", "listdir", "scandir", "fsync")
     assert not any(hasattr(getattr(os, name), "__wrapped__") for name in names)
+    assert remove is os.remove
 """
 
 
@@ -242,6 +244,11 @@ def test_link(world, folder):
 def test_unlink(world, folder):
     with struck(world):
         (folder / "a").unlink()
+
+@on("unlink")
+def test_imported_by_name(world, folder):
+    with struck(world):
+        remove(folder / "a")
 
 @on("mkdir")
 def test_mkdir(world, folder):
@@ -282,7 +289,7 @@ def test_open_relative_to_a_folder(world, folder):
     os.close(descriptor)
 """
     )
-    worlds.run.assert_outcomes(passed=11)
+    worlds.run.assert_outcomes(passed=12)
     assert {tuple(each["faults"][0]["fired"]) for each in worlds.all_verdicts} == {("1",)}
 
 
