@@ -325,8 +325,9 @@ def _waiting_line(cause: Cause, places: Sequence[RankPlace]) -> str:
     """Return the line at which the others wait for a culprit that has none itself any more."""
     if cause.kind not in ("finished", "died"):
         return ""
-    first = next((wait.rank for wait in cause.waits if wait.operation is cause.operation), None)
-    at = next((each for each in places if each.rank == first), None)
+    waits = (each for each in cause.concerned_waits if each.operation is cause.operation)
+    ranks = [wait.rank for wait in waits if wait.rank in cause.waiting][:1]
+    at = next((each for each in places if each.rank in ranks), None)
     return f" at {at.file}:{at.line}" if at is not None else ""
 
 
