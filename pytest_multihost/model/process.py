@@ -69,6 +69,8 @@ class Descriptor:
             and for an eventfd that no thread waits for.
         peer: The other end, for the reader: an address, a rank, a program.
         queues: Bytes in a socket's receive and send queues.
+        is_resent: Whether something was lost between both ends of a TCP connection, and is sent
+            again, and may yet arrive.
         bytes_moved: Bytes that it has sent and received so far, if the kernel reports that.
         ends_s: When a timer ends, on the monotonic clock; NEVER when it is not set.
         watched: Descriptors that an epoll watches; None where they could not be read.
@@ -83,6 +85,7 @@ class Descriptor:
     where: Where = "inside"
     peer: str = ""
     queues: tuple[int, int] = (0, 0)
+    is_resent: bool = False
     bytes_moved: int = 0
     ends_s: float | None = NEVER
     watched: tuple[int, ...] | None = ()

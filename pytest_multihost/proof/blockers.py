@@ -44,6 +44,9 @@ _SOCKETS = frozenset({"tcp", "unix", "udp"})
 _SHARED = frozenset({"tcp", "unix", "pipe", "eventfd"})
 """Descriptors whose wait ends when another process that holds them, or a peer, acts."""
 
+_CONNECTS = "jax.distributed.initialize"
+"""An operation in which gRPC waits ever longer, up to two minutes, before it connects again."""
+
 _OF_RUNTIMES = frozenset({"eventfd", "timerfd", "listen"})
 
 
@@ -118,12 +121,17 @@ def _signal_blockers(process: Process) -> Iterator[str]:
 # Threads
 
 
+def waits_for_harness(process: Process, thread: Thread) -> bool:
+    """Return whether a thread is the harness's, or waits only for what the harness does with it."""
+    awaited = [process.descriptors.get(fd) for fd in thread.fds or ()]
+    is_awaiting = bool(awaited) and all(each and each.is_exempt for each in awaited)
+    return thread is not process.main and (thread.is_exempt or is_awaiting)
+
+
 def _thread_blockers(interval: Interval, thread: Thread) -> Iterator[str]:
     """Yield what may end a thread's wait, or that the thread does not wait."""
     is_main = thread is interval.process.main
-    awaited = [interval.process.descriptors.get(fd) for fd in thread.fds or ()]
-    waits_for_harness = bool(awaited) and all(each and each.is_exempt for each in awaited)
-    if not is_main and (thread.is_exempt or waits_for_harness):
+    if waits_for_harness(interval.process, thread):
         return
     last = interval.earlier.get(thread.tid)
     # A thread that runs has no stack to read: its last one counts.
@@ -170,6 +178,8 @@ def _operation(
     elif first.gives_up_s <= interval.deadline_s:
         left_s = max(first.gives_up_s - interval.now.kernel.at_s, 0.0)
         yield f"gives up {first.name} until +{left_s:.1f} s"
+    elif first.name == _CONNECTS and not interval.now.lacking(first):
+        yield f"may connect again in {first.name}"
     elif any(each.is_own for each in operations) and not interval.has_not_moved(thread):
         yield f"wakes up in {operations[-1].name}, and may go another way"
 
@@ -282,15 +292,16 @@ def _socket_blockers(interval: Interval, found: Descriptor) -> Iterator[str]:
     if found.where == "outside" or (found.kind != "udp" and found.where == "unknown"):
         yield f"{found.kind} socket to {peer} leads outside the world"
     last = interval.was.descriptors.get(found.fd)
-    # After network faults TCP retransmits lost data after any time up to two minutes (tcp(7), RTO),
-    # so unchanged queues prove nothing while frames can reach the peer.
+    # TCP retransmits lost data after any time up to two minutes (tcp(7), RTO), so unchanged queues
+    # prove nothing while frames can reach the peer.
     is_unacknowledged = found.kind == "tcp" and found.queues[1] > 0
+    may_arrive = found.is_resent or (interval.now.is_disturbed and is_unacknowledged)
     is_cut_off = found.hosts in interval.now.severed
     if last is None or last.target != found.target:
         yield f"{found.kind} socket to {peer} is new"
     elif _moves(interval, last, found):
         yield f"data moves on the {found.kind} socket to {peer}"
-    elif interval.now.is_disturbed and is_unacknowledged and not is_cut_off:
+    elif may_arrive and not is_cut_off:
         yield f"what it has sent to {peer} may still arrive"
 
 

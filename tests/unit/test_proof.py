@@ -33,6 +33,7 @@ from pytest_multihost.watch.kernel.other_processes import (
     with_eventfd_holders,
 )
 from pytest_multihost.watch.kernel.proc import can_be_opened
+from pytest_multihost.watch.kernel.sockets import Inet
 
 DEADLINE_S = 160.0
 MAIN = 100
@@ -848,7 +849,7 @@ def test_a_semaphore_can_be_opened_until_its_name_is_removed(*, name: str, is_op
     """Its memory is called removed from the beginning; multiprocessing's names are by lot."""
 
     def files() -> dict[str, MemoryMapping]:
-        shared = (each for each in Memory(os.getpid()).mappings if "/sem." in each.path)
+        shared = (each for each in Memory(os.getpid()).mappings("s") if "/sem." in each.path)
         return {each.file: each for each in shared}
 
     before = files()
@@ -990,3 +991,33 @@ def test_a_loop_that_may_itself_be_left_behind_shows_nothing(*, is_leaf: bool, w
     python = left_behind(is_leaf=is_leaf, wait=wait)
     assert PYTHON[0] in python.code
     assert "waits in futex until" in found_in(process(python))
+
+
+def test_jax_may_connect_again_once_all_have_begun_to() -> None:
+    """Its clients wait ever longer before they do."""
+    connect = operation(name="jax.distributed.initialize")
+    key, _ = connect.place
+    first = replace(moment(process()), operations=(Operations(0, (connect,), {key: 1}),))
+    missing = replace(first, operations=(*first.operations, Operations(1, (), {})))
+    assert "connect again" in "".join(blockers(first, later(first), deadline_s=DEADLINE_S))
+    assert blockers(missing, later(missing), deadline_s=DEADLINE_S) == ()
+
+
+def test_data_that_were_lost_may_arrive() -> None:
+    """TCP sends what was lost again, whether or not the test disturbs the network."""
+    lost = process(descriptors={3: descriptor("tcp", queues=(0, 1), is_resent=True)})
+    assert "may still arrive" in found_in(lost)
+
+
+@pytest.mark.parametrize(
+    ("asks_for_room", "unread", "expected"),
+    [(False, 0, True), (False, 9, True), (True, 0, True), (True, 9, False)],
+)
+def test_data_for_which_there_is_no_room_are_not_in_flight(
+    asks_for_room: bool, unread: int, expected: bool
+) -> None:
+    """Only while something that has arrived waits to be read."""
+    ends = Endpoint("127.0.0.1", 1), Endpoint("127.0.0.1", 2)
+    sender = Inet(7, 1, ends, (0, 100), asks_for_room=asks_for_room)
+    assert sender.is_in_flight(Inet(8, 1, ends[::-1], (unread, 0))) == expected
+    assert sender.is_in_flight(None)

@@ -33,6 +33,8 @@ from pytest_multihost.watch.kernel.sockets import (
 )
 
 _TCP, _UDP = 6, 17
+_DEAD_LINK = 4
+"""Number of retransmissions after which a link counts as dead: 3 s on one machine."""
 _ESTABLISHED, _SYN_SENT, _SYN_RECEIVED, _CLOSED = 1, 2, 3, 7  # net/tcp_states.h of Linux
 _INODE = re.compile(r"(?:socket|pipe):\[(\d+)\]")
 _TTYS = ("/dev/pts/", "/dev/tty", "/dev/ptmx", "/dev/console")
@@ -158,12 +160,14 @@ class Tables:
         return replace(found, kind=kind, where="unknown", peer=name)
 
     def _tcp(self, found: Descriptor, tcp: Inet) -> Descriptor:
-        found = replace(found, queues=tcp.queues, bytes_moved=tcp.bytes_moved)
+        other = self.by_endpoints.get(tcp.endpoints[::-1])
+        is_resent = tcp.is_in_flight(other) and 0 < tcp.retransmits < _DEAD_LINK
+        found = replace(found, queues=tcp.queues, bytes_moved=tcp.bytes_moved, is_resent=is_resent)
         if tcp.state == LISTEN:
             return replace(found, kind="listen", where="unknown", peer=str(tcp.local))
         if tcp.state == _CLOSED:
             return replace(found, kind="idle")
-        where, holder = self._tcp_peer(tcp, self.by_endpoints.get(tcp.endpoints[::-1]))
+        where, holder = self._tcp_peer(tcp, other)
         peer = f"{tcp.remote}{holder}"
         return replace(found, kind="tcp", where=where, peer=peer, endpoints=tcp.endpoints)
 

@@ -19,10 +19,13 @@ import array
 import bisect
 import contextlib
 import os
+import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+
+from pytest_multihost.watch.kernel.proc_files import read
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,24 @@ class MemoryMapping:
     def is_removed(self) -> bool:
         """Whether the name by which its file was opened is gone; the file may have another."""
         return self.path.endswith(" (deleted)")
+
+
+_LINE = re.compile(
+    rb"^([0-9a-f]+)-([0-9a-f]+) ([-a-z]+) ([0-9a-f]+) ([0-9a-f]+:[0-9a-f]+) ([0-9]+) *(.*)$",
+    re.MULTILINE,
+)
+
+
+def _mapping(line: tuple[bytes, ...]) -> MemoryMapping:
+    start, end, flags, offset, device, inode, path = line
+    return MemoryMapping(
+        int(start, 16),
+        int(end, 16),
+        flags.decode(),
+        f"{device.decode()} {inode.decode()}",
+        path.decode("utf-8", "replace"),
+        int(offset, 16),
+    )
 
 
 @dataclass
@@ -101,25 +122,22 @@ class Memory:
         return data.partition(b"\0")[0].decode("utf-8", "backslashreplace") if data else ""
 
     @cached_property
-    def mappings(self) -> tuple[MemoryMapping, ...]:
-        """All mappings by address; none where they cannot be read."""
-        found = []
-        try:
-            with open(f"/proc/{self.pid}/maps", encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - as for PTH115
-                for line in file:
-                    place, flags, offset, device, inode, *path = line.split(maxsplit=5)
-                    start, end = (int(each, 16) for each in place.split("-"))
-                    name = "".join(path).rstrip("\n")
-                    key = f"{device} {inode}"
-                    found.append(MemoryMapping(start, end, flags, key, name, int(offset, 16)))
-        except OSError:
-            return ()
-        return tuple(found)
+    def _lines(self) -> list[tuple[bytes, ...]]:
+        """The parts of each line of its maps, by address; none where they cannot be read."""
+        return _LINE.findall(read(f"/proc/{self.pid}/maps") or b"")
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [int(each[0], 16) for each in self._lines]
+
+    def mappings(self, flag: str) -> tuple[MemoryMapping, ...]:
+        """Return all mappings with a flag by address; none where they cannot be read."""
+        return tuple(_mapping(each) for each in self._lines if flag.encode() in each[2])
 
     def mapping(self, address: int) -> MemoryMapping | None:
         """Return the mapping in which `address` lies."""
-        at = bisect.bisect(self.mappings, address, key=lambda each: each.start) - 1
-        found = self.mappings[at] if at >= 0 else None
+        at = bisect.bisect(self._starts, address) - 1
+        found = _mapping(self._lines[at]) if at >= 0 else None
         return found if found and address < found.end else None
 
     def file_of_data(self, address: int) -> str:
@@ -224,6 +242,6 @@ class ReturnAddresses:
                 yield mappings[at].path, address - mappings[at].start + mappings[at].offset
 
     @cached_property
-    def _code(self) -> tuple[list[int], list[MemoryMapping]]:
-        mappings = [each for each in self.memory.mappings if "x" in each.flags]
+    def _code(self) -> tuple[list[int], tuple[MemoryMapping, ...]]:
+        mappings = self.memory.mappings("x")
         return [each.start for each in mappings], mappings

@@ -29,7 +29,7 @@ _TIMEOUT_S = 1.0
 _TCP = 6
 _OPENING = {2, 3}  # SYN_SENT and SYN_RECV in net/tcp_states.h of Linux
 _CONNECTED = 0xFFFFFFFF & ~(1 << 6 | 1 << 7 | 1 << LISTEN)  # neither TIME_WAIT, CLOSE nor LISTEN
-_TIMER_AT, _SENT_AT = 2, 60  # in struct inet_diag_msg of linux/inet_diag.h
+_TIMER_AT, _RETRANSMITS_AT, _SENT_AT = 2, 3, 60  # in struct inet_diag_msg of linux/inet_diag.h
 _PROBE = 4
 """The timer of a sender that asks again whether the receiver has room (inet_csk_diag_fill)."""
 
@@ -50,6 +50,8 @@ class Inet:
         queues: Bytes to be read, and to be acknowledged.
         bytes_moved: In both directions; 0 where the kernel does not say.
         space: Name of its network namespace.
+        asks_for_room: Whether the kernel only asks from time to time if the peer can take more.
+        retransmits: How often it has sent the same again in vain.
     """
 
     inode: int
@@ -58,6 +60,20 @@ class Inet:
     queues: tuple[int, int]
     bytes_moved: int = 0
     space: str = ""
+    asks_for_room: bool = False
+    retransmits: int = 0
+
+    def is_in_flight(self, peer: Inet | None) -> bool:
+        """Return whether data, or its opening, are on their way, or will be sent again.
+
+        Data are so while they are not acknowledged. Not so those for which the peer has no room:
+        what has arrived there waits to be read.
+
+        Args:
+            peer: The other end of the connection, if it is known.
+        """
+        is_full = self.asks_for_room and peer is not None and peer.queues[0] > 0
+        return self.state in _OPENING or (self.queues[1] > 0 and not is_full)
 
     @property
     def local(self) -> Endpoint:
@@ -103,10 +119,6 @@ def sockets_in_flight(
 ) -> list[Inet]:
     """Return the TCP sockets of a network namespace whose data, or whose opening, are in flight.
 
-    Data are so while they are not acknowledged, and while nothing else than a timer of the sender
-    holds them back. Not so those for which the receiver has no room: the sender asks in vain from
-    time to time, and what has arrived waits to be read.
-
     Args:
         inodes: Returns the sockets that matter; only called if any has data in flight.
         table: Reads the tables of the namespace; None: of this process's.
@@ -118,19 +130,18 @@ def sockets_in_flight(
     for family in (socket.AF_INET, socket.AF_INET6):
         request = struct.pack("=BBBBI48x", family, _TCP, 0, 0, _CONNECTED)
         messages += _dump(request, table)
-    if not any(_is_unacknowledged(each) for each in messages):
+    if not any(map(_is_unacknowledged, messages)):
         return []
-    found = [(_inet(each, ""), each) for each in messages]
-    by_endpoints = {each.endpoints: each for each, _ in found}
+    found = [_inet(each, "") for each in messages]
+    by_endpoints = {each.endpoints: each for each in found}
+    pairs = [(each, by_endpoints.get(each.endpoints[::-1])) for each in found]
     wanted = inodes()
-
-    def is_wanted(each: Inet, message: bytes) -> bool:
-        peer = by_endpoints.get(each.endpoints[::-1])
-        is_full = message[_TIMER_AT] == _PROBE and peer is not None and peer.queues[0] > 0
-        inodes_of_both = {each.inode, peer.inode if peer is not None else 0} - {0}
-        return not is_full and not inodes_of_both.isdisjoint(wanted)
-
-    return [e for e, m in found if _is_unacknowledged(m) and is_wanted(e, m)]
+    return [
+        each
+        for each, peer in pairs
+        if each.is_in_flight(peer)
+        and (each.inode in wanted or (peer is not None and peer.inode in wanted))
+    ]
 
 
 def _is_unacknowledged(message: bytes) -> bool:
@@ -194,7 +205,8 @@ def _inet(message: bytes, space: str) -> Inet:
     info = netlink_attributes(message[72:]).get(_TCP_INFO, b"")
     is_known = len(info) >= _BYTES_AT + 16
     moved = sum(struct.unpack_from("=QQ", info, _BYTES_AT)) if is_known else 0
-    return Inet(inode, state, (local, remote), queues, moved, space)
+    ends, is_probing = (local, remote), message[_TIMER_AT] == _PROBE
+    return Inet(inode, state, ends, queues, moved, space, is_probing, message[_RETRANSMITS_AT])
 
 
 def _endpoint(data: bytes, port: int, space: str) -> Endpoint:
