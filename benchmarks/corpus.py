@@ -305,7 +305,7 @@ def _sides(expected: Mapping[str, Any], diagnosis: Mapping[str, Any]) -> bool | 
 
 
 def _line_of(side: Mapping[str, Any]) -> str:
-    return ((side.get("library") or side)["source"]) or ""
+    return ((side.get("through") or side)["source"]) or ""
 
 
 def _sides_of_places(diagnosis: Mapping[str, Any]) -> list[Mapping[str, Any]]:
