@@ -230,7 +230,7 @@ def test_a_library_s_line_tells_sides_in_one_line_of_the_users_apart(scorer: Mod
     """All ranks are in trainer.train()."""
     expected = {**EXPECTED, "sides": [[[1], "finalize("], [[0, 2], "run_epoch("]]}
     sides = [
-        {"ranks": ranks, "source": "trainer.train()", "library": {"source": source}}
+        {"ranks": ranks, "source": "trainer.train()", "through": {"source": source}}
         for ranks, source in (([1], "self.finalize()"), ([0, 2], "self.run_epoch()"))
     ]
     verdict = told(divergence={"sides": sides})
