@@ -179,8 +179,9 @@ class Watchdog:
             then, at_failure = self._at_failure
             unmoved = unmoved_ranks(then.kernel, last.kernel)
             snapshots = (with_probe_results(at_failure, snapshots[-1], unmoved), *snapshots)
-        alive = [each.rank for each in facts if not each.is_gone]
-        partings = probe_partings(self.observer.scratch, self.observer.size, alive)
+        partings = probe_partings(
+            self.observer.scratch, self.observer.size, self._can_answer(facts)
+        )
         return Observations(snapshots, operations, partings, self._progress_s or None)
 
     def blocking_ranks(self, facts: Sequence[RankFacts]) -> BlockingRanks | None:
@@ -246,6 +247,12 @@ class Watchdog:
         if self._search.state.is_proof and self._search.state.last is not None:
             notes = (*notes, *self._search.state.last.give_ups())
         self._snapshots[-1] = replace(last, ranks=ranks, unobserved=unobserved, notes=notes)
+
+    def _can_answer(self, facts: Sequence[RankFacts]) -> list[int]:
+        """Return the ranks whose threads of the plugin can run."""
+        seen = self._snapshots[-1].ranks
+        deaf = {each.rank for each in seen if each.label == "STOPPED" or each.holds_gil}
+        return [each.rank for each in facts if not each.is_gone and each.rank not in deaf]
 
     # Judging the snapshots
 

@@ -657,6 +657,27 @@ def test_the_flight_recorder_does_not_repeat_what_is_recorded(started: Recorded)
         dist.reduce_scatter(one(), two())
 
 
+def test_histories_do_not_load_the_compiler(started: Recorded) -> None:
+    """To make stacks torch would import it, for seconds: nobody would wait for the answer."""
+    was_loaded = "torch._inductor" in sys.modules
+    dist.all_reduce(one())
+    mailbox = FlightMailbox(started.scratch, started.world.rank)
+    mailbox.ask(for_histories=True)
+    (history,) = until(lambda: mailbox.read_histories(since_s=0.0))
+    assert [each.frames[-1].file for each in history.sites] == [__file__]
+    assert ("torch._inductor" in sys.modules) is was_loaded
+
+
+def test_a_recorder_that_cannot_be_read_answers_that_there_is_nothing(
+    started: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has asked does not wait for what will not come."""
+    monkeypatch.setattr(torch._C._distributed_c10d, "_dump_fr_trace", lambda: b"no pickle")
+    mailbox = FlightMailbox(started.scratch, started.world.rank)
+    mailbox.ask(for_histories=True)
+    assert until(lambda: mailbox.read_histories(since_s=0.0)) == ()
+
+
 def test_asking_waits_for_nobody(started: Recorded) -> None:
     """Not for a rank without torch, and not for one that does not read."""
     FlightMailbox(started.scratch / "nowhere", 0).ask()

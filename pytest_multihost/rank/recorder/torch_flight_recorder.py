@@ -34,6 +34,7 @@ THREAD_NAME = "multihost-flight-recorder"
 
 _ASKED_BYTES = 4096
 _BINDINGS = "torch._C._distributed_c10d"
+_COMPILER = "torch._inductor"
 
 Entry = Mapping[str, Any]
 Span = tuple[GroupKey, int, float]
@@ -69,7 +70,10 @@ class FlightRecorderThread:
                 at_s = now()
                 mailbox.write(at_s, self._operations())
                 if mailbox.asks_for_histories(asked):
-                    mailbox.write_histories(at_s, self._histories())
+                    histories: tuple[History, ...] = ()  # an answer, too: nobody has to wait
+                    with contextlib.suppress(Exception):
+                        histories = self._histories()
+                    mailbox.write_histories(at_s, histories)
 
     def _groups(self) -> dict[str, Group]:
         names = self.groups.module._world.pg_names  # noqa: SLF001 - no public way
@@ -78,7 +82,8 @@ class FlightRecorderThread:
     def _histories(self) -> tuple[History, ...]:
         """Return what was entered in each group, with the stacks, which JSON lacks."""
         bindings: Any = sys.modules[_BINDINGS]
-        trace = pickle.loads(bindings._dump_fr_trace())  # noqa: S301, SLF001 - made in this process
+        with _without_compiler():
+            trace = pickle.loads(bindings._dump_fr_trace())  # noqa: S301, SLF001 - of this process
         groups = {name: each for name, each in self._groups().items() if each.is_of_world}
         found: dict[str, dict[int, Entry]] = {name: {} for name in groups}
         for each in trace.get("entries", ()):
@@ -138,6 +143,24 @@ class FlightRecorderThread:
             frame=frame,
             source="flight-recorder",
         )
+
+
+@contextlib.contextmanager
+def _without_compiler() -> Iterator[None]:
+    """Keep torch from importing its compiler, which takes seconds.
+
+    To make stacks it asks for `torch._inductor`, which is imported when it is asked for.
+    """
+    if _COMPILER in sys.modules:
+        yield
+        return
+    modules: dict[str, Any] = sys.modules
+    modules[_COMPILER] = None  # an import fails at once, and torch does without
+    try:
+        yield
+    finally:
+        if modules.get(_COMPILER, ...) is None:
+            del modules[_COMPILER]
 
 
 def _name(entry: Entry) -> str:
