@@ -360,10 +360,10 @@ def _straggler(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
 
 
 def _mismatch(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
+    """Return the culprits' side first; on a tie, the smallest side."""
     ranks_in: dict[Sentence, list[int]] = {}
-    is_told = any(wait.is_mismatch for wait in cause.waits)  # else the programs' lines differ
-    for wait in cause.waits:
-        if wait.operation is not None and (wait.is_mismatch or not is_told):
+    for wait in _sides_of_mismatch(cause):
+        if wait.operation is not None:
             root, frame = wait.operation.root, wait.operation.frame
             from_root = f" from rank {root}" if root is not None else ""
             at = ""
@@ -371,12 +371,32 @@ def _mismatch(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
                 at = f" at {PurePath(frame.file).name}:{frame.line}"
             words = sentence(_words(wait.operation, result.spec.size), from_root, at)
             ranks_in.setdefault(words, []).append(wait.rank)
-    ordered = sorted(ranks_in.items(), key=lambda each: (len(each[1]), each[1]))
+    ordered = sorted(
+        ranks_in.items(),
+        key=lambda each: (not {*each[1]} & {*cause.culprits}, len(each[1]), each[1]),
+    )
+    of_culprits = sum(not {*cause.culprits}.isdisjoint(ranks) for _, ranks in ordered)
+    first_other = of_culprits or len(ordered) - 1
     found: Sentence = ()
-    for number, (words, ranks) in enumerate(ordered, start=1):
-        between = "" if number == 1 else " where " if number == len(ordered) else ", "
+    for number, (words, ranks) in enumerate(ordered):
+        between = " where " if number == first_other else ", " if number else ""
         found = sentence(found, between, _ranks(ranks, cause), " in ", words)
     return found
+
+
+def _sides_of_mismatch(cause: Cause) -> Iterator[Wait]:
+    """Yield one wait of each rank of all sides.
+
+    A rank whose operation let it pass waits in a later one of that group.
+    """
+    group = cause.operation.group_key if cause.operation is not None else None
+    is_told = any(wait.is_mismatch for wait in cause.waits)  # else the programs' lines differ
+    waits = [wait for wait in cause.concerned_waits if wait.operation is not None]
+    for rank, theirs in group_by_value((wait.rank, wait) for wait in waits).items():
+        mismatched = [wait for wait in theirs if wait.is_mismatch]
+        inside = [wait for wait in theirs if wait.operation and wait.operation.group_key == group]
+        is_side = not is_told or rank in cause.culprits
+        yield from (mismatched or inside or (theirs if is_side else []))[:1]
 
 
 def _deadlock(cause: Cause, _: Finding, result: WorldResult) -> Sentence:
