@@ -33,6 +33,7 @@ from pytest_multihost.model.stack import (
     SourceContext,
     innermost_user_frame,
     inside_the_test,
+    is_ours,
 )
 from pytest_multihost.model.verdict import Divergence, DivergenceSide, OperationName
 
@@ -381,7 +382,7 @@ def _with_stacks_of_waits(
     )
     if are_there and not any(throughs) and all(e.ranks[0] in dumps for e in parting.sides):
         stacks = [inside_the_test(dumps[each.ranks[0]]) for each in parting.sides]
-        throughs = _differing_lines(stacks)
+        throughs = _differing_lines([[e for e in each if not is_ours(e.file)] for each in stacks])
     yield from zip(parting.sides, entered, throughs, strict=True)
 
 

@@ -18,6 +18,7 @@ from pytest_multihost.blame.causes import Cause, as_other_program, find_causes
 from pytest_multihost.blame.divergence import described, first_divergence, followed
 from pytest_multihost.blame.partition_blame import as_cut
 from pytest_multihost.blame.rank_states import last_given_up, rank_states_of
+from pytest_multihost.blame.wait_graph import with_clashes
 from pytest_multihost.model.operation import Operations
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.stack import SourceContext, group_by_main_stack
@@ -72,7 +73,7 @@ def diagnose(result: WorldResult, finding: Finding, context: SourceContext) -> D
     """
     if finding.outcome in ("passed", "skipped") or result.ending in ("lost", "interrupted"):
         return None
-    states = {each.rank: each for each in rank_states_of(result, finding)}
+    states = {each.rank: each for each in with_clashes(rank_states_of(result, finding))}
     causes = find_causes(states.values())
     # "stopped" means stopped from outside the test. A rank that a fault freezes never arrives.
     causes = tuple(

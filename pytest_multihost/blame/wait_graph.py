@@ -204,6 +204,35 @@ def broken_by(operation: Operation, other: RankState) -> Operation | None:
     return next((each for each in other.broke if _is_same_collective(operation, each)), None)
 
 
+def with_clashes(states: Iterable[RankState]) -> tuple[RankState, ...]:
+    """Return the states with what ranks wait in beside their main threads, if it never ends.
+
+    While its main thread works, what another thread of a rank waits in may still end. It does not
+    where another rank waits at this place of the group in what can never match.
+    """
+    found = tuple(states)
+    waited = [
+        (state.rank, each)
+        for state in found
+        if state.condition == "alive"
+        for each in state.known
+        if each.kind == "collective" and each.is_open and each.waited_s is not None
+    ]
+    clashing: dict[int, list[Operation]] = {}
+    for rank, each in waited:
+        if each.sequence and any(
+            rank != other and _is_same_collective(each, their) and not _can_match(each, their)
+            for other, their in waited
+        ):
+            clashing.setdefault(rank, []).append(each)
+    return tuple(
+        replace(state, pending=tuple(dict.fromkeys((*state.pending, *clashing[state.rank]))))
+        if state.rank in clashing
+        else state
+        for state in found
+    )
+
+
 def _is_same_collective(one: Operation, two: Operation) -> bool:
     return two.kind == "collective" and one.place == two.place
 

@@ -33,8 +33,8 @@ class CallSite:
 
     @property
     def frame(self) -> Frame | None:
-        """The user's line."""
-        return innermost_user_frame(self.frames) or next(iter(self.frames), None)
+        """The user's line; None if a library calls it in a thread of its own."""
+        return innermost_user_frame(self.frames)
 
 
 @dataclass(frozen=True, slots=True)

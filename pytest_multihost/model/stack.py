@@ -127,6 +127,12 @@ def is_library(file: str) -> bool:
     return any(path.is_relative_to(base) for base in (*_STANDARD_LIBRARY, _OURSELVES))
 
 
+@lru_cache(maxsize=_FILES)
+def is_ours(file: str) -> bool:
+    """Return whether `file` belongs to this package."""
+    return PurePath(file).is_relative_to(_OURSELVES)
+
+
 def innermost_user_frame(frames: Iterable[Frame]) -> Frame | None:
     """Return the first of `frames`, innermost first, that is the user's own code."""
     return next((frame for frame in frames if not is_library(frame.file)), None)

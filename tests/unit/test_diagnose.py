@@ -10,7 +10,7 @@ import pytest
 
 from pytest_multihost.blame.causes import Cause, find_causes
 from pytest_multihost.blame.rank_states import RankState
-from pytest_multihost.blame.wait_graph import graph_of
+from pytest_multihost.blame.wait_graph import graph_of, with_clashes
 from pytest_multihost.model.operation import CALLEE_SCOPE, Operation, Scope
 from pytest_multihost.model.result import RankSnapshot
 
@@ -562,6 +562,20 @@ def test_of_several_calls_the_one_whose_function_runs_is_told() -> None:
     calls = [transfer(f"rpc_async({name})", 1, scope=Scope("rpc", "0")) for name in "ef"]
     [cause] = find_causes([stands(0, *calls), stands(1, runs())])
     assert (cause.culprits, cause.operation) == ((1,), calls[1])
+
+
+def test_a_clash_is_told_whatever_the_main_threads_do_meanwhile() -> None:
+    """Other threads wait in what can never match: nobody is only late."""
+    states = [stands(0, FIRST), *(stands(rank, BARRIER, pending=()) for rank in (1, 2))]
+    [cause] = find_causes(with_clashes(states))
+    assert (cause.kind, cause.culprits, cause.waiting) == ("mismatch", (0,), (1, 2))
+
+
+def test_what_another_thread_waits_in_does_not_clear_a_main_thread_that_is_late() -> None:
+    """It matches what the others are in, or is of another place: it may still end."""
+    late = stands(1, FIRST, pending=())
+    assert with_clashes([stands(0, FIRST), late])[1] == late
+    assert with_clashes([stands(0, replace(BARRIER, sequence=2)), late])[1] == late
 
 
 def test_all_passed_have_no_cause() -> None:

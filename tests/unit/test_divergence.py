@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_multihost.blame import divergence
 from pytest_multihost.blame.causes import Cause, find_causes
 from pytest_multihost.blame.divergence import (
     described,
@@ -180,6 +181,20 @@ def test_the_flight_recorder_adds_stacks_where_the_counts_agree() -> None:
     assert parting.group[2] == RUNTIME_SCOPE
     assert {each.frame.line for each in parting.sides if each.frame} == {3}
     assert {each.through.line for each in parting.sides if each.through} == {61, 90}
+
+
+def test_a_library_that_calls_in_a_thread_of_its_own_has_no_line_of_the_users() -> None:
+    """Its own lines, and the plugin's, are not shown as such."""
+    inside = Frame(divergence.__file__, 165, "allgather"), Frame("/v/site-packages/s.py", 1, "save")
+    recorded = [
+        history(0, "step", of=2),
+        replace(history(1, "gather", of=2), sites=(replace(site("gather"), frames=inside),)),
+    ]
+    [parting] = find_partings(recorded, ())
+    assert [(e.ranks, e.frame and e.frame.line) for e in parting.sides] == [
+        ((0,), 61),
+        ((1,), None),
+    ]
 
 
 def _at_one_line(*names: str) -> tuple[CallSite, ...]:

@@ -24,7 +24,7 @@ from typing import Any
 from pytest_multihost.model.event import now, now_ns
 from pytest_multihost.model.history import CallSite, History
 from pytest_multihost.model.operation import FLIGHT_SCOPE, GroupKey, Operation, Operations
-from pytest_multihost.model.stack import Frame, inside_the_test, is_library
+from pytest_multihost.model.stack import Frame, inside_the_test, is_library, is_ours
 from pytest_multihost.rank.recorder.recorder import Recorder
 from pytest_multihost.rank.recorder.torch_groups import Group, Groups
 from pytest_multihost.rank.recorder.torch_process_groups import OpenWorks
@@ -193,8 +193,8 @@ def _history(rank: int, key: GroupKey, entries: Mapping[int, Entry], ahead_ns: i
 
 
 def _frames(frames: Sequence[Mapping[str, Any]]) -> tuple[Frame, ...]:
-    found = (Frame(each["filename"], each["line"], each["name"]) for each in frames)
-    return tuple(inside_the_test(tuple(found)))
+    found = tuple(Frame(each["filename"], each["line"], each["name"]) for each in frames)
+    return tuple(each for each in inside_the_test(found) if not is_ours(each.file))
 
 
 def _entered(
