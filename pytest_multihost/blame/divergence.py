@@ -25,6 +25,7 @@ from pytest_multihost.model.operation import (
     Operation,
     group_by_value,
     group_name,
+    nth,
     rank_set,
 )
 from pytest_multihost.model.result import WorldResult
@@ -424,14 +425,8 @@ def _did(side: Side, entered: Operation | None, parting: Parting, size: int) -> 
         root, detail = side.operation.root, side.operation.detail
         more = f" (root {root})" if len({each.root for each in alike}) > 1 else ""
         more += f" {detail}" if len({each.detail for each in alike}) > 1 else ""
-        time = f", for the {_ordinal(side.count)} time" if side.count and side.count > 1 else ""
+        time = f", for the {nth(side.count)} time" if side.count and side.count > 1 else ""
         return f"entered {side.operation.name}{more}{{at}}{time}"
     did = f"went on to {entered.describe(size)}{{at}}" if entered else "returned from the test"
     times = f"{side.count} time{'s' * (side.count != 1)}"
     return f"{did}, having entered {others[0].name} {times}" if side.count and others else did
-
-
-def _ordinal(number: int) -> str:
-    """Return ``1st``, ``2nd``, ``3rd``, ``11th``."""
-    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{'th' if number // 10 % 10 == 1 else ending}"

@@ -71,15 +71,17 @@ PROGRAM_START = "a jitted function"
 
 
 def group_name(group: Sequence[int], world_size: int, ordinal: int = 0) -> str:
-    """Return what the reader calls a group of ranks: ``world group``, ``group 0,2``.
+    """Return what the reader calls a group of ranks: ``world group``, ``2nd group 0,2``.
 
     Args:
         group: Its members.
         world_size: Ranks of the world.
         ordinal: How many groups of the same members were made before it.
     """
-    is_world = tuple(group) == tuple(range(world_size)) and ordinal == 0
-    return WORLD_GROUP if is_world else f"group {','.join(map(str, group))}"
+    if ordinal == 0 and tuple(group) == tuple(range(world_size)):
+        return WORLD_GROUP
+    which = f"{nth(ordinal + 1)} " if ordinal else ""
+    return f"{which}group {','.join(map(str, group))}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,3 +257,9 @@ def group_by_value(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
     for key, value in pairs:
         groups.setdefault(key, []).append(value)
     return groups
+
+
+def nth(number: int) -> str:
+    """Return ``1st``, ``2nd``, ``3rd``, ``11th``."""
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{'th' if number // 10 % 10 == 1 else ending}"

@@ -309,7 +309,7 @@ def test_ranks_that_wait_in_two_groups_for_each_other_have_parted() -> None:
     assert told.group == group[0]
     one, two = (each.text for each in told.sides)
     assert one == "entered all_reduce from step(), trainer.py:61, for the 57th time"
-    assert two.startswith("went on to barrier #3 (group 0,1) from g(), trainer.py:9")
+    assert two.startswith("went on to barrier #3 (2nd group 0,1) from g(), trainer.py:9")
     assert two.endswith("having entered all_reduce 56 times")
 
 

@@ -151,3 +151,23 @@ def test_an_operation_that_another_version_told_of_is_read() -> None:
     data = to_json(told)
     del data["timeout_s"]
     assert from_json(Operation, {**data, "has_limit": True}) == told
+
+
+@pytest.mark.parametrize(
+    ("group", "ordinal", "name"),
+    [
+        ((0, 1), 0, "group 0,1"),
+        ((0, 1), 1, "2nd group 0,1"),
+        ((0, 1), 2, "3rd group 0,1"),
+        ((0, 1, 2), 0, "world group"),
+        ((0, 1, 2), 1, "2nd group 0,1,2"),
+    ],
+)
+def test_groups_of_the_same_members_have_different_names(
+    group: tuple[int, ...], ordinal: int, name: str
+) -> None:
+    """Their operations never meet, so they must not read as one."""
+    operation = Operation(
+        name="all_reduce", kind="collective", group=group, sequence=1, since_s=0.0, ordinal=ordinal
+    )
+    assert operation.describe(world_size=3) == f"all_reduce #1 ({name})"
