@@ -6,7 +6,9 @@ each group are compared: all members count its collectives alike.
 Names and roots that can never match are hard evidence. Different lines are not: ranks may come to
 one collective from two branches, ``if rank == 0: broadcast(...) else: broadcast(...)``. They count
 only if harder evidence parts the same ranks later, if one of these lines is used by both sides, and
-if the sides do not agree again or one repeats from there on what the other has done.
+if the sides do not agree again or one repeats from there on what the other has done. Of a rank that
+finished they are told, too, if the sides did not agree again and each did only what was new to it:
+in no loop of theirs had these lines met.
 """
 
 from __future__ import annotations
@@ -55,13 +57,13 @@ def find_partings(recorded: Iterable[History], flight: Iterable[History]) -> tup
     groups = group_by_value((each.group, each) for each in recorded)
     ranks = {each.rank for histories in groups.values() for each in histories}
     seen = group_by_value((each.group[:2], each) for each in flight)
-    found = []
+    found: list[Parting] = []
     for (members, ordinal, scope), histories in groups.items():
         counted = () if scope.kind else seen.get((members, ordinal), ())
         unused = ranks.intersection(members).difference(each.rank for each in histories)
         empty = [History(rank, (members, ordinal, scope)) for rank in sorted(unused)]
-        found.append(_parting(_compared(_of_one_source([*histories, *empty], counted))))
-    return tuple(each for each in found if each is not None)
+        found += _partings(_compared(_of_one_source([*histories, *empty], counted)))
+    return tuple(found)
 
 
 def _of_one_source(recorded: Sequence[History], flight: Sequence[History]) -> Sequence[History]:
@@ -141,15 +143,21 @@ def _compared(histories: Sequence[History]) -> _Group:
     )
 
 
-def _parting(group: _Group) -> Parting | None:
+def _partings(group: _Group) -> Iterator[Parting]:
     found = _first_evidence(group)
     if found is None or (found[1] <= group.first > 1):  # they parted before what is known
-        return None
+        return
     evidence, place, parts = found
     earlier = _earlier_lines(group, place, parts)
     if earlier is not None:
         place, parts = earlier
         evidence = "operations" if evidence == "operations" else "lines"
+    yield _parting_at(group, evidence, place, parts)
+    if evidence == "counts" and (lines := _new_lines_before(group, place, parts)) is not None:
+        yield _parting_at(group, "lines", lines, parts)
+
+
+def _parting_at(group: _Group, evidence: Evidence, place: int, parts: Parts) -> Parting:
     places = {each.last for each in group.of.values()} - {0, place}
     return Parting(
         group=next(iter(group.of.values())).group,
@@ -212,6 +220,36 @@ def _earlier_lines(group: _Group, end: int, parts: Parts) -> tuple[int, Parts] |
             return place, here
         innocent.add(calls)
     return None
+
+
+def _new_lines_before(group: _Group, end: int, parts: Parts) -> int | None:
+    """Return from where on the ranks came from lines of their own, all new to them, up to `end`.
+
+    In a loop they would not be new. There a rank that lacks its last turn is what is told.
+    """
+    ranks = sorted(group.of)
+
+    def differ(place: int) -> bool:
+        return len({group.call(rank, place) for rank in ranks}) > 1
+
+    start = end
+    while start > group.first and differ(start - 1):
+        start -= 1
+    if start == end:
+        return None
+    alike = group_by_value((group.call(rank, start), rank) for rank in ranks)
+    are_known = all(site.frame is not None for site in group.entered(start).values())
+    are_new = all(
+        len({*since}) == len(since) and not {*calls[:at]}.intersection(since)
+        for rank, calls in group.calls.items()
+        for at in (start - group.of[rank].first,)
+        for since in (calls[at : at + end - start + 1],)
+    )
+    return (
+        start
+        if are_known and are_new and frozenset(map(frozenset, alike.values())) == parts
+        else None
+    )
 
 
 def _pairs(calls: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -280,15 +318,18 @@ def first_divergence(partings: Sequence[Parting], cause: Cause, states: States) 
         cause: Why the world hung, as the ranks stood at the end.
         states: How they stood.
     """
+    explaining = [each for each in partings if _explains(each, cause, states)]
+    counted = {each.group for each in partings if each.evidence == "counts"}
+    # Of a group whose ranks parted by their counts, lines tell less.
+    less = [each for each in explaining if each.evidence == "lines" and each.group in counted]
     for evidence in ("operations", "lines", "counts", "details"):
-        found = [
-            each
-            for each in partings
-            if each.evidence == evidence and _explains(each, cause, states)
-        ]
+        found = [each for each in explaining if each.evidence == evidence and each not in less]
         if found:
             return min(found, key=lambda each: each.at_s)
-    return None
+    of_culprits = [each for each in less if cause.culprits in {side.ranks for side in each.sides}]
+    if cause.kind != "finished":
+        return None
+    return min(of_culprits, key=lambda each: each.at_s, default=None)
 
 
 def _explains(parting: Parting, cause: Cause, states: States) -> bool:

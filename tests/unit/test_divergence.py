@@ -275,6 +275,45 @@ def test_a_rank_that_finished_has_left_a_loop() -> None:
     )
 
 
+def told_of_finished(*calls: str) -> Parting | None:
+    """Return what is told where rank 2 has finished, and the others wait in their last call."""
+    histories = [history(rank, each, of=3) for rank, each in enumerate(calls)]
+    last = histories[0].operation(histories[0].last)
+    assert last is not None
+    waiting = replace(last, ended_s=None, waited_s=last.since_s)
+    states = {rank: state(rank, waiting) for rank in (0, 1)}
+    states[2] = state(2, condition="finished", since_s=99.0)
+    cause = Cause(kind="finished", confidence="certain", culprits=(2,), waiting=(0, 1))
+    return first_divergence(find_partings(histories, ()), cause, states)
+
+
+def test_a_rank_that_finished_left_where_its_last_barrier_met_another() -> None:
+    """The barriers match: that they are not the same shows only in their lines."""
+    parting = told_of_finished("step*3 save gather", "step*3 save gather", "step*3 end")
+    assert parting is not None
+    assert (parting.common, parting.evidence, parting.minority) == (3, "lines", (2,))
+    assert sides(parting) == [((2,), "end"), ((0, 1), "save")]
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        ("save step gather", "save step gather", "load step"),
+        ("step save gather", "step load gather", "step load"),
+    ],
+    ids=["the sides agree again", "others part otherwise"],
+)
+def test_lines_of_a_branch_are_not_where_a_rank_that_finished_left(calls: tuple[str, ...]) -> None:
+    """That it did not enter the last operation is all that is known."""
+    assert told_of_finished(*calls) is None
+
+
+def test_a_branch_in_a_loop_is_not_where_a_rank_left_it_early() -> None:
+    """It came from its own line each time, and has one turn less."""
+    parting = told_of_finished("save*3", "save*3", "load*2")
+    assert parting is None or parting.evidence == "counts"
+
+
 @pytest.mark.parametrize("kind", ["straggler", "livelock", "died", "raised", "stopped", "gil_held"])
 def test_a_rank_that_is_only_late_has_not_parted(kind: str) -> None:
     """That it has not entered what the others wait in is the diagnosis already."""
