@@ -13,10 +13,11 @@ the processes' CPU clocks. What the scheduler does not know is asked for:
 * data in flight on TCP are in no receive queue yet, but unacknowledged in their sender's; so are
   those that were lost and will be sent again. Data that wait because the receiver's queue is full
   are not in flight: only the reader can let them go on
-* a thread that is ending, a process that has just begun, work handed to the kernel (io_uring), a
-  page or file that a server in user space provides (FUSE): may move though nothing runs
+* a thread that is ending, a process that has just begun, a page or file that a server in user space
+  provides (FUSE): may move though nothing runs
 
-Not its subject: timers, and the world outside. Who sleeps for a millisecond is quiescent until
+Not its subject: work handed to the kernel that it does by itself (io_uring), for which `proof` has
+a rule of its own; timers, and the world outside. Who sleeps for a millisecond is quiescent until
 then, and so is who waits for a server elsewhere; `proof` judges what may end a wait. Nor does it
 see datagrams on their way, which belong to nobody.
 
