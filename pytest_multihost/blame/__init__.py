@@ -3,8 +3,9 @@
 `judge_world` runs the steps in order: `rank_states` (the state of each rank), `wait_graph` (which
 rank waits for which), `causes` (the sinks of that graph), `divergence` (where histories of ranks
 part), `build_diagnosis` (what users read).
-`inferred` adds waits that no recorder has seen, `partition_blame` network partitions; `running`
-finds the blocking ranks of a world that still runs.
+`called_functions` tells which threads run functions for other ranks, `inferred` adds waits that no
+recorder has seen, `partition_blame` network partitions; `running` finds the blocking ranks of a
+world that still runs.
 """
 
 from pytest_multihost.blame.judge_world import Judgement, judge_world

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
 
+from pytest_multihost.blame.called_functions import called_functions, is_call_of
 from pytest_multihost.blame.rank_states import RankState
 from pytest_multihost.blame.wait_graph import (
     States,
@@ -25,7 +26,7 @@ from pytest_multihost.blame.wait_graph import (
     possible_waits,
 )
 from pytest_multihost.model.fault import Fault
-from pytest_multihost.model.operation import CALLEE_SCOPE, K, Operation, group_by_value
+from pytest_multihost.model.operation import K, Operation, group_by_value
 from pytest_multihost.model.verdict import Confidence, Kind
 
 
@@ -126,9 +127,12 @@ def _unanswered(waits: Sequence[Wait], callee: RankState) -> list[Wait]:
 
     That the others have been answered is seen only when somebody asks.
     """
-    runs = (each for each in callee.known if each.is_open and each.scope == CALLEE_SCOPE)
-    ends = tuple(f"({each.detail})" for each in runs)
-    return [each for each in waits if each.operation and each.operation.name.endswith(ends)]
+    runs = called_functions(callee.known)
+    return [
+        wait
+        for wait in waits
+        if wait.operation and any(is_call_of(wait.operation.name, each) for each in runs)
+    ]
 
 
 def _kind_of_rank(state: RankState, waiters: frozenset[int], graph: WaitGraph) -> Kind | None:

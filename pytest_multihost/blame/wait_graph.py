@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from pytest_multihost.blame.called_functions import called_functions
 from pytest_multihost.blame.rank_states import RankState
-from pytest_multihost.model.operation import CALLEE_SCOPE, FLIGHT_SCOPE, SOCKET_SCOPE, Operation
+from pytest_multihost.model.operation import FLIGHT_SCOPE, SOCKET_SCOPE, Operation
 
 States = Mapping[int, RankState]
 """The states of all ranks, by rank."""
@@ -56,32 +57,43 @@ class Wait:
 def find_waits(states: States) -> tuple[Wait, ...]:
     """Return the waits of all ranks."""
     waits = tuple(wait for each in states.values() for wait in _waits_of(each, states))
-    return _without_callers(waits, states)
+    # What is left out in one pass may show more of it in the next.
+    while (fewer := _without_callers(waits, states)) != waits:
+        waits = fewer
+    return waits
 
 
-def _without_callers(waits: Sequence[Wait], states: States) -> tuple[Wait, ...]:
+def _without_callers(waits: tuple[Wait, ...], states: States) -> tuple[Wait, ...]:
     """Leave out that ranks wait for their own callers while they run the function called.
 
     The function runs in a thread of its own: what another thread of its rank waits for does not
-    keep it. Unless the function itself waits in an operation, it is what the caller waits for.
+    keep it, be it rpc.shutdown. Unless the function itself waits in an operation, it is what the
+    caller waits for.
     """
-    running = {
-        state.rank
-        for state in states.values()
-        if {e.thread for e in state.known if e.is_open and e.scope == CALLEE_SCOPE}
-        - {e.thread for e in state.known if e.is_open and e.waited_s is not None}
+    called = {
+        each.rank: {e.thread for e in called_functions(each.known)} for each in states.values()
+    }
+    waiting = {
+        each.rank: {e.thread for e in each.known if e.is_open and e.waited_s is not None}
+        for each in states.values()
     }
 
     def is_call(wait: Wait) -> bool:
-        return (
-            wait.operation is not None
-            and wait.operation.scope.kind == "rpc"
-            and (wait.operation.peer in running)
-        )
+        operation = wait.operation
+        if operation is None or operation.scope.kind != "rpc" or operation.peer is None:
+            return False
+        return bool(called.get(operation.peer))
+
+    def is_beside(wait: Wait) -> bool:
+        """Return whether another thread waits than those that run functions for others."""
+        threads = called[wait.rank]
+        is_running = bool(threads - waiting[wait.rank])
+        thread = wait.operation.thread if wait.operation is not None else None
+        return is_running or (bool(threads) and thread not in threads)
 
     calls = [wait for wait in waits if is_call(wait)]
     if not calls:
-        return tuple(waits)
+        return waits
     graph = graph_of(waits, states)
     without = graph_of([wait for wait in waits if wait not in calls], states)
     found = []
@@ -89,12 +101,12 @@ def _without_callers(waits: Sequence[Wait], states: States) -> tuple[Wait, ...]:
         callers = {
             each
             for each in wait.missing
-            if wait.rank in running
+            if is_beside(wait)
             and wait.rank in graph.reached_from(each)
             and wait.rank not in without.reached_from(each)
         }
         is_called = any(each.operation and each.operation.peer == wait.rank for each in calls)
-        if wait.missing - callers or not is_called:
+        if wait.missing - callers or not (is_called and is_beside(wait)):
             found.append(replace(wait, missing=wait.missing - callers))
     return tuple(found)
 

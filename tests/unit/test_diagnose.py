@@ -103,6 +103,8 @@ DOOR = replace(key("socket:[7]"), name="accept4", sequence=0, scope=Scope("socke
 
 SHUTDOWN = collective(1, name="rpc.shutdown", group=(0, 1, 2), scope=Scope("rpc"))
 
+SHUTDOWN_OF_TWO = replace(SHUTDOWN, group=(0, 1))
+
 
 def call(caller: int, peer: int, **more: object) -> Operation:
     """Return the call of a function of another rank."""
@@ -130,6 +132,33 @@ CASES = {
         "deadlock",
         waiting=(0, 1, 2),
         cycle=(0, 1),
+    ),
+    "a called function calls back one that runs: its rank's shutdown is beside the point": Case(
+        [
+            stands(0, call(0, 1), runs(8)),
+            stands(1, SHUTDOWN_OF_TWO, runs(), call(1, 0, thread=7)),
+        ],
+        "straggler",
+        (0,),
+        (1,),
+    ),
+    "both run a function that calls the other, which has no thread left": Case(
+        [
+            stands(0, call(0, 1), runs(), call(0, 1, sequence=2, thread=7)),
+            stands(1, call(1, 0), runs(), call(1, 0, sequence=2, thread=7)),
+        ],
+        "deadlock",
+        waiting=(0, 1),
+        cycle=(0, 1),
+    ),
+    "a called function is in a collective that all have entered": Case(
+        [
+            stands(0, call(0, 1), PAIR),
+            stands(1, SHUTDOWN_OF_TWO, runs(), replace(PAIR, thread=7)),
+        ],
+        "transport",
+        waiting=(0, 1),
+        confidence="likely",
     ),
     "a called function runs for good, but another rank keeps the others": Case(
         [stands(0), stands(1, SHUTDOWN, runs()), stands(2, call(2, 1))],
@@ -576,6 +605,14 @@ def test_what_another_thread_waits_in_does_not_clear_a_main_thread_that_is_late(
     late = stands(1, FIRST, pending=())
     assert with_clashes([stands(0, FIRST), late])[1] == late
     assert with_clashes([stands(0, replace(BARRIER, sequence=2)), late])[1] == late
+
+
+def test_a_called_function_is_told_where_it_waits_not_where_its_rank_does() -> None:
+    """Whichever its rank was in first: the function that calls back, or the shutdown."""
+    nested = call(1, 0, thread=7)
+    for known in ((SHUTDOWN_OF_TWO, runs(), nested), (runs(), nested, SHUTDOWN_OF_TWO)):
+        [cause] = find_causes([stands(0, call(0, 1)), stands(1, *known)])
+        assert [each.operation for each in cause.waits if each.rank == 1] == [nested]
 
 
 def test_all_passed_have_no_cause() -> None:
