@@ -6,18 +6,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
+from pytest_multihost.blame.called_functions import (
+    called_functions,
+    operations_in_calls,
+    with_threads,
+)
 from pytest_multihost.blame.causes import Cause
 from pytest_multihost.blame.partition_blame import describe_cut, network_evidence
 from pytest_multihost.blame.rank_states import RankState
 from pytest_multihost.blame.wait_graph import States, Wait, broken_by
 from pytest_multihost.model.event import Exited, RankEventBody
 from pytest_multihost.model.fault import Fault
-from pytest_multihost.model.operation import CALLEE_SCOPE, Operation, group_by_value, rank_set
+from pytest_multihost.model.operation import Operation, group_by_value, rank_set
 from pytest_multihost.model.result import Ending, WorldResult
 from pytest_multihost.model.stack import (
     Frame,
     SourceContext,
-    ThreadStack,
     called_in_threads,
     group_by_main_stack,
     innermost_user_frame,
@@ -53,7 +57,6 @@ DETECTED_BY: Mapping[Ending, DetectedBy] = {
 _VAGUE = frozenset({"stuck", "unknown", "transport", "straggler"})
 """Kinds for which more observations might give a more precise diagnosis."""
 
-_CALLEE = "torch/distributed/rpc/internal.py"
 _MAX_BLOCKERS = 3
 _DIGITS = 4  # of seconds in a verdict
 
@@ -91,6 +94,13 @@ def build_diagnosis(
     # The phase is the first culprit's, unless it had left the test.
     has_left = cause.kind in ("finished", "died", "raised")
     first_rank, *_ = (*(() if has_left else cause.culprits), *cause.waiting, *cause.culprits, 0)
+    waits_for = tuple(
+        WaitsFor(wait.rank, _name(wait.operation), tuple(sorted(wait.missing)))
+        for wait in _first_waits(cause)
+    )
+    in_calls = operations_in_calls(result, cause.culprits, _name(cause.operation), waits_for)
+    # Where a diagnosis is about a thread that runs a function for others, so is what is shown.
+    result = replace(result, dumps=with_threads(result.dumps, in_calls))
     places = tuple(_places(cause, states, result, finding, context))
     return Diagnosis(
         kind=cause.kind,
@@ -99,10 +109,7 @@ def build_diagnosis(
         culprits=cause.culprits,
         waiting=cause.waiting,
         cycle=cause.cycle,
-        waits_for=tuple(
-            WaitsFor(wait.rank, _name(wait.operation), tuple(sorted(wait.missing)))
-            for wait in _first_waits(cause)
-        ),
+        waits_for=waits_for,
         operation=_name(cause.operation),
         where=_where(cause, states, result, finding, context),
         places=places,
@@ -141,7 +148,7 @@ def _where(
     if not cause.culprits:
         return None
     rank = cause.culprits[0]
-    frame = _user_frame(rank, cause, states[rank], result, finding)
+    frame = _user_frame(rank, states[rank], result, finding)
     if cause.kind == "transport" and cause.operation is not None:
         left = broken_by(cause.operation, states[rank])
         frame = left.frame if left is not None else None
@@ -158,14 +165,12 @@ def _places(
     """
     waited = {wait.rank: wait.operation.frame for wait in _first_waits(cause) if wait.operation}
     for rank in sorted({*cause.waiting, *cause.culprits, *cause.cycle}):
-        frame = waited.get(rank) or _user_frame(rank, cause, states[rank], result, finding)
+        frame = waited.get(rank) or _user_frame(rank, states[rank], result, finding)
         if frame is not None:
             yield _place(rank, frame, context)
 
 
-def _user_frame(
-    rank: int, cause: Cause, state: RankState, result: WorldResult, finding: Finding
-) -> Frame | None:
+def _user_frame(rank: int, state: RankState, result: WorldResult, finding: Finding) -> Frame | None:
     """Return a rank's innermost frame in the user's own code, None if it has left the test."""
     error = finding.ranks[rank].error
     if state.condition == "raised" and error is not None and error.file and error.line:
@@ -173,13 +178,9 @@ def _user_frame(
     if state.condition == "finished":
         return None
     dump = next((each for each in result.dumps if each.rank == rank and each.main), None)
-    is_called = cause.operation is not None and cause.operation.scope.kind == "rpc"
-    if dump is not None and is_called and rank in cause.culprits:
-        thread = next((each for each in dump.threads if _runs_for_caller(each)), dump.main)
-    else:
-        thread = dump.main if dump is not None else None
+    thread = dump.main if dump is not None else None
     frames = inside_the_test(thread.frames) if thread is not None else []
-    called = called_in_threads(dump) if dump is not None and thread is dump.main else ()
+    called = called_in_threads(dump) if dump is not None else ()
     if len(called) == 1:
         return called[0]
     pending = (each.frame for each in state.pending if each.frame is not None)
@@ -191,13 +192,8 @@ def _place(rank: int, frame: Frame, context: SourceContext) -> RankPlace:
     return RankPlace(rank, at.file, at.line, at.function, at.source)
 
 
-def _runs_for_caller(thread: ThreadStack) -> bool:
-    """Return whether a thread runs a function that another rank has called."""
-    return any(each.file.endswith(_CALLEE) for each in thread.frames)
-
-
 def _place_groups(result: WorldResult, context: SourceContext) -> Iterator[PlaceGroup]:
-    """Yield where the ranks' main threads were: the user's frames and the calls inside them."""
+    """Yield where the ranks' threads were: the user's frames and the calls inside them."""
     for group in group_by_main_stack(result.dumps):
         inside = inside_the_test(group.frames)
         last_user = next((i for i, f in enumerate(inside) if not is_library(f.file)), 0)
@@ -237,9 +233,15 @@ def _evidence(
 
 
 def _functions_for_others(state: RankState) -> Iterator[Evidence]:
-    for each in state.known:
-        if each.is_open and each.scope == CALLEE_SCOPE:
-            fact = f"runs {each.detail}, which another rank has called"
+    """Yield what functions a rank runs for others, and its own calls that wait meanwhile."""
+    functions = called_functions(state.known)
+    for each in functions:
+        fact = f"runs {each.detail}, which another rank has called"
+        yield Evidence(state.rank, fact, each.source)
+    for each in state.pending if functions else ():
+        if each.kind == "transfer" and each.frame is not None:
+            at = f"{PurePath(each.frame.file).name}:{each.frame.line}"
+            fact = f"another thread waits in {each.title} at {at}"
             yield Evidence(state.rank, fact, each.source)
 
 

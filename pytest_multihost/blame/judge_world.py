@@ -7,6 +7,7 @@ first cause becomes the diagnosis.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pytest_multihost.blame.build_diagnosis import (
@@ -14,14 +15,15 @@ from pytest_multihost.blame.build_diagnosis import (
     build_diagnosis,
     planned_freeze,
 )
+from pytest_multihost.blame.called_functions import operations_in_calls, with_threads
 from pytest_multihost.blame.causes import Cause, as_other_program, find_causes
 from pytest_multihost.blame.divergence import described, first_divergence, followed
 from pytest_multihost.blame.partition_blame import as_cut
 from pytest_multihost.blame.rank_states import last_given_up, rank_states_of
 from pytest_multihost.blame.wait_graph import with_clashes
-from pytest_multihost.model.operation import Operations
+from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.stack import SourceContext, group_by_main_stack
+from pytest_multihost.model.stack import Dump, SourceContext, group_by_main_stack
 from pytest_multihost.model.verdict import Diagnosis, sentence
 from pytest_multihost.outcome import Finding, RankFinding, Symptoms, judge
 
@@ -49,6 +51,19 @@ class Judgement:
     finding: Finding
     diagnosis: Diagnosis | None
     context: SourceContext
+
+    @property
+    def in_calls(self) -> Mapping[int, Operation]:
+        """Of ranks whose thread for others the diagnosis is about, the operation there."""
+        found = self.diagnosis
+        if found is None:
+            return {}
+        return operations_in_calls(self.result, found.culprits, found.operation, found.waits_for)
+
+    @property
+    def dumps(self) -> tuple[Dump, ...]:
+        """The stacks, those threads in place of the main ones that the diagnosis is about."""
+        return with_threads(self.result.dumps, self.in_calls)
 
 
 def judge_world(result: WorldResult, symptoms: Symptoms, context: SourceContext) -> Judgement:

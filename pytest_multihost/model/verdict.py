@@ -172,7 +172,11 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class PlaceGroup:
-    """Ranks whose main threads were at the same place, innermost frame first."""
+    """Ranks whose threads were at the same place, innermost frame first.
+
+    The main thread; where the diagnosis is about a function that a rank runs for another one, the
+    thread which runs that.
+    """
 
     ranks: tuple[int, ...]
     frames: tuple[Place, ...]

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_multihost.blame import Judgement
-from pytest_multihost.model.operation import group_by_value
+from pytest_multihost.model.operation import CALLEE_SCOPE, Operation, group_by_value
 from pytest_multihost.model.result import RankSnapshot, WorldResult
 from pytest_multihost.model.stack import Dump, Frame, inside_the_test, is_library
 from pytest_multihost.model.verdict import Place, RankOutcome
@@ -31,7 +31,7 @@ class Node:
 
 
 def merge_stacks(dumps: Iterable[Dump]) -> tuple[Node, ...]:
-    """Return the tree of the ranks' main threads; ranks without a stack are not in it."""
+    """Return the tree of the main threads of dumps; ranks without a stack are not in it."""
     stacks = {}
     for dump in dumps:
         if dump.main is not None:
@@ -64,7 +64,7 @@ def walk(nodes: Sequence[Node], prefix: str = "") -> Iterator[tuple[str, Node]]:
 def rank_places(judged: Judgement) -> dict[int, Place]:
     """Return where each rank is: as the diagnosis says, else its main thread's innermost frame."""
     found: dict[int, Place] = {}
-    for _, node in walk(merge_stacks(judged.result.dumps)):
+    for _, node in walk(merge_stacks(judged.dumps)):
         at = judged.context.place(node.frames[-1])
         found.update(dict.fromkeys(node.ranks, at))  # children come later: the innermost is kept
     for each in judged.diagnosis.places if judged.diagnosis is not None else ():
@@ -73,7 +73,10 @@ def rank_places(judged: Judgement) -> dict[int, Place]:
 
 
 def rank_activity(
-    outcome: RankOutcome, seen: RankSnapshot | None, result: WorldResult
+    outcome: RankOutcome,
+    seen: RankSnapshot | None,
+    result: WorldResult,
+    in_call: Operation | None = None,
 ) -> tuple[str, str]:
     """Return a rank's state and its details: ``waiting``, ``in all_reduce #3``.
 
@@ -81,12 +84,17 @@ def rank_activity(
         outcome: What happened to the rank.
         seen: The last snapshot of it.
         result: Its world.
+        in_call: What its thread is in that the diagnosis is about, if that runs a function for
+            another rank.
     """
     if outcome not in ("hung", "collateral") or seen is None:
         return outcome, ""
+    if in_call is not None and in_call.scope == CALLEE_SCOPE:
+        return "serving", f"runs {in_call.detail}"
     waited = [each for each in seen.operations if each.waited_s is not None]
     # A collective says more than a wait within it, as for a key of the store.
-    operation = next((e for e in waited if e.kind != "wait"), waited[0] if waited else None)
+    most = next((e for e in waited if e.kind != "wait"), waited[0] if waited else None)
+    operation = in_call or most
     if operation is not None:
         return "waiting", f"in {operation.describe(result.spec.size, names_world=False)}"
     if outcome == "collateral":

@@ -16,7 +16,13 @@ import pytest_multihost
 from pytest_multihost.blame import Judgement, judge_world
 from pytest_multihost.engine import Surroundings, run_world
 from pytest_multihost.model.history import Parting, Side
-from pytest_multihost.model.operation import RUNTIME_SCOPE, Operation, Operations
+from pytest_multihost.model.operation import (
+    CALLEE_SCOPE,
+    RUNTIME_SCOPE,
+    Operation,
+    Operations,
+    Scope,
+)
 from pytest_multihost.model.result import Activity, RankSnapshot, WorldSnapshot
 from pytest_multihost.model.stack import Dump, Frame, SourceContext
 from pytest_multihost.model.verdict import RankPlace
@@ -430,6 +436,45 @@ def test_without_a_culprit_every_side_has_its_line() -> None:
     )
     [row] = lines_of("rank 0", sections(found)[0].text)
     assert row.endswith("restore.py:88 restore")
+
+
+def test_a_function_called_by_another_rank_is_shown_and_not_the_shutdown_beside_it() -> None:
+    """Row, stack and line are of the thread that runs it."""
+    call = Operation(
+        name="rpc_sync(load)",
+        kind="transfer",
+        group=(0, 1),
+        sequence=1,
+        scope=Scope("rpc", "0"),
+        peer=1,
+        since_s=1001.0,
+        waited_s=1001.0,
+        frame=Frame(f"{ROOT}/restore.py", 90, "restore"),
+    )
+    shutdown = replace(
+        call, name="rpc.shutdown", kind="collective", scope=Scope("rpc"), peer=None, thread=2
+    )
+    runs = replace(
+        call, name="run", kind="wait", scope=CALLEE_SCOPE, detail="load", waited_s=None, thread=3
+    )
+    pages = [Operations(0, (call,)), Operations(1, (shutdown, runs))]
+    found = judged(*HANG, size=2, operations=pages)
+    internal = f"{TORCH}/rpc/internal.py:212 _run_function"
+    [serving] = make_dump(1, f"{ROOT}/restore.py:88 load", internal).threads
+    first, second = found.result.dumps
+    dumps = (first, replace(second, threads=(serving, *second.threads)))
+    found = judge_world(replace(found.result, dumps=dumps), SYMPTOMS, found.context)
+    assert found.diagnosis is not None
+    assert found.diagnosis.where == RankPlace(
+        1, "restore.py", 88, "load", "dist.broadcast(x, src=0)"
+    )
+    shown = sections(found)[0].text
+    row = next(line for line in shown.splitlines() if "rank 1  " in line)
+    assert "serving  runs load" in row
+    assert row.endswith("restore.py:88 load")
+    stacks = [line for line in shown.splitlines() if "[1]" in line]
+    assert ["dist.broadcast(x, src=0)" in line for line in stacks] == [True]
+    assert "shutdown" not in shown
 
 
 @pytest.mark.parametrize(

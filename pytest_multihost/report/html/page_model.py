@@ -8,7 +8,7 @@ from functools import cache, cached_property
 from typing import Literal
 
 from pytest_multihost.blame import Judgement
-from pytest_multihost.model.operation import group_by_value
+from pytest_multihost.model.operation import Operation, group_by_value
 from pytest_multihost.model.result import RankSnapshot
 from pytest_multihost.model.stack import Frame, NativeThread
 from pytest_multihost.model.verdict import Place, RankError, Verdict
@@ -54,6 +54,11 @@ class PageModel:
     def last_seen(self) -> Mapping[int, RankSnapshot]:
         """The last snapshot of each rank."""
         return self.judged.result.last_seen
+
+    @cached_property
+    def in_calls(self) -> Mapping[int, Operation]:
+        """What ranks are in, in threads for others that the diagnosis is about."""
+        return self.judged.in_calls
 
     @cached_property
     def parked(self) -> frozenset[int]:
@@ -110,7 +115,8 @@ def rank_groups(page: PageModel) -> list[RankGroup]:
 def _group_of_one(finding: RankFinding, page: PageModel) -> RankGroup:
     """Return the group of one rank, without its number so that equal groups compare equal."""
     rank = finding.facts.rank
-    state, details = rank_activity(finding.outcome, page.last_seen.get(rank), page.judged.result)
+    seen, result = page.last_seen.get(rank), page.judged.result
+    state, details = rank_activity(finding.outcome, seen, result, page.in_calls.get(rank))
     if not details and finding.summary != finding.outcome:
         details = finding.summary
     is_headline = page.judged.diagnosis is None and rank == page.judged.finding.headline

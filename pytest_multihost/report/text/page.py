@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from pytest_multihost.blame import Judgement
-from pytest_multihost.model.operation import group_by_value, rank_numbers, rank_set
+from pytest_multihost.model.operation import Operation, group_by_value, rank_numbers, rank_set
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.spec import token
 from pytest_multihost.model.stack import SourceContext
@@ -155,7 +155,8 @@ def _world_lines(judged: Judgement, width: int, *, clips: bool) -> Iterator[Line
     yield from _table(_rows(replace(judged, result=inside)), width if clips else sys.maxsize)
     if diagnosis is not None and diagnosis.divergence is not None:
         yield from _divergence_lines(diagnosis.divergence, diagnosis.culprits)
-    yield from stack_lines(inside, judged.context)
+    shown = replace(inside, dumps=tuple(d for d in judged.dumps if d.rank not in left))
+    yield from stack_lines(shown, judged.context)
     if diagnosis is not None:  # equal facts once; their times are in the verdict
         found = group_by_value(((each.fact, each.source), each.rank) for each in diagnosis.evidence)
         evidence = [f"{rank_set(ranks)}: {fact} ({by})" for (fact, by), ranks in found.items()]
@@ -237,10 +238,11 @@ def _rows(judged: Judgement) -> list[_Row]:
     places = {
         rank: f"{at.file}:{at.line} {at.function}" for rank, at in rank_places(judged).items()
     }
+    in_calls = judged.in_calls
     culprits = frozenset(diagnosis.culprits if diagnosis is not None else ())
     marked: frozenset[int | None] = culprits or frozenset({finding.headline})
     groups = group_by_value(
-        ((rank in culprits, _cells(each, result, places.get(rank, ""))), each)
+        ((rank in culprits, _cells(each, result, places.get(rank, ""), in_calls.get(rank))), each)
         for rank, each in enumerate(finding.ranks)
     )
     rows = []
@@ -258,14 +260,16 @@ def _rows(judged: Judgement) -> list[_Row]:
     )
 
 
-def _cells(finding: RankFinding, result: WorldResult, place: str) -> tuple[str, str, str]:
+def _cells(
+    finding: RankFinding, result: WorldResult, place: str, in_call: Operation | None
+) -> tuple[str, str, str]:
     """Return a rank's state, its details, and the place in the code."""
     if finding.at_s is not None:
         error = finding.error
         raised_at = f"{error.file}:{error.line}" if error is not None and error.file else ""
         return finding.outcome, finding.summary, raised_at
     seen = result.last_seen.get(finding.facts.rank)
-    state, details = rank_activity(finding.outcome, seen, result)
+    state, details = rank_activity(finding.outcome, seen, result, in_call)
     own = "" if finding.summary == finding.outcome else finding.summary
     return state, details or ("" if finding.outcome == "hung" else own), place
 
