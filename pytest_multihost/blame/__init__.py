@@ -4,8 +4,8 @@
 rank waits for which), `causes` (the sinks of that graph), `divergence` (where histories of ranks
 part), `build_diagnosis` (what users read).
 `called_functions` tells which threads run functions for other ranks, `inferred` adds waits that no
-recorder has seen, `partition_blame` network partitions; `running` finds the blocking ranks of a
-world that still runs.
+recorder has seen, `partition_blame` network partitions, `size_complaint` ranks that gloo ends
+because of a size; `running` finds the blocking ranks of a world that still runs.
 """
 
 from pytest_multihost.blame.judge_world import Judgement, judge_world

@@ -14,6 +14,7 @@ from pytest_multihost.blame.called_functions import (
 from pytest_multihost.blame.causes import Cause
 from pytest_multihost.blame.partition_blame import describe_cut, network_evidence
 from pytest_multihost.blame.rank_states import RankState
+from pytest_multihost.blame.size_complaint import size_notes
 from pytest_multihost.blame.wait_graph import States, Wait, broken_by
 from pytest_multihost.model.event import Exited, RankEventBody
 from pytest_multihost.model.fault import Fault
@@ -119,7 +120,10 @@ def build_diagnosis(
         headline=sentence(_headline(cause, finding, result), _waiting_line(cause, places)),
         evidence=tuple(_evidence(cause, states, result, finding)),
         groups=tuple(_place_groups(result, context)),
-        notes=tuple(_notes(causes, result, finding)),
+        notes=(
+            *size_notes(causes, states, finding),
+            *_notes(causes, result, finding),
+        ),
     )
 
 

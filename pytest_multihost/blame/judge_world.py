@@ -20,6 +20,7 @@ from pytest_multihost.blame.causes import Cause, as_other_program, find_causes
 from pytest_multihost.blame.divergence import described, first_divergence, followed
 from pytest_multihost.blame.partition_blame import as_cut
 from pytest_multihost.blame.rank_states import last_given_up, rank_states_of
+from pytest_multihost.blame.size_complaint import as_doubtful
 from pytest_multihost.blame.wait_graph import with_clashes
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.result import WorldResult
@@ -98,6 +99,7 @@ def diagnose(result: WorldResult, finding: Finding, context: SourceContext) -> D
         for each in causes
     )
     causes = tuple(as_cut(each, states, result) for each in causes)
+    causes = tuple(as_doubtful(each, finding) for each in causes)
     # Whether a rank died or raised, and no hang was detected. Example: rank 1 dies while the others
     # are in a barrier that rank 0 has not entered yet. By the graph rank 0 is late, but it might
     # have arrived in time; the death ended the world.

@@ -1,0 +1,103 @@
+"""A rank that gloo ends because of a size: it died, but another rank's tensor may be the cause."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+
+from pytest_multihost.blame import judge_world
+from pytest_multihost.model.operation import Operation, Operations
+from pytest_multihost.model.result import WorldResult
+from pytest_multihost.model.stack import SourceContext
+from pytest_multihost.model.verdict import Diagnosis
+from pytest_multihost.outcome import Symptoms
+from pytest_multihost.testing import exited, make_event, make_spec, well_behaved
+
+COMPLAINT = (
+    "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n"
+    "  what():  [enforce fail at gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes."
+    " 44 vs 4. Received data size doesn't match expected size.\n"
+)
+OTHER = "terminate called after throwing\n  what():  [enforce fail at x.cc:1] a == b. 1 vs 2.\n"
+ENDED = "gloo ended rank 2 because what it received has another size: another rank's tensor differs"
+
+
+def collective(detail: str, sequence: int = 2) -> Operation:
+    """Return an all_reduce of three ranks that is open."""
+    return Operation(
+        name="all_reduce",
+        kind="collective",
+        group=(0, 1, 2),
+        sequence=sequence,
+        detail=detail,
+        since_s=float(sequence),
+        waited_s=float(sequence),
+    )
+
+
+def diagnosed(*inside: tuple[Operation, ...], words: str = COMPLAINT) -> Diagnosis:
+    """Return the diagnosis of a world whose last rank aborted; each rank was in these operations.
+
+    Args:
+        inside: Of each rank.
+        words: What the log of the last rank ends with.
+    """
+    died = len(inside) - 1
+    history = [
+        make_event(0.0, rank, step.kind, step.detail)
+        for rank in range(len(inside))
+        for step in well_behaved(rank, stays_in="call")
+    ]
+    history.append(make_event(5.0, died, "exited", exited(signal=int(signal.SIGABRT))))
+    ended = {**exited(signal=int(signal.SIGTERM)), "by_harness": True}
+    history += [make_event(9.0, rank, "exited", ended) for rank in range(died)]
+    result = WorldResult(
+        spec=make_spec(len(inside)),
+        launch="scripted",
+        started_at="2026-11-21T00:00:00Z",
+        started_s=0.0,
+        ended_s=9.0,
+        history=tuple(history),
+        ending="settled",
+        last_words={died: words},
+        operations=tuple(
+            Operations(rank, known, {each.group_key: each.sequence for each in known})
+            for rank, known in enumerate(inside)
+        ),
+    )
+    diagnosis = judge_world(result, Symptoms(), SourceContext("/t", lambda *_: "")).diagnosis
+    assert diagnosis is not None
+    assert (diagnosis.kind, diagnosis.culprits) == ("died", (died,))
+    return diagnosis
+
+
+SHORT, LONG = (collective("f32[4]"),), (collective("f32[64]"),)
+
+
+def test_the_tensors_that_differ_are_told() -> None:
+    """The rank that died is only likely the cause: its own tensor is as most ranks'."""
+    found = diagnosed(LONG, SHORT, SHORT)
+    assert found.confidence == "likely"
+    tensors = "rank 0 entered all_reduce f32[64]; ranks 1,2 entered all_reduce f32[4]"
+    assert found.notes == (f"{ENDED} in all_reduce #2: {tensors}",)
+
+
+def test_of_several_open_operations_the_one_with_different_tensors_is_told() -> None:
+    """Gloo does not say which it was in."""
+    later = collective("f32[9]", 3)
+    found = diagnosed((*LONG, later), (*SHORT, later), (*SHORT, later))
+    assert found.notes[0].startswith(f"{ENDED} in all_reduce #2: rank 0 entered")
+
+
+def test_nothing_is_told_of_tensors_that_were_not_recorded() -> None:
+    """The operation alone is named; of two that look alike, none."""
+    assert diagnosed(SHORT, SHORT, SHORT).notes == (f"{ENDED} in all_reduce #2",)
+    both = (*SHORT, replace(SHORT[0], sequence=3))
+    assert diagnosed(both, both, both).notes == (ENDED,)
+    assert diagnosed((), (), ()).notes == (ENDED,)
+
+
+def test_another_abort_is_certain() -> None:
+    """Whatever the others were in."""
+    found = diagnosed(LONG, SHORT, SHORT, words=OTHER)
+    assert (found.confidence, found.notes) == ("certain", ())
