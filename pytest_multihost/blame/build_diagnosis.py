@@ -19,7 +19,7 @@ from pytest_multihost.blame.wait_graph import States, Wait, broken_by
 from pytest_multihost.model.event import Exited, RankEventBody
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.operation import Operation, group_by_value, rank_set
-from pytest_multihost.model.result import Ending, WorldResult
+from pytest_multihost.model.result import Ending, WorldResult, WorldSnapshot
 from pytest_multihost.model.stack import (
     Frame,
     SourceContext,
@@ -59,6 +59,13 @@ _VAGUE = frozenset({"stuck", "unknown", "transport", "straggler"})
 """Kinds for which more observations might give a more precise diagnosis."""
 
 _MAX_BLOCKERS = 3
+_LAST_RUNS = 8
+"""Of so many last snapshots, four a second, a rank that has run in one was not still."""
+
+_DECLARE = (
+    "what the ranks wait for was not recorded: `pytest_multihost.operation(...)` around a wait"
+    " of their own tells for which ranks it is"
+)
 _DIGITS = 4  # of seconds in a verdict
 
 
@@ -270,13 +277,25 @@ def _notes(causes: Sequence[Cause], result: WorldResult, finding: Finding) -> It
     yield from unfired_faults(result)
     yield from fault_notes(result)
     last = result.last_snapshot
-    if last is None:
-        return
-    if result.ending == "overrun" and last.blockers:
-        yield f"not proven before the deadline because {'; '.join(last.blockers[:_MAX_BLOCKERS])}"
-    if causes[0].kind in _VAGUE:
+    if last is not None:
+        yield from _notes_of_snapshot(last, causes[0], result.ending)
+    if causes[0].kind == "unknown" and not (last and last.unobserved):
+        yield _DECLARE
+
+
+def _notes_of_snapshot(last: WorldSnapshot, cause: Cause, ending: Ending) -> Iterator[str]:
+    if ending == "overrun" and (found := last.blockers[:_MAX_BLOCKERS] or _moving(last)):
+        yield f"not proven before the deadline because {'; '.join(found)}"
+    if cause.kind in _VAGUE:
         yield from last.unobserved
     yield from last.notes
+
+
+def _moving(last: WorldSnapshot) -> tuple[str, ...]:
+    """Return as a sentence which ranks have run to the end: no proof was even begun."""
+    ranks = [each.rank for each in last.ranks if any(each.recent_runs[-_LAST_RUNS:])]
+    verb = "runs, or wakes up" if len(ranks) == 1 else "run, or wake up"
+    return (f"{rank_set(ranks)} {verb} again and again",) if ranks else ()
 
 
 # The headline

@@ -117,7 +117,8 @@ def _waits_of(state: RankState, states: States) -> Iterator[Wait]:
         first = min(lost, key=lambda each: each.since_s or 0.0, default=state)
         yield Wait(state.rank, None, frozenset({first.rank} - {state.rank}), is_sure=False)
     if state.seen.lock_holders:
-        yield Wait(state.rank, None, frozenset(state.seen.lock_holders) - {state.rank})
+        holders = frozenset(state.seen.lock_holders) - {state.rank}
+        yield Wait(state.rank, None, holders, is_sure=not state.seen.tries_lock)
     if state.condition in ("alive", "stopped"):
         for operation in state.pending:
             yield _wait(state.rank, operation, states)

@@ -83,6 +83,7 @@ class RankSnapshot:
         operations: Its open operations.
         entered: For each of its groups, the sequence of the last collective it entered.
         lock_holders: Ranks that hold a file lock it waits for.
+        tries_lock: Whether it waits for that lock by trying again and again.
         has_run: Whether its main thread has run since the previous snapshot, even briefly.
         recent_runs: `has_run` of the last snapshots, oldest first, four a second; only at the end.
         holds_gil: Whether native code on its main thread holds the GIL.
@@ -95,6 +96,7 @@ class RankSnapshot:
     operations: tuple[Operation, ...] = ()
     entered: tuple[tuple[GroupKey, int], ...] = ()
     lock_holders: tuple[int, ...] = ()
+    tries_lock: bool = False
     has_run: bool = False
     recent_runs: tuple[bool, ...] = ()
     holds_gil: bool = False

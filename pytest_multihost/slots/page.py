@@ -74,6 +74,9 @@ CALL = struct.Struct("<IIIii")
 ENTRY = struct.Struct("<QIIIII20s")
 """Of the history: began (ns); sequence, detail; file, line, function; its `CALL`."""
 
+SEQUENCE_AT = 24
+"""Byte offset in a record of its sequence."""
+
 SOURCE_AT = 32
 """Byte offset in a record of the thread and its source line."""
 
@@ -332,6 +335,18 @@ class SlotPage:
     def end(self, at: int, now_ns: int) -> None:
         """Record that the operation at `at` has ended."""
         self._words[at + ENDED] = now_ns
+
+    def count(self, at: int, began_ns: int, now_ns: int, sequence: int) -> bool:
+        """Record a new end and number of the operation at `at`, if it is the one that began then.
+
+        Returns:
+            Whether it is: if not, another operation has taken its room.
+        """
+        if self._words[at] != began_ns:
+            return False
+        self._halves[at * 2 + SEQUENCE_AT // 4] = sequence
+        self._words[at + ENDED] = now_ns
+        return True
 
     def set_timeout(self, at: int, seconds: float) -> None:
         """Record the timeout that the caller has set for the operation at `at`."""

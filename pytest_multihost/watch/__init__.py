@@ -1,7 +1,8 @@
 """Observe ranks from outside: take snapshots and detect a hang.
 
 `watchdog` decides when to take snapshots, `observer` takes them, `remote_ranks` those of
-other machines, `kernel` reads /proc, and `probes` collects stacks.
+other machines, `kernel` reads /proc, and `probes` collects stacks. `polled_locks` says which rank
+holds the lock that another one tries to get again and again.
 """
 
 from pytest_multihost.watch.observer import WorldObserver

@@ -27,12 +27,14 @@ from pytest_multihost.model.spec import Early
 from pytest_multihost.outcome import RankFacts
 from pytest_multihost.proof import SLACK_S, ProofSearch, Snapshot, has_left_wait
 from pytest_multihost.proof.threads import lock_holders
+from pytest_multihost.watch.kernel import holders_of_lock
 from pytest_multihost.watch.observer import (
     WorldObserver,
     rank_snapshots,
     unmoved_ranks,
     with_gates,
 )
+from pytest_multihost.watch.polled_locks import with_polled_locks
 from pytest_multihost.watch.probes import (
     probe_partings,
     probe_unclear_ranks,
@@ -174,6 +176,13 @@ class Watchdog:
         self._add_deep(kernel)
         self._probe(now, facts, kernel)
         operations = self.observer.recorded_operations()
+        self._snapshots[-1] = with_polled_locks(
+            self._snapshots[-1],
+            kernel,
+            operations,
+            local=self.observer.local_pids(facts),
+            holders=holders_of_lock,
+        )
         snapshots = tuple(self._snapshots)
         if self._at_failure is not None:
             then, at_failure = self._at_failure

@@ -68,7 +68,9 @@ def stands(rank: int, *known: Operation, **more: object) -> RankState:
         if each.kind == "collective":
             entered[each.group_key] = max(each.sequence, entered.get(each.group_key, 0))
     pending = tuple(each for each in known if each.is_open and each.waited_s is not None)
-    seen = {name: more.pop(name) for name in ("label", "lock_holders") if name in more}
+    seen = {
+        name: more.pop(name) for name in ("label", "lock_holders", "tries_lock") if name in more
+    }
     return RankState(
         seen=RankSnapshot(rank=rank, **seen),
         **{"known": known, "pending": pending, "entered": entered, **more},
@@ -389,6 +391,24 @@ CASES = {
     ),
     "who sleeps with a lock is late": Case(
         [stands(0, label="SLEEPING"), stands(1, lock_holders=(0,))], "straggler", (0,), (1,)
+    ),
+    "a lock that another rank tries to get again and again": Case(
+        [stands(0, FIRST), stands(1, lock_holders=(0,), tries_lock=True, is_restless=True)],
+        "deadlock",
+        (),
+        (0, 1),
+        (0, 1),
+        confidence="likely",
+    ),
+    "who sleeps with a lock that others poll for is late": Case(
+        [
+            stands(0, label="SLEEPING"),
+            stands(1, lock_holders=(0,), tries_lock=True, is_restless=True),
+        ],
+        "straggler",
+        (0,),
+        (1,),
+        confidence="likely",
     ),
     "blocked alone": Case(
         [stands(0, label="BLOCKED"), stands(1, condition="finished", since_s=1.0)],

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from pytest_multihost.model.operation import Scope
 from pytest_multihost.model.spec import RankSpec
-from pytest_multihost.rank.recorder import jax, torch
+from pytest_multihost.rank.recorder import file_locks, jax, torch
 from pytest_multihost.rank.recorder.recorder import Recorder
 from pytest_multihost.slots import SlotPage, slots_path
 
@@ -26,6 +26,7 @@ def prepare_recording() -> None:
     recorder = Recorder(SlotPage(), rank=-1, size=0)
     jax.install(recorder)
     torch.install(recorder)
+    file_locks.install(recorder)
     _prepared.append(recorder)
 
 

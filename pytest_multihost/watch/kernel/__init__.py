@@ -7,7 +7,7 @@ others. `quiescence` says whether a world is still at one moment.
 
 from pytest_multihost.watch.kernel.other_processes import HarnessProcesses
 from pytest_multihost.watch.kernel.proc import KernelReader, ProcReader
-from pytest_multihost.watch.kernel.proc_files import read_stat
+from pytest_multihost.watch.kernel.proc_files import holders_of_lock, read_stat
 from pytest_multihost.watch.kernel.quiescence import Motion, Quiescence, Stillness
 
 __all__ = [
@@ -17,5 +17,6 @@ __all__ = [
     "ProcReader",
     "Quiescence",
     "Stillness",
+    "holders_of_lock",
     "read_stat",
 ]

@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pytest_multihost.model.operation import Scope
 from pytest_multihost.proof.system_calls import CALLS, SystemCall
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -157,6 +158,19 @@ def read_status(directory: str) -> Mapping[str, str]:
     text = (read(directory + "/status") or b"").decode("utf-8", "backslashreplace")
     pairs = (line.partition(":") for line in text.splitlines())
     return {name: value.strip() for name, _, value in pairs}
+
+
+def holders_of_lock(scope: Scope) -> tuple[int, ...]:
+    """Return the processes that hold the lock of a file now.
+
+    Args:
+        scope: Which lock: ``flock`` or ``lockf``, and device and inode as in /proc/locks.
+    """
+    lines = [line.split() for line in (read("/proc/locks") or b"").decode().splitlines()]
+    kinds = {"FLOCK"} if scope.kind == "flock" else {"POSIX", "OFDLCK"}
+    found = {int(each[4]) for each in lines if each[1] in kinds and each[5] == scope.name}
+    is_flock = scope.kind == "flock"
+    return tuple(sorted(e for e in found if not is_flock or _has_lock(e, scope.name.encode())))
 
 
 def holders_by_waiter() -> Mapping[int, tuple[int, ...]] | None:
