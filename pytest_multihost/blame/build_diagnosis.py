@@ -279,7 +279,8 @@ def _notes(causes: Sequence[Cause], result: WorldResult, finding: Finding) -> It
     last = result.last_snapshot
     if last is not None:
         yield from _notes_of_snapshot(last, causes[0], result.ending)
-    if causes[0].kind == "unknown" and not (last and last.unobserved):
+    is_unknown = causes[0].kind == "unknown" and result.ending == "overrun"
+    if is_unknown and last is not None and not last.unobserved:
         yield _DECLARE
 
 
