@@ -32,6 +32,7 @@ import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, islice
@@ -169,6 +170,7 @@ class SlotPage:
     path: Path = Path(os.devnull)
     _map: mmap.mmap = field(default_factory=partial(mmap.mmap, -1, SIZE))
     _history: mmap.mmap = field(default_factory=partial(mmap.mmap, -1, HISTORY_SIZE))
+    _next_history: Path | None = None
     _texts: dict[str, int] = field(default_factory=dict)
     _end_of_texts: int = TEXTS_AT
     _groups: dict[GroupKey, int] = field(default_factory=dict)
@@ -193,7 +195,7 @@ class SlotPage:
         texts = self._map[TEXTS_AT : self._end_of_texts]
         HEADER.pack_into(head, 0, MAGIC, len(self._texts))
         self._map = _new_map(path, SIZE, (head, _UNUSED, bytes(STRIDE), texts))
-        self._history = _new_map(history_path(path), HISTORY_SIZE)
+        self._next_history = history_path(path)
         self.path = path
         self._view()
         reference = weakref.WeakMethod(self.forget)  # a hook at fork is never removed
@@ -202,6 +204,7 @@ class SlotPage:
     def forget(self) -> None:
         """Detach from the files: operations of a forked child are not the rank's."""
         self._map, self._history = mmap.mmap(-1, SIZE), mmap.mmap(-1, HISTORY_SIZE)
+        self._next_history = None
         self._view()
 
     def _view(self) -> None:
@@ -278,9 +281,19 @@ class SlotPage:
             root: Rank that sends or receives for all.
             tag: Of a transfer.
         """
+        if self._rings[group] < RINGS and self._next_history is not None:
+            self._open_history()
         text, last = self._group_texts[group], tag if kind == "transfer" else root
         data = CALL.pack(self.text(name), KINDS.index(kind), text, peer, last)
         return Call(data, self._sequences[group], count_at(group), self._rings[group] * RING)
+
+    def _open_history(self) -> None:
+        """Create the history: only when a group has one, since making it costs each rank pages."""
+        with self._lock:
+            path, self._next_history = self._next_history, None
+            if path is not None:
+                with suppress(OSError):  # a world without histories is judged by its slot pages
+                    self._history = _new_map(path, HISTORY_SIZE)
 
     def begin(
         self,
