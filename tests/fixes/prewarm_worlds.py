@@ -38,7 +38,7 @@ def lazy(ranks: int = 4, backend: str = "gloo", timeout: float = 60) -> pytest.M
     )
 
 
-hangs_in_bootstrap = pytest.mark.multihost_expect("transport", match=r"all_\w+ #\d \(group")
+hangs_in_bootstrap = pytest.mark.multihost_expect("transport", match=r"all_\w+ #\d \((2nd )?group")
 
 
 def parallel_state() -> ModuleType:
