@@ -17,6 +17,6 @@ A run of a world takes a `spec.WorldSpec` and returns a `result.WorldResult`; a 
 with a `verdict.Diagnosis` interprets that. `json_values` writes and reads all of them.
 
 Input of a world: `spec`, `fault`, `network`. Observations: `event`, `operation`, `history`,
-`process`, `stack`, `result`. The judgement: `verdict`. Messages between the harness's processes:
-`messages`. Exceptions: `errors`.
+`process`, `stack`, `result`. The judgement: `verdict`. Many worlds of one test:
+`sweep`. Messages between the harness's processes: `messages`. Exceptions: `errors`.
 """

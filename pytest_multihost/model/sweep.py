@@ -1,0 +1,203 @@
+"""A sweep of one test: the points it passed, how each was disturbed, and what came of that.
+
+A sweep runs a passing test again and again, each time with one disturbance: one fault at one point
+of one rank. `SweepResult` is the content of sweep.json; its contract is docs/sweep-json.md. Fields
+are added, never renamed; a change of meaning raises `SCHEMA`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from pytest_multihost.model.fault import Fault, Point
+from pytest_multihost.model.verdict import OperationName, Place
+
+SCHEMA: Final = "pytest-multihost-hangs/sweep/1"
+
+Family = Literal[
+    "late",  # the rank is held there until all others wait for it
+    "fails",  # the call fails: a file cannot be read, a disk is full
+    "differs",  # the rank sees other data than the others do
+    "errors",  # an operation of the runtime raises; only on request
+    "killed",  # the process dies; only on request: launchers end the others
+]
+"""What a disturbance does."""
+
+DEFAULT_FAMILIES: Final[tuple[Family, ...]] = ("late", "fails", "differs")
+
+RunOutcome = Literal[
+    "survived",  # the world passed
+    "told",  # it failed, and every rank ended by itself
+    "left waiting",  # ranks waited for one that had failed
+    "hung",
+    "timed out",  # a timeout of the runtime or of the program ended a wait
+    "split",  # ranks passed and others failed, and nobody was left waiting
+    "not reached",  # the disturbance did not happen
+]
+"""What a disturbance has brought about."""
+
+WEAK: Final[frozenset[RunOutcome]] = frozenset({"left waiting", "hung", "timed out"})
+"""Outcomes that show a weakness: somebody waits for what never comes."""
+
+SweepStatus = Literal["passed", "failed", "not swept", "interrupted"]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedPoint:
+    """A point that a rank has passed in the undisturbed run.
+
+    Attributes:
+        rank: The rank.
+        point: The point; its `nth` is how often the rank had passed it, this time included.
+        span: Number of operations that the rank had begun before.
+        is_main: Whether its main thread has passed it.
+        where: The user's innermost line; None if the user's code is not on the stack.
+    """
+
+    rank: int
+    point: Point
+    span: int
+    is_main: bool = True
+    where: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Disturbance:
+    """One fault at one point of one rank.
+
+    Attributes:
+        family: What it does.
+        fault: The fault; its `ranks` is one number.
+        role: The ranks that pass the same points: disturbing any of them should show the same.
+        passed: The point, as it was passed in the undisturbed run.
+        class_: Number of its class: points of one span that the same line passes in the same way.
+    """
+
+    family: Family
+    fault: Fault
+    role: tuple[int, ...]
+    passed: RecordedPoint
+    class_: int
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPlan:
+    """What a sweep will do, likeliest to find something first.
+
+    Attributes:
+        roles: The ranks of each role.
+        point_count: Number of points that all ranks have passed.
+        disturbances: What to run, in this order, as long as the budget lasts.
+        brute_force: How many runs all points of all ranks with all faults would take.
+    """
+
+    roles: tuple[tuple[int, ...], ...]
+    point_count: int
+    disturbances: tuple[Disturbance, ...]
+    brute_force: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DisturbedRun:
+    """A run with one disturbance, judged.
+
+    Attributes:
+        disturbance: What was done.
+        outcome: What came of it.
+        culprit: The line of user code at which the rank is that the others wait for: where it was
+            disturbed and failed, or where it waits itself.
+        waiting: The line of user code at which ranks wait; None if nobody does.
+        waiting_ranks: Who waits.
+        operation: What they wait in.
+        summary: One sentence: the diagnosis of the verdict, or the error.
+        error: The error of the disturbed rank, as text of one line; None if it has none.
+        detected_by: What showed that the world hangs; None if it does not.
+        seconds: Duration of the run.
+        token: Repeats the run: --multihost-replay.
+        directory: Its artifacts, relative to the artifacts directory; None if they are not kept.
+    """
+
+    disturbance: Disturbance
+    outcome: RunOutcome
+    culprit: Place | None = None
+    waiting: Place | None = None
+    waiting_ranks: tuple[int, ...] = ()
+    operation: OperationName | None = None
+    summary: str = ""
+    error: str | None = None
+    detected_by: str | None = None
+    seconds: float = 0.0
+    token: str = ""
+    directory: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weakness:
+    """Runs that show the same: one culprit line, one waiting line, one operation.
+
+    Attributes:
+        witness: The run with the mildest disturbance.
+        shown_by: All runs that show it, the witness among them, by their index in `runs`.
+        repeated: How often the witness was repeated, and how often it showed the weakness again.
+        accepted: Why the project accepts it; None if it does not.
+    """
+
+    witness: DisturbedRun
+    shown_by: tuple[int, ...]
+    repeated: tuple[int, int] = (0, 0)
+    accepted: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Disturbances that were planned and not run.
+
+    Attributes:
+        reason: ``budget``, ``interrupted`` or ``shard``.
+        family: Their family.
+        count: How many.
+    """
+
+    reason: str
+    family: Family
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepResult:
+    """The sweep of one test; see docs/sweep-json.md for the fields.
+
+    Attributes:
+        status: ``failed`` if there is a weakness that is not accepted.
+        reason: Why the test was not swept, or what ended the sweep; None otherwise.
+        points: How many points each rank passed, by kind of point.
+        shard: Which part of the plan was run, and of how many; None for all of it.
+        lanes: How many worlds ran at a time.
+        unmet_acceptances: Accepted weaknesses that were not found, as texts.
+    """
+
+    schema: Literal["pytest-multihost-hangs/sweep/1"] = SCHEMA
+    run_id: str
+    nodeid: str
+    backend: str
+    world_size: int
+    seed: int
+    status: SweepStatus
+    reason: str | None = None
+    families: tuple[Family, ...] = DEFAULT_FAMILIES
+    points: Mapping[str, tuple[int, ...]]
+    plan: SweepPlan
+    runs: tuple[DisturbedRun, ...] = ()
+    weaknesses: tuple[Weakness, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+    unmet_acceptances: tuple[str, ...] = ()
+    budget_s: float
+    duration_s: float
+    shard: tuple[int, int] | None = None
+    lanes: int = 1
+
+    def count(self, *outcomes: RunOutcome) -> int:
+        """Return the number of runs with one of these outcomes."""
+        return sum(each.outcome in outcomes for each in self.runs)
