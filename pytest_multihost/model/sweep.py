@@ -8,7 +8,7 @@ are added, never renamed; a change of meaning raises `SCHEMA`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from pytest_multihost.model.fault import Fault, Point
@@ -110,7 +110,9 @@ class DisturbedRun:
             disturbed and failed, or where it waits itself.
         waiting: The line of user code at which ranks wait; None if nobody does.
         waiting_ranks: Who waits.
+        culprits: Whom they wait for; several if these wait for each other.
         operation: What they wait in.
+        kind: The kind of hang, of docs/verdict.md; None if nobody waits.
         summary: One sentence: the diagnosis of the verdict, or the error.
         error: The error of the disturbed rank, as text of one line; None if it has none.
         detected_by: What showed that the world hangs; None if it does not.
@@ -124,7 +126,9 @@ class DisturbedRun:
     culprit: Place | None = None
     waiting: Place | None = None
     waiting_ranks: tuple[int, ...] = ()
+    culprits: tuple[int, ...] = ()
     operation: OperationName | None = None
+    kind: str | None = None
     summary: str = ""
     error: str | None = None
     detected_by: str | None = None
@@ -175,6 +179,8 @@ class SweepResult:
         points: How many points each rank passed, by kind of point.
         shard: Which part of the plan was run, and of how many; None for all of it.
         lanes: How many worlds ran at a time.
+        started_at: UTC, when the sweep began; empty if unknown.
+        environment: Versions by package name; None for packages that are not installed.
         unmet_acceptances: Accepted weaknesses that were not found, as texts.
     """
 
@@ -197,6 +203,8 @@ class SweepResult:
     duration_s: float
     shard: tuple[int, int] | None = None
     lanes: int = 1
+    started_at: str = ""
+    environment: Mapping[str, str | None] = field(default_factory=dict)
 
     def count(self, *outcomes: RunOutcome) -> int:
         """Return the number of runs with one of these outcomes."""
