@@ -154,6 +154,31 @@ class Weakness:
     accepted: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acceptance:
+    """A weakness that the project accepts: an entry of the checked-in file.
+
+    A line is told as ``file:function`` or ``file:text of the line``, because numbers of lines
+    change; the file may be the end of a path.
+
+    Attributes:
+        test: A glob for node ids.
+        culprit: The line that the others wait for.
+        waiting: The line at which they wait; None for any.
+        reason: Why it is accepted.
+    """
+
+    test: str
+    culprit: str
+    waiting: str | None = None
+    reason: str
+
+    def __str__(self) -> str:
+        """Return it as one line."""
+        waiting = f", waiting at {self.waiting}" if self.waiting else ""
+        return f"{self.test}: {self.culprit}{waiting} ({self.reason})"
+
+
 @dataclass(frozen=True, slots=True)
 class LeftOut:
     """Disturbances that were planned and not run.
