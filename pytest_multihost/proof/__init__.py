@@ -4,7 +4,15 @@
 `threads` and `system_calls` say what a thread is doing and how its wait can end.
 """
 
-from pytest_multihost.proof.proof_state import SLACK_S, ProofSearch, ProofState, is_still
+from pytest_multihost.proof.proof_state import SHORT_S, SLACK_S, ProofSearch, ProofState, is_still
 from pytest_multihost.proof.snapshot import Snapshot, has_left_wait
 
-__all__ = ["SLACK_S", "ProofSearch", "ProofState", "Snapshot", "has_left_wait", "is_still"]
+__all__ = [
+    "SHORT_S",
+    "SLACK_S",
+    "ProofSearch",
+    "ProofState",
+    "Snapshot",
+    "has_left_wait",
+    "is_still",
+]

@@ -15,28 +15,46 @@ The argument has four parts.
    two reads. A second snapshot confirms the first: a thread that has left its wait in between has
    been on a processor, which changes its `wait_key` for good (`Interval.has_not_moved`).
 
-Two intervals in a row are needed, each of `INTERVAL_S`: data that have left one queue and not
-reached the next are in no table (delayed acknowledgements take up to 0.04 s, retransmissions 0.2 s
-and more), a runtime's thread that polls every half second may be between two polls, and a process
-that is exiting has no waits any more.
+How long to wait for the second depends on the threads that may move without ending a wait: those
+that poll, of a runtime or in an operation. `SHORT_S` is enough if the world is *settled* then: it
+is quiescent, no thread has run but those that poll, and each of these has had its turn, and then
+another one for what the first has brought about (`has_settled`). Who starves has had none, so on a
+loaded machine this takes as long as it must. A world that never settles, say because a thread spins
+in an operation, needs two intervals of `INTERVAL_S` in a row. So does one in which all members have
+entered an operation, which then should have ended: something unknown may be under way.
 
 A deep snapshot reads every thread and descriptor of the world. So `ProofSearch` takes one only
-while shallow ones show that all main threads stand still, and then once per interval. Code that
-detects earlier that a world is quiescent belongs there.
+while shallow ones show that all main threads stand still, and then at most once per interval.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from pytest_multihost.model.process import KernelSnapshot
-from pytest_multihost.proof.blockers import blockers
+from pytest_multihost.model.process import KernelSnapshot, Thread
+from pytest_multihost.proof.blockers import blockers, waits_for_harness
 from pytest_multihost.proof.snapshot import Snapshot, has_left_wait
+from pytest_multihost.proof.system_calls import FUTEXES
+from pytest_multihost.proof.threads import DEAD
+
+SHORT_S = 0.15
+"""How far two deep snapshots of a settled world must be apart.
+
+Runtimes poll every 10 ms (gloo's loops, torch's FileStore). Slower ones have had no two turns by
+then, and delay the proof."""
 
 INTERVAL_S = 1.0
-"""How far two deep snapshots must be apart to show anything."""
+"""The same for one that does not settle."""
+
+_SHORT_LOOKS = 4
+"""Number of deep snapshots that are taken so soon after each other, before it takes too much."""
+
+_SOON_S = 0.1
+"""A timer that strikes so soon after a snapshot may already have struck."""
+
+_TURNS = 2
 
 _ENOUGH = 0.9
 """Part of an interval that is enough: snapshots taken every second are never exactly on time."""
@@ -47,34 +65,118 @@ EARLY_START_S = 4.0
 SLACK_S = 0.02
 """How much too early a wakeup may come: the event loop's timers are not exact."""
 
+Turns = Mapping[int, int]
+"""How often each thread of a world has run."""
+
+AskTurns = Callable[[Collection[int]], Turns | None]
+"""Asks whether a world is quiescent but for some threads; returns its turns, None if it is not."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProofState:
-    """The progress of a proof; feed it with deep snapshots at least `INTERVAL_S` apart.
+    """The progress of a proof; feed it with deep snapshots.
 
     Attributes:
-        last: The last snapshot that counted.
+        last: The snapshot at which the current interval began.
         quiet: Number of intervals in a row, up to now, without a blocker.
         blockers: The blockers of the last interval: one sentence each.
+        is_settled: Whether there is none, and the world is settled.
+        due_s: When the next snapshot is worth its cost.
+        short_looks: Number of snapshots that may still be taken after `SHORT_S`.
     """
 
     last: Snapshot | None = None
     quiet: int = 0
     blockers: tuple[str, ...] = ()
+    is_settled: bool = False
+    due_s: float = math.inf
+    short_looks: int = _SHORT_LOOKS
 
     @property
     def is_proof(self) -> bool:
-        """Whether two intervals in a row have shown that no wait can end before the deadline."""
-        return self.quiet >= 2  # noqa: PLR2004 - the definition of a proof
+        """Whether it has been shown that no wait can end before the deadline."""
+        return self.is_settled or self.quiet >= 2  # noqa: PLR2004 - the definition of a proof
 
-    def after(self, now: Snapshot, *, deadline_s: float) -> ProofState:
+    def after(
+        self, now: Snapshot, *, deadline_s: float, ask_turns: AskTurns = lambda _: None
+    ) -> ProofState:
         """Return the state after one more snapshot; one that comes too early changes nothing."""
         if self.last is None:
-            return ProofState(now)
-        if now.kernel.at_s < self.last.kernel.at_s + INTERVAL_S * _ENOUGH:
+            return self._begun(now)
+        elapsed_s = now.kernel.at_s - self.last.kernel.at_s
+        if elapsed_s < SHORT_S * _ENOUGH:
             return self
         found = blockers(self.last, now, deadline_s=deadline_s)
-        return ProofState(now, 0 if found else self.quiet + 1, found)
+        is_settled = not found and has_settled(self.last, now, ask_turns, deadline_s=deadline_s)
+        if found or elapsed_s >= INTERVAL_S * _ENOUGH:
+            quiet = 0 if found or elapsed_s < INTERVAL_S * _ENOUGH else self.quiet + 1
+            begun = self._begun(now)
+            return replace(begun, quiet=quiet, blockers=found, is_settled=is_settled)
+        begun = self._begun(now if self.short_looks else self.last)
+        looks = begun.short_looks
+        return replace(
+            self, blockers=(), is_settled=is_settled, due_s=begun.due_s, short_looks=looks
+        )
+
+    def _begun(self, now: Snapshot) -> ProofState:
+        """Return the state in which an interval begins."""
+        wait_s = SHORT_S if self.short_looks else INTERVAL_S
+        looks = max(self.short_looks - 1, 0)
+        due_s = now.kernel.at_s + wait_s - SLACK_S
+        return ProofState(now, due_s=due_s, short_looks=looks)
+
+
+def has_settled(before: Snapshot, now: Snapshot, ask_turns: AskTurns, *, deadline_s: float) -> bool:
+    """Return whether an interval without blockers need not be longer.
+
+    Args:
+        before: The deep snapshot at its begin.
+        now: The one at its end.
+        ask_turns: Asks the world after that.
+        deadline_s: When the world is ended in any case.
+    """
+    if before.is_disturbed or now.is_disturbed or any(now.complete_operations()):
+        return False
+    polling: set[int] = set()
+    asleep: dict[int, int] = {}
+    for was, thread, is_harness in _threads(before, now):
+        turns = thread.runs - was.runs if was is not None else 0
+        if is_harness:
+            polling.add(thread.tid)
+        elif was is None or thread.state != "S" or thread.call == "running":
+            return False
+        elif turns == 0:
+            if polls(thread) and thread.ends_by(now.kernel.at_s + _SOON_S):
+                return False
+            # Shortly before the deadline any wait may be the last of many short ones.
+            if not thread.ends_by(deadline_s) and thread.ends_by(deadline_s + 2 * INTERVAL_S):
+                return False
+            asleep[thread.tid] = thread.runs
+        elif polls(thread) and turns < _TURNS:
+            return False
+        else:
+            polling.add(thread.tid)
+    turns_now = ask_turns(polling)
+    return turns_now is not None and asleep.items() <= turns_now.items()
+
+
+def polls(thread: Thread) -> bool:
+    """Return whether a thread may find something when its wait times out.
+
+    Who waits in a futex is woken by whoever has something for it, and does no more than to
+    keep its own records when it times out.
+    """
+    return thread.call not in FUTEXES
+
+
+def _threads(before: Snapshot, now: Snapshot) -> Iterator[tuple[Thread | None, Thread, bool]]:
+    """Yield each living thread, as it was and as it is, and whether the harness may wake it."""
+    for process in now.kernel.processes:
+        last = before.kernel.process(process.pid)
+        earlier = {each.tid: each for each in last.threads} if last is not None else {}
+        for thread in process.threads:
+            if thread.state not in DEAD:
+                yield earlier.get(thread.tid), thread, waits_for_harness(process, thread)
 
 
 def is_still(now: Snapshot, *, deadline_s: float) -> bool:
@@ -105,17 +207,12 @@ class ProofSearch:
     last_deep: KernelSnapshot | None = None
     _early_start_s: float = 0.0
 
-    @property
-    def due_s(self) -> float:
-        """When the next deep snapshot ends an interval; infinite if no interval has begun."""
-        last = self.state.last
-        return math.inf if last is None else last.kernel.at_s + INTERVAL_S - SLACK_S
-
     def step(
         self,
         before: Snapshot | None,
         now: Snapshot,
         take_deep: Callable[[], KernelSnapshot],
+        ask_turns: AskTurns = lambda _: None,
         *,
         deadline_s: float,
     ) -> bool:
@@ -125,21 +222,22 @@ class ProofSearch:
             before: The shallow snapshot before.
             now: A shallow snapshot.
             take_deep: Takes a deep one.
+            ask_turns: Asks whether the world is quiescent.
             deadline_s: When the world is ended in any case.
         """
         at_s = now.kernel.at_s
         if before is None or not is_still(now, deadline_s=deadline_s):
             self.state = ProofState()
             return False
-        # Once in a while a single shallow snapshot is enough. That saves a quarter of a second, and
+        # Once in a while a single shallow snapshot is enough. That saves some time, and
         # costs a deep snapshot of a world that may only be still by chance.
         if self.state.last is None and at_s >= self._early_start_s:
             self._early_start_s = at_s + EARLY_START_S
         elif any(has_left_wait(rank, before, now) for rank in now.kernel.ranks):
             self.state = ProofState()
             return False
-        if self.state.last is None or at_s >= self.due_s:
+        if self.state.last is None or at_s >= self.state.due_s:
             self.last_deep = take_deep()
             snapshot = replace(now, kernel=self.last_deep)
-            self.state = self.state.after(snapshot, deadline_s=deadline_s)
+            self.state = self.state.after(snapshot, deadline_s=deadline_s, ask_turns=ask_turns)
         return self.state.is_proof

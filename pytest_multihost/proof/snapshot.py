@@ -85,6 +85,16 @@ class Snapshot:
         """
         return operation.fails_test and bool(self.lacking(operation))
 
+    def complete_operations(self) -> Iterator[Operation]:
+        """Yield the awaited collectives that all members have entered: nobody is missing."""
+        pages = [each for page in self.operations for each in page.open]
+        awaited = [each for each in pages if each.waited_s is not None]
+        for operation in awaited:
+            is_collective = operation.kind == "collective" and operation.has_members
+            names = {each.name for each in awaited if each.place == operation.place}
+            if is_collective and len(names) == 1 and not self.lacking(operation):
+                yield operation
+
     def lacking(self, operation: Operation) -> frozenset[int]:
         """Return the members that a collective cannot end without and that have not entered it."""
         if operation.kind != "collective" or not operation.has_members:

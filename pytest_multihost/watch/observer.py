@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -17,8 +18,16 @@ from pytest_multihost.outcome import RankFacts
 from pytest_multihost.proof import Snapshot
 from pytest_multihost.proof.threads import main_labels
 from pytest_multihost.slots import read_open_operations, read_slots, slots_path
-from pytest_multihost.watch.kernel import HarnessProcesses, KernelReader, ProcReader
+from pytest_multihost.watch.kernel import (
+    HarnessProcesses,
+    KernelReader,
+    ProcReader,
+    Quiescence,
+)
 from pytest_multihost.watch.remote_ranks import RemoteRanks
+
+_TRIES, _TRY_S = 5, 0.005
+"""How often, and how far apart, a world that looks still is asked whether it is quiescent."""
 
 
 @dataclass(slots=True)
@@ -39,6 +48,7 @@ class WorldObserver:
     spec: WorldSpec | None = None
     remote: RemoteRanks | None = None
     _reader: KernelReader | None = None
+    _quiescence: Quiescence | None = None
 
     def shallow(self, now: float, facts: Sequence[RankFacts]) -> tuple[Snapshot, float]:
         """Return a snapshot of the ranks' main threads, and when any slot page was last written.
@@ -75,6 +85,24 @@ class WorldObserver:
         """Return the process ids of the ranks on this machine."""
         elsewhere = self.remote.ranks if self.remote is not None else frozenset()
         return {e.rank: e.pid for e in facts if e.pid is not None and e.rank not in elsewhere}
+
+    def quiescence(self, facts: Sequence[RankFacts]) -> Quiescence:
+        """Return what says whether the ranks on this machine are quiescent."""
+        if self._quiescence is None:
+            self._quiescence = Quiescence(self.local_pids(facts), self.harness)
+        return self._quiescence
+
+    def turns(self, facts: Sequence[RankFacts], idle: Collection[int]) -> Mapping[int, int] | None:
+        """Return how often each thread has run, if the world is quiescent but for `idle` ones.
+
+        None if it is not, after some tries: threads that poll are seldom all asleep at once.
+        """
+        for _ in range(_TRIES):
+            found = self.quiescence(facts).ask(idle)
+            if found.is_quiescent:
+                return found.turns
+            time.sleep(_TRY_S)
+        return None
 
     def reader(self, facts: Sequence[RankFacts]) -> KernelReader:
         """Return the reader of the ranks' processes, made on the first call and then kept."""

@@ -25,8 +25,8 @@ from pytest_multihost.model.process import KernelSnapshot
 from pytest_multihost.model.result import SnapshotReason, WorldSnapshot
 from pytest_multihost.model.spec import Early
 from pytest_multihost.outcome import RankFacts
-from pytest_multihost.proof import SLACK_S, ProofSearch, Snapshot, has_left_wait
-from pytest_multihost.proof.threads import lock_holders
+from pytest_multihost.proof import SHORT_S, SLACK_S, ProofSearch, Snapshot, has_left_wait
+from pytest_multihost.proof.threads import is_sleep, lock_holders
 from pytest_multihost.watch.kernel import holders_of_lock
 from pytest_multihost.watch.observer import (
     WorldObserver,
@@ -42,19 +42,27 @@ from pytest_multihost.watch.probes import (
 )
 
 INTERVAL_S = 0.25
-"""Time between two shallow snapshots."""
+"""Time between two shallow snapshots of a world that works."""
+
+PEEK_S = 0.05
+"""Time between two readings of its clocks, and between two snapshots while it is still."""
+
+STILL_SHARE = 0.1
+"""Share of a processor below which a process may be still: it polls at most."""
 
 FIRST_S = 0.1
 """Time from the start of a test to its first snapshot: most tests end sooner."""
 
 QUIET_S = 0.5
-"""Time without progress of any rank after which the slot pages are taken as final."""
+"""Time without progress of any rank after which the slot pages are taken as final: some thread of a
+world that is not quiescent may be on its way to write there."""
 
 SETTLED_S = 0.75
 """The same after a raise, if some of the remaining ranks do not wait in an operation."""
 
 STOPPED_S = 2.0
-"""How long a rank must have been stopped from outside before its world counts as hung."""
+"""How long a rank must have been stopped from outside before its world counts as hung: nothing
+shows whether somebody will let it go on."""
 
 _KEPT_SNAPSHOTS = 4
 _KEPT_RUNS = 24
@@ -124,9 +132,13 @@ class Watchdog:
     _at_failure: tuple[Snapshot, WorldSnapshot] | None = None
     _snapshots: deque[WorldSnapshot] = field(default_factory=lambda: deque(maxlen=_KEPT_SNAPSHOTS))
     _runs: deque[frozenset[int]] = field(default_factory=lambda: deque(maxlen=_KEPT_RUNS))
+    _ran: frozenset[int] = frozenset()
+    _ran_since_s: float = 0.0
     _progress_s: float = 0.0
     _stopped_since: dict[int, float] = field(default_factory=dict)
     _checked_s: float = 0.0
+    _peeked_s: float = 0.0
+    _is_still: bool = False
     _had_mismatch: bool = False
 
     # When to take snapshots
@@ -139,18 +151,33 @@ class Watchdog:
             facts: What the ranks' events have reported.
             deadline_s: When the world is ended in any case.
         """
-        self._checked_s = self._checked_s or now
-        if self.early == "off" or now < self._checked_s + self.interval_s - SLACK_S:
+        is_searching = self._search.state.last is not None or self._had_mismatch
+        if self.early == "off" or not self._is_due(now, facts, is_searching=is_searching):
             return None
         ground = self._ground(now, facts, deadline_s)
-        if len(self._runs) == 1:  # from now on at multiples of INTERVAL_S
-            self.interval_s = INTERVAL_S - FIRST_S
-        else:  # be on time for the end of an interval of the proof
-            self.interval_s = min(INTERVAL_S, max(2 * SLACK_S, self._search.due_s - now))
         if ground is not None and self.early == "warn":
             self.warned = ground
             return None
         return ground
+
+    def _is_due(self, now: float, facts: Sequence[RankFacts], *, is_searching: bool) -> bool:
+        """Return whether a snapshot is due: now and then, and as soon as no rank is at work.
+
+        Args:
+            now: The time.
+            facts: What the ranks' events have reported.
+            is_searching: Whether the next is due as well while the world stays still.
+        """
+        if self._peeked_s == 0.0:
+            self._peeked_s = self._checked_s = now
+        if now < self._peeked_s + self.interval_s - SLACK_S:
+            return False
+        self._peeked_s, self.interval_s = now, PEEK_S
+        was_still, share = self._is_still, self.observer.quiescence(facts).busiest_share()
+        self._is_still = share < STILL_SHARE
+        if self._is_still and (is_searching or not was_still):
+            return True
+        return now >= self._checked_s + INTERVAL_S - SLACK_S
 
     def note_failure(self, now: float, facts: Sequence[RankFacts]) -> None:
         """Keep a snapshot: a rank has just raised or died. Only the first failure is kept."""
@@ -160,19 +187,37 @@ class Watchdog:
 
     def has_settled(self, now: float, facts: Sequence[RankFacts]) -> bool:
         """Return whether, after a raise, no rank makes progress any more."""
-        if now < self._checked_s + INTERVAL_S - SLACK_S or self._last is None:
+        if not self._is_due(now, facts, is_searching=True) or self._last is None:
             return False
-        snapshot = self._take(now, facts, "tick")
+        before, snapshot = self._last, self._take(now, facts, "tick")
         rest = [each.rank for each in facts if not each.is_past_body]
         rest = rest or [each.rank for each in facts if not each.is_finished]
         are_waiting = waiting_ranks(snapshot.operations).issuperset(rest)
         quiet_s = now - self._progress_s
+        if are_waiting and self._is_quiescent(before, snapshot, now, facts):
+            return bool(rest)
         return bool(rest) and quiet_s >= (QUIET_S if are_waiting else SETTLED_S)
+
+    def _is_quiescent(
+        self, before: Snapshot, last: Snapshot, now: float, facts: Sequence[RankFacts]
+    ) -> bool:
+        """Return whether nothing in the world has moved for a while, nor is about to.
+
+        No main thread sleeps; those that poll in an operation have had the time for some turns.
+        """
+        if now < self._progress_s + SHORT_S or not self._is_still:
+            return False
+        living = last.kernel.ranks
+        has_moved = any(has_left_wait(rank, before, last) for rank in living)
+        sleeps = any(e.main is not None and is_sleep(e.main) for e in living.values())
+        return not has_moved and not sleeps and self.observer.turns(facts, ()) is not None
 
     def close(self, now: float, facts: Sequence[RankFacts]) -> Observations:
         """Take the last snapshots, before the ranks are ended, and return all that are kept."""
         last = self._take(now, facts, "end")
-        kernel = self.observer.deep(facts)
+        proven = self._search.last_deep if self._search.state.is_proof else None
+        is_new = proven is not None and proven.at_s >= now - INTERVAL_S
+        kernel = proven if proven is not None and is_new else self.observer.deep(facts)
         self._add_deep(kernel)
         self._probe(now, facts, kernel)
         operations = self.observer.recorded_operations()
@@ -219,7 +264,10 @@ class Watchdog:
                 for each in ranks
             )
         else:
-            self._runs.append(frozenset(each.rank for each in ranks if each.has_run))
+            self._ran |= {each.rank for each in ranks if each.has_run}
+            if now >= self._ran_since_s + INTERVAL_S - SLACK_S:
+                self._runs.append(self._ran)
+                self._ran, self._ran_since_s = frozenset(), now
         blockers = self._search.state.blockers
         self._snapshots.append(
             WorldSnapshot(at_s=now, reason=reason, ranks=ranks, blockers=blockers)
@@ -275,6 +323,7 @@ class Watchdog:
             was,
             with_gates(snapshot, facts),
             lambda: self.observer.deep(facts),
+            lambda idle: self.observer.turns(facts, idle),
             deadline_s=deadline_s,
         )
         if self._search.last_deep is not None and self._search.last_deep is not last_deep:
@@ -283,14 +332,29 @@ class Watchdog:
             return "proof"
         if self._has_long_been_stopped(now, has_progressed=has_progressed):
             return "stopped"
-        is_quiet = not has_progressed and now >= self._progress_s + QUIET_S
         had, self._had_mismatch = self._had_mismatch, False
-        ranks = mismatched_ranks(snapshot.operations) if is_quiet else ()
-        if ranks:  # operations that can never match; do they time out before the deadline?
-            deep = replace(snapshot, kernel=self.observer.deep(facts))
-            self._had_mismatch = not has_timeout_before(ranks, deep, deadline_s=deadline_s)
+        if not has_progressed and now >= self._progress_s + SHORT_S:
+            self._had_mismatch = self._has_mismatch(before, snapshot, now, facts, deadline_s)
         # Twice: a timeout that fires between the shallow and the deep snapshot is in neither.
         return "mismatch" if had and self._had_mismatch else None
+
+    def _has_mismatch(
+        self,
+        before: Snapshot | None,
+        last: Snapshot,
+        now: float,
+        facts: Sequence[RankFacts],
+        deadline_s: float,
+    ) -> bool:
+        """Return whether ranks wait in operations that can never match, nor time out."""
+        ranks = mismatched_ranks(last.operations)
+        is_quiet = now >= self._progress_s + QUIET_S or (
+            ranks and before is not None and self._is_quiescent(before, last, now, facts)
+        )
+        if not ranks or not is_quiet:
+            return False
+        deep = replace(last, kernel=self.observer.deep(facts))
+        return not has_timeout_before(ranks, deep, deadline_s=deadline_s)
 
     def _has_long_been_stopped(self, now: float, *, has_progressed: bool) -> bool:
         """Return whether a rank has long been stopped from outside, and no rank makes progress."""

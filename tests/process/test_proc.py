@@ -1,6 +1,6 @@
 """Is it hung? Real processes, looked at from outside; every case is a world of one or two ranks.
 
-All worlds live at the same time and are looked at together, once a second, so that dozens of them
+All worlds live at the same time and are looked at together, over and over, so that dozens of them
 take seconds. Those that hang must be proven to within a few looks; those that do not must never be.
 """
 
@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -24,17 +24,18 @@ import pytest
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.process import Endpoint, KernelSnapshot
 from pytest_multihost.proof import Snapshot
-from pytest_multihost.proof.proof_state import ProofSearch, ProofState
+from pytest_multihost.proof.proof_state import SHORT_S, AskTurns, ProofSearch, ProofState
 from pytest_multihost.proof.threads import lock_holders, main_labels
 from pytest_multihost.watch.kernel.elf import symbol_table
 from pytest_multihost.watch.kernel.family import find_family
 from pytest_multihost.watch.kernel.other_processes import HarnessProcesses
 from pytest_multihost.watch.kernel.proc import ProcReader
 from pytest_multihost.watch.kernel.proc_files import Stat
+from pytest_multihost.watch.kernel.quiescence import Quiescence
 from pytest_multihost.watch.kernel.sockets import inet_sockets, inet_sockets_from
 
 DEADLINE_S = 60.0
-LOOKS = 10
+LOOKS = 20
 
 PRELUDE = """
 import os, socket, subprocess, sys, threading, time
@@ -107,6 +108,10 @@ class World:
     def watch(self) -> ProcReader:
         """Return a watch on the ranks."""
         return ProcReader({i: rank.pid for i, rank in enumerate(self.ranks)}, self.harness)
+
+    def quiescence(self) -> Quiescence:
+        """Return what says whether the ranks are quiescent."""
+        return Quiescence({i: rank.pid for i, rank in enumerate(self.ranks)}, self.harness)
 
     def operations(self) -> tuple[Operations, ...]:
         """Return what a recorder would have told of the ranks that wait in an operation."""
@@ -721,10 +726,21 @@ def assert_nothing_is_left(worlds: Iterable[World]) -> None:
         time.sleep(0.05)
 
 
+def asking(quiescence: Quiescence) -> AskTurns:
+    """Return what asks one of these worlds, a few times, as the watchdog does."""
+
+    def ask_turns(idle: Collection[int]) -> Mapping[int, int] | None:
+        found = (quiescence.ask(idle) for _ in range(5))
+        return next((each.turns for each in found if each.is_quiescent), None)
+
+    return ask_turns
+
+
 def observe(worlds: Mapping[str, World], looks: int = LOOKS) -> dict[str, Outcome]:
     """Look at all worlds until those that hang are proven to hang, at least three times."""
-    deadline_s = time.monotonic() + DEADLINE_S - looks
+    deadline_s = time.monotonic() + DEADLINE_S - 10
     watches = {name: world.watch() for name, world in worlds.items()}
+    still = {name: world.quiescence() for name, world in worlds.items()}
     searches = dict.fromkeys(worlds, ProofState())
     said: dict[str, list[str]] = {name: [] for name in worlds}
     proven: set[str] = set()
@@ -733,13 +749,15 @@ def observe(worlds: Mapping[str, World], looks: int = LOOKS) -> dict[str, Outcom
         for name, watch in watches.items():
             glance, look = watch.shallow_snapshot(), watch.deep_snapshot()
             moment = Snapshot(look, worlds[name].operations())
-            searches[name] = searches[name].after(moment, deadline_s=deadline_s)
+            searches[name] = searches[name].after(
+                moment, deadline_s=deadline_s, ask_turns=asking(still[name])
+            )
             said[name] += searches[name].blockers
             proven |= {name} if searches[name].is_proof else set()
             found[name] = Outcome(name in proven, "\n".join(said[name]), look, glance)
-        if i >= 3 and proven.issuperset(HUNG.keys() & worlds):
+        if i >= 5 and proven.issuperset(HUNG.keys() & worlds):
             break
-        time.sleep(1)
+        time.sleep(SHORT_S)
     return found
 
 
@@ -835,16 +853,17 @@ def world(tmp_path: Path) -> Iterator[World]:
 def search(world: World, *, looks: int = LOOKS) -> Outcome:
     """Look at a world until it is proven to hang, or often enough."""
     world.await_ready()
-    watch, found = world.watch(), ProofState()
+    watch, ask_turns, found = world.watch(), asking(world.quiescence()), ProofState()
     deadline_s = time.monotonic() + DEADLINE_S
     said: list[str] = []
     for _ in range(looks):
         glance, look = watch.shallow_snapshot(), watch.deep_snapshot()
-        found = found.after(Snapshot(look, world.operations()), deadline_s=deadline_s)
+        moment = Snapshot(look, world.operations())
+        found = found.after(moment, deadline_s=deadline_s, ask_turns=ask_turns)
         said += found.blockers
         if found.is_proof:
             break
-        time.sleep(1)
+        time.sleep(SHORT_S)
     return Outcome(found.is_proof, "\n".join(said), look, glance)
 
 
@@ -872,7 +891,8 @@ def step(search: ProofSearch, reader: ProcReader, world: World, deadline_s: floa
     before = Snapshot(reader.shallow_snapshot(), world.operations())
     time.sleep(0.5)
     now = Snapshot(reader.shallow_snapshot(), world.operations())
-    return search.step(before, now, reader.deep_snapshot, deadline_s=deadline_s)
+    ask_turns = asking(world.quiescence())
+    return search.step(before, now, reader.deep_snapshot, ask_turns, deadline_s=deadline_s)
 
 
 def test_torch_ranks_that_wait_for_one_that_is_slow_are_not(world: World) -> None:
@@ -880,7 +900,7 @@ def test_torch_ranks_that_wait_for_one_that_is_slow_are_not(world: World) -> Non
     pytest.importorskip("torch")
     world.start(*[fill(TORCH, SIZE=4, SLEEP=40)] * 4)
     world.waits_in_operation = [1, 2, 3]
-    found = search(world, looks=4)
+    found = search(world, looks=16)
     assert not found.is_proven
     assert "rank 0: main thread sleeps until" in found.blockers
 
@@ -908,7 +928,7 @@ def test_jax_ranks_that_wait_for_one_that_is_slow_are_not(world: World) -> None:
     source = fill(JAX, PORT=free_port(), DEVICES=1, SLEEP=40, WAIT=wait)
     world.start(source, source)
     world.waits_in_operation = [1]
-    found = search(world, looks=4)
+    found = search(world, looks=16)
     assert not found.is_proven
     assert "rank 0: main thread sleeps until" in found.blockers
 
@@ -941,7 +961,7 @@ def test_idle_workers_of_a_pool_do_not_keep_a_world_from_being_proven(world: Wor
     """After a restore, tensorstore's wait for more work for 20 and 60 s, and then end."""
     pytest.importorskip("orbax.checkpoint")
     world.start(RESTORE)
-    found = search(world, looks=30)
+    found = search(world, looks=80)
     assert found.is_proven, found.blockers
 
 
@@ -949,7 +969,7 @@ def test_a_request_that_will_be_repeated_is_waited_for(world: World) -> None:
     """Its thread waits as an idle one does, and no socket is open meanwhile."""
     pytest.importorskip("tensorstore")
     world.start(fill(RETRY, PORT=free_port()))
-    found = search(world, looks=8)
+    found = search(world, looks=24)
     assert not found.is_proven
     assert "waits in futex until +" in found.blockers
 

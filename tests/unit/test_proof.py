@@ -6,6 +6,7 @@ import _multiprocessing
 import math
 import os
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from pytest_multihost.model.process import Descriptor, Endpoint, KernelSnapshot,
 from pytest_multihost.model.stack import Frame
 from pytest_multihost.proof import ProofState, Snapshot, is_still
 from pytest_multihost.proof.blockers import blockers
+from pytest_multihost.proof.proof_state import INTERVAL_S, SHORT_S, SLACK_S, AskTurns
 from pytest_multihost.proof.threads import is_idle, is_python, is_runtime_thread, read_stack
 from pytest_multihost.watch.kernel import descriptors
 from pytest_multihost.watch.kernel.descriptors import Tables
@@ -215,6 +217,109 @@ def test_looks_that_follow_too_closely_prove_nothing() -> None:
         look = replace(first.kernel, at_s=first.kernel.at_s + 0.1 * i)
         search = search.after(replace(first, kernel=look), deadline_s=DEADLINE_S)
     assert search.quiet == 0
+
+
+def soon(before: Snapshot, *processes: Process, **changes: object) -> Snapshot:
+    """Return a moment a short interval later, with other processes if given."""
+    kernel = before.kernel
+    look = replace(kernel, at_s=kernel.at_s + SHORT_S, processes=processes or kernel.processes)
+    return replace(before, kernel=look, **changes)
+
+
+def turns_of(*processes: Process) -> AskTurns:
+    """Return how a quiescent world answers whose threads have run as often as these."""
+    turns = {each.tid: each.runs for process in processes for each in process.threads}
+    return lambda _: turns
+
+
+def is_proven(before: Process, now: Process, *, later_on: Process | None = None) -> bool:
+    """Return whether a short interval between two states of a rank is a proof.
+
+    Args:
+        before: The rank at its begin.
+        now: The rank at its end.
+        later_on: The rank when it is asked whether it is quiescent; None: as at the end.
+    """
+    first = ProofState().after(moment(before), deadline_s=DEADLINE_S)
+    answer = turns_of(later_on or now)
+    last = soon(moment(before), now)
+    return first.after(last, deadline_s=DEADLINE_S, ask_turns=answer).is_proof
+
+
+def polling(runs: int, **changes: object) -> Process:
+    """Return a rank with a thread of gloo that polls, and has run so often."""
+    given = {"fds": (), "ends_s": 100.0, "code": GLOO, "runs": runs, **changes}
+    return process(beside("epoll_wait", **given))
+
+
+def test_a_settled_world_is_proven_to_hang_after_a_short_interval() -> None:
+    """Nothing has run in between, and nothing can."""
+    assert is_proven(process(), process())
+
+
+def test_a_world_that_is_not_quiescent_is_not_settled() -> None:
+    """Some thread of it can run, or data are in flight."""
+    first = ProofState().after(moment(process()), deadline_s=DEADLINE_S)
+    last = soon(moment(process()))
+    assert not first.after(last, deadline_s=DEADLINE_S, ask_turns=lambda _: None).is_proof
+
+
+def test_a_thread_that_has_run_after_the_snapshot_does_not_count_as_asleep() -> None:
+    """It was woken between the snapshot and the question."""
+    assert not is_proven(process(), process(), later_on=process(thread(runs=6)))
+
+
+@pytest.mark.parametrize(
+    ("turns", "state", "is_settled"),
+    [(0, "S", False), (1, "S", False), (2, "S", True), (2, "R", False)],
+)
+def test_who_polls_must_have_had_its_turns(turns: int, state: str, is_settled: bool) -> None:
+    """One to find what there is, another for what the first has brought about, and no more."""
+    assert is_proven(polling(5), polling(5 + turns, state=state)) == is_settled
+
+
+def test_who_polls_may_go_on_polling_while_it_is_asked() -> None:
+    """It is one of those that may run."""
+    assert is_proven(polling(5), polling(9), later_on=polling(11))
+
+
+def test_a_timer_of_a_thread_that_is_woken_for_all_else_is_not_waited_for() -> None:
+    """Those of gRPC strike every second."""
+    jax = [process(beside(code=JAX, ends_s=100.2, runs=runs)) for runs in (5, 6)]
+    assert is_proven(*jax)
+
+
+def test_a_wait_that_ends_just_after_the_deadline_is_watched_for_longer() -> None:
+    """It may be the last of many short ones, which makes a livelock."""
+    short, long = (process(thread(ends_s=DEADLINE_S + s)) for s in (1.0, 100.0))
+    assert not is_proven(short, short)
+    assert is_proven(long, long)
+
+
+@pytest.mark.parametrize("entered", [0, 1])
+def test_a_collective_that_all_have_entered_is_watched_for_longer(entered: int) -> None:
+    """It should end; something unknown may be under way."""
+    open_one = operation()
+    key, _ = open_one.place
+    pages = Operations(0, (open_one,), {key: 1}), Operations(1, (), {key: entered})
+    first = replace(moment(process()), operations=pages)
+    search = ProofState().after(first, deadline_s=DEADLINE_S)
+    answer = turns_of(process())
+    found = search.after(soon(first), deadline_s=DEADLINE_S, ask_turns=answer)
+    assert found.is_proof == (entered == 0)
+
+
+def test_short_intervals_do_not_go_on_for_ever() -> None:
+    """A deep snapshot costs too much for that: after a few the next is a second away."""
+    search = ProofState().after(moment(process()), deadline_s=DEADLINE_S)
+    look, waits = moment(process()), []
+    for _ in range(8):
+        look = replace(look, kernel=replace(look.kernel, at_s=search.due_s + SLACK_S))
+        waits.append(search.due_s)
+        search = search.after(look, deadline_s=DEADLINE_S)
+    gaps = [later - earlier for earlier, later in pairwise(waits)]
+    assert gaps[0] == pytest.approx(SHORT_S)
+    assert gaps[-1] == pytest.approx(INTERVAL_S)
 
 
 def test_a_world_without_a_living_rank_does_not_wait() -> None:

@@ -21,8 +21,8 @@ a rule of its own; timers, and the world outside. Who sleeps for a millisecond i
 then, and so is who waits for a server elsewhere; `proof` judges what may end a wait. Nor does it
 see datagrams on their way, which belong to nobody.
 
-While a world works, its clocks advance, and an answer costs one reading of them (1 us a process).
-A world that looks still costs about 20 us a thread.
+While a world works its clocks advance, which one reading shows (1 us a process). An answer about a
+world that looks still costs about 20 us a thread.
 """
 
 from __future__ import annotations
@@ -115,15 +115,18 @@ class Quiescence:
     _stats: dict[int, proc_files.Stat] = field(default_factory=dict)
     _family: Collection[int] = ()
     _clocks: dict[int, int] = field(default_factory=dict)
+    _clocks_s: float = 0.0
 
-    def has_run(self) -> bool:
-        """Return whether any process has used a processor since this was last asked.
+    def busiest_share(self) -> float:
+        """Return the largest share of a processor that a process has used since the last call.
 
-        That costs a microsecond a process. Without new processor time a world may still be
-        about to move; with it, it has just moved.
+        That costs a microsecond a process. Where it is large, asking is of no use.
         """
-        before, self._clocks = self._clocks, _clocks(self._family or self.ranks.values())
-        return self._clocks != before
+        before, was_s = self._clocks, self._clocks_s
+        self._clocks_s = time.monotonic()
+        self._clocks = _clocks(self._family or self.ranks.values())
+        used_ns = (each - before.get(pid, 0) for pid, each in self._clocks.items())
+        return max(used_ns, default=0) / max((self._clocks_s - was_s) * 1e9, 1.0)
 
     def ask(self, idle: Collection[int] = ()) -> Stillness:
         """Return whether the world is quiescent now, or what moves.
