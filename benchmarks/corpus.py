@@ -1,7 +1,7 @@
 """How well are hangs told? Run the corpus and score the verdicts.
 
     python benchmarks/corpus.py [--only NAME] [--backend NAME] [--hosts KIND] [--load N] [--json F]
-                                [--libraries]
+                                [--jobs K] [--rounds N] [--keep DIR] [--libraries]
 
 Runs every program of tests/corpus, reads verdicts.jsonl by its contract (docs/verdict.md) alone
 and compares each verdict with the expectation beside the program. Prints a table and the score;
@@ -16,20 +16,31 @@ libraries import takes its time.
 --load keeps N other processes computing meanwhile. --only runs programs whose id contains NAME,
 --backend those of one backend. --hosts runs them on hosts of that kind: netns, or netns:2; what is
 expected is the same.
+
+--jobs runs the programs of K modules, or parts of modules, at a time. Worlds mostly wait, so
+innocents take less time so; how soon hangs are told is then measured beside other worlds.
+--rounds runs everything N times, and prints a line for each round and at last which programs were
+accused or wrong, and in how many rounds: make corpus CORPUS_ARGS='--only innocent_ --jobs 4
+--rounds 20'. --keep keeps the artifacts of all runs of pytest with such a program.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import math
 import os
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +48,10 @@ from typing import Any
 CORPUS = Path(__file__).resolve().parent.parent / "tests" / "corpus"
 EXPECTATIONS = "PYTEST_MULTIHOST_CORPUS_EXPECTATIONS"
 MODULE_LIMIT_S = 1800
+BATCH = 6
+"""Number of programs in one run of pytest beside others: few start-ups, and all end about alike."""
 
+WRONG = ("ACCUSED", "WRONG")
 AT_ONCE = ("exit", "raise", "mismatch")
 EXACT_SHARE = 0.95
 LIBRARIES_EXACT_SHARE = 0.98
@@ -109,20 +123,32 @@ def main() -> int:
     global CORPUS  # noqa: PLW0603 - chosen once, before anything is run
     options = _options()
     CORPUS = CORPUS / "libraries" if options.libraries else CORPUS
-    scores: list[Score] = []
     programs = _programs(options.only, options.backend)
+    batches = _batches(programs, BATCH if options.jobs > 1 else None)
+    rounds: list[list[Score]] = []
     print(HEADING)
-    with _load(options.load):
-        for module, expectations in programs.items():
-            for each in _run(module, expectations, options.hosts):
-                print(_row(each), flush=True)
-                scores.append(each)
+    with _load(options.load), ThreadPoolExecutor(options.jobs) as jobs:
+        keep = Path(options.keep).resolve() if options.keep else None
+        run = functools.partial(_run, hosts=options.hosts, keep=keep)
+        for number in range(1, options.rounds + 1):
+            began_s = time.monotonic()
+            rounds.append([])
+            for scores_of_batch in jobs.map(run, batches):
+                for each in scores_of_batch:
+                    if number == 1 or each.word in WRONG:
+                        print(_row(each), flush=True)
+                    rounds[-1].append(each)
+            if options.rounds > 1:
+                print(_round(number, rounds[-1], time.monotonic() - began_s), flush=True)
+    scores = [each for of_round in rounds for each in of_round]
     if options.libraries:
         print_libraries(scores)
+    if options.rounds > 1:
+        print("\n".join(["", *(troubles(rounds) or ["no program was accused or wrong"])]))
     failures = _summary(scores, of_libraries=options.libraries)
     if options.json:
         rows = [asdict(score) for score in scores]
-        about = {"load": options.load, "hosts": options.hosts}
+        about = {key: getattr(options, key) for key in ("load", "hosts", "jobs", "rounds")}
         text = json.dumps({**about, "scores": rows, "failures": failures}, indent=1)
         Path(options.json).write_text(text + "\n", encoding="utf-8")
     for failure in failures:
@@ -136,6 +162,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", default="", help="part of the ids to run")
     parser.add_argument("--backend", default="", help="the backend whose programs are to run")
     parser.add_argument("--hosts", default="one", help="what the hosts are made from")
+    parser.add_argument("--jobs", type=int, default=1, help="runs of pytest at a time")
+    parser.add_argument("--rounds", type=int, default=1, help="how often to run everything")
+    parser.add_argument("--keep", default="", help="where artifacts of wrong programs go")
     parser.add_argument("--json", default="", help="file for the scores")
     parser.add_argument("--libraries", action="store_true", help="run the programs of libraries")
     return parser.parse_args()
@@ -177,7 +206,22 @@ def _programs(only: str, backend: str) -> dict[str, dict[str, Mapping[str, Any]]
     return programs
 
 
-def _run(module: str, expectations: Mapping[str, Mapping[str, Any]], hosts: str) -> list[Score]:
+Batch = Mapping[str, Mapping[str, Any]]
+"""What is expected of some programs of one module, by id."""
+
+
+def _batches(programs: Mapping[str, Batch], size: int | None) -> list[Batch]:
+    """Return the programs by module, in parts of at most `size`."""
+    found: list[Batch] = []
+    for module in programs.values():
+        ids = list(module)
+        step = size or len(ids)
+        parts = [ids[start : start + step] for start in range(0, len(ids), step)]
+        found += [{each: module[each] for each in part} for part in parts]
+    return found
+
+
+def _run(expectations: Batch, hosts: str, keep: Path | None) -> list[Score]:
     """Run programs of one module and score them.
 
     In their own run of pytest: what it imports, and what goes wrong in it, is its own affair.
@@ -188,9 +232,13 @@ def _run(module: str, expectations: Mapping[str, Mapping[str, Any]], hosts: str)
         verdicts = Path(scratch, "verdicts.jsonl")
         lines = verdicts.read_text(encoding="utf-8").splitlines() if verdicts.exists() else []
         found = {verdict["nodeid"]: verdict for verdict in map(json.loads, lines)}
+        scores = [score(nodeid, each, found.get(nodeid)) for nodeid, each in expectations.items()]
+        if keep is not None and any(each.word in WRONG for each in scores):
+            shutil.copytree(scratch, keep / Path(scratch).name)
+    module = next(iter(expectations)).partition("::")[0]
     if ended.returncode not in (0, 1):  # neither passed nor failed: pytest itself went wrong
         print(f"pytest ended with {ended.returncode} on {module}:\n{ended.stdout}")
-    return [score(nodeid, each, found.get(nodeid)) for nodeid, each in expectations.items()]
+    return scores
 
 
 def _pytest(
@@ -374,6 +422,29 @@ def _row(each: Score) -> str:
     ).rstrip()
 
 
+def _round(number: int, scores: Sequence[Score], took_s: float) -> str:
+    words = Counter(each.word for each in scores)
+    load = os.getloadavg()[0]
+    return (
+        f"round {number}: {len(scores)} programs in {took_s:.0f} s, load {load:.1f}:"
+        f" {words['ACCUSED']} accused, {words['WRONG']} wrong, {words['skipped']} skipped"
+    )
+
+
+def troubles(rounds: Sequence[Sequence[Score]]) -> list[str]:
+    """Return a line for each program that was not always right: how, and in how many rounds."""
+    found = Counter(
+        (each.name, each.word, each.got)
+        for scores in rounds
+        for each in scores
+        if each.word in WRONG
+    )
+    return [
+        f"{word:8}{name}: {count} of {len(rounds)} rounds, got {got}"
+        for (name, word, got), count in sorted(found.items())
+    ]
+
+
 def _summary(scores: Sequence[Score], *, of_libraries: bool) -> list[str]:
     """Print the score and return what is not met."""
     run = [each for each in scores if each.word != "skipped"]
@@ -382,8 +453,9 @@ def _summary(scores: Sequence[Score], *, of_libraries: bool) -> list[str]:
     proofs = _delays(hangs, ("proof",))
     stops = _delays(hangs, ("stopped",))
     at_once = _delays(hangs, AT_ONCE)
-    accused = [each.name for each in innocents if each.is_accused]
-    others = [each.name for each in innocents if each.word == "WRONG"]
+    accusations = [each.name for each in innocents if each.is_accused]
+    accused = sorted(set(accusations))
+    others = sorted({each.name for each in innocents if each.word == "WRONG"})
     print()
     print(f"programs             {len(run)} run, {len(scores) - len(run)} skipped")
     print(f"hangs detected       {_share(each.is_detected for each in hangs)}")
@@ -394,7 +466,7 @@ def _summary(scores: Sequence[Score], *, of_libraries: bool) -> list[str]:
     print(f"a line of the user's {_share(_known(each.has_right_line for each in hangs))}")
     print(f"first divergence     {_share(_known(each.has_right_sides for each in hangs))}")
     print(f"ranks ended by dumps {sum(len(each.ended_by_dump) for each in run)}")
-    print(f"innocents accused    {len(accused)} of {len(innocents)}")
+    print(f"innocents accused    {len(accusations)} of {len(innocents)}")
     print(f"by proof             {_delay_text(proofs)}")
     print(f"by stop              {_delay_text(stops)}")
     print(f"exit, raise, mismatch {_delay_text(at_once)}")
