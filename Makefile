@@ -34,6 +34,7 @@ help: ## List these targets
 	@echo "  PYTHON_SUITE=sid picks the Debian release of make test-python: trixie has Python 3.13, sid 3.14."
 	@echo "  BENCH_ARGS='--only floor overhead --suite junit.xml' picks what make bench measures."
 	@echo "  CORPUS_ARGS='--load 2' keeps two processes computing beside make corpus."
+	@echo "  CORPUS_ARGS='--only innocent_ --jobs 4 --rounds 20' looks for false accusations again and again."
 
 # The stamp is written last, so a set-up that was interrupted starts over. One pip call for all:
 # the pins of the group must bind the open ranges of the extras, or pip takes the newest torch.
