@@ -24,6 +24,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from pytest_multihost.model.fault import START, Point, PointKind
 from pytest_multihost.model.json_values import Json, from_json, to_json
+from pytest_multihost.model.stack import Frame
 from pytest_multihost.model.verdict import Phase, RankError
 
 Gate = Literal["go", "teardown", "exit"]
@@ -255,14 +256,39 @@ class FaultChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class PointPassed:
-    """It has passed, for the nth time, a point to which a fault can be bound."""
+class PointSite:
+    """A point, and where in the user's code it is passed.
 
-    kind: ClassVar = "point"
-    point: PointKind = "start"
-    name: str = ""
-    nth: int = 1
-    call: str = ""
+    Attributes:
+        point: The point; its `nth` is not counted here.
+        frame: The user's innermost line; its file is relative to pytest's rootdir where below it.
+        is_main: Whether the main thread passes it.
+        is_inner: Whether another point stands for it: a collective inside `all_gather_object`.
+    """
+
+    omits_defaults: ClassVar = True
+    point: Point
+    frame: Frame | None = None
+    is_main: bool = True
+    is_inner: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PointsRecorded:
+    """It has passed points to which faults can be bound.
+
+    Attributes:
+        sites: Those not sent before; sites are numbered on from the last event's.
+        passed: The numbers of the sites passed, in order.
+        beyond: How many points it has passed since that are only counted.
+        is_all: Whether it records no more.
+    """
+
+    kind: ClassVar = "record"
+    sites: tuple[PointSite, ...] = ()
+    passed: tuple[int, ...] = ()
+    beyond: int = 0
+    is_all: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,7 +363,7 @@ RankEventBody = (
     | Done
     | Interrupted
     | FaultChanged
-    | PointPassed
+    | PointsRecorded
     | PointsPassed
 )
 """The bodies of events that ranks send."""

@@ -119,7 +119,7 @@ class WorldSpec:
         startup_timeout_s: Seconds from the first fork until all ranks are ready.
         seed: Seed of all random choices for this world.
         faults: Its faults; their ranks are numbers.
-        tells_points: Whether each rank reports every point to which a fault could be bound.
+        tells_points: Whether each rank records every point to which a fault can be bound.
         hosts: The kind of its hosts, and the ranks on each.
         sites: The existing hosts of an attached run on several machines; empty if the harness
             makes the hosts.

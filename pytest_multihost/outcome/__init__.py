@@ -2,7 +2,8 @@
 
 `rank_facts` folds a world's events, `finding` judges what happened, `symptoms` says which
 exceptions only follow from another rank's failure, `own_failures` which failures the expected end
-of a world does not explain, and `faults` which faults have happened.
+of a world does not explain, `faults` which faults have happened, and `passed_points` which points
+ranks have passed.
 """
 
 from pytest_multihost.outcome.finding import Finding, RankFinding, judge

@@ -3,7 +3,8 @@
 Only `rank.agent` needs pytest, so programs can use a rank's world without it.
 
 `after_fork` resets inherited state, `environment` sets the variables, `points` performs faults,
-`wrap_calls` and `batches` wrap what is called there, `run_paths` names files alike in all runs.
+`wrap_calls` and `batches` wrap what is called there, `point_record` records what is passed, and
+`run_paths` names files alike in all runs.
 `world` is the test's interface, `recorder` records operations.
 """
 

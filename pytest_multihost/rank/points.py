@@ -19,7 +19,7 @@ from pathlib import Path
 from time import sleep  # by name: the test may replace it in its module
 from typing import Any
 
-from pytest_multihost.model.event import FaultChanged, PointPassed, PointsPassed, RankEventBody, now
+from pytest_multihost.model.event import FaultChanged, PointsPassed, RankEventBody, now
 from pytest_multihost.model.fault import (
     IO_CALLS,
     NETWORK_KINDS,
@@ -40,6 +40,7 @@ from pytest_multihost.nemesis.interpose import (
 )
 from pytest_multihost.nemesis.targets import load_target
 from pytest_multihost.rank.batches import count_batches
+from pytest_multihost.rank.point_record import PointRecord
 from pytest_multihost.rank.recorder import Recorder
 from pytest_multihost.rank.run_paths import portable_glob
 from pytest_multihost.rank.wrap_calls import wrap_calls
@@ -47,8 +48,8 @@ from pytest_multihost.rank.wrap_calls import wrap_calls
 Send = Callable[[RankEventBody], None]
 """Sends an event to the controller."""
 
-_MAX_POINT_EVENTS = 2_000
-"""Number of points sent one by one; later ones are only counted."""
+_MAX_COUNTS = 2_000
+"""Number of different points whose counts are sent."""
 
 _MAX_FIRED_EVENTS = 20
 """Number of "begun" events sent for one fault that only this rank performs."""
@@ -90,8 +91,8 @@ class Points:
         spec: This rank and its world.
         send: Sends an event to the controller.
         bindings: Its faults.
-        sends_all: Whether an event is sent for each point.
         performed: See `bind_faults`.
+        record: Where all points are recorded, if they are.
         counts: How often each point has been passed, in order of first passage.
         healing: Callbacks that undo the faults after the test's body.
         more_modules: Modules of the test that are not in `sys.modules`.
@@ -101,12 +102,11 @@ class Points:
     send: Send
     bindings: list[Binding]
     performed: Callable[[int], str]
-    sends_all: bool
+    record: PointRecord | None = None
     counts: dict[tuple[PointKind, str, str], int] = field(default_factory=dict)
     healing: ExitStack = field(default_factory=ExitStack)
     more_modules: tuple[object, ...] = ()
     _folders: tuple[str, ...] = ()
-    _sent: int = 0
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _thread: _Thread = field(default_factory=_Thread)
     _owner: int = field(default_factory=os.getpid)
@@ -131,10 +131,9 @@ class Points:
                 shown = (point, name, "")
                 if point == "io":
                     shown = point, portable_glob(name, self._folders, _pids()), call
-                self.counts[shown] = nth = self.counts.get(shown, 0) + 1
-                if self.sends_all and self._sent < _MAX_POINT_EVENTS:
-                    self._sent += 1
-                    self.send(PointPassed(*shown[:2], nth, shown[2]))
+                self.counts[shown] = self.counts.get(shown, 0) + 1
+                if self.record is not None:
+                    self.record.add(*shown)
             due = [each for each in self.bindings if _is_due(each, point, name, when, call)]
         for binding in due:
             if self._is_first(binding):
@@ -149,9 +148,11 @@ class Points:
     def begin_operation(self, name: str, kind: OperationKind) -> None:
         """Pass the point of an operation that is about to begin."""
         __tracebackhide__ = True
-        is_named = any(each.fault.at.name == name for each in self.bindings)
-        if kind == "collective" or self.sends_all or is_named:
+        if kind == "collective" or self.record is not None or self._names(name):
             self.pass_point("collective", name, call=kind)
+
+    def _names(self, operation: str) -> bool:
+        return any(each.fault.at.name == operation for each in self.bindings)
 
     def _is_first(self, binding: Binding) -> bool:
         """Whether a fault that happens to one rank only happens to this one."""
@@ -169,6 +170,9 @@ class Points:
     def _perform(self, binding: Binding, passed: Point) -> None:
         __tracebackhide__ = True
         fault, kind = binding.fault, binding.kind
+        if self.record is not None:  # it may be the last that this rank can say
+            with self._lock:
+                self.record.flush()
         detail = kind.announce(fault.params, now())
 
         def send(phase: str, detail: Mapping[str, Any]) -> None:
@@ -215,12 +219,15 @@ class Points:
             return
         self._is_healed = True
         self.healing.close()
-        if self.bindings or self.sends_all:
+        if self.record is not None:
+            with self._lock:
+                self.record.flush(is_all=True)
+        if self.bindings:
             passed = tuple(
                 (point, f"{name} ({call})" if call else name, count)
                 for (point, name, call), count in self.counts.items()
             )
-            self.send(PointsPassed(passed[:_MAX_POINT_EVENTS]))
+            self.send(PointsPassed(passed[:_MAX_COUNTS]))
 
 
 def _fault_changed(index: int, fault: Fault, phase: str, detail: Mapping[str, Any]) -> FaultChanged:
@@ -310,6 +317,8 @@ def bind_faults(
     recorder: Recorder,
     send: Send,
     performed: Callable[[int], str],
+    *,
+    root: str,
 ) -> Points:
     """Return the points of this rank with its faults bound to them; wrap nothing yet.
 
@@ -320,14 +329,16 @@ def bind_faults(
         send: Sends an event to the controller.
         performed: Waits until the fault with this index has been performed from outside;
             returns an error message, or "".
+        root: pytest's rootdir.
     """
     bindings = [
         Binding(index, fault, kinds[fault.kind])
         for index, fault in enumerate(spec.world.faults)
         if spec.rank in fault.ranks and not _is_before_the_test(fault)
     ]
-    points = Points(spec, send, bindings, performed, sends_all=spec.world.tells_points)
-    if bindings or points.sends_all:
+    record = PointRecord(recorder, root, send) if spec.world.tells_points else None
+    points = Points(spec, send, bindings, performed, record)
+    if bindings or record is not None:
         _current[:] = [points]
         recorder.on_begin.append(points.begin_operation)
         points.healing.callback(recorder.on_begin.remove, points.begin_operation)
@@ -351,10 +362,10 @@ def start_faults(points: Points, more_modules: Iterable[object] = ()) -> None:
         wrap_calls(load_target(target), on_call, points.healing, more_modules=more_modules)
     loaders = [each for each in _LOADERS if each.partition(":")[0] in sys.modules]
     named = _named(faults, "batch")
-    for target in dict.fromkeys((*named, *loaders) if points.sends_all else named):
+    for target in dict.fromkeys((*named, *loaders) if points.record is not None else named):
         on_draw = partial(points.pass_point, "batch", target)
         count_batches(target, on_draw, points.healing, more_modules=more_modules)
-    if patterns := [*_named(faults, "io"), *(["*"] if points.sends_all else ())]:
+    if patterns := [*_named(faults, "io"), *(["*"] if points.record is not None else ())]:
         points.set_folders()
         observer = _file_observer(points, patterns)
         points.healing.enter_context(observing_files(observer, more_modules))
@@ -369,7 +380,7 @@ def _file_observer(points: Points, patterns: Iterable[str]) -> FileObserver:
     return FileObserver(
         lambda path: any(each(path) for each in matches),
         before=points.touch_file,
-        calls=IO_CALLS if points.sends_all else calls,
+        calls=IO_CALLS if points.record is not None else calls,
     )
 
 

@@ -46,7 +46,7 @@ class Suspicious:
 def events_for(seconds: float) -> list[Step]:
     """Have rank 0 send an event every ten milliseconds of its test."""
     times = [number / 100 for number in range(1, round(seconds * 100) + 1)]
-    return [Step(0, "point", after_s=after_s, on="go") for after_s in times]
+    return [Step(0, "record", after_s=after_s, on="go") for after_s in times]
 
 
 def seconds_to_first_check(run: Run, script: Sequence[Step]) -> float:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
 
 from pytest_multihost import faults
+from pytest_multihost.model.event import Event, PointsRecorded
 from pytest_multihost.model.fault import resolve
+from pytest_multihost.model.json_values import from_json
+from pytest_multihost.outcome.passed_points import recorded_points
 
 HEAD = """
 import asyncio
@@ -529,3 +533,63 @@ def test_a_token_repeats_a_hang_that_only_one_order_of_the_ranks_has(run_worlds)
         assert (
             verdict["diagnosis"]["summary"] == (first.verdicts["test_it"]["diagnosis"]["summary"])
         )
+
+
+def test_what_is_recorded_names_each_passage_as_a_fault_would(run_worlds) -> None:
+    """In order, with the user's line, its thread, and how many operations were begun before."""
+    worlds = run_worlds(
+        """
+import threading
+import pytest, torch, torch.distributed as dist
+
+@pytest.mark.multihost(ranks=2, timeout=30, backend="gloo")
+def test_it(world, tmp_path):
+    (tmp_path / "a").write_text("")
+    dist.all_gather_object([None, None], world.rank)
+    if world.rank:
+        dist.isend(torch.ones(1), 0).wait()
+        thread = threading.Thread(target=save, args=[tmp_path / "a"])
+        thread.start()
+        thread.join()
+    else:
+        dist.recv(torch.ones(1), 1)
+    dist.all_gather([torch.ones(1), torch.ones(1)], torch.ones(1))
+    world.barrier()
+
+def save(path):
+    torch.save([1], path)
+""",
+        "--multihost-points",
+    )
+    worlds.run.assert_outcomes(passed=1)
+    lines = (worlds.directory("test_it") / "history.jsonl").read_text().splitlines()
+    events = [
+        Event(
+            each["at_s"],
+            each["rank"],
+            from_json(PointsRecorded, {**each["detail"], "kind": each["kind"]}),
+        )
+        for each in map(json.loads, lines)
+        if each["kind"] == "record"
+    ]
+    found = recorded_points(events)
+    assert [
+        (
+            each.point.call or each.point.name,
+            each.point.nth,
+            each.span,
+            each.is_main,
+            each.where.line,
+        )
+        for each in found[1]
+        if each.where is not None
+    ] == [
+        ("open", 1, 0, True, 7),
+        ("all_gather_object", 1, 0, True, 8),
+        ("send", 1, 1, True, 10),
+        ("open", 2, 2, False, 20),
+        ("write", 1, 2, False, 20),
+        ("all_gather", 3, 2, True, 16),
+        ("world.barrier", 1, 3, True, 17),
+    ]
+    assert {each.where.file for each in found[0] if each.where is not None} == {"test_worlds.py"}

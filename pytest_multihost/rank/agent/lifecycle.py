@@ -120,7 +120,9 @@ def run_test_and_exit(
         link.await_gate("go")
         found = item.config.hook.pytest_multihost_faults() if spec.world.faults else ()
         kinds, recorder = kinds_by_name(found), current_recorder()
-        plugin.enter(link, bind_faults(spec, kinds, recorder, link.send, link.await_performed))
+        performed = link.await_performed
+        points = bind_faults(spec, kinds, recorder, link.send, performed, root=root)
+        plugin.enter(link, points)
         # pytest's own protocol, and not just the function: assertion messages, warning filters and
         # other plugins are all done by hooks inside it.
         item.ihook.pytest_runtest_protocol(item=item, nextitem=None)

@@ -59,7 +59,7 @@ class Calls:
             record = begin()
             self._depth.count += 1
             try:
-                with self.recorder.during(record):
+                with self.recorder.during(record), self.recorder.inside():
                     result = original(*args, **kwargs)
             finally:
                 self._depth.count -= 1

@@ -17,7 +17,7 @@ from types import CodeType, FrameType
 
 from pytest_multihost.model.event import now_ns
 from pytest_multihost.model.operation import RUNTIME_SCOPE, OperationKind, Scope
-from pytest_multihost.model.stack import is_library
+from pytest_multihost.model.stack import Frame, is_library
 from pytest_multihost.slots import NO_RECORD, Call, SlotPage
 
 Ranks = tuple[int, ...]
@@ -34,10 +34,17 @@ _MAX_ERROR = 200
 
 
 class _Thread(threading.local):
-    """The calling thread. Asking the system for its id each time takes four times as long."""
+    """The calling thread. Asking the system for its id each time takes four times as long.
+
+    Attributes:
+        native_id: Its id.
+        depth: How many calls of the user's it is in of which listeners were notified, and which
+            call other operations.
+    """
 
     def __init__(self) -> None:
         self.native_id = threading.get_native_id()
+        self.depth = 0
 
 
 @dataclass(slots=True)
@@ -52,23 +59,24 @@ class Recorder:
         size: Ranks of the world.
         on_begin: Called with name and kind before an operation is recorded: what happens to a
             rank there happens before it has entered. Faults are bound to it.
+        thread: What is known of the calling thread.
     """
 
     page: SlotPage
     rank: int
     size: int
     on_begin: list[OnBegin] = field(default_factory=list)
+    thread: _Thread = field(default_factory=_Thread)
     _codes: list[CodeType] = field(default_factory=list)
     _library_files: set[str] = field(default_factory=set)
     _sources: dict[tuple[int, int], SourceRef] = field(default_factory=dict)
-    _files: dict[int, str] = field(default_factory=dict)
-    _thread: _Thread = field(default_factory=_Thread)
+    _frames: dict[SourceRef, Frame] = field(default_factory=dict)
 
     def open(self, path: Path, rank: int, size: int) -> None:
         """Become this rank's: write to its page at `path`, which must not exist."""
         self.page.open(path)
         self.rank, self.size = rank, size
-        self._thread.native_id = threading.get_native_id()  # a fork has changed it
+        self.thread.native_id = threading.get_native_id()  # a fork has changed it
 
     @property
     def all_ranks(self) -> Ranks:
@@ -123,14 +131,14 @@ class Recorder:
         try:
             source = self._user_source(3)  # called by begin(), or by what wraps the runtime's call
             at_ns = now_ns()
-            return self.page.begin(call, at_ns, self._thread.native_id, source, sequence, detail)
+            return self.page.begin(call, at_ns, self.thread.native_id, source, sequence, detail)
         except Exception:  # noqa: BLE001 - an error in recording is no error of the test
             return NO_RECORD
 
     def wait(self, record: int) -> None:
         """Record that this thread waits for the operation."""
         try:  # noqa: SIM105 - suppress() would take as long as all the rest
-            self.page.wait(record, now_ns(), self._thread.native_id, self._user_source(2))
+            self.page.wait(record, now_ns(), self.thread.native_id, self._user_source(2))
         except Exception:  # noqa: BLE001, S110 - an error in recording is no error of the test
             pass
 
@@ -156,10 +164,27 @@ class Recorder:
             raise
         self.end(record)
 
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[None]:
+        """Take note that this thread is in a call of the user's that calls other operations."""
+        self.thread.depth += 1
+        try:
+            yield
+        finally:
+            self.thread.depth -= 1
+
     def user_line(self) -> tuple[str, int]:
         """Return the file and line that the user's innermost frame is at; empty if not known."""
-        file, line, _ = self._user_source(2)
-        return self._files[file] if file else "", line
+        frame = self.frame_of(self._user_source(2))
+        return (frame.file, frame.line) if frame else ("", 0)
+
+    def user_source(self) -> SourceRef:
+        """Return the number of the line that the user's innermost frame is at, for `frame_of`."""
+        return self._user_source(2)
+
+    def frame_of(self, source: SourceRef) -> Frame | None:
+        """Return a line; None if it is not known."""
+        return self._frames.get(source)
 
     def _user_source(self, depth: int) -> SourceRef:
         """Return the line that the user's innermost frame is at, `depth` frames up or further.
@@ -190,6 +215,7 @@ class Recorder:
         if file != _AGENT:
             text = self.page.text
             source = text(file), frame.f_lineno or 0, text(code.co_name)
-            self._files[source[0]] = file
+            if source[0]:
+                self._frames[source] = Frame(file, source[1], code.co_name)
         self._sources[id(code), frame.f_lasti] = source
         return source

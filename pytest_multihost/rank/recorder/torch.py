@@ -113,9 +113,11 @@ class GroupCreationRecorder:
     def _noticed(self, name: str, original: Function) -> Function:
         def noticed(*args: object, **kwargs: object) -> object:
             __tracebackhide__ = True
-            if self.recorder.on_begin and not self.calls.are_nested:
-                self.recorder.notify(name, "wait")
-            return original(*args, **kwargs)
+            if not self.recorder.on_begin or self.calls.are_nested:
+                return original(*args, **kwargs)
+            self.recorder.notify(name, "wait")
+            with self.recorder.inside():
+                return original(*args, **kwargs)
 
         return noticed
 

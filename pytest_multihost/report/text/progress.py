@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import groupby
 from pathlib import PurePath
 
 from pytest_multihost.blame import BlockingRanks
-from pytest_multihost.model.event import Event, PointPassed
-from pytest_multihost.model.fault import Point
 from pytest_multihost.model.operation import group_by_value, rank_set
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.stack import Frame
+from pytest_multihost.model.sweep import RecordedPoint
 from pytest_multihost.outcome import RankFacts
+from pytest_multihost.outcome.passed_points import recorded_points, unrecorded_points
 
 _MIN_WIDTH = 12
 ERASE = "\x1b[K"
@@ -66,20 +67,20 @@ def overlay(text: str, width: int) -> str:
     return f"{shown}{ERASE}\x1b[{len(shown)}D"
 
 
-def _passed_points(history: Iterable[Event], rank: int) -> tuple[str, ...]:
-    """Return the points that a rank has passed, in order, repeated ones once with a count."""
-    points = [
-        Point(event.body.point, event.body.name, call=event.body.call)
-        for event in history
-        if isinstance(event.body, PointPassed) and event.rank == rank
-    ]
-    runs = [(point, len(list(same))) for point, same in groupby(points)]
-    return tuple(f"{point!r} x{count}" if count > 1 else repr(point) for point, count in runs)
+def _passed_points(points: Iterable[RecordedPoint], more: int) -> tuple[str, ...]:
+    """Return points in order, repeated ones once with a count, and how many more there are."""
+    runs = groupby(replace(each.point, nth=1) for each in points)
+    counts = [(point, len(list(same))) for point, same in runs]
+    found = [f"{point!r} x{count}" if count > 1 else repr(point) for point, count in counts]
+    return (*found, f"and {more} more") if more else tuple(found)
 
 
 def points_lines(result: WorldResult) -> list[str]:
     """Return the points of a world, one line for ranks that have passed the same points."""
+    points, more = recorded_points(result.history), unrecorded_points(result.history)
     ranks = range(result.spec.size)
-    together = group_by_value((_passed_points(result.history, rank), rank) for rank in ranks)
+    together = group_by_value(
+        (_passed_points(points.get(rank, ()), more.get(rank, 0)), rank) for rank in ranks
+    )
     lines = [f"{rank_set(ranks)}  {', '.join(seen) or 'none'}" for seen, ranks in together.items()]
     return [f"points of {result.spec.nodeid}", *(f"  {line}" for line in lines)]

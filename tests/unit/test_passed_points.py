@@ -1,0 +1,139 @@
+"""The points that ranks have passed, from what they have sent of them."""
+
+from __future__ import annotations
+
+from pytest_multihost.model.event import Event, PointSite, PointsRecorded
+from pytest_multihost.model.fault import Point
+from pytest_multihost.model.stack import Frame
+from pytest_multihost.model.sweep import RecordedPoint
+from pytest_multihost.model.verdict import Place
+from pytest_multihost.outcome.passed_points import recorded_points, unrecorded_points
+from pytest_multihost.rank.point_record import MAX_POINTS, PointRecord
+from pytest_multihost.rank.recorder import Recorder
+from pytest_multihost.slots import SlotPage
+
+
+def io(path: str, call: str = "open", nth: int = 1) -> Point:
+    """Return the point of a call on a file."""
+    return Point("io", path, nth, call=call)
+
+
+def op(name: str, nth: int = 1) -> Point:
+    """Return the point of an operation."""
+    return Point("collective", name, nth)
+
+
+def recorded(*sites: PointSite, passed: tuple[int, ...]) -> tuple[RecordedPoint, ...]:
+    """Return the points of one rank that has passed sites in an order."""
+    return recorded_points([Event(1.0, 0, PointsRecorded(sites, passed))])[0]
+
+
+def names(points: tuple[RecordedPoint, ...]) -> list[tuple[str, int]]:
+    """Return the names of points, each with its count."""
+    return [(each.point.name, each.point.nth) for each in points]
+
+
+def test_points_are_counted_in_the_order_in_which_they_were_passed() -> None:
+    """Each name for itself; another call on the same file is another point."""
+    sites = [PointSite(op("barrier")), PointSite(io("/x")), PointSite(io("/x", "read"))]
+    found = recorded(*sites, passed=(1, 0, 1, 2, 0))
+    assert [each.point for each in found] == [
+        io("/x"),
+        op("barrier"),
+        io("/x", nth=2),
+        io("/x", "read"),
+        op("barrier", 2),
+    ]
+
+
+def test_a_point_passed_from_two_lines_is_counted_once_for_both() -> None:
+    """A fault's `nth` does not ask who calls."""
+    sites = [PointSite(op("barrier"), Frame("t.py", line, "f")) for line in (3, 4)]
+    found = recorded(*sites, passed=(0, 1, 0))
+    assert [(each.where, each.point.nth) for each in found] == [
+        (Place("t.py", 3, "f"), 1),
+        (Place("t.py", 4, "f"), 2),
+        (Place("t.py", 3, "f"), 3),
+    ]
+
+
+def test_a_span_is_how_many_operations_were_begun_before() -> None:
+    """Whatever is passed between two of them has the same."""
+    sites = [PointSite(io("/x")), PointSite(op("all_reduce")), PointSite(op("store.set"))]
+    found = recorded(*sites, passed=(0, 1, 0, 0, 2, 0))
+    assert [each.span for each in found] == [0, 0, 1, 1, 1, 2]
+
+
+def test_what_another_operation_is_made_of_counts_and_is_not_listed() -> None:
+    """Whoever names the third all_gather means the third that the fault will count."""
+    inner = PointSite(op("all_gather"), is_inner=True)
+    sites = [PointSite(op("all_gather_object")), inner, PointSite(op("all_gather"))]
+    found = recorded(*sites, passed=(0, 1, 1, 2))
+    assert names(found) == [("all_gather_object", 1), ("all_gather", 3)]
+    assert [each.span for each in found] == [0, 1]
+
+
+def test_a_glob_counts_what_it_matches() -> None:
+    """A file whose name holds a star is found by it again, and so are others that match."""
+    sites = [PointSite(io(path)) for path in ("*/a/x.tmp", "*/a/*.tmp", "*/b/*.tmp")]
+    found = recorded(*sites, passed=(0, 1, 2, 0, 1))
+    assert names(found) == [
+        ("*/a/x.tmp", 1),
+        ("*/a/*.tmp", 2),
+        ("*/b/*.tmp", 1),
+        ("*/a/x.tmp", 2),
+        ("*/a/*.tmp", 4),
+    ]
+
+
+def test_a_name_with_brackets_is_no_glob() -> None:
+    """It was escaped, and matches itself alone."""
+    sites = [PointSite(io(path)) for path in ("/d/what[[]1]", "/d/what1", "/d/[*]", "/d/x")]
+    assert {nth for _, nth in names(recorded(*sites, passed=(0, 1, 2, 3)))} == {1}
+
+
+def test_ranks_are_counted_apart_and_batches_together() -> None:
+    """Sites are numbered on from one batch to the next."""
+    first = PointsRecorded((PointSite(op("a")),), (0,))
+    second = PointsRecorded((PointSite(op("b")),), (1, 0))
+    other = PointsRecorded((PointSite(op("c"), is_main=False),), (0,), beyond=7)
+    history = [Event(1.0, 1, first), Event(2.0, 0, other), Event(3.0, 1, second)]
+    found = recorded_points(history)
+    assert names(found[1]) == [("a", 1), ("b", 1), ("a", 2)]
+    assert found[0] == (RecordedPoint(0, op("c"), 0, is_main=False),)
+    assert unrecorded_points(history) == {0: 7}
+
+
+def test_numbers_that_no_site_has_are_left_out() -> None:
+    """A test may write anything into its rank's connection."""
+    assert recorded(PointSite(op("a")), passed=(-1, 0, 7)) == (RecordedPoint(0, op("a"), 0),)
+
+
+def test_a_rank_records_so_many_points_and_counts_the_rest() -> None:
+    """A loop of a million reads must not fill the controller's memory."""
+    sent = list[PointsRecorded]()
+    record = PointRecord(Recorder(SlotPage(), rank=0, size=1), "/", sent.append)
+    for _ in range(MAX_POINTS + 3):
+        record.add("sync_point", "x", "")
+    assert 1 < len(sent) < MAX_POINTS / 100
+    record.flush(is_all=True)
+    history = [Event(1.0, 0, each) for each in sent]
+    assert [len(each.sites) for each in sent].count(0) == len(sent) - 1
+    assert recorded_points(history)[0][-1].point == Point("sync_point", "x", MAX_POINTS)
+    assert unrecorded_points(history) == {0: 3}
+    assert [each.is_all for each in sent] == [False] * (len(sent) - 1) + [True]
+
+
+def test_a_point_is_recorded_with_the_line_that_passes_it() -> None:
+    """Relative to the rootdir; this file's here."""
+    sent = list[PointsRecorded]()
+    root, _, own = __file__.rpartition("/")
+    record = PointRecord(Recorder(SlotPage(), rank=0, size=1), root, sent.append)
+    record.add("sync_point", "x", "")
+    record.flush()
+    frame = sent[0].sites[0].frame
+    assert frame is not None
+    assert (frame.file, frame.function) == (
+        own,
+        "test_a_point_is_recorded_with_the_line_that_passes_it",
+    )
