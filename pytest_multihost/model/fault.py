@@ -46,6 +46,21 @@ IO_CALLS: frozenset[str] = frozenset(get_args(IoCall))
 DATA_CALLS: frozenset[str] = frozenset({"open", "read", "write", "fsync"})
 """Calls that `at.io` counts where it names none."""
 
+FIELD_ERRORS: Mapping[str, str] = {
+    "open": "EIO",
+    "read": "EIO",
+    "write": "ENOSPC",
+    "fsync": "EIO",
+    "stat": "ESTALE",
+    "rename": "ESTALE",
+    "link": "EPERM",
+    "unlink": "EACCES",
+    "mkdir": "ENOSPC",
+    "rmdir": "ENOTEMPTY",
+    "listdir": "ESTALE",
+}
+"""What a call on a file usually fails with in the field: a full disk, a network file system."""
+
 FaultParams = Mapping[str, Any]
 """Parameters of a kind of fault, by name: JSON values, which the kind itself checks."""
 

@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import NoReturn
 
+from pytest_multihost.model.fault import FIELD_ERRORS
 from pytest_multihost.nemesis.kind import FaultKind, Strike, error_name, error_number
 from pytest_multihost.nemesis.targets import Replaced
-
-ERRORS: Mapping[str, str] = {
-    "open": "EIO",
-    "read": "EIO",
-    "write": "ENOSPC",
-    "fsync": "EIO",
-    "stat": "ESTALE",
-    "rename": "ESTALE",
-    "link": "EPERM",
-    "unlink": "EACCES",
-    "mkdir": "ENOSPC",
-    "rmdir": "ENOTEMPTY",
-    "listdir": "ESTALE",
-}
-"""What a call on a file usually fails with in the field: a full disk, a network file system."""
 
 
 def _fail(strike: Strike) -> NoReturn:
     __tracebackhide__ = True
-    number = error_number(strike.fault.params.get("error", ERRORS[strike.passed.call]))
+    number = error_number(strike.fault.params.get("error", FIELD_ERRORS[strike.passed.call]))
     raise OSError(number, os.strerror(number), strike.passed.name)
 
 
