@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 
 from pytest_multihost.blame import Judgement
 from pytest_multihost.model.operation import Operation, group_by_value, rank_numbers, rank_set
@@ -24,46 +23,24 @@ from pytest_multihost.report.activity import (
     rank_places,
     walk,
 )
+from pytest_multihost.report.text.layout import (
+    INDENT,
+    MARGIN,
+    WIDTHS,
+    Line,
+    Role,
+    Row,
+    Section,
+    Span,
+    clip_line,
+    table,
+    text_of,
+    titled,
+    titled_line,
+)
 
-Role = Literal[
-    "plain",
-    "culprit",  # a row of the table: the culprit, or the rank that decided
-    "waiting",  # a row of the table: ranks that wait for another
-    "title",  # the title of the text to its right
-    "source",  # a line of the user's code
-]
-
-COLOURS: Mapping[Role, Mapping[str, bool]] = {
-    "plain": {},
-    "culprit": {"red": True, "bold": True},
-    "waiting": {"yellow": True},
-    "title": {"cyan": True},
-    "source": {"light": True},
-}
-"""Arguments for pytest's terminal writer by role; it decides whether to use colours."""
-
-
-class Span(NamedTuple):
-    """A part of a line, with the role that determines its colour."""
-
-    text: str
-    role: Role = "plain"
-
-
-Line = tuple[Span, ...]
-
-_WIDTHS = (80, 160)
-"""The minimum and maximum width of a page; only text to be copied may exceed it."""
-
-# With these a page has at most 30 lines, however many ranks there are.
-_MAX_ROWS = 6
+# With this and the most rows of a table a page has at most 30 lines, whatever the world's size.
 _MAX_EVIDENCE = 5
-
-_LEAST_ROOM = 16
-_USUAL = 48  # a longer text moves only its own place to the right
-_BETWEEN = 8  # columns between the cells of a row, and for the mark
-_INDENT = Span("  ")
-_MARGIN = 10  # columns for a title, left of its facts
 
 _DETECTED_BY = {
     "proof": "nothing could move before the deadline",
@@ -72,40 +49,6 @@ _DETECTED_BY = {
     "exit": "a rank died",
     "raise": "a rank raised",
 }
-
-
-def text_of(lines: Iterable[Line]) -> str:
-    """Return lines without their roles."""
-    return "\n".join("".join(span.text for span in line) for line in lines)
-
-
-def clip(text: str, width: int) -> str:
-    """Return as much of a text as fits, with a mark where it is cut."""
-    return text if len(text) <= width else text[: width - 1] + "…"
-
-
-def clip_line(line: Line, width: int) -> Line:
-    """Return as much of a line as fits, with a mark where it is cut."""
-    if sum(len(span.text) for span in line) <= width:
-        return line
-    spans, room = [], width - 1
-    for span in line:
-        spans.append(span._replace(text=span.text[:room]))
-        room -= len(spans[-1].text)
-    return (*(span for span in spans if span.text), Span("…"))
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A titled part of the report."""
-
-    title: str
-    lines: tuple[Line, ...]
-
-    @property
-    def text(self) -> str:
-        """The lines without colours."""
-        return text_of(self.lines)
 
 
 def page_sections(judged: Judgement, *, files: str, columns: int | None = None) -> list[Section]:
@@ -118,22 +61,22 @@ def page_sections(judged: Judgement, *, files: str, columns: int | None = None) 
             terminal: nothing is cut then, since the reader of a log cannot undo it.
     """
     result = judged.result
-    least, most = _WIDTHS
-    room = (most if columns is None else min(most, max(least, columns))) - len(_INDENT.text)
+    least, most = WIDTHS
+    room = (most if columns is None else min(most, max(least, columns))) - len(INDENT.text)
     spec, lines = result.spec, [*_world_lines(judged, room, clips=columns is not None)]
     lines += [(Span(f"left behind and ended: {command}"),) for command in result.leftovers]
     if columns is not None:
         lines = [clip_line(line, room) for line in lines]
     if spec.faults:
         notes = fault_notes(result) if judged.diagnosis is None else ()  # a diagnosis includes them
-        lines += [*_titled("fault", _fault_lines(result), room), *_titled("note", notes, room)]
+        lines += [*titled("fault", _fault_lines(result), room), *titled("note", notes, room)]
         replay = f"pytest '{spec.nodeid}' --multihost-replay {token(spec)}"
-        lines.append(_titled_line("replay", replay))
-    lines.append(_titled_line("files", files))
+        lines.append(titled_line("replay", replay))
+    lines.append(titled_line("files", files))
     count = len(spec.all_hosts)
     hosts = f" on {count} hosts" if count > 1 else ""
     title = f"world of {spec.size} rank{'s' if spec.size > 1 else ''}{hosts}, {spec.backend}"
-    page = Section(title, tuple((_INDENT, *line) for line in lines))
+    page = Section(title, tuple((INDENT, *line) for line in lines))
     return [page, *_other_failures(judged.finding)]
 
 
@@ -152,7 +95,7 @@ def _world_lines(judged: Judgement, width: int, *, clips: bool) -> Iterator[Line
     # The stacks of ranks that had left the test and wait for the harness are the harness's own.
     left = {each.facts.rank for each in judged.finding.ranks if each.facts.waits_at_gate}
     inside = replace(result, dumps=tuple(d for d in result.dumps if d.rank not in left))
-    yield from _table(_rows(replace(judged, result=inside)), width if clips else sys.maxsize)
+    yield from table(_rows(replace(judged, result=inside)), width if clips else sys.maxsize)
     if diagnosis is not None and diagnosis.divergence is not None:
         yield from _divergence_lines(diagnosis.divergence, diagnosis.culprits)
     shown = replace(inside, dumps=tuple(d for d in judged.dumps if d.rank not in left))
@@ -162,43 +105,19 @@ def _world_lines(judged: Judgement, width: int, *, clips: bool) -> Iterator[Line
         evidence = [f"{rank_set(ranks)}: {fact} ({by})" for (fact, by), ranks in found.items()]
         if (more := len(evidence) - _MAX_EVIDENCE) > 0:
             evidence[_MAX_EVIDENCE:] = [f"and {more} more in verdict.json"]
-        yield from _titled("evidence", evidence, width)
-        yield from _titled("note", diagnosis.notes, width)
+        yield from titled("evidence", evidence, width)
+        yield from titled("note", diagnosis.notes, width)
 
 
 def _divergence_lines(divergence: Divergence, culprits: Collection[int]) -> Iterator[Line]:
     """Yield how much the ranks had in common, and what each side did next."""
-    yield _titled_line("diverged", divergence.summary.partition(", ")[0])
+    yield titled_line("diverged", divergence.summary.partition(", ")[0])
     for side in divergence.sides:
         is_culprit = set(side.ranks) <= set(culprits)
         text = f"{'►' if is_culprit else ' '} {rank_set(side.ranks)} {side.text}"
         line = side.through.source if side.through is not None else side.source
         source = (Span(f"  » {line}", "source"),) if line else ()
-        yield (Span(" " * _MARGIN), Span(text, "culprit" if is_culprit else "plain"), *source)
-
-
-# Facts under a title
-
-
-def _titled(title: str, facts: Iterable[str], width: int) -> Iterator[Line]:
-    """Yield facts under their title, each folded to the width."""
-    margin = " " * _MARGIN
-    for fact in facts:
-        folded = textwrap.wrap(
-            fact,
-            width,
-            initial_indent=margin,
-            subsequent_indent=f"{margin}  ",
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        yield _titled_line(title, folded[0].strip() if folded else "")
-        yield from ((Span(line),) for line in folded[1:])
-        title = ""
-
-
-def _titled_line(title: str, text: str) -> Line:
-    return (Span(title, "title"), Span(" " * (_MARGIN - len(title)) + text))
+        yield (Span(" " * MARGIN), Span(text, "culprit" if is_culprit else "plain"), *source)
 
 
 def _fault_lines(result: WorldResult) -> Iterator[str]:
@@ -214,26 +133,7 @@ def _fault_lines(result: WorldResult) -> Iterator[str]:
 # One row for each group of ranks with the same outcome
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A row of the table: a group of ranks.
-
-    Attributes:
-        ranks: The members.
-        role: "culprit" if one of them is a culprit, or decided the outcome.
-        state: One word.
-        details: Details of the state.
-        place: A line of code.
-    """
-
-    ranks: tuple[int, ...]
-    role: Role
-    state: str
-    details: str
-    place: str
-
-
-def _rows(judged: Judgement) -> list[_Row]:
+def _rows(judged: Judgement) -> list[Row]:
     result, finding, diagnosis = judged.result, judged.finding, judged.diagnosis
     places = {
         rank: f"{at.file}:{at.line} {at.function}" for rank, at in rank_places(judged).items()
@@ -252,7 +152,7 @@ def _rows(judged: Judgement) -> list[_Row]:
         timed = f"{state} +{min(times_s):.2f} s" if times_s else state
         role: Role = "waiting" if timed == "waiting" else "plain"
         role = role if marked.isdisjoint(ranks) else "culprit"
-        rows.append(_Row(ranks, role, timed, details, place))
+        rows.append(Row(ranks, role, timed, details, place))
     waiting = set(diagnosis.waiting if diagnosis is not None else ())
     return sorted(
         rows,
@@ -272,26 +172,6 @@ def _cells(
     state, details = rank_activity(finding.outcome, seen, result, in_call)
     own = "" if finding.summary == finding.outcome else finding.summary
     return state, details or ("" if finding.outcome == "hung" else own), place
-
-
-def _table(rows: Sequence[_Row], width: int) -> Iterator[Line]:
-    """Yield rows in columns; details are cut if they do not fit."""
-    shown = rows[:_MAX_ROWS]
-    names = [rank_set(row.ranks) for row in shown]
-    name, state, place = (
-        max(map(len, column), default=0)
-        for column in (names, [row.state for row in shown], [row.place for row in shown])
-    )
-    room = max(_LEAST_ROOM, width - name - state - place - _BETWEEN)
-    details = min(room, _USUAL, max((len(row.details) for row in shown), default=0))
-    for title, row in zip(names, shown, strict=True):
-        text = (
-            f"{'►' if row.role == 'culprit' else ' '} {title:<{name}}  {row.state:<{state}}"
-            f"  {clip(row.details, room):<{details}}  {row.place}"
-        )
-        yield (Span(text.rstrip(), row.role),)
-    if len(rows) > _MAX_ROWS:
-        yield (Span(f"  and {len(rows) - _MAX_ROWS} more groups of ranks in verdict.json"),)
 
 
 # Failures besides the headline's
