@@ -1,9 +1,12 @@
 """Render results: pages for a browser, text for the terminal, GitHub, traces, artifacts.
 
-`html` and `text` are sub-packages with exports of their own. `artifacts` is what a run leaves on
-disk: folders of runs and attempts, and the records in them.
+`html`, `text` and `sweep` are sub-packages with exports of their own. `artifacts` is
+what a run leaves on disk: folders of runs and attempts, and the records in them.
 
 `activity` prepares the activity of ranks for the pages, for `trace` and for `github`.
+
+`layout` is what pages for the terminal are made of. `sweep_words` says what all reports of a sweep
+say.
 
 `logs` reads the beginning and the end of a log.
 """

@@ -27,8 +27,8 @@ from pytest_multihost.model.result import Activity, RankSnapshot, WorldSnapshot
 from pytest_multihost.model.stack import Dump, Frame, SourceContext
 from pytest_multihost.model.verdict import RankPlace
 from pytest_multihost.outcome import Symptoms
+from pytest_multihost.report.layout import Line, Role, Section, Span, clip_line, text_of
 from pytest_multihost.report.text import COLOURS, page_sections
-from pytest_multihost.report.text.layout import Line, Role, Section, Span, clip_line, text_of
 from pytest_multihost.testing import (
     ManualClock,
     ScriptedLauncher,

@@ -1,9 +1,9 @@
 """Render worlds as text for the terminal.
 
-`page` is the page of a hang, `progress` the live line, `layout` what pages are made of.
+`page` is the page of a hang, `progress` the live line.
 """
 
-from pytest_multihost.report.text.layout import COLOURS
+from pytest_multihost.report.layout import COLOURS
 from pytest_multihost.report.text.page import page_sections, stacks_text
 from pytest_multihost.report.text.progress import (
     ERASE,

@@ -23,7 +23,7 @@ from pytest_multihost.report.activity import (
     rank_places,
     walk,
 )
-from pytest_multihost.report.text.layout import (
+from pytest_multihost.report.layout import (
     INDENT,
     MARGIN,
     WIDTHS,

@@ -15,6 +15,7 @@ Role = Literal[
     "waiting",  # a row of the table: ranks that wait for another
     "title",  # the title of the text to its right
     "source",  # a line of the user's code
+    "good",  # that nothing is wrong
 ]
 
 COLOURS: Mapping[Role, Mapping[str, bool]] = {
@@ -23,6 +24,7 @@ COLOURS: Mapping[Role, Mapping[str, bool]] = {
     "waiting": {"yellow": True},
     "title": {"cyan": True},
     "source": {"light": True},
+    "good": {"green": True},
 }
 """Arguments for pytest's terminal writer by role; it decides whether to use colours."""
 

@@ -1,0 +1,228 @@
+"""The result of a sweep: a block for each weakness, then what the sweep covers; its live line."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from pytest_multihost.model.operation import rank_set
+from pytest_multihost.model.sweep import Disturbance, DisturbedRun, SweepResult, Weakness
+from pytest_multihost.model.verdict import Place
+from pytest_multihost.report.layout import (
+    INDENT,
+    WIDTHS,
+    Line,
+    Role,
+    Row,
+    Section,
+    Span,
+    clip_line,
+    table,
+    titled,
+    titled_line,
+)
+from pytest_multihost.report.sweep_words import (
+    disturbance_text,
+    families_text,
+    mending,
+    operation_text,
+    outcomes_text,
+    plural,
+    point_text,
+    replay_command,
+    roles_text,
+    survives_text,
+    waits_text,
+)
+
+_MAX_BLOCKS = 10
+_WITH_SOURCE = 100  # columns from which on a line of code fits behind its place
+_UNLIMITED = 1_000_000  # columns where nothing is cut
+_LEFT_OUT = {
+    "budget": "for lack of time; more with --multihost-sweep-budget",
+    "interrupted": "because the sweep was interrupted; goes on with --multihost-sweep-continue",
+    "shard": "by this shard: other shards run them",
+}
+
+
+def sweep_section(result: SweepResult, *, files: str = "", columns: int | None = None) -> Section:
+    """Return the result of a sweep, weaknesses first.
+
+    Args:
+        result: The sweep.
+        files: Where its artifacts are.
+        columns: The terminal's width; lines to be copied are never cut. None if there is no
+            terminal: nothing is cut then.
+    """
+    least, most = WIDTHS
+    room = most if columns is None else min(most, max(least, columns))
+    lines: list[Line] = []
+    open_ = [each for each in result.weaknesses if each.accepted is None]
+    for weakness in open_[:_MAX_BLOCKS]:
+        lines += [*_block(result, weakness, room, clips=columns is not None), ()]
+    if (more := len(open_) - _MAX_BLOCKS) > 0:
+        lines += [(Span(f"and {plural(more, 'more weakness')} in sweep.html and sweep.json"),), ()]
+    lines += _coverage(result, room)
+    if files:
+        lines.append((INDENT, *titled_line("files", files)))
+    ranks = plural(result.world_size, "rank")
+    return Section(f"sweep of {result.nodeid}: {ranks}, {result.backend}", tuple(lines))
+
+
+def _block(result: SweepResult, weakness: Weakness, width: int, *, clips: bool) -> Iterator[Line]:
+    """Yield the lines of one weakness."""
+    run = weakness.witness
+    head = textwrap.wrap(waits_text(run), width - len(run.outcome) - 2, subsequent_indent="  ")
+    yield (Span(f"{run.outcome.upper()}  ", "culprit"), Span(head[0] if head else ""))
+    lines: list[Line] = [(Span(each),) for each in head[1:]]
+    room = width - len(INDENT.text)
+    lines += titled("fault", [disturbance_text(run.disturbance) + _stands_for(run)], room)
+    rows = _rows(run) if width >= _WITH_SOURCE else [replace(e, source="") for e in _rows(run)]
+    drawn = list(table(rows, room if clips else _UNLIMITED))
+    lines += [clip_line(each, room) for each in drawn] if clips else drawn
+    if run.error:
+        lines += titled("error", [run.error], room)
+    cure = mending(run)
+    lines += titled("mend", [cure.advice], room)
+    lines += titled("", [f"see {cure.page}"], room)
+    lines += titled("shown by", [_shown_by(result, weakness)], room)
+    if run.token:
+        lines.append(titled_line("replay", replay_command(result, run)))
+    if run.directory:
+        lines.append(titled_line("files", run.directory))
+    yield from ((INDENT, *line) for line in lines)
+
+
+def _stands_for(run: DisturbedRun) -> str:
+    role, rank = run.disturbance.role, run.disturbance.passed.rank
+    return f"; rank {rank} stands for {rank_set(role)}" if len(role) > 1 else ""
+
+
+def _rows(run: DisturbedRun) -> list[Row]:
+    """Return who was disturbed, whom the others wait for if that is elsewhere, and who waits."""
+    fault, passed = run.disturbance.fault, run.disturbance.passed
+    disturbed = fault.ranks if isinstance(fault.ranks, tuple) else (passed.rank,)
+    role: Role = "culprit" if set(disturbed) & set(run.culprits or disturbed) else "plain"
+    rows = [_row(disturbed, role, "disturbed", point_text(fault.at), passed.where)]
+    others = tuple(each for each in run.waiting_ranks if each not in run.culprits)
+    if run.culprit is not None and not _is_same(run.culprit, passed.where):
+        waits_itself = set(run.culprits) & set(run.waiting_ranks)
+        failed = "failed" if run.outcome == "left waiting" else "waited for"
+        state = "waiting" if waits_itself else failed
+        details = operation_text(run.operation) if waits_itself and not others else ""
+        rows.append(_row(run.culprits or disturbed, "culprit", state, details, run.culprit))
+    if others:
+        rows.append(_row(others, "waiting", "waiting", operation_text(run.operation), run.waiting))
+    return rows
+
+
+def _row(ranks: tuple[int, ...], role: Role, state: str, details: str, place: Place | None) -> Row:
+    where = f"{place.file}:{place.line} {place.function}" if place is not None else ""
+    return Row(ranks, role, state, details, where, place.source if place is not None else "")
+
+
+def _is_same(one: Place, other: Place | None) -> bool:
+    return other is not None and (one.file, one.line) == (other.file, other.line)
+
+
+def _shown_by(result: SweepResult, weakness: Weakness) -> str:
+    families = [result.runs[index].disturbance.family for index in weakness.shown_by]
+    repeats, again = weakness.repeated
+    text = f"{len(families)} of {plural(len(result.runs), 'disturbance')}"
+    text += f" ({families_text(families)})" if families else ""
+    return f"{text}; repeated {plural(repeats, 'time')}, shown again {again}" if repeats else text
+
+
+# What the sweep covers
+
+
+def _coverage(result: SweepResult, width: int) -> Iterator[Line]:
+    """Yield what the program survives, and what was not tried."""
+    is_weak = any(each.accepted is None for each in result.weaknesses)
+    role: Role = "culprit" if is_weak else "good" if result.status == "passed" else "plain"
+    yield (Span(survives_text(result), role),)
+    facts = list(_facts(result))
+    for title, texts in facts:
+        yield from ((INDENT, *line) for line in titled(title, texts, width - len(INDENT.text)))
+
+
+def _facts(result: SweepResult) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield titles, each with its facts."""
+    if result.status == "not swept":
+        return
+    kinds = {kind: sum(counts) for kind, counts in result.points.items() if sum(counts)}
+    by_kind = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    roles = f"{plural(len(result.plan.roles), 'role')}: {roles_text(result.plan.roles)}"
+    count = f"{result.plan.point_count} ({by_kind})" if by_kind else f"{result.plan.point_count}"
+    yield "points", [f"{count}, {roles}"]
+    if result.runs:
+        yield "outcomes", [outcomes_text(result.runs)]
+    yield "left out", _left_out(result)
+    yield "accepted", [_accepted(each) for each in result.weaknesses if each.accepted is not None]
+    gone = "was accepted and no longer occurs: remove it from the acceptance file"
+    yield "gone", [f"{each} {gone}" for each in result.unmet_acceptances]
+    yield "took", [_took(result)]
+    if result.reason:
+        yield "note", [result.reason]
+
+
+def _left_out(result: SweepResult) -> list[str]:
+    counts: Counter[str] = Counter()
+    by_reason: dict[str, list[str]] = {}
+    for each in result.left_out:
+        counts[each.reason] += each.count
+        by_reason.setdefault(each.reason, []).append(f"{each.count} {each.family}")
+    return [
+        f"{plural(counts[reason], 'disturbance')} ({', '.join(parts)})"
+        f" {_LEFT_OUT.get(reason, f'because of: {reason}')}"
+        for reason, parts in by_reason.items()
+    ]
+
+
+def _accepted(weakness: Weakness) -> str:
+    place = weakness.witness.waiting or weakness.witness.culprit
+    where = f" at {place.file}:{place.line}" if place is not None else ""
+    return f"{waits_text(weakness.witness)}{where}: {weakness.accepted}"
+
+
+def _took(result: SweepResult) -> str:
+    shard = f", shard {result.shard[0]} of {result.shard[1]}" if result.shard else ""
+    return (
+        f"{result.duration_s:.1f} s of {result.budget_s:g} s, {plural(result.lanes, 'world')} at a"
+        f" time{shard}; every fault at every point of every rank would be {result.plan.brute_force}"
+        " runs"
+    )
+
+
+# The live line
+
+
+def sweep_progress(
+    done: int,
+    planned: int,
+    *,
+    weaknesses: int = 0,
+    left_s: float | None = None,
+    doing: Disturbance | None = None,
+) -> str:
+    """Return, say, "swept 12 of 430, 1 weakness, 31 s left; now late: rank 0, rename of */tmp".
+
+    Args:
+        done: How many disturbances have been judged.
+        planned: How many the plan has.
+        weaknesses: How many different ones have been seen so far.
+        left_s: Seconds until the plan or the budget ends; None if unknown.
+        doing: The disturbance of the world that was started last.
+    """
+    parts = [f"swept {done} of {planned}"]
+    if weaknesses:
+        parts.append(plural(weaknesses, "weakness"))
+    if left_s is not None:
+        parts.append(f"{left_s:.0f} s left")
+    if doing is None:
+        return ", ".join(parts)
+    ranks = doing.fault.ranks
+    who = rank_set(ranks) if isinstance(ranks, tuple) else str(ranks)
+    return f"{', '.join(parts)}; now {doing.family}: {who}, {point_text(doing.fault.at)}"
