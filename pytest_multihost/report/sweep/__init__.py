@@ -1,8 +1,9 @@
 """Render the sweep of a test; its page for a browser is in `report.html`.
 
-`text` is what the terminal shows.
+`text` is what the terminal shows, `records` the file sweep.json.
 """
 
+from pytest_multihost.report.sweep.records import SWEEP_NAME, read_sweep, write_sweep
 from pytest_multihost.report.sweep.text import sweep_progress, sweep_section
 
-__all__ = ["sweep_progress", "sweep_section"]
+__all__ = ["SWEEP_NAME", "read_sweep", "sweep_progress", "sweep_section", "write_sweep"]

@@ -43,7 +43,9 @@ _UNLIMITED = 1_000_000  # columns where nothing is cut
 _LEFT_OUT = {
     "budget": "for lack of time; more with --multihost-sweep-budget",
     "interrupted": "because the sweep was interrupted; goes on with --multihost-sweep-continue",
-    "shard": "by this shard: other shards run them",
+    "lost": "because the harness broke in them twice",
+    "shard": "because other shards run them",
+    "timeout": "because only a timeout spoke for a weakness, and alone it did not occur again",
 }
 
 

@@ -1,0 +1,70 @@
+"""sweep.json: what is written is read again, and readers find the texts that they need."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+from sweeps import DIFFERS, NOT_SWEPT, OTHERS, SOUND, SWEEP, disturbance
+
+from pytest_multihost import at, faults
+from pytest_multihost.model.errors import MultihostError
+from pytest_multihost.model.sweep import DisturbedRun, SweepResult, Weakness
+from pytest_multihost.report.sweep import read_sweep, write_sweep
+from pytest_multihost.report.sweep.records import sweep_record
+
+CONTRACT = Path(__file__).parent.parent.parent / "docs" / "sweep-json.md"
+
+
+@pytest.mark.parametrize("result", [SWEEP, SOUND, NOT_SWEPT], ids=["weak", "sound", "not swept"])
+def test_a_sweep_is_read_as_it_was_written(result: SweepResult, tmp_path: Path) -> None:
+    """Shards are merged, and a sweep goes on, from files."""
+    assert read_sweep(write_sweep(tmp_path, result)) == result
+
+
+def test_a_value_that_is_no_number_of_json_survives(tmp_path: Path) -> None:
+    """A loss that becomes NaN."""
+    fault = faults.returns(rank=1, value=math.nan, at=at.call("train:loss"))
+    run = replace(DIFFERS, disturbance=disturbance("differs", fault, OTHERS, None))
+    path = write_sweep(tmp_path, replace(SOUND, runs=(run,)))
+    assert "NaN" not in path.read_text(encoding="utf-8")
+    [again] = read_sweep(path).runs
+    assert math.isnan(again.disturbance.fault.params["value"])
+
+
+def test_readers_find_the_texts_of_a_weakness() -> None:
+    """Without knowing how they are made."""
+    weakness = sweep_record(SWEEP)["weaknesses"][0]  # type: ignore[index, call-overload]
+    assert weakness["text"] == "ranks 1-3 wait in barrier #4 for rank 0, which has failed"
+    assert weakness["witness"]["done"].startswith("rank 0's rename of */ckpt/step_5.tmp failed")
+    assert weakness["mending"]["page"] == "docs/mending.md#agree-on-errors"
+    assert weakness["replay"].endswith("--multihost-replay 7f3a")
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"schema": "pytest-multihost-hangs/sweep/1"}'])
+def test_a_file_that_is_no_sweep_is_refused_by_name(text: str, tmp_path: Path) -> None:
+    """It may be half a file of a run that was killed."""
+    path = tmp_path / "sweep.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(MultihostError, match=re.escape(str(path))):
+        read_sweep(path)
+
+
+@pytest.mark.parametrize("value", [SweepResult, DisturbedRun, Weakness])
+def test_the_contract_names_every_field(value: type) -> None:
+    """A field that nobody can look up is no part of it."""
+    contract = CONTRACT.read_text(encoding="utf-8")
+    names = {each.name.removesuffix("_") for each in fields(value)}
+    assert [name for name in sorted(names) if f"`{name}`" not in contract] == []
+
+
+def test_the_example_of_the_contract_is_a_sweep() -> None:
+    """It can be read as one, and has the keys that are written."""
+    [text] = re.findall(r"```json\n(.*?)```", CONTRACT.read_text(encoding="utf-8"), re.DOTALL)
+    example = json.loads(text)
+    assert example.keys() == sweep_record(SWEEP).keys()
+    assert example["weaknesses"][0].keys() == sweep_record(SWEEP)["weaknesses"][0].keys()  # type: ignore[index, call-overload, union-attr]
