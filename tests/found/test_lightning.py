@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import lightning as L  # noqa: N812 - as its documentation has it
 import pytest
 import torch
@@ -18,17 +20,17 @@ class Model(L.LightningModule):
         super().__init__()
         self.layer = torch.nn.Linear(4, 1)
 
-    def training_step(self, batch, index):
+    def training_step(self, batch: list[torch.Tensor], index: int) -> torch.Tensor:
         """Return the loss."""
         loss = self.layer(batch[0]).square().mean()
         self.log("loss", loss)
         return loss
 
-    def validation_step(self, batch, index) -> None:
+    def validation_step(self, batch: list[torch.Tensor], index: int) -> None:
         """Log the loss."""
         self.log("val_loss", self.layer(batch[0]).square().mean(), sync_dist=True)
 
-    def configure_optimizers(self):
+    def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return an optimizer."""
         return torch.optim.SGD(self.parameters(), 0.1)
 
@@ -38,7 +40,7 @@ def make_loader() -> DataLoader:
     return DataLoader(TensorDataset(torch.ones(16, 4)), batch_size=2)
 
 
-def make_trainer(world, folder, **more) -> L.Trainer:
+def make_trainer(world, folder, **more: Any) -> L.Trainer:
     """Return a trainer for two processes."""
     return L.Trainer(
         accelerator="cpu",

@@ -34,9 +34,7 @@ def test_checkpointer_saves_and_restores(world, shared_tmp_path) -> None:
     state = make_state()
     checkpointer = ocp.Checkpointer(ocp.StandardCheckpointHandler())
     checkpointer.save(shared_tmp_path / "ckpt", args=ocp.args.StandardSave(state))
-    restored = checkpointer.restore(
-        shared_tmp_path / "ckpt", args=ocp.args.StandardRestore(state)
-    )
+    restored = checkpointer.restore(shared_tmp_path / "ckpt", args=ocp.args.StandardRestore(state))
     assert restored["w"].shape == state["w"].shape
 
 
