@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import lightning as L  # noqa: N812 - as its documentation has it
 import pytest
 import torch
@@ -40,7 +38,7 @@ def make_loader() -> DataLoader:
     return DataLoader(TensorDataset(torch.ones(16, 4)), batch_size=2)
 
 
-def make_trainer(world, folder, **more: Any) -> L.Trainer:
+def make_trainer(world, folder, **more: object) -> L.Trainer:
     """Return a trainer for two processes."""
     return L.Trainer(
         accelerator="cpu",
