@@ -241,6 +241,29 @@ def families_text(families: Iterable[str]) -> str:
     return ", ".join(f"{count} {name}" for name, count in Counter(families).most_common())
 
 
+_LEFT_OUT = {
+    "budget": "for lack of time; more with --multihost-sweep-budget",
+    "interrupted": "because the sweep was interrupted; goes on with --multihost-sweep-continue",
+    "lost": "because the harness broke in them twice",
+    "shard": "because other shards run them",
+    "timeout": "because only a timeout spoke for a weakness, and alone it did not occur again",
+}
+
+
+def left_out_texts(result: SweepResult) -> list[str]:
+    """Return what was planned and not run, one sentence for each reason."""
+    counts: Counter[str] = Counter()
+    by_reason: dict[str, list[str]] = {}
+    for each in result.left_out:
+        counts[each.reason] += each.count
+        by_reason.setdefault(each.reason, []).append(f"{each.count} {each.family}")
+    return [
+        f"{plural(counts[reason], 'disturbance')} ({', '.join(parts)})"
+        f" {_LEFT_OUT.get(reason, f'because of: {reason}')}"
+        for reason, parts in by_reason.items()
+    ]
+
+
 def roles_text(roles: Sequence[tuple[int, ...]]) -> str:
     """Return the roles: "rank 0; ranks 1-3"."""
     return "; ".join(rank_set(role) for role in roles)

@@ -12,9 +12,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sweeps import SWEEP
 
 from pytest_multihost.model.result import WorldResult
-from pytest_multihost.report.html import write_index, write_page
+from pytest_multihost.report.html import write_index, write_page, write_sweep_page
 
 BENCHMARK = Path(__file__).parent.parent.parent / "benchmarks" / "report.py"
 SMALL, BIG = (4, 80), (64, 10_000)
@@ -113,6 +114,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         (attempt / "rank-0.log").write_text(HOSTILE if name == "hostile" else "step 1\n")
         found[name] = write_page(attempt, scenes.page_model_of(attempt, result))
         found[f"{name} run"] = write_index(run)
+    swept = tmp_path_factory.mktemp("sweep") / "run" / "test"
+    swept.mkdir(parents=True)
+    found["sweep"] = write_sweep_page(swept, SWEEP)
     return found
 
 

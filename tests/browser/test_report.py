@@ -21,6 +21,8 @@ GENEROUS_MS = 5000
         ("hostile", 420, "light"),
         ("small run", 1280, "dark"),
         ("hostile run", 420, "light"),
+        ("sweep", 1280, "light"),
+        ("sweep", 420, "dark"),
     ],
 )
 def test_a_page_is_sound(open_page, pages: Pages, name: str, width: int, scheme: str) -> None:
@@ -200,3 +202,34 @@ def test_without_a_script_all_but_the_lanes_can_be_read(open_page, pages: Pages)
     assert "never reached" in words
     assert "return handle.read()" in words
     assert "The lanes are drawn by a script" in words
+
+
+# The page of a sweep
+
+
+def test_a_cell_of_a_sweep_opens_its_runs_by_keyboard(open_page, pages: Pages) -> None:
+    """Enter opens and closes; arrows go from cell to cell."""
+    tab = open_page(pages["sweep"]).tab
+    assert tab.locator("tr.runs:visible").count() == 0
+    tab.locator("button.cell").first.focus()
+    tab.keyboard.press("Enter")
+    assert tab.locator("tr.runs:visible").count() == 1
+    tab.keyboard.press("ArrowDown")
+    assert tab.evaluate("document.activeElement.getAttribute('aria-controls')") == "c1-0"
+    tab.keyboard.press("ArrowUp")
+    tab.keyboard.press("Enter")
+    assert tab.locator("tr.runs:visible").count() == 0
+
+
+def test_a_weakness_leads_to_its_cell(open_page, pages: Pages) -> None:
+    """Its runs are open when one gets there."""
+    tab = open_page(pages["sweep"]).tab
+    tab.locator("a", has_text="in the matrix").first.click()
+    assert tab.locator("tr.runs:visible").count() == 1
+    assert "left waiting" in tab.evaluate("document.activeElement.textContent")
+
+
+def test_without_a_script_all_runs_of_a_sweep_are_shown(open_page, pages: Pages) -> None:
+    """Nothing is hidden that cannot be opened."""
+    tab = open_page(pages["sweep"], java_script_enabled=False).tab
+    assert tab.locator("tr.runs:visible").count() == tab.locator("tr.runs").count() > 0

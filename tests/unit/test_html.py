@@ -8,11 +8,11 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from elements import HOSTILE, Elements
 
 from pytest_multihost.blame import judge_world
 from pytest_multihost.model.event import Event
@@ -155,36 +155,6 @@ def page_model(result: WorldResult, word: str = "word", **changes: Any) -> PageM
 def shown(result: WorldResult, word: str = "word", **changes: Any) -> str:  # noqa: ANN401
     """Return the page of a world."""
     return attempt_page(page_model(result, word, **changes))
-
-
-class Elements(HTMLParser):
-    """Collects a page's elements in order, its attributes' names, its words, and its scripts."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, tuple[str, ...]]] = []
-        self.values: list[tuple[str, str]] = []
-        self.words = ""
-        self.scripts: dict[str, str] = {}
-        self.style = ""
-        self._raw = ""
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, tuple(name for name, _ in attrs)))
-        self.values += [(name, value or "") for name, value in attrs]
-        self._raw = dict(attrs).get("type") or tag if tag in ("script", "style") else ""
-
-    def handle_endtag(self, tag: str) -> None:
-        self._raw = "" if tag in ("script", "style") else self._raw
-
-    def handle_data(self, data: str) -> None:
-        if self._raw == "style":
-            self.style = data
-        elif self._raw:
-            self.scripts[self._raw] = data
-        else:
-            self.words += data
 
 
 def lane_data(page: str) -> dict[str, Any]:
@@ -337,17 +307,6 @@ def test_there_are_explanations_for_everything_that_can_be_found(words, keys) ->
 
 
 # Nothing of a test's gets out of hand
-
-HOSTILE = (
-    "</script><script>alert(1)</script>",
-    '"><img src=x onerror=alert(1)>',
-    "' onclick='alert(1)",
-    "<!-- <style>",
-    "]]>&lt;",
-    "\x1b[31mred\x1b[0m\x1b]0;title\x07",
-    "a\u202eb\u2028c\x00d",
-    "\udce4",
-)
 
 
 @pytest.mark.parametrize("word", HOSTILE)

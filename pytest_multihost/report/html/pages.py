@@ -15,6 +15,7 @@ from pytest_multihost.report.artifacts import RunFolder
 from pytest_multihost.report.html import sections
 from pytest_multihost.report.html.page_model import PageModel, rank_groups
 from pytest_multihost.report.html.render import display_text, render, script_json
+from pytest_multihost.report.html.sweep_page import SWEEP_PAGE_NAME
 from pytest_multihost.report.html.timeline import timeline_data
 from pytest_multihost.report.logs import read_log
 
@@ -61,7 +62,8 @@ def write_index(run: Path) -> Path:
     """
     verdicts, _ = RunFolder(run.parent, run.name).verdicts()
     pages = frozenset(path.parent.name for path in run.glob(f"*/{PAGE_NAME}"))
-    files.write(run / PAGE_NAME, run_page(run.name, verdicts, pages))
+    sweeps = frozenset(path.parent.name for path in run.glob(f"*/{SWEEP_PAGE_NAME}"))
+    files.write(run / PAGE_NAME, run_page(run.name, verdicts, pages, sweeps))
     return run / PAGE_NAME
 
 
@@ -107,13 +109,19 @@ def attempt_page(page: PageModel) -> str:
     )
 
 
-def run_page(run_id: str, verdicts: Sequence[JsonVerdict], pages: Collection[str]) -> str:
+def run_page(
+    run_id: str,
+    verdicts: Sequence[JsonVerdict],
+    pages: Collection[str],
+    sweeps: Collection[str] = (),
+) -> str:
     """Return the page of a run: every test that ran as a world, those that did not pass first.
 
     Args:
         run_id: The run's name.
         verdicts: The lines of its verdicts.jsonl.
         pages: Folders of attempts that have a page.
+        sweeps: Folders of attempts that have the page of a sweep.
     """
     rows = sorted(
         ((_outcome(each), each) for each in verdicts), key=lambda row: _OUTCOMES.index(row[0])
@@ -126,6 +134,7 @@ def run_page(run_id: str, verdicts: Sequence[JsonVerdict], pages: Collection[str
         rows=rows,
         counts=[(outcome, counts[outcome]) for outcome in _OUTCOMES if counts[outcome]],
         pages=pages,
+        sweeps=sweeps,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -26,6 +25,7 @@ from pytest_multihost.report.layout import (
 from pytest_multihost.report.sweep_words import (
     disturbance_text,
     families_text,
+    left_out_texts,
     mending,
     operation_text,
     outcomes_text,
@@ -40,13 +40,6 @@ from pytest_multihost.report.sweep_words import (
 _MAX_BLOCKS = 10
 _WITH_SOURCE = 100  # columns from which on a line of code fits behind its place
 _UNLIMITED = 1_000_000  # columns where nothing is cut
-_LEFT_OUT = {
-    "budget": "for lack of time; more with --multihost-sweep-budget",
-    "interrupted": "because the sweep was interrupted; goes on with --multihost-sweep-continue",
-    "lost": "because the harness broke in them twice",
-    "shard": "because other shards run them",
-    "timeout": "because only a timeout spoke for a weakness, and alone it did not occur again",
-}
 
 
 def sweep_section(result: SweepResult, *, files: str = "", columns: int | None = None) -> Section:
@@ -161,26 +154,13 @@ def _facts(result: SweepResult) -> Iterator[tuple[str, Sequence[str]]]:
     yield "points", [f"{count}, {roles}"]
     if result.runs:
         yield "outcomes", [outcomes_text(result.runs)]
-    yield "left out", _left_out(result)
+    yield "left out", left_out_texts(result)
     yield "accepted", [_accepted(each) for each in result.weaknesses if each.accepted is not None]
     gone = "was accepted and no longer occurs: remove it from the acceptance file"
     yield "gone", [f"{each} {gone}" for each in result.unmet_acceptances]
     yield "took", [_took(result)]
     if result.reason:
         yield "note", [result.reason]
-
-
-def _left_out(result: SweepResult) -> list[str]:
-    counts: Counter[str] = Counter()
-    by_reason: dict[str, list[str]] = {}
-    for each in result.left_out:
-        counts[each.reason] += each.count
-        by_reason.setdefault(each.reason, []).append(f"{each.count} {each.family}")
-    return [
-        f"{plural(counts[reason], 'disturbance')} ({', '.join(parts)})"
-        f" {_LEFT_OUT.get(reason, f'because of: {reason}')}"
-        for reason, parts in by_reason.items()
-    ]
 
 
 def _accepted(weakness: Weakness) -> str:
