@@ -584,12 +584,12 @@ def save(path):
         for each in found[1]
         if each.where is not None
     ] == [
-        ("open", 1, 0, True, 7),
-        ("all_gather_object", 1, 0, True, 8),
-        ("send", 1, 1, True, 10),
-        ("open", 2, 2, False, 20),
-        ("write", 1, 2, False, 20),
-        ("all_gather", 3, 2, True, 16),
-        ("world.barrier", 1, 3, True, 17),
+        ("open", 1, 0, True, 6),
+        ("all_gather_object", 1, 0, True, 7),
+        ("send", 1, 1, True, 9),
+        ("open", 2, 2, False, 19),
+        ("write", 1, 2, False, 19),
+        ("all_gather", 3, 2, True, 15),
+        ("world.barrier", 1, 3, True, 16),
     ]
     assert {each.where.file for each in found[0] if each.where is not None} == {"test_worlds.py"}
