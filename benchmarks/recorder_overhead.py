@@ -1,10 +1,10 @@
 """What the recorder adds to a call of torch.distributed.
 
-Groups of one rank, of two and of four, one process per rank; four ways in turns of a hundred calls,
+Groups of one rank, of two and of four, one process per rank; five ways in turns of a hundred calls,
 in every second round backwards: the methods that torch binds, the same methods each in an empty
-Python function, with the recorder but for the history of operations, and with the whole recorder.
-What the empty function costs is the price of being there at all, on any recorder that is written in
-Python.
+Python function, with the recorder but for the history of operations, with the whole recorder, and
+with the record of points that a sweep takes once. What the empty function costs is the price of
+being there at all, on any recorder that is written in Python.
 """
 
 from __future__ import annotations
@@ -24,13 +24,18 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from pytest_multihost.model.event import RankEventBody, event_header, now
+from pytest_multihost.model.spec import RankSpec
+from pytest_multihost.rank.point_record import PointRecord
+from pytest_multihost.rank.points import Points
 from pytest_multihost.rank.recorder import Recorder
 from pytest_multihost.rank.recorder.torch import install
 from pytest_multihost.slots import SlotPage, page, slots_path
+from pytest_multihost.testing import make_spec
 
 CALLS = 100
 LIMIT = timedelta(seconds=60)
-WAYS = ("bare", "empty", "without history", "recorded")
+WAYS = ("bare", "empty", "without history", "recorded", "with points")
 WRITE_HISTORY = page._pack_entry  # noqa: SLF001 - to measure without it
 METHODS = [
     (owner, name, vars(owner)[name])
@@ -67,9 +72,11 @@ def text_of(times: Sequence[Round]) -> str:
     bare = median(each["bare"] for each in times)
     added = {way: median(each[way] - each["bare"] for each in times) for way in WAYS[1:]}
     history = median(1 - each["without history"] / each["recorded"] for each in times)
+    points = median(each["with points"] / each["recorded"] - 1 for each in times)
     return (
         f"{bare:9.0f} ns bare, an empty wrapper {added['empty']:+7.0f} ns,"
-        f" the recorder {added['recorded']:+7.0f} ns; the history is {history:+.2%} of it all"
+        f" the recorder {added['recorded']:+7.0f} ns; the history is {history:+.2%} of it all;"
+        f" points add {added['with points'] - added['recorded']:+7.0f} ns, {points:+.2%}"
     )
 
 
@@ -82,11 +89,14 @@ def _fork(directory: Path, size: int, rank: int, rounds: int) -> int:
 
 
 def _be_rank(directory: Path, size: int, rank: int, rounds: int) -> dict[str, list[Round]]:
+    recorder = Recorder(SlotPage.create(slots_path(directory, rank)), rank, size)
+    recorded = _recorded(recorder)
     methods = {
         "bare": METHODS,
         "empty": _emptily(METHODS),
-        "recorded": (recorded := _recorded(directory, size, rank)),
+        "recorded": recorded,
         "without history": recorded,
+        "with points": recorded,
     }
     store = dist.FileStore(str(directory / "store"), size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=LIMIT)
@@ -97,14 +107,16 @@ def _be_rank(directory: Path, size: int, rank: int, rounds: int) -> dict[str, li
         "barrier": dist.barrier,
     }
     return {
-        name: [_measure(call, methods, is_backwards=each % 2 == 1) for each in range(rounds)]
+        name: [
+            _measure(call, methods, recorder, is_backwards=each % 2 == 1) for each in range(rounds)
+        ]
         for name, call in calls.items()
     }
 
 
-def _recorded(directory: Path, size: int, rank: int) -> Methods:
+def _recorded(recorder: Recorder) -> Methods:
     """Return the methods as a recorder of their own wraps them."""
-    install(Recorder(SlotPage.create(slots_path(directory, rank)), rank, size))
+    install(recorder)
     wrapped = [(owner, name, vars(owner)[name]) for owner, name, _ in METHODS]
     _put(METHODS)
     return wrapped
@@ -122,8 +134,28 @@ def _emptily(methods: Methods) -> Methods:
     return [(owner, name, wrap(method)) for owner, name, method in methods]
 
 
+def _recording_points(recorder: Recorder) -> Points:
+    """Return points that are recorded; batches are written and sent to nobody."""
+
+    def send(body: RankEventBody) -> None:
+        json.dumps(event_header(body, now()))
+
+    spec = RankSpec(
+        world=make_spec(recorder.size),
+        rank=recorder.rank,
+        directory="/",
+        scratch="/",
+        ports=(0, 0),
+    )
+    return Points(spec, send, [], str, PointRecord(recorder, "/", send))
+
+
 def _measure(
-    call: Callable[[], Any], methods: Mapping[str, Methods], *, is_backwards: bool
+    call: Callable[[], Any],
+    methods: Mapping[str, Methods],
+    recorder: Recorder,
+    *,
+    is_backwards: bool,
 ) -> Round:
     """Return nanoseconds per call each way."""
     times = {}
@@ -132,11 +164,16 @@ def _measure(
         # str.format takes what writes the history takes, and does nothing with it.
         write = "".format if way == "without history" else WRITE_HISTORY
         page._pack_entry = write  # type: ignore[assignment]  # noqa: SLF001
+        points = _recording_points(recorder)
+        recorder.on_begin[:] = [points.begin_operation] if way == "with points" else []
         call()
         started = time.perf_counter_ns()
         for _ in range(CALLS):
             call()
+        if way == "with points":
+            points.heal()
         times[way] = (time.perf_counter_ns() - started) / CALLS
+    recorder.on_begin.clear()
     return times
 
 

@@ -280,7 +280,7 @@ class PointsRecorded:
     Attributes:
         sites: Those not sent before; sites are numbered on from the last event's.
         passed: The numbers of the sites passed, in order.
-        beyond: How many points it has passed since that are only counted.
+        beyond: At the end: how many more it has passed, which were only counted.
         is_all: Whether it records no more.
     """
 

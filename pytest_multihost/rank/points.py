@@ -148,8 +148,11 @@ class Points:
     def begin_operation(self, name: str, kind: OperationKind) -> None:
         """Pass the point of an operation that is about to begin."""
         __tracebackhide__ = True
-        if kind == "collective" or self.record is not None or self._names(name):
-            self.pass_point("collective", name, call=kind)
+        if self.bindings:
+            if kind == "collective" or self.record is not None or self._names(name):
+                self.pass_point("collective", name, call=kind)
+        elif self.record is not None and os.getpid() == self._owner:  # no more than it must cost
+            self.record.add("collective", name)
 
     def _names(self, operation: str) -> bool:
         return any(each.fault.at.name == operation for each in self.bindings)
@@ -171,8 +174,7 @@ class Points:
         __tracebackhide__ = True
         fault, kind = binding.fault, binding.kind
         if self.record is not None:  # it may be the last that this rank can say
-            with self._lock:
-                self.record.flush()
+            self.record.flush()
         detail = kind.announce(fault.params, now())
 
         def send(phase: str, detail: Mapping[str, Any]) -> None:
@@ -220,8 +222,7 @@ class Points:
         self._is_healed = True
         self.healing.close()
         if self.record is not None:
-            with self._lock:
-                self.record.flush(is_all=True)
+            self.record.flush(is_all=True)
         if self.bindings:
             passed = tuple(
                 (point, f"{name} ({call})" if call else name, count)

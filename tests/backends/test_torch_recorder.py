@@ -472,7 +472,7 @@ def test_an_error_in_recording_is_no_error_of_the_test(
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("recording is broken")
 
-    for owner, method in ((Recorder, "_user_source"), (SlotPage, "begin"), (SlotPage, "wait")):
+    for owner, method in ((Recorder, "user_source"), (SlotPage, "begin"), (SlotPage, "wait")):
         monkeypatch.setattr(owner, method, broken)
     total = one()
     dist.all_reduce(total)

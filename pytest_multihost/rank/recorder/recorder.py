@@ -129,7 +129,7 @@ class Recorder:
     def begin_call(self, call: Call, sequence: int = 0, detail: int = 0) -> int:
         """Do what `begin` does after the listeners were notified, with what was prepared."""
         try:
-            source = self._user_source(3)  # called by begin(), or by what wraps the runtime's call
+            source = self.user_source(3)  # called by begin(), or by what wraps the runtime's call
             at_ns = now_ns()
             return self.page.begin(call, at_ns, self.thread.native_id, source, sequence, detail)
         except Exception:  # noqa: BLE001 - an error in recording is no error of the test
@@ -138,7 +138,7 @@ class Recorder:
     def wait(self, record: int) -> None:
         """Record that this thread waits for the operation."""
         try:  # noqa: SIM105 - suppress() would take as long as all the rest
-            self.page.wait(record, now_ns(), self.thread.native_id, self._user_source(2))
+            self.page.wait(record, now_ns(), self.thread.native_id, self.user_source(2))
         except Exception:  # noqa: BLE001, S110 - an error in recording is no error of the test
             pass
 
@@ -175,19 +175,13 @@ class Recorder:
 
     def user_line(self) -> tuple[str, int]:
         """Return the file and line that the user's innermost frame is at; empty if not known."""
-        frame = self.frame_of(self._user_source(2))
+        frame = self.frame_of(self.user_source(2))
         return (frame.file, frame.line) if frame else ("", 0)
 
-    def user_source(self) -> SourceRef:
-        """Return the number of the line that the user's innermost frame is at, for `frame_of`."""
-        return self._user_source(2)
-
-    def frame_of(self, source: SourceRef) -> Frame | None:
-        """Return a line; None if it is not known."""
-        return self._frames.get(source)
-
-    def _user_source(self, depth: int) -> SourceRef:
+    def user_source(self, depth: int) -> SourceRef:
         """Return the line that the user's innermost frame is at, `depth` frames up or further.
+
+        `frame_of` says which line it is.
 
         This is the dearest part of recording, so everything is remembered. Code is known by its
         address, because its hash takes up to a microsecond; a line by its instruction, because
@@ -203,6 +197,10 @@ class Recorder:
                     return source
             frame = frame.f_back
         return _UNKNOWN
+
+    def frame_of(self, source: SourceRef) -> Frame | None:
+        """Return the line that `user_source` has found; None if it is not known."""
+        return self._frames.get(source)
 
     def _add_source(self, frame: FrameType) -> SourceRef | None:
         """Remember where the user is and return it; None if the frame is not the user's."""
