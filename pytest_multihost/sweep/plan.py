@@ -2,16 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
+from pytest_multihost.model.fault import Point
 from pytest_multihost.model.sweep import (
     DEFAULT_FAMILIES,
+    WEAK,
     Disturbance,
     DisturbedRun,
     Family,
     RecordedPoint,
     SweepPlan,
 )
+from pytest_multihost.sweep.choose_faults import (
+    Choice,
+    Surroundings,
+    choice_of_hashes,
+    choices_at,
+    choices_of_calls,
+    choices_of_clock,
+    choices_of_loaders,
+)
+from pytest_multihost.sweep.classes import (
+    Pick,
+    PointClass,
+    classes_of,
+    is_of_the_test,
+    picks_of_site,
+)
+from pytest_multihost.sweep.roles import Records, Site, roles_of
+from pytest_multihost.sweep.sharing import Sharing, sharing_of
+
+MAX_DISTURBANCES = 10_000
+"""More than a sweep can run; of what is beyond, nothing is planned."""
 
 
 def plan_sweep(
@@ -34,7 +58,95 @@ def plan_sweep(
     Returns:
         The plan; its disturbances are in the order in which they are to be run.
     """
-    raise NotImplementedError
+    roles, sharing = roles_of(points, size), sharing_of(points)
+    classes = classes_of(points, roles)
+    chosen: list[tuple[Choice, tuple[int, ...]]] = []
+    for role in roles:
+        mine = [each for each in classes if each.role == role]
+        known = Surroundings(sharing, len(role) == size, _last_span(points, role[0]))
+        found = _at_points(mine, families, known)
+        whole = _of_rank(role[0], mine, decisions, values) if "differs" in families else ()
+        chosen += [(each, role) for each in (*found, *whole)]
+    if "differs" in families and classes:
+        last = classes[-1]
+        hashes = choice_of_hashes(Pick(0, last.points_of_last[-1], last.number))
+        chosen.append((hashes, last.role))
+    chosen.sort(key=lambda each: (each[0].turn, each[0].weight))
+    return SweepPlan(
+        roles=roles,
+        point_count=sum(map(len, points.values())),
+        disturbances=tuple(islice(_without_repeats(chosen), MAX_DISTURBANCES)),
+        brute_force=_brute_force(points, families, sharing, decisions, values),
+    )
+
+
+def _at_points(
+    classes: Iterable[PointClass], families: Collection[Family], known: Surroundings
+) -> Iterator[Choice]:
+    by_site: dict[Site, list[PointClass]] = {}
+    for each in classes:
+        by_site.setdefault(each.site, []).append(each)
+    for same in by_site.values():
+        for pick in picks_of_site(same):
+            for family in families:
+                yield from choices_at(pick, family, known)
+
+
+def _of_rank(
+    rank: int, classes: Sequence[PointClass], decisions: Sequence[str], values: Sequence[str]
+) -> Iterator[Choice]:
+    """Yield what a rank sees otherwise that is not bound to one point of it."""
+    picks = [Pick(0, passed, each.number) for each in classes for passed in each.points]
+    if picks:
+        yield from choices_of_clock(picks)
+    yield from choices_of_loaders([each for each in picks if each.passed.point.point == "batch"])
+    calls: dict[str, list[Pick]] = {}
+    for each in picks:
+        if each.passed.point.point == "call":
+            calls.setdefault(each.passed.point.name, []).append(each)
+    for name in (*decisions, *values):  # what no rank has recorded is disturbed at the first call
+        unseen = RecordedPoint(rank, Point("call", name), 0)
+        calls.setdefault(name, [Pick(0, unseen, classes[-1].number if classes else 0)])
+    yield from choices_of_calls(calls, decisions, values)
+
+
+def _last_span(points: Records, rank: int) -> int:
+    """Return the last span of a rank that an operation ends."""
+    operations = sum(each.point.point == "collective" for each in points.get(rank, ()))
+    return operations - 1
+
+
+def _without_repeats(
+    chosen: Iterable[tuple[Choice, tuple[int, ...]]],
+) -> Iterator[Disturbance]:
+    """Yield disturbances, each fault once: some points of a class name the same fault."""
+    seen = set[str]()
+    for choice, role in chosen:
+        name = repr(choice.fault)
+        if name not in seen:
+            seen.add(name)
+            pick = choice.pick
+            yield Disturbance(choice.family, choice.fault, role, pick.passed, pick.class_)
+
+
+def _brute_force(
+    points: Records,
+    families: Collection[Family],
+    sharing: Sharing,
+    decisions: Sequence[str],
+    values: Sequence[str],
+) -> int:
+    """Return how many runs all points of all ranks with all faults would take."""
+    known = Surroundings(sharing, is_everybody=False, last_span=0)
+    picks = [
+        Pick(0, each, 0) for passed in points.values() for each in passed if is_of_the_test(each)
+    ]
+    count = sum(1 for pick in picks for family in families for _ in choices_at(pick, family, known))
+    if "differs" in families:
+        batches = sum(pick.passed.point.point == "batch" for pick in picks)
+        named = len(points) * (2 * len(decisions) + len(values))
+        count += 2 * batches + len(picks) + named + len(points)  # data, clocks, calls, hashes
+    return count
 
 
 def order_rest(
@@ -46,4 +158,30 @@ def order_rest(
         rest: What has not been run, in the plan's order.
         runs: What has been run.
     """
-    raise NotImplementedError
+    weak = {_likeness(each.disturbance) for each in runs if each.outcome in WEAK}
+    failed = {_once(each.disturbance) for each in runs if each.outcome in {*WEAK, "told"}}
+
+    def shows_nothing_new(disturbance: Disturbance) -> bool:
+        # A call that fails once and is not tried again fails onwards to the same end.
+        is_again = disturbance.fault.at.onwards and _once(disturbance) in failed
+        return is_again or _likeness(disturbance) in weak
+
+    return tuple(sorted(rest, key=shows_nothing_new))
+
+
+def _likeness(disturbance: Disturbance) -> tuple[object, ...]:
+    """Return what is equal for disturbances that likely show the same weakness.
+
+    For what fails: the line, whatever the call. For a rank that is late, the call matters, too:
+    before a file is made and after it are two different things.
+    """
+    passed, family = disturbance.passed, disturbance.family
+    call = passed.point.call if family != "fails" else ""
+    where = passed.where
+    line = (where.file, where.line) if where is not None else passed.point.name
+    return family, disturbance.fault.kind, disturbance.role, line, call, passed.span
+
+
+def _once(disturbance: Disturbance) -> tuple[object, ...]:
+    point = disturbance.fault.at
+    return disturbance.fault.kind, disturbance.fault.ranks, point.name, point.call, point.nth

@@ -2,16 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
-from pytest_multihost.model.sweep import Disturbance, SweepPlan, SweepResult
+from pytest_multihost.model.sweep import (
+    Disturbance,
+    DisturbedRun,
+    LeftOut,
+    SweepPlan,
+    SweepResult,
+    SweepStatus,
+    Weakness,
+)
+from pytest_multihost.sweep.weaknesses import find_weaknesses, weakness_key
 
 
 def shard_of(plan: SweepPlan, k: int, n: int) -> tuple[Disturbance, ...]:
-    """Return the `k`-th of `n` parts of a plan, in its order; `k` counts from 1."""
-    raise NotImplementedError
+    """Return the `k`-th of `n` parts of a plan, in its order; `k` counts from 1.
+
+    Each part has a share of what is likely and of what is not.
+    """
+    return plan.disturbances[k - 1 :: n]
 
 
 def merge_results(results: Sequence[SweepResult]) -> SweepResult:
-    """Join results of one test: of shards, or of a sweep that was interrupted and went on."""
-    raise NotImplementedError
+    """Join results of one test: of shards, or of a sweep that was interrupted and went on.
+
+    Of several runs of one disturbance the last counts.
+
+    Args:
+        results: At least one, in the order in which they were made.
+    """
+    first, last = results[0], results[-1]
+    by_fault = {repr(run.disturbance.fault): run for each in results for run in each.runs}
+    runs = tuple(by_fault.values())
+    weaknesses = tuple(_with_history(each, results) for each in find_weaknesses(runs))
+    left_out = _left_out(results, runs)
+    reasons = {each.reason for each in left_out}
+    parts = {each.shard for each in results}
+    unmet = [set(each.unmet_acceptances) for each in results]
+    return replace(
+        last,
+        plan=max((each.plan for each in results), key=lambda plan: len(plan.disturbances)),
+        status=_status(results, weaknesses, is_interrupted="interrupted" in reasons),
+        reason=next((each.reason for each in results if each.reason), None) if reasons else None,
+        runs=runs,
+        weaknesses=weaknesses,
+        left_out=left_out,
+        unmet_acceptances=tuple(sorted(set[str].intersection(*unmet))),
+        budget_s=sum(each.budget_s for each in results),
+        duration_s=sum(each.duration_s for each in results),
+        shard=first.shard if len(parts) == 1 else None,
+    )
+
+
+def _with_history(weakness: Weakness, results: Iterable[SweepResult]) -> Weakness:
+    """Return a weakness with how often its witness was repeated, and why it is accepted."""
+    key, witness = weakness_key(weakness.witness), weakness.witness.disturbance
+    same = [
+        each
+        for result in results
+        for each in result.weaknesses
+        if weakness_key(each.witness) == key
+    ]
+    repeats = [each.repeated for each in same if each.witness.disturbance == witness]
+    accepted = next((each.accepted for each in same if each.accepted is not None), None)
+    times, shown = (sum(each) for each in zip(*repeats, strict=True)) if repeats else (0, 0)
+    return replace(weakness, repeated=(times, shown), accepted=accepted)
+
+
+def _left_out(results: Sequence[SweepResult], runs: Iterable[DisturbedRun]) -> tuple[LeftOut, ...]:
+    """Return what none of the results has run.
+
+    What other shards were to run is left out for their reasons, if they are there.
+    """
+    done = {repr(each.disturbance.fault) for each in runs}
+    rest = {
+        repr(each.fault): each.family
+        for result in results
+        for each in result.plan.disturbances
+        if repr(each.fault) not in done
+    }
+    given = {each.reason for result in results for each in result.left_out}
+    order = ("interrupted", "budget", "shard")
+    reason = next((each for each in order if each in given), "budget")
+    return tuple(LeftOut(reason, family, n) for family, n in Counter(rest.values()).items())
+
+
+def _status(
+    results: Sequence[SweepResult], weaknesses: Sequence[Weakness], *, is_interrupted: bool
+) -> SweepStatus:
+    if any(each.accepted is None for each in weaknesses):
+        return "failed"
+    if all(each.status == "not swept" for each in results):
+        return "not swept"
+    return "interrupted" if is_interrupted else "passed"

@@ -48,6 +48,7 @@ FACES_OF_THEIR_OWN = {
         "nemesis.targets",
         "outcome.faults",
         "outcome.own_failures",
+        "outcome.symptoms",
         "outcome.passed_points",
         "proof.system_calls",
         "proof.threads",

@@ -1,0 +1,254 @@
+"""From runs to weaknesses: reduced, repeated, accepted, cut into shards and joined."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pytest_multihost.model.fault import Fault, Point
+from pytest_multihost.model.sweep import (
+    Acceptance,
+    Disturbance,
+    DisturbedRun,
+    Family,
+    LeftOut,
+    RecordedPoint,
+    SweepPlan,
+    SweepResult,
+)
+from pytest_multihost.model.verdict import OperationName, Place
+from pytest_multihost.sweep import (
+    apply_acceptances,
+    find_weaknesses,
+    merge_results,
+    next_repeat,
+    shard_of,
+)
+
+NODEID = "tests/test_ckpt.py::test_save[4-gloo]"
+SAVE = Place("src/ckpt.py", 20, "Saver.save", "path.write_text(text)")
+BARRIER = Place("src/ckpt.py", 40, "Saver.save", "dist.barrier()")
+
+
+def disturbance(number: int = 1, *, family: Family = "fails", **params: Any) -> Disturbance:  # noqa: ANN401
+    """Return one of many disturbances."""
+    kind = {"late": "hold", "differs": "short_data", "fails": "fails"}.get(family, family)
+    point = Point("io", f"*/f{number}", call="write", onwards=params.pop("onwards", False))
+    passed = RecordedPoint(0, point, 0)
+    return Disturbance(family, Fault(kind, (0,), point, params), (0,), passed, 0)
+
+
+def weak(number: int = 1, *, family: Family = "fails", **more: Any) -> DisturbedRun:  # noqa: ANN401
+    """Return a run that shows a weakness."""
+    disturbed = more.pop("disturbance", None) or disturbance(number, family=family)
+    operation = OperationName("barrier", number, (0, 1))
+    found = {"culprit": SAVE, "waiting": BARRIER, "operation": operation, **more}
+    return DisturbedRun(disturbance=disturbed, outcome="left waiting", **found)
+
+
+def survived(number: int) -> DisturbedRun:
+    """Return a run that shows none."""
+    return DisturbedRun(disturbance=disturbance(number), outcome="survived")
+
+
+# Weaknesses
+
+
+def test_runs_with_the_same_lines_and_operation_show_one_weakness() -> None:
+    """The operation's number may differ."""
+    [found] = find_weaknesses([weak(1), survived(2), weak(3)])
+    assert found.shown_by == (0, 2)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"culprit": BARRIER}, {"waiting": SAVE}, {"operation": OperationName("send", 1, (0, 1))}],
+    ids=["culprit", "waiting", "operation"],
+)
+def test_runs_that_differ_in_a_line_or_operation_show_two(other: dict[str, Any]) -> None:
+    """Each is to be mended at its own place."""
+    assert len(find_weaknesses([weak(1), weak(2, **other)])) == 2
+
+
+def test_runs_that_were_survived_told_split_or_not_reached_show_none() -> None:
+    """Nobody waits for what never comes."""
+    outcomes = ("survived", "told", "split", "not reached")
+    assert find_weaknesses([replace(weak(), outcome=each) for each in outcomes]) == ()  # type: ignore[arg-type]
+
+
+def test_the_witness_is_the_mildest_disturbance() -> None:
+    """Late before differs before fails, once before onwards, and deaths last."""
+    runs = [
+        weak(1, family="killed"),
+        weak(2, family="errors"),
+        weak(3, disturbance=disturbance(3, onwards=True)),
+        weak(4, family="fails"),
+        weak(5, family="differs"),
+        weak(6, disturbance=disturbance(6, family="late", min_s=3.0)),
+        weak(7, family="late"),
+    ]
+    for last in range(len(runs), 0, -1):
+        [found] = find_weaknesses(runs[:last])
+        assert found.witness == runs[last - 1]
+
+
+def test_of_equally_mild_disturbances_the_shortest_run_is_the_witness() -> None:
+    """It is repeated most quickly."""
+    [found] = find_weaknesses([weak(1, seconds=3.0), weak(2, seconds=1.0)])
+    assert found.witness.seconds == 1.0
+
+
+# Repeats
+
+
+def test_a_weakness_says_how_often_its_witness_showed_it_again() -> None:
+    """Shown 2 of 3 times."""
+    again = [weak(1), weak(1), replace(survived(1))]
+    [found] = find_weaknesses([weak(1)], again)
+    assert found.repeated == (3, 2)
+
+
+def test_repeats_of_other_witnesses_do_not_count() -> None:
+    """Each has its own."""
+    [found] = find_weaknesses([weak(1)], [weak(2)])
+    assert found.repeated == (0, 0)
+
+
+def test_a_repeat_that_shows_another_waiting_line_shows_the_weakness_again() -> None:
+    """Of several ranks that wait it depends on timing which is told."""
+    [found] = find_weaknesses([weak(1)], [weak(1, waiting=SAVE)])
+    assert found.repeated == (1, 1)
+
+
+def test_witnesses_are_repeated_in_turn_until_each_was_often_enough() -> None:
+    """A budget that ends early has shown each at least once again."""
+    runs = [weak(1), weak(2, culprit=BARRIER)]
+    repeats: list[DisturbedRun] = []
+    order = []
+    while (due := next_repeat(find_weaknesses(runs, repeats), times=2)) is not None:
+        order.append(due.fault.at.name)
+        repeats.append(next(each for each in runs if each.disturbance == due))
+    assert order == ["*/f1", "*/f2", "*/f1", "*/f2"]
+
+
+# Acceptances
+
+
+def accepted(**fields: Any) -> Acceptance:  # noqa: ANN401
+    """Return an entry for the weakness of `weak`."""
+    entry = {"test": "*::test_save", "culprit": "ckpt.py:save", "reason": "one host", **fields}
+    return Acceptance(**entry)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"test": NODEID},
+        {"test": "tests/test_ckpt.py::test_save"},
+        {"culprit": "src/ckpt.py:Saver.save"},
+        {"culprit": "ckpt.py: path.write_text(text)"},
+        {"waiting": "ckpt.py:dist.barrier()"},
+    ],
+    ids=["glob", "node id", "all parameters", "qualified", "text", "waiting"],
+)
+def test_an_acceptance_names_lines_by_function_or_text(fields: dict[str, str]) -> None:
+    """Numbers of lines change with every edit."""
+    found, unmet = apply_acceptances(find_weaknesses([weak()]), [accepted(**fields)], nodeid=NODEID)
+    assert [each.accepted for each in found] == ["one host"]
+    assert unmet == ()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"culprit": "ckpt.py:load"}, {"culprit": "pt.py:save"}, {"waiting": "ckpt.py:load"}],
+    ids=["function", "part of a name", "waiting"],
+)
+def test_an_acceptance_of_something_else_is_unmet(fields: dict[str, str]) -> None:
+    """It no longer occurs, and is told."""
+    entry = accepted(**fields)
+    found, unmet = apply_acceptances(find_weaknesses([weak()]), [entry], nodeid=NODEID)
+    assert [each.accepted for each in found] == [None]
+    assert unmet == (entry,)
+
+
+def test_an_acceptance_for_another_test_is_neither_met_nor_unmet() -> None:
+    """That test's sweep says."""
+    found, unmet = apply_acceptances(
+        find_weaknesses([weak()]), [accepted(test="*::test_load")], nodeid=NODEID
+    )
+    assert ([each.accepted for each in found], unmet) == ([None], ())
+
+
+# Shards, and what is continued
+
+PLAN = SweepPlan(((0,),), 7, tuple(disturbance(number) for number in range(7)), 70)
+
+
+def result(*runs: DisturbedRun, **more: Any) -> SweepResult:  # noqa: ANN401
+    """Return the result of a sweep."""
+    fields = {
+        "run_id": "r",
+        "nodeid": NODEID,
+        "backend": "gloo",
+        "world_size": 2,
+        "seed": 1,
+        "status": "passed",
+        "points": {},
+        "plan": PLAN,
+        "runs": runs,
+        "weaknesses": find_weaknesses(runs),
+        "budget_s": 60.0,
+        "duration_s": 10.0,
+        **more,
+    }
+    return SweepResult(**fields)
+
+
+def test_shards_cover_the_plan_without_overlap_and_evenly() -> None:
+    """Each disturbance is in one."""
+    parts = [shard_of(PLAN, k, 3) for k in (1, 2, 3)]
+    assert sorted(map(repr, sum(parts, ()))) == sorted(map(repr, PLAN.disturbances))
+    assert {len(each) for each in parts} == {2, 3}
+
+
+def test_joined_shards_have_the_runs_and_weaknesses_of_all() -> None:
+    """One weakness that both have seen is one."""
+    left = (LeftOut("shard", "fails", 4),)
+    first = result(weak(0), survived(2), shard=(1, 2), left_out=left, status="failed")
+    second = result(weak(1), weak(3, culprit=BARRIER), shard=(2, 2), left_out=left, status="failed")
+    joined = merge_results([first, second])
+    assert len(joined.runs) == 4
+    assert [each.shown_by for each in joined.weaknesses] == [(0, 2), (3,)]
+    assert (joined.status, joined.shard) == ("failed", None)
+    assert sum(each.count for each in joined.left_out) == 3
+
+
+def test_a_sweep_that_went_on_has_left_out_nothing_more() -> None:
+    """What was interrupted has been run."""
+    first = result(
+        *map(survived, range(3)),
+        status="interrupted",
+        reason="Ctrl-C",
+        left_out=(LeftOut("interrupted", "fails", 4),),
+    )
+    joined = merge_results([first, result(*map(survived, range(3, 7)))])
+    assert (joined.status, joined.reason, joined.left_out) == ("passed", None, ())
+    assert joined.duration_s == 20.0
+
+
+def test_joined_results_remember_repeats_and_acceptances() -> None:
+    """Both were found out by the runs that are joined."""
+    [weakness] = find_weaknesses([weak(1)], [weak(1)] * 5)
+    known = replace(weakness, accepted="one host")
+    joined = merge_results([result(weak(1), weaknesses=(known,)), result(survived(2))])
+    [found] = joined.weaknesses
+    assert (found.repeated, found.accepted, joined.status) == ((5, 5), "one host", "passed")
+
+
+def test_an_acceptance_is_unmet_only_if_no_part_met_it() -> None:
+    """Each shard sees a part."""
+    first, second = result(unmet_acceptances=("a", "b")), result(unmet_acceptances=("b",))
+    assert merge_results([first, second]).unmet_acceptances == ("b",)
