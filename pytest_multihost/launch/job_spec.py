@@ -10,11 +10,14 @@ import json
 import os
 import socket
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_multihost.launch.libc import die_with_parent
 from pytest_multihost.model.json_values import from_json, message, parse_json, to_json
 from pytest_multihost.model.spec import RankSpec
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 SPAWN_SERVER_CODE = "from pytest_multihost.launch.server.start_server import main; main()"
 """The program of a server whose ranks are interpreters of their own."""
@@ -84,7 +87,7 @@ class RankJob:
 Job = ServerJob | RankJob
 
 
-def write_job(job: Job) -> int:
+def write_job(job: DataclassInstance) -> int:
     """Return an inheritable descriptor of a memory file that holds `job`."""
     descriptor = os.memfd_create("multihost-job", 0)
     with open(descriptor, "w", encoding="utf-8", closefd=False) as file:

@@ -23,7 +23,7 @@ import resource
 import select
 import signal
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import psutil
@@ -127,7 +127,7 @@ def wait_until_dead(pidfds: Iterable[int], timeout_s: float) -> list[int]:
 
 
 def kill_orphans(*, spare: Collection[int]) -> list[str]:
-    """Kill and reap every descendant of this process except those in `spare`.
+    """Kill and reap every descendant of this process except those in `spare`, and theirs.
 
     Returns:
         The command lines of those that were still alive, for the reader of the report.
@@ -141,8 +141,7 @@ def kill_orphans(*, spare: Collection[int]) -> list[str]:
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
             break
-        descendants = psutil.Process().children(recursive=True)
-        orphans = [process for process in descendants if process.pid not in spare]
+        orphans = list(_descendants(psutil.Process(), spare))
         if not orphans:
             break
         for process in orphans:
@@ -157,6 +156,20 @@ def kill_orphans(*, spare: Collection[int]) -> list[str]:
         time.sleep(0.002)
         now = time.monotonic()
     return ended
+
+
+def _descendants(process: psutil.Process, spare: Collection[int]) -> Iterator[psutil.Process]:
+    """Yield the descendants of a process, without those in `spare` and theirs."""
+    children: dict[int, list[psutil.Process]] = {}
+    for each in process.children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            children.setdefault(each.ppid(), []).append(each)
+    waiting = [process.pid]
+    while waiting:
+        for each in children.get(waiting.pop(), ()):
+            if each.pid not in spare:
+                waiting.append(each.pid)
+                yield each
 
 
 def creation_times(pids: Iterable[int]) -> dict[int, float]:

@@ -135,6 +135,17 @@ class ProbeHosts:
 
 
 @message
+class CloneServer:
+    """Fork the server into another one; the message carries its control connection.
+
+    Attributes:
+        controller: The process at the other end of that connection: the clone ends when it does.
+    """
+
+    controller: int
+
+
+@message
 class EndWorld:
     """End the remaining ranks: SIGTERM, and SIGKILL to those still alive after `grace_s`."""
 
@@ -229,6 +240,13 @@ class WorldForked:
     at_s: float
     netfault_daemon: int | None = None
     namespaces: tuple[str, ...] = ()
+
+
+@message
+class ServerCloned:
+    """The clone exists; it says by itself when it serves."""
+
+    pid: int
 
 
 @message
@@ -333,13 +351,13 @@ FaultRequest = PauseRank | Disturb | Calm
 
 _ToBoth = Fork | RequestDumps | PauseRank | EndWorld | Quit
 
-ToServer = _ToBoth | Disturb | Calm | ProbeHosts
+ToServer = _ToBoth | CloneServer | Disturb | Calm | ProbeHosts
 
 ToPeer = _ToBoth | Welcome | Refused | ReadProbe | Ping | SendToRank | TakeSnapshot
 
 _FromBoth = Failed | WorldForked | RankEvent | WorldEnded
 
-FromServer = _FromBoth | Serving | Unsound | HostsProbed
+FromServer = _FromBoth | Serving | ServerCloned | Unsound | HostsProbed
 
 FromPeer = (
     _FromBoth | PeerHello | ProbeRead | Pong | DumpsWritten | SnapshotTaken | RanksLost | Signalled

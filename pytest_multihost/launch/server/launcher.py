@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pytest_multihost.launch.interface import ANSWER_S
+from pytest_multihost.launch.reaper import wait_for_exit
 from pytest_multihost.launch.refusals import refusals
 from pytest_multihost.launch.server.world import ServerConnection, ServerWorld, Stream
 from pytest_multihost.launch.wire import FrameStream
@@ -70,6 +72,14 @@ class ServerLauncher:
         if self._server is not None:
             self._server.close()
 
+    def clone_server(self, control: int, controller: int) -> int:
+        """Have the server fork itself into another one; see `ServerConnection.clone`.
+
+        Raises:
+            LaunchError: There is no server, or it is gone.
+        """
+        return self._living_server().clone(control, controller)
+
     def _living_server(self) -> ServerConnection:
         if self._server is None or self._server.is_closed:
             return self.open()
@@ -125,6 +135,30 @@ class ServerLauncher:
             kept.pop_all()
         return world
 
+    @classmethod
+    def of_clone(cls, name: str, control: socket.socket, pid: int) -> ServerLauncher:
+        """Return a launcher, open, that uses a server which another process has had cloned.
+
+        Args:
+            name: The way of launching.
+            control: The connection to the server, which cannot be replaced.
+            pid: Its process id.
+
+        Raises:
+            LaunchError: It does not serve.
+        """
+        waiting = [control]
+
+        def connect() -> ServerConnection:
+            if not waiting:
+                raise LaunchError("the server that starts the ranks is gone")
+            waiting[0].settimeout(ANSWER_S)
+            return ServerConnection(waiting.pop(), pid, reap=_await_end)
+
+        launcher = cls({name: connect})
+        launcher.open()
+        return launcher
+
     def why_no_hosts(self, scratch: Path) -> LaunchError | None:
         """Return why this machine cannot make hosts from namespaces; None if it can.
 
@@ -140,3 +174,9 @@ class ServerLauncher:
         if not found.happened:
             return None
         return LaunchError(found.happened, seen=found.seen, remedy=found.remedy)
+
+
+def _await_end(server: int) -> None:
+    """Wait for the end of a server that is no child of this process."""
+    with contextlib.suppress(ProcessLookupError):
+        wait_for_exit(server)

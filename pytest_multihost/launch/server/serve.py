@@ -52,6 +52,7 @@ from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.event import BROKEN, Event, NetworkChanged
 from pytest_multihost.model.messages import (
     Calm,
+    CloneServer,
     Disturb,
     EndWorld,
     Failed,
@@ -63,6 +64,7 @@ from pytest_multihost.model.messages import (
     Quit,
     RankEvent,
     RequestDumps,
+    ServerCloned,
     Serving,
     ToServer,
     WorldEnded,
@@ -88,6 +90,7 @@ class _Server:
         ports: Sockets that hold the world's ports.
         network: The world's hosts, where they are namespaces.
         network_faults: The faults of the network between them, if there are any.
+        clones: Servers that were forked from this one, by pidfd.
     """
 
     control: socket.socket
@@ -99,6 +102,7 @@ class _Server:
     ports: tuple[socket.socket, ...] = ()
     network: HostNetwork | None = None
     network_faults: NetworkFaults | None = None
+    clones: dict[int, int] = field(default_factory=dict)
 
     def send(self, message: FromServer, descriptors: Sequence[int] = ()) -> None:
         """Send a message to the controller."""
@@ -163,7 +167,9 @@ def _serve_once(server: _Server) -> bool:
     for key, _ in server.selector.select(due_s):
         if key.fd == server.controller:
             return False
-        if key.fd in server.ranks.pidfds:
+        if key.fd in server.clones:
+            _reap_clone(server, key.fd)
+        elif key.fd in server.ranks.pidfds:
             exited = server.ranks.reap(key.fd)
             with contextlib.suppress(OSError):
                 server.send(RankEvent(exited))
@@ -179,16 +185,14 @@ def _answer(server: _Server, packet: Packet[ToServer]) -> None:
     match packet.message:
         case Fork() as request:
             _fork(server, request, packet.descriptors)
+        case CloneServer(controller):
+            _clone(server, packet.descriptors[0], controller)
         case RequestDumps() as request:
             server.ranks.request_dumps(request)
         case PauseRank(rank, pause):
             server.ranks.pause(rank, pause)
         case Disturb(rank, index):
-            error = "the world has no network of its own: its hosts are one"
-            if server.network_faults is not None:
-                error = server.network_faults.begin(index, rank, time.monotonic())
-            changed = NetworkChanged(index, error)
-            server.send(RankEvent(Event(time.monotonic(), rank, changed)))
+            _disturb(server, rank, index)
         case Calm():
             error = server.network_faults.heal_all() if server.network_faults is not None else ""
             server.send(RankEvent(Event(time.monotonic(), 0, NetworkChanged(None, error))))
@@ -199,6 +203,13 @@ def _answer(server: _Server, packet: Packet[ToServer]) -> None:
             for each in exits:
                 server.send(RankEvent(each))
             server.send(WorldEnded(tuple(leftovers[:_MAX_LEFTOVERS])))
+
+
+def _disturb(server: _Server, rank: int, index: int) -> None:
+    error = "the world has no network of its own: its hosts are one"
+    if server.network_faults is not None:
+        error = server.network_faults.begin(index, rank, time.monotonic())
+    server.send(RankEvent(Event(time.monotonic(), rank, NetworkChanged(index, error))))
 
 
 def _fork(server: _Server, request: Fork, descriptors: Sequence[int]) -> None:
@@ -216,6 +227,37 @@ def _fork(server: _Server, request: Fork, descriptors: Sequence[int]) -> None:
     finally:
         for stream in streams:
             stream.close()
+
+
+def _clone(server: _Server, control: int, controller: int) -> None:
+    """Fork this server into another one, with a controller of its own.
+
+    As sound as the fork of a rank: one thread, no lock held, no runtime. And what was loaded and
+    prepared here is not done again.
+    """
+    connection, parent = socket.socket(fileno=control), os.getpid()
+    if (pid := os.fork()) == 0:
+        try:
+            die_with_parent(parent)  # until it serves
+            for descriptor in _descriptors(server):
+                os.close(descriptor)
+            serve(connection, server.run_rank, controller=controller)
+        finally:
+            leave(BROKEN)
+    connection.close()
+    pidfd = os.pidfd_open(pid)
+    server.clones[pidfd] = pid
+    server.ranks.spared |= {pid}
+    server.selector.register(pidfd, selectors.EVENT_READ)
+    server.send(ServerCloned(pid))
+
+
+def _reap_clone(server: _Server, pidfd: int) -> None:
+    pid = server.clones.pop(pidfd)
+    server.ranks.spared -= {pid}
+    server.selector.unregister(pidfd)
+    os.close(pidfd)
+    os.waitpid(pid, 0)
 
 
 def _hold_ports(server: _Server, spec: WorldSpec, scratch: str) -> tuple[int, int]:
@@ -289,7 +331,7 @@ def _descriptors(server: _Server) -> list[int]:
     own = [server.control.fileno(), server.controller, selector]
     own += server.network.descriptors if server.network is not None else []
     own += [server.network_faults.connection.fileno()] if server.network_faults is not None else []
-    return [*own, *server.ranks.pidfds, *(port.fileno() for port in server.ports)]
+    return [*own, *server.clones, *server.ranks.pidfds, *(port.fileno() for port in server.ports)]
 
 
 def _send_forked(

@@ -27,6 +27,7 @@ from pytest_multihost.model.event import (
 )
 from pytest_multihost.model.json_values import JsonError
 from pytest_multihost.model.messages import (
+    CloneServer,
     DumpKind,
     EndWorld,
     Failed,
@@ -35,6 +36,7 @@ from pytest_multihost.model.messages import (
     Quit,
     RankEvent,
     RequestDumps,
+    ServerCloned,
     Serving,
     ToServer,
     Unsound,
@@ -82,7 +84,7 @@ class ServerWorld:
         return WorldProcesses(
             servers=frozenset({self.server.pid}),
             reaper=self.server.pid,
-            companions=frozenset() if daemon is None else frozenset({daemon}),
+            companions=frozenset(self.server.clones) | ({daemon} if daemon is not None else set()),
             socket_tables=self.socket_tables,
         )
 
@@ -228,12 +230,14 @@ class ServerConnection:
         pid: The server's process id; a child of this process, unless `reap` is replaced.
         log: The file with its output, if that is not the terminal.
         reap: Waits for its end, kills it after a timeout, and removes what is left.
+        clones: The servers that were forked from it.
     """
 
     control: socket.socket
     pid: int
     log: Path | None = None
     reap: Callable[[int], None] = reap_child
+    clones: set[int] = field(default_factory=set)
     is_closed: bool = False
 
     def await_serving(self) -> None:
@@ -246,6 +250,21 @@ class ServerConnection:
         self.control.settimeout(PREPARE_S)
         self.receive(Serving)
         self.control.settimeout(ANSWER_S)
+
+    def clone(self, control: int, controller: int) -> int:
+        """Have the server fork itself into another one, and return that one's process id.
+
+        Args:
+            control: Descriptor of its end of its control connection.
+            controller: The process at the other end.
+
+        Raises:
+            LaunchError: The server is gone.
+        """
+        self.send(CloneServer(controller), [control])
+        pid = self.receive(ServerCloned).message.pid
+        self.clones.add(pid)
+        return pid
 
     def close(self) -> None:
         """End the server, and with it every rank that is left.

@@ -10,6 +10,7 @@ from pytest_multihost.launch.wire.stream import (
     Packet,
     receive_packet,
     send_packet,
+    signals_deferred,
 )
 
 __all__ = [
@@ -19,4 +20,5 @@ __all__ = [
     "Packet",
     "receive_packet",
     "send_packet",
+    "signals_deferred",
 ]
