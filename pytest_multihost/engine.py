@@ -100,6 +100,8 @@ class Surroundings:
         tick_s: The longest time without a call of `on_tick`.
         watch: The watchdog: takes snapshots of the ranks from outside.
         on_hang: Called before the harness ends ranks that did not end by themselves.
+        patience_s: Ends the world so many seconds after the test has begun, if its timeout is
+            later. What is proven to hang is still proven to do so until that timeout.
     """
 
     launcher: Launcher
@@ -113,6 +115,7 @@ class Surroundings:
     tick_s: float = 1.0
     watch: Watchdog | NoWatch = field(default_factory=NoWatch)
     on_hang: Callable[[Sequence[RankFacts]], None] | None = None
+    patience_s: float | None = None
 
 
 def run_world(spec: WorldSpec, surroundings: Surroundings) -> WorldResult:
@@ -330,6 +333,8 @@ class _WorldRun:
         """
         last_gate_s = max(self.opened.values(), default=0.0)
         found = [self._deadline()]
+        if self.surroundings.patience_s is not None and "go" in self.opened:
+            found.append((self.opened["go"] + self.surroundings.patience_s, "overrun"))
         for each in self.facts:
             if (failed_s := _trouble_s(each)) is not None:
                 grace_s = GRACE_AFTER_DEATH_S if each.has_died else GRACE_AFTER_RAISE_S
@@ -341,11 +346,15 @@ class _WorldRun:
             return self.opened["go"] + self.spec.timeout_s, "overrun"
         return self.started_s + self.spec.startup_timeout_s, "startup-overrun"
 
+    def _limit_s(self) -> float:
+        patience_s = self.surroundings.patience_s
+        return min(self.spec.timeout_s, patience_s or self.spec.timeout_s)
+
     def _why(self, ending: Ending) -> str:
         """Return why the harness ends the world now, in words."""
         reasons = {
             "startup-overrun": f"start-up took longer than {self.spec.startup_timeout_s:g} s",
-            "overrun": f"took longer than {self.spec.timeout_s:g} s",
+            "overrun": f"took longer than {self._limit_s():g} s",
             "proof": "nothing can move before the deadline",
             "mismatch": "ranks are in operations that can never match",
             "stopped": "a rank is stopped",

@@ -1,7 +1,4 @@
-"""One attempt of one test: from spec to world to result to verdict to files.
-
-Also what a world's watchdog must know of the processes that the harness runs.
-"""
+"""One attempt of one test: from spec to world to result to verdict to files."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -21,14 +18,12 @@ from pathlib import Path
 import pytest
 
 from pytest_multihost.blame import Judgement, judge_world
-from pytest_multihost.engine import Surroundings, run_world
-from pytest_multihost.launch import Launcher, RunningWorld, hold_permits
+from pytest_multihost.launch import Launcher, hold_permits
 from pytest_multihost.launch.netns import HOSTS_FOLDER
-from pytest_multihost.model.event import now
 from pytest_multihost.model.json_values import to_json
 from pytest_multihost.model.spec import WorldSpec
-from pytest_multihost.model.stack import Dump, SourceContext
-from pytest_multihost.nemesis import clean_up_faults, heal_files
+from pytest_multihost.model.stack import SourceContext
+from pytest_multihost.model.sweep import SweepResult
 from pytest_multihost.outcome import RankFacts
 from pytest_multihost.outcome.faults import require_fired
 from pytest_multihost.pytest_plugin.attach import peers_of
@@ -46,9 +41,7 @@ from pytest_multihost.report.artifacts import (
     write_facts,
 )
 from pytest_multihost.report.html import PAGE_NAME, PageModel, write_page
-from pytest_multihost.watch import RemoteRanks, Watchdog, WorldObserver
-from pytest_multihost.watch.kernel import HarnessProcesses
-from pytest_multihost.watch.probes import dump_stacks
+from pytest_multihost.watched_world import WatchedWorld
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +52,13 @@ class CompletedAttempt:
         judged: The judged world.
         directory: Where its artifacts are.
         proven_hang: What proved a hang whose deadline was waited for: multihost_early = warn.
+        sweep: What sweeping the test has shown; None if it was not asked for.
     """
 
     judged: Judgement
     directory: Path
     proven_hang: str | None
+    sweep: SweepResult | None = None
 
     @property
     def files(self) -> str:
@@ -94,41 +89,31 @@ def run_attempt(
     """
     # Not by the factory's `mktemp`: it leaves a symbolic link for every name.
     scratch = Path(tempfile.mkdtemp(prefix=f"world-{spec.seed}-", dir=base_temp(config)))
-    (scratch / "shared").mkdir()
     directory = scratch  # where the artifacts' disk is full
     with tally.noting(spec.nodeid):
         directory = folder.attempt(spec.nodeid, spec.attempt)
     peers = [each for each in peers_of(config).values() if each.is_local]
-    others = frozenset(each.hello.pid for each in peers if each.hello.pid)
-    harness = harness_processes(directory, scratch, others)
-    watchdog = Watchdog(
-        WorldObserver(scratch, spec.size, harness, spec),
-        may_run_jax=spec.backend not in ("gloo", "nccl"),
+    world = WatchedWorld.make(
+        spec,
+        directory=directory,
+        scratch=scratch,
         early=tally.settings.early,
+        others=frozenset(each.hello.pid for each in peers if each.hello.pid),
     )
+    watchdog = world.watchdog
     # An xdist worker gets no Ctrl-C, and shares the machine with the others.
     is_worker = hasattr(config, "workerinput")
     is_kept = config.option.multihost_keep and not is_worker
     places = hold_permits(folder.path / "places", spec.size)
     display = live_display(config, directory, spec.size, watchdog.blocking_ranks)
     with places if is_worker else contextlib.nullcontext(), display as live:
-        surroundings = Surroundings(
-            launcher=launcher,
-            dumper=partial(_dump_healed, scratch),
-            now=now,
-            directory=directory,
-            scratch=scratch,
+        result = world.run(
+            launcher,
             primary_leaves_last=plan.backend.primary_leaves_last,
-            on_start=partial(_show_to_watchdog, watchdog, scratch),
             on_tick=live.show,
             tick_s=live.tick_s,
-            watch=watchdog,
             on_hang=partial(_keep_alive, config) if is_kept else None,
         )
-        result = run_world(spec, surroundings)
-        result = result.with_events(clean_up_faults(result.history, scratch))
-    for sockets in scratch.glob("rank-*.sockets"):  # also where the rest is kept
-        shutil.rmtree(sockets, ignore_errors=True)
     judged = judge_world(result, plan.symptoms, SourceContext(str(config.rootpath)))
     finding = judged.finding
     if plan.expected is not None:
@@ -152,7 +137,7 @@ def _write_artifacts(
         run_id=folder.run_id,
         directory=directory.name,
         worker=os.environ.get("PYTEST_XDIST_WORKER"),
-        environment=_versions(),
+        environment=package_versions(),
     )
     is_expected = None if plan.expected is None else finding.status == "passed"
     verdict = replace(build_verdict(judged, about), expected=is_expected)
@@ -171,7 +156,7 @@ def _write_artifacts(
 
 
 @cache
-def _versions() -> Mapping[str, str | None]:
+def package_versions() -> Mapping[str, str | None]:
     """Return the versions that a verdict depends on; None for what is not installed."""
     found: dict[str, str | None] = {
         "python": platform.python_version(),
@@ -198,44 +183,6 @@ def _remove_scratch(scratch: Path, config: pytest.Config) -> None:
     for directory in (*scratch.iterdir(), scratch):
         with contextlib.suppress(OSError):  # not empty: the test's own files
             directory.rmdir()
-
-
-def _show_to_watchdog(watchdog: Watchdog, scratch: Path, world: RunningWorld) -> None:
-    """Let the watchdog of a world that has started know the harness's processes around it."""
-    found, observer = world.processes, watchdog.observer
-    observer.harness = replace(
-        observer.harness,
-        servers=found.servers,
-        socket_tables=found.socket_tables,
-        reaper=found.reaper,
-        companions=found.companions,
-    )
-    if found.remote:
-        observer.remote = RemoteRanks(found.remote, scratch)
-
-
-def harness_processes(directory: Path, scratch: Path, others: frozenset[int]) -> HarnessProcesses:
-    """Return the processes and files of the harness on this machine, which no rank can wait for.
-
-    Args:
-        directory: Where the world's logs go.
-        scratch: Its own directory for everything else.
-        others: Other processes here that start ranks as this one does.
-    """
-    paths = tuple(f"{place}/rank-*" for place in (directory, scratch))
-    return HarnessProcesses(controllers=others | {os.getpid()}, paths=paths)
-
-
-def _dump_healed(
-    scratch: Path,
-    world: RunningWorld,
-    ranks: Sequence[int],
-    directory: Path,
-    computing: Collection[int],
-) -> tuple[Dump, ...]:
-    """Take stacks, after ending faults of slow I/O: these would slow down the answers, too."""
-    heal_files(scratch, ranks)
-    return dump_stacks(world, ranks, directory, computing)
 
 
 def _keep_alive(config: pytest.Config, facts: Sequence[RankFacts]) -> None:

@@ -43,11 +43,11 @@ from pytest_multihost.model.messages import (
     WorldEnded,
 )
 from pytest_multihost.nemesis import clean_up_faults, heal_files
-from pytest_multihost.pytest_plugin.attempt import harness_processes
 from pytest_multihost.slots import slots_path
 from pytest_multihost.slots.history import history_path
 from pytest_multihost.watch.kernel import ProcReader
 from pytest_multihost.watch.probes import request_dump
+from pytest_multihost.watched_world import harness_processes
 
 Answer = tuple[FromPeer, bytes]
 """A message and its payload."""

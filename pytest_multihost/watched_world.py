@@ -1,0 +1,148 @@
+"""One world with its watchdog: what a run of it needs beside its spec. Knows no pytest.
+
+Also what a watchdog must know of the processes that the harness runs around the ranks.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from pytest_multihost.engine import OnTick, Surroundings, run_world
+from pytest_multihost.launch import Launcher, RunningWorld
+from pytest_multihost.model.event import now
+from pytest_multihost.model.result import WorldResult
+from pytest_multihost.model.spec import Early, WorldSpec
+from pytest_multihost.model.stack import Dump
+from pytest_multihost.nemesis import clean_up_faults, heal_files
+from pytest_multihost.outcome import RankFacts
+from pytest_multihost.watch import RemoteRanks, Watchdog, WorldObserver
+from pytest_multihost.watch.kernel import HarnessProcesses
+from pytest_multihost.watch.probes import dump_stacks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedWorld:
+    """A world that is to run, and its watchdog.
+
+    Attributes:
+        spec: The world.
+        directory: Where logs and stacks go.
+        scratch: Its own directory for everything else.
+        watchdog: Observes it.
+    """
+
+    spec: WorldSpec
+    directory: Path
+    scratch: Path
+    watchdog: Watchdog
+
+    @classmethod
+    def make(
+        cls,
+        spec: WorldSpec,
+        *,
+        directory: Path,
+        scratch: Path,
+        early: Early,
+        others: frozenset[int] = frozenset(),
+    ) -> WatchedWorld:
+        """Make the watchdog of a world, and the directory that its ranks share.
+
+        Args:
+            spec: The world.
+            directory: Where logs and stacks go.
+            scratch: Its own directory for everything else.
+            early: What to do when a hang is proven before the timeout.
+            others: Other processes on this machine that start ranks as this one does.
+        """
+        (scratch / "shared").mkdir()
+        harness = harness_processes(directory, scratch, others)
+        watchdog = Watchdog(
+            WorldObserver(scratch, spec.size, harness, spec),
+            may_run_jax=spec.backend not in ("gloo", "nccl"),
+            early=early,
+        )
+        return cls(spec=spec, directory=directory, scratch=scratch, watchdog=watchdog)
+
+    def run(
+        self,
+        launcher: Launcher,
+        *,
+        primary_leaves_last: bool,
+        on_tick: OnTick | None = None,
+        tick_s: float = 1.0,
+        on_hang: Callable[[Sequence[RankFacts]], None] | None = None,
+        patience_s: float | None = None,
+    ) -> WorldResult:
+        """Run it to its end, and remove what its faults have left.
+
+        Args:
+            launcher: Starts its ranks.
+            primary_leaves_last: Whether rank 0 may exit only after the others.
+            on_tick: See `Surroundings`.
+            tick_s: See `Surroundings`.
+            on_hang: See `Surroundings`.
+            patience_s: See `Surroundings`.
+        """
+        surroundings = Surroundings(
+            launcher=launcher,
+            dumper=partial(_dump_healed, self.scratch),
+            now=now,
+            directory=self.directory,
+            scratch=self.scratch,
+            primary_leaves_last=primary_leaves_last,
+            on_start=partial(_show_to_watchdog, self.watchdog, self.scratch),
+            on_tick=on_tick,
+            tick_s=tick_s,
+            watch=self.watchdog,
+            on_hang=on_hang,
+            patience_s=patience_s,
+        )
+        result = run_world(self.spec, surroundings)
+        result = result.with_events(clean_up_faults(result.history, self.scratch))
+        for sockets in self.scratch.glob("rank-*.sockets"):  # also where the rest is kept
+            shutil.rmtree(sockets, ignore_errors=True)
+        return result
+
+
+def harness_processes(directory: Path, scratch: Path, others: frozenset[int]) -> HarnessProcesses:
+    """Return the processes and files of the harness on this machine, which no rank can wait for.
+
+    Args:
+        directory: Where the world's logs go.
+        scratch: Its own directory for everything else.
+        others: Other processes here that start ranks as this one does.
+    """
+    paths = tuple(f"{place}/rank-*" for place in (directory, scratch))
+    return HarnessProcesses(controllers=others | {os.getpid()}, paths=paths)
+
+
+def _show_to_watchdog(watchdog: Watchdog, scratch: Path, world: RunningWorld) -> None:
+    """Let the watchdog of a world that has started know the harness's processes around it."""
+    found, observer = world.processes, watchdog.observer
+    observer.harness = replace(
+        observer.harness,
+        servers=found.servers,
+        socket_tables=found.socket_tables,
+        reaper=found.reaper,
+        companions=found.companions,
+    )
+    if found.remote:
+        observer.remote = RemoteRanks(found.remote, scratch)
+
+
+def _dump_healed(
+    scratch: Path,
+    world: RunningWorld,
+    ranks: Sequence[int],
+    directory: Path,
+    computing: Collection[int],
+) -> tuple[Dump, ...]:
+    """Take stacks, after ending faults of slow I/O: these would slow down the answers, too."""
+    heal_files(scratch, ranks)
+    return dump_stacks(world, ranks, directory, computing)
