@@ -5,6 +5,8 @@ It exports nothing: pytest loads `entry`, whose hooks lead to everything else. A
 `attempt` to a world, its verdict and its artifacts, and through `item` to pytest's own report.
 `run` keeps what lasts from one attempt to the next.
 
+`sweep` runs passing tests with disturbances; `sweep_settings` and `sweep_marker` say which.
+
 `expect` is the marker `multihost_expect`, `fixtures` are those of ranks, `live_display` shows a
 running world, `tally` counts and ends the run, `signals` ends it as Ctrl-C does; `attach` joins
 processes that a launcher has started.

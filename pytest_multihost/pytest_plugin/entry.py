@@ -37,6 +37,7 @@ from pytest_multihost.pytest_plugin.marks import (
     parametrize,
 )
 from pytest_multihost.pytest_plugin.options import add_options, read_settings
+from pytest_multihost.pytest_plugin.sweep_settings import SWEEP_SIGNATURE
 from pytest_multihost.pytest_plugin.tally import TALLY, Tally, end_run, summarize
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Read the settings and declare the markers; attach to the other processes if asked to."""
-    for signature in (SIGNATURE, NO_SIGNATURE, EXPECT_SIGNATURE):
+    for signature in (SIGNATURE, NO_SIGNATURE, EXPECT_SIGNATURE, SWEEP_SIGNATURE):
         config.addinivalue_line("markers", signature)
     config.stash[TALLY] = Tally(read_settings(config))
     attach(config)

@@ -25,7 +25,8 @@ import pytest
 
 from pytest_multihost.model.event import SerializedReport, SubtestEnded, WarningRecorded
 from pytest_multihost.model.operation import group_by_value, rank_set
-from pytest_multihost.outcome import Finding, RankFinding
+from pytest_multihost.model.sweep import SweepResult
+from pytest_multihost.outcome import RankFinding
 from pytest_multihost.pytest_plugin.attempt import CompletedAttempt
 from pytest_multihost.pytest_plugin.server_process import ORIGINAL
 from pytest_multihost.pytest_private import (
@@ -39,6 +40,8 @@ from pytest_multihost.pytest_private import (
     terminal_writer,
 )
 from pytest_multihost.report import read_log
+from pytest_multihost.report.sweep import sweep_section
+from pytest_multihost.report.sweep_words import survives_text, waits_text
 from pytest_multihost.report.text import COLOURS, page_sections
 
 _RUN_ITEM = pytest.StashKey[Callable[[pytest.Item], CompletedAttempt]]()
@@ -76,6 +79,8 @@ class MultihostItem(pytest.Item):
         finding = attempt.judged.finding
         if finding.status not in ("passed", "xpassed") and finding.when != "teardown":
             raise WorldFailedError(finding.reason)
+        if attempt.sweep is not None and attempt.sweep.status == "failed":
+            raise WorldFailedError(survives_text(attempt.sweep))
 
     def teardown(self) -> None:
         """Report what only the teardown in the ranks got wrong, where pytest expects it."""
@@ -147,7 +152,7 @@ def finish_report(
     if finding.outcome == "hung":
         report.is_multihost_hang = True  # type: ignore[attr-defined] # for the letter, over xdist too
     if call.when == "call":
-        _apply_status(item, report, finding)
+        _apply_status(item, report, attempt)
     if finding.status == "error" and finding.when == "setup" and call.when == "call":
         report.when = "setup"
     if call.when == "teardown":
@@ -156,10 +161,12 @@ def finish_report(
         del item.stash[_ATTEMPT]  # a thousand histories are a lot of memory
 
 
-def _apply_status(item: pytest.Item, report: pytest.TestReport, finding: Finding) -> None:
+def _apply_status(item: pytest.Item, report: pytest.TestReport, attempt: CompletedAttempt) -> None:
+    finding = attempt.judged.finding
     of_call = finding.call if finding.when == "teardown" else None
     status, reason = of_call or (finding.status, finding.reason)
-    if status in ("failed", "error"):
+    is_weak = attempt.sweep is not None and attempt.sweep.status == "failed"
+    if status in ("failed", "error") or is_weak:
         report.outcome = "failed"
     elif status == "skipped":
         path, line, _ = item.location
@@ -186,12 +193,16 @@ def longrepr(item: pytest.Item, attempt: CompletedAttempt) -> TerminalRepr | str
     The headline rank's own representation with pytest's colours, its message saying which rank,
     and below it what happened to the others.
     """
-    shown = _headline(item, attempt)
     writer = terminal_writer(item.config)
     # Without a terminal pytest assumes 80 columns, unless COLUMNS says otherwise.
     has_width = writer is not None and (is_terminal(writer) or "COLUMNS" in os.environ)
     columns = writer.fullwidth if writer is not None and has_width else None
-    sections = page_sections(attempt.judged, files=attempt.files, columns=columns)
+    if attempt.sweep is not None and attempt.judged.finding.status == "passed":
+        shown = _sweep_headline(item, attempt.sweep)
+        sections = [sweep_section(attempt.sweep, files=attempt.files, columns=columns)]
+    else:
+        shown = _headline(item, attempt)
+        sections = page_sections(attempt.judged, files=attempt.files, columns=columns)
     for each in sections:
         shown.addsection(each.title, each.text, "-")
     if hasattr(item.config, "workerinput"):
@@ -201,6 +212,16 @@ def longrepr(item: pytest.Item, attempt: CompletedAttempt) -> TerminalRepr | str
         for each in sections
     }
     return ColouredRepr(shown, painted)
+
+
+def _sweep_headline(item: pytest.Item, sweep: SweepResult) -> ExceptionRepr:
+    """Return the first lines of what is shown of a test that passes and has a weakness."""
+    path, line, _ = item.location
+    open_ = [each for each in sweep.weaknesses if each.accepted is None]
+    text = waits_text(open_[0].witness) if open_ else survives_text(sweep)
+    more = f" (and {len(open_) - 1} more)" if len(open_) > 1 else ""
+    message = f"WEAK  {text}{more}"
+    return make_longrepr(message, file=path, line=(line or 0) + 1, message=message)
 
 
 def _headline(item: pytest.Item, attempt: CompletedAttempt) -> ExceptionRepr:

@@ -9,7 +9,7 @@ import argparse
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TypeVar, get_args
@@ -19,6 +19,13 @@ import pytest
 from pytest_multihost.model.errors import SettingError, shown
 from pytest_multihost.model.fault import MAX_SECONDS
 from pytest_multihost.model.spec import MAX_RANKS, MAX_SEED, ONE, Early, Hosts
+from pytest_multihost.model.sweep import DEFAULT_FAMILIES
+from pytest_multihost.pytest_plugin.sweep_settings import (
+    ACCEPTED_NAME,
+    SweepSettings,
+    parse_families,
+    parse_shard,
+)
 
 T = TypeVar("T")
 
@@ -40,9 +47,16 @@ _OPTIONS = {
     "early": ("fail|warn|off", "What to do when a hang is proven before the timeout"),
     "mode": ("marked|auto", "Run the marked tests as worlds of ranks, or every test"),
     "artifacts": ("DIR", f"Directory for logs, stacks and verdicts (default: {_ARTIFACTS})"),
+    "sweep": ("FAMILIES", "Disturb passing tests in turn; of: late,fails,differs,errors,killed"),
+    "sweep_budget": ("SECONDS", "How long each test is swept (default: 60)"),
+    "sweep_shard": ("K/N", "Run the K-th of N parts of each sweep"),
+    "sweep_accept": ("FILE", f"Weaknesses that are accepted (default: {ACCEPTED_NAME})"),
 }
 """Settings with three names each - `--multihost-x`, `PYTEST_MULTIHOST_X`, the ini's `multihost_x` -
 by the part that these share: the placeholder for the value, and the help text."""
+
+_WITHOUT_VALUE = {"sweep": ",".join(DEFAULT_FAMILIES)}
+"""What options mean that may stand without a value."""
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -51,8 +65,11 @@ def add_options(parser: pytest.Parser) -> None:
     for stem, (metavar, text) in _OPTIONS.items():
         dest = f"multihost_{stem}"
         flags = (*(("--ranks",) if stem == "ranks" else ()), _flag(dest))
-        group.addoption(*flags, dest=dest, default=None, metavar=metavar, help=text)
+        bare = {"nargs": "?", "const": _WITHOUT_VALUE[stem]} if stem in _WITHOUT_VALUE else {}
+        group.addoption(*flags, dest=dest, default=None, metavar=metavar, help=text, **bare)
         parser.addini(dest, text, type="string", default="")
+    text = "Go on with sweeps that were interrupted or had no time left"
+    group.addoption("--multihost-sweep-continue", action="store_true", help=text)
     text = "Add a fault to every multihost test, such as 'slow_io(rank=0, seconds=2)'"
     group.addoption("--multihost-fault", action="append", metavar="FAULT", help=text)
     text = "Keep the ranks of a world that hangs alive until Ctrl-C; print how to attach to them"
@@ -93,6 +110,7 @@ class Settings:
         is_required: Whether a run without multihost tests fails.
         is_gpu_required: Whether a test for which there are not enough GPUs fails.
         has_ranks_option: Whether `--ranks` was on the command line.
+        sweep: How tests are swept.
     """
 
     ranks: tuple[int, ...] | None
@@ -110,6 +128,7 @@ class Settings:
     is_required: bool
     is_gpu_required: bool
     has_ranks_option: bool
+    sweep: SweepSettings = field(default_factory=SweepSettings)
 
 
 def read_settings(config: pytest.Config) -> Settings:
@@ -136,6 +155,13 @@ def read_settings(config: pytest.Config) -> Settings:
         is_required=bool(config.getini("multihost_require")),
         is_gpu_required=bool(config.getini("multihost_require_gpu")),
         has_ranks_option=config.getoption("multihost_ranks") is not None,
+        sweep=SweepSettings(
+            families=read("sweep", parse_families) or (),
+            budget_s=read("sweep_budget", parse_seconds) or 60.0,
+            shard=read("sweep_shard", parse_shard),
+            accepted=read("sweep_accept", config.rootpath.joinpath),
+            is_continued=config.getoption("multihost_sweep_continue"),
+        ),
     )
     if problems:
         raise pytest.UsageError("\n".join(problems))

@@ -25,6 +25,8 @@ from pytest_multihost.pytest_plugin.launchers import (
 from pytest_multihost.pytest_plugin.marks import MarkerSettings, read_markers, world_axes
 from pytest_multihost.pytest_plugin.options import Settings
 from pytest_multihost.pytest_plugin.server_process import offered_backends, plain_nodeid
+from pytest_multihost.pytest_plugin.sweep_marker import read_sweep_request
+from pytest_multihost.pytest_plugin.sweep_settings import SweepRequest
 
 MAX_NODEID = 30_000
 """Characters: the world's spec, and the node id in it, travels to the server in one packet."""
@@ -40,6 +42,7 @@ class Plan:
         has_own_timeout: Whether the timeout is that of the test's marker.
         requirements: What the test requires of its launcher.
         expected: How its world must hang; None for an ordinary test.
+        sweep: How it is to be swept; None if it is not.
     """
 
     world: WorldSpec
@@ -47,6 +50,7 @@ class Plan:
     has_own_timeout: bool
     requirements: LaunchRequirements
     expected: Expectation | None
+    sweep: SweepRequest | None = None
 
     @property
     def symptoms(self) -> Symptoms:
@@ -92,6 +96,8 @@ def _plan_item(
     problems += found
     expected, found = read_expectation(item)
     problems += [f"(multihost_expect) {each}" for each in found]
+    sweep, found = read_sweep_request(item, settings.sweep)
+    problems += [f"(multihost_sweep) {each}" for each in found]
     if len(item.nodeid) > MAX_NODEID:
         problems.append(
             f"cannot run a test whose id has {len(item.nodeid)} characters: more than {MAX_NODEID}"
@@ -123,6 +129,7 @@ def _plan_item(
         has_own_timeout=marked.has_own_timeout,
         requirements=launch_requirements(marked.env, faults, settings.launch, marked.hosts),
         expected=expected,
+        sweep=sweep if fault_options.replay is None else None,
     ), problems
 
 

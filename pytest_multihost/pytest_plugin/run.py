@@ -11,7 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -30,7 +30,11 @@ from pytest_multihost.pytest_plugin.signals import interrupt_on_signals, restore
 from pytest_multihost.pytest_plugin.tally import TALLY, PytestMultihostWarning, Tally
 from pytest_multihost.pytest_private import base_temp
 from pytest_multihost.report.artifacts import RunFolder, new_run_id
+from pytest_multihost.report.sweep_words import survives_text
 from pytest_multihost.report.text import points_lines, stacks_text
+
+if TYPE_CHECKING:
+    from pytest_multihost.pytest_plugin.sweep import Sweeps
 
 PLATFORM = sys.platform
 
@@ -90,6 +94,11 @@ def _open_run(
     kinds = kinds_by_name(config.hook.pytest_multihost_faults())
     run = Run(config, tally, plans, kinds, launchers, folder)
     config.pluginmanager.register(run, "multihost_run")  # first: it ends the servers
+    if any(plan.sweep is not None for plan in plans.values()):
+        from pytest_multihost.pytest_plugin.sweep import Sweeps, read_acceptances
+
+        accepted = read_acceptances(config.rootpath, tally.settings.sweep)
+        run.sweeps = Sweeps(config, tally, launchers, folder, kinds, accepted)
     try:
         for plan in plans.values():
             launchers.get(plan.requirements)
@@ -132,6 +141,7 @@ class Run:
         kinds: The kinds of faults, by name.
         launchers: What starts the worlds.
         folder: The run's folder of artifacts.
+        sweeps: Sweeps those that are to be swept; None if none is.
     """
 
     config: pytest.Config
@@ -140,6 +150,7 @@ class Run:
     kinds: Mapping[str, FaultKind]
     launchers: Launchers
     folder: RunFolder
+    sweeps: Sweeps | None = None
     _attempts: Counter[str] = field(default_factory=Counter)
 
     def run_item(self, item: pytest.Item) -> CompletedAttempt:
@@ -160,9 +171,11 @@ class Run:
             attempt=self._attempts[item.nodeid],
             timeout_s=min(timeout_s, own_s) if plan.has_own_timeout else timeout_s,
             sites=sites_for(plan.world.size, peers),
-            tells_points=self.config.getoption("multihost_points"),
+            tells_points=self.config.getoption("multihost_points") or plan.sweep is not None,
         )
         self.tally.ran += 1
+        if plan.sweep is not None and self.sweeps is not None:
+            self.sweeps.prepare()
         attempt = run_attempt(
             self.config,
             plan,
@@ -174,7 +187,7 @@ class Run:
             folder=self.folder,
         )
         judged = attempt.judged
-        if spec.tells_points:
+        if self.config.getoption("multihost_points"):
             self.tally.points += points_lines(judged.result)
         if judged.result.ending == "interrupted":
             stacks = stacks_text(judged.result, judged.context)
@@ -183,6 +196,22 @@ class Run:
         if attempt.proven_hang is not None:
             message = f"a hang was detected before the deadline ({attempt.proven_hang})"
             item.warn(PytestMultihostWarning(f"{message}; multihost_early = warn waits for it"))
+        if plan.sweep is not None and self.sweeps is not None:
+            return self._swept(attempt, plan, self.sweeps)
+        return attempt
+
+    def _swept(self, attempt: CompletedAttempt, plan: Plan, sweeps: Sweeps) -> CompletedAttempt:
+        """Sweep a test whose undisturbed run is over.
+
+        Raises:
+            KeyboardInterrupt: As in `run_item`; what has been found has been shown.
+        """
+        result = sweeps.sweep(plan, attempt)
+        self.tally.swept.append(f"{result.nodeid}: {survives_text(result)}")
+        attempt = replace(attempt, sweep=result)
+        if result.status == "interrupted":
+            write_through(self.config, f"\n{result.nodeid}: {survives_text(result)}\n")
+            raise KeyboardInterrupt(result.reason)
         return attempt
 
     def _check_machine(self, plan: Plan) -> None:
@@ -208,7 +237,9 @@ class Run:
         return report
 
     def pytest_unconfigure(self) -> None:
-        """End the servers."""
+        """End the lanes, then the servers."""
+        if self.sweeps is not None:
+            self.sweeps.close()
         self.launchers.close()
         restore_signals()
 

@@ -31,6 +31,7 @@ class Tally:
         fatal: Why the run is to fail although no test did.
         unwritten: Artifacts that could not be written, and why.
         points: What is to be shown of the points that ranks have passed.
+        swept: What sweeps have shown, a line for each.
     """
 
     settings: Settings
@@ -40,6 +41,7 @@ class Tally:
     fatal: str | None = None
     unwritten: list[str] = field(default_factory=list)
     points: list[str] = field(default_factory=list)
+    swept: list[str] = field(default_factory=list)
 
     @contextmanager
     def noting(self, what: str) -> Iterator[None]:
@@ -59,7 +61,7 @@ def end_run(tally: Tally, session: pytest.Session) -> None:
     config = session.config
     if hasattr(config, "workerinput"):  # the controller adds up what its workers did
         worker: Any = config
-        summed = ("selected", "ran", "unwritten", "points")
+        summed = ("selected", "ran", "unwritten", "points", "swept")
         worker.workeroutput["multihost"] = {name: getattr(tally, name) for name in summed}
         return
     if tally.ran and tally.run_id is not None:
@@ -97,7 +99,7 @@ def _missing(tally: Tally) -> str | None:
 
 def summarize(reporter: pytest.TerminalReporter, tally: Tally) -> None:
     """Write why the run fails although no test did, and which artifacts are missing."""
-    for line in tally.points:
+    for line in (*tally.points, *tally.swept):
         reporter.write_line(line)
     if tally.unwritten:
         count, first = len(tally.unwritten), tally.unwritten[0]

@@ -43,6 +43,8 @@ FACES_OF_THEIR_OWN = {
         "blame.inferred",
         "launch.dumps",
         "launch.job_spec",
+        "launch.libc",
+        "launch.reaper",
         "nemesis.interpose",
         "nemesis.object_store",
         "nemesis.targets",
@@ -55,6 +57,7 @@ FACES_OF_THEIR_OWN = {
         "slots.history",
         "slots.rank_log",
         "report.artifacts",
+        "report.sweep_words",
     )
 }
 

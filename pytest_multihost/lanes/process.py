@@ -1,0 +1,171 @@
+"""The lane parent, and a lane: what runs in their processes."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import shutil
+import signal
+import socket
+import tempfile
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NoReturn
+
+from pytest_multihost.blame import Judgement, judge_world
+from pytest_multihost.lanes.messages import (
+    LaneOpened,
+    LanesJob,
+    OpenLane,
+    RunWorld,
+    ToLane,
+    UseServer,
+    WorldLost,
+    WorldRun,
+)
+from pytest_multihost.launch import hold_permits
+from pytest_multihost.launch.job_spec import take_job
+from pytest_multihost.launch.libc import die_with_parent
+from pytest_multihost.launch.server import ServerLauncher
+from pytest_multihost.launch.wire import Packet, receive_packet, send_packet
+from pytest_multihost.model.json_values import to_json
+from pytest_multihost.model.spec import token
+from pytest_multihost.model.stack import SourceContext
+from pytest_multihost.model.sweep import WEAK, DisturbedRun
+from pytest_multihost.report import write_trace
+from pytest_multihost.report.artifacts import Attempt, build_verdict, write_attempt, write_facts
+from pytest_multihost.report.html import PageModel, write_page
+from pytest_multihost.sweep import judge_run
+from pytest_multihost.watched_world import WatchedWorld
+
+_MAX_TEXT = 4_000
+"""Characters of an error that travel to the controller."""
+
+
+def main() -> NoReturn:
+    """Fork a lane on each request, until the controller ends."""
+    job: LanesJob = take_job(LanesJob)
+    die_with_parent(job.controller)
+    if os.getsid(0) != os.getpid():
+        os.setsid()  # Ctrl-C is the controller's
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # lanes that have ended are reaped at once
+    control = socket.socket(fileno=job.control)
+    control.set_inheritable(False)
+    gc.collect()
+    gc.freeze()
+    while (packet := receive_packet(control, OpenLane)) is not None:
+        parent, (descriptor,) = os.getpid(), packet.descriptors
+        if (pid := os.fork()) == 0:
+            control.close()
+            _be_lane(socket.socket(fileno=descriptor), parent)
+        os.close(descriptor)
+        send_packet(control, LaneOpened(pid))
+    os._exit(0)
+
+
+def _be_lane(connection: socket.socket, parent: int) -> NoReturn:
+    """Run worlds until the controller closes the connection; never returns."""
+    try:
+        die_with_parent(parent)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        lane = _Lane(connection)
+        while (packet := receive_packet(connection, ToLane)) is not None:
+            lane.answer(packet)
+    except BaseException:  # noqa: BLE001 - the log of the lanes has it
+        traceback.print_exc()
+    finally:
+        os._exit(0)
+
+
+@dataclass(slots=True)
+class _Lane:
+    """A lane.
+
+    Attributes:
+        connection: To the controller.
+        launchers: What starts ranks, by key.
+    """
+
+    connection: socket.socket
+    launchers: dict[str, ServerLauncher] = field(default_factory=dict)
+
+    def answer(self, packet: Packet[ToLane]) -> None:
+        """Handle a request. After a world that was lost the controller replaces this lane."""
+        match packet.message:
+            case UseServer() as server:
+                control = socket.socket(fileno=packet.descriptors[0])
+                launcher = ServerLauncher.of_clone(server.launch, control, server.pid)
+                self.launchers[server.key] = launcher
+            case RunWorld() as request:
+                try:
+                    run = _run(request, self.launchers[request.server])
+                except Exception:  # noqa: BLE001 - a defect of one run must not end the sweep
+                    lost = WorldLost(request.serial, traceback.format_exc()[-_MAX_TEXT:])
+                    send_packet(self.connection, lost)
+                else:
+                    send_packet(self.connection, run)
+
+
+def _run(request: RunWorld, launcher: ServerLauncher) -> WorldRun | WorldLost:
+    """Run a world, judge it, and remove what it has left."""
+    scratch = Path(tempfile.mkdtemp(prefix="w", dir=request.scratch))
+    try:
+        if request.permits is None:
+            return _run_in(scratch, request, launcher)
+        places = Path(request.permits)
+        with hold_permits(places, request.spec.size, count=request.permit_count):
+            return _run_in(scratch, request, launcher)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _run_in(scratch: Path, request: RunWorld, launcher: ServerLauncher) -> WorldRun | WorldLost:
+    directory = scratch / "artifacts" if request.keep is None else Path(request.keep)
+    directory.mkdir(parents=True, exist_ok=True)
+    world = WatchedWorld.make(request.spec, directory=directory, scratch=scratch, early="fail")
+    result = world.run(
+        launcher,
+        primary_leaves_last=request.primary_leaves_last,
+        patience_s=request.patience_s,
+    )
+    if result.ending in ("lost", "interrupted"):
+        return WorldLost(request.serial, (result.reason or result.ending)[-_MAX_TEXT:])
+    judged = judge_world(result, request.symptoms, SourceContext(request.root))
+    kept = None if request.keep is None else os.path.relpath(directory, request.artifacts)
+    run = judge_run(request.disturbance, judged, token=token(request.spec), directory=kept)
+    if request.keep is not None and run.outcome in WEAK:
+        _write_artifacts(directory, judged, request)
+    elif request.keep is not None:
+        shutil.rmtree(directory, ignore_errors=True)
+        run = replace(run, directory=None)
+    return WorldRun(request.serial, _shortened(run))
+
+
+def _write_artifacts(directory: Path, judged: Judgement, request: RunWorld) -> None:
+    """Write what an attempt of a test that failed has; only what can be written."""
+    result, symptoms, root = judged.result, request.symptoms, request.root
+    environment = request.environment or {}
+    about = Attempt(
+        run_id=request.run_id, directory=directory.name, worker=None, environment=environment
+    )
+    verdict = build_verdict(judged, about)
+    write: tuple[Callable[[], object], ...] = (
+        lambda: write_facts(directory, result, symptoms, about, root=root),
+        lambda: write_attempt(
+            directory, to_json(verdict), result.history, origin_s=result.started_s
+        ),
+        lambda: write_trace(directory, result, judged.diagnosis, root=root),
+        lambda: write_page(directory, PageModel(judged=judged, verdict=verdict)),
+    )
+    for each in write:
+        with contextlib.suppress(OSError):  # a full disk; the verdict itself is in the answer
+            each()
+
+
+def _shortened(run: DisturbedRun) -> DisturbedRun:
+    error = run.error[:_MAX_TEXT] if run.error is not None else None
+    return replace(run, summary=run.summary[:_MAX_TEXT], error=error)

@@ -1,0 +1,208 @@
+"""What one sweep has to run, and what it has found: no processes, no files.
+
+First every disturbance of the plan once, several at a time, while the budget lasts. Then what was
+found by a timeout alone is run again, alone and with the test's own timeout: beside other worlds a
+slow machine looks like a hang. At last the witness of each weakness is repeated.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from pytest_multihost.model.sweep import WEAK, Disturbance, DisturbedRun, LeftOut, Weakness
+from pytest_multihost.sweep import find_weaknesses, next_repeat, order_rest
+
+Purpose = Literal["sweep", "confirm", "repeat"]
+"""Why a world is run."""
+
+_MAX_TRIES = 2
+"""How often a world is tried that the harness loses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A world that is to be run.
+
+    Attributes:
+        disturbance: What is done in it.
+        purpose: Why.
+        weakness: Number of the weakness whose artifacts it is to leave; None: it leaves none.
+    """
+
+    disturbance: Disturbance
+    purpose: Purpose
+    weakness: int | None = None
+
+
+@dataclass(slots=True)
+class OneSweep:
+    """The sweep of one test.
+
+    Attributes:
+        rest: What has not been run yet.
+        runs: What was run once, judged.
+        repeats: Further runs of witnesses.
+    """
+
+    rest: deque[Disturbance]
+    runs: list[DisturbedRun] = field(default_factory=list)
+    repeats: list[DisturbedRun] = field(default_factory=list)
+    _left_out: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _tries: Counter[Disturbance] = field(default_factory=Counter)
+    _again: deque[Step] = field(default_factory=deque)
+    _running: list[Step] = field(default_factory=list)
+    _confirmed: set[Disturbance] = field(default_factory=set)
+    _asked: Counter[Disturbance] = field(default_factory=Counter)
+    _kept: set[Disturbance] = field(default_factory=set)
+    _found: tuple[Weakness, ...] | None = None
+
+    @property
+    def weaknesses(self) -> tuple[Weakness, ...]:
+        """The weaknesses that have been seen so far."""
+        if self._found is None:
+            self._found = find_weaknesses(self.runs, self.repeats)
+        return self._found
+
+    @property
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """What was planned and not run."""
+        return tuple(
+            LeftOut(reason, family, count)  # type: ignore[arg-type] # of a disturbance
+            for (reason, family), count in sorted(self._left_out.items())
+        )
+
+    def leave_out(self, reason: str, disturbances: Iterable[Disturbance]) -> None:
+        """Note what is not run, and why."""
+        self._left_out.update((reason, each.family) for each in disturbances)
+
+    def next_step(self, *, has_time: bool) -> Step | None:
+        """Return what to run next beside what is running; None if nothing can be.
+
+        Args:
+            has_time: Whether the budget allows for another disturbance.
+        """
+        step = self._next(has_time=has_time)
+        if step is not None:
+            self._running.append(step)
+        return step
+
+    def _next(self, *, has_time: bool) -> Step | None:
+        if any(each.purpose == "confirm" for each in self._running):
+            return None  # it runs alone
+        if self._again:
+            return self._again.popleft()
+        if self.rest and has_time:
+            return Step(self.rest.popleft(), "sweep")
+        if any(each.purpose == "sweep" for each in self._running):
+            return None  # its result decides what is repeated
+        doubtful = self._doubtful()
+        if doubtful is not None:
+            return None if self._running else Step(doubtful.disturbance, "confirm")
+        return self._next_repeat()
+
+    def _doubtful(self) -> DisturbedRun | None:
+        """Return a witness that was found by a timeout alone and has not been confirmed."""
+        witnesses = (each.witness for each in self.weaknesses)
+        return next(
+            (
+                each
+                for each in witnesses
+                if each.detected_by == "deadline" and each.disturbance not in self._confirmed
+            ),
+            None,
+        )
+
+    def _next_repeat(self) -> Step | None:
+        counted = [
+            replace(each, repeated=(self._asked[each.witness.disturbance], 0))
+            for each in self.weaknesses
+        ]
+        disturbance = next_repeat(counted)
+        if disturbance is None:
+            return None
+        self._asked[disturbance] += 1
+        if disturbance in self._kept:
+            return Step(disturbance, "repeat")
+        self._kept.add(disturbance)
+        witnesses = [each.witness.disturbance for each in self.weaknesses]
+        return Step(disturbance, "repeat", witnesses.index(disturbance) + 1)
+
+    def take(self, step: Step, run: DisturbedRun) -> None:
+        """Take the result of a step."""
+        self._running.remove(step)
+        self._found = None
+        if step.purpose == "repeat":
+            self.repeats.append(run)
+        elif step.purpose == "confirm":
+            self._confirm(run)
+        else:
+            self.runs.append(run)
+            if run.outcome in WEAK:
+                self.rest = deque(order_rest(tuple(self.rest), self.runs))
+
+    def _confirm(self, run: DisturbedRun) -> None:
+        """Replace a run by the one that was made alone.
+
+        If that one shows nothing, nothing is known of those others that showed the same, by a
+        timeout alone as well.
+        """
+        self._confirmed.add(run.disturbance)
+        group = next(
+            each for each in self.weaknesses if each.witness.disturbance == run.disturbance
+        )
+        index = next(i for i, e in enumerate(self.runs) if e.disturbance == run.disturbance)
+        self.runs[index] = run
+        if run.outcome in WEAK:
+            return
+        unknown = [
+            self.runs[each]
+            for each in group.shown_by
+            if each != index and self.runs[each].detected_by == "deadline"
+        ]
+        self.leave_out("timeout", (each.disturbance for each in unknown))
+        self.runs = [each for each in self.runs if each not in unknown]
+
+    def lose(self, step: Step) -> bool:
+        """Note that the harness broke during a step; return whether it is tried again."""
+        self._running.remove(step)
+        self._tries[step.disturbance] += 1
+        if self._tries[step.disturbance] < _MAX_TRIES:
+            self._again.append(step)
+            return True
+        if step.purpose == "sweep":
+            self.leave_out("lost", [step.disturbance])
+        elif step.purpose == "confirm":
+            self._confirmed.add(step.disturbance)
+        return False
+
+    def stop(self, reason: str) -> None:
+        """Leave out what has not been run."""
+        waiting = [e.disturbance for e in (*self._again, *self._running) if e.purpose == "sweep"]
+        self.leave_out(reason, (*waiting, *self.rest))
+        self._again.clear()
+        self._running.clear()
+        self.rest.clear()
+
+    def with_directories(self) -> tuple[Weakness, ...]:
+        """Return the weaknesses; their witnesses say where artifacts of a repeat are."""
+        kept = {each.disturbance: each.directory for each in self.repeats if each.directory}
+        return tuple(
+            replace(each, witness=replace(each.witness, directory=kept.get(key)))
+            for each in self.weaknesses
+            for key in [each.witness.disturbance]
+        )
+
+
+def counts_by_kind(points: Sequence[tuple[str, int]], size: int) -> dict[str, tuple[int, ...]]:
+    """Return how many points each rank passed, by kind.
+
+    Args:
+        points: Kind and rank of each point.
+        size: Number of ranks.
+    """
+    counts = Counter(points)
+    kinds = dict.fromkeys(kind for kind, _ in points)
+    return {kind: tuple(counts[kind, rank] for rank in range(size)) for kind in kinds}

@@ -1,0 +1,51 @@
+"""The marker `multihost_sweep`: how one test is to be swept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from pytest_multihost.model.sweep import DEFAULT_FAMILIES
+from pytest_multihost.pytest_plugin.marks import (
+    Check,
+    as_tuple,
+    check_values,
+    is_seconds,
+    must_be,
+)
+from pytest_multihost.pytest_plugin.sweep_settings import (
+    ALL_FAMILIES,
+    SweepRequest,
+    SweepSettings,
+)
+
+
+def read_sweep_request(
+    item: pytest.Item, settings: SweepSettings
+) -> tuple[SweepRequest | None, list[str]]:
+    """Return how a test is to be swept, None if it is not, and every problem with its marker."""
+    mark = item.get_closest_marker("multihost_sweep")
+    if mark is None:
+        if not settings.families:
+            return None, []
+        return SweepRequest(settings.families, settings.budget_s), []
+    given = {**({"families": mark.args[0]} if mark.args else {}), **mark.kwargs}
+    problems = list(check_values(given, _CHECKS))
+    if len(mark.args) > 1:
+        problems.append(f"takes one positional argument, families, not {len(mark.args)}")
+    if problems:
+        return None, problems
+    wanted = as_tuple(given.get("families")) or settings.families or DEFAULT_FAMILIES
+    families = tuple(each for each in ALL_FAMILIES if each in wanted)
+    return SweepRequest(families, float(given.get("budget") or settings.budget_s)), []
+
+
+def _are_families(value: object) -> bool:
+    return bool(as_tuple(value)) and all(each in ALL_FAMILIES for each in as_tuple(value))
+
+
+_CHECKS: Mapping[str, Check] = {
+    "families": must_be(_are_families, f"some of {', '.join(ALL_FAMILIES)}"),
+    "budget": must_be(is_seconds, "a positive number of seconds, at most 1e9"),
+}
