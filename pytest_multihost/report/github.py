@@ -1,5 +1,7 @@
 """Output for GitHub Actions: an error at the culprit's line, and the verdicts as a page.
 
+What is written of sweeps is in `report.sweep`.
+
 Everything is taken from verdicts.jsonl, see docs/verdict.md, because under pytest-xdist several
 processes write it and only the controller reports.
 
@@ -9,7 +11,7 @@ Two formats of GitHub's are written here, and in both a test's own text must sta
   and LF are written as ``%25``, ``%0D`` and ``%0A``. A property ends at a comma and the list of
   them at a colon, so there these are ``%2C`` and ``%3A``. There is no other escaping.
 * The summary of a step: GitHub Flavored Markdown, in which HTML is allowed. Punctuation is written
-  as character references; see `_escaped`.
+  as character references; see `escaped`.
 """
 
 from __future__ import annotations
@@ -105,15 +107,18 @@ def error_commands(verdicts: Sequence[JsonVerdict], checkout: Checkout) -> list[
 def _commands(verdict: JsonVerdict, checkout: Checkout) -> Iterator[str]:
     file, line = _place(verdict, checkout)
     title = f"{verdict['outcome'].upper()} {verdict['nodeid']}"
-    yield _command("error", file, line, title, _error_message(verdict))
+    yield workflow_command("error", file, line, title, _error_message(verdict))
     for side, ranks in list(_sides(verdict["diagnosis"] or {}).items())[:_MAX_SIDES]:
         known = checkout.relative(side[0])
         if known is not None and (known, side[1]) != (file, line):
             text = f"{rank_set(ranks)} {'is' if len(ranks) == 1 else 'are'} here"
-            yield _command("notice", known, side[1], title, text)
+            yield workflow_command("notice", known, side[1], title, text)
 
 
-def _command(kind: str, file: str | None, line: int | None, title: str, message: str) -> str:
+def workflow_command(
+    kind: str, file: str | None, line: int | None, title: str, message: str
+) -> str:
+    """Return one command: an ``error`` or ``notice`` at a line, which need not be known."""
     given = {"file": file, "line": str(line or ""), "title": title}
     data = {name: _command_data(value) for name, value in given.items() if value}
     properties = [
@@ -219,17 +224,17 @@ def _row(verdict: JsonVerdict) -> str:
         f"{where['file']}:{where['line']} {where['function']}" if where else "; ".join(sides),
         f"{found['detected_after_s']:.1f} s" if found else "",
     ]
-    return f"| {' | '.join(_escaped(cell) for cell in cells)} |\n"
+    return f"| {' | '.join(escaped(cell) for cell in cells)} |\n"
 
 
 def _details(verdict: JsonVerdict) -> str:
     title = f"{verdict['nodeid']}: {headline(verdict)}"
-    lines = [f"\n<details><summary>{_escaped(title)}</summary>\n"]
+    lines = [f"\n<details><summary>{escaped(title)}</summary>\n"]
     diagnosis = verdict["diagnosis"]
     if diagnosis is not None:
         claims = [f"{claim} ({source})" for claim, source in _claims(diagnosis)]
         lines += [
-            f"* {_escaped(each)}"
+            f"* {escaped(each)}"
             for each in [*_divergence(diagnosis), *claims, *diagnosis["notes"][:_MAX_CLAIMS]]
         ]
     alike = group_by_value(
@@ -238,10 +243,10 @@ def _details(verdict: JsonVerdict) -> str:
     )
     for (outcome, phase, label), ranks in alike.items():
         state = f"{outcome} in {phase}{f', {label}' if label else ''}"
-        lines.append(f"* {_escaped(f'{rank_set(ranks)}: {state}')}")
-    lines.append(f"* artifacts: {_escaped(verdict['run_id'] + '/' + verdict['dir'])}")
+        lines.append(f"* {escaped(f'{rank_set(ranks)}: {state}')}")
+    lines.append(f"* artifacts: {escaped(verdict['run_id'] + '/' + verdict['dir'])}")
     if verdict["replay"]:
-        lines.append(f"* replay: {_escaped('--multihost-replay ' + verdict['replay'], 2000)}")
+        lines.append(f"* replay: {escaped('--multihost-replay ' + verdict['replay'], 2000)}")
     return "\n".join([*lines, "\n</details>\n"])
 
 
@@ -254,7 +259,7 @@ def _claims(diagnosis: JsonVerdict) -> list[tuple[str, str]]:
     return claims[:_MAX_CLAIMS]
 
 
-def _escaped(value: object, limit: int = _MAX_CELL) -> str:
+def escaped(value: object, limit: int = _MAX_CELL) -> str:
     """Return a text escaped so that Markdown and HTML show it literally, on one line.
 
     A character that is written as a reference has no meaning in Markdown: it neither ends a table's

@@ -1,0 +1,101 @@
+"""What GitHub Actions is told of sweeps: errors at lines, and a summary that nothing can break."""
+
+from __future__ import annotations
+
+import html
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from elements import HOSTILE
+from markdown_it import MarkdownIt
+from sweeps import FAILS, NOT_SWEPT, SOUND, SWEEP
+
+from pytest_multihost.model.sweep import SweepResult
+from pytest_multihost.model.verdict import Place
+from pytest_multihost.report import Checkout
+from pytest_multihost.report.sweep import append_sweep_summary, sweep_commands
+from pytest_multihost.report.sweep.github import sweep_summary
+
+CHECKOUT = Checkout(root="/home/runner/work/p/p/sub", workspace="/home/runner/work/p/p")
+ALLOWED = {
+    *("h3", "p", "table", "thead", "tbody", "tr", "th", "td"),
+    *("details", "summary", "ul", "li"),
+}
+
+
+def test_each_weakness_is_an_error_at_the_culprits_line() -> None:
+    """With the fault, who waits where, what would mend it, and how to repeat it."""
+    first, second = sweep_commands([SWEEP, SOUND], CHECKOUT)
+    assert first.startswith("::error file=sub/ckpt.py,line=31,title=LEFT WAITING in a sweep of")
+    for part in (
+        "ranks 1-3 wait in barrier #4 for rank 0, which has failed",
+        "%0Arank 0's rename of */ckpt/step_5.tmp failed with ESTALE (once) at ckpt.py:31",
+        "%0Aranks 1-3 waiting at ckpt.py:36",
+        "See docs/mending.md#agree-on-errors",
+        "--multihost-replay 7f3a",
+    ):
+        assert part in first
+    assert second.startswith("::error file=sub/ckpt.py,line=60,")
+
+
+def test_what_is_accepted_is_no_error() -> None:
+    """The project has said why."""
+    accepted = replace(SWEEP.weaknesses[0], accepted="known")
+    assert sweep_commands([replace(SWEEP, weaknesses=(accepted,))], CHECKOUT) == []
+
+
+def test_the_error_is_at_another_line_if_the_culprits_is_not_in_the_repository() -> None:
+    """The line where others wait, say; else at none."""
+    outside = Place("/opt/venv/lib/x.py", 3, "f")
+    passed = replace(FAILS.disturbance.passed, where=outside)
+    run = replace(FAILS, culprit=outside, disturbance=replace(FAILS.disturbance, passed=passed))
+
+    def command(waiting: Place) -> str:
+        weakness = replace(SWEEP.weaknesses[0], witness=replace(run, waiting=waiting))
+        [found] = sweep_commands([replace(SWEEP, weaknesses=(weakness,))], CHECKOUT)
+        return found
+
+    assert command(Place("ckpt.py", 36, "save")).startswith("::error file=sub/ckpt.py,line=36,")
+    assert command(outside).startswith("::error title=")
+
+
+def test_the_summary_has_a_row_for_each_test_and_details_for_each_weakness() -> None:
+    """What was left out is in the row."""
+    text = html.unescape(sweep_summary([SWEEP, SOUND, NOT_SWEPT]))
+    assert "3 tests swept: 2 weaknesses" in text
+    assert "survives 7 of 12 disturbances" in text
+    assert "left out 9 disturbances (7 late, 2 differs)" in text
+    assert "not swept: the test does not pass undisturbed" in text
+    assert text.count("<details>") == 2
+
+
+@pytest.mark.parametrize("word", [*HOSTILE, "a|b [c](http://d) @e\n# f\n::error::g"])
+def test_no_word_of_a_test_gets_out_of_its_place(word: str) -> None:
+    """Neither out of a cell, nor out of a command's line."""
+    place = Place(f"{word}.py", 1, word, word)
+    run = replace(FAILS, culprit=place, waiting=place, error=word, token="t")  # noqa: S106
+    nasty = replace(SWEEP, nodeid=word, weaknesses=(replace(SWEEP.weaknesses[0], witness=run),))
+    text = sweep_summary([nasty])
+    rendered = MarkdownIt("gfm-like", {"linkify": False}).render(text)
+    assert set(re.findall(r"<(\w+)", rendered)) <= ALLOWED
+    assert rendered.count("<tr>") == 2
+    [command] = sweep_commands([nasty], CHECKOUT)
+    assert "\n" not in command
+    assert "\r" not in command
+
+
+def test_without_a_sweep_there_is_no_summary(tmp_path: Path) -> None:
+    """Other steps write to the same file."""
+    path = tmp_path / "summary.md"
+    append_sweep_summary(path, [])
+    assert path.read_text() == ""
+
+
+def test_a_summary_that_does_not_fit_says_so() -> None:
+    """GitHub would drop it as a whole."""
+    many: list[SweepResult] = [SWEEP] * 40
+    text = sweep_summary(many, max_bytes=5000)
+    assert len(text.encode()) <= 5000
+    assert "There is more in sweep" in text
