@@ -9,12 +9,16 @@ import sys
 import webbrowser
 from pathlib import Path
 
+from pytest_multihost.command.merged_sweeps import sweep_merge
 from pytest_multihost.command.rejudged import explain, last_page, rebuild
 from pytest_multihost.model.errors import MultihostError
 
 
 def main() -> int:
-    """Run a command; return the exit code: 0, or 1 if the command failed."""
+    """Run a command; return the exit code: 0, or 1 if the command failed.
+
+    It has also failed if it has found a weakness or a difference.
+    """
     options = _parser().parse_args()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a test's name may have no bytes in its encoding
@@ -25,6 +29,8 @@ def main() -> int:
                 return _explain(options.directory)
             case "open":
                 return _open(options.directory, shows_only=options.path)
+            case "sweep-merge":
+                return sweep_merge(options.directories, options.into)
             case _:
                 return _report(options.directory)
     except (MultihostError, OSError) as error:
@@ -47,6 +53,11 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument(
         "directory", type=Path, help="folder of an attempt, of a run, or of all: .pytest_multihost"
     )
+    merge = commands.add_parser("sweep-merge", help="join the results of shards of sweeps")
+    merge.add_argument(
+        "directories", type=Path, nargs="+", metavar="DIR", help="with sweep.json anywhere below"
+    )
+    merge.add_argument("--into", type=Path, help="write the joined results and their pages here")
     return parser
 
 
