@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pytest_multihost.model.sweep import SweepResult
 from pytest_multihost.model.verdict import JsonVerdict
 from pytest_multihost.pytest_plugin.options import Settings
 
@@ -116,19 +117,25 @@ def _annotate_workflow(reporter: pytest.TerminalReporter, tally: Tally) -> None:
     """Write errors at the culprits' lines, and add the verdicts to the summary of the step."""
     from pytest_multihost.report import Checkout, append_summary, error_commands
     from pytest_multihost.report.artifacts import RunFolder
+    from pytest_multihost.report.sweep import append_sweep_summary, sweep_commands, sweeps_of
 
     verdicts: list[JsonVerdict] = []
+    sweeps: list[SweepResult] = []
     if tally.run_id is not None:
+        folder = RunFolder(tally.settings.artifacts, tally.run_id)
+        sweeps = sweeps_of(folder.path)
         with suppress(OSError):  # they could not be written; that has been reported
-            verdicts, _ = RunFolder(tally.settings.artifacts, tally.run_id).verdicts()
+            verdicts, _ = folder.verdicts()
     root = os.path.realpath(reporter.config.rootpath)
     workspace = os.path.realpath(os.environ.get("GITHUB_WORKSPACE", root))
-    for command in error_commands(verdicts, Checkout(root, workspace)):
+    checkout = Checkout(root, workspace)
+    for command in (*error_commands(verdicts, checkout), *sweep_commands(sweeps, checkout)):
         reporter.ensure_newline()
         reporter.write_line(command)
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if path and verdicts:
         try:
             append_summary(Path(path), verdicts)
+            append_sweep_summary(Path(path), sweeps)
         except OSError as error:
             reporter.write_line(f"multihost: the summary of the step: {error}", yellow=True)

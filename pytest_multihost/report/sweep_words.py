@@ -245,6 +245,7 @@ _LEFT_OUT = {
     "budget": "for lack of time; more with --multihost-sweep-budget",
     "interrupted": "because the sweep was interrupted; goes on with --multihost-sweep-continue",
     "lost": "because the harness broke in them twice",
+    "machine": "because this machine cannot do that",
     "shard": "because other shards run them",
     "timeout": "because only a timeout spoke for a weakness, and alone it did not occur again",
 }

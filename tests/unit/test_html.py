@@ -543,3 +543,14 @@ def test_a_run_without_a_world_has_a_page(tmp_path: Path) -> None:
     """It may have been killed before the first one ended."""
     (tmp_path / "verdicts.jsonl").touch()
     assert "No test ran" in write_index(tmp_path).read_text()
+
+
+def test_the_page_of_a_disturbed_world_leads_to_its_sweep(tmp_path: Path) -> None:
+    """Its folder is in that of the undisturbed attempt."""
+    attempt = tmp_path / "run" / "attempt"
+    disturbed = attempt / "weakness-1"
+    disturbed.mkdir(parents=True)
+    (tmp_path / "run" / "verdicts.jsonl").touch()
+    model = page_model(world())
+    assert 'href="../report.html"' in write_page(attempt, model).read_text()
+    assert 'href="../sweep.html"' in write_page(disturbed, model).read_text()

@@ -1,23 +1,19 @@
-"""Files of a sweep: its result, what earlier sweeps have left, and what the project accepts."""
+"""Files that a sweep reads: what earlier sweeps have left, and what the project accepts."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from pytest_multihost import files
-from pytest_multihost.model.errors import shown
-from pytest_multihost.model.json_values import JsonError, from_json, parse_json, to_json
+from pytest_multihost.model.errors import MultihostError, shown
+from pytest_multihost.model.json_values import JsonError, from_json, to_json
 from pytest_multihost.model.sweep import Acceptance, SweepResult
 from pytest_multihost.pytest_plugin.sweep_settings import ACCEPTED_NAME, SweepSettings
-
-SWEEP_NAME = "sweep.json"
-"""Name of the result in the folder of the undisturbed attempt."""
+from pytest_multihost.report.sweep import SWEEP_NAME, read_sweep
 
 _EXAMPLE = """Each entry has the form
 [[accepted]]
@@ -65,16 +61,6 @@ def _acceptances(path: Path, entries: Sequence[object]) -> Iterator[Acceptance]:
         yield found
 
 
-def write_result(directory: Path, result: SweepResult) -> None:
-    """Write a sweep's result.
-
-    Raises:
-        OSError: It cannot be written.
-    """
-    text = json.dumps(to_json(result), indent=1, default=repr)
-    files.write(directory / SWEEP_NAME, text + "\n")
-
-
 def earlier_result(artifacts: Path, result: SweepResult) -> SweepResult | None:
     """Return the last sweep of the same test with the same world and part of the plan.
 
@@ -84,8 +70,8 @@ def earlier_result(artifacts: Path, result: SweepResult) -> SweepResult | None:
     """
     found: list[SweepResult] = []
     for path in artifacts.glob(f"*/*/{SWEEP_NAME}"):
-        with contextlib.suppress(OSError, JsonError):
-            found.append(from_json(SweepResult, parse_json(path.read_bytes())))
+        with contextlib.suppress(MultihostError):
+            found.append(read_sweep(path))
     same = [each for each in found if _world(each) == _world(result) and each.plan.disturbances]
     return max(same, key=lambda each: each.run_id, default=None)
 

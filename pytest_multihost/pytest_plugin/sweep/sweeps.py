@@ -38,12 +38,12 @@ from pytest_multihost.pytest_plugin.launchers import (
 from pytest_multihost.pytest_plugin.plan import Plan
 from pytest_multihost.pytest_plugin.sweep.live import TICK_S, SweepLine
 from pytest_multihost.pytest_plugin.sweep.one_sweep import OneSweep, Step, counts_by_kind
-from pytest_multihost.pytest_plugin.sweep.results import earlier_result, write_result
+from pytest_multihost.pytest_plugin.sweep.results import earlier_result
 from pytest_multihost.pytest_plugin.sweep_settings import SweepRequest
 from pytest_multihost.pytest_plugin.tally import Tally
 from pytest_multihost.pytest_private import base_temp
 from pytest_multihost.report.artifacts import RunFolder
-from pytest_multihost.report.sweep import sweep_progress
+from pytest_multihost.report.sweep import sweep_progress, write_sweep
 from pytest_multihost.sweep import apply_acceptances, plan_sweep, shard_of
 
 LEAST_PATIENCE_S = 10.0
@@ -113,7 +113,11 @@ class Sweeps:
         else:
             result = self._sweep(result, plan, attempt)
         with self.tally.noting(f"{result.nodeid}: the result of the sweep"):
-            write_result(attempt.directory, result)
+            write_sweep(attempt.directory, result)
+        with self.tally.noting(f"{result.nodeid}: the page of the sweep"):
+            from pytest_multihost.report.html import write_sweep_page
+
+            write_sweep_page(attempt.directory, result)
         return result
 
     def _sweep(self, result: SweepResult, plan: Plan, attempt: CompletedAttempt) -> SweepResult:
@@ -272,7 +276,9 @@ def _blank_result(request: SweepRequest, attempt: CompletedAttempt, run_id: str)
         plan=_NO_PLAN,
         budget_s=request.budget_s,
         duration_s=0.0,
-        started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        started_at=datetime.datetime.now(datetime.UTC)
+        .isoformat(timespec="seconds")
+        .replace("+00:00", "Z"),
         environment=package_versions(),
     )
 

@@ -20,6 +20,7 @@ from pytest_multihost.report.html.timeline import timeline_data
 from pytest_multihost.report.logs import read_log
 
 PAGE_NAME = "report.html"
+_VERDICTS = "verdicts.jsonl"
 
 _SCRIPTS = ("lanes.js", "drawing.js", "selection.js", "page.js")
 _AROUND = 4
@@ -50,8 +51,15 @@ def write_page(directory: Path, page: PageModel) -> Path:
         source_lines=tuple(_source_lines(page)),
         files=sorted(path.name for path in directory.iterdir() if path.is_file()),
     )
-    files.write(directory / PAGE_NAME, attempt_page(read))
+    files.write(directory / PAGE_NAME, attempt_page(read, _page_above(directory)))
     return directory / PAGE_NAME
+
+
+def _page_above(directory: Path) -> str:
+    """Return the page that an attempt's page leads back to: its run's, or that of a sweep."""
+    folder = directory.parent
+    is_swept = not (folder / _VERDICTS).exists() and (folder.parent / _VERDICTS).exists()
+    return SWEEP_PAGE_NAME if is_swept else PAGE_NAME
 
 
 def write_index(run: Path) -> Path:
@@ -94,13 +102,19 @@ def _source_lines(page: PageModel) -> Sequence[tuple[int, str]]:
     return block
 
 
-def attempt_page(page: PageModel) -> str:
-    """Return the page of one attempt of one test."""
+def attempt_page(page: PageModel, above: str = PAGE_NAME) -> str:
+    """Return the page of one attempt of one test.
+
+    Args:
+        page: Its data.
+        above: The page in the folder above.
+    """
     timeline = timeline_data(page)
     return render(
         "attempt.html.j2",
         _SCRIPTS,
         page=page,
+        above=above,
         groups=rank_groups(page),
         merge_stacks=merge_stacks,
         sections=sections,

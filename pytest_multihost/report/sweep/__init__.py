@@ -4,7 +4,7 @@
 """
 
 from pytest_multihost.report.sweep.github import append_sweep_summary, sweep_commands
-from pytest_multihost.report.sweep.records import SWEEP_NAME, read_sweep, write_sweep
+from pytest_multihost.report.sweep.records import SWEEP_NAME, read_sweep, sweeps_of, write_sweep
 from pytest_multihost.report.sweep.text import sweep_progress, sweep_section
 
 __all__ = [
@@ -14,5 +14,6 @@ __all__ = [
     "sweep_commands",
     "sweep_progress",
     "sweep_section",
+    "sweeps_of",
     "write_sweep",
 ]

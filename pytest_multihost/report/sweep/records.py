@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -93,6 +94,19 @@ def read_sweep(path: Path) -> SweepResult:
             seen=str(error),
             remedy="Sweep the test again with this version of pytest-multihost-hangs.",
         ) from error
+
+
+def sweeps_of(run: Path) -> list[SweepResult]:
+    """Return the sweeps of a run of pytest, without those that cannot be read.
+
+    Args:
+        run: Its folder of artifacts.
+    """
+    found = []
+    for path in sorted(run.glob(f"*/{SWEEP_NAME}")):
+        with contextlib.suppress(MultihostError):
+            found.append(read_sweep(path))
+    return found
 
 
 def _with_numbers(value: Json) -> Json:
