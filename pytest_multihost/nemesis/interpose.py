@@ -15,9 +15,11 @@ import glob
 import io
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import wraps
+from functools import cache, wraps
+from pathlib import PurePath
 from typing import Any, Self
 
 from pytest_multihost.model.fault import DATA_CALLS, IoCall
@@ -104,13 +106,30 @@ def matcher(pattern: str) -> Callable[[str], bool]:
     """Return a function that says whether a path matches a glob; ``*`` matches slashes, too.
 
     A pattern that begins with neither ``/`` nor ``*`` matches in any directory. ``*`` alone leaves
-    out `SYSTEM_FILES`.
+    out `SYSTEM_FILES`, the folders of this Python, and those above them.
     """
     if pattern == "*":
-        return lambda path: not _SYSTEM_FILE.match(path)
+        return lambda path: not (_is_of_interpreter(path) or _SYSTEM_FILE.match(path))
     rooted = pattern if pattern.startswith(("/", "*")) else f"*/{pattern}"
     fits = re.compile(fnmatch.translate(rooted)).match
     return lambda path: fits(path) is not None
+
+
+def _is_of_interpreter(path: str) -> bool:
+    """Return whether a path is in a folder of this Python, or is one of the folders above.
+
+    Whoever imports a package looks for its files there: for torch, thousands of calls.
+    """
+    inside, above = _interpreter_folders()
+    return path in above or path.startswith(inside)
+
+
+@cache
+def _interpreter_folders() -> tuple[tuple[str, ...], frozenset[str]]:
+    """Return Python's folders, each with a slash behind, and all folders above them."""
+    found = {sys.base_prefix, sys.prefix} - {"/usr", "/"}
+    above = frozenset(str(each) for path in found for each in PurePath(path).parents)
+    return tuple(f"{each}/" for each in found), above | found
 
 
 _observers: list[FileObserver] = []

@@ -142,7 +142,7 @@ class Points:
     def touch_file(self, access: FileAccess) -> None:
         """Pass the point of a call on a file, if it is the test's, not pytest's or ours."""
         __tracebackhide__ = True
-        if not _is_called_by_harness():
+        if not _is_not_the_tests():
             self.pass_point("io", access.path, call=access.call)
 
     def begin_operation(self, name: str, kind: OperationKind) -> None:
@@ -253,16 +253,21 @@ _FILE_MODULES = frozenset(
 
 _HARNESS = frozenset({"_pytest", "pytest_multihost"})
 
+_READERS_OF_CODE = frozenset(
+    {"importlib", "inspect", "linecache", "pkgutil", "tokenize", "traceback", "warnings"}
+)
+"""Modules that look where source code is; `inspect` asks for the folders of all modules at once."""
 
-def _is_called_by_harness() -> bool:
-    """Return whether pytest or this package is about to touch a file."""
+
+def _is_not_the_tests() -> bool:
+    """Return whether a file is touched by pytest, by this package, or to read source code."""
     frame = sys._getframe(1)  # noqa: SLF001 - inspect is 100 times slower
     own = (__name__, observing_files.__module__, "pytest_multihost.rank.recorder.torch_files")
     while frame is not None:
         module = str(frame.f_globals.get("__name__"))
         room = module.partition(".")[0]
         if module not in own and room not in _FILE_MODULES:
-            return room in _HARNESS
+            return room in _HARNESS or room in _READERS_OF_CODE
         frame = frame.f_back  # type: ignore[assignment]
     return False
 

@@ -593,3 +593,26 @@ def save(path):
         ("world.barrier", 1, 3, True, 16),
     ]
     assert {each.where.file for each in found[0] if each.where is not None} == {"test_worlds.py"}
+
+
+def test_what_reads_source_code_passes_no_point(run_worlds) -> None:
+    """`inspect` looks for the folder of every module, Python and packages are elsewhere."""
+    worlds = run_worlds(
+        """
+import inspect, linecache, os, sys
+import pytest
+
+@pytest.mark.multihost(ranks=1, timeout=30)
+def test_it(world, tmp_path):
+    inspect.modulesbyfile.clear()
+    inspect._filesbymodname.clear()
+    inspect.getmodule(object(), "nowhere.py")
+    os.stat(os.path.dirname(os.__file__))
+    os.path.realpath(sys.executable)
+    (tmp_path / "a").exists()
+""",
+        "--multihost-points",
+    )
+    worlds.run.assert_outcomes(passed=1)
+    line = next(each for each in worlds.run.outlines if each.startswith("  rank 0"))
+    assert line.split("  ")[2:] == ["at.io('*/test_it0/a', call='stat')"]
