@@ -8,6 +8,7 @@ PYTEST_ARGS ?=
 # Most tests wait most of the time - for deadlines, for windows of quiet - so two at a time halve it.
 PYTEST_JOBS ?= 2
 CORPUS_ARGS ?=
+LATENT_ARGS ?=
 BENCH_ARGS ?=
 FUZZ_INPUTS ?= 100000
 
@@ -23,7 +24,7 @@ ORBAX_NEWEST := orbax-checkpoint==0.12.8
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help demo worlds test test-python lint bench bench-quick bench-faults soak fuzz corpus corpus-libraries docs dist wheel-check clean
+.PHONY: help demo worlds test test-python lint bench bench-quick bench-faults soak fuzz corpus corpus-libraries latent-by-hand docs dist wheel-check clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -141,6 +142,9 @@ corpus: $(READY) ## Score the verdicts on programs that hang, and on innocents
 
 corpus-libraries: .venv-libraries/ready ## The same on programs of accelerate, Lightning, DeepSpeed, orbax, ...
 	.venv-libraries/bin/python benchmarks/corpus.py --libraries $(CORPUS_ARGS)
+
+latent-by-hand: $(READY) ## Does each latent hang show under the fault that is written beside it?
+	$(BIN)/python benchmarks/latent.py --by-hand $(LATENT_ARGS)
 
 docs: .venv/ready-docs ## Build the guide into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

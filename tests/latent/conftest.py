@@ -1,0 +1,3 @@
+"""What the corpus of latent hangs asks of pytest."""
+
+pytest_plugins = ["latent_plugin"]

@@ -1,0 +1,125 @@
+"""Decorators of the corpus of latent hangs: what is hidden in a program, and what lays it bare.
+
+Every program passes as it is. A latent one hangs, or leaves ranks waiting for one that has failed,
+once one rank is late, fails or sees something else. A robust one never does. An expectation is data
+on the marker `latent_corpus`, which benchmarks/latent.py reads.
+
+The lines that a finding is to name carry the comment ``# <- latent``: of the rank that is disturbed
+or parts from the others. Lines at which others then wait carry ``# <- waits``. Both are looked for
+in the test and in the functions and classes of its module that it uses.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+import pytest
+
+from pytest_multihost.model.fault import Fault
+
+Test = TypeVar("Test", bound=Callable[..., object])
+Family = Literal["late", "fails", "differs"]
+
+BY_HAND = "PYTEST_MULTIHOST_LATENT_BY_HAND"
+"""Set: latent programs run with the fault that is written beside them."""
+
+TIMEOUT_S = 20.0
+"""Longer than a proof takes, shorter than gloo's 30 s under jax."""
+
+POLLING_TIMEOUT_S = 8.0
+"""For programs that poll: what only the deadline can tell."""
+
+LATENT, WAITS = "# <- latent", "# <- waits"
+
+
+def latent(
+    *,
+    family: Family,
+    ranks: int,
+    backend: str,
+    by_hand: Fault,
+    sweep: Mapping[str, Sequence[str]] | None = None,
+    timeout: float = TIMEOUT_S,
+    **multihost: Any,  # noqa: ANN401 - further keys of the multihost marker
+) -> Callable[[Test], Test]:
+    """Mark a program that passes and hides a hang.
+
+    Args:
+        family: The kind of disturbance that lays it bare.
+        ranks: Size of the world.
+        backend: How it is formed.
+        by_hand: A fault that makes it hang, or leaves ranks waiting.
+        sweep: What a sweep cannot know by itself, as ``module:name``: of `batches` loaders, of
+            `decisions` and `values` functions.
+        timeout: Seconds until the world's deadline.
+        multihost: Further keys of the multihost marker.
+    """
+    faults = [by_hand] if os.environ.get(BY_HAND) else []
+    expected = {"family": family, "ranks": ranks, "backend": backend, "sweep": dict(sweep or {})}
+    return _marked(
+        expected, ranks=ranks, backend=backend, timeout=timeout, faults=faults, **multihost
+    )
+
+
+def robust(
+    *,
+    ranks: int,
+    backend: str,
+    sweep: Mapping[str, Sequence[str]] | None = None,
+    timeout: float = TIMEOUT_S,
+    **multihost: Any,  # noqa: ANN401 - further keys of the multihost marker
+) -> Callable[[Test], Test]:
+    """Mark a program in which no single disturbance leaves ranks waiting.
+
+    Every call that can fail is followed by an agreement on whether it did, so a failure reaches all
+    ranks by itself.
+    """
+    expected = {"family": None, "ranks": ranks, "backend": backend, "sweep": dict(sweep or {})}
+    return _marked(expected, ranks=ranks, backend=backend, timeout=timeout, **multihost)
+
+
+def marked_lines(test: Callable[..., object]) -> dict[str, list[int]]:
+    """Return the numbers of the lines of a program that carry each of the two comments."""
+    path = inspect.getsourcefile(test)
+    if path is None:
+        return {}
+    with open(path, encoding="utf-8") as file:  # noqa: PTH123 - a plain name from inspect
+        text = file.read()
+    lines = text.splitlines()
+    spans = _used(ast.parse(text), test.__name__)
+    numbers = [number for first, last in spans for number in range(first, last + 1)]
+    return {
+        comment.split()[-1]: sorted(n for n in numbers if comment in lines[n - 1])
+        for comment in (LATENT, WAITS)
+    }
+
+
+def _used(module: ast.Module, name: str) -> list[tuple[int, int]]:
+    """Return the first and last line of a function and all of its module that it uses."""
+    definitions = {
+        each.name: each
+        for each in module.body
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    }
+    found: dict[str, tuple[int, int]] = {}
+    left = [name]
+    while left:
+        each = left.pop()
+        node = definitions.get(each)
+        if node is not None and each not in found:
+            found[each] = node.lineno, node.end_lineno or node.lineno
+            inner = (one for part in node.body for one in ast.walk(part))
+            left += [one.id for one in inner if isinstance(one, ast.Name)]
+    return list(found.values())
+
+
+def _marked(expected: Mapping[str, Any], **multihost: Any) -> Callable[[Test], Test]:  # noqa: ANN401
+    def mark(test: Test) -> Test:
+        marked = pytest.mark.latent_corpus(**expected)(test)
+        return pytest.mark.multihost(**multihost)(marked)
+
+    return mark
