@@ -71,6 +71,7 @@ class RunWorld:
         spec: The world; the disturbance's fault is its last one.
         disturbance: What is done.
         patience_s: When to give up, in seconds after the start of the test.
+        usual_s: Duration of the undisturbed run.
         symptoms: How the backend's failures look when they follow from another rank's.
         primary_leaves_last: Whether rank 0 may exit only after the others.
         scratch: Where to make the world's own directory.
@@ -88,6 +89,7 @@ class RunWorld:
     spec: WorldSpec
     disturbance: Disturbance
     patience_s: float
+    usual_s: float
     symptoms: Symptoms
     primary_leaves_last: bool
     scratch: str

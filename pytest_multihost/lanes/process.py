@@ -136,7 +136,13 @@ def _run_in(scratch: Path, request: RunWorld, launcher: ServerLauncher) -> World
         return WorldLost(request.serial, (result.reason or result.ending)[-_MAX_TEXT:])
     judged = judge_world(result, request.symptoms, SourceContext(request.root))
     kept = None if request.keep is None else os.path.relpath(directory, request.artifacts)
-    run = judge_run(request.disturbance, judged, token=token(request.spec), directory=kept)
+    run = judge_run(
+        request.disturbance,
+        judged,
+        usual_s=request.usual_s,
+        token=token(request.spec),
+        directory=kept,
+    )
     if request.keep is not None and run.outcome in WEAK:
         _write_artifacts(directory, judged, request)
     elif request.keep is not None:

@@ -40,7 +40,12 @@ from pytest_multihost.report.artifacts import (
     write_attempt,
     write_facts,
 )
-from pytest_multihost.report.html import PAGE_NAME, PageModel, write_page
+from pytest_multihost.report.html import (
+    PAGE_NAME,
+    SWEEP_PAGE_NAME,
+    PageModel,
+    write_page,
+)
 from pytest_multihost.watched_world import WatchedWorld
 
 
@@ -65,7 +70,9 @@ class CompletedAttempt:
         """What the page in the terminal says of the folder: the page for a browser, if any."""
         root, directory = Path(self.judged.context.root), self.directory
         where = directory.relative_to(root) if directory.is_relative_to(root) else directory
-        return str(where / PAGE_NAME if (directory / PAGE_NAME).is_file() else where)
+        pages = (SWEEP_PAGE_NAME, PAGE_NAME)
+        page = next((each for each in pages if (directory / each).is_file()), "")
+        return str(where / page)
 
 
 def run_attempt(

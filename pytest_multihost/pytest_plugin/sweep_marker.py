@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from pytest_multihost.model.fault import Point
 from pytest_multihost.model.sweep import DEFAULT_FAMILIES
 from pytest_multihost.pytest_plugin.marks import (
     Check,
@@ -38,14 +39,29 @@ def read_sweep_request(
         return None, problems
     wanted = as_tuple(given.get("families")) or settings.families or DEFAULT_FAMILIES
     families = tuple(each for each in ALL_FAMILIES if each in wanted)
-    return SweepRequest(families, float(given.get("budget") or settings.budget_s)), []
+    return SweepRequest(
+        families=families,
+        budget_s=float(given.get("budget") or settings.budget_s),
+        decisions=as_tuple(given.get("decisions")),
+        values=as_tuple(given.get("values")),
+    ), []
 
 
 def _are_families(value: object) -> bool:
     return bool(as_tuple(value)) and all(each in ALL_FAMILIES for each in as_tuple(value))
 
 
+def _are_functions(value: object) -> bool:
+    return all(
+        isinstance(each, str) and not Point("call", each).problems() for each in as_tuple(value)
+    )
+
+
+_FUNCTIONS = must_be(_are_functions, "a list of functions, each as 'module:function'")
+
 _CHECKS: Mapping[str, Check] = {
     "families": must_be(_are_families, f"some of {', '.join(ALL_FAMILIES)}"),
+    "decisions": _FUNCTIONS,
+    "values": _FUNCTIONS,
     "budget": must_be(is_seconds, "a positive number of seconds, at most 1e9"),
 }

@@ -1,8 +1,8 @@
 """What one sweep has to run, and what it has found: no processes, no files.
 
-First every disturbance of the plan once, several at a time, while the budget lasts. Then what was
-found by a timeout alone is run again, alone and with the test's own timeout: beside other worlds a
-slow machine looks like a hang. At last the witness of each weakness is repeated.
+First every disturbance of the plan once, several at a time, while the budget lasts. Then the
+witness of each weakness that was not proven is run again, alone and with the test's own timeout:
+beside other worlds a slow machine may look like a hang. At last the witness of each is repeated.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from pytest_multihost.sweep import find_weaknesses, next_repeat, order_rest
 
 Purpose = Literal["sweep", "confirm", "repeat"]
 """Why a world is run."""
+
+_PROVEN = ("proof", "mismatch")
+"""What shows a hang however slow the machine is."""
 
 _MAX_TRIES = 2
 """How often a world is tried that the harness loses."""
@@ -99,18 +102,18 @@ class OneSweep:
         if any(each.purpose == "sweep" for each in self._running):
             return None  # its result decides what is repeated
         doubtful = self._doubtful()
-        if doubtful is not None:
-            return None if self._running else Step(doubtful.disturbance, "confirm")
-        return self._next_repeat()
+        if doubtful is None:
+            return self._next_repeat()
+        return None if self._running else self._step(doubtful.disturbance, "confirm")
 
     def _doubtful(self) -> DisturbedRun | None:
-        """Return a witness that was found by a timeout alone and has not been confirmed."""
-        witnesses = (each.witness for each in self.weaknesses)
+        """Return the witness of a weakness that was neither proven nor seen in a world alone."""
         return next(
             (
-                each
-                for each in witnesses
-                if each.detected_by == "deadline" and each.disturbance not in self._confirmed
+                each.witness
+                for each in self.weaknesses
+                if each.witness.detected_by not in _PROVEN
+                and not any(self.runs[i].disturbance in self._confirmed for i in each.shown_by)
             ),
             None,
         )
@@ -123,12 +126,16 @@ class OneSweep:
         disturbance = next_repeat(counted)
         if disturbance is None:
             return None
+        return self._step(disturbance, "repeat")
+
+    def _step(self, disturbance: Disturbance, purpose: Purpose) -> Step:
+        """Return a step that runs a witness again, the first one with artifacts."""
         self._asked[disturbance] += 1
         if disturbance in self._kept:
-            return Step(disturbance, "repeat")
+            return Step(disturbance, purpose)
         self._kept.add(disturbance)
         witnesses = [each.witness.disturbance for each in self.weaknesses]
-        return Step(disturbance, "repeat", witnesses.index(disturbance) + 1)
+        return Step(disturbance, purpose, witnesses.index(disturbance) + 1)
 
     def take(self, step: Step, run: DisturbedRun) -> None:
         """Take the result of a step."""
@@ -146,8 +153,8 @@ class OneSweep:
     def _confirm(self, run: DisturbedRun) -> None:
         """Replace a run by the one that was made alone.
 
-        If that one shows nothing, nothing is known of those others that showed the same, by a
-        timeout alone as well.
+        If that one shows nothing, nothing is known of the others that seemed to show the same
+        without a proof.
         """
         self._confirmed.add(run.disturbance)
         group = next(
@@ -155,14 +162,16 @@ class OneSweep:
         )
         index = next(i for i, e in enumerate(self.runs) if e.disturbance == run.disturbance)
         self.runs[index] = run
+        self._found = None
         if run.outcome in WEAK:
+            self.repeats.append(run)
             return
         unknown = [
             self.runs[each]
             for each in group.shown_by
-            if each != index and self.runs[each].detected_by == "deadline"
+            if each != index and self.runs[each].detected_by not in _PROVEN
         ]
-        self.leave_out("timeout", (each.disturbance for each in unknown))
+        self.leave_out("doubtful", (each.disturbance for each in unknown))
         self.runs = [each for each in self.runs if each not in unknown]
 
     def lose(self, step: Step) -> bool:
@@ -177,6 +186,12 @@ class OneSweep:
         elif step.purpose == "confirm":
             self._confirmed.add(step.disturbance)
         return False
+
+    @property
+    def last_s(self) -> float:
+        """How long one world of the last part takes for each weakness, by what has been seen."""
+        weak = [each.seconds for each in self.runs if each.outcome in WEAK]
+        return sum(weak) / len(weak) * len(self.weaknesses) if weak else 0.0
 
     def stop(self, reason: str) -> None:
         """Leave out what has not been run."""

@@ -1,4 +1,4 @@
-"""Files that a sweep reads: what earlier sweeps have left, and what the project accepts."""
+"""Files that a sweep reads: results of earlier sweeps, and what the project accepts."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class Sweeps:
         if reason is not None:
             result = replace(result, status="not swept", reason=reason)
         else:
-            result = self._sweep(result, plan, attempt)
+            result = self._sweep(result, plan, plan.sweep, attempt)
         with self.tally.noting(f"{result.nodeid}: the result of the sweep"):
             write_sweep(attempt.directory, result)
         with self.tally.noting(f"{result.nodeid}: the page of the sweep"):
@@ -120,11 +120,19 @@ class Sweeps:
             write_sweep_page(attempt.directory, result)
         return result
 
-    def _sweep(self, result: SweepResult, plan: Plan, attempt: CompletedAttempt) -> SweepResult:
+    def _sweep(
+        self, result: SweepResult, plan: Plan, request: SweepRequest, attempt: CompletedAttempt
+    ) -> SweepResult:
         world, began_s = attempt.judged.result, time.monotonic()
         size = world.spec.size
         points = recorded_points(world.history, attempt.judged.context.place)
-        planned = plan_sweep(points, result.families, size=size)
+        planned = plan_sweep(
+            points,
+            result.families,
+            size=size,
+            decisions=request.decisions,
+            values=request.values,
+        )
         passed = [(each.point.point, each.rank) for rank in points.values() for each in rank]
         result = replace(result, plan=planned, points=counts_by_kind(passed, size))
         sweep = self._begin(result, plan)
@@ -224,13 +232,15 @@ class Sweeps:
         keep = None
         if step.weakness is not None:
             keep = str(attempt.directory / f"weakness-{step.weakness}")
-        patience_s = max(LEAST_PATIENCE_S, _PATIENCE * (world.ended_s - world.started_s))
+        usual_s = world.ended_s - world.started_s
+        patience_s = max(LEAST_PATIENCE_S, _PATIENCE * usual_s)
         return RunWorld(
             serial=next(self._numbers),
             server=repr(self._requirements(plan, step.disturbance)),
             spec=spec,
             disturbance=step.disturbance,
             patience_s=spec.timeout_s if step.purpose == "confirm" else patience_s,
+            usual_s=usual_s,
             symptoms=plan.symptoms,
             primary_leaves_last=plan.backend.primary_leaves_last,
             scratch=str(scratch),
@@ -330,7 +340,7 @@ class _Runner:
     def _fill(self) -> None:
         """Begin as many steps as there are lanes."""
         while len(self._steps) < lane_count():
-            has_time = time.monotonic() < self.began_s + self.budget_s
+            has_time = time.monotonic() + self._reserve_s() < self.began_s + self.budget_s
             step = self.sweep.next_step(has_time=has_time)
             if step is None:
                 return
@@ -338,6 +348,11 @@ class _Runner:
             request = self.request(step)
             self._steps[request.serial] = step
             self.lanes.begin(request, self.launcher(step))
+
+    def _reserve_s(self) -> float:
+        """Return how long it will take to repeat the witnesses; at most half of the budget."""
+        seconds = self.sweep.last_s * (1 + 5 / lane_count())
+        return min(seconds, self.budget_s / 2)
 
     def _show(self) -> None:
         now_s = time.monotonic()
