@@ -1126,3 +1126,24 @@ def test_data_for_which_there_is_no_room_are_not_in_flight(
     sender = Inet(7, 1, ends, (0, 100), asks_for_room=asks_for_room)
     assert sender.is_in_flight(Inet(8, 1, ends[::-1], (unread, 0))) == expected
     assert sender.is_in_flight(None)
+
+
+@pytest.mark.parametrize(
+    ("state", "sent", "has_room", "expected"),
+    [
+        (1, 900, True, False),
+        (8, 900, True, False),  # the peer has sent its end
+        (1, 901, True, True),  # the last byte is on its way, or lost
+        (1, None, True, True),  # an old kernel does not say
+        (1, 900, False, True),  # the acknowledgement lets the sender go on
+        (4, 900, True, True),  # its own end counts as a byte
+    ],
+)
+def test_data_that_have_all_arrived_are_not_in_flight(
+    state: int, sent: int | None, has_room: bool, expected: bool
+) -> None:
+    """The peer delays its acknowledgement, and nobody waits for that."""
+    ends = Endpoint("127.0.0.1", 1), Endpoint("127.0.0.1", 2)
+    sender = Inet(7, state, ends, (0, 100), sent=sent, has_room=has_room)
+    assert sender.is_in_flight(Inet(8, 1, ends[::-1], (0, 0), received=900)) == expected
+    assert sender.is_in_flight(None)

@@ -12,7 +12,8 @@ the processes' CPU clocks. What the scheduler does not know is asked for:
 * state D is the kernel's own work: a page from disk or swap, a disk, the exec of a vforked child
 * data in flight on TCP are in no receive queue yet, but unacknowledged in their sender's; so are
   those that were lost and will be sent again. Data that wait because the receiver's queue is full
-  are not in flight: only the reader can let them go on
+  are not in flight: only the reader can let them go on. Nor are those that have all arrived, though
+  the receiver's kernel has not said so yet
 * a thread that is ending, a process that has just begun, a page or file that a server in user space
   provides (FUSE): may move though nothing runs
 
@@ -150,6 +151,11 @@ class Quiescence:
         if new := [Motion("begins", pid) for pid in self._family if pid not in before]:
             yield from new
             return
+        # Before the threads: what has arrived until then shows in them. Later data need a sender
+        # that has run, and then its clock has advanced.
+        if found := list(self._in_flight()):
+            yield from found
+            return
         for pid in self._family:
             tids = proc_files.entries(f"/proc/{pid}/task") or []
             if found := [each for tid in tids for each in _thread_motions(pid, tid, turns)]:
@@ -164,7 +170,7 @@ class Quiescence:
             was = {key: runs for key, runs in turns_before.items() if key[0] in ran}
             moved = dict(now.items() ^ was.items())
             yield from (Motion("runs", pid, tid) for pid, tid in moved if tid not in idle)
-        yield from self._in_flight()
+            yield from self._in_flight()  # the idle ones may have sent something
 
     def _find_family(self) -> bool:
         """Find the processes of the world; only those are read that were not there before.

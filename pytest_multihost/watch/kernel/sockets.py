@@ -21,12 +21,15 @@ LISTEN = 10
 
 _SOCK_DIAG_BY_FAMILY = 20
 _UNIX_PEER, _UNIX_QUEUES = 2, 4
-_TCP_INFO = 2
-_WITH_INFO = 1 << _TCP_INFO - 1
+_TCP_INFO, _MEMORY = 2, 7
+_WITH_INFO, _WITH_MEMORY = 1 << _TCP_INFO - 1, 1 << _MEMORY - 1
 _BYTES_AT = 120  # in struct tcp_info of linux/tcp.h: tcpi_bytes_acked, tcpi_bytes_received
+_NOT_SENT_AT, _SENT_BYTES_AT = 144, 200  # tcpi_notsent_bytes; tcpi_bytes_sent, tcpi_bytes_retrans
+_LIMIT_AT, _QUEUED_AT = 12, 20  # of SK_MEMINFO_SNDBUF and SK_MEMINFO_WMEM_QUEUED, in bytes
 _TIMEOUT_S = 1.0
 
 _TCP = 6
+_SENDING = {1, 8}  # ESTABLISHED and CLOSE_WAIT: has sent no FIN, which counts as a byte received
 _OPENING = {2, 3}  # SYN_SENT and SYN_RECV in net/tcp_states.h of Linux
 _CONNECTED = 0xFFFFFFFF & ~(1 << 6 | 1 << 7 | 1 << LISTEN)  # neither TIME_WAIT, CLOSE nor LISTEN
 _TIMER_AT, _RETRANSMITS_AT, _SENT_AT = 2, 3, 60  # in struct inet_diag_msg of linux/inet_diag.h
@@ -52,6 +55,9 @@ class Inet:
         space: Name of its network namespace.
         asks_for_room: Whether the kernel only asks from time to time if the peer can take more.
         retransmits: How often it has sent the same again in vain.
+        sent: Bytes that its process has handed over so far; None where the kernel does not say.
+        received: Bytes that have arrived so far, in order.
+        has_room: Whether its process could hand over more: nobody waits for an acknowledgement.
     """
 
     inode: int
@@ -62,18 +68,30 @@ class Inet:
     space: str = ""
     asks_for_room: bool = False
     retransmits: int = 0
+    sent: int | None = None
+    received: int = 0
+    has_room: bool = False
 
     def is_in_flight(self, peer: Inet | None) -> bool:
         """Return whether data, or its opening, are on their way, or will be sent again.
 
-        Data are so while they are not acknowledged. Not so those for which the peer has no room:
-        what has arrived there waits to be read.
+        Data are so while they are not acknowledged, with two exceptions. Those for which the peer
+        has no room: what has arrived there waits to be read. And those that have all arrived, while
+        the peer delays its acknowledgement (40 ms and more), for which nobody waits: two ends that
+        talk to each other all the time acknowledge what came last with what they send next, so
+        that something is unacknowledged whenever one looks.
 
         Args:
             peer: The other end of the connection, if it is known.
         """
         is_full = self.asks_for_room and peer is not None and peer.queues[0] > 0
-        return self.state in _OPENING or (self.queues[1] > 0 and not is_full)
+        is_moving = self.queues[1] > 0 and not is_full and not self._has_arrived(peer)
+        return self.state in _OPENING or is_moving
+
+    def _has_arrived(self, peer: Inet | None) -> bool:
+        """Return whether the peer has all that this end has ever been given to send."""
+        is_known = peer is not None and self.state in _SENDING and self.has_room
+        return is_known and peer is not None and self.sent == peer.received
 
     @property
     def local(self) -> Endpoint:
@@ -126,13 +144,16 @@ def sockets_in_flight(
     Raises:
         OSError: The kernel refuses.
     """
-    messages = []
-    for family in (socket.AF_INET, socket.AF_INET6):
-        request = struct.pack("=BBBBI48x", family, _TCP, 0, 0, _CONNECTED)
-        messages += _dump(request, table)
-    if not any(map(_is_unacknowledged, messages)):
+
+    def connected(details: int) -> list[bytes]:
+        families = (socket.AF_INET, socket.AF_INET6)
+        layout = "=BBBBI48x"
+        requests = [struct.pack(layout, each, _TCP, details, 0, _CONNECTED) for each in families]
+        return [message for request in requests for message in _dump(request, table)]
+
+    if not any(map(_is_unacknowledged, connected(0))):
         return []
-    found = [_inet(each, "") for each in messages]
+    found = [_inet(each, "") for each in connected(_WITH_INFO | _WITH_MEMORY)]
     by_endpoints = {each.endpoints: each for each in found}
     pairs = [(each, by_endpoints.get(each.endpoints[::-1])) for each in found]
     wanted = inodes()
@@ -202,11 +223,40 @@ def _inet(message: bytes, space: str) -> Inet:
     remote = _endpoint(message[24 : 24 + size], remote_port, space)
     _, receive, send, _, inode = struct.unpack_from("=IIIII", message, 52)
     queues = (0, 0) if state == LISTEN else (receive, send)
-    info = netlink_attributes(message[72:]).get(_TCP_INFO, b"")
+    attributes = netlink_attributes(message[72:])
+    info, memory = attributes.get(_TCP_INFO, b""), attributes.get(_MEMORY, b"")
     is_known = len(info) >= _BYTES_AT + 16
-    moved = sum(struct.unpack_from("=QQ", info, _BYTES_AT)) if is_known else 0
-    ends, is_probing = (local, remote), message[_TIMER_AT] == _PROBE
-    return Inet(inode, state, ends, queues, moved, space, is_probing, message[_RETRANSMITS_AT])
+    acknowledged, received = struct.unpack_from("=QQ", info, _BYTES_AT) if is_known else (0, 0)
+    return Inet(
+        inode,
+        state,
+        (local, remote),
+        queues,
+        acknowledged + received,
+        space,
+        asks_for_room=message[_TIMER_AT] == _PROBE,
+        retransmits=message[_RETRANSMITS_AT],
+        sent=_sent(info),
+        received=received,
+        has_room=_has_room(memory),
+    )
+
+
+def _sent(info: bytes) -> int | None:
+    """Return the bytes that a process has handed over, each counted once."""
+    if len(info) < _SENT_BYTES_AT + 16:  # before Linux 4.19
+        return None
+    (not_sent,) = struct.unpack_from("=I", info, _NOT_SENT_AT)
+    sent, again = struct.unpack_from("=QQ", info, _SENT_BYTES_AT)
+    return int(sent - again + not_sent)
+
+
+def _has_room(memory: bytes) -> bool:
+    """Return whether a socket is writeable by far (sk_stream_is_writeable in net/sock.h)."""
+    if len(memory) < _QUEUED_AT + 4:
+        return False
+    limit, queued = (struct.unpack_from("=I", memory, at)[0] for at in (_LIMIT_AT, _QUEUED_AT))
+    return bool(2 * queued <= limit)
 
 
 def _endpoint(data: bytes, port: int, space: str) -> Endpoint:
