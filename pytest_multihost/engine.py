@@ -131,6 +131,8 @@ def run_world(spec: WorldSpec, surroundings: Surroundings) -> WorldResult:
         ending, reason = "lost", str(error)
     except KeyboardInterrupt as error:  # while ranks were started or ended; the server ends them
         ending, reason = "interrupted", _interruption(error)
+    finally:
+        surroundings.watch.release()
     return WorldResult(
         spec=spec,
         launch=surroundings.launcher.name,

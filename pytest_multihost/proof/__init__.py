@@ -4,7 +4,14 @@
 `threads` and `system_calls` say what a thread is doing and how its wait can end.
 """
 
-from pytest_multihost.proof.proof_state import SHORT_S, SLACK_S, ProofSearch, ProofState, is_still
+from pytest_multihost.proof.proof_state import (
+    SHORT_S,
+    SLACK_S,
+    ProofSearch,
+    ProofState,
+    has_rested,
+    is_still,
+)
 from pytest_multihost.proof.snapshot import Snapshot, has_left_wait
 
 __all__ = [
@@ -14,5 +21,6 @@ __all__ = [
     "ProofState",
     "Snapshot",
     "has_left_wait",
+    "has_rested",
     "is_still",
 ]

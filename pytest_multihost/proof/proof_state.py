@@ -48,8 +48,10 @@ then, and delay the proof."""
 INTERVAL_S = 1.0
 """The same for one that does not settle."""
 
-_SHORT_LOOKS = 4
-"""Number of deep snapshots that are taken so soon after each other, before it takes too much."""
+_WAITS_S = (SHORT_S,) * 4 + (2 * SHORT_S,) * 4
+"""Time from each deep snapshot to the next; then `INTERVAL_S`, or it would take too much.
+
+On a loaded machine a settled world often does not look so: a thread of a runtime has just run."""
 
 _SOON_S = 0.1
 """A timer that strikes so soon after a snapshot may already have struck."""
@@ -82,7 +84,7 @@ class ProofState:
         blockers: The blockers of the last interval: one sentence each.
         is_settled: Whether there is none, and the world is settled.
         due_s: When the next snapshot is worth its cost.
-        short_looks: Number of snapshots that may still be taken after `SHORT_S`.
+        looks: Number of snapshots that have been taken.
     """
 
     last: Snapshot | None = None
@@ -90,7 +92,11 @@ class ProofState:
     blockers: tuple[str, ...] = ()
     is_settled: bool = False
     due_s: float = math.inf
-    short_looks: int = _SHORT_LOOKS
+    looks: int = 0
+
+    def is_likely(self, deadline_s: float) -> bool:
+        """Return whether nothing but movement can keep the next snapshot from being a proof."""
+        return self.last is not None and not blockers(self.last, self.last, deadline_s=deadline_s)
 
     @property
     def is_proof(self) -> bool:
@@ -112,18 +118,16 @@ class ProofState:
             quiet = 0 if found or elapsed_s < INTERVAL_S * _ENOUGH else self.quiet + 1
             begun = self._begun(now)
             return replace(begun, quiet=quiet, blockers=found, is_settled=is_settled)
-        begun = self._begun(now if self.short_looks else self.last)
-        looks = begun.short_looks
+        begun = self._begun(now if self.looks < len(_WAITS_S) else self.last)
         return replace(
-            self, blockers=(), is_settled=is_settled, due_s=begun.due_s, short_looks=looks
+            self, blockers=(), is_settled=is_settled, due_s=begun.due_s, looks=begun.looks
         )
 
     def _begun(self, now: Snapshot) -> ProofState:
         """Return the state in which an interval begins."""
-        wait_s = SHORT_S if self.short_looks else INTERVAL_S
-        looks = max(self.short_looks - 1, 0)
+        wait_s = _WAITS_S[self.looks] if self.looks < len(_WAITS_S) else INTERVAL_S
         due_s = now.kernel.at_s + wait_s - SLACK_S
-        return ProofState(now, due_s=due_s, short_looks=looks)
+        return ProofState(now, due_s=due_s, looks=self.looks + 1)
 
 
 def has_settled(before: Snapshot, now: Snapshot, ask_turns: AskTurns, *, deadline_s: float) -> bool:
@@ -137,6 +141,14 @@ def has_settled(before: Snapshot, now: Snapshot, ask_turns: AskTurns, *, deadlin
     """
     if before.is_disturbed or now.is_disturbed or any(now.complete_operations()):
         return False
+    return has_rested(before, now, ask_turns, deadline_s=deadline_s)
+
+
+def has_rested(before: Snapshot, now: Snapshot, ask_turns: AskTurns, *, deadline_s: float) -> bool:
+    """Return whether the world is quiescent, and only threads that poll have run since `before`.
+
+    Each of these has found nothing in two turns. The arguments are those of `has_settled`.
+    """
     polling: set[int] = set()
     asleep: dict[int, int] = {}
     for was, thread, is_harness in _threads(before, now):

@@ -92,12 +92,14 @@ class WorldObserver:
             self._quiescence = Quiescence(self.local_pids(facts), self.harness)
         return self._quiescence
 
-    def turns(self, facts: Sequence[RankFacts], idle: Collection[int]) -> Mapping[int, int] | None:
+    def turns(
+        self, facts: Sequence[RankFacts], idle: Collection[int], tries: int = _TRIES
+    ) -> Mapping[int, int] | None:
         """Return how often each thread has run, if the world is quiescent but for `idle` ones.
 
         None if it is not, after some tries: threads that poll are seldom all asleep at once.
         """
-        for _ in range(_TRIES):
+        for _ in range(tries):
             found = self.quiescence(facts).ask(idle)
             if found.is_quiescent:
                 return found.turns

@@ -7,6 +7,7 @@ prove.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -25,7 +26,14 @@ from pytest_multihost.model.process import KernelSnapshot
 from pytest_multihost.model.result import SnapshotReason, WorldSnapshot
 from pytest_multihost.model.spec import Early
 from pytest_multihost.outcome import RankFacts
-from pytest_multihost.proof import SHORT_S, SLACK_S, ProofSearch, Snapshot, has_left_wait
+from pytest_multihost.proof import (
+    SHORT_S,
+    SLACK_S,
+    ProofSearch,
+    Snapshot,
+    has_left_wait,
+    has_rested,
+)
 from pytest_multihost.proof.threads import is_sleep, lock_holders
 from pytest_multihost.watch.kernel import holders_of_lock
 from pytest_multihost.watch.observer import (
@@ -36,6 +44,8 @@ from pytest_multihost.watch.observer import (
 )
 from pytest_multihost.watch.polled_locks import with_polled_locks
 from pytest_multihost.watch.probes import (
+    NativeReader,
+    needs_native_frames,
     probe_partings,
     probe_unclear_ranks,
     with_probe_results,
@@ -109,6 +119,9 @@ class NoWatch:
         """Return empty observations."""
         return Observations()
 
+    def release(self) -> None:
+        """Do nothing: nothing is prepared."""
+
 
 @dataclass(slots=True)
 class Watchdog:
@@ -139,7 +152,10 @@ class Watchdog:
     _checked_s: float = 0.0
     _peeked_s: float = 0.0
     _is_still: bool = False
+    _still_checks: int = 0
+    _resting: Snapshot | None = None
     _had_mismatch: bool = False
+    _native: NativeReader = field(default_factory=NativeReader)
 
     # When to take snapshots
 
@@ -151,7 +167,9 @@ class Watchdog:
             facts: What the ranks' events have reported.
             deadline_s: When the world is ended in any case.
         """
+        # A search for a proof begins with two snapshots of a still world.
         is_searching = self._search.state.last is not None or self._had_mismatch
+        is_searching = is_searching or self._still_checks == 1
         if self.early == "off" or not self._is_due(now, facts, is_searching=is_searching):
             return None
         ground = self._ground(now, facts, deadline_s)
@@ -175,9 +193,10 @@ class Watchdog:
         self._peeked_s, self.interval_s = now, PEEK_S
         was_still, share = self._is_still, self.observer.quiescence(facts).busiest_share()
         self._is_still = share < STILL_SHARE
-        if self._is_still and (is_searching or not was_still):
-            return True
-        return now >= self._checked_s + INTERVAL_S - SLACK_S
+        is_due = now >= self._checked_s + INTERVAL_S - SLACK_S
+        is_due = is_due or (self._is_still and (is_searching or not was_still))
+        self._still_checks = self._still_checks + is_due if self._is_still else 0
+        return is_due
 
     def note_failure(self, now: float, facts: Sequence[RankFacts]) -> None:
         """Keep a snapshot: a rank has just raised or died. Only the first failure is kept."""
@@ -203,21 +222,40 @@ class Watchdog:
     ) -> bool:
         """Return whether nothing in the world has moved for a while, nor is about to.
 
-        No main thread sleeps; those that poll in an operation have had the time for some turns.
+        No main thread sleeps; those that poll in an operation have had the time for some turns. If
+        the world is never seen quiescent because some thread polls all the time, deep snapshots
+        show which ones these are.
         """
-        if now < self._progress_s + SHORT_S or not self._is_still:
-            return False
         living = last.kernel.ranks
         has_moved = any(has_left_wait(rank, before, last) for rank in living)
         sleeps = any(e.main is not None and is_sleep(e.main) for e in living.values())
-        return not has_moved and not sleeps and self.observer.turns(facts, ()) is not None
+        if has_moved or sleeps or not self._is_still:
+            self._resting = None
+            return False
+        if now < self._progress_s + SHORT_S:
+            return False
+        was = self._resting
+        if was is None and self.observer.turns(facts, (), tries=2) is not None:
+            return True
+        if was is not None and now < was.kernel.at_s + SHORT_S - SLACK_S:
+            return False
+        self._resting = replace(last, kernel=self._deep(facts))
+        return was is not None and has_rested(
+            was,
+            self._resting,
+            lambda idle: self.observer.turns(facts, idle),
+            deadline_s=math.inf,
+        )
+
+    def _deep(self, facts: Sequence[RankFacts]) -> KernelSnapshot:
+        """Return a deep snapshot, the last one if the current check has taken it."""
+        last = self._search.last_deep
+        return last if last and last.at_s >= self._checked_s else self.observer.deep(facts)
 
     def close(self, now: float, facts: Sequence[RankFacts]) -> Observations:
         """Take the last snapshots, before the ranks are ended, and return all that are kept."""
+        kernel = self._deep(facts)
         last = self._take(now, facts, "end")
-        proven = self._search.last_deep if self._search.state.is_proof else None
-        is_new = proven is not None and proven.at_s >= now - INTERVAL_S
-        kernel = proven if proven is not None and is_new else self.observer.deep(facts)
         self._add_deep(kernel)
         self._probe(now, facts, kernel)
         operations = self.observer.recorded_operations()
@@ -237,6 +275,10 @@ class Watchdog:
             self.observer.scratch, self.observer.size, self._can_answer(facts)
         )
         return Observations(snapshots, operations, partings, self._progress_s or None)
+
+    def release(self) -> None:
+        """End what was only prepared."""
+        self._native.close()
 
     def blocking_ranks(self, facts: Sequence[RankFacts]) -> BlockingRanks | None:
         """Return the ranks the others wait for in the last snapshot; for display only."""
@@ -299,6 +341,7 @@ class Watchdog:
             scratch=self.observer.scratch,
             may_run_jax=self.may_run_jax,
             at_s=now,
+            reader=self._native,
         )
         notes = self.observer.remote.notes if self.observer.remote is not None else ()
         if self._search.state.is_proof and self._search.state.last is not None:
@@ -328,6 +371,7 @@ class Watchdog:
         )
         if self._search.last_deep is not None and self._search.last_deep is not last_deep:
             self._add_deep(self._search.last_deep)
+            self._prepare(facts, deadline_s)
         if is_proven:
             return "proof"
         if self._has_long_been_stopped(now, has_progressed=has_progressed):
@@ -337,6 +381,13 @@ class Watchdog:
             self._had_mismatch = self._has_mismatch(before, snapshot, now, facts, deadline_s)
         # Twice: a timeout that fires between the shallow and the deep snapshot is in neither.
         return "mismatch" if had and self._had_mismatch else None
+
+    def _prepare(self, facts: Sequence[RankFacts], deadline_s: float) -> None:
+        """Start what reads native frames if the world seems to hang: that takes a while."""
+        ranks = self._snapshots[-1].ranks
+        is_needed = needs_native_frames(ranks, may_run_jax=self.may_run_jax)
+        if is_needed and self._search.state.is_likely(deadline_s):
+            self._native.start(self.observer.local_pids(facts).values())
 
     def _has_mismatch(
         self,
@@ -353,7 +404,7 @@ class Watchdog:
         )
         if not ranks or not is_quiet:
             return False
-        deep = replace(last, kernel=self.observer.deep(facts))
+        deep = replace(last, kernel=self._deep(facts))
         return not has_timeout_before(ranks, deep, deadline_s=deadline_s)
 
     def _has_long_been_stopped(self, now: float, *, has_progressed: bool) -> bool:

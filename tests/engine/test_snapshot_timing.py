@@ -42,6 +42,9 @@ class Suspicious:
         """Return nothing."""
         return Observations()
 
+    def release(self) -> None:
+        """There is nothing."""
+
 
 def events_for(seconds: float) -> list[Step]:
     """Have rank 0 send an event every ten milliseconds of its test."""

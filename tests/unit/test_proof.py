@@ -313,7 +313,7 @@ def test_short_intervals_do_not_go_on_for_ever() -> None:
     """A deep snapshot costs too much for that: after a few the next is a second away."""
     search = ProofState().after(moment(process()), deadline_s=DEADLINE_S)
     look, waits = moment(process()), []
-    for _ in range(8):
+    for _ in range(12):
         look = replace(look, kernel=replace(look.kernel, at_s=search.due_s + SLACK_S))
         waits.append(search.due_s)
         search = search.after(look, deadline_s=DEADLINE_S)

@@ -18,7 +18,7 @@ from pytest_multihost.model.process import KernelSnapshot
 from pytest_multihost.model.result import RankSnapshot, WorldSnapshot
 from pytest_multihost.model.stack import NativeThread
 from pytest_multihost.slots import FlightMailbox
-from pytest_multihost.watch.probes.native import NativeStacks, native_threads
+from pytest_multihost.watch.probes.native import NativeReader, NativeStacks, native_threads
 from pytest_multihost.watch.probes.pyspy import gil_holders
 
 FLIGHT_S = 0.2
@@ -28,7 +28,7 @@ _MAY_HOLD_GIL = frozenset({"BLOCKED", "SLEEPING", "IO", "DISK", "CHILD", "RUNNIN
 """Labels of main threads that may hold the GIL: they wait, for which it should have been released,
 or compute, for which it must be released now and then; the stacks tell which."""
 
-_POLL_S = 0.01
+_POLL_S = 0.002
 
 
 def probe_unclear_ranks(
@@ -40,6 +40,7 @@ def probe_unclear_ranks(
     scratch: Path,
     may_run_jax: bool,
     at_s: float,
+    reader: NativeReader | None = None,
 ) -> tuple[tuple[RankSnapshot, ...], tuple[str, ...]]:
     """Return ranks with what probes have found, and what could not be read.
 
@@ -51,19 +52,19 @@ def probe_unclear_ranks(
         scratch: The world's directory.
         may_run_jax: Whether operations can go on beside the main thread, unseen by a recorder.
         at_s: When the last shallow snapshot was taken.
+        reader: Reads native frames; may have been started before.
     """
-
-    def may_be_in_native_operation(seen: RankSnapshot) -> bool:
-        is_at_work = may_run_jax and not (seen.holds_gil and seen.label != "RUNNING")
-        return seen.label == "BLOCKED" or is_at_work
-
     if not any(_is_unclear(seen) and seen.rank in pids for seen in ranks):
         return tuple(ranks), ()
     ranks = _with_flight(ranks, scratch, alive)
     unclear = [seen for seen in ranks if seen.rank in pids and _is_unclear(seen)]
-    asked = {s.rank: pids[s.rank] for s in unclear if may_be_in_native_operation(s)}
+    asked = {
+        seen.rank: pids[seen.rank]
+        for seen in unclear
+        if _may_be_in_native_operation(seen, may_run_jax=may_run_jax)
+    }
     with ThreadPoolExecutor(1) as pool:  # two sorts of readers, which both start slowly
-        reading = pool.submit(native_threads, asked) if asked else None
+        reading = pool.submit(native_threads, asked, reader=reader) if asked else None
         may_hold = {s.rank: pids[s.rank] for s in unclear if s.label in _MAY_HOLD_GIL}
         holders = gil_holders(may_hold)
     stacks = reading.result() if reading is not None else NativeStacks()
@@ -72,12 +73,26 @@ def probe_unclear_ranks(
     for each in ranks:
         seen = replace(each, holds_gil=True) if each.rank in holders else each
         # Asked again, since the holder of the GIL is now known.
-        if seen.rank in stacks.threads and may_be_in_native_operation(seen):
+        is_asked = _may_be_in_native_operation(seen, may_run_jax=may_run_jax)
+        if seen.rank in stacks.threads and is_asked:
             seen = _with_native(seen, stacks.threads[seen.rank], pids[seen.rank], len(ranks), at_s)
         if seen.rank in at_sockets and _is_unclear(seen):
             seen = replace(seen, operations=(*seen.operations, at_sockets[seen.rank]))
         found.append(seen)
     return tuple(found), stacks.unobserved
+
+
+def needs_native_frames(ranks: Sequence[RankSnapshot], *, may_run_jax: bool) -> bool:
+    """Return whether `probe_unclear_ranks` is going to read native frames of some of the ranks."""
+    return any(
+        _is_unclear(seen) and _may_be_in_native_operation(seen, may_run_jax=may_run_jax)
+        for seen in ranks
+    )
+
+
+def _may_be_in_native_operation(seen: RankSnapshot, *, may_run_jax: bool) -> bool:
+    is_at_work = may_run_jax and not (seen.holds_gil and seen.label != "RUNNING")
+    return seen.label == "BLOCKED" or is_at_work
 
 
 def _with_native(

@@ -15,7 +15,7 @@ from pytest_multihost.watch.probes.deep_probe import FLIGHT_S
 _ANSWER_S = 1.0
 """How long a rank may take to tell its flight recorder's stacks, once it has begun to answer."""
 
-_POLL_S = 0.01
+_POLL_S = 0.002
 
 
 def probe_partings(scratch: Path, size: int, alive: Sequence[int]) -> tuple[Parting, ...]:

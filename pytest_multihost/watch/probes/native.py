@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,23 +58,70 @@ class NativeStacks:
     unobserved: tuple[str, ...] = ()
 
 
-def native_threads(pids: Mapping[int, int], *, budget_s: float = BUDGET_S) -> NativeStacks:
+@dataclass(slots=True)
+class NativeReader:
+    """A process that reads native frames once. It takes 0.1 s to start. Close it in the end."""
+
+    _process: subprocess.Popen[bytes] | None = None
+
+    def start(self, likely: Iterable[int] = ()) -> None:
+        """Start it, if it is not running: it may be asked soon, and for `likely` processes."""
+        if self._process is None and _has_pystack():
+            self._process = subprocess.Popen(
+                # -P: modules beside the reader must not stand in for those of the library
+                [sys.executable, "-P", str(_READER), *map(str, likely)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
+
+    def read(self, pids: Sequence[int], budget_s: float) -> str:
+        """Return what it writes about processes; only its begin if it takes too long."""
+        self.start()
+        process, self._process = self._process, None
+        if process is None:
+            return ""
+        with process:
+            try:
+                asked = " ".join(map(str, pids)).encode()
+                output, _ = process.communicate(asked, timeout=budget_s * len(pids))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                output, _ = process.communicate()
+                for pid in pids:  # it was ended between stopping a process and waiting for that
+                    with suppress(ProcessLookupError, PermissionError):
+                        os.kill(pid, signal.SIGCONT)
+        return output.decode("utf-8", "replace")
+
+    def close(self) -> None:
+        """End it, if nobody has asked it."""
+        if self._process is not None:
+            with self._process:
+                self._process.kill()
+            self._process = None
+
+
+def native_threads(
+    pids: Mapping[int, int], *, budget_s: float = BUDGET_S, reader: NativeReader | None = None
+) -> NativeStacks:
     """Return all threads of ranks with their native frames, within the budget of all together.
 
     Args:
         pids: Process id of each rank to look at. Ranks of jax cost 0.15 CPU seconds for the symbols
             of its library, and 0.05 for each rank.
         budget_s: Seconds for each process.
+        reader: Reads them; may have been started before.
     """
     states = {rank: _lasting_state(pid) for rank, pid in pids.items()}
     reasons = {rank: _WHY_NOT[state] for rank, state in states.items() if state in _WHY_NOT}
     readable = {rank: pid for rank, pid in pids.items() if rank not in reasons}
-    has_pystack = importlib.util.find_spec("pystack") is not None
+    has_pystack = _has_pystack()
     errors = dict.fromkeys(
         readable.values(), "reading it took too long" if has_pystack else _INSTALL
     )
     threads: dict[int, tuple[NativeThread, ...]] = {}
-    output = _run_reader(list(errors), budget_s) if has_pystack and readable else ""
+    reader = reader or NativeReader()
+    output = reader.read(list(errors), budget_s) if has_pystack and readable else ""
     for line in output.splitlines():
         with suppress(ValueError, TypeError, KeyError):  # a warning; or it was ended meanwhile
             answer = json.loads(line)
@@ -107,21 +154,5 @@ def _lasting_state(pid: int) -> str:
     return state
 
 
-def _run_reader(pids: Sequence[int], budget_s: float) -> str:
-    """Return what the reader writes about processes; only its begin if it takes too long."""
-    try:
-        output = subprocess.run(
-            # -P: modules beside the reader must not stand in for those of the library
-            [sys.executable, "-P", str(_READER), *map(str, pids)],
-            check=False,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=budget_s * len(pids),
-        ).stdout
-    except subprocess.TimeoutExpired as late:
-        output = late.stdout or b""
-        for pid in pids:  # the reader was ended between stopping a process and waiting for that
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGCONT)
-    return output.decode("utf-8", "replace")
+def _has_pystack() -> bool:
+    return importlib.util.find_spec("pystack") is not None
