@@ -7,6 +7,7 @@ import ctypes
 import fcntl
 import mmap
 import os
+import pty
 import queue
 import signal
 import socket
@@ -14,12 +15,14 @@ import struct
 import subprocess
 import threading
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 from expectation import innocent
-from mishaps import python_child
+from mishaps import Uring, may_mount_fuse, python_child, slow_file
 
 PAUSE_S = 0.35
 """Longer than the watchdog needs to see that a world is still."""
@@ -305,6 +308,217 @@ def test_starves_beside_others(world) -> None:
         for each in burners:
             each.kill()
             each.wait()
+    meet()
+
+
+@innocent(ranks=2, backend="gloo")
+def test_reads_a_file_of_a_slow_server(world, tmp_path) -> None:
+    """The file system is served by another process, which takes a moment for each read.
+
+    Source: field report class: a data set on gcsfuse, sshfs or s3fs
+    """
+    if not may_mount_fuse():
+        pytest.skip("may not mount a file system")
+    if world.rank:
+        with slow_file(tmp_path / "slow", PAUSE_S) as path:
+            file = os.open(path, os.O_RDONLY)
+            for _ in range(TIMES):
+                assert os.read(file, 1) == b"x"
+            os.close(file)
+    meet()
+
+
+@innocent(ranks=2, backend="gloo")
+def test_pages_come_back_from_the_disk(world, tmp_path) -> None:
+    """What a rank has mapped is not in memory any more, again and again.
+
+    Source: field report class: weights that are mapped, on a machine that swaps
+    """
+    size = 1 << 22
+    until = time.monotonic() + TIMES * PAUSE_S
+    (tmp_path / "weights").write_bytes(os.urandom(size))
+    with (tmp_path / "weights").open("r+b") as file, mmap.mmap(file.fileno(), size) as pages:
+        os.fsync(file.fileno())
+        while world.rank and time.monotonic() < until:
+            pages.madvise(mmap.MADV_DONTNEED)
+            os.posix_fadvise(file.fileno(), 0, size, os.POSIX_FADV_DONTNEED)
+            sum(pages[at] for at in range(0, size, mmap.PAGESIZE))
+            time.sleep(PAUSE_S / 10)
+    meet()
+
+
+@innocent(ranks=2, backend="none")
+def test_takes_little_at_a_time_from_a_full_socket(world, shared_tmp_path) -> None:
+    """A rank sends more than fits, and the other reads a part now and then.
+
+    Source: field report class: a slow consumer of a stream of samples
+    """
+    size = 1 << 24
+    with _connection(world, shared_tmp_path) as connection:
+        if world.is_primary:
+            connection.sendall(bytes(size))
+            assert connection.recv(1) == b"x"
+        else:
+            while size:
+                time.sleep(PAUSE_S)
+                size -= len(connection.recv(size // 3 + 1, socket.MSG_WAITALL))
+            connection.send(b"x")
+    world.barrier()
+
+
+@innocent(ranks=2, backend="none")
+def test_data_that_the_kernel_holds_back(world, shared_tmp_path) -> None:
+    """A sender says that more follows, and waits for the answer: after 0.2 s the kernel sends it.
+
+    Source: field report class: TCP_CORK, MSG_MORE
+    """
+    with _connection(world, shared_tmp_path) as connection:
+        for _ in range(TIMES * 2):
+            if world.is_primary:
+                connection.send(b"?", socket.MSG_MORE)
+                assert connection.recv(1) == b"!"
+            else:
+                assert connection.recv(1) == b"?"
+                connection.send(b"!", socket.MSG_MORE)
+    world.barrier()
+
+
+@innocent(ranks=3, backend="none")
+def test_connects_to_a_server_that_is_busy(world, shared_tmp_path) -> None:
+    """There is no room for those that want to connect: their kernels ask again after a second.
+
+    Source: field report class: hundreds of clients of a store that start at once
+    """
+    path = shared_tmp_path / "port"
+    if world.is_primary:
+        with socket.socket() as server, contextlib.ExitStack() as stack:
+            server.bind(("127.0.0.1", 0))
+            server.listen(0)
+            place = server.getsockname()
+            first = stack.enter_context(socket.create_connection(place))
+            path.with_suffix(".new").write_text(str(place[1]))
+            path.with_suffix(".new").rename(path)
+            time.sleep(4 * PAUSE_S)
+            for _ in range(world.size):
+                stack.enter_context(server.accept()[0]).send(b"x")
+            assert first.recv(1) == b"x"
+            world.barrier()
+    else:
+        while not path.exists():
+            time.sleep(0.01)
+        with socket.create_connection(("127.0.0.1", int(path.read_text()))) as connection:
+            connection.send(b"?")  # what the server's kernel has forgotten is sent again
+            assert connection.recv(1) == b"x"
+            world.barrier()
+
+
+@contextlib.contextmanager
+def _connection(world, place: Path) -> Iterator[socket.socket]:
+    """Connect two ranks by TCP."""
+    path = place / "port"
+    if world.is_primary:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            path.with_suffix(".new").write_text(str(server.getsockname()[1]))
+            path.with_suffix(".new").rename(path)
+            connection, _ = server.accept()
+    else:
+        while not path.exists():
+            time.sleep(0.01)
+        connection = socket.create_connection(("127.0.0.1", int(path.read_text())))
+    with connection:
+        world.barrier("connected")
+        yield connection
+
+
+@innocent(ranks=2, backend="gloo")
+def test_signal_is_pending_for_a_while(world) -> None:
+    """A signal that is blocked waits for the thread that takes it after a pause.
+
+    Source: field report class: preemption notices that are handled between two steps
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    for _ in range(TIMES if world.rank else 0):
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+        time.sleep(PAUSE_S)
+        assert signal.sigwait([signal.SIGUSR1]) == signal.SIGUSR1
+    meet()
+
+
+@innocent(ranks=2, backend="gloo")
+def test_terminal_of_a_child(world) -> None:
+    """A child prints a line now and then on a terminal that the rank reads.
+
+    Source: field report class: tools that are run under a pseudo-terminal for their progress bars
+    """
+    if world.rank:
+        reading, writing = pty.openpty()
+        script = f"for i in {' '.join('x' * TIMES)}; do sleep {PAUSE_S}; echo $i; done"
+        with subprocess.Popen(["sh", "-c", script], stdout=writing):
+            seen = b""
+            while seen.count(b"x") < TIMES:
+                seen += os.read(reading, 100)
+        os.close(reading)
+        os.close(writing)
+    meet()
+
+
+@innocent(ranks=2, backend="gloo")
+def test_is_told_of_a_new_file(world, shared_tmp_path) -> None:
+    """A rank waits for inotify, and the other one makes the file after a pause.
+
+    Source: field report class: watchers of a directory of checkpoints
+    """
+    if world.rank:
+        libc = ctypes.CDLL(None, use_errno=True)
+        watcher = libc.inotify_init1(0)
+        assert libc.inotify_add_watch(watcher, os.fsencode(shared_tmp_path), 0x100) > 0
+        world.barrier("watching")
+        assert os.read(watcher, 1000)
+        os.close(watcher)
+    else:
+        world.barrier("watching")
+        time.sleep(TIMES / 2 * PAUSE_S)
+        (shared_tmp_path / "made").touch()
+    meet()
+
+
+@innocent(ranks=2, backend="gloo")
+def test_io_uring_raises_a_counter(world) -> None:
+    """A rank reads an eventfd of its own, which only the kernel will raise.
+
+    Source: field report class: asynchronous readers of checkpoints
+    """
+    if world.rank:
+        counter = os.eventfd(0)
+        try:
+            ring = Uring(counter)
+        except OSError:  # forbidden in many containers
+            pytest.skip("io_uring is not to be had")
+        for _ in range(TIMES):
+            ring.submit_timeout(PAUSE_S)
+            assert os.eventfd_read(counter) == 1
+        os.close(counter)
+    meet()
+
+
+@innocent(ranks=2, backend="gloo")
+def test_forks_whose_forks_report(world) -> None:
+    """A child forks and ends, and what it leaves behind writes after a pause.
+
+    Source: field report class: daemons of a cluster's scheduler
+    """
+    for _ in range(TIMES if world.rank else 0):
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            if os.fork() == 0:
+                time.sleep(PAUSE_S)
+                os.write(writing, b"x")
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert os.read(reading, 1) == b"x"
+        os.close(reading)
+        os.close(writing)
     meet()
 
 

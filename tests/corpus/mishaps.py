@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import mmap
 import os
 import resource
 import socket
 import struct
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 _SO_ATTACH_FILTER = 26
@@ -92,3 +95,91 @@ def starve_descriptors() -> None:
     with contextlib.suppress(OSError):
         while True:
             os.open(os.devnull, os.O_RDONLY)
+
+
+def may_mount_fuse() -> bool:
+    """Whether this process may mount a file system that another one serves."""
+    return os.access("/dev/fuse", os.R_OK | os.W_OK) and os.geteuid() == 0
+
+
+@contextlib.contextmanager
+def slow_file(place: Path, answers_s: float) -> Iterator[Path]:
+    """A file system of one file, whose server takes its time for each read."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    place.touch()
+    device = os.open("/dev/fuse", os.O_RDWR)
+    options = f"fd={device},rootmode=100644,user_id=0,group_id=0".encode()
+    if libc.mount(b"slow", os.fsencode(place), b"fuse", 0, options):
+        os.close(device)
+        message = "mount"
+        raise OSError(ctypes.get_errno(), message)
+    program = f"import mishaps; mishaps.serve_file({device}, {answers_s})"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, pass_fds=[device], env=environment):
+        os.close(device)
+        try:
+            yield place
+        finally:
+            libc.umount2(os.fsencode(place), 2)
+
+
+def serve_file(device: int, answers_s: float) -> None:
+    """Be the server of a file system that is one file of nine bytes (linux/fuse.h)."""
+    attributes = struct.pack("=QQQQQQIIIIIIIIII", 1, 9, 1, *[0] * 6, 0o100644, 1, *[0] * 5)
+    bodies = {
+        26: struct.pack("=IIIIHHIII", 7, 31, 4096, 0, 1, 1, 4096, 1, 0) + bytes(28),  # INIT
+        3: struct.pack("=QII", 0, 0, 0) + attributes,  # GETATTR
+        14: struct.pack("=QII", 0, 1, 0),  # OPEN, for direct I/O
+        15: b"x",  # READ
+    }
+    with contextlib.suppress(OSError):  # it was unmounted
+        while True:
+            _, opcode, unique = struct.unpack_from("=IIQ", os.read(device, 1 << 17))
+            time.sleep(answers_s if opcode == 15 else 0)
+            body = bodies.get(opcode, b"")
+            with contextlib.suppress(OSError):  # nobody waits for this answer
+                os.write(device, struct.pack("=IiQ", 16 + len(body), 0, unique) + body)
+
+
+class Uring:
+    """An io_uring that does nothing but time out, at most 32 times (io_uring(7))."""
+
+    _ENTRIES = 16
+    _SETUP, _ENTER, _REGISTER = 425, 426, 427
+    _EVENTFD, _TIMEOUT = 4, 11
+
+    def __init__(self, counter: int) -> None:
+        """Make one that raises an eventfd whenever something has been done.
+
+        Raises:
+            OSError: The kernel refuses.
+        """
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        parameters = ctypes.create_string_buffer(120)
+        self._fd = self._call(self._SETUP, self._ENTRIES, parameters)
+        self._tail_at, self._array_at = (
+            struct.unpack_from("=I", parameters, 40 + at)[0] for at in (4, 24)
+        )
+        flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
+        self._ring = mmap.mmap(self._fd, self._array_at + 4 * self._ENTRIES, flags)
+        self._entries = mmap.mmap(self._fd, 64 * self._ENTRIES, flags, offset=0x10000000)
+        self._call(self._REGISTER, self._fd, self._EVENTFD, ctypes.byref(ctypes.c_int(counter)), 1)
+
+    def submit_timeout(self, seconds: float) -> None:
+        """Have the kernel do something in so many seconds."""
+        limit = struct.pack("=qq", int(seconds), round(seconds % 1 * 1e9))
+        self._limit = ctypes.create_string_buffer(limit)
+        where = ctypes.addressof(self._limit)
+        entry = struct.pack("=BBHiQQII", self._TIMEOUT, 0, 0, -1, 0, where, 1, 0)
+        self._entries[: len(entry)] = entry
+        (tail,) = struct.unpack_from("=I", self._ring, self._tail_at)
+        struct.pack_into("=I", self._ring, self._array_at + 4 * (tail % self._ENTRIES), 0)
+        struct.pack_into("=I", self._ring, self._tail_at, tail + 1)
+        self._call(self._ENTER, self._fd, 1, 0, 0, None, 0)
+
+    def _call(self, number: int, *arguments: object) -> int:
+        found = int(self._libc.syscall(number, *arguments))
+        if found < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        return found
