@@ -264,7 +264,10 @@ class _WorldRun:
             return None
         deadline_s, _ = self._deadline()
         if any(_trouble_s(each) is not None for each in self.facts):
-            return "settled" if self.surroundings.watch.has_settled(now, self.facts) else None
+            has_settled = self.surroundings.watch.has_settled(
+                now, self.facts, deadline_s=deadline_s
+            )
+            return "settled" if has_settled else None
         events = [event for each in self.facts for event in each.active_faults]
         if has_pending_actions(events, now):
             return None

@@ -9,7 +9,6 @@ from pytest_multihost.proof.proof_state import (
     SLACK_S,
     ProofSearch,
     ProofState,
-    has_rested,
     is_still,
 )
 from pytest_multihost.proof.snapshot import Snapshot, has_left_wait
@@ -21,6 +20,5 @@ __all__ = [
     "ProofState",
     "Snapshot",
     "has_left_wait",
-    "has_rested",
     "is_still",
 ]

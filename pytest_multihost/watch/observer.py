@@ -93,7 +93,7 @@ class WorldObserver:
         return self._quiescence
 
     def turns(
-        self, facts: Sequence[RankFacts], idle: Collection[int], tries: int = _TRIES
+        self, facts: Sequence[RankFacts], idle: Collection[int] | None, tries: int = _TRIES
     ) -> Mapping[int, int] | None:
         """Return how often each thread has run, if the world is quiescent but for `idle` ones.
 

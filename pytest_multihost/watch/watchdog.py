@@ -7,9 +7,8 @@ prove.
 
 from __future__ import annotations
 
-import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -32,7 +31,6 @@ from pytest_multihost.proof import (
     ProofSearch,
     Snapshot,
     has_left_wait,
-    has_rested,
 )
 from pytest_multihost.proof.threads import is_sleep, lock_holders
 from pytest_multihost.watch.kernel import holders_of_lock
@@ -111,7 +109,7 @@ class NoWatch:
     def note_failure(self, now: float, facts: Sequence[RankFacts]) -> None:
         """Keep nothing."""
 
-    def has_settled(self, now: float, facts: Sequence[RankFacts]) -> bool:  # noqa: ARG002 - unused
+    def has_settled(self, now: float, facts: Sequence[RankFacts], *, deadline_s: float) -> bool:  # noqa: ARG002 - unused
         """Return False: nothing is observed."""
         return False
 
@@ -153,7 +151,8 @@ class Watchdog:
     _peeked_s: float = 0.0
     _is_still: bool = False
     _still_checks: int = 0
-    _resting: Snapshot | None = None
+    _rest: tuple[float, Mapping[int, int]] | None = None
+    _polling: frozenset[int] = frozenset()
     _had_mismatch: bool = False
     _native: NativeReader = field(default_factory=NativeReader)
 
@@ -169,7 +168,7 @@ class Watchdog:
         """
         # A search for a proof begins with two snapshots of a still world.
         is_searching = self._search.state.last is not None or self._had_mismatch
-        is_searching = is_searching or self._still_checks == 1
+        is_searching = is_searching or self._still_checks == 1 or self._rest is not None
         if self.early == "off" or not self._is_due(now, facts, is_searching=is_searching):
             return None
         ground = self._ground(now, facts, deadline_s)
@@ -204,8 +203,12 @@ class Watchdog:
             snapshot = self._take(now, facts, "trouble")
             self._at_failure = snapshot, self._snapshots.pop()
 
-    def has_settled(self, now: float, facts: Sequence[RankFacts]) -> bool:
-        """Return whether, after a raise, no rank makes progress any more."""
+    def has_settled(self, now: float, facts: Sequence[RankFacts], *, deadline_s: float) -> bool:
+        """Return whether, after a raise, no rank makes progress any more.
+
+        That is so if they wait in operations and the world is quiescent, or if no wait in the world
+        can end; and assumed after a time without progress.
+        """
         if not self._is_due(now, facts, is_searching=True) or self._last is None:
             return False
         before, snapshot = self._last, self._take(now, facts, "tick")
@@ -213,7 +216,15 @@ class Watchdog:
         rest = rest or [each.rank for each in facts if not each.is_finished]
         are_waiting = waiting_ranks(snapshot.operations).issuperset(rest)
         quiet_s = now - self._progress_s
-        if are_waiting and self._is_quiescent(before, snapshot, now, facts):
+        if self._is_still and needs_native_frames(
+            self._snapshots[-1].ranks, may_run_jax=self.may_run_jax
+        ):
+            self._native.start(self.observer.local_pids(facts).values())
+        if are_waiting:
+            is_settled = self._is_quiescent(before, snapshot, now, facts)
+        else:
+            is_settled = self._is_still and self._is_proven(before, snapshot, facts, deadline_s)
+        if is_settled:
             return bool(rest)
         return bool(rest) and quiet_s >= (QUIET_S if are_waiting else SETTLED_S)
 
@@ -222,30 +233,39 @@ class Watchdog:
     ) -> bool:
         """Return whether nothing in the world has moved for a while, nor is about to.
 
-        No main thread sleeps; those that poll in an operation have had the time for some turns. If
-        the world is never seen quiescent because some thread polls all the time, deep snapshots
-        show which ones these are.
+        No main thread sleeps, and no thread has run but those that poll. Each of these has found
+        nothing in two turns. A thread that has had a single turn may have begun something, so then
+        the while begins anew.
         """
         living = last.kernel.ranks
         has_moved = any(has_left_wait(rank, before, last) for rank in living)
         sleeps = any(e.main is not None and is_sleep(e.main) for e in living.values())
         if has_moved or sleeps or not self._is_still:
-            self._resting = None
+            self._rest = None
             return False
-        if now < self._progress_s + SHORT_S:
+        if self._rest is not None and self._rest[0] <= self._progress_s:
+            self._rest = None
+        began_s, turns = self._rest or (now, None)
+        if turns is not None and now < began_s + SHORT_S - SLACK_S:
             return False
-        was = self._resting
-        if was is None and self.observer.turns(facts, (), tries=2) is not None:
-            return True
-        if was is not None and now < was.kernel.at_s + SHORT_S - SLACK_S:
+        turns_now = self.observer.turns(facts, None)
+        self._rest = (now, turns_now) if turns_now is not None else None
+        if turns is None or turns_now is None:
             return False
-        self._resting = replace(last, kernel=self._deep(facts))
-        return was is not None and has_rested(
-            was,
-            self._resting,
-            lambda idle: self.observer.turns(facts, idle),
-            deadline_s=math.inf,
-        )
+        ran = {tid: runs - turns.get(tid, 0) for tid, runs in turns_now.items()}
+        polling = {tid for tid, runs in ran.items() if runs > 1}
+        if turns.keys() != turns_now.keys() or any(runs == 1 for runs in ran.values()):
+            return False
+        self._polling = frozenset(polling)
+        return self._rests_still(facts)
+
+    def _rests_still(self, facts: Sequence[RankFacts]) -> bool:
+        """Return whether the world is quiescent, and only threads that poll have run meanwhile."""
+        if self._rest is None:
+            return False
+        turns = self.observer.turns(facts, self._polling)
+        asleep = {tid: runs for tid, runs in self._rest[1].items() if tid not in self._polling}
+        return turns is not None and asleep.items() <= turns.items()
 
     def _deep(self, facts: Sequence[RankFacts]) -> KernelSnapshot:
         """Return a deep snapshot, the last one if the current check has taken it."""
@@ -360,11 +380,33 @@ class Watchdog:
         before, was_progress_s = self._last, self._progress_s
         snapshot = self._take(now, facts, "tick")
         has_progressed = self._progress_s > was_progress_s
-        was = with_gates(before, facts) if before is not None else None
+        is_proven = self._is_proven(before, snapshot, facts, deadline_s)
+        if is_proven:
+            return "proof"
+        if self._has_long_been_stopped(now, has_progressed=has_progressed):
+            return "stopped"
+        had, self._had_mismatch = self._had_mismatch, False
+        if has_progressed or before is None:
+            return None
+        rests = bool(mismatched_ranks(snapshot.operations)) and self._is_quiescent(
+            before, snapshot, now, facts
+        )
+        if rests or now >= self._progress_s + QUIET_S:
+            self._had_mismatch = self._has_mismatch(snapshot, facts, deadline_s)
+        # Twice, if main threads may run: a timeout that fires between the shallow and the deep
+        # snapshot is in neither.
+        mains = {each.main.tid for each in snapshot.kernel.ranks.values() if each.main is not None}
+        is_certain = had or (rests and not mains & self._polling and self._rests_still(facts))
+        return "mismatch" if self._had_mismatch and is_certain else None
+
+    def _is_proven(
+        self, before: Snapshot | None, now: Snapshot, facts: Sequence[RankFacts], deadline_s: float
+    ) -> bool:
+        """Take one more step in the search for a proof; return whether there is one."""
         last_deep = self._search.last_deep
         is_proven = self._search.step(
-            was,
-            with_gates(snapshot, facts),
+            with_gates(before, facts) if before is not None else None,
+            with_gates(now, facts),
             lambda: self.observer.deep(facts),
             lambda idle: self.observer.turns(facts, idle),
             deadline_s=deadline_s,
@@ -372,15 +414,7 @@ class Watchdog:
         if self._search.last_deep is not None and self._search.last_deep is not last_deep:
             self._add_deep(self._search.last_deep)
             self._prepare(facts, deadline_s)
-        if is_proven:
-            return "proof"
-        if self._has_long_been_stopped(now, has_progressed=has_progressed):
-            return "stopped"
-        had, self._had_mismatch = self._had_mismatch, False
-        if not has_progressed and now >= self._progress_s + SHORT_S:
-            self._had_mismatch = self._has_mismatch(before, snapshot, now, facts, deadline_s)
-        # Twice: a timeout that fires between the shallow and the deep snapshot is in neither.
-        return "mismatch" if had and self._had_mismatch else None
+        return is_proven
 
     def _prepare(self, facts: Sequence[RankFacts], deadline_s: float) -> None:
         """Start what reads native frames if the world seems to hang: that takes a while."""
@@ -389,20 +423,10 @@ class Watchdog:
         if is_needed and self._search.state.is_likely(deadline_s):
             self._native.start(self.observer.local_pids(facts).values())
 
-    def _has_mismatch(
-        self,
-        before: Snapshot | None,
-        last: Snapshot,
-        now: float,
-        facts: Sequence[RankFacts],
-        deadline_s: float,
-    ) -> bool:
+    def _has_mismatch(self, last: Snapshot, facts: Sequence[RankFacts], deadline_s: float) -> bool:
         """Return whether ranks wait in operations that can never match, nor time out."""
         ranks = mismatched_ranks(last.operations)
-        is_quiet = now >= self._progress_s + QUIET_S or (
-            ranks and before is not None and self._is_quiescent(before, last, now, facts)
-        )
-        if not ranks or not is_quiet:
+        if not ranks:
             return False
         deep = replace(last, kernel=self._deep(facts))
         return not has_timeout_before(ranks, deep, deadline_s=deadline_s)

@@ -34,7 +34,7 @@ class Suspicious:
     def note_failure(self, now: float, facts: Sequence[RankFacts]) -> None:
         """There is none."""
 
-    def has_settled(self, now: float, facts: Sequence[RankFacts]) -> bool:
+    def has_settled(self, now: float, facts: Sequence[RankFacts], *, deadline_s: float) -> bool:
         """Nothing raises here."""
         return False
 

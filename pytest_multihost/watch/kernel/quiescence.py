@@ -129,18 +129,19 @@ class Quiescence:
         used_ns = (each - before.get(pid, 0) for pid, each in self._clocks.items())
         return max(used_ns, default=0) / max((self._clocks_s - was_s) * 1e9, 1.0)
 
-    def ask(self, idle: Collection[int] = ()) -> Stillness:
+    def ask(self, idle: Collection[int] | None = ()) -> Stillness:
         """Return whether the world is quiescent now, or what moves.
 
         Args:
             idle: Threads known to do nothing but wake up and look: they may run meanwhile, but must
-                be asleep when they are looked at.
+                be asleep when they are looked at. None: any thread may. That shows which ones do so
+                again and again, and not that all were asleep at one instant.
         """
         at_s, turns = time.monotonic(), dict[int, int]()
-        motions = tuple(self._motions(turns, frozenset(idle)))
+        motions = tuple(self._motions(turns, idle if idle is None else frozenset(idle)))
         return Stillness(at_s, motions, turns)
 
-    def _motions(self, turns: dict[int, int], idle: Collection[int]) -> Iterator[Motion]:
+    def _motions(self, turns: dict[int, int], idle: Collection[int] | None) -> Iterator[Motion]:
         """Yield the motions of the first process or connection that has any; note all turns."""
         family = self._family or self.ranks.values()
         turns_before = _turns(family) if idle else {}
@@ -161,6 +162,8 @@ class Quiescence:
             if found := [each for tid in tids for each in _thread_motions(pid, tid, turns)]:
                 yield from found
                 return
+        if idle is None:
+            return
         after = _clocks(self._family)
         ran = [pid for pid in self._family if before[pid] != after[pid]]
         if not idle:
