@@ -34,6 +34,7 @@ from pytest_multihost.model.event import (
     Exited,
     FaultChanged,
     Gate,
+    HoldEnded,
     Interrupted,
     NetworkChanged,
     Parked,
@@ -47,16 +48,16 @@ from pytest_multihost.model.messages import (
     Disturb,
     FaultPerformed,
     PauseRank,
-    Release,
     ToRank,
 )
+from pytest_multihost.model.messages import Release as OpenGate
 from pytest_multihost.model.operation import rank_set
 from pytest_multihost.model.result import Ending, WorldResult
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import Dump
 from pytest_multihost.outcome import RankFacts, advance, describe_exit
 from pytest_multihost.outcome.faults import continued_by_plan, has_pending_actions
-from pytest_multihost.watch import NoWatch, Observations, Watchdog
+from pytest_multihost.watch import HeldRanks, NoWatch, Observations, Release, Watchdog
 
 GRACE_AFTER_DEATH_S = 0.75
 """Grace period after a rank has died, in which the others can report its loss."""
@@ -99,9 +100,11 @@ class Surroundings:
             elapsed seconds and the facts.
         tick_s: The longest time without a call of `on_tick`.
         watch: The watchdog: takes snapshots of the ranks from outside.
+        held: Says when ranks that faults hold may go on.
         on_hang: Called before the harness ends ranks that did not end by themselves.
-        patience_s: Ends the world so many seconds after the test has begun, if its timeout is
-            later. What is proven to hang is still proven to do so until that timeout.
+        patience_s: Ends the world so many seconds after the test has begun, or after a rank that
+            a fault held was let go, if its timeout is later. What is proven to hang is still
+            proven to do so until that timeout.
     """
 
     launcher: Launcher
@@ -114,6 +117,7 @@ class Surroundings:
     on_tick: OnTick | None = None
     tick_s: float = 1.0
     watch: Watchdog | NoWatch = field(default_factory=NoWatch)
+    held: HeldRanks = field(default_factory=HeldRanks)
     on_hang: Callable[[Sequence[RankFacts]], None] | None = None
     patience_s: float | None = None
 
@@ -231,7 +235,8 @@ class _WorldRun:
                 if any(_trouble_s(each) is not None for each in self.facts):
                     self.observed = self.surroundings.watch.close(now, self.facts)
                 return "self", None
-            deadline_s, ending = self._next_deadline()
+            held = self.surroundings.held
+            deadline_s, ending = self._next_deadline(is_patient=held.is_active)
             is_busy = is_moving or (bool(events) and now < self.snapshot_s + MAX_SNAPSHOT_DELAY_S)
             ending_found = None if is_busy else self._take_snapshot(now)
             if ending_found is not None or now >= deadline_s:
@@ -239,8 +244,12 @@ class _WorldRun:
                 if self.surroundings.on_hang is not None:
                     self.surroundings.on_hang(self.facts)
                 return ending_found or ending, self._why(ending_found or ending)
-            tick_s = min(self.surroundings.tick_s, self.surroundings.watch.interval_s)
+            tick_s = min(
+                self.surroundings.tick_s, self.surroundings.watch.interval_s, held.interval_s
+            )
+            ripe = () if is_busy else held.due(now, self.facts, self._next_deadline()[0])
             wait_s = min(deadline_s - now, QUIET_PERIOD_S if is_busy else tick_s)
+            wait_s = 0.0 if ripe else wait_s
             moved_bytes = world.moved_bytes
             events = world.wait(max(0.0, wait_s))
             is_moving = not events and world.moved_bytes != moved_bytes
@@ -249,9 +258,19 @@ class _WorldRun:
                 _perform(world, event)
                 for rank, frame in _answers(exchange, event, self.facts[event.rank]).items():
                     world.send(rank, frame)
+            self._let_go(world, ripe, has_news=bool(events) or is_moving)
             self._open_gates(world, exchange)
             if self.surroundings.on_tick is not None:
                 self.surroundings.on_tick(self.surroundings.now() - self.started_s, self.facts)
+
+    def _let_go(self, world: RunningWorld, ripe: Sequence[Release], *, has_news: bool) -> None:
+        """Tell held ranks to go on; what was seen of the others is not true any more with news."""
+        for each in ripe:
+            if not has_news or each.reason == "max_s":
+                now = self.surroundings.now()
+                self.surroundings.held.let_go(each, now)
+                self._take(Event(now, each.rank, HoldEnded(each.index, each.reason)))
+                world.send(each.rank, Frame(FaultPerformed(each.index, "")))
 
     def _take_snapshot(self, now: float) -> Ending | None:
         """Have the watchdog take a snapshot; return why the world must end now, None if not.
@@ -260,7 +279,7 @@ class _WorldRun:
         a fault is still to act, waiting for it is no hang either.
         """
         self.snapshot_s = now
-        if "go" not in self.opened:
+        if "go" not in self.opened or self.surroundings.held.is_active:
             return None
         deadline_s, _ = self._deadline()
         if any(_trouble_s(each) is not None for each in self.facts):
@@ -292,6 +311,7 @@ class _WorldRun:
         self.history.append(event)
         before = _trouble_s(self.facts[event.rank])
         self.facts[event.rank] = advance(self.facts[event.rank], event)
+        self.surroundings.held.note(event)
         if before is None and _trouble_s(self.facts[event.rank]) is not None:
             self.surroundings.watch.note_failure(self.surroundings.now(), self.facts)
 
@@ -326,20 +346,21 @@ class _WorldRun:
     ) -> None:
         for each in list(ranks):
             if gate not in each.released and not each.is_gone:
-                world.send(each.rank, Frame(Release(gate)))
+                world.send(each.rank, Frame(OpenGate(gate)))
                 self._take(Event(now, each.rank, Released(gate)))
                 self.opened[gate] = now
 
-    def _next_deadline(self) -> tuple[float, Ending]:
+    def _next_deadline(self, *, is_patient: bool = False) -> tuple[float, Ending]:
         """Return the time of the next deadline, and the ending it causes.
 
         The grace period after a rank has failed restarts at each gate that opens: the ranks have
-        only just continued.
+        only just continued. `is_patient`: without that of `patience_s`.
         """
         last_gate_s = max(self.opened.values(), default=0.0)
         found = [self._deadline()]
-        if self.surroundings.patience_s is not None and "go" in self.opened:
-            found.append((self.opened["go"] + self.surroundings.patience_s, "overrun"))
+        if self.surroundings.patience_s is not None and "go" in self.opened and not is_patient:
+            since_s = max(self.opened["go"], self.surroundings.held.let_go_s)
+            found.append((since_s + self.surroundings.patience_s, "overrun"))
         for each in self.facts:
             if (failed_s := _trouble_s(each)) is not None:
                 grace_s = GRACE_AFTER_DEATH_S if each.has_died else GRACE_AFTER_RAISE_S

@@ -31,6 +31,7 @@ __all__ = [
     "fd_pressure",
     "freeze",
     "hash_seed",
+    "hold",
     "kill",
     "memory_pressure",
     "net_delay",
@@ -57,6 +58,31 @@ def delay(*, rank: Ranks, seconds: float, at: Point = START, must_fire: bool = T
     For a coroutine the whole thread sleeps, as on a slow host.
     """
     return _fault("delay", rank, at, must_fire, seconds=seconds)
+
+
+def hold(
+    *,
+    rank: Ranks,
+    at: Point = START,
+    until: str = "others-wait",
+    min_s: float = 0.0,
+    max_s: float | None = None,
+    must_fire: bool = True,
+) -> Fault:
+    """Hold the thread that passes the point there until every other rank waits or has left.
+
+    So it is as late as it can be, and nobody has to guess for how long: the scheduler tells when
+    nothing else in the world can move. Of several ranks that are held at a time, the others are
+    those that are not.
+
+    * ``until``: ``"others-wait"``, the only value. Others that look again and again for something
+      count as waiting once they have done nothing else for 0.3 s.
+    * ``min_s``: the least time, for others that have timeouts of seconds.
+    * ``max_s``: the longest; by default 10 s, and never more than half of the time that the test
+      has left.
+    """
+    limits = {"min_s": min_s or None, "max_s": max_s}
+    return _fault("hold", rank, at, must_fire, until=until, **limits)
 
 
 def start_skew(*, rank: Ranks, seconds: float, must_fire: bool = True) -> Fault:

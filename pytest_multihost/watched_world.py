@@ -20,7 +20,7 @@ from pytest_multihost.model.spec import Early, WorldSpec
 from pytest_multihost.model.stack import Dump
 from pytest_multihost.nemesis import clean_up_faults, heal_files
 from pytest_multihost.outcome import RankFacts
-from pytest_multihost.watch import RemoteRanks, Watchdog, WorldObserver
+from pytest_multihost.watch import HeldRanks, RemoteRanks, Watchdog, WorldObserver
 from pytest_multihost.watch.kernel import HarnessProcesses
 from pytest_multihost.watch.probes import dump_stacks
 
@@ -100,6 +100,7 @@ class WatchedWorld:
             on_tick=on_tick,
             tick_s=tick_s,
             watch=self.watchdog,
+            held=HeldRanks(self.watchdog.observer),
             on_hang=on_hang,
             patience_s=patience_s,
         )

@@ -108,6 +108,28 @@ class Pause:
     until_s: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """How long a rank waits at a point for the controller to let it go on.
+
+    Attributes:
+        min_s: The least time.
+        max_s: The longest; None: the controller's own limit.
+    """
+
+    min_s: float = 0.0
+    max_s: float | None = None
+
+
+ReleaseReason = Literal[
+    "others wait",  # nothing in the world can move but the rank that is held
+    "others poll",  # they look again and again, and do nothing else
+    "others have left",  # the test's body
+    "max_s",  # the longest time is over
+]
+"""Why a rank was held no longer."""
+
+
 # Sent by ranks
 
 
@@ -237,6 +259,7 @@ class FaultChanged:
         resume: Whether the server is to end that pause.
         kills: Whether it is about to end the rank.
         network: Whether the server is to disturb the network; "before": it already has.
+        hold: How long the controller is to hold the rank.
         rules: Numbers of the I/O rules whose counters show whether it has happened.
         note: A remark for the reader on how it is performed.
     """
@@ -251,6 +274,7 @@ class FaultChanged:
     resume: bool = False
     kills: bool = False
     network: bool | Literal["before"] = False
+    hold: Hold | None = None
     rules: tuple[int, ...] = ()
     note: str = ""
 
@@ -350,6 +374,15 @@ class Released:
     gate: Gate
 
 
+@dataclass(frozen=True, slots=True)
+class HoldEnded:
+    """The controller has told the rank, which the world's fault `index` has held, to go on."""
+
+    kind: ClassVar = "hold_ended"
+    index: int
+    reason: ReleaseReason
+
+
 RankEventBody = (
     Hello
     | Ready
@@ -368,7 +401,7 @@ RankEventBody = (
 )
 """The bodies of events that ranks send."""
 
-EventBody = RankEventBody | Forked | NetworkChanged | Exited | Released
+EventBody = RankEventBody | Forked | NetworkChanged | Exited | Released | HoldEnded
 
 SENT_BY_RANKS = frozenset(each.kind for each in get_args(RankEventBody))
 """The kinds of frames that a rank may send."""

@@ -90,6 +90,7 @@ BUILT_IN = NETWORK_KINDS | {
     "fd_pressure",
     "freeze",
     "hash_seed",
+    "hold",
     "kill",
     "memory_pressure",
     "raise_at",

@@ -11,7 +11,13 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Literal
 
 from pytest_multihost.model.errors import shown
-from pytest_multihost.model.event import Event, FaultChanged, NetworkChanged, Released
+from pytest_multihost.model.event import (
+    Event,
+    FaultChanged,
+    HoldEnded,
+    NetworkChanged,
+    Released,
+)
 from pytest_multihost.model.fault import size_problems
 from pytest_multihost.model.history import Parting
 from pytest_multihost.model.operation import GroupKey, Operation, Operations
@@ -251,7 +257,8 @@ def _implausible_faults(result: WorldResult) -> Iterator[str]:
         elif each.kind == "partition" and not _are_groups(each.params.get("groups"), spec.size):
             yield f"spec: faults: {shown(each)} has no groups of ranks"
     bodies = (each.body for each in result.history)
-    indices = {each.index for each in bodies if isinstance(each, FaultChanged | NetworkChanged)}
+    of_faults = FaultChanged | HoldEnded | NetworkChanged
+    indices = {each.index for each in bodies if isinstance(each, of_faults)}
     if beyond := indices - {None, *range(len(spec.faults))}:
         yield f"history: there is no fault {beyond.pop()}: the world has {len(spec.faults)}"
 

@@ -30,12 +30,14 @@ class Announcement(TypedDict, total=False):
         pause: How the server is to stop and continue the rank: the fields of `model.event.Pause`.
         kills: Whether the rank dies of it.
         network: Whether the server is to disturb the network between hosts.
+        hold: How long the controller is to hold the rank: the fields of `model.event.Hold`.
     """
 
     until_s: float
     pause: Mapping[str, float | None]
     kills: bool
     network: bool
+    hold: Mapping[str, float | None]
 
 
 @dataclass(slots=True, kw_only=True)

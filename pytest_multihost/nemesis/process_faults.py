@@ -81,6 +81,11 @@ def _wait(strike: Strike) -> None:
         sleep(left_s)
 
 
+def _await_release(strike: Strike) -> None:
+    """Keep this thread at the point until the controller lets it go on."""
+    strike.performed()
+
+
 def _signal_number(name: str) -> int:
     return int(getattr(signal.Signals, name, 0)) if name.startswith("SIG") else 0
 
@@ -142,6 +147,19 @@ PROCESS_FAULTS = (
         params={"seconds": seconds},
         required=frozenset({"seconds"}),
         announce=lambda params, now_s: {"until_s": now_s + params["seconds"]},
+    ),
+    FaultKind(
+        name="hold",
+        perform=_await_release,
+        params={
+            "until": must_be("'others-wait'", lambda each: each == "others-wait"),
+            "min_s": seconds,
+            "max_s": seconds,
+        },
+        required=frozenset({"until"}),
+        announce=lambda params, _now_s: {
+            "hold": {"min_s": params.get("min_s", 0.0), "max_s": params.get("max_s")}
+        },
     ),
     FaultKind(
         name="start_skew",

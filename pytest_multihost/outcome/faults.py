@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from pytest_multihost.model.event import Event, Exited, FaultChanged, PointsPassed
+from pytest_multihost.model.event import (
+    Event,
+    Exited,
+    FaultChanged,
+    HoldEnded,
+    PointsPassed,
+    ReleaseReason,
+)
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.operation import rank_set
 from pytest_multihost.model.result import WorldResult
@@ -26,6 +33,38 @@ def firings(result: WorldResult, index: int) -> dict[int, list[float]]:
     ranks = [rank for rank in result.spec.faults[index].ranks if isinstance(rank, int)]
     times = {rank: [each.at_s for each in begun if each.rank == rank] for rank in ranks}
     return {rank: found for rank, found in times.items() if found}
+
+
+@dataclass(frozen=True, slots=True)
+class HeldFor:
+    """A rank that was held and let go.
+
+    Attributes:
+        seconds: How long it was held.
+        reason: Why it was let go.
+    """
+
+    seconds: float
+    reason: ReleaseReason
+
+
+def releases(result: WorldResult, index: int) -> dict[int, list[HeldFor]]:
+    """Return how long a fault has held ranks, and why it let them go, by rank.
+
+    Args:
+        result: The world.
+        index: The fault's index in the world's list.
+    """
+    begun: dict[int, list[float]] = {}
+    found: dict[int, list[HeldFor]] = {}
+    for event in result.history:
+        match event.body:
+            case FaultChanged(index=at, phase="begun") if at == index:
+                begun.setdefault(event.rank, []).append(event.at_s)
+            case HoldEnded(at, reason) if at == index and begun.get(event.rank):
+                seconds = event.at_s - begun[event.rank].pop(0)
+                found.setdefault(event.rank, []).append(HeldFor(seconds, reason))
+    return found
 
 
 def _changes(history: Iterable[Event], index: int) -> Iterator[tuple[Event, FaultChanged]]:

@@ -37,7 +37,7 @@ from pytest_multihost.model.spec import token
 from pytest_multihost.model.stack import SourceContext
 from pytest_multihost.model.verdict import JsonVerdict, RankResult, Verdict
 from pytest_multihost.outcome import RankFinding, Symptoms
-from pytest_multihost.outcome.faults import fault_note, firings, require_fired
+from pytest_multihost.outcome.faults import fault_note, firings, releases, require_fired
 
 _MAX_NAME = 120
 T = TypeVar("T")
@@ -218,11 +218,16 @@ def _fault_records(result: WorldResult) -> Iterator[dict[str, Json]]:
             for rank, times in firings(result, index).items()
         }
         note = fault_note(result.history, index)
+        released = {
+            str(rank): [each.reason for each in found]
+            for rank, found in releases(result, index).items()
+        }
         params = {name: _finite(value) for name, value in fault.params.items()}
         yield {
             **to_json(fault),
             "params": params,
             "fired": fired,
+            **({"released": released} if released else {}),
             **({"note": note} if note else {}),
         }
 

@@ -33,6 +33,7 @@ from pytest_multihost.model.event import (
     FaultChanged,
     Forked,
     Hello,
+    HoldEnded,
     Interrupted,
     Parked,
     PhaseEntered,
@@ -327,6 +328,8 @@ def _instant_of(event: Event, faults: Sequence[Fault]) -> tuple[str, str] | None
     match event.body:
         case FaultChanged(index=index, phase=phase) if 0 <= index < len(faults):
             return f"{faults[index]!r}: {phase}", "fault"
+        case HoldEnded(index, reason) if 0 <= index < len(faults):
+            return f"{faults[index]!r}: {reason}", "fault"
         case SyncPointPassed(name):
             return f"sync_point {name}".rstrip(), "point"
         case ReportMade(when=when, outcome="failed"):

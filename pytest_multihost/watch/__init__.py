@@ -2,16 +2,20 @@
 
 `watchdog` decides when to take snapshots, `observer` takes them, `remote_ranks` those of
 other machines, `kernel` reads /proc, and `probes` collects stacks. `polled_locks` says which rank
-holds the lock that another one tries to get again and again.
+holds the lock that another one tries to get again and again, and `held_ranks` when a rank that a
+fault holds may go on.
 """
 
+from pytest_multihost.watch.held_ranks import HeldRanks, Release
 from pytest_multihost.watch.observer import WorldObserver
 from pytest_multihost.watch.remote_ranks import RemoteRanks
 from pytest_multihost.watch.watchdog import NoWatch, Observations, Watchdog
 
 __all__ = [
+    "HeldRanks",
     "NoWatch",
     "Observations",
+    "Release",
     "RemoteRanks",
     "Watchdog",
     "WorldObserver",

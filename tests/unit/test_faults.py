@@ -34,6 +34,8 @@ from pytest_multihost.testing import make_event, make_spec
 KINDS = kinds_by_name([BUILT_IN_KINDS])
 
 EXAMPLES = [
+    faults.hold(rank="one", at=at.collective("barrier")),
+    faults.hold(rank=[0, 1], min_s=1.5, max_s=3, must_fire=False),
     faults.delay(rank=0, seconds=2.5, at=at.call("json:JSONDecoder.decode", nth=2, when="after")),
     faults.start_skew(rank=[1, 2], seconds=1),
     faults.freeze(rank="primary", at=at.collective("all_reduce", nth=3)),
@@ -73,6 +75,8 @@ def test_a_fault_can_be_pasted_back_and_survives_json(fault: Fault) -> None:
 
 WRONG: list[tuple[Any, str]] = [
     (faults.delay(rank=0, seconds=-1), "seconds must be a number of seconds from 0 to 1e9, not -1"),
+    (faults.hold(rank=0, until="dawn"), "until must be 'others-wait', not 'dawn'"),
+    (faults.hold(rank=0, min_s=-1), "min_s must be a number of seconds from 0 to 1e9, not -1"),
     (faults.delay(rank=4, seconds=1), "rank 4 is out of range: the ranks are 0 to 3"),
     (faults.delay(rank=-1, seconds=1), "rank must be an index"),
     (faults.delay(rank="last", seconds=1), "rank must be an index"),

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 from typing import NamedTuple
 
-from pytest_multihost.model.event import FaultChanged, Parked, SyncPointPassed
+from pytest_multihost.model.event import FaultChanged, HoldEnded, Parked, SyncPointPassed
 from pytest_multihost.model.json_values import to_json
 from pytest_multihost.model.operation import (
     HARNESS_SCOPE,
@@ -208,6 +208,9 @@ def _faults(result: WorldResult) -> Iterator[_Fault]:
                 fault, begin_us = result.spec.faults[index], result.us(event.at_s)
                 text = display_text(repr(fault))
                 active[index, event.rank] = _Fault(event.rank, begin_us, OPEN, fault.kind, text)
+            case HoldEnded(index, reason) if (index, event.rank) in active:
+                held = active[index, event.rank]
+                active[index, event.rank] = held._replace(text=f"{held.text}: {reason}")
             case FaultChanged(index=index, phase="ended") if (index, event.rank) in active:
                 yield active.pop((index, event.rank))._replace(end_us=result.us(event.at_s))
     yield from active.values()

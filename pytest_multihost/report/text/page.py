@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from pytest_multihost.blame import Judgement
@@ -14,7 +14,7 @@ from pytest_multihost.model.spec import token
 from pytest_multihost.model.stack import SourceContext
 from pytest_multihost.model.verdict import Divergence
 from pytest_multihost.outcome import Finding, RankFinding
-from pytest_multihost.outcome.faults import fault_notes, firings
+from pytest_multihost.outcome.faults import HeldFor, fault_notes, firings, releases
 from pytest_multihost.outcome.own_failures import later_failures
 from pytest_multihost.report.activity import (
     Node,
@@ -120,11 +120,21 @@ def _divergence_lines(divergence: Divergence, culprits: Collection[int]) -> Iter
         yield (Span(" " * MARGIN), Span(text, "culprit" if is_culprit else "plain"), *source)
 
 
+def _held_for(held: Sequence[HeldFor]) -> str:
+    """Return how long a rank was held at first, and until when."""
+    until = {"max_s": "no longer than it may be"}
+    return "".join(
+        f", held for {each.seconds:.2f} s: {until.get(each.reason, each.reason)}"
+        for each in held[:1]
+    )
+
+
 def _fault_lines(result: WorldResult) -> Iterator[str]:
     """Yield each fault with the time at which it first fired in each rank."""
     for index, fault in enumerate(result.spec.faults):
+        held = releases(result, index)
         times = [
-            f"rank {rank} at +{found[0] - result.started_s:.2f} s"
+            f"rank {rank} at +{found[0] - result.started_s:.2f} s{_held_for(held.get(rank, ()))}"
             for rank, found in firings(result, index).items()
         ]
         yield f"{fault!r}: {', '.join(times) if times else 'never fired'}"

@@ -129,6 +129,11 @@ class Quiescence:
         used_ns = (each - before.get(pid, 0) for pid, each in self._clocks.items())
         return max(used_ns, default=0) / max((self._clocks_s - was_s) * 1e9, 1.0)
 
+    @property
+    def used_ns(self) -> int:
+        """Processor time of all its processes when its share was last asked for."""
+        return sum(each for each in self._clocks.values() if each > 0)
+
     def ask(self, idle: Collection[int] | None = ()) -> Stillness:
         """Return whether the world is quiescent now, or what moves.
 
