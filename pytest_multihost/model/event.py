@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Literal, get_args
 from pytest_multihost.model.fault import START, Point, PointKind
 from pytest_multihost.model.json_values import Json, from_json, to_json
 from pytest_multihost.model.stack import Frame
-from pytest_multihost.model.verdict import Phase, RankError
+from pytest_multihost.model.verdict import Phase, Place, RankError
 
 Gate = Literal["go", "teardown", "exit"]
 """The gates that every rank waits at, in the order in which the controller opens them."""
@@ -53,6 +53,7 @@ class RaisedError:
     """An exception that was raised in a rank, as text: its object never leaves the rank.
 
     Attributes, beside those of a `RankError`:
+        library: Where it was raised, if in an installed package: a line, and its absolute file.
         causes: The exceptions that it was raised from or while handling, last first, one line each.
         is_harness_symptom: Whether the harness raised it because another rank is lost.
         is_harness_error: Whether the harness itself failed.
@@ -64,6 +65,7 @@ class RaisedError:
     line: int | None = None
     function: str | None = None
     text: str = ""
+    library: Place | None = None
     causes: tuple[str, ...] = ()
     is_harness_symptom: bool = False
     is_harness_error: bool = False

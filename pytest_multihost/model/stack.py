@@ -138,6 +138,19 @@ def innermost_user_frame(frames: Iterable[Frame]) -> Frame | None:
     return next((frame for frame in frames if not is_library(frame.file)), None)
 
 
+def innermost_package_frame(frames: Iterable[Frame]) -> Frame | None:
+    """Return the first of `frames`, innermost first, of an installed package.
+
+    None if the user's own code is before it: that has called Python's library itself.
+    """
+    for frame in frames:
+        if not is_library(frame.file):
+            return None
+        if not _INSTALLED.isdisjoint(PurePath(frame.file).parts) and not is_ours(frame.file):
+            return frame
+    return None
+
+
 def called_in_threads(dump: Dump) -> tuple[Frame, ...]:
     """Return where other threads are in code of the user's that a library has called in them.
 

@@ -108,6 +108,8 @@ class DisturbedRun:
         outcome: What came of it.
         culprit: The line of user code at which the rank is that the others wait for: where it was
             disturbed and failed, or where it waits itself.
+        library: The line of an installed package at which the culprit has failed, if it has: user
+            code calls much of a library by one line.
         waiting: The line of user code at which ranks wait; None if nobody does.
         waiting_ranks: Who waits.
         culprits: Whom they wait for; several if these wait for each other.
@@ -124,6 +126,7 @@ class DisturbedRun:
     disturbance: Disturbance
     outcome: RunOutcome
     culprit: Place | None = None
+    library: Place | None = None
     waiting: Place | None = None
     waiting_ranks: tuple[int, ...] = ()
     culprits: tuple[int, ...] = ()

@@ -68,6 +68,7 @@ def judge_run(
         disturbance=disturbance,
         outcome=outcome,
         culprit=run.culprit_line(culprit) if is_weak else None,
+        library=run.library_line(culprit) if culprit is not None else None,
         waiting=run.waiting_line(waiting),
         waiting_ranks=waiting,
         culprits=run.culprits(culprit),
@@ -257,6 +258,12 @@ class _Run:
             return found
         parting, disturbed = self.parting_line(culprit), self.disturbance.passed.where
         return disturbed or parting if culprit == self.rank else parting or disturbed
+
+    def library_line(self, culprit: int) -> Place | None:
+        """Return the line of an installed package at which the culprit raised."""
+        error = _raised(self.ranks[culprit])
+        found = error.library if error is not None else None
+        return self._place(Frame(found.file, found.line, found.function)) if found else None
 
     def waiting_line(self, waiting: Sequence[int]) -> Place | None:
         """Return the line at which most of the waiting ranks are."""

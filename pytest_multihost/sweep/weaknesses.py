@@ -22,8 +22,8 @@ _MILDNESS: Mapping[Family, int] = {"late": 0, "differs": 1, "fails": 2, "errors"
 _FAILS_ONWARDS = 3
 
 _Line = tuple[str, int] | None
-WeaknessKey = tuple[_Line, _Line, str | None]
-"""Culprit line, waiting line, and the operation's name."""
+WeaknessKey = tuple[_Line, _Line, _Line, str | None]
+"""Culprit line, the line of a library at which it failed, waiting line, and operation's name."""
 
 
 def find_weaknesses(
@@ -58,7 +58,7 @@ def next_repeat(weaknesses: Sequence[Weakness], times: int = REPEATS) -> Disturb
 def weakness_key(run: DisturbedRun) -> WeaknessKey:
     """Return what is equal for runs that show the same; the operation's number may differ."""
     operation = run.operation.name if run.operation is not None else None
-    return _line(run.culprit), _line(run.waiting), operation
+    return _line(run.culprit), _line(run.library), _line(run.waiting), operation
 
 
 def shows_again(run: DisturbedRun, witness: DisturbedRun) -> bool:

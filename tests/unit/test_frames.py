@@ -12,6 +12,7 @@ import pytest
 import pytest_multihost
 from pytest_multihost.model.stack import (
     Frame,
+    innermost_package_frame,
     innermost_user_frame,
     is_library,
     relative_to,
@@ -90,3 +91,19 @@ def test_a_file_outside_of_the_root_keeps_its_name() -> None:
     """A chain of ".." would help nobody."""
     assert relative_to("/home/u/project", "/srv/x.py") == "/srv/x.py"
     assert relative_to("/home/u/project", "/home/u/project/a/b.py") == "a/b.py"
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        ([threading.__file__, f"{OURS}/at.py", f"{SITE}/orbax/save.py", "test_it.py"], 2),
+        ([threading.__file__, "test_it.py", f"{SITE}/_pytest/python.py"], None),
+        ([f"{SITE}/orbax/save.py", f"{SITE}/orbax/path.py"], 0),
+        ([], None),
+    ],
+)
+def test_an_error_is_of_the_package_that_the_user_called(files: list[str], found: int) -> None:
+    """Python's library and this package are in between; the user's own call comes first."""
+    frames = [Frame(file, line, "f") for line, file in enumerate(files)]
+    frame = innermost_package_frame(frames)
+    assert (frame.line if frame else None) == found

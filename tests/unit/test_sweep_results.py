@@ -100,6 +100,13 @@ def test_of_equally_mild_disturbances_the_shortest_run_is_the_witness() -> None:
     assert found.witness.seconds == 1.0
 
 
+def test_lines_of_a_library_are_weaknesses_of_their_own() -> None:
+    """One line of the user's code can fail at many places of a library."""
+    inside = [Place("orbax/atomicity.py", line, "create") for line in (7, 7, 9)]
+    runs = [weak(number, library=each) for number, each in enumerate(inside, 1)]
+    assert [each.shown_by for each in find_weaknesses(runs)] == [(0, 1), (2,)]
+
+
 # Repeats
 
 

@@ -10,7 +10,14 @@ import traceback
 
 from pytest_multihost.model.errors import WorldBrokenError
 from pytest_multihost.model.event import RaisedError
-from pytest_multihost.model.stack import Frame, innermost_user_frame, is_library, relative_to
+from pytest_multihost.model.stack import (
+    Frame,
+    innermost_package_frame,
+    innermost_user_frame,
+    is_library,
+    relative_to,
+)
+from pytest_multihost.model.verdict import Place
 
 _MAX_MESSAGE = 20_000
 """Characters of an exception's message that are kept."""
@@ -29,8 +36,8 @@ def raised_error(error: BaseException, *, root: str, text: str) -> RaisedError:
         text: The representation that pytest made of it.
     """
     trace = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    frames = (Frame(code.co_filename, line, code.co_name) for code, line in reversed(trace))
-    frame = innermost_user_frame(frames)
+    frames = [Frame(code.co_filename, line, code.co_name) for code, line in reversed(trace)]
+    frame, inside = innermost_user_frame(frames), innermost_package_frame(frames)
     causes, seen = [], [error]  # what caused it, the last first
     while len(seen) <= _MAX_CAUSES:
         cause = seen[-1].__cause__ or (
@@ -47,6 +54,7 @@ def raised_error(error: BaseException, *, root: str, text: str) -> RaisedError:
         line=frame.line if frame else None,
         function=frame.function if frame else None,
         text=text,
+        library=Place(inside.file, inside.line, inside.function) if inside else None,
         causes=tuple(causes),
         is_harness_symptom=isinstance(error, WorldBrokenError),
     )

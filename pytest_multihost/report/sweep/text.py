@@ -108,6 +108,8 @@ def _rows(run: DisturbedRun) -> list[Row]:
         state = "waiting" if waits_itself else failed
         details = operation_text(run.operation) if waits_itself and not others else ""
         rows.append(_row(run.culprits or disturbed, "culprit", state, details, run.culprit))
+    if run.library is not None:
+        rows.append(_row(run.culprits or disturbed, "culprit", "failed", "", run.library))
     if others:
         rows.append(_row(others, "waiting", "waiting", operation_text(run.operation), run.waiting))
     return rows
