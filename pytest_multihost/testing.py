@@ -98,7 +98,8 @@ def raised(
     """
     kind, _, message = text.partition(": ")
     is_ours = {"is_harness_symptom": kind.endswith("WorldBrokenError"), "is_harness_error": False}
-    found = {"type": kind, "message": message, "file": file, "line": line, "function": None}
+    place = {"file": file, "line": line, "function": None, "library": None}
+    found = {"type": kind, "message": message, **place}
     return {**found, "text": text, "causes": list(causes), **is_ours}
 
 
