@@ -187,7 +187,7 @@ class LeftOut:
     """Disturbances that were planned and not run.
 
     Attributes:
-        reason: ``budget``, ``interrupted`` or ``shard``.
+        reason: ``budget``, ``known``, ``shard``, ...: all are in docs/sweep-json.md.
         family: Their family.
         count: How many.
     """

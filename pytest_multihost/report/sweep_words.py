@@ -244,6 +244,7 @@ def families_text(families: Iterable[str]) -> str:
 _LEFT_OUT = {
     "budget": "for lack of time; more with --multihost-sweep-budget",
     "interrupted": "because the sweep was interrupted; goes on with --multihost-sweep-continue",
+    "known": "because they would show again what was found",
     "lost": "because the harness broke in them twice",
     "machine": "because this machine cannot do that",
     "shard": "because other shards run them",

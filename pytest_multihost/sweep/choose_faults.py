@@ -213,7 +213,6 @@ def choices_of_clock(picks: Sequence[Pick]) -> Iterator[Choice]:
     for turn, at, seconds in (
         (0, middle.passed.point, SKEW_S),
         (1, START, SKEW_S),
-        (_LATER, middle.passed.point, -SKEW_S),
     ):
         fault = faults.clock_skew(rank=rank, seconds=seconds, at=at)
         yield Choice(turn, Weight.CLOCK, "differs", fault, middle)

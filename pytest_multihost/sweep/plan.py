@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
@@ -141,7 +142,10 @@ def _brute_force(
     picks = [
         Pick(0, each, 0) for passed in points.values() for each in passed if is_of_the_test(each)
     ]
-    count = sum(1 for pick in picks for family in families for _ in choices_at(pick, family, known))
+    wanted = [each for each in families if each != "late"]
+    count = sum(1 for pick in picks for family in wanted for _ in choices_at(pick, family, known))
+    if "late" in families:
+        count += len(_HOLDS) * len(picks)
     if "differs" in families:
         batches = sum(pick.passed.point.point == "batch" for pick in picks)
         named = len(points) * (2 * len(decisions) + len(values))
@@ -149,24 +153,40 @@ def _brute_force(
     return count
 
 
+_HOLDS = ("until the others wait", "for some seconds at least")
+
+
 def order_rest(
     rest: Sequence[Disturbance], runs: Sequence[DisturbedRun]
 ) -> tuple[Disturbance, ...]:
-    """Return the disturbances that are left, those last that would show again what is known.
+    """Return the disturbances that are left, without those that would show again what is known.
+
+    Left out are a call that fails onwards if its failing once was not survived, and what is like
+    disturbances that have shown one weakness twice. What is like one that has is run last.
 
     Args:
         rest: What has not been run, in the plan's order.
         runs: What has been run.
     """
-    weak = {_likeness(each.disturbance) for each in runs if each.outcome in WEAK}
     failed = {_once(each.disturbance) for each in runs if each.outcome in {*WEAK, "told"}}
+    weak = Counter(
+        _likeness(run.disturbance)
+        for run in runs
+        if run.outcome in WEAK and run.disturbance.family in _SHOWN_ALIKE
+    )
+    useful = [
+        each
+        for each in rest
+        if not (each.fault.at.onwards and _once(each) in failed) and weak[_likeness(each)] < _ENOUGH
+    ]
+    return tuple(sorted(useful, key=lambda each: weak[_likeness(each)]))
 
-    def shows_nothing_new(disturbance: Disturbance) -> bool:
-        # A call that fails once and is not tried again fails onwards to the same end.
-        is_again = disturbance.fault.at.onwards and _once(disturbance) in failed
-        return is_again or _likeness(disturbance) in weak
 
-    return tuple(sorted(rest, key=shows_nothing_new))
+_ENOUGH = 2
+"""How often disturbances that are alike show a weakness before no more of them are run."""
+
+_SHOWN_ALIKE = frozenset({"fails", "late"})
+"""Families of which disturbances at one line are alike."""
 
 
 def _likeness(disturbance: Disturbance) -> tuple[object, ...]:

@@ -78,16 +78,33 @@ def _left_out(results: Sequence[SweepResult], runs: Iterable[DisturbedRun]) -> t
     What other shards were to run is left out for their reasons, if they are there.
     """
     done = {repr(each.disturbance.fault) for each in runs}
-    rest = {
-        repr(each.fault): each.family
-        for result in results
-        for each in result.plan.disturbances
-        if repr(each.fault) not in done
+    planned = {
+        repr(each.fault): each.family for result in results for each in result.plan.disturbances
     }
+    rest = Counter(family for fault, family in planned.items() if fault not in done)
+    found = []
+    for reason in _reasons(results):
+        for family in rest:
+            given = [
+                each.count
+                for result in results
+                for each in result.left_out
+                if (each.reason, each.family) == (reason, family)
+            ]
+            count = min(rest[family], sum(given))
+            rest[family] -= count
+            found.append(LeftOut(reason, family, count))
+    return tuple(each for each in found if each.count)
+
+
+_FOR_ANOTHER_RUN = ("interrupted", "budget", "shard")
+"""Reasons why something is left to others: it may have been run by them."""
+
+
+def _reasons(results: Iterable[SweepResult]) -> list[str]:
+    """Return the reasons for leaving something out, those first that no other run changes."""
     given = {each.reason for result in results for each in result.left_out}
-    order = ("interrupted", "budget", "shard")
-    reason = next((each for each in order if each in given), "budget")
-    return tuple(LeftOut(reason, family, n) for family, n in Counter(rest.values()).items())
+    return sorted(given, key=lambda each: (each in _FOR_ANOTHER_RUN, each))
 
 
 def _status(

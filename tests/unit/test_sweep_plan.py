@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 from pytest_multihost.model.fault import Point
-from pytest_multihost.model.sweep import Disturbance, DisturbedRun, RecordedPoint, SweepPlan
+from pytest_multihost.model.sweep import (
+    Disturbance,
+    DisturbedRun,
+    RecordedPoint,
+    RunOutcome,
+    SweepPlan,
+)
 from pytest_multihost.model.verdict import Place
 from pytest_multihost.sweep import order_rest, plan_sweep
 
@@ -331,22 +337,51 @@ def test_a_test_without_points_has_an_empty_plan() -> None:
 # What is left
 
 
-def test_what_would_show_again_what_is_known_comes_last() -> None:
-    """A hang takes seconds, and one witness is enough."""
+def ran(disturbance: Disturbance, outcome: RunOutcome) -> DisturbedRun:
+    """Return a run with an outcome."""
+    return DisturbedRun(disturbance=disturbance, outcome=outcome)
+
+
+def onwards(disturbance: Disturbance) -> Disturbance:
+    """Return the disturbance that fails from then on."""
+    fault = disturbance.fault
+    return replace(disturbance, fault=replace(fault, at=replace(fault.at, onwards=True)))
+
+
+@pytest.mark.parametrize("outcome", ["left waiting", "told"])
+def test_a_call_whose_failure_was_not_survived_need_not_fail_onwards(outcome: RunOutcome) -> None:
+    """Nobody tried again."""
     first, *rest = plan_sweep(many(20), ["fails"], size=2).disturbances
-    again = replace(first, fault=replace(first.fault, at=replace(first.fault.at, onwards=True)))
-    assert again in rest
-    run = DisturbedRun(disturbance=first, outcome="left waiting")
-    ordered = order_rest(rest, [run])
-    assert ordered.index(again) > rest.index(again)
-    assert set(ordered[ordered.index(again) :]) <= {
-        each for each in rest if each.role == first.role and each.passed.where == first.passed.where
-    }
-    assert sorted(map(repr, ordered)) == sorted(map(repr, rest))
+    assert onwards(first) in rest
+    assert onwards(first) not in order_rest(rest, [ran(first, outcome)])
 
 
 def test_a_call_whose_failure_was_survived_still_fails_onwards_in_its_turn() -> None:
     """It was tried again, and worked."""
     first, *rest = plan_sweep(many(20), ["fails"], size=2).disturbances
-    run = DisturbedRun(disturbance=first, outcome="survived")
-    assert order_rest(rest, [run]) == tuple(rest)
+    assert order_rest(rest, [ran(first, "survived")]) == tuple(rest)
+
+
+def in_a_loop() -> list[Disturbance]:
+    """Return the disturbances of one line that writes many files, and of another."""
+    loop = [(io(f"s{index}x", "write"), 10) for index in range(9)]
+    first = passed(0, *loop, (io("meta", "write"), 15), (ALL_REDUCE, 20))
+    points = {0: first, 1: passed(1, (ALL_REDUCE, 20))}
+    return list(plan_sweep(points, ["fails"], size=2).disturbances)
+
+
+def test_what_is_like_a_weakness_that_was_seen_comes_last() -> None:
+    """A hang takes seconds, and one witness is enough."""
+    first, *rest = in_a_loop()
+    ordered = order_rest(rest, [ran(first, "left waiting")])
+    lines = [each.passed.where.line for each in ordered if each.passed.where]
+    assert lines == sorted(lines, reverse=True)
+    assert {10, 15} == set(lines)
+
+
+def test_a_line_that_was_seen_twice_to_be_weak_is_disturbed_no_more() -> None:
+    """Its other points show the same."""
+    first, *rest = in_a_loop()
+    second = next(each for each in rest if each.passed.where == first.passed.where)
+    ordered = order_rest(rest, [ran(first, "left waiting"), ran(second, "left waiting")])
+    assert {each.passed.where.line for each in ordered if each.passed.where} == {15}

@@ -246,6 +246,15 @@ def test_a_sweep_that_went_on_has_left_out_nothing_more() -> None:
     assert joined.duration_s == 20.0
 
 
+def test_what_no_run_changes_is_left_out_for_its_own_reason() -> None:
+    """What would show again what is known is not left out for lack of time."""
+    first = result(*map(survived, range(3)), left_out=(LeftOut("known", "fails", 4),))
+    assert merge_results([first]).left_out == (LeftOut("known", "fails", 4),)
+    left = (LeftOut("known", "fails", 3), LeftOut("budget", "fails", 1))
+    joined = merge_results([result(*map(survived, range(3)), left_out=left), result(survived(3))])
+    assert joined.left_out == (LeftOut("known", "fails", 3),)
+
+
 def test_joined_results_remember_repeats_and_acceptances() -> None:
     """Both were found out by the runs that are joined."""
     [weakness] = find_weaknesses([weak(1)], [weak(1)] * 5)
