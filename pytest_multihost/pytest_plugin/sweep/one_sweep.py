@@ -147,8 +147,11 @@ class OneSweep:
             self._confirm(run)
         else:
             self.runs.append(run)
-            if run.outcome in WEAK:
-                self.rest = deque(order_rest(tuple(self.rest), self.runs))
+            if run.outcome in {*WEAK, "told"}:
+                rest = tuple(self.rest)
+                self.rest = deque(order_rest(rest, self.runs))
+                useful = set(self.rest)
+                self.leave_out("known", (each for each in rest if each not in useful))
 
     def _confirm(self, run: DisturbedRun) -> None:
         """Replace a run by the one that was made alone.
