@@ -66,8 +66,12 @@ def plan_sweep(
         mine = [each for each in classes if each.role == role]
         known = Surroundings(sharing, len(role) == size, _last_span(points, role[0]))
         found = _at_points(mine, families, known)
-        whole = _of_rank(role[0], mine, decisions, values) if "differs" in families else ()
-        chosen += [(each, role) for each in (*found, *whole)]
+        chosen += [(each, role) for each in found]
+        if "differs" in families:
+            ranks = dict.fromkeys((role[-1], role[0]))  # who compares may not be who decides
+            for turn, rank in enumerate(ranks):
+                whole = _of_rank(rank, turn, mine, decisions, values)
+                chosen += [(each, role) for each in whole]
     if "differs" in families and classes:
         last = classes[-1]
         hashes = choice_of_hashes(Pick(0, last.points_of_last[-1], last.number))
@@ -94,10 +98,19 @@ def _at_points(
 
 
 def _of_rank(
-    rank: int, classes: Sequence[PointClass], decisions: Sequence[str], values: Sequence[str]
+    rank: int,
+    turn: int,
+    classes: Sequence[PointClass],
+    decisions: Sequence[str],
+    values: Sequence[str],
 ) -> Iterator[Choice]:
     """Yield what a rank sees otherwise that is not bound to one point of it."""
-    picks = [Pick(0, passed, each.number) for each in classes for passed in each.points]
+    picks = [
+        Pick(turn, passed, each.number)
+        for each in classes
+        for passed in (each.points if turn else each.points_of_last)
+        if passed.rank == rank
+    ]
     if picks:
         yield from choices_of_clock(picks)
     yield from choices_of_loaders([each for each in picks if each.passed.point.point == "batch"])
@@ -105,9 +118,10 @@ def _of_rank(
     for each in picks:
         if each.passed.point.point == "call":
             calls.setdefault(each.passed.point.name, []).append(each)
-    for name in (*decisions, *values):  # what no rank has recorded is disturbed at the first call
-        unseen = RecordedPoint(rank, Point("call", name), 0)
-        calls.setdefault(name, [Pick(0, unseen, classes[-1].number if classes else 0)])
+    number = classes[-1].number if classes else 0
+    for name in (*decisions, *values):  # calls are not recorded: the first two are disturbed
+        unseen = (RecordedPoint(rank, Point("call", name, nth), 0) for nth in (1, 2))
+        calls.setdefault(name, [Pick(turn, each, number) for each in unseen])
     yield from choices_of_calls(calls, decisions, values)
 
 

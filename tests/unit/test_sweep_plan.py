@@ -202,13 +202,22 @@ def test_data_are_one_batch_short_where_the_program_reads_them_to_the_end() -> N
     short = [each.fault.at.nth for each in of_kind(plan, "short_data")]
     assert short[0] == 3
     assert set(short) == {2, 3, 4}
-    assert [each.fault.at.nth for each in of_kind(plan, "empty_data")] == [1]
+    assert {each.fault.at.nth for each in of_kind(plan, "empty_data")} == {1}
 
 
-def test_reading_data_can_fail() -> None:
-    """As a file of a shard that cannot be read."""
-    plan = plan_sweep(alike(2, *[(BATCH, 10)] * 4, (ALL_REDUCE, 20)), ["fails"], size=2)
-    assert kinds(plan) == ["raise_at"]
+def test_drawing_a_batch_fails_on_request_only() -> None:
+    """Data in memory never fail; of data on disks the calls on files do."""
+    points = alike(2, *[(BATCH, 10)] * 4, (ALL_REDUCE, 20))
+    assert kinds(plan_sweep(points, ["fails"], size=2)) == []
+    found = of_kind(plan_sweep(points, ["errors"], size=2), "raise_at")
+    assert "OSError" in {each.fault.params["error"] for each in found}
+
+
+def test_the_clocks_of_the_last_rank_and_of_the_first_are_wrong() -> None:
+    """One may decide, and the others compare."""
+    plan = plan_sweep(many(20), ["differs"], size=4)
+    ranks = [each.fault.ranks for each in of_kind(plan, "clock_skew")]
+    assert (ranks[0], set(ranks)) == ((3,), {(0,), (3,)})
 
 
 def test_the_clock_changes_in_the_middle() -> None:
@@ -233,7 +242,7 @@ def test_functions_are_disturbed_on_request_only() -> None:
     )
     found = of_kind(plan, "returns")
     assert {each.fault.at.name for each in found} == {"train:should_stop", "train:loss"}
-    assert {each.fault.ranks for each in found} == {(0,), (1,)}
+    assert {each.fault.ranks for each in found} == {(0,), (1,), (2,)}
 
 
 @pytest.mark.parametrize(
