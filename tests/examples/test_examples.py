@@ -25,6 +25,7 @@ ASKED_FOR = {
     "custom_transport",
     "first_hang",
     "github_actions",
+    "hidden_hang",
     "hypothesis_skew",
     "megatron_groups",
     "mode_auto",
