@@ -61,7 +61,7 @@ _SENTENCES = {
     "empty_data": "{who} got no data from {name}",
     "fails": "{who}'s {what} failed with {error} ({often})",
     "hash_seed": "{who} hashed strings differently",
-    "hold": "{who} was held {at} until all others waited",
+    "hold": "{who} was held {at} until all others waited{least}",
     "kill": "{who} was killed {at}",
     "raise_at": "{who}'s {what} raised {error}",
     "returns": "{who}'s {what} returned {value}",
@@ -90,6 +90,7 @@ def disturbance_text(disturbance: Disturbance) -> str:
         error=params.get("error", usual),
         often="and so did each later one" if fault.at.onwards else "once",
         path=params.get("path", "*"),
+        least=f", for {params['min_s']:g} s at least" if params.get("min_s") else "",
         value=repr(params.get("value")),
         seconds=str(params.get("seconds", 0)).removeprefix("-").removesuffix(".0"),
         way="behind" if str(params.get("seconds", 0)).startswith("-") else "ahead",
@@ -170,10 +171,6 @@ MENDINGS = {
             "Wait for another rank's file with a barrier or broadcast, then look for it once.",
         ),
         Mending(
-            "fit-timeouts",
-            "Make the timeout longer than a rank may be late, and let it fail every rank.",
-        ),
-        Mending(
             "lost-ranks",
             "Run under a launcher that ends all ranks when one dies; no code of the others can.",
         ),
@@ -203,8 +200,6 @@ def mending(run: DisturbedRun) -> Mending:
     is_answer = fault.kind == "fails" and fault.at.call in _QUESTIONS and run.error is None
     if is_answer:
         return MENDINGS["broadcast-decisions"]
-    if run.outcome == "timed out" and run.disturbance.family == "late":
-        return MENDINGS["fit-timeouts"]
     late = "wait-by-an-operation" if fault.at.point == "io" else "broadcast-decisions"
     return MENDINGS[_BY_KIND.get(fault.kind, late)]
 

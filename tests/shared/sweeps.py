@@ -39,7 +39,7 @@ def disturbance(
 
 def hold(rank: int, point: Point) -> Fault:
     """Return a hold of a rank."""
-    return Fault("hold", (rank,), point, {"until": "others-wait"})
+    return faults.hold(rank=rank, at=point)
 
 
 RENAME = at.io("*/ckpt/step_5.tmp", call="rename")

@@ -57,6 +57,7 @@ BATCH = at.batch("data:loader", nth=4)
     [
         (hold(1, at.collective("all_reduce")), "was held before its all_reduce until all others"),
         (hold(1, at.sync_point("a")), "was held before its sync point 'a' until all others waited"),
+        (faults.hold(rank=1, min_s=3.0), "at the start until all others waited, for 3 s at least"),
         (faults.delay(rank=1, seconds=1.5), "rank 1 was delayed by 1.5 s at the start"),
         (faults.fails(rank=1, at=at.io("*/x", call="mkdir")), "'s mkdir of */x failed with ENOSPC"),
         (faults.fails(rank=1, at=at.io("x", onwards=True), error="EIO"), "and so did each later"),
@@ -105,8 +106,7 @@ LATE_FILE = replace(DIFFERS.disturbance, family="late", fault=hold(0, at.io("*/x
     [
         (FAILS, "agree-on-errors"),
         (DIFFERS, "sort-listings"),
-        (LATE, "fit-timeouts"),
-        (replace(LATE, outcome="hung"), "broadcast-decisions"),
+        (LATE, "broadcast-decisions"),
         (replace(DIFFERS, disturbance=LATE_FILE), "wait-by-an-operation"),
         (replace(FAILS, disturbance=ASKS, error=None), "broadcast-decisions"),
         (replace(FAILS, disturbance=ASKS), "agree-on-errors"),

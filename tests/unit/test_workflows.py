@@ -16,6 +16,7 @@ ROOT = Path(__file__).parent.parent.parent
 OURS = ROOT / ".github" / "workflows" / "ci.yml"
 RELEASE = ROOT / ".github" / "workflows" / "release.yml"
 THEIRS = ROOT / "conftest_examples" / "github_actions" / ".github" / "workflows" / "multihost.yml"
+SWEEP = ROOT / "conftest_examples" / "hidden_hang" / ".github" / "workflows" / "sweep.yml"
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -32,7 +33,7 @@ def check(path: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("path", [OURS, RELEASE, THEIRS], ids=["ours", "release", "theirs"])
+@pytest.mark.parametrize("path", [OURS, RELEASE, THEIRS, SWEEP], ids=lambda path: path.stem)
 def test_a_workflow_follows_the_schema(path: Path) -> None:
     """As GitHub publishes it."""
     ended = check(path)
@@ -79,7 +80,7 @@ def test_our_workflow_has_every_python_rank_and_backend() -> None:
     assert len(jobs["worlds"]["strategy"]["matrix"]["ranks"]) > 1
 
 
-@pytest.mark.parametrize("path", [OURS, RELEASE, THEIRS], ids=["ours", "release", "theirs"])
+@pytest.mark.parametrize("path", [OURS, RELEASE, THEIRS, SWEEP], ids=lambda path: path.stem)
 def test_jobs_are_bounded_and_may_only_read(path: Path) -> None:
     """A hang of the workflow itself would cost six hours."""
     workflow = read(path)

@@ -122,8 +122,9 @@ def _details(result: SweepResult, weakness: Weakness) -> str:
     lines = [f"\n<details><summary>{escaped(title)}</summary>\n"]
     lines += [f"* {name}: {escaped(text)}" for name, text in _facts(weakness)]
     repeats, again = weakness.repeated
-    shown = f"{plural(len(weakness.shown_by), 'disturbance')}; repeated {plural(repeats, 'time')}"
-    lines.append(f"* shown by {escaped(f'{shown}, shown again {again}')}")
+    shown = plural(len(weakness.shown_by), "disturbance")
+    shown += f", and {again} of {plural(repeats, 'repeat')}"
+    lines.append(f"* shown by {escaped(shown)}")
     if run.token:
         lines.append(f"* replay: {escaped(f'--multihost-replay {run.token}', _MAX_TOKEN)}")
     return "\n".join([*lines, "\n</details>\n"])

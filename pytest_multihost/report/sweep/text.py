@@ -129,7 +129,7 @@ def _shown_by(result: SweepResult, weakness: Weakness) -> str:
     repeats, again = weakness.repeated
     text = f"{len(families)} of {plural(len(result.runs), 'disturbance')}"
     text += f" ({families_text(families)})" if families else ""
-    return f"{text}; repeated {plural(repeats, 'time')}, shown again {again}" if repeats else text
+    return f"{text}, and {again} of {plural(repeats, 'repeat')}" if repeats else text
 
 
 # What the sweep covers
