@@ -24,7 +24,7 @@ ORBAX_NEWEST := orbax-checkpoint==0.12.8
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help demo worlds test test-python lint bench bench-quick bench-faults soak fuzz corpus corpus-libraries latent-by-hand docs dist wheel-check clean
+.PHONY: help demo worlds test test-python lint bench bench-quick bench-faults soak fuzz corpus corpus-libraries latent latent-by-hand docs dist wheel-check clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -142,6 +142,9 @@ corpus: $(READY) ## Score the verdicts on programs that hang, and on innocents
 
 corpus-libraries: .venv-libraries/ready ## The same on programs of accelerate, Lightning, DeepSpeed, orbax, ...
 	.venv-libraries/bin/python benchmarks/corpus.py --libraries $(CORPUS_ARGS)
+
+latent: $(READY) ## Score what sweeps find in programs that pass and hide a hang: LATENT_ARGS='--budget 30'
+	$(BIN)/python benchmarks/latent.py $(LATENT_ARGS)
 
 latent-by-hand: $(READY) ## Does each latent hang show under the fault that is written beside it?
 	$(BIN)/python benchmarks/latent.py --by-hand $(LATENT_ARGS)

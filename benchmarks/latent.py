@@ -1,13 +1,18 @@
-"""Which hang does a passing test hide? Score what is found in the corpus of latent hangs.
+"""Which hang does a passing test hide? Score what sweeps find in the corpus of latent hangs.
 
-    python benchmarks/latent.py --by-hand [--only NAME] [--backend NAME] [--json FILE]
+    python benchmarks/latent.py [--budget SECONDS] [--only NAME] [--backend NAME] [--json FILE]
+    python benchmarks/latent.py --by-hand [...]
     python benchmarks/latent.py --undisturbed 5 [...]
 
-The programs of tests/latent pass; most of them hide one hang.
+The programs of tests/latent pass; most of them hide one hang, and the robust ones hide none. Each
+is swept, at most for the budget. Its sweep.json is read by its contract (docs/sweep-json.md) alone,
+and its weaknesses are compared with the lines that are marked in the program. Prints a table and
+the score; exits with 1 if fewer than 90 % are found, fewer than 90 % of those with a marked line,
+or anything is found in a robust program.
 
---by-hand runs each latent program with the fault that is written beside it: does it hang then, or
-leave ranks waiting for one that has failed, and is a line named that is marked in it? Exits with 1
-if a program does not.
+--by-hand runs each latent program with the fault that is written beside it instead: does it hang
+then, or leave ranks waiting for one that has failed, and is a line named that is marked in it?
+Exits with 1 if a program does not.
 
 --undisturbed runs every program so many times as it is. All must pass.
 """
@@ -28,7 +33,12 @@ from typing import Any
 CORPUS = Path(__file__).resolve().parent.parent / "tests" / "latent"
 EXPECTATIONS = "PYTEST_MULTIHOST_LATENT_EXPECTATIONS"
 BY_HAND = "PYTEST_MULTIHOST_LATENT_BY_HAND"
-MODULE_LIMIT_S = 1800
+SWEEP = "PYTEST_MULTIHOST_LATENT_SWEEP"
+
+FOUND_SHARE = 0.9
+LINE_SHARE = 0.9
+
+FAMILIES = ("late", "fails", "differs")
 
 Programs = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """What is expected of each program, by module and id."""
@@ -57,25 +67,69 @@ class Exposed:
     seconds: float
 
 
+@dataclass(frozen=True)
+class Swept:
+    """One program that was swept.
+
+    Attributes:
+        name: Module and test.
+        world: Backend and ranks.
+        family: The kind of disturbance that lays it bare; None for a robust program.
+        status: Of the sweep; "not run" without one.
+        findings: The weaknesses, as texts.
+        named: The best mark of the lines that a weakness names: `latent`, `waits`, or nothing.
+        witness: The disturbance that showed it, where a marked line is named; else the first.
+        repeated: How often that was repeated, and how often it showed the same again.
+        runs: How many runs it took, repetitions aside.
+        brute_force: How many it would have taken to disturb all ranks at all points in all ways.
+        left_out: How many disturbances were planned and not run.
+        seconds: How long it took.
+    """
+
+    name: str
+    world: str
+    family: str | None
+    status: str
+    findings: Sequence[str] = ()
+    named: str = ""
+    witness: str = ""
+    repeated: tuple[int, int] = (0, 0)
+    runs: int = 0
+    brute_force: int = 0
+    left_out: int = 0
+    seconds: float = 0.0
+
+    @property
+    def word(self) -> str:
+        """One word on how well that is."""
+        if self.status not in ("passed", "failed"):
+            return "UNSWEPT"
+        if self.family is None:
+            return "FALSE" if self.findings else "ok"
+        if not self.findings:
+            return "MISSED"
+        return "found" if self.named else "LINE"
+
+
 def main() -> int:
     """Run what is asked for, print it, and return the exit code."""
     options = _options()
     programs = _programs(options.only, options.backend)
     if options.undisturbed:
         return _run_undisturbed(programs, options.undisturbed)
-    rows = []
-    for row in _run_by_hand(programs):
-        print(_text(row), flush=True)
-        rows.append(row)
-    print()
-    print(f"programs            {len(rows)}")
-    print(f"exposed by hand     {_share(row.is_exposed for row in rows)}")
-    print(f"a marked line named {_share(bool(row.named) for row in rows)}")
-    print(f"of the fault itself {_share(row.named == 'latent' for row in rows)}")
+    rows: list[Exposed] | list[Swept]
+    if options.by_hand:
+        rows = list(_printed(_run_by_hand(programs)))
+        failures = _summary_by_hand(rows)
+    else:
+        rows = list(_printed(_sweep(programs, options.budget)))
+        failures = summary(rows)
     if options.json:
         text = json.dumps([asdict(row) for row in rows], indent=1)
         Path(options.json).write_text(text + "\n", encoding="utf-8")
-    return 0 if all(row.is_exposed for row in rows) else 1
+    for failure in failures:
+        print(f"not met: {failure}")
+    return 1 if failures else 0
 
 
 def _options() -> argparse.Namespace:
@@ -84,6 +138,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--undisturbed", type=int, default=0, help="so many times, as they are")
     parser.add_argument("--only", default="", help="part of the ids to run")
     parser.add_argument("--backend", default="", help="the backend whose programs are to run")
+    parser.add_argument("--budget", type=float, default=60, help="seconds for each sweep")
     parser.add_argument("--json", default="", help="file for the scores")
     return parser.parse_args()
 
@@ -118,7 +173,6 @@ def _pytest(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        timeout=MODULE_LIMIT_S,
         check=False,
         text=True,
     )
@@ -161,6 +215,64 @@ def _run_by_hand(programs: Programs) -> Iterator[Exposed]:
         verdicts = _verdicts(latent, {BY_HAND: "1"})
         for nodeid, expected in latent.items():
             yield exposed(nodeid, expected, verdicts.get(nodeid))
+
+
+def _sweep(programs: Programs, budget: float) -> Iterator[Swept]:
+    for expectations in programs.values():
+        for nodeid, expected in expectations.items():
+            with tempfile.TemporaryDirectory(prefix="multihost-latent-") as scratch:
+                ended = _pytest([nodeid, "--multihost-artifacts", scratch], {SWEEP: str(budget)})
+                files = list(Path(scratch).glob("*/*/sweep.json"))
+                found = json.loads(files[0].read_text(encoding="utf-8")) if files else None
+            if found is None:
+                print(f"pytest ended with {ended.returncode}:\n{ended.stdout}")
+            yield swept(nodeid, expected, found)
+
+
+def swept(nodeid: str, expected: Mapping[str, Any], found: Mapping[str, Any] | None) -> Swept:
+    """Say what the sweep of a program has found; None: there was none."""
+    name, world = _name(nodeid), f"{expected['backend']} x {expected['ranks']}"
+    if found is None:
+        return Swept(name, world, expected["family"], "not run")
+    module, lines = nodeid.partition("::")[0], expected["lines"]
+    marks = [named(_lines_of(each), module, lines) for each in found["weaknesses"]]
+    best = next((mark for mark in ("latent", "waits") if mark in marks), "")
+    weakness = found["weaknesses"][marks.index(best)] if marks else None
+    return Swept(
+        name,
+        world,
+        expected["family"],
+        status=found["status"],
+        findings=[_finding(each) for each in found["weaknesses"]],
+        named=best,
+        witness=_disturbance(weakness["witness"]["disturbance"]) if weakness else "",
+        repeated=tuple(weakness["repeated"]) if weakness else (0, 0),
+        runs=len(found["runs"]),
+        brute_force=found["plan"]["brute_force"],
+        left_out=sum(each["count"] for each in found["left_out"]),
+        seconds=found["duration_s"],
+    )
+
+
+def _lines_of(weakness: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """Return the lines that a weakness names: of the culprit, who was disturbed, and who waits."""
+    witness = weakness["witness"]
+    found = (witness["culprit"], witness["disturbance"]["passed"]["where"], witness["waiting"])
+    return [(each["file"], each["line"]) for each in found if each]
+
+
+def _finding(weakness: Mapping[str, Any]) -> str:
+    culprit = weakness["witness"]["culprit"] or {}
+    done = _disturbance(weakness["witness"]["disturbance"])
+    return f"{done}: {weakness['text']}, {culprit.get('file')}:{culprit.get('line')}"
+
+
+def _disturbance(disturbance: Mapping[str, Any]) -> str:
+    fault, at = disturbance["fault"], disturbance["passed"]["point"]
+    where = " ".join(str(at.get(key)) for key in ("point", "call", "name") if at.get(key))
+    return (
+        f"{disturbance['family']}: {fault['kind']} rank {disturbance['passed']['rank']} at {where}"
+    )
 
 
 def exposed(nodeid: str, expected: Mapping[str, Any], verdict: Mapping[str, Any] | None) -> Exposed:
@@ -230,17 +342,78 @@ def _ranks(ranks: Sequence[int]) -> str:
     return ",".join(map(str, sorted(ranks)))
 
 
-def _text(row: Exposed) -> str:
-    word = "ok" if row.is_exposed else "MISSED"
+def _text(row: Exposed | Swept) -> str:
+    if isinstance(row, Exposed):
+        word, got = "ok" if row.is_exposed else "MISSED", f"{row.got:34}"
+    else:
+        word, got = row.word, f"{row.runs:4} of {row.brute_force:5}  {row.witness or row.status:60}"
     return (
-        f"{word:8}{row.name:72} {row.world:9} {row.family:8} {row.got:34}"
+        f"{word:8}{row.name:72} {row.world:9} {row.family or 'robust':8} {got}"
         f" {row.named or '-':7}{row.seconds:6.1f} s"
     )
 
 
+def _printed(rows: Iterable[Any]) -> Iterator[Any]:
+    for row in rows:
+        print(_text(row), flush=True)
+        yield row
+
+
+def _summary_by_hand(rows: Sequence[Exposed]) -> list[str]:
+    print()
+    print(f"programs            {len(rows)}")
+    print(f"exposed by hand     {_share(row.is_exposed for row in rows)}")
+    print(f"a marked line named {_share(bool(row.named) for row in rows)}")
+    print(f"of the fault itself {_share(row.named == 'latent' for row in rows)}")
+    return [] if all(row.is_exposed for row in rows) else ["each fault by hand exposes the hang"]
+
+
+def summary(rows: Sequence[Swept]) -> list[str]:
+    """Print the score of sweeps and return what is not met."""
+    latent = [row for row in rows if row.family]
+    robust = [row for row in rows if not row.family]
+    found = [row for row in latent if row.findings]
+    false = [row for row in robust if row.findings]
+    runs, brute_force = sum(row.runs for row in rows), sum(row.brute_force for row in rows)
+    print()
+    print(f"programs            {len(latent)} latent, {len(robust)} robust")
+    print(f"found               {_share(bool(row.findings) for row in latent)}")
+    for family in FAMILIES:
+        print(
+            f"  {family:18}{_share(bool(row.findings) for row in latent if row.family == family)}"
+        )
+    print(f"a marked line named {_share(bool(row.named) for row in found)}")
+    print(f"of the fault itself {_share(row.named == 'latent' for row in found)}")
+    print(f"by its own family   {_share(row.witness.startswith(str(row.family)) for row in found)}")
+    print(f"shown each time     {_share(row.repeated[0] == row.repeated[1] for row in found)}")
+    print(f"found in robust     {len(false)} of {len(robust)}")
+    print(
+        f"runs                {runs}, of {brute_force} by brute force; {_left_out(rows)} left out"
+    )
+    print(f"seconds             {sum(row.seconds for row in rows):.0f}")
+    for row in false:
+        print(f"false: {row.name}: {'; '.join(row.findings)}")
+    limits = [
+        (_portion(bool(row.findings) for row in latent) < FOUND_SHARE, "90 % are found"),
+        (_portion(bool(row.named) for row in found) < LINE_SHARE, "90 % of those by their line"),
+        (bool(false), "nothing is found in robust programs"),
+        (any(row.word == "UNSWEPT" for row in rows), "every program is swept"),
+    ]
+    return [text for is_missed, text in limits if is_missed]
+
+
+def _left_out(rows: Iterable[Swept]) -> int:
+    return sum(row.left_out for row in rows)
+
+
+def _portion(values: Iterable[bool]) -> float:
+    found = list(values)
+    return sum(found) / len(found) if found else 1.0
+
+
 def _share(values: Iterable[bool]) -> str:
     found = list(values)
-    return f"{sum(found) / max(1, len(found)):.1%} ({sum(found)} of {len(found)})"
+    return f"{_portion(found):.1%} ({sum(found)} of {len(found)})"
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from programs import load_program
 PATH = Path(__file__).resolve().parents[2] / "benchmarks" / "latent.py"
 NODEID = "fails_saving.py::test_primary_writes"
 LINES = {"latent": [12], "waits": [14, 20]}
-EXPECTED = {"family": "fails", "ranks": 3, "backend": "gloo", "lines": LINES, "sweep": {}}
+EXPECTED = {"family": "fails", "ranks": 3, "backend": "gloo", "lines": LINES}
 BARRIER = {"rank": 1, "file": "fails_saving.py", "line": 14}
 RAISED = {
     "status": "failed",
@@ -76,3 +76,92 @@ def test_lines_of_other_files_are_not_named(latent: ModuleType) -> None:
     """A library has a line of the same number."""
     assert latent.named([("barrier.py", 14)], "fails_saving.py", LINES) == ""
     assert latent.named([("fails_saving.py", 14)], "fails_saving.py", LINES) == "waits"
+
+
+DISTURBANCE = {
+    "family": "fails",
+    "fault": {"kind": "fails"},
+    "passed": {
+        "rank": 0,
+        "point": {"point": "io", "name": "*/metadata.json", "call": "open"},
+        "where": {"file": "fails_saving.py", "line": 12},
+    },
+}
+WEAKNESS = {
+    "witness": {
+        "disturbance": DISTURBANCE,
+        "culprit": {"file": "storage.py", "line": 3},
+        "waiting": {"file": "fails_saving.py", "line": 14},
+    },
+    "repeated": [5, 5],
+    "text": "ranks 1,2 wait in barrier #1 for rank 0, which has failed",
+}
+SWEEP = {
+    "status": "failed",
+    "weaknesses": [WEAKNESS],
+    "runs": [{}, {}],
+    "plan": {"brute_force": 48},
+    "left_out": [{"reason": "budget", "family": "late", "count": 7}],
+    "duration_s": 12.0,
+}
+
+
+def swept(latent: ModuleType, family: str | None = "fails", **changes: object) -> Any:  # noqa: ANN401 - of a loaded module
+    """Return the score of a sweep with one weakness, with some keys changed."""
+    return latent.swept(NODEID, {**EXPECTED, "family": family}, {**SWEEP, **changes})
+
+
+def test_a_weakness_at_the_line_that_was_disturbed_is_right(latent: ModuleType) -> None:
+    """Where a library has failed, the line that called it is marked."""
+    found = swept(latent)
+    assert (found.word, found.named) == ("found", "latent")
+    assert found.witness == "fails: fails rank 0 at io open */metadata.json"
+    assert (found.runs, found.brute_force, found.left_out) == (2, 48, 7)
+
+
+def test_a_weakness_at_other_lines_is_found_without_its_line(latent: ModuleType) -> None:
+    """It is counted as found, and as not named."""
+    elsewhere = {"file": "fails_saving.py", "line": 99}
+    disturbance = {**DISTURBANCE, "passed": {**DISTURBANCE["passed"], "where": elsewhere}}
+    witness = {"disturbance": disturbance, "culprit": None, "waiting": elsewhere}
+    found = swept(latent, weaknesses=[{**WEAKNESS, "witness": witness}])
+    assert (found.word, found.named) == ("LINE", "")
+
+
+def test_a_latent_program_without_a_weakness_is_missed(latent: ModuleType) -> None:
+    """The same of a robust one is right."""
+    nothing = {"status": "passed", "weaknesses": []}
+    assert swept(latent, **nothing).word == "MISSED"
+    assert swept(latent, family=None, **nothing).word == "ok"
+
+
+def test_a_weakness_of_a_robust_program_is_false(latent: ModuleType) -> None:
+    """And is told with what was done, who waits, and the line."""
+    found = swept(latent, family=None)
+    assert found.word == "FALSE"
+    assert found.findings == [
+        (
+            "fails: fails rank 0 at io open */metadata.json: ranks 1,2 wait in barrier #1 for"
+            " rank 0, which has failed, storage.py:3"
+        )
+    ]
+
+
+def test_a_program_that_was_not_swept_fails_the_score(
+    latent: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whether it did not pass undisturbed, or there is no result."""
+    unswept = swept(latent, family=None, status="not swept", weaknesses=[])
+    assert unswept.word == "UNSWEPT"
+    assert latent.swept(NODEID, EXPECTED, None).word == "UNSWEPT"
+    assert latent.summary([swept(latent), unswept]) == ["every program is swept"]
+    assert "found               100.0% (1 of 1)" in capsys.readouterr().out
+
+
+def test_the_score_says_what_is_not_met(latent: ModuleType) -> None:
+    """A miss, and a finding in a robust program."""
+    missed = swept(latent, status="passed", weaknesses=[])
+    assert latent.summary([missed, swept(latent, family=None)]) == [
+        "90 % are found",
+        "nothing is found in robust programs",
+    ]

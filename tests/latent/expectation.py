@@ -27,6 +27,11 @@ Family = Literal["late", "fails", "differs"]
 BY_HAND = "PYTEST_MULTIHOST_LATENT_BY_HAND"
 """Set: latent programs run with the fault that is written beside them."""
 
+SWEEP = "PYTEST_MULTIHOST_LATENT_SWEEP"
+"""Seconds: every program is swept for so long."""
+
+FAMILIES = ("late", "fails", "differs")
+
 TIMEOUT_S = 20.0
 """Longer than a proof takes, shorter than gloo's 30 s under jax."""
 
@@ -53,16 +58,15 @@ def latent(
         ranks: Size of the world.
         backend: How it is formed.
         by_hand: A fault that makes it hang, or leaves ranks waiting.
-        sweep: What a sweep cannot know by itself, as ``module:name``: of `batches` loaders, of
-            `decisions` and `values` functions.
+        sweep: Further keys of the sweep's marker: what it cannot know by itself, as
+            ``module:function``, and other `families` than the usual ones.
         timeout: Seconds until the world's deadline.
         multihost: Further keys of the multihost marker.
     """
     faults = [by_hand] if os.environ.get(BY_HAND) else []
-    expected = {"family": family, "ranks": ranks, "backend": backend, "sweep": dict(sweep or {})}
-    return _marked(
-        expected, ranks=ranks, backend=backend, timeout=timeout, faults=faults, **multihost
-    )
+    expected = {"family": family, "ranks": ranks, "backend": backend}
+    asked = {"ranks": ranks, "backend": backend, "timeout": timeout, "faults": faults, **multihost}
+    return _marked(expected, asked, sweep or {})
 
 
 def robust(
@@ -78,8 +82,9 @@ def robust(
     Every call that can fail is followed by an agreement on whether it did, so a failure reaches all
     ranks by itself.
     """
-    expected = {"family": None, "ranks": ranks, "backend": backend, "sweep": dict(sweep or {})}
-    return _marked(expected, ranks=ranks, backend=backend, timeout=timeout, **multihost)
+    expected = {"family": None, "ranks": ranks, "backend": backend}
+    asked = {"ranks": ranks, "backend": backend, "timeout": timeout, **multihost}
+    return _marked(expected, asked, sweep or {})
 
 
 def marked_lines(test: Callable[..., object]) -> dict[str, list[int]]:
@@ -117,9 +122,16 @@ def _used(module: ast.Module, name: str) -> list[tuple[int, int]]:
     return list(found.values())
 
 
-def _marked(expected: Mapping[str, Any], **multihost: Any) -> Callable[[Test], Test]:  # noqa: ANN401
+def _marked(
+    expected: Mapping[str, Any], asked: Mapping[str, Any], sweep: Mapping[str, Sequence[str]]
+) -> Callable[[Test], Test]:
+    budget = os.environ.get(SWEEP)
+    swept = {"families": FAMILIES, **sweep, "budget": float(budget or 1)}
+
     def mark(test: Test) -> Test:
         marked = pytest.mark.latent_corpus(**expected)(test)
-        return pytest.mark.multihost(**multihost)(marked)
+        if budget:
+            marked = pytest.mark.multihost_sweep(**swept)(marked)
+        return pytest.mark.multihost(**asked)(marked)
 
     return mark

@@ -194,6 +194,7 @@ def test_tracker_of_the_primary_cannot_start(world, shared_tmp_path) -> None:
     family="fails",
     ranks=3,
     backend="gloo",
+    sweep={"families": ["errors"]},
     by_hand=faults.raise_at(rank=0, error=ConnectionError, at=at.collective("store.set")),
 )
 def test_primary_cannot_tell_its_address(world) -> None:

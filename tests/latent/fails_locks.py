@@ -52,6 +52,7 @@ def compiled(folder: Path) -> None:
     ranks=3,
     backend="none",
     timeout=POLLING_TIMEOUT_S,
+    sweep={"families": ["killed"]},
     by_hand=faults.kill(rank="first", at=at.call("fails_locks:compiled")),
 )
 def test_builder_of_an_extension_is_killed(world, shared_tmp_path) -> None:

@@ -129,7 +129,6 @@ def batches() -> Iterator[jax.Array]:
     family="differs",
     ranks=2,
     backend="jax",
-    sweep={"batches": ["jax_worlds:batches"]},
     by_hand=faults.short_data(rank=1, at=at.batch("jax_worlds:batches", nth=4)),
 )
 def test_each_process_steps_through_its_own_data(world) -> None:
@@ -192,7 +191,7 @@ def test_all_agree_on_the_folder(world, shared_tmp_path) -> None:
 @robust(
     ranks=2,
     backend="jax",
-    sweep={"batches": ["jax_worlds:batches"], "decisions": ["jax_worlds:is_intact"]},
+    sweep={"decisions": ["jax_worlds:is_intact"]},
 )
 def test_all_agree_on_another_step(world) -> None:
     """All stop as soon as one process has no batch left, or says that it is not well."""
