@@ -224,6 +224,8 @@ def _evidence(
             fact = f"entered {operation.describe(result.spec.size)}"
             since_s = round(operation.since_s - result.started_s, _DIGITS)
             yield Evidence(wait.rank, fact, operation.source, at_s=since_s)
+        elif operation is None and states[wait.rank].polls:
+            yield Evidence(wait.rank, "main thread sleeps again and again", "proc")
     for rank in cause.culprits:
         state, found = states[rank], finding.ranks[rank]
         if state.condition == "died" and found.facts.exit is not None:

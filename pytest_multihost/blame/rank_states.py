@@ -69,6 +69,7 @@ class RankState:
         known: All of its operations that were recorded or observed, including the pending ones.
         entered: For each group the sequence of the last collective that it entered.
         is_restless: Whether its main thread kept running, even if only between short waits.
+        polls: Whether its main thread only slept again and again, as one that looks for something.
         is_lost: Whether it raised or died only because another rank failed or was missing.
         broke: Operations that it left by an exception which no other rank caused.
         retries: The collective that failed repeatedly in it because another rank was missing.
@@ -81,6 +82,7 @@ class RankState:
     known: tuple[Operation, ...] = ()
     entered: Mapping[GroupKey, int] = field(default_factory=dict)
     is_restless: bool = False
+    polls: bool = False
     is_lost: bool = False
     broke: tuple[Operation, ...] = ()
     retries: Operation | None = None
@@ -126,6 +128,7 @@ def rank_states_of(result: WorldResult, finding: Finding) -> tuple[RankState, ..
             known=(*last.recent, *(one for one in its.operations if one not in last.recent)),
             entered=entered,
             is_restless=result.ending in _DEADLINES and _is_restless(result.last_seen.get(rank)),
+            polls=its.label == "SLEEPING" and _is_restless(result.last_seen.get(rank)),
             is_lost=each.has_given_up,
             broke=left_by_own_error(last, symptoms),
             retries=_retried(last, symptoms),

@@ -128,7 +128,8 @@ def possible_waits(states: States) -> tuple[Wait, ...]:
     """Return waits that no snapshot shows, but that are possible between two snapshots.
 
     Ranks may poll for the end of work that they have launched, or retry a collective that fails at
-    once because another rank is missing.
+    once because another rank is missing. Where a rank has failed, those that only sleep again and
+    again since look for what it would have done: a file, a key.
     """
     alive = [each for each in states.values() if each.condition == "alive"]
     launched = [
@@ -142,7 +143,15 @@ def possible_waits(states: States) -> tuple[Wait, ...]:
         for each in alive
         if each.is_restless and not each.pending and each.retries is not None
     ]
-    return tuple(replace(each, is_sure=False) for each in (*launched, *retried) if each.missing)
+    failed = [each for each in states.values() if each.condition in ("died", "raised")]
+    first = min(failed, key=lambda each: each.since_s or 0.0, default=None)
+    polling = [
+        Wait(each.rank, None, frozenset({first.rank}))
+        for each in alive
+        if each.polls and not each.pending and first is not None
+    ]
+    found = (*launched, *retried, *polling)
+    return tuple(replace(each, is_sure=False) for each in found if each.missing)
 
 
 def _wait(rank: int, operation: Operation, states: States) -> Wait:

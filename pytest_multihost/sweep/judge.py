@@ -173,14 +173,17 @@ class _Run:
     def someone_waits(self, unfinished: Sequence[int]) -> bool:
         """Return whether ranks that have not ended wait, and are not only slow.
 
-        A diagnosis says so. So does a proof. Without either, as for ranks that poll, they have to
+        A diagnosis says so, or a proof. Without either, as for ranks that poll, they have to
         be at it for much longer than the whole test takes.
         """
         result, diagnosis = self.judged.result, self.judged.diagnosis
         if result.ending in ("proof", "mismatch"):
             return True
         if diagnosis is not None and {*diagnosis.waiting, *diagnosis.cycle} & {*unfinished}:
-            return True
+            # Those that only sleep again and again since a failure are likely to wait for it.
+            is_guess = diagnosis.confidence == "likely" and diagnosis.kind in ("died", "raised")
+            if not is_guess:
+                return True
         failed_s = [each.at_s for each in self.ranks if each.at_s is not None]
         ended_s = result.detected_s or result.ended_s
         since_s = min(failed_s, default=result.go_s or result.started_s)
@@ -229,7 +232,7 @@ class _Run:
     def culprit(self, waiting: Sequence[int]) -> int:
         """Return the rank that the others wait for: the disturbed one, unless it is another."""
         diagnosis = self.judged.diagnosis
-        if diagnosis is not None and diagnosis.culprits:
+        if diagnosis is not None and not {*diagnosis.culprits} <= {*waiting}:
             return self.rank if self.rank in diagnosis.culprits else diagnosis.culprits[0]
         if self.rank not in waiting:
             return self.rank

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import sys
+import time
 from datetime import timedelta
 
 import pytest
@@ -68,6 +69,18 @@ def test_end_of_a_chain_raises(world) -> None:
     if world.rank == 1:
         meet(second)
     meet(first)
+
+
+@hang("raised", ranks=3, backend="none", culprits=[0], waiting=[1, 2], by=BY_RAISE, where="raise")
+def test_raises_before_the_file_that_others_poll_for(world, shared_tmp_path) -> None:
+    """The primary cannot prepare the data; the others look for them again and again.
+
+    Source: https://github.com/mosaicml/llm-foundry/pull/716 (ranks poll for a file of rank 0)
+    """
+    if world.is_primary:
+        raise OSError("no space left on device")
+    while not (shared_tmp_path / "prepared").exists():
+        time.sleep(0.05)
 
 
 @hang("raised", ranks=2, backend="gloo", culprits=[1], waiting=[0], by=BY_RAISE)

@@ -119,6 +119,28 @@ def runs(thread: int = 7) -> Operation:
 
 
 CASES = {
+    "a rank has raised, and others look for what it would have done": Case(
+        [
+            stands(0, condition="raised", since_s=1.0),
+            stands(1, label="SLEEPING", polls=True),
+            stands(2, label="SLEEPING", polls=True),
+            stands(3, label="SLEEPING"),
+        ],
+        "raised",
+        (0,),
+        (1, 2),
+        confidence="likely",
+    ),
+    "of two that have failed the first is what others look for": Case(
+        [
+            stands(0, condition="raised", since_s=2.0),
+            stands(1, condition="died", since_s=1.0),
+            stands(2, label="SLEEPING", polls=True),
+        ],
+        "died",
+        (1,),
+        (2,),
+    ),
     "a called function runs, while its rank waits for the caller": Case(
         [stands(0, call(0, 1)), stands(1, SHUTDOWN, runs()), stands(2, SHUTDOWN)],
         "straggler",
