@@ -19,6 +19,7 @@ from pytest_multihost.files import REMEDY
 from pytest_multihost.launch.attach import AttachLauncher, sites_for
 from pytest_multihost.launch.server import ServerLauncher
 from pytest_multihost.model.errors import LaunchError, SettingError, UnsoundForkError
+from pytest_multihost.model.sweep import SweepResult
 from pytest_multihost.nemesis import FaultKind, kinds_by_name
 from pytest_multihost.pytest_plugin.attach import peers_of
 from pytest_multihost.pytest_plugin.attempt import CompletedAttempt, run_attempt
@@ -30,7 +31,8 @@ from pytest_multihost.pytest_plugin.signals import interrupt_on_signals, restore
 from pytest_multihost.pytest_plugin.tally import TALLY, PytestMultihostWarning, Tally
 from pytest_multihost.pytest_private import base_temp
 from pytest_multihost.report.artifacts import RunFolder, new_run_id
-from pytest_multihost.report.sweep_words import survives_text
+from pytest_multihost.report.sweep import sweep_section
+from pytest_multihost.report.sweep_words import left_out_texts, survives_text
 from pytest_multihost.report.text import points_lines, stacks_text
 
 if TYPE_CHECKING:
@@ -130,6 +132,13 @@ def _open_folder(config: pytest.Config, tally: Tally, run_id: str) -> RunFolder:
         raise pytest.UsageError(f"the artifacts directory {base} cannot be used\n{why}") from error
 
 
+def _summary(result: SweepResult) -> str:
+    """Return what the terminal's summary says of a sweep, also of one without a weakness."""
+    left_out = [f"left out {each}" for each in left_out_texts(result)]
+    unmet = [f"accepted and not found: {each}" for each in result.unmet_acceptances]
+    return f"{result.nodeid}: {'; '.join((survives_text(result), *left_out, *unmet))}"
+
+
 @dataclass(slots=True, eq=False)  # a plugin must be hashable: pluggy keeps them in sets
 class Run:
     """What a run of pytest keeps from its first world to its end; a plugin of that run.
@@ -205,13 +214,14 @@ class Run:
 
         Raises:
             KeyboardInterrupt: As in `run_item`; what has been found has been shown.
+            LaunchError: The harness broke; likewise.
         """
         result = sweeps.sweep(plan, attempt)
-        self.tally.swept.append(f"{result.nodeid}: {survives_text(result)}")
+        self.tally.swept.append(told := _summary(result))
         attempt = replace(attempt, sweep=result)
         if result.status == "interrupted":
-            write_through(self.config, f"\n{result.nodeid}: {survives_text(result)}\n")
-            raise KeyboardInterrupt(result.reason)
+            write_through(self.config, f"\n{sweep_section(result).text}\n{told}\n")
+            raise sweeps.broken or KeyboardInterrupt(result.reason)
         return attempt
 
     def _check_machine(self, plan: Plan) -> None:

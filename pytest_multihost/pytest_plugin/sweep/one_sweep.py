@@ -53,6 +53,7 @@ class OneSweep:
     rest: deque[Disturbance]
     runs: list[DisturbedRun] = field(default_factory=list)
     repeats: list[DisturbedRun] = field(default_factory=list)
+    _known: list[Disturbance] = field(default_factory=list)
     _left_out: Counter[tuple[str, str]] = field(default_factory=Counter)
     _tries: Counter[Disturbance] = field(default_factory=Counter)
     _again: deque[Step] = field(default_factory=deque)
@@ -148,10 +149,14 @@ class OneSweep:
         else:
             self.runs.append(run)
             if run.outcome in {*WEAK, "told"}:
-                rest = tuple(self.rest)
-                self.rest = deque(order_rest(rest, self.runs))
-                useful = set(self.rest)
-                self.leave_out("known", (each for each in rest if each not in useful))
+                self._reorder(self.rest)
+
+    def _reorder(self, rest: Iterable[Disturbance]) -> None:
+        """Order what is left, and put aside what would only show again what is known."""
+        every = tuple(rest)
+        self.rest = deque(order_rest(every, self.runs))
+        useful = set(self.rest)
+        self._known += [each for each in every if each not in useful]
 
     def _confirm(self, run: DisturbedRun) -> None:
         """Replace a run by the one that was made alone.
@@ -176,6 +181,8 @@ class OneSweep:
         ]
         self.leave_out("doubtful", (each.disturbance for each in unknown))
         self.runs = [each for each in self.runs if each not in unknown]
+        known, self._known = self._known, []
+        self._reorder((*self.rest, *known))
 
     def lose(self, step: Step) -> bool:
         """Note that the harness broke during a step; return whether it is tried again."""
@@ -200,6 +207,8 @@ class OneSweep:
         """Leave out what has not been run."""
         waiting = [e.disturbance for e in (*self._again, *self._running) if e.purpose == "sweep"]
         self.leave_out(reason, (*waiting, *self.rest))
+        self.leave_out("known", self._known)
+        self._known.clear()
         self._again.clear()
         self._running.clear()
         self.rest.clear()

@@ -71,6 +71,7 @@ class Sweeps:
         folder: The run's folder of artifacts.
         kinds: The kinds of faults, by name.
         accepted: What the project accepts.
+        broken: Why the last sweep could not go on, if the harness is to blame.
     """
 
     config: pytest.Config
@@ -79,6 +80,7 @@ class Sweeps:
     folder: RunFolder
     kinds: Mapping[str, FaultKind]
     accepted: Sequence[Acceptance]
+    broken: LaunchError | None = None
     _lanes: LanePool | None = None
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
 
@@ -105,6 +107,7 @@ class Sweeps:
             attempt: The undisturbed run, with its points recorded.
         """
         assert plan.sweep is not None  # noqa: S101 - for the type checker
+        self.broken = None
         result = _blank_result(plan.sweep, attempt, self.folder.run_id)
         result = replace(result, shard=self.tally.settings.sweep.shard)
         reason = _why_not(plan, attempt)
@@ -159,7 +162,7 @@ class Sweeps:
             sweep.stop("interrupted")
             self._open().stop()
         except LaunchError as error:
-            status, reason = "interrupted", str(error)
+            status, reason, self.broken = "interrupted", str(error), error
             sweep.stop("interrupted")
             self._open().stop()
         finally:

@@ -1,0 +1,280 @@
+"""Sweeps of real tests: what they find, what they leave alone, and what they say of it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runtimes import needs
+
+from pytest_multihost.model.sweep import SweepResult
+from pytest_multihost.report.sweep import read_sweep
+
+pytestmark = needs("torch")
+
+HEAD = """
+import pytest, time
+import torch, torch.distributed as dist
+"""
+
+# Rank 1 looks for a file that rank 0 has written long before, and nothing says that it has to.
+RACE = (
+    HEAD
+    + """
+@pytest.mark.multihost(ranks=2, backend="gloo", timeout=30)
+def test_race(world, shared_tmp_path):
+    marker = shared_tmp_path / "marker"
+    dist.barrier()
+    if world.rank == 0:
+        marker.write_text("done")
+    else:
+        time.sleep(0.3)
+    if marker.exists():
+        dist.all_reduce(torch.ones(1))
+    dist.barrier()
+"""
+)
+
+# Only rank 0 writes, and nobody else learns whether it could.
+PRIMARY = (
+    HEAD
+    + """
+@pytest.mark.multihost(ranks=2, backend="gloo", timeout=30)
+def test_primary(world, shared_tmp_path):
+    if world.rank == 0:
+        (shared_tmp_path / "checkpoint").write_text("weights")
+    dist.barrier()
+"""
+)
+
+ROBUST = (
+    HEAD
+    + """
+@pytest.mark.multihost(ranks=2, backend="gloo", timeout=30)
+def test_robust(world, shared_tmp_path):
+    failed = torch.zeros(1)
+    if world.rank == 0:
+        try:
+            (shared_tmp_path / "checkpoint").write_text("weights")
+        except OSError:
+            failed += 1
+    dist.broadcast(failed, 0)
+    if failed:
+        raise RuntimeError("the primary could not write")
+    dist.barrier()
+"""
+)
+
+
+def swept(worlds: Any, test: str) -> SweepResult:  # noqa: ANN401 - of conftest.py
+    """Return what the sweep of a test has written."""
+    return read_sweep(worlds.directory(test) / "sweep.json")
+
+
+def line_of(source: str, text: str) -> int:
+    """Return the line of a source text, as pytester writes it, that contains a text."""
+    lines = source.strip().splitlines()
+    return next(number for number, line in enumerate(lines, 1) if text in line)
+
+
+def test_a_file_that_is_not_waited_for_is_found(run_worlds) -> None:
+    """The test passes, because rank 1 is slow enough; a sweep shows where it hangs if it is not."""
+    worlds = run_worlds(RACE, "--multihost-sweep=late,differs")
+    worlds.run.assert_outcomes(failed=1)
+    assert worlds.verdicts["test_race"]["status"] == "passed"
+    result = swept(worlds, "test_race")
+    assert result.status == "failed"
+    lines = {each.witness.waiting.line for each in result.weaknesses if each.witness.waiting}
+    assert lines <= {line_of(RACE, "all_reduce"), len(RACE.strip().splitlines())}
+    worlds.run.stdout.fnmatch_lines(["*HUNG*", "*survives * of * disturbances*"])
+
+
+def test_the_token_of_a_weakness_repeats_it(run_worlds) -> None:
+    """In an ordinary run of the test, which is not swept then."""
+    worlds = run_worlds(PRIMARY, "--multihost-sweep=fails")
+    token = swept(worlds, "test_primary").weaknesses[0].witness.token
+    again = run_worlds(PRIMARY, "--multihost-sweep=fails", f"--multihost-replay={token}")
+    again.run.assert_outcomes(failed=1)
+    assert again.verdicts["test_primary"]["diagnosis"]["waiting"] == [1]
+    assert "disturbances" not in again.stdout
+
+
+def test_a_primary_that_cannot_write_leaves_the_others_waiting(run_worlds) -> None:
+    """The culprit is the line that writes, the others wait at the barrier; all of it is on disk."""
+    worlds = run_worlds(PRIMARY, "--multihost-sweep=fails")
+    worlds.run.assert_outcomes(failed=1)
+    result = swept(worlds, "test_primary")
+    (weakness,) = result.weaknesses
+    witness = weakness.witness
+    assert (witness.outcome, witness.waiting_ranks) == ("left waiting", (1,))
+    assert witness.culprit is not None
+    assert witness.culprit.line == line_of(PRIMARY, "write_text")
+    assert witness.waiting is not None
+    assert witness.waiting.line == line_of(PRIMARY, "dist.barrier")
+    assert weakness.repeated == (5, 5)
+    assert witness.directory is not None
+    kept = worlds.path / ".pytest_multihost" / witness.directory
+    assert {"verdict.json", "report.html", "facts.json"} <= {each.name for each in kept.iterdir()}
+    assert (worlds.directory("test_primary") / "sweep.html").exists()
+    assert len(worlds.all_verdicts) == 1, "disturbed runs have no verdict of their own"
+
+
+def test_a_test_that_agrees_on_failures_passes(run_worlds) -> None:
+    """All ranks raise when one cannot write; that is no weakness."""
+    worlds = run_worlds(ROBUST, "--multihost-sweep=fails")
+    worlds.run.assert_outcomes(passed=1)
+    result = swept(worlds, "test_robust")
+    assert result.status == "passed"
+    assert result.count("told") == len(result.runs) > 0
+    worlds.run.stdout.fnmatch_lines(["*test_robust: survives * of * disturbances (0 weaknesses)*"])
+
+
+def test_what_does_not_pass_is_not_swept(run_worlds) -> None:
+    """It is reported as without a sweep, and why it was not swept is said."""
+    worlds = run_worlds(
+        """
+        import pytest
+        pytestmark = pytest.mark.multihost(ranks=2)
+
+        def test_fails(world):
+            assert world.rank == 0
+
+        def test_is_skipped(world):
+            pytest.skip("not here")
+
+        @pytest.mark.multihost_expect("straggler")
+        @pytest.mark.multihost(timeout=2)
+        def test_hangs(world):
+            if world.rank == 0:
+                import time
+                time.sleep(60)
+            world.barrier()
+        """,
+        "--multihost-sweep",
+    )
+    worlds.run.assert_outcomes(failed=1, skipped=1, passed=1)
+    assert swept(worlds, "test_fails").reason == "it does not pass undisturbed: failed"
+    worlds.run.stdout.fnmatch_lines(
+        [
+            "*test_fails: not swept: it does not pass undisturbed: failed",
+            "*test_is_skipped: not swept: it does not pass undisturbed: skipped",
+            "*test_hangs: not swept: it is expected to hang (multihost_expect)",
+        ]
+    )
+
+
+def test_the_marker_sweeps_one_test_always(run_worlds) -> None:
+    """With its own families; other tests are not swept without the option."""
+    source = PRIMARY.replace(
+        "@pytest", "@pytest.mark.multihost_sweep(families='late', budget=5)\n@pytest"
+    )
+    worlds = run_worlds(source + ROBUST.removeprefix(HEAD))
+    result = swept(worlds, "test_primary")
+    assert result.families == ("late",)
+    assert result.budget_s == 5
+    assert not (worlds.directory("test_robust") / "sweep.json").exists()
+
+
+def test_a_sweep_without_time_goes_on_later(run_worlds) -> None:
+    """What the budget has left out is told, and run when the sweep is continued."""
+    first = run_worlds(ROBUST, "--multihost-sweep=fails", "--multihost-sweep-budget=0.001")
+    first.run.assert_outcomes(passed=1)
+    before = swept(first, "test_robust")
+    planned = before.plan.disturbances
+    assert sum(each.count for each in before.left_out) == len(planned) - len(before.runs) > 0
+    first.run.stdout.fnmatch_lines(["*left out * for lack of time*"])
+    then = run_worlds(ROBUST, "--multihost-sweep=fails", "--multihost-sweep-continue")
+    after = swept(then, "test_robust")
+    assert [each.disturbance.fault for each in before.runs] == [
+        each.disturbance.fault for each in after.runs[: len(before.runs)]
+    ]
+    assert len(after.runs) > len(before.runs)
+    assert {each.reason for each in after.left_out} <= {"known"}
+
+
+def test_shards_have_all_of_a_plan_between_them(run_worlds) -> None:
+    """None of it twice."""
+    found: list[str] = []
+    count = 0
+    for k in (1, 2):
+        worlds = run_worlds(ROBUST, "--multihost-sweep=fails", f"--multihost-sweep-shard={k}/2")
+        result = swept(worlds, "test_robust")
+        found += [repr(each.disturbance.fault) for each in result.runs]
+        count += sum(each.count for each in result.left_out if each.reason == "known")
+    assert len(set(found)) == len(found)
+    assert len(found) + count == len(result.plan.disturbances)
+
+
+def test_a_weakness_that_is_accepted_fails_nothing(run_worlds, pytester) -> None:
+    """The reason is told, and so is an entry that is met by nothing."""
+    accepted = """
+        [[accepted]]
+        test = "test_worlds.py::test_primary"
+        culprit = "test_worlds.py:test_primary"
+        reason = "the launcher ends the job"
+
+        [[accepted]]
+        test = "test_worlds.py::*"
+        culprit = "test_worlds.py:another_function"
+        reason = "was mended long ago"
+        """
+    pytester.makefile(".toml", **{"multihost-accepted": accepted})
+    worlds = run_worlds(PRIMARY, "--multihost-sweep=fails")
+    worlds.run.assert_outcomes(passed=1)
+    result = swept(worlds, "test_primary")
+    assert result.weaknesses[0].accepted == "the launcher ends the job"
+    assert [each for each in result.unmet_acceptances if "another_function" in each]
+    worlds.run.stdout.fnmatch_lines(["*1 weakness, 1 accepted*not found*another_function*"])
+
+
+def test_sweeps_run_in_the_workers_of_xdist(run_worlds) -> None:
+    """Their results reach the controller's summary."""
+    source = PRIMARY + ROBUST.removeprefix(HEAD)
+    worlds = run_worlds(source, "--multihost-sweep=fails", "-p", "xdist", "-n", "2")
+    worlds.run.assert_outcomes(failed=1, passed=1)
+    worlds.run.stdout.fnmatch_lines_random(
+        ["*LEFT WAITING*", "*test_robust: survives*", "*test_primary: survives*"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "complaint"),
+    [
+        ("--multihost-sweep=sideways", "*families of disturbances are late, fails, differs*"),
+        ("--multihost-sweep-shard=3/2", "*must be K/N*"),
+        ("--multihost-sweep-budget=soon", "*a positive number of seconds*"),
+        ("--multihost-sweep-accept=nowhere.toml", "*nowhere.toml*"),
+    ],
+)
+def test_an_option_that_cannot_be_used_is_an_error(run_worlds, option: str, complaint: str) -> None:
+    """Before any test runs, with what would do."""
+    worlds = run_worlds(PRIMARY, "--multihost-sweep", option)
+    assert worlds.run.ret == pytest.ExitCode.USAGE_ERROR
+    worlds.run.stderr.fnmatch_lines([complaint])
+
+
+def test_a_run_without_a_sweep_imports_nothing_of_it(run_worlds, pytester) -> None:
+    """Neither the lanes nor what plans and judges."""
+    pytester.makeconftest(
+        """
+        import sys
+        def pytest_sessionfinish():
+            rooms = ("pytest_multihost.lanes", "pytest_multihost.sweep",
+                     "pytest_multihost.pytest_plugin.sweep")
+            print("\\nimported:", [each for each in rooms if each in sys.modules])
+        """
+    )
+    worlds = run_worlds(PRIMARY, "-s")
+    worlds.run.assert_outcomes(passed=1)
+    assert re.search(r"imported: \[\]", worlds.stdout)
+
+
+def test_nothing_is_left_of_disturbed_worlds(run_worlds, tmp_path: Path, monkeypatch) -> None:
+    """No scratch directory, and of the artifacts only those of the witness."""
+    monkeypatch.setenv("PYTEST_DEBUG_TEMPROOT", str(tmp_path))
+    worlds = run_worlds(PRIMARY, "--multihost-sweep=fails")
+    assert list(tmp_path.rglob("sweep-*")) == []
+    attempt = worlds.directory("test_primary")
+    assert [each.name for each in attempt.iterdir() if each.is_dir()] == ["weakness-1"]
