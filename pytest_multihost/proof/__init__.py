@@ -10,6 +10,7 @@ from pytest_multihost.proof.proof_state import (
     ProofSearch,
     ProofState,
     is_still,
+    pollers,
 )
 from pytest_multihost.proof.snapshot import Snapshot, has_left_wait
 
@@ -21,4 +22,5 @@ __all__ = [
     "Snapshot",
     "has_left_wait",
     "is_still",
+    "pollers",
 ]

@@ -172,6 +172,18 @@ def has_rested(before: Snapshot, now: Snapshot, ask_turns: AskTurns, *, deadline
     return turns_now is not None and asleep.items() <= turns_now.items()
 
 
+def pollers(before: Turns, now: Turns) -> frozenset[int] | None:
+    """Return the threads that poll, if no others have run between two moments; else None.
+
+    Who polls has found nothing in two turns, for its own sake and for what the first has brought
+    about. A thread that has had a single turn may have begun something.
+    """
+    ran = {tid: runs - before[tid] for tid, runs in now.items() if tid in before}
+    if before.keys() != now.keys() or any(runs == 1 for runs in ran.values()):
+        return None
+    return frozenset(tid for tid, runs in ran.items() if runs >= _TURNS)
+
+
 def polls(thread: Thread) -> bool:
     """Return whether a thread may find something when its wait times out.
 

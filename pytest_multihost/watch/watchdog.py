@@ -31,6 +31,7 @@ from pytest_multihost.proof import (
     ProofSearch,
     Snapshot,
     has_left_wait,
+    pollers,
 )
 from pytest_multihost.proof.threads import is_sleep, lock_holders
 from pytest_multihost.watch.kernel import holders_of_lock
@@ -69,8 +70,11 @@ SETTLED_S = 0.75
 """The same after a raise, if some of the remaining ranks do not wait in an operation."""
 
 STOPPED_S = 2.0
-"""How long a rank must have been stopped from outside before its world counts as hung: nothing
-shows whether somebody will let it go on."""
+"""How long a rank must have been stopped from outside before its world counts as hung.
+
+Who stopped it can let it go on at any time: a profiler, a snapshot of the machine, a child that
+sleeps. That the others are quiescent does not show that nobody will, and after one second innocents
+were accused."""
 
 _KEPT_SNAPSHOTS = 4
 _KEPT_RUNS = 24
@@ -233,9 +237,7 @@ class Watchdog:
     ) -> bool:
         """Return whether nothing in the world has moved for a while, nor is about to.
 
-        No main thread sleeps, and no thread has run but those that poll. Each of these has found
-        nothing in two turns. A thread that has had a single turn may have begun something, so then
-        the while begins anew.
+        No main thread sleeps, and no thread has run but those that poll.
         """
         living = last.kernel.ranks
         has_moved = any(has_left_wait(rank, before, last) for rank in living)
@@ -252,11 +254,10 @@ class Watchdog:
         self._rest = (now, turns_now) if turns_now is not None else None
         if turns is None or turns_now is None:
             return False
-        ran = {tid: runs - turns.get(tid, 0) for tid, runs in turns_now.items()}
-        polling = {tid for tid, runs in ran.items() if runs > 1}
-        if turns.keys() != turns_now.keys() or any(runs == 1 for runs in ran.values()):
+        polling = pollers(turns, turns_now)
+        if polling is None:
             return False
-        self._polling = frozenset(polling)
+        self._polling = polling
         return self._rests_still(facts)
 
     def _rests_still(self, facts: Sequence[RankFacts]) -> bool:

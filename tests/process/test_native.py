@@ -19,7 +19,7 @@ from runtimes import needs
 from pytest_multihost.blame.inferred import operation_of
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.watch.probes import native
-from pytest_multihost.watch.probes.native import native_threads
+from pytest_multihost.watch.probes.native import NativeReader, native_threads
 
 pytest.importorskip("pystack")
 
@@ -247,3 +247,24 @@ def test_the_frames_of_an_interpreter_are_read_from_the_innermost_outwards(
 def _main_symbols(pid: int) -> tuple[str, ...]:
     threads = native_threads({0: pid}, budget_s=BUDGET_S).threads[0]
     return next(each.symbols for each in threads if each.thread == pid)
+
+
+def test_a_reader_that_was_started_before_reads_as_well(start: Start) -> None:
+    """It stands by with the symbols of its likely processes, and is used once."""
+    ranks = start("psum", 2, 2)
+    pids = _pids(ranks)
+    reader = NativeReader()
+    reader.start(pids.values())
+    before = native_threads(pids, budget_s=BUDGET_S, reader=reader)
+    again = native_threads(pids, budget_s=BUDGET_S, reader=reader)
+    assert before.threads.keys() == again.threads.keys() == pids.keys()
+
+
+def test_a_reader_that_nobody_asks_is_ended() -> None:
+    """Nothing is left of it."""
+    reader = NativeReader()
+    reader.start()
+    children = set(psutil.Process().children())
+    reader.close()
+    assert children
+    assert not children & set(psutil.Process().children())

@@ -13,7 +13,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -412,6 +412,29 @@ def test_known_pollers_may_run_while_they_are_asked_for(programs: Programs) -> N
     known = sum(found.ask({poller}).is_quiescent for _ in range(ASKED))
     assert others < known
     assert known > 0
+
+
+def test_turns_are_counted_while_any_thread_may_run(programs: Programs) -> None:
+    """That shows who polls all the time, and who has not run at all."""
+    programs.rank("""
+        def poll():
+            while True: time.sleep(0.0002)
+        threading.Thread(target=poll).start()
+        ready(); time.sleep(600)
+    """)
+    found = Quiescence(programs.ranks)
+
+    def turns() -> Mapping[int, int]:
+        deadline = time.monotonic() + PATIENCE_S
+        while not (last := found.ask(None)).is_quiescent:
+            assert time.monotonic() < deadline, last
+        return last.turns
+
+    first = turns()
+    time.sleep(0.2)
+    ran = {tid: runs - first[tid] for tid, runs in turns().items()}
+    assert ran.pop(programs.ranks[0]) == 0
+    assert all(each > 1 for each in ran.values())
 
 
 def test_a_world_that_works_need_not_be_asked(programs: Programs) -> None:

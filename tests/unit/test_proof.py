@@ -21,7 +21,7 @@ from pytest_multihost.model.operation import (
 )
 from pytest_multihost.model.process import Descriptor, Endpoint, KernelSnapshot, Process, Thread
 from pytest_multihost.model.stack import Frame
-from pytest_multihost.proof import ProofState, Snapshot, is_still
+from pytest_multihost.proof import ProofState, Snapshot, is_still, pollers
 from pytest_multihost.proof.blockers import blockers
 from pytest_multihost.proof.proof_state import INTERVAL_S, SHORT_S, SLACK_S, AskTurns
 from pytest_multihost.proof.threads import is_idle, is_python, is_runtime_thread, read_stack
@@ -320,6 +320,23 @@ def test_short_intervals_do_not_go_on_for_ever() -> None:
     gaps = [later - earlier for earlier, later in pairwise(waits)]
     assert gaps[0] == pytest.approx(SHORT_S)
     assert gaps[-1] == pytest.approx(INTERVAL_S)
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        ({1: 5, 2: 7}, frozenset()),
+        ({1: 5, 2: 9}, frozenset({2})),
+        ({1: 5, 2: 8}, None),  # it may have begun something
+        ({1: 5}, None),  # somebody may have waited for its end
+        ({1: 5, 2: 7, 3: 2}, None),
+    ],
+)
+def test_a_thread_that_polls_has_had_two_turns(
+    now: dict[int, int], expected: frozenset[int] | None
+) -> None:
+    """And whoever had none sleeps; nobody comes or goes."""
+    assert pollers({1: 5, 2: 7}, now) == expected
 
 
 def test_a_world_without_a_living_rank_does_not_wait() -> None:
