@@ -12,6 +12,7 @@ marked unknown, never omitted.
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import re
 import socket
@@ -119,7 +120,8 @@ class ProcReader:
         }
         harness = replace(self.harness, servers=frozenset(servers))
         tables = Tables(links, names, called, harness)
-        locks = proc_files.holders_by_waiter()
+        # Only if somebody waits for one: reading /proc/locks waits for all processors, for 5 ms.
+        locks = functools.cache(proc_files.holders_by_waiter)
         processes = []
         for pid, (rank, is_rank) in family.items():
             if is_rank and not (pid in stats and self._is_same(pid, stats[pid])):
@@ -167,7 +169,7 @@ class ProcessReader:
             is new since the snapshot before.
         harness: What belongs to the harness.
         tables: What is needed to say where descriptors lead; None in a shallow snapshot.
-        locks: For each process that waits for a file lock, its holders; None if unknown.
+        locks: Returns the holders for each process that waits for a file lock; None if unknown.
         memory: The process's memory.
         returns: Finds return addresses in it.
     """
@@ -177,7 +179,7 @@ class ProcessReader:
     since: Callable[[Thread, float], tuple[float, bool]]
     harness: HarnessProcesses
     tables: Tables | None = None
-    locks: Mapping[int, tuple[int, ...]] | None = None
+    locks: Callable[[], Mapping[int, tuple[int, ...]] | None] = lambda: None
     memory: Memory = field(init=False)
     returns: ReturnAddresses = field(init=False)
 
@@ -266,7 +268,7 @@ class ProcessReader:
             child=child,
             futex_scope=who_wakes(call, self.memory, self.tables),
             waits_for_gil=is_deep and waits_for_gil(call, self.memory, ends_s),
-            holders=self.locks.get(self.pid) if call.is_file_lock and self.locks else None,
+            holders=(self.locks() or {}).get(self.pid) if call.is_file_lock else None,
             is_exempt=bool(target) and self.harness.is_path(target),
         )
 
