@@ -131,11 +131,12 @@ def raise_at(
 
 
 def fails(*, rank: Ranks, at: Point, error: str | None = None, must_fire: bool = True) -> Fault:
-    """Let a call on a file fail as in the field: ``at=at.io("*/ckpt/*", call="rename")``.
+    """Let a call fail as in the field: ``at=at.io("*/ckpt/*", call="rename")``.
 
-    `error` is the name of the error. By default it fits the call: ENOSPC where something is written
-    or made, ESTALE where a name is looked up or moved, EIO where data is read. With
-    ``onwards=True`` of the point, all later calls fail as well.
+    `error` is the name of the error of a call on a file. By default it fits the call: ENOSPC where
+    something is written or made, ESTALE where a name is looked up or moved, EIO where data is read.
+    At ``at.collective("all_reduce")`` the rank does not enter the operation; the error is the
+    runtime's own. With ``onwards=True`` of the point, all later calls fail as well.
     """
     return _fault("fails", rank, at, must_fire, error=error)
 

@@ -120,6 +120,7 @@ class WorldSpec:
         seed: Seed of all random choices for this world.
         faults: Its faults; their ranks are numbers.
         tells_points: Whether each rank records every point to which a fault can be bound.
+        told_calls: Functions, as ``module:function``, whose calls it records as well.
         hosts: The kind of its hosts, and the ranks on each.
         sites: The existing hosts of an attached run on several machines; empty if the harness
             makes the hosts.
@@ -135,6 +136,7 @@ class WorldSpec:
     seed: int
     faults: tuple[Fault, ...] = ()
     tells_points: bool = False
+    told_calls: tuple[str, ...] = ()
     hosts: Hosts = ONE
     sites: tuple[Site, ...] = ()
 

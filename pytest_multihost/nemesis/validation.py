@@ -115,6 +115,8 @@ def _point_problems(fault: Fault, kind: FaultKind) -> Iterator[str]:
     if kind.points and fault.at.point not in kind.points:
         known = " or ".join(f"at.{each}(...)" for each in sorted(kind.points))
         yield f"{kind.name} happens at {known}, not at {fault.at!r}"
+    if fault.kind == "fails" and fault.at.point == "collective" and "error" in fault.params:
+        yield "error is that of a call on a file; raise_at raises any exception"
     if fault.at.onwards and kind.lasts:
         yield f"{kind.name} lasts until it is undone, so it cannot begin again: leave out onwards"
     if fault.ranks == "first" and fault.kind in NETWORK_KINDS | NOT_AT_POINTS:

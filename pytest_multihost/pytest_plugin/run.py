@@ -181,6 +181,7 @@ class Run:
             timeout_s=min(timeout_s, own_s) if plan.has_own_timeout else timeout_s,
             sites=sites_for(plan.world.size, peers),
             tells_points=self.config.getoption("multihost_points") or plan.sweep is not None,
+            told_calls=(*plan.sweep.decisions, *plan.sweep.values) if plan.sweep else (),
         )
         self.tally.ran += 1
         if plan.sweep is not None and self.sweeps is not None:

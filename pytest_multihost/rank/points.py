@@ -41,7 +41,7 @@ from pytest_multihost.nemesis.interpose import (
 from pytest_multihost.nemesis.targets import load_target
 from pytest_multihost.rank.batches import count_batches
 from pytest_multihost.rank.point_record import PointRecord
-from pytest_multihost.rank.recorder import Recorder
+from pytest_multihost.rank.recorder import Recorder, after_import
 from pytest_multihost.rank.run_paths import portable_glob
 from pytest_multihost.rank.wrap_calls import wrap_calls
 
@@ -209,6 +209,16 @@ class Points:
             if not kind.lasts and (detail or binding.fired <= _MAX_FIRED_EVENTS):
                 send("ended", ended)
 
+    def count_batches(self, target: str) -> None:
+        """Let the batches of a data loader be points, until the faults are healed.
+
+        Raises:
+            SettingError: There is no such thing, or it cannot be replaced.
+        """
+        if not self._is_healed and os.getpid() == self._owner:
+            on_draw = partial(self.pass_point, "batch", target)
+            count_batches(target, on_draw, self.healing, more_modules=self.more_modules)
+
     def set_folders(self) -> None:
         """Remember which folders have other names in other runs."""
         scratch = self.spec.scratch
@@ -363,14 +373,17 @@ def start_faults(points: Points, more_modules: Iterable[object] = ()) -> None:
     """
     points.more_modules = more_modules = tuple(more_modules)
     faults = [each.fault for each in points.bindings]
-    for target in _named(faults, "call"):
+    told = points.spec.world.told_calls if points.record is not None else ()
+    for target in dict.fromkeys((*_named(faults, "call"), *told)):
         on_call = partial(points.pass_point, "call", target)
         wrap_calls(load_target(target), on_call, points.healing, more_modules=more_modules)
-    loaders = [each for each in _LOADERS if each.partition(":")[0] in sys.modules]
     named = _named(faults, "batch")
-    for target in dict.fromkeys((*named, *loaders) if points.record is not None else named):
-        on_draw = partial(points.pass_point, "batch", target)
-        count_batches(target, on_draw, points.healing, more_modules=more_modules)
+    for target in named:
+        points.count_batches(target)
+    for target in _LOADERS if points.record is not None else ():
+        if target not in named:
+            module = target.partition(":")[0]
+            after_import(module, lambda _, target=target: points.count_batches(target))  # type: ignore[misc]
     if patterns := [*_named(faults, "io"), *(["*"] if points.record is not None else ())]:
         points.set_folders()
         observer = _file_observer(points, patterns)

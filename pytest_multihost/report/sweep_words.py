@@ -80,7 +80,10 @@ def disturbance_text(disturbance: Disturbance) -> str:
         return f"{who} had the fault {fault!r}"
     is_at_start = fault.at.point == "start"
     what, params, when = point_text(fault.at), fault.params, fault.at.when
-    usual = "RuntimeError" if fault.kind == "raise_at" else FIELD_ERRORS.get(fault.at.call, "EIO")
+    is_operation = fault.at.point == "collective"
+    usual = FIELD_ERRORS.get(fault.at.call, "EIO")
+    if fault.kind == "raise_at" or is_operation:
+        usual = "its own error" if fault.kind == "fails" else "RuntimeError"
     return _SENTENCES[fault.kind].format(
         who=who,
         what=what,

@@ -149,15 +149,12 @@ def _differs(pick: Pick, known: Surroundings) -> Iterator[_Weighed]:
 
 
 def _errors(pick: Pick, _known: Surroundings) -> Iterator[_Weighed]:
-    passed = pick.passed
-    if passed.point.point in ("batch", "collective"):
-        is_batch = passed.point.point == "batch"
-        fault = faults.raise_at(
-            rank=passed.rank,
-            error=OSError if is_batch else RuntimeError,
-            message="cannot read the data" if is_batch else "the operation failed",
-            at=passed.point,
-        )
+    rank, point = pick.passed.rank, pick.passed.point
+    if point.point == "collective":
+        yield 0, Weight.REQUESTED, faults.fails(rank=rank, at=point)
+    elif point.point == "batch":
+        message = "cannot read the data"
+        fault = faults.raise_at(rank=rank, error=OSError, message=message, at=point)
         yield 0, Weight.REQUESTED, fault
 
 

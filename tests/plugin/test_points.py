@@ -616,3 +616,67 @@ def test_it(world, tmp_path):
     worlds.run.assert_outcomes(passed=1)
     line = next(each for each in worlds.run.outlines if each.startswith("  rank 0"))
     assert line.split("  ")[2:] == ["at.io('*/test_it0/a', call='stat')"]
+
+
+def test_calls_that_are_asked_for_and_loaders_that_are_imported_late_are_recorded(
+    run_worlds,
+) -> None:
+    """Each call of a function that a sweep is to change, and each batch."""
+    worlds = run_worlds(
+        """
+import pytest
+
+def should_stop(step):
+    return step == 2
+
+@pytest.mark.multihost(ranks=2, timeout=30)
+@pytest.mark.multihost_sweep(families=("errors",), decisions=["test_worlds:should_stop"])
+def test_it(world):
+    from torch.utils.data import DataLoader
+    for step, _ in enumerate(DataLoader(range(8), batch_size=2)):
+        if should_stop(step):
+            break
+""",
+        "--multihost-points",
+        "--multihost-sweep",
+    )
+    stop = "at.call('test_worlds:should_stop')"
+    batch = "at.batch('torch.utils.data:DataLoader')"
+    assert f"ranks 0,1  {', '.join([batch, stop] * 3)}" in worlds.stdout
+
+
+def test_an_operation_fails_with_what_its_runtime_raises(run_worlds) -> None:
+    """So that code which handles that error is seen to do so; nobody has entered it."""
+    worlds = run_worlds(
+        HEAD
+        + """
+import torch, torch.distributed as dist
+
+def failing(op, backend, **more):
+    fault = faults.fails(rank="all", at=at.collective(op, **more))
+    return pytest.mark.multihost(ranks=2, timeout=30, backend=backend, faults=[fault])
+
+@failing("all_reduce", "gloo", nth=2)
+def test_collective(world):
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    with pytest.raises(RuntimeError, match="all_reduce: planned by"):
+        dist.all_reduce(total)
+    dist.all_reduce(total)
+    assert total.tolist() == [4.0]
+
+@failing("store.get", "gloo")
+def test_store(world):
+    with pytest.raises(dist.DistStoreError):
+        dist.distributed_c10d._get_default_store().get("key")
+
+@failing("sync_global_devices", "jax", onwards=True)
+def test_jax(world):
+    import jax
+    from jax.experimental.multihost_utils import sync_global_devices
+    for _ in range(2):
+        with pytest.raises(jax.errors.JaxRuntimeError):
+            sync_global_devices("a")
+"""
+    )
+    worlds.run.assert_outcomes(passed=3)

@@ -75,13 +75,20 @@ def test_a_fault_can_be_pasted_back_and_survives_json(fault: Fault) -> None:
 
 WRONG: list[tuple[Any, str]] = [
     (faults.delay(rank=0, seconds=-1), "seconds must be a number of seconds from 0 to 1e9, not -1"),
+    (
+        faults.fails(rank=0, error="EIO", at=at.collective("barrier")),
+        "error is that of a call on a file; raise_at raises any exception",
+    ),
     (faults.hold(rank=0, until="dawn"), "until must be 'others-wait', not 'dawn'"),
     (faults.hold(rank=0, min_s=-1), "min_s must be a number of seconds from 0 to 1e9, not -1"),
     (faults.delay(rank=4, seconds=1), "rank 4 is out of range: the ranks are 0 to 3"),
     (faults.delay(rank=-1, seconds=1), "rank must be an index"),
     (faults.delay(rank="last", seconds=1), "rank must be an index"),
     (faults.hash_seed(rank="first"), "rank cannot be 'first'"),
-    (faults.fails(rank=0, at=at.sync_point("x")), "fails happens at at.io(...), not at at.sync"),
+    (
+        faults.fails(rank=0, at=at.sync_point("x")),
+        "fails happens at at.collective(...) or at.io(...), not",
+    ),
     (faults.fails(rank=0, at=at.io("*"), error="EFOO"), "error must be the name of an error"),
     (faults.short_data(rank=0, at=at.io("*")), "short_data happens at at.batch(...), not at at.io"),
     (faults.returns(rank=0, value={}, at=at.call("json:loads")), "value must be a number, a text"),

@@ -139,8 +139,8 @@ def test_only_wanted_families_are_planned() -> None:
 def test_errors_and_deaths_are_planned_on_request() -> None:
     """An operation raises; a process dies at any point."""
     plan = plan_sweep(primary_saves(), ["errors", "killed"], size=3)
-    assert set(kinds(plan)) == {"raise_at", "kill"}
-    assert {each.passed.point.point for each in of_kind(plan, "raise_at")} == {"collective"}
+    assert set(kinds(plan)) == {"fails", "kill"}
+    assert {each.passed.point.point for each in of_kind(plan, "fails")} == {"collective"}
 
 
 def test_every_disturbance_is_a_valid_fault_of_one_rank() -> None:
