@@ -13,7 +13,14 @@ from pytest_multihost.model.json_values import Json, JsonObject, from_json, to_j
 from pytest_multihost.model.verdict import PlaceGroup
 from pytest_multihost.report import write_trace
 from pytest_multihost.report.artifacts import RunFolder, read_artifact, rejudge, unusable
-from pytest_multihost.report.html import PAGE_NAME, PageModel, write_index, write_page
+from pytest_multihost.report.html import (
+    PAGE_NAME,
+    PageModel,
+    write_index,
+    write_page,
+    write_sweep_page,
+)
+from pytest_multihost.report.sweep import SWEEP_NAME, read_sweep
 from pytest_multihost.report.text import page_sections
 
 _SET_BY_EXPECTATION = frozenset({"status", "expected", "outcome", "reason"})
@@ -54,6 +61,7 @@ def _without_sources(value: Json) -> Json:
     return value
 
 
+_SWEEPS = f"*/{SWEEP_NAME}"
 _REMEDY = "Name the artifacts directory, by default .pytest_multihost, or a folder in it."
 
 
@@ -90,11 +98,21 @@ def rebuild(directory: Path) -> Iterator[Path | MultihostError]:
         try:
             _, problems = RunFolder(run.parent, run.name).verdicts()
             yield from (unusable(run / "verdicts.jsonl", each) for each in problems)
+            yield from _sweep_pages(run)
             yield write_index(run)
         except FileNotFoundError:
             continue  # a run whose folder was thinned out
         except OSError as error:
             yield MultihostError(f"{run}: its page cannot be written", seen=str(error))
+
+
+def _sweep_pages(run: Path) -> Iterator[Path | MultihostError]:
+    """Write the pages of a run's sweeps again."""
+    for path in sorted(run.glob(_SWEEPS)):
+        try:
+            yield write_sweep_page(path.parent, read_sweep(path))
+        except MultihostError as error:
+            yield error
 
 
 @dataclass(frozen=True, slots=True)

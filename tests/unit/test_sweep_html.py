@@ -12,11 +12,14 @@ import pytest
 from elements import HOSTILE, Elements
 from sweeps import DIFFERS, FAILS, NOT_SWEPT, PLAN, RUNS, SOUND, SWEEP
 
+from pytest_multihost.command.rejudged import rebuild
+from pytest_multihost.model.errors import MultihostError
 from pytest_multihost.model.fault import Fault, Point
 from pytest_multihost.model.sweep import Disturbance, SweepResult
 from pytest_multihost.model.verdict import Place
 from pytest_multihost.report.html import write_index, write_sweep_page
 from pytest_multihost.report.html.sweep_page import OUTCOMES, matrix, sweep_page
+from pytest_multihost.report.sweep import write_sweep
 
 
 def test_weaknesses_come_first_each_with_all_that_is_known() -> None:
@@ -141,3 +144,14 @@ def test_the_pages_of_a_run_lead_to_each_other(tmp_path: Path) -> None:
     assert 'href="../report.html"' in page
     assert DIFFERS.directory is None
     assert write_index(folder.parent).exists()
+
+
+def test_the_page_is_written_again_from_its_record(tmp_path: Path) -> None:
+    """As `multihost report` does for every page."""
+    folder = tmp_path / "run" / "test"
+    folder.mkdir(parents=True)
+    (folder.parent / "verdicts.jsonl").touch()
+    write_sweep(folder, SWEEP)
+    assert folder / "sweep.html" in list(rebuild(tmp_path))
+    (folder / "sweep.json").write_text("{}")
+    assert any(isinstance(each, MultihostError) for each in rebuild(tmp_path))
