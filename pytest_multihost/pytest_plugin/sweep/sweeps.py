@@ -55,9 +55,28 @@ _PATIENCE = 5.0
 _NO_PLAN = SweepPlan((), 0, (), 0)
 
 
-def lane_count() -> int:
-    """Return how many worlds run at a time: ranks that hang only wait."""
-    return (os.cpu_count() or 1) + 4
+_MOST_LANES = 12
+"""How many worlds run at a time where most of them only wait."""
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def has_room(running: int) -> bool:
+    """Return whether another world can be started beside those that run.
+
+    Ranks that hang or are held use no processor; so their number is no measure, but how many
+    threads of the machine want one.
+
+    Args:
+        running: Number of worlds.
+    """
+    processors = _processors()
+    if running < processors + 2:
+        return True
+    runnable, _, _ = Path("/proc/loadavg").read_text().split()[3].partition("/")
+    return running < _MOST_LANES and int(runnable) <= 2 * processors
 
 
 @dataclass(slots=True)
@@ -251,7 +270,7 @@ class Sweeps:
             artifacts=str(self.folder.base),
             keep=keep,
             permits=str(self.folder.path / "places") if is_worker else None,
-            permit_count=lane_count() * spec.size,
+            permit_count=_MOST_LANES * spec.size,
             run_id=self.folder.run_id,
             environment=package_versions(),
         )
@@ -342,7 +361,7 @@ class _Runner:
 
     def _fill(self) -> None:
         """Begin as many steps as there are lanes."""
-        while len(self._steps) < lane_count():
+        while has_room(len(self._steps)):
             has_time = time.monotonic() + self._reserve_s() < self.began_s + self.budget_s
             step = self.sweep.next_step(has_time=has_time)
             if step is None:
@@ -354,7 +373,7 @@ class _Runner:
 
     def _reserve_s(self) -> float:
         """Return how long it will take to repeat the witnesses; at most half of the budget."""
-        seconds = self.sweep.last_s * (1 + 5 / lane_count())
+        seconds = self.sweep.last_s * (1 + 5 / (_processors() + 2))
         return min(seconds, self.budget_s / 2)
 
     def _show(self) -> None:

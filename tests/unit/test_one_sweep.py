@@ -1,0 +1,144 @@
+"""What a sweep runs next, and what it makes of what it is told."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+
+from pytest_multihost import at, faults
+from pytest_multihost.model.sweep import Disturbance, DisturbedRun, RecordedPoint, RunOutcome
+from pytest_multihost.model.verdict import Place
+from pytest_multihost.pytest_plugin.sweep.one_sweep import OneSweep, Step
+
+
+def disturbance(nth: int) -> Disturbance:
+    """Return a failing call at a line of its own."""
+    point = at.io("*/file", call="open", nth=nth)
+    passed = RecordedPoint(0, point, nth, where=Place("a.py", nth, "f", ""))
+    fault = replace(faults.fails(rank=0, at=point), ranks=(0,))
+    return Disturbance("fails", fault, (0,), passed, nth)
+
+
+def run_of(step: Step, outcome: RunOutcome = "survived", by: str | None = None) -> DisturbedRun:
+    """Return how a step ended; what is weak waits at one line for the disturbed one."""
+    line = step.disturbance.passed.where
+    waiting = Place("a.py", 99, "f", "")
+    is_weak = outcome in ("hung", "left waiting", "timed out")
+    return DisturbedRun(
+        disturbance=step.disturbance,
+        outcome=outcome,
+        culprit=line if is_weak else None,
+        waiting=waiting if is_weak else None,
+        detected_by=by,
+        seconds=1.0,
+    )
+
+
+def begun(count: int) -> OneSweep:
+    """Return a sweep of so many disturbances."""
+    return OneSweep(deque(disturbance(nth) for nth in range(1, count + 1)))
+
+
+def take(sweep: OneSweep, outcome: RunOutcome = "survived", by: str | None = None) -> Step:
+    """Run the next step, which there must be, and return it."""
+    step = sweep.next_step(has_time=True)
+    assert step is not None
+    sweep.take(step, run_of(step, outcome, by))
+    return step
+
+
+def test_every_disturbance_is_run_once_if_nothing_is_found() -> None:
+    """Then there is nothing to repeat."""
+    sweep = begun(3)
+    assert [take(sweep).purpose for _ in range(3)] == ["sweep"] * 3
+    assert sweep.next_step(has_time=True) is None
+    assert sweep.left_out == ()
+
+
+def test_what_there_is_no_time_for_is_left_out() -> None:
+    """And counted, once."""
+    sweep = begun(3)
+    take(sweep)
+    assert sweep.next_step(has_time=False) is None
+    sweep.stop("budget")
+    assert [(each.reason, each.count) for each in sweep.left_out] == [("budget", 2)]
+
+
+def test_a_proven_witness_is_repeated_five_times() -> None:
+    """The first repetition leaves artifacts."""
+    sweep = begun(1)
+    take(sweep, "hung", "proof")
+    steps = [take(sweep, "hung", "proof") for _ in range(5)]
+    assert {each.purpose for each in steps} == {"repeat"}
+    assert [each.weakness for each in steps] == [1, None, None, None, None]
+    assert sweep.next_step(has_time=True) is None
+    assert sweep.weaknesses[0].repeated == (5, 5)
+
+
+def test_what_is_not_proven_is_seen_again_alone_first() -> None:
+    """Nothing runs beside it; it counts as one of the repetitions."""
+    sweep = begun(1)
+    take(sweep, "timed out")
+    step = sweep.next_step(has_time=True)
+    assert step is not None
+    assert step.purpose == "confirm"
+    assert sweep.next_step(has_time=True) is None
+    sweep.take(step, run_of(step, "timed out"))
+    assert [take(sweep, "timed out").purpose for _ in range(4)] == ["repeat"] * 4
+    assert sweep.next_step(has_time=True) is None
+
+
+def test_it_waits_until_it_is_alone() -> None:
+    """What runs beside it might be why it looked like a hang."""
+    sweep = begun(2)
+    first, second = sweep.next_step(has_time=True), sweep.next_step(has_time=True)
+    assert first is not None
+    assert second is not None
+    sweep.take(first, run_of(first, "timed out"))
+    assert sweep.next_step(has_time=True) is None
+    sweep.take(second, run_of(second))
+    step = sweep.next_step(has_time=True)
+    assert step is not None
+    assert step.purpose == "confirm"
+
+
+def test_what_does_not_occur_alone_is_no_weakness() -> None:
+    """The run that was made alone counts."""
+    sweep = begun(1)
+    take(sweep, "timed out")
+    take(sweep, "survived")
+    assert sweep.weaknesses == ()
+    assert [each.outcome for each in sweep.runs] == ["survived"]
+    assert sweep.next_step(has_time=True) is None
+
+
+def test_nothing_is_known_of_what_looked_like_it() -> None:
+    """Other runs that showed the same without a proof are left out."""
+    same = Place("a.py", 1, "f", "")
+    sweep = begun(2)
+    steps = [sweep.next_step(has_time=True) for _ in range(2)]
+    for step in steps:
+        assert step is not None
+        sweep.take(step, replace(run_of(step, "timed out"), culprit=same))
+    take(sweep, "survived")
+    assert [(each.reason, each.count) for each in sweep.left_out] == [("doubtful", 1)]
+    assert len(sweep.runs) == 1
+
+
+def test_a_world_that_is_lost_is_tried_twice() -> None:
+    """Then it is left out; the harness has broken, and nothing is known."""
+    sweep = begun(1)
+    for is_again in (True, False):
+        step = sweep.next_step(has_time=True)
+        assert step is not None
+        assert sweep.lose(step) == is_again
+    assert sweep.next_step(has_time=True) is None
+    assert [(each.reason, each.count) for each in sweep.left_out] == [("lost", 1)]
+
+
+def test_what_runs_when_a_sweep_is_stopped_is_left_out() -> None:
+    """It is neither lost nor counted twice."""
+    sweep = begun(3)
+    sweep.next_step(has_time=True)
+    sweep.stop("interrupted")
+    assert [(each.reason, each.count) for each in sweep.left_out] == [("interrupted", 3)]
