@@ -139,6 +139,13 @@ class DisturbedRun:
     token: str = ""
     directory: str | None = None
 
+    @property
+    def weakness_key(self) -> tuple[object, ...]:
+        """What is equal for runs that show the same weakness; the operation's number may differ."""
+        lines = (self.culprit, self.library, self.waiting)
+        operation = self.operation.name if self.operation is not None else None
+        return (*((each.file, each.line) if each else None for each in lines), operation)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weakness:

@@ -15,7 +15,7 @@ from pytest_multihost.model.sweep import (
     SweepStatus,
     Weakness,
 )
-from pytest_multihost.sweep.weaknesses import find_weaknesses, weakness_key
+from pytest_multihost.sweep.weaknesses import find_weaknesses
 
 
 def shard_of(plan: SweepPlan, k: int, n: int) -> tuple[Disturbance, ...]:
@@ -59,12 +59,9 @@ def merge_results(results: Sequence[SweepResult]) -> SweepResult:
 
 def _with_history(weakness: Weakness, results: Iterable[SweepResult]) -> Weakness:
     """Return a weakness with how often its witness was repeated, and why it is accepted."""
-    key, witness = weakness_key(weakness.witness), weakness.witness.disturbance
+    key, witness = weakness.witness.weakness_key, weakness.witness.disturbance
     same = [
-        each
-        for result in results
-        for each in result.weaknesses
-        if weakness_key(each.witness) == key
+        each for result in results for each in result.weaknesses if each.witness.weakness_key == key
     ]
     repeats = [each.repeated for each in same if each.witness.disturbance == witness]
     accepted = next((each.accepted for each in same if each.accepted is not None), None)

@@ -49,18 +49,25 @@ class Sharing:
         )
 
     def made_by_others(self, passed: RecordedPoint) -> Iterator[str]:
-        """Yield the paths made by others alone that a call looks for: itself, or in its folder."""
+        """Yield globs for what others alone make and a call looks for.
+
+        Of a folder that is listed: all that is in it, and the last that was made. With the first
+        nothing of it is seen, with the second a part.
+        """
         path = passed.point.name
         if passed.point.call == "listdir":
-            paths = [each for each in self.calls if str(PurePosixPath(each).parent) == path]
-        else:
-            paths = [path] if passed.point.call in LOOKS else []
-        for each in paths:
-            by_rank = self.calls.get(each, {})
-            own = by_rank.get(passed.rank, set())
-            others = set[str]().union(*(c for r, c in by_rank.items() if r != passed.rank))
-            if others & CHANGES and not own & CHANGES:
-                yield each
+            inside = [each for each in self.calls if str(PurePosixPath(each).parent) == path]
+            made = [each for each in inside if self._is_made_by_others(each, passed.rank)]
+            if len(made) > 1:
+                yield f"{path}/*"
+            yield from made[-1:]
+        elif passed.point.call in LOOKS and self._is_made_by_others(path, passed.rank):
+            yield path
+
+    def _is_made_by_others(self, path: str, rank: int) -> bool:
+        by_rank = self.calls.get(path, {})
+        others = set[str]().union(*(calls for other, calls in by_rank.items() if other != rank))
+        return bool(others & CHANGES) and not by_rank.get(rank, set()) & CHANGES
 
 
 def sharing_of(points: Records) -> Sharing:

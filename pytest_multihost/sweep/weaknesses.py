@@ -11,7 +11,6 @@ from pytest_multihost.model.sweep import (
     Family,
     Weakness,
 )
-from pytest_multihost.model.verdict import Place
 
 REPEATS = 5
 """How often a witness is repeated before it is told."""
@@ -20,10 +19,6 @@ _MILDNESS: Mapping[Family, int] = {"late": 0, "differs": 1, "fails": 2, "errors"
 """The mildest family first; a call that fails from then on is between the last three."""
 
 _FAILS_ONWARDS = 3
-
-_Line = tuple[str, int] | None
-WeaknessKey = tuple[_Line, _Line, _Line, str | None]
-"""Culprit line, the line of a library at which it failed, waiting line, and operation's name."""
 
 
 def find_weaknesses(
@@ -35,10 +30,10 @@ def find_weaknesses(
         runs: One run of each disturbance.
         repeats: Further runs of witnesses.
     """
-    shown: dict[WeaknessKey, list[int]] = {}
+    shown: dict[tuple[object, ...], list[int]] = {}
     for index, run in enumerate(runs):
         if run.outcome in WEAK:
-            shown.setdefault(weakness_key(run), []).append(index)
+            shown.setdefault(run.weakness_key, []).append(index)
     found = []
     for indices in shown.values():
         witness = min((runs[each] for each in indices), key=_mildness)
@@ -55,12 +50,6 @@ def next_repeat(weaknesses: Sequence[Weakness], times: int = REPEATS) -> Disturb
     return first.witness.disturbance if first is not None else None
 
 
-def weakness_key(run: DisturbedRun) -> WeaknessKey:
-    """Return what is equal for runs that show the same; the operation's number may differ."""
-    operation = run.operation.name if run.operation is not None else None
-    return _line(run.culprit), _line(run.library), _line(run.waiting), operation
-
-
 def shows_again(run: DisturbedRun, witness: DisturbedRun) -> bool:
     """Return whether a repeated run shows a weakness at a line of its witness's.
 
@@ -69,10 +58,6 @@ def shows_again(run: DisturbedRun, witness: DisturbedRun) -> bool:
     if run.outcome not in WEAK:
         return False
     return run.culprit == witness.culprit or run.waiting == witness.waiting
-
-
-def _line(place: Place | None) -> _Line:
-    return (place.file, place.line) if place is not None else None
 
 
 def _mildness(run: DisturbedRun) -> tuple[int, float, float]:

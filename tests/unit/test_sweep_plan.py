@@ -196,6 +196,15 @@ def test_what_is_found_by_a_listing_is_hidden_too() -> None:
     assert [each.fault.params["path"] for each in of_kind(plan, "shuffled_listing")] == ["*/ckpt"]
 
 
+def test_of_many_files_in_a_listed_folder_all_are_hidden_or_the_last() -> None:
+    """To hide each alone would show the same again and again."""
+    writer = passed(0, *[(io(f"part-{n}x", "write"), 10) for n in range(5)], (ALL_REDUCE, 40))
+    lister = passed(1, (Point("io", "*/ckpt", call="listdir"), 20), (ALL_REDUCE, 40))
+    plan = plan_sweep({0: writer, 1: lister}, size=2)
+    hidden = [each.fault.params["path"] for each in of_kind(plan, "stale_files")]
+    assert hidden == ["*/ckpt/*", "*/ckpt/part-4x"]
+
+
 def test_data_are_one_batch_short_where_the_program_reads_them_to_the_end() -> None:
     """The last draw finds the end: the one before it is the last batch."""
     plan = plan_sweep(alike(2, *[(BATCH, 10)] * 4, (ALL_REDUCE, 20)), size=2)

@@ -21,6 +21,9 @@ Purpose = Literal["sweep", "confirm", "repeat"]
 _PROVEN = ("proof", "mismatch")
 """What shows a hang however slow the machine is."""
 
+_MAX_CONFIRMS = 3
+"""How many runs that seemed to show one weakness are made again alone before it is given up."""
+
 _MAX_TRIES = 2
 """How often a world is tried that the harness loses."""
 
@@ -59,6 +62,7 @@ class OneSweep:
     _again: deque[Step] = field(default_factory=deque)
     _running: list[Step] = field(default_factory=list)
     _confirmed: set[Disturbance] = field(default_factory=set)
+    _refuted: Counter[tuple[object, ...]] = field(default_factory=Counter)
     _asked: Counter[Disturbance] = field(default_factory=Counter)
     _kept: set[Disturbance] = field(default_factory=set)
     _found: tuple[Weakness, ...] | None = None
@@ -161,8 +165,8 @@ class OneSweep:
     def _confirm(self, run: DisturbedRun) -> None:
         """Replace a run by the one that was made alone.
 
-        If that one shows nothing, nothing is known of the others that seemed to show the same
-        without a proof.
+        If that one shows nothing, another of those that seemed to show the same is tried. If none
+        of a few does, nothing is known of the others.
         """
         self._confirmed.add(run.disturbance)
         group = next(
@@ -173,6 +177,9 @@ class OneSweep:
         self._found = None
         if run.outcome in WEAK:
             self.repeats.append(run)
+            return
+        self._refuted[group.witness.weakness_key] += 1
+        if self._refuted[group.witness.weakness_key] < _MAX_CONFIRMS:
             return
         unknown = [
             self.runs[each]
