@@ -27,6 +27,9 @@ STALE_S = 2.0
 SKEW_S = 7200.0
 """How far a clock is wrong: more than what jobs do by the hour."""
 
+_WAITED_FOR_WITH_TIMEOUTS = ("monitored_barrier", "store.")
+"""Operations whose callers often give them timeouts of seconds; of others it is half an hour."""
+
 _LATER, _LAST = 2, OTHERS_TURN + 1
 """Turns of faults that are costly, or rarely show more than others do."""
 
@@ -103,10 +106,12 @@ def _late(pick: Pick, known: Surroundings) -> Iterator[_Weighed]:
         changes = point.call in CHANGES
         weight = Weight.LATE_AT_SHARED_CHANGE if changes else Weight.LATE_AT_SHARED_LOOK
         yield 0, weight, held
-        yield _LATER, weight, longer
+        if changes or point.call == "open":
+            yield _LATER, weight, longer
     elif point.point == "collective":
         yield 0, Weight.LATE_AT_OPERATION, held
-        yield OTHERS_TURN, Weight.LATE_AT_OPERATION, longer
+        if point.name.startswith(_WAITED_FOR_WITH_TIMEOUTS):
+            yield _LATER, Weight.LATE_AT_OPERATION, longer
     elif point.point == "sync_point":
         yield 0, Weight.LATE_AT_SYNC_POINT, held
     else:

@@ -164,6 +164,15 @@ def test_the_first_disturbances_are_at_the_file_that_one_writes_and_others_look_
     assert {first.passed.point.name, second.passed.point.name} == {"*/ckpt/done"}
 
 
+def test_a_rank_is_held_for_seconds_only_where_others_may_have_timeouts() -> None:
+    """They poll for what it makes, or for a key; each such run takes seconds."""
+    key = Point("collective", "store.set")
+    points = {**primary_saves(), 0: (*primary_saves()[0], *passed(0, (key, 60)))}
+    held = of_kind(plan_sweep(points, ["late"], size=3), "hold")
+    longer = {each.passed.point.name for each in held if "min_s" in each.fault.params}
+    assert longer == {"*/ckpt/done", "store.set"}
+
+
 def test_a_rank_is_not_held_at_a_file_of_its_own_before_all_else_has_been_tried() -> None:
     """Nobody sees whether it is late there or at its next operation."""
     points = {rank: passed(rank, (io(f"own-{rank}"), 10), (ALL_REDUCE, 20)) for rank in range(2)}
