@@ -236,8 +236,10 @@ class _Run:
             return self.rank if self.rank in diagnosis.culprits else diagnosis.culprits[0]
         if self.rank not in waiting:
             return self.rank
-        failed = (each for each in self.ranks if each.outcome in _FAILED)
-        first = min(failed, key=lambda each: each.at_s or 0.0, default=None)
+        others = [each for each in self.ranks if each.facts.rank not in waiting]
+        failed = [each for each in others if each.outcome in _FAILED]
+        # Else those that have left the test: a rank that polls waits for what they have not done.
+        first = min(failed or others, key=lambda each: each.at_s or 0.0, default=None)
         return first.facts.rank if first is not None else self.rank
 
     def culprits(self, culprit: int | None) -> tuple[int, ...]:

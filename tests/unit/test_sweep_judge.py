@@ -245,6 +245,13 @@ def test_a_poller_whose_partner_has_failed_is_left_waiting() -> None:
     assert (run.culprit and run.culprit.line, run.waiting and run.waiting.line) == (20, 40)
 
 
+def test_a_disturbed_rank_that_polls_for_ever_waits_for_those_that_have_left() -> None:
+    """Not for itself; the line is that at which it was disturbed."""
+    run = judged(HOLD, stays=[0], ending="overrun")
+    assert run.outcome == "hung"
+    assert (run.waiting_ranks, run.culprits, run.culprit) == ((0,), (1,), PASSED.where)
+
+
 def test_a_slow_rank_whose_partner_has_failed_is_not_said_to_wait() -> None:
     """The whole test takes as long."""
     run = judged(FAILS, {0: OS_ERROR}, stays=[1], ending="settled", usual_s=4.0)
