@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial, update_wrapper
-from types import ModuleType
+from types import FunctionType, ModuleType
+from typing import Any
 
 from pytest_multihost.model.operation import RUNTIME_SCOPE, Scope
 from pytest_multihost.rank.recorder.recorder import Recorder
@@ -117,3 +118,31 @@ def replace_function(
             cell.cell_contents = update_wrapper(wrap(inner), inner)
             return
         function = inner
+
+
+def _trampoline(*args: object, **kwargs: object) -> Any:  # noqa: ANN401 - whatever jax's does
+    __tracebackhide__ = True
+    return _trampoline(*args, **kwargs)  # this name is replaced, see replace_code
+
+
+def replace_code(function: FunctionType, wrap: Callable[[Function], Function]) -> None:
+    """Make `function` run a wrapper of itself, but keep its identity for earlier imports.
+
+    Its code is replaced by a trampoline that calls the wrapper under a new name in the module's
+    globals; the wrapper calls a copy of the function with the original code.
+    """
+    key = f"_recorded_{function.__name__}"
+    names = function.__globals__
+    if key in names:
+        names[key] = wrap(names[key])
+        return
+    defaults, closure = function.__defaults__, function.__closure__
+    original = FunctionType(function.__code__, names, function.__name__, defaults, closure)
+    original.__kwdefaults__ = function.__kwdefaults__
+    update_wrapper(original, function)
+    del vars(original)["__wrapped__"]
+    names[key] = wrap(original)
+    vars(function)["__wrapped__"] = original  # for inspect.signature
+    function.__code__ = _trampoline.__code__.replace(
+        co_names=(key,), co_name=function.__name__, co_qualname=function.__qualname__
+    )

@@ -23,11 +23,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from pytest_multihost.model.operation import PROGRAM_START, RUNTIME_SCOPE, Scope, program_scope
 from pytest_multihost.rank.recorder.after_import import after_import
+from pytest_multihost.rank.recorder.calls import replace_code
 from pytest_multihost.rank.recorder.handlers import fails_test
 from pytest_multihost.rank.recorder.recorder import Ranks, Recorder
 
@@ -126,7 +127,7 @@ class _JaxRecorder:
         for name, detail in _DETAILS.items():
             describe = partial(self._multihost_util, name, detail)
             with contextlib.suppress(Exception):  # another version of jax
-                _replace_code(getattr(module, name), partial(self._wrapped, describe=describe))
+                replace_code(getattr(module, name), partial(self._wrapped, describe=describe))
 
     def _wrapped(self, call: Call, describe: Describe) -> Call:
         thread, recorder = self.thread, self.recorder
@@ -289,31 +290,3 @@ _DETAILS: dict[str, Callable[..., str]] = {
     "assert_equal": lambda in_tree, fail_message="": fail_message or _shapes(in_tree),
 }
 """Functions of `multihost_utils` that all processes must call, and the details of their calls."""
-
-
-def _trampoline(*args: object, **kwargs: object) -> Any:  # noqa: ANN401 - whatever jax's does
-    __tracebackhide__ = True
-    return _trampoline(*args, **kwargs)  # this name is replaced, see _replace_code
-
-
-def _replace_code(function: FunctionType, wrap: Callable[[Call], Call]) -> None:
-    """Make `function` run a wrapper of itself, but keep its identity for earlier imports.
-
-    Its code is replaced by a trampoline that calls the wrapper under a new name in the module's
-    globals; the wrapper calls a copy of the function with the original code.
-    """
-    key = f"_recorded_{function.__name__}"
-    names = function.__globals__
-    if key in names:
-        names[key] = wrap(names[key])
-        return
-    defaults, closure = function.__defaults__, function.__closure__
-    original = FunctionType(function.__code__, names, function.__name__, defaults, closure)
-    original.__kwdefaults__ = function.__kwdefaults__
-    functools.update_wrapper(original, function)
-    del vars(original)["__wrapped__"]
-    names[key] = wrap(original)
-    vars(function)["__wrapped__"] = original  # for inspect.signature
-    function.__code__ = _trampoline.__code__.replace(
-        co_names=(key,), co_name=function.__name__, co_qualname=function.__qualname__
-    )
