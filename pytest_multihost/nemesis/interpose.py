@@ -178,8 +178,14 @@ def _is_installed(file: str) -> bool:
     return file == "None" or "-packages/" in file or "/lib/python3" in file
 
 
+def is_observing() -> bool:
+    """Return whether there is an observer of calls on files."""
+    return bool(_observers)
+
+
 def reported(call: IoCall, path: str) -> None:
     """Report a call on a file of this rank's that is about to be made where none is intercepted."""
+    __tracebackhide__ = True
     if _observers and (found := _path_of(path)):
         _before(call, found, makes=True)
 

@@ -261,6 +261,9 @@ _FILE_MODULES = frozenset(
 )
 """Modules that touch files for whoever calls them."""
 
+_REPORTING = tuple(f"pytest_multihost.rank.recorder.{name}_files" for name in ("native", "torch"))
+"""Modules that report what native code does with files."""
+
 _HARNESS = frozenset({"_pytest", "pytest_multihost"})
 
 _READERS_OF_CODE = frozenset(
@@ -272,7 +275,7 @@ _READERS_OF_CODE = frozenset(
 def _is_not_the_tests() -> bool:
     """Return whether a file is touched by pytest, by this package, or to read source code."""
     frame = sys._getframe(1)  # noqa: SLF001 - inspect is 100 times slower
-    own = (__name__, observing_files.__module__, "pytest_multihost.rank.recorder.torch_files")
+    own = (__name__, observing_files.__module__, *_REPORTING)
     while frame is not None:
         module = str(frame.f_globals.get("__name__"))
         room = module.partition(".")[0]

@@ -680,3 +680,68 @@ def test_jax(world):
 """
     )
     worlds.run.assert_outcomes(passed=3)
+
+
+def test_a_fault_strikes_where_native_code_opens_files(run_worlds) -> None:
+    """Of safetensors, imported by name or not, and of tensorstore, by which orbax writes."""
+    worlds = run_worlds(
+        HEAD
+        + FILES
+        + """
+import numpy, tensorstore
+from safetensors.numpy import load_file, save_file
+
+ARRAYS = {"a": numpy.ones(2)}
+
+def spec(path):
+    return {"driver": "zarr", "kvstore": f"file://{path}/b",
+            "metadata": {"shape": [2], "dtype": "<f4"}}
+
+@on("write", nth=2)
+def test_safetensors_save(world, folder):
+    save_file(ARRAYS, folder / "b")
+    with struck(world):
+        save_file(filename=folder / "b", tensor_dict=ARRAYS)
+
+@on("open", nth=3)
+def test_safetensors_load(world, folder):
+    save_file(ARRAYS, folder / "b")
+    with struck(world):
+        load_file(folder / "b")
+    assert load_file(folder / "b")["a"].tolist() == [1, 1]
+
+@on("open", nth=2)
+def test_tensorstore_open(world, folder):
+    with struck(world):
+        tensorstore.open(spec(folder), create=True).result()
+    tensorstore.open(spec(folder), create=True, open=True).result()
+
+@on("write", nth=2)
+def test_tensorstore_write(world, folder):
+    store = tensorstore.open(spec(folder), create=True).result()
+    store.write([1, 2]).result()
+    with struck(world):
+        store[:1].write([3]).result()
+    assert store.read().result().tolist() in ([1, 2], [3, 2])
+"""
+    )
+    worlds.run.assert_outcomes(passed=4)
+
+
+def test_what_orbax_writes_in_native_code_is_recorded(run_worlds) -> None:
+    """With the user's line, though other threads write it."""
+    worlds = run_worlds(
+        """
+import numpy, orbax.checkpoint as ocp, pytest
+
+@pytest.mark.multihost(ranks=2, timeout=60, backend="jax")
+def test_it(world, shared_tmp_path):
+    ocp.Checkpointer(ocp.StandardCheckpointHandler()).save(
+        shared_tmp_path / "ckpt", args=ocp.args.StandardSave({"a": numpy.ones(2)}))
+""",
+        "--multihost-points",
+        timeout=200,
+    )
+    worlds.run.assert_outcomes(passed=1)
+    written = re.findall(r"at.io\('\*/ckpt[^']*', call='write'\)", worlds.stdout)
+    assert len(written) > 0

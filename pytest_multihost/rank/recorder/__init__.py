@@ -5,8 +5,8 @@ from which line of the user's, and stays readable when the rank is stopped or de
 
 `process_recorder` prepares and opens the `recorder` of a process. `torch`, `torch_groups`,
 `torch_process_groups`, `torch_files`, `torch_rpc`, `torch_elastic` and `torch_flight_recorder` wrap
-torch by `calls`, `jax` wraps jax, each `after_import`. `file_locks` wraps fcntl. `handlers` says
-which exceptions certainly fail the test.
+torch by `calls`, `jax` wraps jax, each `after_import`. `file_locks` wraps fcntl, `native_files`
+safetensors and tensorstore. `handlers` says which exceptions certainly fail the test.
 """
 
 from pytest_multihost.rank.recorder.after_import import after_import

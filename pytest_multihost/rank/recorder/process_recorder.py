@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from pytest_multihost.model.operation import Scope
 from pytest_multihost.model.spec import RankSpec
-from pytest_multihost.rank.recorder import file_locks, jax, torch
+from pytest_multihost.rank.recorder import file_locks, jax, native_files, torch
 from pytest_multihost.rank.recorder.recorder import Recorder
 from pytest_multihost.slots import SlotPage, slots_path
 
@@ -27,6 +27,7 @@ def prepare_recording() -> None:
     jax.install(recorder)
     torch.install(recorder)
     file_locks.install(recorder)
+    native_files.install()
     _prepared.append(recorder)
 
 
