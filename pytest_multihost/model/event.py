@@ -290,6 +290,7 @@ class PointSite:
         frame: The user's innermost line; its file is relative to pytest's rootdir where below it.
         is_main: Whether the main thread passes it.
         is_inner: Whether another point stands for it: a collective inside `all_gather_object`.
+        other: Of a rename or link the other path, whose point it is as well.
     """
 
     omits_defaults: ClassVar = True
@@ -297,6 +298,7 @@ class PointSite:
     frame: Frame | None = None
     is_main: bool = True
     is_inner: bool = False
+    other: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,12 +75,14 @@ class FileAccess:
         path: Absolute path of the file; of a rename or link the new path, if that is observed.
         size: Bytes asked for; afterwards, bytes moved; 0 for what moves none.
         makes: Whether the call may make the file.
+        other: Of a rename or link, the other path.
     """
 
     call: IoCall
     path: str
     size: int = 0
     makes: bool = False
+    other: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +202,10 @@ def _before(call: IoCall, *paths: str, size: int = 0, makes: bool = False) -> in
     __tracebackhide__ = True
     for each in tuple(_observers):
         path = next(filter(each.matches, paths), None) if call in each.calls else None
-        limit = None if path is None else each.before(FileAccess(call, path, size, makes))
+        if path is None:
+            continue
+        other = next((one for one in paths if one != path), "")
+        limit = each.before(FileAccess(call, path, size, makes, other))
         if limit is not None:
             size = min(size, limit) if size >= 0 else limit
     return size

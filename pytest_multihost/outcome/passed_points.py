@@ -66,12 +66,12 @@ class _Record:
 
 def _points(rank: int, record: _Record, place: PlaceOf) -> tuple[RecordedPoint, ...]:
     places = [place(each.frame) if each.frame else None for each in record.sites]
-    counted = _counted_together({each.point for each in record.sites})
-    passages = Counter[Point]()
+    counted = _counted_together(record.sites)
+    passages = Counter[tuple[Point, str]]()
     found, span = [], 0
     for number in record.passed:
         site = record.sites[number]
-        passages[site.point] += 1
+        passages[site.point, site.other] += 1
         if not site.is_inner:
             nth = sum(passages[each] for each in counted[site.point])
             point = replace(site.point, nth=nth)
@@ -80,20 +80,25 @@ def _points(rank: int, record: _Record, place: PlaceOf) -> tuple[RecordedPoint, 
     return tuple(found)
 
 
-def _counted_together(points: Iterable[Point]) -> dict[Point, list[Point]]:
-    """Return for each point those that `at` counts with it: a glob matches other files, too."""
-    points = list(points)
-    found = {each: [each] for each in points}
-    texts = {each: _ESCAPED.sub(r"\1", each.name) for each in points if each.point == "io"}
-    for point in texts:
-        pieces = _STAR.split(point.name)
-        if len(pieces) == 1:
-            continue
+def _counted_together(sites: Iterable[PointSite]) -> dict[Point, list[tuple[Point, str]]]:
+    """Return for each point what `at` counts with it: a glob matches other files, too.
+
+    What is counted is a point with the other path of a rename.
+    """
+    passed = {(each.point, each.other) for each in sites}
+    found = {point: [each for each in passed if each[0] == point] for point, _ in passed}
+    texts = {
+        each: [_ESCAPED.sub(r"\1", name) for name in (each[0].name, each[1]) if name]
+        for each in passed
+        if each[0].point == "io"
+    }
+    for point in {point for point, _ in texts}:
         matches = re.compile(fnmatch.translate(point.name)).match
-        tail = _ESCAPED.sub(r"\1", pieces[-1])
+        tail = _ESCAPED.sub(r"\1", _STAR.split(point.name)[-1])
         found[point] = [
             other
-            for other, text in texts.items()
-            if other.call == point.call and text.endswith(tail) and matches(text)
+            for other, names in texts.items()
+            if other[0].call == point.call
+            and any(name.endswith(tail) and matches(name) for name in names)
         ]
     return found

@@ -17,8 +17,8 @@ MAX_POINTS = 20_000
 
 _BATCH = 512
 
-SiteKey = tuple[PointKind, str, str, tuple[int, int, int], bool, bool]
-"""Kind, name and call of a point, the user's line, and what `PointSite` says of it besides."""
+SiteKey = tuple[PointKind, str, str, str, tuple[int, int, int], bool, bool]
+"""Kind, name, call and other name of a point, the user's line, main thread, inside another."""
 
 _UNSTEADY = frozenset({"block_until_ready"})
 """Operations whose number depends on timing: no record holds them, as no run repeats it."""
@@ -47,11 +47,12 @@ class PointRecord:
     _lock: threading.RLock = field(default_factory=threading.RLock)  # sending may pass a point
     _main_thread: int = field(default_factory=os.getpid)  # its id is that of the process
 
-    def add(self, point: PointKind, name: str, call: str = "") -> None:
+    def add(self, point: PointKind, name: str, call: str = "", other: str = "") -> None:
         """Record a passage, by the thread that calls this. It takes about a microsecond."""
         thread = self.recorder.thread
         source = self.recorder.user_source(2)
-        key = (point, name, call, source, thread.native_id == self._main_thread, thread.depth > 0)
+        is_main, is_inside = thread.native_id == self._main_thread, thread.depth > 0
+        key = (point, name, call, other, source, is_main, is_inside)
         with self._lock:
             site = self._sites.get(key)
             if site is None:
@@ -63,12 +64,13 @@ class PointRecord:
                 self.flush()
 
     def _add_site(self, key: SiteKey) -> int:
-        point, name, call, source, is_main, is_inside = key
+        point, name, call, other, source, is_main, is_inside = key
         frame = self.recorder.frame_of(source)
         if frame is not None:
             frame = Frame(relative_to(self.root, frame.file), frame.line, frame.function)
         is_inner = is_inside and point == "collective"
-        self._new.append(PointSite(Point(point, name, call=call), frame, is_main, is_inner))
+        passed = Point(point, name, call=call)
+        self._new.append(PointSite(passed, frame, is_main, is_inner, other))
         self._sites[key] = number = len(self._sites)
         return number
 

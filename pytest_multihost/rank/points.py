@@ -11,7 +11,7 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -113,7 +113,12 @@ class Points:
     _is_healed: bool = False
 
     def pass_point(
-        self, point: PointKind, name: str = "", when: str = "before", call: str = ""
+        self,
+        point: PointKind,
+        name: str = "",
+        when: str = "before",
+        call: str = "",
+        other: str = "",
     ) -> None:
         """Pass a point: perform the faults bound to it now, in this thread.
 
@@ -122,6 +127,7 @@ class Points:
             name: Which.
             when: Whether what is called there is about to begin or is over.
             call: Which call on a file; of an operation its kind.
+            other: Of a rename or link, the other path: it is the point of either.
         """
         __tracebackhide__ = True
         if self._thread.is_performing or os.getpid() != self._owner or self._is_healed:
@@ -133,8 +139,10 @@ class Points:
                     shown = point, portable_glob(name, self._folders, _pids()), call
                 self.counts[shown] = self.counts.get(shown, 0) + 1
                 if self.record is not None:
-                    self.record.add(*shown)
-            due = [each for each in self.bindings if _is_due(each, point, name, when, call)]
+                    old = portable_glob(other, self._folders, _pids()) if other else ""
+                    self.record.add(*shown, old)
+            names = (name, other) if other else (name,)
+            due = [each for each in self.bindings if _is_due(each, point, names, when, call)]
         for binding in due:
             if self._is_first(binding):
                 self._perform(binding, Point(point, name, call=call))
@@ -143,7 +151,7 @@ class Points:
         """Pass the point of a call on a file, if it is the test's, not pytest's or ours."""
         __tracebackhide__ = True
         if not _is_not_the_tests():
-            self.pass_point("io", access.path, call=access.call)
+            self.pass_point("io", access.path, call=access.call, other=access.other)
 
     def begin_operation(self, name: str, kind: OperationKind) -> None:
         """Pass the point of an operation that is about to begin."""
@@ -285,17 +293,17 @@ def _is_not_the_tests() -> bool:
     return False
 
 
-def _is_due(binding: Binding, point: PointKind, name: str, when: str, call: str) -> bool:
+def _is_due(binding: Binding, point: PointKind, names: Sequence[str], when: str, call: str) -> bool:
     """Count a passage of a fault's point; return whether it is the one that triggers it."""
     at = binding.fault.at
     if (at.point, at.when) != (point, when):
         return False
     if at.point == "io":
-        is_meant = call in at.io_calls and matcher(at.name)(name)
+        is_meant = call in at.io_calls and any(map(matcher(at.name), names))
     elif at.point == "collective" and not at.name:
         is_meant = call == "collective"
     else:
-        is_meant = at.name == name
+        is_meant = at.name in names
     if not is_meant:
         return False
     binding.passed += 1

@@ -271,6 +271,13 @@ def test_listdir(world, folder):
         glob.glob(str(folder / "*"))
     assert os.listdir(folder) == [each.name for each in folder.iterdir()] == ["a"]
 
+@on("rename", nth=2)
+def test_rename_of_what_is_moved_away(world, folder):
+    (folder / "a").rename(folder.parent / "spared" / "c")
+    (folder.parent / "spared" / "c").rename(folder.parent / "spared" / "d")
+    with struck(world):
+        (folder.parent / "spared" / "d").rename(folder / "a")
+
 @on("fsync")
 def test_fsync(world, folder):
     with (folder / "a").open("w") as file:
@@ -293,7 +300,7 @@ def test_open_relative_to_a_folder(world, folder):
     os.close(descriptor)
 """
     )
-    worlds.run.assert_outcomes(passed=12)
+    worlds.run.assert_outcomes(passed=13)
     assert {tuple(each["faults"][0]["fired"]) for each in worlds.all_verdicts} == {("1",)}
 
 

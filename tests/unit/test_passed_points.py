@@ -86,6 +86,14 @@ def test_a_glob_counts_what_it_matches() -> None:
     ]
 
 
+def test_a_rename_counts_for_both_names() -> None:
+    """What is moved away was named as well: the second rename of the file is that onto it."""
+    away = PointSite(io("/d/old", "rename"), other="/d/new")
+    there = PointSite(io("/d/new", "rename"), other="/d/tmp")
+    found = recorded(away, there, passed=(0, 1, 0, 1))
+    assert names(found) == [("/d/old", 1), ("/d/new", 2), ("/d/old", 2), ("/d/new", 4)]
+
+
 def test_a_name_with_brackets_is_no_glob() -> None:
     """It was escaped, and matches itself alone."""
     sites = [PointSite(io(path)) for path in ("/d/what[[]1]", "/d/what1", "/d/[*]", "/d/x")]
