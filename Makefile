@@ -9,6 +9,7 @@ PYTEST_ARGS ?=
 PYTEST_JOBS ?= 2
 CORPUS_ARGS ?=
 LATENT_ARGS ?=
+FOUND_ARGS ?=
 BENCH_ARGS ?=
 FUZZ_INPUTS ?= 100000
 
@@ -24,7 +25,7 @@ ORBAX_NEWEST := orbax-checkpoint==0.12.8
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help demo worlds test test-python lint bench bench-quick bench-faults soak fuzz corpus corpus-libraries latent latent-by-hand docs dist wheel-check clean
+.PHONY: help demo worlds test test-python lint bench bench-quick bench-faults soak fuzz corpus corpus-libraries latent latent-by-hand found docs dist wheel-check clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -148,6 +149,9 @@ latent: $(READY) ## Score what sweeps find in programs that pass and hide a hang
 
 latent-by-hand: $(READY) ## Does each latent hang show under the fault that is written beside it?
 	$(BIN)/python benchmarks/latent.py --by-hand $(LATENT_ARGS)
+
+found: .venv-libraries/ready ## Repeat each weakness of docs/found 20 times: FOUND_ARGS='--only orbax'
+	.venv-libraries/bin/python benchmarks/found.py $(FOUND_ARGS)
 
 docs: .venv/ready-docs ## Build the guide into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -1,0 +1,187 @@
+"""Do the weaknesses of docs/found still show? Repeat the witness of each page, and count.
+
+    python benchmarks/found.py [--times 20] [--only PART] [--json FILE]
+
+Each page of docs/found has one block of TOML: the command that repeats a disturbed test, and what
+the verdict is then to say. The test is run so many times, one time after the other in one run of
+pytest, and the attempts are counted whose verdict says all of it. Exits with 1 if a page is not
+shown by every attempt.
+
+The libraries are those of the interpreter that runs this; the pages name the versions that they are
+about.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ROOT / "docs" / "found"
+TESTS = ROOT / "tests" / "found"
+
+FENCE = "```toml\n"
+
+
+@dataclass(frozen=True)
+class Witness:
+    """The block of a page.
+
+    Attributes:
+        replay: The command that repeats the disturbed run, to be called in tests/found.
+        fault: What is disturbed, as one writes it by hand.
+        kind: Of the diagnosis.
+        culprits: Of the diagnosis.
+        waiting: The ranks that it says wait.
+        operation: The name of that in which they wait.
+    """
+
+    replay: str
+    fault: str
+    kind: str
+    culprits: Sequence[int]
+    waiting: Sequence[int]
+    operation: str
+
+    @property
+    def test(self) -> str:
+        """The node id of the test."""
+        return self.replay.split()[1]
+
+    @property
+    def token(self) -> str:
+        """What the command replays."""
+        return self.replay.split()[-1]
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """One page whose witness was repeated.
+
+    Attributes:
+        page: The name of its file.
+        times: How often the test was to run.
+        shown: How many attempts showed the weakness.
+        others: What the other attempts came to, with their numbers.
+        seconds: How long it took, with the start of pytest.
+        load: Mean number of processes that were ready to run, over its last minute.
+    """
+
+    page: str
+    times: int
+    shown: int
+    others: Mapping[str, int]
+    seconds: float
+    load: float
+
+
+def read_witness(text: str) -> Witness:
+    """Return the witness that a page names.
+
+    Raises:
+        ValueError: It has no block, or another one than a witness.
+    """
+    _, fence, rest = text.partition(FENCE)
+    block = tomllib.loads(rest.partition("\n```")[0]) if fence else {}
+    if set(block) != {field.name for field in fields(Witness)}:
+        raise ValueError(f"the page has no block with a witness, but one with {sorted(block)}")
+    return Witness(**block)
+
+
+def pages() -> dict[str, Witness]:
+    """Return the witness of each page by the page's name."""
+    paths = sorted(path for path in PAGES.glob("*.md") if path.name != "index.md")
+    return {path.stem: read_witness(path.read_text(encoding="utf-8")) for path in paths}
+
+
+def shows(witness: Witness, verdict: Mapping[str, Any]) -> bool:
+    """Whether a verdict says of the test what the page says."""
+    found = verdict["diagnosis"]
+    if verdict["status"] != "failed" or found is None:
+        return False
+    return (
+        found["kind"] == witness.kind
+        and found["culprits"] == list(witness.culprits)
+        and found["waiting"] == list(witness.waiting)
+        and (found["operation"] or {"name": ""})["name"] == witness.operation
+    )
+
+
+def summed_up(verdict: Mapping[str, Any]) -> str:
+    """Return what a verdict comes to, in a few words."""
+    found = verdict["diagnosis"]
+    if found is None:
+        return f"{verdict['outcome']}, no diagnosis"
+    operation = (found["operation"] or {"name": "no operation"})["name"]
+    return f"{found['kind']} {found['culprits']}, {found['waiting']} wait in {operation}"
+
+
+def repeat(page: str, witness: Witness, times: int) -> Repeated:
+    """Run the test of a page so many times, and count."""
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="multihost-found-") as scratch:
+        arguments = [*witness.replay.split()[1:], "--times", str(times)]
+        ended = _pytest([*arguments, "--multihost-artifacts", scratch])
+        file = Path(scratch, "verdicts.jsonl")
+        lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    verdicts = [json.loads(line) for line in lines]
+    if len(verdicts) != times:
+        print(f"{page}: pytest ended with {ended.returncode}:\n{ended.stdout[-4000:]}")
+    others = Counter(summed_up(each) for each in verdicts if not shows(witness, each))
+    shown = len(verdicts) - others.total()
+    seconds = round(time.monotonic() - started, 1)
+    return Repeated(page, times, shown, dict(others), seconds, round(os.getloadavg()[0], 1))
+
+
+def _pytest(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    variables = {**os.environ, "DS_BUILD_OPS": "0"}  # deepspeed compiles nothing then
+    for name in ("CI", "PYTEST_ADDOPTS"):
+        variables.pop(name, None)
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "--tb=no", *arguments],
+        cwd=TESTS,
+        env=variables,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+        text=True,
+    )
+
+
+def main() -> int:
+    """Repeat what is asked for, print it, and return the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--times", type=int, default=20, help="how often each is repeated")
+    parser.add_argument("--only", default="", help="part of the names of the pages")
+    parser.add_argument("--json", default="", help="file for the counts")
+    options = parser.parse_args()
+    chosen = {name: each for name, each in pages().items() if options.only in name}
+    rows = []
+    for name, witness in chosen.items():
+        row = repeat(name, witness, options.times)
+        others = "".join(f"; {number} x {what}" for what, number in row.others.items())
+        print(
+            f"{name:34} {row.shown:3} of {row.times}{row.seconds:8.1f} s  load {row.load}{others}",
+            flush=True,
+        )
+        rows.append(row)
+    if options.json:
+        text = json.dumps([asdict(row) for row in rows], indent=1)
+        Path(options.json).write_text(text + "\n", encoding="utf-8")
+    return 1 if not rows or any(row.shown < row.times for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

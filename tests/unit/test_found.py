@@ -1,0 +1,100 @@
+"""The pages on what sweeps have found: what they say, and what they repeat, are the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from programs import load_program
+
+from pytest_multihost.model.spec import read_token
+
+ROOT = Path(__file__).resolve().parents[2]
+FOUND = ROOT / "docs" / "found"
+PAGES = sorted(path.stem for path in FOUND.glob("*.md") if path.name != "index.md")
+
+
+@pytest.fixture(scope="module")
+def found() -> ModuleType:
+    """benchmarks/found.py."""
+    return load_program(ROOT / "benchmarks" / "found.py")
+
+
+def verdict(**diagnosis: object) -> dict[str, Any]:
+    """Return a verdict with a diagnosis that the witness of `witness` expects, or a changed one."""
+    expected = {
+        "kind": "raised",
+        "culprits": [0],
+        "waiting": [1],
+        "operation": {"name": "barrier", "sequence": 3, "group": [0, 1]},
+    }
+    return {"status": "failed", "outcome": "failed", "diagnosis": {**expected, **diagnosis}}
+
+
+def witness(found: ModuleType) -> Any:  # noqa: ANN401 - a class of a program
+    """Return a witness that expects that rank 1 waits in a barrier for rank 0."""
+    return found.Witness("pytest t.py::t --multihost-replay x", "", "raised", [0], [1], "barrier")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_token_of_a_page_is_of_its_test_and_does_what_it_says(
+    found: ModuleType, page: str
+) -> None:
+    """Neither can be changed without the other."""
+    said = found.read_witness((FOUND / f"{page}.md").read_text(encoding="utf-8"))
+    replay = read_token(said.token)
+    assert replay.is_of(said.test)
+    assert [repr(fault) for fault in replay.faults] == [said.fault]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_test_of_a_page_exists(found: ModuleType, page: str) -> None:
+    """A renamed test would no longer be what its token repeats."""
+    said = found.read_witness((FOUND / f"{page}.md").read_text(encoding="utf-8"))
+    file, _, name = said.test.partition("::")
+    text = (ROOT / "tests" / "found" / file).read_text(encoding="utf-8")
+    assert f"def {name}(" in text
+
+
+def test_the_table_names_every_page() -> None:
+    """And the guide's contents do."""
+    table = (FOUND / "index.md").read_text(encoding="utf-8")
+    contents = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert [page for page in PAGES if f"]({page}.md)" not in table] == []
+    assert [page for page in PAGES if f"found/{page}.md" not in contents] == []
+
+
+def test_a_page_without_the_block_is_refused(found: ModuleType) -> None:
+    """So that none is left out in silence."""
+    with pytest.raises(ValueError, match="no block"):
+        found.read_witness("# A weakness\n\n```toml\ntest = 'x'\n```\n")
+
+
+def test_a_verdict_that_says_all_of_the_page_shows_the_weakness(found: ModuleType) -> None:
+    """The number of the operation may differ."""
+    assert found.shows(witness(found), verdict())
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"kind": "straggler"},
+        {"culprits": [1]},
+        {"waiting": []},
+        {"operation": None},
+        {"operation": {"name": "all_reduce", "sequence": 3, "group": [0, 1]}},
+    ],
+)
+def test_a_verdict_that_says_another_thing_does_not_show_it(
+    found: ModuleType, changed: dict[str, object]
+) -> None:
+    """Each of what the page says counts."""
+    assert not found.shows(witness(found), verdict(**changed))
+
+
+def test_a_test_that_passes_does_not_show_it(found: ModuleType) -> None:
+    """Nor one that fails without a diagnosis."""
+    assert not found.shows(witness(found), {"status": "passed", "diagnosis": None})
+    assert not found.shows(witness(found), {"status": "failed", "diagnosis": None})
