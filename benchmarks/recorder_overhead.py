@@ -100,6 +100,7 @@ def _be_rank(directory: Path, size: int, rank: int, rounds: int) -> dict[str, li
     }
     store = dist.FileStore(str(directory / "store"), size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=LIMIT)
+    points = _recording_points(recorder)
     tensor = torch.ones(4)
     calls = {
         "all_reduce": lambda: dist.all_reduce(tensor),
@@ -108,7 +109,8 @@ def _be_rank(directory: Path, size: int, rank: int, rounds: int) -> dict[str, li
     }
     return {
         name: [
-            _measure(call, methods, recorder, is_backwards=each % 2 == 1) for each in range(rounds)
+            _measure(call, methods, recorder, points, is_backwards=each % 2 == 1)
+            for each in range(rounds)
         ]
         for name, call in calls.items()
     }
@@ -154,6 +156,7 @@ def _measure(
     call: Callable[[], Any],
     methods: Mapping[str, Methods],
     recorder: Recorder,
+    points: Points,
     *,
     is_backwards: bool,
 ) -> Round:
@@ -164,14 +167,11 @@ def _measure(
         # str.format takes what writes the history takes, and does nothing with it.
         write = "".format if way == "without history" else WRITE_HISTORY
         page._pack_entry = write  # type: ignore[assignment]  # noqa: SLF001
-        points = _recording_points(recorder)
         recorder.on_begin[:] = [points.begin_operation] if way == "with points" else []
         call()
         started = time.perf_counter_ns()
         for _ in range(CALLS):
             call()
-        if way == "with points":
-            points.heal()
         times[way] = (time.perf_counter_ns() - started) / CALLS
     recorder.on_begin.clear()
     return times
