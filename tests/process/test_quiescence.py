@@ -612,6 +612,6 @@ def test_a_read_from_a_slow_file_system_is_seen(
     found = Quiescence(programs.ranks)
     until_still_but_for(found, "kernel")
     for _ in range(ASKED):
-        assert causes(found) == {"kernel"}
+        assert causes(found) in ({"kernel"}, {"begins"})  # a process of others may just have begun
     answer()
     until_quiescent(found)
