@@ -95,7 +95,7 @@ def test_barriers_are_numbered_by_each_process(world, shared_tmp_path) -> None:
     family="late",
     ranks=2,
     backend="jax",
-    by_hand=faults.delay(rank=0, seconds=2, at=at.call("jax_worlds:announce")),
+    by_hand=faults.hold(rank=0, at=at.call("jax_worlds:announce")),
 )
 def test_asks_once_whether_there_is_a_state(world) -> None:
     """A process that asks too early for the announced state starts afresh.

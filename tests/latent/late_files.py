@@ -35,7 +35,7 @@ def train_step(weights: torch.Tensor) -> None:
     family="late",
     ranks=3,
     backend="gloo",
-    by_hand=faults.delay(rank=0, seconds=2, at=at.io("*/train_state.json", call="open")),
+    by_hand=faults.hold(rank=0, at=at.io("*/train_state.json", call="open")),
 )
 def test_resumes_if_there_is_a_state(world, shared_tmp_path) -> None:
     """Each rank asks by itself whether there is a state to resume from.
@@ -59,7 +59,7 @@ def test_resumes_if_there_is_a_state(world, shared_tmp_path) -> None:
     family="late",
     ranks=4,
     backend="gloo",
-    by_hand=faults.delay(rank=2, seconds=2, at=at.io("*/output", call="stat")),
+    by_hand=faults.hold(rank=2, at=at.io("*/output", call="stat")),
 )
 def test_barrier_inside_if_missing(world, shared_tmp_path) -> None:
     """Who comes late finds the folder made and skips the barrier of all others.
@@ -79,7 +79,7 @@ def test_barrier_inside_if_missing(world, shared_tmp_path) -> None:
     family="late",
     ranks=2,
     backend="gloo",
-    by_hand=faults.delay(rank=0, seconds=2, at=at.io("*/log", call="mkdir")),
+    by_hand=faults.hold(rank=0, at=at.io("*/log", call="mkdir")),
 )
 def test_makes_the_log_folder_if_missing(world, shared_tmp_path) -> None:
     """Another rank makes the folder between the question and the answer.
@@ -98,7 +98,7 @@ def test_makes_the_log_folder_if_missing(world, shared_tmp_path) -> None:
     family="late",
     ranks=3,
     backend="gloo",
-    by_hand=faults.delay(rank=1, seconds=2, at=at.io("*/model.pt", call="open")),
+    by_hand=faults.hold(rank=1, at=at.io("*/model.pt", call="open")),
 )
 def test_removes_the_checkpoint_after_loading(world, shared_tmp_path) -> None:
     """The primary removes the file once it has loaded it itself.
@@ -120,7 +120,7 @@ def test_removes_the_checkpoint_after_loading(world, shared_tmp_path) -> None:
     family="late",
     ranks=3,
     backend="gloo",
-    by_hand=faults.delay(rank=0, seconds=2, at=at.io("*/exit_now", call="open")),
+    by_hand=faults.hold(rank=0, at=at.io("*/exit_now", call="open")),
 )
 def test_each_rank_looks_for_the_exit_file(world, shared_tmp_path) -> None:
     """The file that stops a run is looked for by each rank at its own time.
@@ -151,7 +151,7 @@ def waited_for(file: Path, tries: int = 25) -> bool:
     family="late",
     ranks=3,
     backend="gloo",
-    by_hand=faults.delay(rank=0, seconds=2, at=at.io("*_completed", call="open")),
+    by_hand=faults.hold(rank=0, at=at.io("*_completed", call="open"), min_s=2),
 )
 def test_polls_too_few_times_for_the_prepared_data(world, shared_tmp_path) -> None:
     """Who has not seen the signal file in time prepares the data alone.
@@ -172,7 +172,7 @@ def test_polls_too_few_times_for_the_prepared_data(world, shared_tmp_path) -> No
     family="late",
     ranks=3,
     backend="gloo",
-    by_hand=faults.delay(rank=0, seconds=2, at=at.io("*/latest", call="link", nth=2)),
+    by_hand=faults.hold(rank=0, at=at.io("*/latest", call="link", nth=2)),
 )
 def test_latest_is_gone_for_a_moment(world, shared_tmp_path) -> None:
     """The link to the newest checkpoint is removed and made anew; who looks between starts over.
@@ -198,7 +198,7 @@ def test_latest_is_gone_for_a_moment(world, shared_tmp_path) -> None:
     family="late",
     ranks=3,
     backend="gloo",
-    by_hand=faults.delay(rank=0, seconds=2, at=at.io("*/download.claim", call="open")),
+    by_hand=faults.hold(rank=0, at=at.io("*/download.claim", call="open")),
 )
 def test_whoever_comes_first_downloads(world, shared_tmp_path) -> None:
     """The first to make the claim downloads, and rank 0 takes itself to be the first.
@@ -223,7 +223,7 @@ def test_whoever_comes_first_downloads(world, shared_tmp_path) -> None:
     family="late",
     ranks=3,
     backend="gloo",
-    by_hand=faults.delay(rank=2, seconds=2, at=at.io("*/pending/*", call="rename")),
+    by_hand=faults.hold(rank=2, at=at.io("*/pending/*", call="rename")),
 )
 def test_tasks_are_claimed_by_rename(world, shared_tmp_path) -> None:
     """There are as many tasks as ranks; who is late finds its own taken by another.
@@ -253,7 +253,7 @@ def test_tasks_are_claimed_by_rename(world, shared_tmp_path) -> None:
     family="late",
     ranks=2,
     backend="gloo",
-    by_hand=faults.delay(rank=1, seconds=2, at=at.io("*/step-1", call="listdir")),
+    by_hand=faults.hold(rank=1, at=at.io("*/step-1", call="listdir")),
 )
 def test_old_checkpoints_are_removed_while_others_load(world, shared_tmp_path) -> None:
     """Rank 1 lists the files of a checkpoint that rank 0 removes, and tries to read them.

@@ -29,7 +29,7 @@ def meet() -> None:
     family="late",
     ranks=3,
     backend="gloo",
-    by_hand=faults.delay(rank=0, seconds=3, at=at.collective("store.set")),
+    by_hand=faults.hold(rank=0, at=at.collective("store.set"), min_s=3),
 )
 def test_waits_for_the_key_of_a_run_only_shortly(world) -> None:
     """Who has not seen the key in time takes the run to be new and skips the restore.
@@ -55,7 +55,7 @@ def test_waits_for_the_key_of_a_run_only_shortly(world) -> None:
     family="late",
     ranks=3,
     backend="gloo",
-    by_hand=faults.delay(rank=1, seconds=2, at=at.collective("send")),
+    by_hand=faults.hold(rank=1, at=at.collective("send")),
 )
 def test_results_are_expected_in_the_order_of_ranks(world) -> None:
     """The first result is taken from anybody, and believed to be that of rank 1.
@@ -78,7 +78,7 @@ def test_results_are_expected_in_the_order_of_ranks(world) -> None:
     ranks=3,
     backend="gloo",
     timeout=POLLING_TIMEOUT_S,
-    by_hand=faults.delay(rank=2, seconds=2, at=at.collective("store.add", nth=2)),
+    by_hand=faults.hold(rank=2, at=at.collective("store.add", nth=2)),
 )
 def test_counter_of_a_barrier_is_reset(world) -> None:
     """The primary resets the counter as soon as it has seen all; who polls late waits for ever.
@@ -99,7 +99,7 @@ def test_counter_of_a_barrier_is_reset(world) -> None:
     family="late",
     ranks=3,
     backend="gloo",
-    by_hand=faults.delay(rank=2, seconds=2, at=at.collective("store.set")),
+    by_hand=faults.hold(rank=2, at=at.collective("store.set")),
 )
 def test_members_are_who_has_registered_by_then(world) -> None:
     """Each rank takes those as members who have registered in a window; one comes after it.
@@ -119,7 +119,7 @@ def test_members_are_who_has_registered_by_then(world) -> None:
     family="late",
     ranks=3,
     backend="gloo",
-    by_hand=faults.delay(rank=1, seconds=2, at=at.io("*/rng_state_1.pt", call="open")),
+    by_hand=faults.hold(rank=1, at=at.io("*/rng_state_1.pt", call="open")),
 )
 def test_staging_folder_is_renamed_by_the_primary(world, shared_tmp_path) -> None:
     """All write into a folder that the primary renames once it has written its own part.
@@ -142,7 +142,7 @@ def test_staging_folder_is_renamed_by_the_primary(world, shared_tmp_path) -> Non
     family="late",
     ranks=3,
     backend="gloo",
-    by_hand=faults.delay(rank=0, seconds=2, at=at.io("*/global_step", call="open")),
+    by_hand=faults.hold(rank=0, at=at.io("*/global_step", call="open")),
 )
 def test_each_rank_reads_the_step_from_a_file(world, shared_tmp_path) -> None:
     """The primary moves the step on between two collectives; who reads late does one step less.
@@ -173,7 +173,7 @@ def port_in(file: Path, tries: int = 25) -> int | None:
     ranks=3,
     backend="none",
     timeout=POLLING_TIMEOUT_S,
-    by_hand=faults.delay(rank=0, seconds=2, at=at.io("*/port", call="open")),
+    by_hand=faults.hold(rank=0, at=at.io("*/port", call="open"), min_s=2),
 )
 def test_workers_go_on_alone_without_a_port(world, shared_tmp_path) -> None:
     """The primary accepts as many workers as there are, and these stop looking for its port.
@@ -197,7 +197,7 @@ def test_workers_go_on_alone_without_a_port(world, shared_tmp_path) -> None:
     ranks=3,
     backend="none",
     timeout=POLLING_TIMEOUT_S,
-    by_hand=faults.delay(rank=1, seconds=2, at=at.io("*/arrived", call="listdir")),
+    by_hand=faults.hold(rank=1, at=at.io("*/arrived", call="listdir")),
 )
 def test_folder_of_a_barrier_is_removed(world, shared_tmp_path) -> None:
     """A barrier of files is cleaned up by the primary while another has not looked yet.
