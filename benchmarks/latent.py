@@ -40,6 +40,9 @@ LINE_SHARE = 0.9
 
 FAMILIES = ("late", "fails", "differs")
 
+MARKS = ("latent", "waits", "")
+"""Of lines, the best first."""
+
 Programs = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """What is expected of each program, by module and id."""
 
@@ -78,7 +81,8 @@ class Swept:
         status: Of the sweep; "not run" without one.
         findings: The weaknesses, as texts.
         named: The best mark of the lines that a weakness names: `latent`, `waits`, or nothing.
-        witness: The disturbance that showed it, where a marked line is named; else the first.
+        witness: The disturbance that showed the weakness with that line; of several such, one of
+            the program's own family.
         repeated: How often that was repeated, and how often it showed the same again.
         runs: How many runs it took, repetitions aside.
         brute_force: How many it would have taken to disturb all ranks at all points in all ways.
@@ -236,8 +240,11 @@ def swept(nodeid: str, expected: Mapping[str, Any], found: Mapping[str, Any] | N
         return Swept(name, world, expected["family"], "not run")
     module, lines = nodeid.partition("::")[0], expected["lines"]
     marks = [named(_lines_of(each), module, lines) for each in found["weaknesses"]]
-    best = next((mark for mark in ("latent", "waits") if mark in marks), "")
-    weakness = found["weaknesses"][marks.index(best)] if marks else None
+    ranked = sorted(
+        zip(marks, found["weaknesses"], strict=True),
+        key=lambda each: (MARKS.index(each[0]), _family(each[1]) != expected["family"]),
+    )
+    best, weakness = ranked[0] if ranked else ("", None)
     return Swept(
         name,
         world,
@@ -259,6 +266,10 @@ def _lines_of(weakness: Mapping[str, Any]) -> list[tuple[str, int]]:
     witness = weakness["witness"]
     found = (witness["culprit"], witness["disturbance"]["passed"]["where"], witness["waiting"])
     return [(each["file"], each["line"]) for each in found if each]
+
+
+def _family(weakness: Mapping[str, Any]) -> str:
+    return str(weakness["witness"]["disturbance"]["family"])
 
 
 def _finding(weakness: Mapping[str, Any]) -> str:

@@ -165,3 +165,11 @@ def test_the_score_says_what_is_not_met(latent: ModuleType) -> None:
         "90 % are found",
         "nothing is found in robust programs",
     ]
+
+
+def test_the_witness_is_one_of_the_programs_family(latent: ModuleType) -> None:
+    """If the same line is shown in two ways."""
+    late = {**DISTURBANCE, "family": "late", "fault": {"kind": "hold"}}
+    other = {**WEAKNESS, "witness": {**WEAKNESS["witness"], "disturbance": late}}
+    assert swept(latent, weaknesses=[other, WEAKNESS]).witness.startswith("fails: ")
+    assert swept(latent, family="late", weaknesses=[WEAKNESS, other]).witness.startswith("late: ")
