@@ -112,11 +112,9 @@ def test_each_host_looks_for_the_latest_step(world, shared_tmp_path) -> None:
 
     Source: https://github.com/LMResiliency/lm-resiliency/pull/85
     """
-    (shared_tmp_path / "ckpt").mkdir(exist_ok=True)
+    checkpoints = shared_tmp_path / "ckpt"
     written_by_primary(world, shared_tmp_path, {"ckpt/step-2.json": "{}"})
-    steps = [
-        int(file.stem.removeprefix("step-")) for file in (shared_tmp_path / "ckpt").glob("*")
-    ]  # <- latent
+    steps = [int(file.stem.removeprefix("step-")) for file in checkpoints.glob("*")]  # <- latent
     for _ in range(max(steps, default=0), 4):
         meet()
 
