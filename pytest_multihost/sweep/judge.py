@@ -181,8 +181,10 @@ class _Run:
             return True
         if diagnosis is not None and {*diagnosis.waiting, *diagnosis.cycle} & {*unfinished}:
             # Those that only sleep again and again since a failure are likely to wait for it.
+            # Whoever is in an operation, say for a key of the store, does wait.
+            in_operations = {each.rank for each in diagnosis.waits_for if each.operation}
             is_guess = diagnosis.confidence == "likely" and diagnosis.kind in ("died", "raised")
-            if not is_guess:
+            if not is_guess or in_operations.issuperset(unfinished):
                 return True
         failed_s = [each.at_s for each in self.ranks if each.at_s is not None]
         ended_s = result.detected_s or result.ended_s

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -59,12 +59,28 @@ def in_barrier(rank: int) -> Operations:
     return Operations(rank, (barrier,), {KEY: 2})
 
 
+def in_store(rank: int) -> Operations:
+    """Return the slot page of a rank that waits for a key at line 40, whoever is to set it."""
+    wait = Operation(
+        name="store.wait",
+        kind="wait",
+        group=GROUP,
+        sequence=0,
+        since_s=1.0,
+        waited_s=1.0,
+        detail="address",
+        frame=Frame("/t/train.py", 40, "train"),
+    )
+    return Operations(rank, (wait,), {})
+
+
 def world(
     fault: Fault,
     errors: Mapping[int, Any] | None = None,
     *,
     stays: Sequence[int] = (),
     waits: Sequence[int] = (),
+    waits_in: Callable[[int], Operations] = in_barrier,
     ending: Ending = "self",
     happens: bool = True,
     is_released: bool = True,
@@ -77,7 +93,8 @@ def world(
         fault: What disturbed it.
         errors: What ranks raised.
         stays: Ranks that did not end by themselves.
-        waits: Those of them that were in a barrier.
+        waits: Those of them that were in an operation.
+        waits_in: Which one.
         ending: Why it ended.
         happens: Whether the fault has happened.
         is_released: Whether a rank that was held went on.
@@ -106,7 +123,7 @@ def world(
         history.append(make_event(raised_s + 1, rank, "exited", exited()))
     killed = {**exited(signal=15), "by_harness": True}
     history += [make_event(ended_s, rank, "exited", killed) for rank in stays]
-    pages = tuple(in_barrier(rank) if rank in waits else Operations(rank) for rank in GROUP)
+    pages = tuple(waits_in(rank) if rank in waits else Operations(rank) for rank in GROUP)
     ranks = tuple(
         RankSnapshot(
             rank=each.rank,
@@ -256,6 +273,23 @@ def test_a_slow_rank_whose_partner_has_failed_is_not_said_to_wait() -> None:
     """The whole test takes as long."""
     run = judged(FAILS, {0: OS_ERROR}, stays=[1], ending="settled", usual_s=4.0)
     assert run.outcome == "split"
+
+
+def test_a_rank_that_waits_for_a_key_after_a_failure_is_left_waiting() -> None:
+    """However long the test takes: nobody else is left who could set it."""
+    run = judged(
+        FAILS,
+        {0: OS_ERROR},
+        stays=[1],
+        waits=[1],
+        waits_in=in_store,
+        ending="settled",
+        ended_s=3.0,
+        usual_s=4.0,
+    )
+    assert run.outcome == "left waiting"
+    assert run.operation is not None
+    assert run.operation.name == "store.wait"
 
 
 def test_a_world_that_the_harness_lost_shows_nothing() -> None:
