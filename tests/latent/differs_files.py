@@ -20,6 +20,7 @@ def meet() -> None:
 
 def written_by_primary(world, folder: Path, texts: dict[str, str]) -> None:
     """Let the primary write files; return once all are there, or raise on all ranks."""
+    dist.barrier()  # so that for every rank they are new
     errors = [None]
     if world.is_primary:
         try:
