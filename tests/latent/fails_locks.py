@@ -16,6 +16,7 @@ from expectation import POLLING_TIMEOUT_S, latent
 from pytest_multihost import at, faults
 
 TICK_S = 0.02
+COMPILE_S = 0.3
 
 
 class FileBaton:
@@ -43,7 +44,9 @@ class FileBaton:
 
 
 def compiled(folder: Path) -> None:
-    """Write the library that a compiler would have made."""
+    """Write what the compiler is to do, and the library that it would have made."""
+    (folder / "build.ninja").write_text("rule compile\n")  # <- latent
+    time.sleep(COMPILE_S)
     (folder / "extension.so").write_bytes(b"ELF")  # <- latent
 
 
@@ -61,6 +64,7 @@ def test_builder_of_an_extension_is_killed(world, shared_tmp_path) -> None:
     Source: https://github.com/pytorch/pytorch/issues/189245
     """
     baton = FileBaton(shared_tmp_path / "lock")
+    time.sleep(0.0 if world.is_primary else 0.1)
     if baton.is_mine():
         try:
             compiled(shared_tmp_path)  # <- latent
@@ -75,7 +79,7 @@ def test_builder_of_an_extension_is_killed(world, shared_tmp_path) -> None:
     ranks=3,
     backend="none",
     timeout=POLLING_TIMEOUT_S,
-    by_hand=faults.fails(rank="first", at=at.io("*/extension.so", call="open")),
+    by_hand=faults.fails(rank="first", at=at.io("*/build.ninja", call="open")),
 )
 def test_lock_is_kept_after_an_error(world, shared_tmp_path) -> None:
     """An interrupted build leaves its lock behind, and the others poll it for ever.
@@ -83,6 +87,7 @@ def test_lock_is_kept_after_an_error(world, shared_tmp_path) -> None:
     Source: https://github.com/nandometzger/metal-gauss/issues/19
     """
     baton = FileBaton(shared_tmp_path / "lock")
+    time.sleep(0.0 if world.is_primary else 0.1)
     if baton.is_mine():
         compiled(shared_tmp_path)
         baton.release()
