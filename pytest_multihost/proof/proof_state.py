@@ -39,7 +39,7 @@ from pytest_multihost.proof.snapshot import Snapshot, has_left_wait
 from pytest_multihost.proof.system_calls import FUTEXES
 from pytest_multihost.proof.threads import DEAD
 
-SHORT_S = 0.15
+SHORT_S = 0.1
 """How far two deep snapshots of a settled world must be apart.
 
 Runtimes poll every 10 ms (gloo's loops, torch's FileStore). Slower ones have had no two turns by
@@ -48,7 +48,7 @@ then, and delay the proof."""
 INTERVAL_S = 1.0
 """The same for one that does not settle."""
 
-_WAITS_S = (SHORT_S,) * 4 + (2 * SHORT_S,) * 4
+_WAITS_S = (SHORT_S,) * 4 + (3 * SHORT_S,) * 4
 """Time from each deep snapshot to the next; then `INTERVAL_S`, or it would take too much.
 
 On a loaded machine a settled world often does not look so: a thread of a runtime has just run."""
@@ -126,7 +126,7 @@ class ProofState:
     def _begun(self, now: Snapshot) -> ProofState:
         """Return the state in which an interval begins."""
         wait_s = _WAITS_S[self.looks] if self.looks < len(_WAITS_S) else INTERVAL_S
-        due_s = now.kernel.at_s + wait_s - SLACK_S
+        due_s = now.kernel.at_s + wait_s - min(SLACK_S, wait_s * (1.0 - _ENOUGH))
         return ProofState(now, due_s=due_s, looks=self.looks + 1)
 
 

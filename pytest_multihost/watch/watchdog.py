@@ -26,7 +26,6 @@ from pytest_multihost.model.result import SnapshotReason, WorldSnapshot
 from pytest_multihost.model.spec import Early
 from pytest_multihost.outcome import RankFacts
 from pytest_multihost.proof import (
-    SHORT_S,
     SLACK_S,
     ProofSearch,
     Snapshot,
@@ -56,11 +55,18 @@ INTERVAL_S = 0.25
 PEEK_S = 0.05
 """Time between two readings of its clocks, and between two snapshots while it is still."""
 
+AGAIN_S = 0.02
+"""Time from the first snapshot of a world that has become still to the second, with which a search
+for a proof begins. The least time between two readings of its clocks, too: the clocks of a thread
+that works have advanced by then."""
+
 STILL_SHARE = 0.1
 """Share of a processor below which a process may be still: it polls at most."""
 
-FIRST_S = 0.1
-"""Time from the start of a test to its first snapshot: most tests end sooner."""
+REST_S = 0.06
+"""How long a world must have been quiescent, but for threads that poll, for a raise, a death or a
+mismatch to be final. Runtimes poll every 10 ms (gloo's loops, torch's FileStore), so each has had
+several turns by then; one with a single turn delays the verdict (`pollers`)."""
 
 QUIET_S = 0.5
 """Time without progress of any rank after which the slot pages are taken as final: some thread of a
@@ -75,6 +81,9 @@ STOPPED_S = 2.0
 Who stopped it can let it go on at any time: a profiler, a snapshot of the machine, a child that
 sleeps. That the others are quiescent does not show that nobody will, and after one second innocents
 were accused."""
+
+_TIMER_SLACK_S = 0.002
+"""How much too early the controller may wake up for a check."""
 
 _KEPT_SNAPSHOTS = 4
 _KEPT_RUNS = 24
@@ -140,7 +149,7 @@ class Watchdog:
     observer: WorldObserver
     may_run_jax: bool = True
     early: Early = "fail"
-    interval_s: float = FIRST_S
+    interval_s: float = PEEK_S
     warned: Ground | None = None
     _search: ProofSearch = field(default_factory=ProofSearch)
     _last: Snapshot | None = None
@@ -176,6 +185,7 @@ class Watchdog:
         if self.early == "off" or not self._is_due(now, facts, is_searching=is_searching):
             return None
         ground = self._ground(now, facts, deadline_s)
+        self.interval_s = self._next_check_s(now)
         if ground is not None and self.early == "warn":
             self.warned = ground
             return None
@@ -191,7 +201,9 @@ class Watchdog:
         """
         if self._peeked_s == 0.0:
             self._peeked_s = self._checked_s = now
-        if now < self._peeked_s + self.interval_s - SLACK_S:
+            self.observer.quiescence(facts).busiest_share()  # what the start took does not count
+            return False
+        if now < self._peeked_s + self.interval_s - _TIMER_SLACK_S:
             return False
         self._peeked_s, self.interval_s = now, PEEK_S
         was_still, share = self._is_still, self.observer.quiescence(facts).busiest_share()
@@ -200,6 +212,13 @@ class Watchdog:
         is_due = is_due or (self._is_still and (is_searching or not was_still))
         self._still_checks = self._still_checks + is_due if self._is_still else 0
         return is_due
+
+    def _next_check_s(self, now: float) -> float:
+        """Return how long after `now` the next check is due, if the world stays still."""
+        due_s = [PEEK_S, self._search.state.due_s - now]
+        if self._rest is not None:
+            due_s.append(self._rest[0] + REST_S - now)
+        return AGAIN_S if self._still_checks == 1 else max(AGAIN_S, min(due_s))
 
     def note_failure(self, now: float, facts: Sequence[RankFacts]) -> None:
         """Keep a snapshot: a rank has just raised or died. Only the first failure is kept."""
@@ -216,6 +235,18 @@ class Watchdog:
         if not self._is_due(now, facts, is_searching=True) or self._last is None:
             return False
         before, snapshot = self._last, self._take(now, facts, "tick")
+        is_settled = self._has_settled(before, snapshot, now, facts, deadline_s)
+        self.interval_s = self._next_check_s(now)
+        return is_settled
+
+    def _has_settled(
+        self,
+        before: Snapshot,
+        snapshot: Snapshot,
+        now: float,
+        facts: Sequence[RankFacts],
+        deadline_s: float,
+    ) -> bool:
         rest = [each.rank for each in facts if not each.is_past_body]
         rest = rest or [each.rank for each in facts if not each.is_finished]
         are_waiting = waiting_ranks(snapshot.operations).issuperset(rest)
@@ -248,7 +279,7 @@ class Watchdog:
         if self._rest is not None and self._rest[0] <= self._progress_s:
             self._rest = None
         began_s, turns = self._rest or (now, None)
-        if turns is not None and now < began_s + SHORT_S - SLACK_S:
+        if turns is not None and now < began_s + REST_S - _TIMER_SLACK_S:
             return False
         turns_now = self.observer.turns(facts, None)
         self._rest = (now, turns_now) if turns_now is not None else None

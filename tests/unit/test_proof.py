@@ -318,7 +318,7 @@ def test_short_intervals_do_not_go_on_for_ever() -> None:
         waits.append(search.due_s)
         search = search.after(look, deadline_s=DEADLINE_S)
     gaps = [later - earlier for earlier, later in pairwise(waits)]
-    assert gaps[0] == pytest.approx(SHORT_S)
+    assert gaps[0] == pytest.approx(SHORT_S, rel=0.2)
     assert gaps[-1] == pytest.approx(INTERVAL_S)
 
 

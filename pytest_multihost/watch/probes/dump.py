@@ -27,7 +27,7 @@ DEAF_S = 1.0
 """The same for one that computes: Python runs a signal's handler between two bytecodes."""
 
 _BUDGETS_S = {"outside": OUTSIDE_S, "tasks": TASKS_S}
-_POLL_S = 0.005
+_POLL_S = 0.003
 _STABLE = 3
 """How many sizes in a row must be equal for an answer to be complete: faulthandler writes line by
 line, and marks no end."""
