@@ -181,6 +181,13 @@ def test_a_program_that_cannot_run_on_such_hosts_is_skipped(scorer: ModuleType) 
     assert scorer.score("innocent_x.py::test_y", expected, skipped).word == "ok"
 
 
+def test_a_program_without_a_verdict_is_wrong(scorer: ModuleType) -> None:
+    """The controller has crashed, unless pytest says that it skipped the program."""
+    lost = scorer.score("hang_x.py::test_y", EXPECTED, None)
+    assert (lost.word, lost.remark) == ("WRONG", "has no verdict")
+    assert scorer.score("hang_x.py::test_y", EXPECTED, None, is_skipped=True).word == "skipped"
+
+
 def test_an_innocent_that_passes_is_ok(scorer: ModuleType) -> None:
     """And one that fails without a diagnosis is wrong, though not accused."""
     passed = {**VERDICT, "outcome": "passed", "status": "passed", "diagnosis": None}
