@@ -48,7 +48,7 @@ then, and delay the proof."""
 INTERVAL_S = 1.0
 """The same for one that does not settle."""
 
-_WAITS_S = (SHORT_S,) * 4 + (3 * SHORT_S,) * 4
+_WAITS_S = (SHORT_S,) * 6 + (3 * SHORT_S,) * 3
 """Time from each deep snapshot to the next; then `INTERVAL_S`, or it would take too much.
 
 On a loaded machine a settled world often does not look so: a thread of a runtime has just run."""

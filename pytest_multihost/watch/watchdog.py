@@ -82,6 +82,7 @@ Who stopped it can let it go on at any time: a profiler, a snapshot of the machi
 sleeps. That the others are quiescent does not show that nobody will, and after one second innocents
 were accused."""
 
+_LOOKS_BEFORE_NATIVE = 2
 _TIMER_SLACK_S = 0.002
 """How much too early the controller may wake up for a check."""
 
@@ -223,6 +224,7 @@ class Watchdog:
     def note_failure(self, now: float, facts: Sequence[RankFacts]) -> None:
         """Keep a snapshot: a rank has just raised or died. Only the first failure is kept."""
         if self._at_failure is None:
+            self._search = ProofSearch()  # what could end a wait before may have done so
             snapshot = self._take(now, facts, "trouble")
             self._at_failure = snapshot, self._snapshots.pop()
 
@@ -449,10 +451,14 @@ class Watchdog:
         return is_proven
 
     def _prepare(self, facts: Sequence[RankFacts], deadline_s: float) -> None:
-        """Start what reads native frames if the world seems to hang: that takes a while."""
-        ranks = self._snapshots[-1].ranks
+        """Start what reads native frames if the world seems to hang: that takes a while.
+
+        Also if it has been still for two deep snapshots, although something may end a wait: often
+        that is only an acknowledgement on its way.
+        """
+        ranks, state = self._snapshots[-1].ranks, self._search.state
         is_needed = needs_native_frames(ranks, may_run_jax=self.may_run_jax)
-        if is_needed and self._search.state.is_likely(deadline_s):
+        if is_needed and (state.is_likely(deadline_s) or state.looks >= _LOOKS_BEFORE_NATIVE):
             self._native.start(self.observer.local_pids(facts).values())
 
     def _has_mismatch(self, last: Snapshot, facts: Sequence[RankFacts], deadline_s: float) -> bool:
