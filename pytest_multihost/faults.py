@@ -249,7 +249,8 @@ def hash_seed(*, rank: Ranks = "all", seed: int | None = None, must_fire: bool =
 
     The order of sets differs between hosts, but ranks that are forked from one process share the
     hash seed. The ranks of such a test are fresh interpreters, which costs seconds. `seed` is the
-    PYTHONHASHSEED of all these ranks; None selects one for each.
+    PYTHONHASHSEED of all these ranks; None selects one for each by the world's seed. The other
+    ranks have one in common, selected in the same way, so each run hashes alike.
     """
     return _fault("hash_seed", rank, START, must_fire, seed=seed)
 

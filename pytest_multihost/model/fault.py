@@ -271,18 +271,23 @@ def disturbs_network(faults: Sequence[Fault]) -> bool:
 
 
 def hash_seed_of(faults: Sequence[Fault], rank: int, seed: int) -> int | None:
-    """Return the PYTHONHASHSEED of a rank, None if no fault changes it.
+    """Return the PYTHONHASHSEED of a rank, None if no fault changes any.
+
+    The ranks that no fault names have one seed in common, as if they were forked from one process:
+    fresh interpreters would each draw another one, and no run would repeat what another has shown.
 
     Args:
         faults: The world's faults; ranks are numbers.
         rank: The rank.
         seed: The world's seed.
     """
-    for each in faults:
-        if each.kind == "hash_seed" and rank in each.ranks:
-            drawn = random.Random(f"{seed}/hash/{rank}").randint(1, MAX_HASH_SEED)
-            return int(each.params.get("seed", drawn))
-    return None
+    found = [each for each in faults if each.kind == "hash_seed"]
+    if not found:
+        return None
+    mine = next((each for each in found if rank in each.ranks), None)
+    whose = "others" if mine is None else rank
+    drawn = random.Random(f"{seed}/hash/{whose}").randint(1, MAX_HASH_SEED)
+    return drawn if mine is None else int(mine.params.get("seed", drawn))
 
 
 def _rank_problems(ranks: object) -> list[str]:

@@ -9,10 +9,10 @@ import stat
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import PurePath
 from time import CLOCK_REALTIME, clock_gettime  # by name: the test may replace it in its module
 
+from pytest_multihost.model.fault import START
 from pytest_multihost.nemesis.interpose import FileAccess, FileObserver, matcher, observing_files
 from pytest_multihost.nemesis.kind import FaultKind, Strike, seconds, text
 
@@ -47,14 +47,14 @@ class _StaleView:
     Attributes:
         strike: The fault.
         fits: Whether a path is meant.
-        since_s: Since when, on the wall clock.
+        since_s: Since when, on the wall clock of file systems.
         known: Paths that this rank has made or seen.
         moved: Folders and files that it has moved, with all that is in them.
     """
 
     strike: Strike
     fits: Callable[[str], bool]
-    since_s: float = field(default_factory=partial(clock_gettime, CLOCK_REALTIME_COARSE))
+    since_s: float
     known: set[str] = field(default_factory=set)
     moved: set[str] = field(default_factory=set)
 
@@ -87,8 +87,15 @@ class _StaleView:
         return False
 
 
+def file_clock_s() -> float:
+    """Return the time that a file that is made now would get."""
+    return clock_gettime(CLOCK_REALTIME_COARSE)
+
+
 def _hide_new(strike: Strike) -> None:
-    view = _StaleView(strike, matcher(strike.fault.params["path"]))
+    is_from_start = strike.fault.at == START  # of the test, which others may have begun earlier
+    since_s = strike.ready_s if is_from_start else file_clock_s()
+    view = _StaleView(strike, matcher(strike.fault.params["path"]), since_s)
     observer = FileObserver(
         matcher("*"),  # also the folders that matching files are in
         before=view.before,

@@ -33,6 +33,7 @@ from pytest_multihost.pytest_plugin.marks import (
     EXPECT_SIGNATURE,
     NO_SIGNATURE,
     SIGNATURE,
+    check_sweep_markers,
     is_multihost,
     parametrize,
 )
@@ -95,6 +96,7 @@ def pytest_collection_finish(session: pytest.Session) -> Generator[None]:
     """
     yield
     settings = session.config.stash[TALLY].settings
+    check_sweep_markers(session.items, settings)
     chosen = [item for item in session.items if is_multihost(item, settings)]
     if (attached := session.config.pluginmanager.get_plugin(ATTACHED_PLUGIN)) is not None:
         attached.take_part(session, chosen)  # returns in rank 0's process alone

@@ -63,6 +63,25 @@ def is_multihost(item: pytest.Item, settings: Settings) -> bool:
     return settings.is_auto and isinstance(item, pytest.Function)
 
 
+def check_sweep_markers(items: Iterable[pytest.Item], settings: Settings) -> None:
+    """Check that what is marked to be swept runs as a world.
+
+    A marker of a module or class may be meant for some of its tests only.
+
+    Raises:
+        pytest.UsageError: With every test that has the marker itself, and is no multihost test.
+    """
+    wrong = [
+        f"{item.nodeid}: @pytest.mark.multihost_sweep is on a test that is not a multihost test,"
+        " so nothing would be swept. Add @pytest.mark.multihost(ranks=...), or remove it."
+        for item in items
+        if any(mark.name == "multihost_sweep" for mark in item.own_markers)
+        and not is_multihost(item, settings)
+    ]
+    if wrong:
+        raise pytest.UsageError("\n".join(wrong))
+
+
 def read_markers(
     marks: Iterable[pytest.Mark], settings: Settings
 ) -> tuple[MarkerSettings, list[str]]:

@@ -96,6 +96,7 @@ class Points:
         counts: How often each point has been passed, in order of first passage.
         healing: Callbacks that undo the faults after the test's body.
         more_modules: Modules of the test that are not in `sys.modules`.
+        ready_s: When the rank was ready for the test, see `Strike`.
     """
 
     spec: RankSpec
@@ -106,6 +107,7 @@ class Points:
     counts: dict[tuple[PointKind, str, str], int] = field(default_factory=dict)
     healing: ExitStack = field(default_factory=ExitStack)
     more_modules: tuple[object, ...] = ()
+    ready_s: float = 0.0
     _folders: tuple[str, ...] = ()
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _thread: _Thread = field(default_factory=_Thread)
@@ -203,6 +205,7 @@ class Points:
             armed=lambda **detail: send("armed", detail),
             healing=self.healing,
             performed=partial(self.performed, binding.index),
+            ready_s=self.ready_s,
         )
         if not kind.tells_itself:
             begun()
@@ -346,6 +349,7 @@ def bind_faults(
     performed: Callable[[int], str],
     *,
     root: str,
+    ready_s: float,
 ) -> Points:
     """Return the points of this rank with its faults bound to them; wrap nothing yet.
 
@@ -357,6 +361,7 @@ def bind_faults(
         performed: Waits until the fault with this index has been performed from outside;
             returns an error message, or "".
         root: pytest's rootdir.
+        ready_s: When the rank was ready for the test, see `Strike`.
     """
     bindings = [
         Binding(index, fault, kinds[fault.kind])
@@ -364,7 +369,7 @@ def bind_faults(
         if spec.rank in fault.ranks and not _is_before_the_test(fault)
     ]
     record = PointRecord(recorder, root, send) if spec.world.tells_points else None
-    points = Points(spec, send, bindings, performed, record)
+    points = Points(spec, send, bindings, performed, record, ready_s=ready_s)
     if bindings or record is not None:
         _current[:] = [points]
         recorder.on_begin.append(points.begin_operation)

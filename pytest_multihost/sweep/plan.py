@@ -19,7 +19,7 @@ from pytest_multihost.model.sweep import (
 from pytest_multihost.sweep.choose_faults import (
     Choice,
     Surroundings,
-    choice_of_hashes,
+    choices_of_hashes,
     choices_at,
     choices_of_calls,
     choices_of_clock,
@@ -74,8 +74,8 @@ def plan_sweep(
                 chosen += [(each, role) for each in whole]
     if "differs" in families and classes:
         last = classes[-1]
-        hashes = choice_of_hashes(Pick(0, last.points_of_last[-1], last.number))
-        chosen.append((hashes, last.role))
+        hashes = choices_of_hashes(Pick(0, last.points_of_last[-1], last.number))
+        chosen += [(each, last.role) for each in hashes]
     chosen.sort(key=lambda each: (each[0].turn, each[0].weight))
     return SweepPlan(
         roles=roles,

@@ -255,6 +255,36 @@ def test_an_option_that_cannot_be_used_is_an_error(run_worlds, option: str, comp
     worlds.run.stderr.fnmatch_lines([complaint])
 
 
+@pytest.mark.parametrize("options", [(), ("-p", "xdist", "-n", "1")], ids=["alone", "xdist"])
+def test_the_marker_on_a_test_without_a_world_is_an_error(run_worlds, options) -> None:
+    """It would silently do nothing."""
+    worlds = run_worlds(
+        """
+        import pytest
+
+        @pytest.mark.multihost_sweep("late")
+        def test_plain(): pass
+        """,
+        *options,
+    )
+    assert worlds.run.ret != 0
+    text = worlds.stdout + worlds.run.stderr.str()
+    assert "test_plain: @pytest.mark.multihost_sweep is on a test that is not a multihost" in text
+
+
+def test_the_marker_of_a_module_is_for_its_multihost_tests(run_worlds) -> None:
+    """Others in it run as ever."""
+    worlds = run_worlds(
+        """
+        import pytest
+        pytestmark = pytest.mark.multihost_sweep("late")
+
+        def test_plain(): pass
+        """
+    )
+    worlds.run.assert_outcomes(passed=1)
+
+
 def test_a_run_without_a_sweep_imports_nothing_of_it(run_worlds, pytester) -> None:
     """Neither the lanes nor what plans and judges."""
     pytester.makeconftest(

@@ -245,6 +245,35 @@ def healed(world, shared_tmp_path):
     assert fired(worlds) == {name: {"1"} for name in worlds.verdicts}
 
 
+def test_what_others_make_before_a_rank_has_begun_its_test_is_not_seen(run_worlds, pytester) -> None:
+    """From the start is from the world's start: not every rank begins at once."""
+    pytester.makeconftest(
+        """
+        import os, pathlib, time
+        import pytest
+
+        @pytest.hookimpl(wrapper=True, tryfirst=True)
+        def pytest_runtest_protocol():
+            while os.environ.get("RANK") == "1" and not pathlib.Path("made").exists():
+                time.sleep(0.01)
+            return (yield)
+        """
+    )
+    worlds = run_worlds(
+        HEAD
+        + """
+@with_faults(faults.stale_files(rank=1, seconds=600, path="*.json"))
+def test_it(world, shared_tmp_path):
+    if world.rank == 0:
+        (shared_tmp_path / "x.json").write_text("x")
+        open("made", "w").close()
+    assert (shared_tmp_path / "x.json").exists() == (world.rank == 0)
+"""
+    )
+    worlds.run.assert_outcomes(passed=1)
+    assert fired(worlds) == {"test_it": {"1"}}
+
+
 def test_the_wall_clock_of_one_rank_is_wrong_from_a_point_on(run_worlds) -> None:
     """For all that tells the time, by whatever name; waits and the monotonic clock are right."""
     worlds = run_worlds(

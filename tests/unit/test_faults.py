@@ -14,7 +14,7 @@ from pytest_multihost import at, faults
 from pytest_multihost.launch.server.rank_processes import PauseSchedule
 from pytest_multihost.model.errors import SettingError
 from pytest_multihost.model.event import Event, Pause
-from pytest_multihost.model.fault import Fault, resolve
+from pytest_multihost.model.fault import Fault, hash_seed_of, resolve
 from pytest_multihost.model.json_values import from_json, to_json
 from pytest_multihost.model.spec import ONE, read_token, token
 from pytest_multihost.nemesis.interpose import matcher
@@ -240,6 +240,20 @@ def test_a_function_is_not_sought_where_it_cannot_be() -> None:
 def test_a_glob_matches_absolute_paths(pattern: str, path: str, is_match: bool) -> None:
     """The star alone spares what belongs to nobody's test."""
     assert matcher(pattern)(path) is is_match
+
+
+def test_ranks_without_a_fault_of_their_own_hash_alike_in_every_run() -> None:
+    """As if they were forked from one process; a fresh interpreter would draw another seed."""
+    [fault] = resolve([faults.hash_seed(rank=1, seed=7)], size=4, seed=3)
+    seeds = [hash_seed_of([fault], rank, 3) for rank in range(4)]
+    assert seeds[1] == 7
+    assert seeds[0] == seeds[2] == seeds[3] not in (None, 7)
+    assert seeds == [hash_seed_of([fault], rank, 3) for rank in range(4)]
+
+
+def test_nobody_has_a_seed_without_the_fault() -> None:
+    """A test that asks for fresh interpreters alone gets what its hosts would."""
+    assert hash_seed_of([faults.kill(rank=1)], 0, 3) is None
 
 
 def test_the_descriptor_limit_leaves_as_many_free_as_was_said() -> None:

@@ -249,7 +249,17 @@ def test_fresh_interpreters_come_last() -> None:
     """They cost seconds each."""
     plan = plan_sweep(primary_saves(), size=3)
     assert plan.disturbances[-1].fault.kind == "hash_seed"
-    assert kinds(plan).count("hash_seed") == 1
+    assert kinds(plan)[-1] == "hash_seed"
+
+
+def test_a_fault_of_hashes_names_their_seed() -> None:
+    """So the token of a run that shows a weakness repeats it."""
+    seeds = [each.fault.params["seed"] for each in of_kind(_hashes(), "hash_seed")]
+    assert len(set(seeds)) == len(seeds) > 1
+
+
+def _hashes() -> SweepPlan:
+    return plan_sweep(primary_saves(), size=3)
 
 
 def test_functions_are_disturbed_on_request_only() -> None:
