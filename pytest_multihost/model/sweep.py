@@ -147,21 +147,50 @@ class DisturbedRun:
         return (*((each.file, each.line) if each else None for each in lines), operation)
 
 
+@dataclass(frozen=True, slots=True)
+class UnsteadyRun:
+    """A run that showed a weakness, and whose repeats did not show it each time.
+
+    Attributes:
+        run: Its index in `runs`.
+        repeated: How often it was repeated, and how often that showed the weakness again.
+    """
+
+    run: int
+    repeated: tuple[int, int]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weakness:
     """Runs that show the same: one culprit line, one waiting line, one operation.
 
     Attributes:
-        witness: The run with the mildest disturbance.
+        witness: The run with the mildest disturbance of those whose repeats show it each time; if
+            none does, the one whose repeats show it most often.
         shown_by: All runs that show it, the witness among them, by their index in `runs`.
         repeated: How often the witness was repeated, and how often it showed the weakness again.
+        unsteady: Other runs that were repeated, and did not show it each time.
         accepted: Why the project accepts it; None if it does not.
     """
 
     witness: DisturbedRun
     shown_by: tuple[int, ...]
     repeated: tuple[int, int] = (0, 0)
+    unsteady: tuple[UnsteadyRun, ...] = ()
     accepted: str | None = None
+
+    @property
+    def is_confirmed(self) -> bool | None:
+        """Whether a repeat has shown it again; None if nothing was repeated."""
+        counts = [self.repeated, *(each.repeated for each in self.unsteady)]
+        if not any(times for times, _ in counts):
+            return None
+        return any(shown for _, shown in counts)
+
+    @property
+    def fails_test(self) -> bool:
+        """Whether it makes the test fail: it is not accepted, and not only seen by chance."""
+        return self.accepted is None and self.is_confirmed is not False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

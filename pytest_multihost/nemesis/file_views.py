@@ -12,12 +12,16 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from time import CLOCK_REALTIME, clock_gettime  # by name: the test may replace it in its module
 
+from pytest_multihost.model.event import now
 from pytest_multihost.model.fault import START
 from pytest_multihost.nemesis.interpose import FileAccess, FileObserver, matcher, observing_files
 from pytest_multihost.nemesis.kind import FaultKind, Strike, seconds, text
 
 CLOCK_REALTIME_COARSE = 5
 """The clock of the times of files (linux/time.h); Python has no name for it."""
+
+_TICK_S = 0.01
+"""How far that clock may be behind the others."""
 
 _AT_FDCWD, _STATX_BYTES, _STATX_CTIME, _STATX_BTIME = -100, 256, 0x80, 0x800
 
@@ -87,14 +91,10 @@ class _StaleView:
         return False
 
 
-def file_clock_s() -> float:
-    """Return the time that a file that is made now would get."""
-    return clock_gettime(CLOCK_REALTIME_COARSE)
-
-
 def _hide_new(strike: Strike) -> None:
-    is_from_start = strike.fault.at == START  # of the test, which others may have begun earlier
-    since_s = strike.ready_s if is_from_start else file_clock_s()
+    since_s = clock_gettime(CLOCK_REALTIME_COARSE)
+    if strike.fault.at == START:  # of the test, which others may have begun before this rank
+        since_s -= now() - strike.ready_s + _TICK_S
     view = _StaleView(strike, matcher(strike.fault.params["path"]), since_s)
     observer = FileObserver(
         matcher("*"),  # also the folders that matching files are in

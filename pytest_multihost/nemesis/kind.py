@@ -59,8 +59,8 @@ class Strike:
         performed: For a kind that is performed outside of the rank: waits until that is done, and
             returns what went wrong, empty if nothing did.
         more_modules: Modules of the test that are not in `sys.modules`.
-        ready_s: When this rank was ready for the test, on the wall clock of file systems: before
-            any rank began it. Other ranks may have begun it before this one.
+        ready_s: When this rank was ready for the test, in monotonic seconds. No rank had begun it
+            then; others may have by the time at which this one does.
     """
 
     fault: Fault

@@ -217,7 +217,7 @@ def longrepr(item: pytest.Item, attempt: CompletedAttempt) -> TerminalRepr | str
 def _sweep_headline(item: pytest.Item, sweep: SweepResult) -> ExceptionRepr:
     """Return the first lines of what is shown of a test that passes and has a weakness."""
     path, line, _ = item.location
-    open_ = [each for each in sweep.weaknesses if each.accepted is None]
+    open_ = [each for each in sweep.weaknesses if each.fails_test]
     text = waits_text(open_[0].witness) if open_ else survives_text(sweep)
     more = f" (and {len(open_) - 1} more)" if len(open_) > 1 else ""
     message = f"WEAK  {text}{more}"

@@ -32,7 +32,13 @@ from pytest_multihost.pytest_plugin.tally import TALLY, PytestMultihostWarning, 
 from pytest_multihost.pytest_private import base_temp
 from pytest_multihost.report.artifacts import RunFolder, new_run_id
 from pytest_multihost.report.sweep import sweep_section
-from pytest_multihost.report.sweep_words import left_out_texts, survives_text
+from pytest_multihost.report.sweep_words import (
+    by_chance,
+    chance_text,
+    left_out_texts,
+    survives_text,
+    waits_text,
+)
 from pytest_multihost.report.text import points_lines, stacks_text
 
 if TYPE_CHECKING:
@@ -136,7 +142,8 @@ def _summary(result: SweepResult) -> str:
     """Return what the terminal's summary says of a sweep, also of one without a weakness."""
     left_out = [f"left out {each}" for each in left_out_texts(result)]
     unmet = [f"accepted and not found: {each}" for each in result.unmet_acceptances]
-    return f"{result.nodeid}: {'; '.join((survives_text(result), *left_out, *unmet))}"
+    chance = [f"{chance_text(each)}: {waits_text(each.witness)}" for each in by_chance(result)]
+    return f"{result.nodeid}: {'; '.join((survives_text(result), *chance, *left_out, *unmet))}"
 
 
 @dataclass(slots=True, eq=False)  # a plugin must be hashable: pluggy keeps them in sets

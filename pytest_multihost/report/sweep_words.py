@@ -9,7 +9,14 @@ from dataclasses import dataclass
 
 from pytest_multihost.model.fault import FIELD_ERRORS, Point
 from pytest_multihost.model.operation import rank_set
-from pytest_multihost.model.sweep import WEAK, Disturbance, DisturbedRun, RunOutcome, SweepResult
+from pytest_multihost.model.sweep import (
+    WEAK,
+    Disturbance,
+    DisturbedRun,
+    RunOutcome,
+    SweepResult,
+    Weakness,
+)
 from pytest_multihost.model.verdict import OperationName
 
 OUTCOMES: Mapping[RunOutcome, str] = {
@@ -221,11 +228,41 @@ def survives_text(result: SweepResult) -> str:
         return f"not swept: {result.reason or 'for an unknown reason'}"
     found = len(result.weaknesses)
     accepted = sum(each.accepted is not None for each in result.weaknesses)
-    notes = [plural(found, "weakness") + (f", {accepted} accepted" if accepted else "")]
+    chance = len(by_chance(result))
+    notes = [
+        plural(found, "weakness")
+        + (f", {accepted} accepted" if accepted else "")
+        + (f", {chance} not repeated" if chance else "")
+    ]
     if missed := result.count("not reached"):
         notes.append(f"{plural(missed, 'point')} not reached")
     what = plural(len(result.runs), "disturbance")
     return f"survives {survived(result)} of {what} ({'; '.join(notes)})"
+
+
+def by_chance(result: SweepResult) -> list[Weakness]:
+    """Return the weaknesses that no repeat has shown again, and that are not accepted."""
+    return [each for each in result.weaknesses if each.accepted is None and not each.fails_test]
+
+
+def chance_text(weakness: Weakness) -> str:
+    """Return how often a weakness was seen that no repeat has shown again."""
+    count = len(weakness.shown_by)
+    return f"seen {'once' if count == 1 else f'in {count} runs'}, not repeated"
+
+
+def unsteady_texts(result: SweepResult, weakness: Weakness) -> list[str]:
+    """Return which other runs were repeated and did not show a weakness each time."""
+    return [
+        f"{disturbance_text(result.runs[each.run].disturbance)}: {repeats_text(each.repeated)}"
+        for each in weakness.unsteady
+    ]
+
+
+def repeats_text(repeated: tuple[int, int]) -> str:
+    """Return how many repeats showed the same: "4 of 5 repeats"."""
+    times, shown = repeated
+    return f"{shown} of {plural(times, 'repeat')}"
 
 
 def outcomes_text(runs: Iterable[DisturbedRun]) -> str:

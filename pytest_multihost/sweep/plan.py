@@ -19,10 +19,10 @@ from pytest_multihost.model.sweep import (
 from pytest_multihost.sweep.choose_faults import (
     Choice,
     Surroundings,
-    choices_of_hashes,
     choices_at,
     choices_of_calls,
     choices_of_clock,
+    choices_of_hashes,
     choices_of_loaders,
 )
 from pytest_multihost.sweep.classes import (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from pytest_multihost.model.sweep import (
@@ -15,7 +15,7 @@ from pytest_multihost.model.sweep import (
     SweepStatus,
     Weakness,
 )
-from pytest_multihost.sweep.weaknesses import find_weaknesses
+from pytest_multihost.sweep.weaknesses import Counts, reduce_runs
 
 
 def shard_of(plan: SweepPlan, k: int, n: int) -> tuple[Disturbance, ...]:
@@ -37,7 +37,9 @@ def merge_results(results: Sequence[SweepResult]) -> SweepResult:
     first, last = results[0], results[-1]
     by_fault = {repr(run.disturbance.fault): run for each in results for run in each.runs}
     runs = tuple(by_fault.values())
-    weaknesses = tuple(_with_history(each, results) for each in find_weaknesses(runs))
+    weaknesses = tuple(
+        _with_acceptance(each, results) for each in reduce_runs(runs, _counted(results))
+    )
     left_out = _left_out(results, runs)
     reasons = {each.reason for each in left_out}
     parts = {each.shard for each in results}
@@ -57,16 +59,31 @@ def merge_results(results: Sequence[SweepResult]) -> SweepResult:
     )
 
 
-def _with_history(weakness: Weakness, results: Iterable[SweepResult]) -> Weakness:
-    """Return a weakness with how often its witness was repeated, and why it is accepted."""
-    key, witness = weakness.witness.weakness_key, weakness.witness.disturbance
+def _counted(results: Iterable[SweepResult]) -> Callable[[DisturbedRun], Counts]:
+    """Return what says how often a run was repeated in all results, and showed the same again."""
+    known: Counter[tuple[str, bool]] = Counter()
+    for result in results:
+        for weakness in result.weaknesses:
+            told = [(result.runs[each.run], each.repeated) for each in weakness.unsteady]
+            for run, (times, again) in [(weakness.witness, weakness.repeated), *told]:
+                known[repr(run.disturbance.fault), False] += times
+                known[repr(run.disturbance.fault), True] += again
+
+    def counted(run: DisturbedRun) -> Counts:
+        fault = repr(run.disturbance.fault)
+        return known[fault, False], known[fault, True]
+
+    return counted
+
+
+def _with_acceptance(weakness: Weakness, results: Iterable[SweepResult]) -> Weakness:
+    """Return a weakness with why it is accepted."""
+    key = weakness.witness.weakness_key
     same = [
         each for result in results for each in result.weaknesses if each.witness.weakness_key == key
     ]
-    repeats = [each.repeated for each in same if each.witness.disturbance == witness]
     accepted = next((each.accepted for each in same if each.accepted is not None), None)
-    times, shown = (sum(each) for each in zip(*repeats, strict=True)) if repeats else (0, 0)
-    return replace(weakness, repeated=(times, shown), accepted=accepted)
+    return replace(weakness, accepted=accepted)
 
 
 def _left_out(results: Sequence[SweepResult], runs: Iterable[DisturbedRun]) -> tuple[LeftOut, ...]:
@@ -107,7 +124,7 @@ def _reasons(results: Iterable[SweepResult]) -> list[str]:
 def _status(
     results: Sequence[SweepResult], weaknesses: Sequence[Weakness], *, is_interrupted: bool
 ) -> SweepStatus:
-    if any(each.accepted is None for each in weaknesses):
+    if any(each.fails_test for each in weaknesses):
         return "failed"
     if all(each.status == "not swept" for each in results):
         return "not swept"

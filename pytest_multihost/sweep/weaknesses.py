@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from pytest_multihost.model.sweep import (
     WEAK,
     Disturbance,
     DisturbedRun,
     Family,
+    UnsteadyRun,
     Weakness,
 )
 
 REPEATS = 5
 """How often a witness is repeated before it is told."""
 
+MOST_WITNESSES = 3
+"""How many runs of one weakness are repeated, one after the other, until one is steady."""
+
 _MILDNESS: Mapping[Family, int] = {"late": 0, "differs": 1, "fails": 2, "errors": 4, "killed": 5}
 """The mildest family first; a call that fails from then on is between the last three."""
 
 _FAILS_ONWARDS = 3
+
+
+Counts = tuple[int, int]
+"""How often a run was repeated, and how often that showed its weakness again."""
 
 
 def find_weaknesses(
@@ -28,7 +36,24 @@ def find_weaknesses(
 
     Args:
         runs: One run of each disturbance.
-        repeats: Further runs of witnesses.
+        repeats: Further runs of some of them.
+    """
+
+    def counted(run: DisturbedRun) -> Counts:
+        again = [each for each in repeats if each.disturbance == run.disturbance]
+        return len(again), sum(shows_again(each, run) for each in again)
+
+    return reduce_runs(runs, counted)
+
+
+def reduce_runs(
+    runs: Sequence[DisturbedRun], counted: Callable[[DisturbedRun], Counts]
+) -> tuple[Weakness, ...]:
+    """Return what runs show.
+
+    Args:
+        runs: One run of each disturbance.
+        counted: Returns how often a run was repeated, and how often it showed the same again.
     """
     shown: dict[tuple[object, ...], list[int]] = {}
     for index, run in enumerate(runs):
@@ -36,11 +61,38 @@ def find_weaknesses(
             shown.setdefault(run.weakness_key, []).append(index)
     found = []
     for indices in shown.values():
-        witness = min((runs[each] for each in indices), key=_mildness)
-        again = [each for each in repeats if each.disturbance == witness.disturbance]
-        repeated = len(again), sum(shows_again(each, witness) for each in again)
-        found.append(Weakness(witness=witness, shown_by=tuple(indices), repeated=repeated))
+        counts = {each: counted(runs[each]) for each in indices}
+        witness = _witness(sorted(indices, key=lambda each: _mildness(runs[each])), counts)
+        unsteady = tuple(
+            UnsteadyRun(index, (times, again))
+            for index, (times, again) in counts.items()
+            if again < times and index != witness
+        )
+        found.append(
+            Weakness(
+                witness=runs[witness],
+                shown_by=tuple(indices),
+                repeated=counts[witness],
+                unsteady=unsteady,
+            )
+        )
     return tuple(found)
+
+
+def _witness(mildest: Sequence[int], counts: Mapping[int, Counts]) -> int:
+    """Return which run is the witness: the first that no repeat has failed to repeat.
+
+    If none of a few is, it is the one of them that was repeated best.
+
+    Args:
+        mildest: The runs, the mildest first.
+        counts: How often each was repeated, and how often that showed the same.
+    """
+    tried = mildest[:MOST_WITNESSES]
+    steady = [each for each in tried if counts[each][0] == counts[each][1]]
+    if steady:
+        return steady[0]
+    return max(tried, key=lambda each: counts[each][1] / counts[each][0])
 
 
 def next_repeat(weaknesses: Sequence[Weakness], times: int = REPEATS) -> Disturbance | None:

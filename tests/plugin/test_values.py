@@ -245,7 +245,9 @@ def healed(world, shared_tmp_path):
     assert fired(worlds) == {name: {"1"} for name in worlds.verdicts}
 
 
-def test_what_others_make_before_a_rank_has_begun_its_test_is_not_seen(run_worlds, pytester) -> None:
+def test_what_others_make_before_a_rank_has_begun_its_test_is_not_seen(
+    run_worlds, pytester
+) -> None:
     """From the start is from the world's start: not every rank begins at once."""
     pytester.makeconftest(
         """

@@ -14,6 +14,7 @@ from pytest_multihost.model.sweep import (
     RecordedPoint,
     SweepPlan,
     SweepResult,
+    UnsteadyRun,
     Weakness,
 )
 from pytest_multihost.model.verdict import OperationName, Place
@@ -138,6 +139,20 @@ SWEEP = SweepResult(
     lanes=2,
     started_at="2026-11-23T00:00:00Z",
     environment={"python": "3.11.7", "torch": "2.13.0", "jax": None},
+)
+UNSURE = replace(
+    SWEEP,
+    status="passed",
+    weaknesses=(
+        Weakness(
+            witness=DIFFERS,
+            shown_by=(1, 2),
+            repeated=(5, 0),
+            unsteady=(UnsteadyRun(1, (3, 0)),),
+        ),
+    ),
+    left_out=(),
+    unmet_acceptances=(),
 )
 SOUND = replace(
     SWEEP, status="passed", runs=RUNS[4:9], weaknesses=(), left_out=(), unmet_acceptances=()

@@ -6,7 +6,13 @@ from collections import deque
 from dataclasses import replace
 
 from pytest_multihost import at, faults
-from pytest_multihost.model.sweep import Disturbance, DisturbedRun, RecordedPoint, RunOutcome
+from pytest_multihost.model.sweep import (
+    Disturbance,
+    DisturbedRun,
+    RecordedPoint,
+    RunOutcome,
+    UnsteadyRun,
+)
 from pytest_multihost.model.verdict import Place
 from pytest_multihost.pytest_plugin.sweep.one_sweep import OneSweep, Step
 
@@ -30,7 +36,8 @@ def run_of(step: Step, outcome: RunOutcome = "survived", by: str | None = None) 
         culprit=line if is_weak else None,
         waiting=waiting if is_weak else None,
         detected_by=by,
-        seconds=1.0,
+        seconds=float(step.disturbance.class_),
+        directory=f"weakness-{step.artifacts}" if is_weak and step.artifacts else None,
     )
 
 
@@ -70,7 +77,7 @@ def test_a_proven_witness_is_repeated_five_times() -> None:
     take(sweep, "hung", "proof")
     steps = [take(sweep, "hung", "proof") for _ in range(5)]
     assert {each.purpose for each in steps} == {"repeat"}
-    assert [each.weakness for each in steps] == [1, None, None, None, None]
+    assert [each.artifacts for each in steps] == [1, None, None, None, None]
     assert sweep.next_step(has_time=True) is None
     assert sweep.weaknesses[0].repeated == (5, 5)
 
@@ -137,6 +144,60 @@ def test_another_run_may_confirm_what_one_did_not_show_alone() -> None:
     take(sweep, "survived")
     assert len(sweep.weaknesses) == 1
     assert sweep.left_out == ()
+
+
+def shows_same(sweep: OneSweep, step: Step, outcome: RunOutcome) -> None:
+    """Let a step show what all others show, by proof."""
+    same = Place("a.py", 1, "f", "")
+    found = run_of(step, outcome, "proof")
+    sweep.take(step, replace(found, culprit=same) if outcome == "hung" else found)
+
+
+def test_a_witness_that_does_not_repeat_gives_way_to_the_next_mildest_run() -> None:
+    """Its artifacts are kept, those of the other are not."""
+    sweep = begun(2)
+    for step in [sweep.next_step(has_time=True) for _ in range(2)]:
+        assert step is not None
+        shows_same(sweep, step, "hung")
+    for outcome in ("hung", "survived"):  # of the first, which is shorter
+        step = sweep.next_step(has_time=True)
+        assert step is not None
+        assert step.disturbance == disturbance(1)
+        shows_same(sweep, step, outcome)
+    while (step := sweep.next_step(has_time=True)) is not None:
+        assert step.disturbance == disturbance(2)
+        shows_same(sweep, step, "hung")
+    [weakness] = sweep.with_directories()
+    assert weakness.witness.disturbance == disturbance(2)
+    assert weakness.repeated == (5, 5)
+    assert weakness.unsteady == (UnsteadyRun(0, (2, 1)),)
+    assert weakness.witness.directory == "weakness-2"
+    assert sweep.unused_directories() == {"weakness-1"}
+
+
+def test_if_no_run_repeats_three_are_tried() -> None:
+    """Then the repetitions end, and it is told that none showed it."""
+    sweep = begun(5)
+    for step in [sweep.next_step(has_time=True) for _ in range(5)]:
+        assert step is not None
+        shows_same(sweep, step, "hung")
+    repeated = []
+    while (step := sweep.next_step(has_time=True)) is not None:
+        repeated.append(step.disturbance.class_)
+        shows_same(sweep, step, "survived")
+    assert set(repeated) == {1, 2, 3}
+    assert len(repeated) <= 3 * 5
+    [weakness] = sweep.weaknesses
+    assert weakness.is_confirmed is False
+    assert not weakness.fails_test
+
+
+def test_artifacts_are_kept_of_a_repeat_that_shows_the_weakness() -> None:
+    """Of the next one, if the first shows nothing."""
+    sweep = begun(1)
+    take(sweep, "hung", "proof")
+    steps = [take(sweep, each, "proof") for each in ("survived", "hung", "hung")]
+    assert [each.artifacts for each in steps] == [1, 2, None]
 
 
 def test_a_world_that_is_lost_is_tried_twice() -> None:

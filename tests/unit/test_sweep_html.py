@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from elements import HOSTILE, Elements
-from sweeps import DIFFERS, FAILS, NOT_SWEPT, PLAN, RUNS, SOUND, SWEEP
+from sweeps import DIFFERS, FAILS, NOT_SWEPT, PLAN, RUNS, SOUND, SWEEP, UNSURE
 
 from pytest_multihost.command.rejudged import rebuild
 from pytest_multihost.model.errors import MultihostError
@@ -39,6 +39,15 @@ def test_weaknesses_come_first_each_with_all_that_is_known() -> None:
         "9 disturbances (7 late, 2 differs) for lack of time",
     ):
         assert part in words
+
+
+def test_what_no_repeat_showed_again_is_told_apart() -> None:
+    """With the runs that were repeated."""
+    words = Elements(sweep_page(UNSURE)).words
+    assert "Seen, and not repeated" in words
+    assert "seen in 2 runs, not repeated" in words
+    assert "until all others waited: 0 of 3 repeats" in words
+    assert "Weaknesses" not in words
 
 
 def test_a_row_is_a_line_and_a_cell_has_the_worst_of_its_runs() -> None:

@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
-from sweeps import DIFFERS, NOT_SWEPT, OTHERS, SOUND, SWEEP, disturbance
+from sweeps import DIFFERS, NOT_SWEPT, OTHERS, SOUND, SWEEP, UNSURE, disturbance
 
 from pytest_multihost import at, faults
 from pytest_multihost.model.errors import MultihostError
@@ -20,7 +20,9 @@ from pytest_multihost.report.sweep.records import sweep_record
 CONTRACT = Path(__file__).parent.parent.parent / "docs" / "sweep-json.md"
 
 
-@pytest.mark.parametrize("result", [SWEEP, SOUND, NOT_SWEPT], ids=["weak", "sound", "not swept"])
+@pytest.mark.parametrize(
+    "result", [SWEEP, UNSURE, SOUND, NOT_SWEPT], ids=["weak", "unsure", "sound", "not swept"]
+)
 def test_a_sweep_is_read_as_it_was_written(result: SweepResult, tmp_path: Path) -> None:
     """Shards are merged, and a sweep goes on, from files."""
     assert read_sweep(write_sweep(tmp_path, result)) == result
@@ -43,6 +45,13 @@ def test_readers_find_the_texts_of_a_weakness() -> None:
     assert weakness["witness"]["done"].startswith("rank 0's rename of */ckpt/step_5.tmp failed")
     assert weakness["mending"]["page"] == "docs/mending.md#agree-on-errors"
     assert weakness["replay"].endswith("--multihost-replay 7f3a")
+
+
+def test_readers_find_whether_a_repeat_has_shown_a_weakness_again() -> None:
+    """A weakness for which that is false fails no test."""
+    for result, confirmed in ((SWEEP, True), (UNSURE, False)):
+        weakness = sweep_record(result)["weaknesses"][0]  # type: ignore[index, call-overload]
+        assert weakness["confirmed"] is confirmed
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"schema": "pytest-multihost-hangs/sweep/1"}'])

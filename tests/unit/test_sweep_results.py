@@ -17,6 +17,7 @@ from pytest_multihost.model.sweep import (
     RecordedPoint,
     SweepPlan,
     SweepResult,
+    UnsteadyRun,
 )
 from pytest_multihost.model.verdict import OperationName, Place
 from pytest_multihost.sweep import (
@@ -127,6 +128,32 @@ def test_a_repeat_that_shows_another_waiting_line_shows_the_weakness_again() -> 
     """Of several ranks that wait it depends on timing which is told."""
     [found] = find_weaknesses([weak(1)], [weak(1, waiting=SAVE)])
     assert found.repeated == (1, 1)
+
+
+def test_a_witness_that_does_not_repeat_each_time_gives_way() -> None:
+    """To the mildest run that no repeat has failed to repeat, and that is said."""
+    runs = [weak(1), weak(2, family="late")]
+    [found] = find_weaknesses(runs, [weak(1), runs[1], replace(runs[1], outcome="survived")])
+    assert found.witness == runs[0]
+    assert (found.repeated, found.unsteady) == ((1, 1), (UnsteadyRun(1, (2, 1)),))
+
+
+def test_if_none_repeats_each_time_the_best_is_the_witness() -> None:
+    """Whatever is milder."""
+    runs = [weak(1), weak(2, family="late")]
+    missed = [replace(each, outcome="survived") for each in runs]
+    [found] = find_weaknesses(runs, [weak(1), *missed])
+    assert (found.witness, found.repeated) == (runs[0], (2, 1))
+
+
+@pytest.mark.parametrize(
+    ("repeats", "confirmed", "fails"),
+    [([], None, True), (["hung"], True, True), (["survived"], False, False)],
+)
+def test_what_no_repeat_shows_again_fails_no_test(repeats, confirmed, fails) -> None:  # type: ignore[no-untyped-def]
+    """If nothing was repeated, for lack of time, nothing speaks against what was seen."""
+    [found] = find_weaknesses([weak(1)], [replace(weak(1), outcome=each) for each in repeats])
+    assert (found.is_confirmed, found.fails_test) == (confirmed, fails)
 
 
 def test_witnesses_are_repeated_in_turn_until_each_was_often_enough() -> None:
@@ -262,6 +289,16 @@ def test_joined_results_remember_repeats_and_acceptances() -> None:
     joined = merge_results([result(weak(1), weaknesses=(known,)), result(survived(2))])
     [found] = joined.weaknesses
     assert (found.repeated, found.accepted, joined.status) == ((5, 5), "one host", "passed")
+
+
+def test_joined_results_know_what_did_not_repeat() -> None:
+    """Also of a run that is no witness."""
+    runs = [weak(1), weak(2, family="late")]
+    known = find_weaknesses(runs, [weak(1), replace(runs[1], outcome="survived")])
+    joined = merge_results([result(*runs, weaknesses=known), result(survived(3))])
+    assert joined.weaknesses == known
+    only = find_weaknesses(runs[:1], [replace(weak(1), outcome="survived")])
+    assert merge_results([result(runs[0], weaknesses=only)]).status == "passed"
 
 
 def test_an_acceptance_is_unmet_only_if_no_part_met_it() -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sweeps import DIFFERS, FAILS, LATE, NOT_SWEPT, OTHERS, SOUND, SWEEP, disturbance, hold
+from sweeps import DIFFERS, FAILS, LATE, NOT_SWEPT, OTHERS, SOUND, SWEEP, UNSURE, disturbance, hold
 
 from pytest_multihost import at, faults
 from pytest_multihost.model.fault import Fault
@@ -30,6 +30,7 @@ FILES = ".pytest_multihost/2026-11-23T00-00-00Z-4711/test_ckpt.py-test_save-4-gl
 STORIES = {
     "sweep": (SWEEP, 120),
     "sweep-narrow": (SWEEP, 80),
+    "sweep-unsure": (UNSURE, 120),
     "sweep-sound": (SOUND, 120),
     "sweep-not": (NOT_SWEPT, 120),
 }

@@ -2,7 +2,8 @@
 
 First every disturbance of the plan once, several at a time, while the budget lasts. Then the
 witness of each weakness that was not proven is run again, alone and with the test's own timeout:
-beside other worlds a slow machine may look like a hang. At last the witness of each is repeated.
+beside other worlds a slow machine may look like a hang. At last the witness of each is repeated; if
+a repeat does not show the weakness, the next mildest run of it becomes its witness.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ class Step:
     Attributes:
         disturbance: What is done in it.
         purpose: Why.
-        weakness: Number of the weakness whose artifacts it is to leave; None: it leaves none.
+        artifacts: Number of the artifacts that it is to leave; None: it leaves none.
     """
 
     disturbance: Disturbance
     purpose: Purpose
-    weakness: int | None = None
+    artifacts: int | None = None
 
 
 @dataclass(slots=True)
@@ -65,6 +66,7 @@ class OneSweep:
     _refuted: Counter[tuple[object, ...]] = field(default_factory=Counter)
     _asked: Counter[Disturbance] = field(default_factory=Counter)
     _kept: set[Disturbance] = field(default_factory=set)
+    _last_artifacts: int = 0
     _found: tuple[Weakness, ...] | None = None
 
     @property
@@ -139,13 +141,15 @@ class OneSweep:
         if disturbance in self._kept:
             return Step(disturbance, purpose)
         self._kept.add(disturbance)
-        witnesses = [each.witness.disturbance for each in self.weaknesses]
-        return Step(disturbance, purpose, witnesses.index(disturbance) + 1)
+        self._last_artifacts += 1
+        return Step(disturbance, purpose, self._last_artifacts)
 
     def take(self, step: Step, run: DisturbedRun) -> None:
         """Take the result of a step."""
         self._running.remove(step)
         self._found = None
+        if step.artifacts is not None and run.directory is None:  # it showed nothing: another may
+            self._kept.discard(step.disturbance)
         if step.purpose == "repeat":
             self.repeats.append(run)
         elif step.purpose == "confirm":
@@ -228,6 +232,11 @@ class OneSweep:
             for each in self.weaknesses
             for key in [each.witness.disturbance]
         )
+
+    def unused_directories(self) -> set[str]:
+        """Return the artifacts of repeats of runs that are no witness in the end."""
+        used = {each.witness.directory for each in self.with_directories()}
+        return {each.directory for each in self.repeats if each.directory} - used
 
 
 def counts_by_kind(points: Sequence[tuple[str, int]], size: int) -> dict[str, tuple[int, ...]]:

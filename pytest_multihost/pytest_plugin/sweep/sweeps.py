@@ -188,12 +188,14 @@ class Sweeps:
             shutil.rmtree(scratch, ignore_errors=True)
             runner.line.close()
         sweep.stop("budget")
+        for each in sweep.unused_directories():
+            shutil.rmtree(self.folder.base / each, ignore_errors=True)
         for why in runner.lost:
             self.tally.unwritten.append(f"{result.nodeid}: a disturbed run was lost: {why}")
         weaknesses, unmet = apply_acceptances(
             sweep.with_directories(), self.accepted, nodeid=result.nodeid
         )
-        if status == "passed" and any(each.accepted is None for each in weaknesses):
+        if status == "passed" and any(each.fails_test for each in weaknesses):
             status = "failed"
         return replace(
             result,
@@ -252,8 +254,8 @@ class Sweeps:
         spec = _disturbed(world.spec, step.disturbance)
         is_worker = hasattr(self.config, "workerinput")
         keep = None
-        if step.weakness is not None:
-            keep = str(attempt.directory / f"weakness-{step.weakness}")
+        if step.artifacts is not None:
+            keep = str(attempt.directory / f"weakness-{step.artifacts}")
         usual_s = world.ended_s - world.started_s
         patience_s = max(LEAST_PATIENCE_S, _PATIENCE * usual_s)
         return RunWorld(

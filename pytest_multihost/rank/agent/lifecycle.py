@@ -21,10 +21,9 @@ import pytest
 
 from pytest_multihost.backends import Backend
 from pytest_multihost.launch.wire import Channel
-from pytest_multihost.model.event import Done, Hello, Interrupted, Ready
+from pytest_multihost.model.event import Done, Hello, Interrupted, Ready, now
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.nemesis import kinds_by_name
-from pytest_multihost.nemesis.file_views import file_clock_s
 from pytest_multihost.pytest_private import (
     redirect_log_file,
     redirect_terminal,
@@ -117,7 +116,7 @@ def run_test_and_exit(
         plugin = _prepare_item(item, spec)
         share_hypothesis_examples(getattr(item, "obj", None), spec.world.seed, fail)
         gc.freeze()  # the last check of the rank is about what the test leaves
-        ready_s = file_clock_s()
+        ready_s = now()
         link.send(Ready())
         link.await_gate("go")
         found = item.config.hook.pytest_multihost_faults() if spec.world.faults else ()

@@ -21,6 +21,7 @@ from pytest_multihost.report.sweep_words import (
     mending,
     outcomes_text,
     plural,
+    repeats_text,
     survives_text,
     waits_text,
 )
@@ -31,10 +32,8 @@ _MAX_TOKEN = 2000
 
 
 def open_weaknesses(results: Iterable[SweepResult]) -> list[tuple[SweepResult, Weakness]]:
-    """Return the weaknesses that are not accepted, each with its sweep."""
-    return [
-        (result, each) for result in results for each in result.weaknesses if each.accepted is None
-    ]
+    """Return the weaknesses that make their tests fail, each with its sweep."""
+    return [(result, each) for result in results for each in result.weaknesses if each.fails_test]
 
 
 def sweep_commands(results: Sequence[SweepResult], checkout: Checkout) -> list[str]:
@@ -121,9 +120,8 @@ def _details(result: SweepResult, weakness: Weakness) -> str:
     title = f"{run.outcome.upper()} {result.nodeid}: {waits_text(run)}"
     lines = [f"\n<details><summary>{escaped(title)}</summary>\n"]
     lines += [f"* {name}: {escaped(text)}" for name, text in _facts(weakness)]
-    repeats, again = weakness.repeated
     shown = plural(len(weakness.shown_by), "disturbance")
-    shown += f", and {again} of {plural(repeats, 'repeat')}"
+    shown += f", and {repeats_text(weakness.repeated)}"
     lines.append(f"* shown by {escaped(shown)}")
     if run.token:
         lines.append(f"* replay: {escaped(f'--multihost-replay {run.token}', _MAX_TOKEN)}")

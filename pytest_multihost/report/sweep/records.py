@@ -45,6 +45,7 @@ def _weakness_record(result: SweepResult, weakness: Weakness) -> dict[str, Json]
     return {
         **_plain(to_json(weakness)),
         "witness": _run_record(weakness.witness),
+        "confirmed": weakness.is_confirmed,
         "text": waits_text(weakness.witness),
         "mending": {"advice": cure.advice, "page": cure.page},
         "replay": replay_command(result, weakness.witness),

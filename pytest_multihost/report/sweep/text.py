@@ -23,6 +23,8 @@ from pytest_multihost.report.layout import (
     titled_line,
 )
 from pytest_multihost.report.sweep_words import (
+    by_chance,
+    chance_text,
     disturbance_text,
     families_text,
     left_out_texts,
@@ -31,9 +33,11 @@ from pytest_multihost.report.sweep_words import (
     outcomes_text,
     plural,
     point_text,
+    repeats_text,
     replay_command,
     roles_text,
     survives_text,
+    unsteady_texts,
     waits_text,
 )
 
@@ -54,7 +58,7 @@ def sweep_section(result: SweepResult, *, files: str = "", columns: int | None =
     least, most = WIDTHS
     room = most if columns is None else min(most, max(least, columns))
     lines: list[Line] = []
-    open_ = [each for each in result.weaknesses if each.accepted is None]
+    open_ = [*(each for each in result.weaknesses if each.fails_test), *by_chance(result)]
     for weakness in open_[:_MAX_BLOCKS]:
         lines += [*_block(result, weakness, room, clips=columns is not None), ()]
     if (more := len(open_) - _MAX_BLOCKS) > 0:
@@ -69,8 +73,11 @@ def sweep_section(result: SweepResult, *, files: str = "", columns: int | None =
 def _block(result: SweepResult, weakness: Weakness, width: int, *, clips: bool) -> Iterator[Line]:
     """Yield the lines of one weakness."""
     run = weakness.witness
-    head = textwrap.wrap(waits_text(run), width - len(run.outcome) - 2, subsequent_indent="  ")
-    yield (Span(f"{run.outcome.upper()}  ", "culprit"), Span(head[0] if head else ""))
+    word = run.outcome.upper()
+    if weakness.is_confirmed is False:
+        word += f" ({chance_text(weakness)})"
+    head = textwrap.wrap(waits_text(run), width - len(word) - 2, subsequent_indent="  ")
+    yield (Span(f"{word}  ", "culprit"), Span(head[0] if head else ""))
     lines: list[Line] = [(Span(each),) for each in head[1:]]
     room = width - len(INDENT.text)
     lines += titled("fault", [disturbance_text(run.disturbance) + _stands_for(run)], room)
@@ -83,6 +90,7 @@ def _block(result: SweepResult, weakness: Weakness, width: int, *, clips: bool) 
     lines += titled("mend", [cure.advice], room)
     lines += titled("", [f"see {cure.page}"], room)
     lines += titled("shown by", [_shown_by(result, weakness)], room)
+    lines += titled("unsteady", unsteady_texts(result, weakness), room)
     if run.token:
         lines.append(titled_line("replay", replay_command(result, run)))
     if run.directory:
@@ -126,10 +134,9 @@ def _is_same(one: Place, other: Place | None) -> bool:
 
 def _shown_by(result: SweepResult, weakness: Weakness) -> str:
     families = [result.runs[index].disturbance.family for index in weakness.shown_by]
-    repeats, again = weakness.repeated
     text = f"{len(families)} of {plural(len(result.runs), 'disturbance')}"
     text += f" ({families_text(families)})" if families else ""
-    return f"{text}, and {again} of {plural(repeats, 'repeat')}" if repeats else text
+    return f"{text}, and {repeats_text(weakness.repeated)}" if weakness.repeated[0] else text
 
 
 # What the sweep covers
@@ -137,7 +144,7 @@ def _shown_by(result: SweepResult, weakness: Weakness) -> str:
 
 def _coverage(result: SweepResult, width: int) -> Iterator[Line]:
     """Yield what the program survives, and what was not tried."""
-    is_weak = any(each.accepted is None for each in result.weaknesses)
+    is_weak = any(each.fails_test for each in result.weaknesses)
     role: Role = "culprit" if is_weak else "good" if result.status == "passed" else "plain"
     yield (Span(survives_text(result), role),)
     facts = list(_facts(result))
