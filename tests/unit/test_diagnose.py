@@ -384,6 +384,49 @@ CASES = {
         (1,),
         (0,),
     ),
+    "a receive from a rank whose only message one from any rank has taken": Case(
+        [
+            stands(0, done(transfer("recv", None)), transfer("recv", 2)),
+            stands(1, label="SLEEPING"),
+            stands(2, done(transfer("send", 0)), condition="finished", since_s=2.0),
+        ],
+        "finished",
+        (2,),
+        (0,),
+    ),
+    "a receive whose message one from any rank need not have taken": Case(
+        [
+            stands(0, done(transfer("recv", None)), transfer("recv", 2)),
+            stands(1, done(transfer("send", 0))),
+            stands(2, done(transfer("send", 0)), condition="finished", since_s=2.0),
+        ],
+        "transport",
+        (),
+        (0,),
+        confidence="likely",
+    ),
+    "of those who might have connected one has failed, and another has long left": Case(
+        [
+            stands(0, DOOR),
+            stands(1, condition="raised", since_s=2.0),
+            stands(2, condition="finished", since_s=1.0),
+        ],
+        "raised",
+        (1,),
+        (0,),
+        confidence="likely",
+    ),
+    "one that gave up because it was not answered is not who should have connected": Case(
+        [
+            stands(0, DOOR),
+            stands(1, transfer("recv", 0, sequence=0), is_lost=True),
+            stands(2, condition="finished", since_s=1.0),
+        ],
+        "finished",
+        (2,),
+        (0, 1),
+        confidence="likely",
+    ),
     "two receives face each other": Case(
         [stands(0, transfer("recv", 1)), stands(1, transfer("recv", 0))],
         "deadlock",
