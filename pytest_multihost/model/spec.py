@@ -121,6 +121,7 @@ class WorldSpec:
         faults: Its faults; their ranks are numbers.
         tells_points: Whether each rank records every point to which a fault can be bound.
         told_calls: Functions, as ``module:function``, whose calls it records as well.
+        told_batches: Data loaders, as ``module:name``, whose batches it records as well.
         hosts: The kind of its hosts, and the ranks on each.
         sites: The existing hosts of an attached run on several machines; empty if the harness
             makes the hosts.
@@ -137,6 +138,7 @@ class WorldSpec:
     faults: tuple[Fault, ...] = ()
     tells_points: bool = False
     told_calls: tuple[str, ...] = ()
+    told_batches: tuple[str, ...] = ()
     hosts: Hosts = ONE
     sites: tuple[Site, ...] = ()
 

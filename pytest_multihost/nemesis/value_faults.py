@@ -28,7 +28,7 @@ def error_class(operation: str, backend: str) -> type[Exception]:
         backend: The world's backend.
     """
     module, name = "torch.distributed", ""
-    if operation in _JAX or operation.startswith("jax."):
+    if operation in _JAX or operation.startswith(("jax.", "key_value_")):
         module, name = "jax.errors", "JaxRuntimeError"
     elif operation.startswith("store.") or operation == "TCPStore":
         name = "DistStoreError"

@@ -189,6 +189,7 @@ class Run:
             sites=sites_for(plan.world.size, peers),
             tells_points=self.config.getoption("multihost_points") or plan.sweep is not None,
             told_calls=(*plan.sweep.decisions, *plan.sweep.values) if plan.sweep else (),
+            told_batches=plan.sweep.batches if plan.sweep else (),
         )
         self.tally.ran += 1
         if plan.sweep is not None and self.sweeps is not None:

@@ -44,6 +44,7 @@ def read_sweep_request(
         budget_s=float(given.get("budget") or settings.budget_s),
         decisions=as_tuple(given.get("decisions")),
         values=as_tuple(given.get("values")),
+        batches=as_tuple(given.get("batches")),
     ), []
 
 
@@ -57,11 +58,18 @@ def _are_functions(value: object) -> bool:
     )
 
 
+def _are_loaders(value: object) -> bool:
+    return all(
+        isinstance(each, str) and not Point("batch", each).problems() for each in as_tuple(value)
+    )
+
+
 _FUNCTIONS = must_be(_are_functions, "a list of functions, each as 'module:function'")
 
 _CHECKS: Mapping[str, Check] = {
     "families": must_be(_are_families, f"some of {', '.join(ALL_FAMILIES)}"),
     "decisions": _FUNCTIONS,
     "values": _FUNCTIONS,
+    "batches": must_be(_are_loaders, "a list of data loaders, each as 'module:name'"),
     "budget": must_be(is_seconds, "a positive number of seconds, at most 1e9"),
 }

@@ -19,10 +19,11 @@ ACCEPTED_NAME = "multihost-accepted.toml"
 """The file of accepted weaknesses, in pytest's rootdir, where no other one is named."""
 
 SWEEP_SIGNATURE = (
-    "multihost_sweep(families=None, *, budget=None, decisions=(), values=()): run this multihost"
-    " test again and again, each time with one disturbance, to find the hang that it hides."
-    f" `families`: some of {', '.join(ALL_FAMILIES)}; `budget`: seconds; `decisions`, `values`:"
-    " functions, as 'module:function', that return another truth value or NaN on one rank."
+    "multihost_sweep(families=None, *, budget=None, decisions=(), values=(), batches=()): run this"
+    " multihost test again and again, each time with one disturbance, to find the hang that it"
+    f" hides. `families`: some of {', '.join(ALL_FAMILIES)}; `budget`: seconds; `decisions`,"
+    " `values`: functions, as 'module:function', that return another truth value or NaN on one"
+    " rank; `batches`: data loaders, as 'module:name', whose data end early on one rank."
 )
 
 _SHARD = re.compile("([0-9]{1,6})/([0-9]{1,6})")
@@ -56,12 +57,14 @@ class SweepRequest:
         budget_s: Seconds.
         decisions: Functions, as ``module:function``, that return another truth value on one rank.
         values: Functions whose numbers become NaN on one rank.
+        batches: Data loaders, as ``module:name``, beside those of torch and grain.
     """
 
     families: tuple[Family, ...]
     budget_s: float
     decisions: tuple[str, ...] = ()
     values: tuple[str, ...] = ()
+    batches: tuple[str, ...] = ()
 
 
 def parse_families(text: str) -> tuple[Family, ...]:

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from time import monotonic  # by name: the test may replace it in its module
 
 from pytest_multihost.model.event import PointSite, PointsRecorded
 from pytest_multihost.model.fault import Point, PointKind
@@ -16,6 +17,9 @@ MAX_POINTS = 20_000
 """Number of points that are recorded; later ones are only counted."""
 
 _BATCH = 512
+
+_EVERY_S = 0.05
+"""After so many seconds a point that is passed is sent, with those before it."""
 
 SiteKey = tuple[PointKind, str, str, str, tuple[int, int, int], bool, bool]
 """Kind, name, call and other name of a point, the user's line, main thread, inside another."""
@@ -44,6 +48,7 @@ class PointRecord:
     _passed: list[int] = field(default_factory=list)
     _left: int = MAX_POINTS
     _beyond: int = 0
+    _sent_s: float = 0.0
     _lock: threading.RLock = field(default_factory=threading.RLock)  # sending may pass a point
     _main_thread: int = field(default_factory=os.getpid)  # its id is that of the process
 
@@ -60,7 +65,9 @@ class PointRecord:
                     return
                 site = self._add_site(key)
             self._passed.append(site)
-            if len(self._passed) >= _BATCH:
+            # At an operation the rank may wait until it is ended, and elsewhere work for long.
+            is_due = point == "collective" or monotonic() >= self._sent_s + _EVERY_S
+            if is_due or len(self._passed) >= _BATCH:
                 self.flush()
 
     def _add_site(self, key: SiteKey) -> int:
@@ -80,7 +87,7 @@ class PointRecord:
             new, passed = tuple(self._new), tuple(self._passed[: self._left])
             self._left -= len(passed)
             self._beyond += len(self._passed) - len(passed)
-            self._new, self._passed = [], []
+            self._new, self._passed, self._sent_s = [], [], monotonic()
             if passed or is_all:
                 beyond = self._beyond if is_all else 0
                 self.send(PointsRecorded(new if passed else (), passed, beyond, is_all))

@@ -393,7 +393,8 @@ def start_faults(points: Points, more_modules: Iterable[object] = ()) -> None:
     for target in dict.fromkeys((*_named(faults, "call"), *told)):
         on_call = partial(points.pass_point, "call", target)
         wrap_calls(load_target(target), on_call, points.healing, more_modules=more_modules)
-    named = _named(faults, "batch")
+    asked = points.spec.world.told_batches if points.record is not None else ()
+    named = list(dict.fromkeys((*_named(faults, "batch"), *asked)))
     for target in named:
         points.count_batches(target)
     for target in _LOADERS if points.record is not None else ():

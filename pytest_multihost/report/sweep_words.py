@@ -83,6 +83,7 @@ def disturbance_text(disturbance: Disturbance) -> str:
     """Return what was done to which rank: "rank 0's rename of */tmp failed with EIO (once)"."""
     fault = disturbance.fault
     who = rank_set(fault.ranks) if isinstance(fault.ranks, tuple) else f"rank {fault.ranks!r}"
+    who = "the first rank" if fault.is_first else who
     if fault.kind not in _SENTENCES:
         return f"{who} had the fault {fault!r}"
     is_at_start = fault.at.point == "start"

@@ -4,8 +4,8 @@ The values are in `model.sweep`. What runs the worlds is `pytest_plugin.sweep`. 
 this order:
 
 * `plan` makes the plan from the points of the undisturbed run: `roles` finds ranks that pass the
-  same points, `classes` points that are alike, `sharing` files that several ranks use, and
-  `choose_faults` what to do at each point.
+  same points, `classes` points that are alike, `sharing` files that several ranks use,
+  `lock_files` what whoever holds a lock does, and `choose_faults` what to do at each point.
 * `shards` cuts it; `order_rest` puts off what would only show again what is known.
 * `judge` says what a disturbance has brought about.
 * `weaknesses` reduces the runs to what they show, and says what to repeat; `acceptances` marks

@@ -30,7 +30,7 @@ HASH_SEEDS = (1, 2)
 SKEW_S = 7200.0
 """How far a clock is wrong: more than what jobs do by the hour."""
 
-_WAITED_FOR_WITH_TIMEOUTS = ("monitored_barrier", "store.")
+_WAITED_FOR_WITH_TIMEOUTS = ("monitored_barrier", "store.", "key_value_")
 """Operations whose callers often give them timeouts of seconds; of others it is half an hour."""
 
 _LATER, _LAST = 2, OTHERS_TURN + 1

@@ -21,7 +21,9 @@ _NOT_OF_THE_TEST = (
     # Of this plugin, pytest and coverage: there only because it is a test.
     *("*/.pytest_multihost/*", "*/.pytest_cache/*", "*/.coverage*", "*/pytest.ini"),
     # Caches of compilers: machine-wide, made to be shared, and warm or cold by chance.
-    *("*torchinductor_*", "*/triton/*", "*/.triton/*", "*/jax_cache*", "*/.cache/*", "*.so"),
+    *("*torchinductor_*", "*/triton/*", "*/.triton/*", "*/jax_cache*", "*/.cache/*"),
+    # Libraries of the system and extension modules; another one may be what the test builds.
+    *("/lib/*", "/lib64/*", "*.cpython-*.so", "*.abi3.so"),
 )
 """Globs of files that are not the test's own business.
 

@@ -93,8 +93,11 @@ class _Run:
 
     @property
     def rank(self) -> int:
-        """The rank that was disturbed."""
-        return self.disturbance.passed.rank
+        """The rank that was disturbed: of a fault of whichever comes first, that one."""
+        index = self.index()
+        if not self.disturbance.fault.is_first or index is None:
+            return self.disturbance.passed.rank
+        return next(iter(firings(self.judged.result, index)), self.disturbance.passed.rank)
 
     @property
     def ranks(self) -> Sequence[RankFinding]:

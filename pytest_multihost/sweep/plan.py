@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 
 from pytest_multihost.model.fault import Point
@@ -32,6 +33,7 @@ from pytest_multihost.sweep.classes import (
     is_of_the_test,
     picks_of_site,
 )
+from pytest_multihost.sweep.lock_files import lock_holders_of
 from pytest_multihost.sweep.roles import Records, Site, roles_of
 from pytest_multihost.sweep.sharing import Sharing, sharing_of
 
@@ -77,6 +79,11 @@ def plan_sweep(
         hashes = choices_of_hashes(Pick(0, last.points_of_last[-1], last.number))
         chosen += [(each, last.role) for each in hashes]
     chosen.sort(key=lambda each: (each[0].turn, each[0].weight))
+    holders = lock_holders_of(points, size)
+    chosen = [
+        (replace(each, fault=holders.of_any(each.fault, each.pick.passed)), role)
+        for each, role in chosen
+    ]
     return SweepPlan(
         roles=roles,
         point_count=sum(map(len, points.values())),

@@ -74,7 +74,7 @@ def _signature(points: Iterable[RecordedPoint], named: _RankNumbers) -> Hashable
 
 
 def _polls(passed: RecordedPoint) -> bool:
-    return passed.point.name.startswith("store.")
+    return passed.point.name.startswith(("store.", "key_value_"))
 
 
 _Position = tuple[Site, str, int]

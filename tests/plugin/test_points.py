@@ -636,10 +636,16 @@ import pytest
 def should_stop(step):
     return step == 2
 
+def examples():
+    yield from range(2)
+
 @pytest.mark.multihost(ranks=2, timeout=30)
-@pytest.mark.multihost_sweep(families=("errors",), decisions=["test_worlds:should_stop"])
+@pytest.mark.multihost_sweep(
+    families=("errors",), decisions=["test_worlds:should_stop"], batches="test_worlds:examples"
+)
 def test_it(world):
     from torch.utils.data import DataLoader
+    assert [*examples()] == [0, 1]
     for step, _ in enumerate(DataLoader(range(8), batch_size=2)):
         if should_stop(step):
             break
@@ -649,7 +655,8 @@ def test_it(world):
     )
     stop = "at.call('test_worlds:should_stop')"
     batch = "at.batch('torch.utils.data:DataLoader')"
-    assert f"ranks 0,1  {', '.join([batch, stop] * 3)}" in worlds.stdout
+    assert ", ".join([batch, stop] * 3) in worlds.stdout
+    assert "at.batch('test_worlds:examples')" in worlds.stdout
 
 
 def test_an_operation_fails_with_what_its_runtime_raises(run_worlds) -> None:
@@ -676,6 +683,23 @@ def test_collective(world):
 def test_store(world):
     with pytest.raises(dist.DistStoreError):
         dist.distributed_c10d._get_default_store().get("key")
+
+@failing("key_value_set", "jax")
+def test_jax_set(world):
+    import jax
+    client = jax._src.distributed.global_state.client
+    with pytest.raises(jax.errors.JaxRuntimeError):
+        client.key_value_set(f"key of {world.rank}", "value")
+    client.key_value_set(f"key of {world.rank}", "value")
+
+@failing("key_value_try_get", "jax", nth=2)
+def test_jax_try_get(world):
+    import jax
+    client = jax._src.distributed.global_state.client
+    client.key_value_set(f"key of {world.rank}", "value")
+    assert client.key_value_try_get(f"key of {world.rank}") == "value"
+    with pytest.raises(jax.errors.JaxRuntimeError, match="planned by"):
+        client.key_value_try_get(f"key of {world.rank}")
 
 @failing("sync_global_devices", "jax", onwards=True)
 def test_jax(world):

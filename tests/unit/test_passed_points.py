@@ -132,6 +132,16 @@ def test_a_rank_records_so_many_points_and_counts_the_rest() -> None:
     assert [each.is_all for each in sent] == [False] * (len(sent) - 1) + [True]
 
 
+def test_what_a_rank_passes_is_sent_before_it_may_wait() -> None:
+    """A rank that waits until it is ended sends nothing more."""
+    sent = list[PointsRecorded]()
+    record = PointRecord(Recorder(SlotPage(), rank=0, size=1), "/", sent.append)
+    for point, name in (("sync_point", "x"), ("sync_point", "y"), ("collective", "all_reduce")):
+        record.add(point, name)  # type: ignore[arg-type]
+    history = [Event(1.0, 0, each) for each in sent]
+    assert [each.point.name for each in recorded_points(history)[0]] == ["x", "y", "all_reduce"]
+
+
 def test_a_point_is_recorded_with_the_line_that_passes_it() -> None:
     """Relative to the rootdir; this file's here."""
     sent = list[PointsRecorded]()

@@ -291,6 +291,47 @@ def test_what_is_not_the_tests_own_is_not_disturbed(path: str) -> None:
     assert path not in {each.passed.point.name for each in plan.disturbances}
 
 
+def test_a_library_that_the_test_builds_is_disturbed() -> None:
+    """It is no installed one, whatever its name ends with."""
+    points = {
+        0: passed(0, (io("extension.so", "open"), 10), (ALL_REDUCE, 20)),
+        1: passed(1, (ALL_REDUCE, 20)),
+    }
+    plan = plan_sweep(points, size=2)
+    assert "*/ckpt/extension.so" in {each.passed.point.name for each in plan.disturbances}
+
+
+@pytest.mark.parametrize("path", ["/lib64/libm.so", "*/build/_ext.cpython-312-x86_64.so"])
+def test_libraries_of_the_system_and_extension_modules_are_not(path: str) -> None:
+    """They are opened at imports."""
+    points = alike(2, (Point("io", path, call="open"), 10), (ALL_REDUCE, 20))
+    names = {each.passed.point.name for each in plan_sweep(points, size=2).disturbances}
+    assert path not in names
+
+
+LOCK, BUILT = (io("lock", "open"), 10), (io("build.ninja", "open"), 20)
+
+
+def test_what_the_holder_of_a_lock_does_is_disturbed_in_whoever_holds_it() -> None:
+    """In another run that may be another rank; what all ranks do is bound to one of them."""
+    points = {
+        0: passed(0, LOCK, BUILT, (io("lock", "unlink"), 30), (ALL_REDUCE, 40)),
+        **{rank: passed(rank, LOCK, (io("lock"), 15), (ALL_REDUCE, 40)) for rank in (1, 2)},
+    }
+    found = of_kind(plan_sweep(points, size=3), "fails")
+    is_first = {(each.fault.at.name, each.fault.at.call): each.fault.is_first for each in found}
+    assert is_first["*/ckpt/build.ninja", "open"]
+    assert is_first["*/ckpt/lock", "unlink"]
+    assert not is_first["*/ckpt/lock", "open"]
+    assert {each.fault.ranks for each in found if each.fault.is_first} == {(0, 1, 2)}
+
+
+def test_what_the_primary_does_without_a_lock_is_disturbed_in_the_primary() -> None:
+    """Though it is the only one: who it is does not vary."""
+    faults_of = of_kind(plan_sweep(primary_saves(), size=3), "fails")
+    assert not any(each.fault.is_first for each in faults_of)
+
+
 # Order and number
 
 

@@ -47,6 +47,12 @@ Its group is this rank alone. What the devices wait for, only native frames show
 _DETAIL_CHARS = 120  # the slot page keeps texts for the rank's life and has little room
 _LEAVES = 3
 
+_KEYS = (
+    *("key_value_set", "key_value_set_bytes", "key_value_try_get", "key_value_try_get_bytes"),
+    *("key_value_dir_get", "key_value_dir_get_bytes", "key_value_increment", "key_value_delete"),
+)
+"""What a client does with the coordination service's keys without waiting for another rank."""
+
 Call = Callable[..., Any]
 Begin = Callable[[], int]
 Describe = Callable[..., Begin | None]
@@ -61,6 +67,7 @@ def install(recorder: Recorder) -> None:
     wrappers = _JaxRecorder(recorder)
     for module, calls in wrappers.calls().items():
         after_import(module, partial(wrappers.wrap, calls))
+    after_import("jaxlib._jax", wrappers.wrap_keys)
     after_import("jax.experimental.multihost_utils", wrappers.wrap_multihost_utils)
 
 
@@ -122,6 +129,24 @@ class _JaxRecorder:
                 wrapped = self._wrapped(call.fget if is_property else call, describe)
                 setattr(owner, name, property(wrapped) if is_property else wrapped)
 
+    def wrap_keys(self, module: ModuleType) -> None:
+        """Wrap what only uses keys: no rank waits there, but faults can be bound to it."""
+        for name in _KEYS:
+            with contextlib.suppress(Exception):  # another version of jax
+                owner = module.DistributedRuntimeClient
+                setattr(owner, name, self._noticed(name, getattr(owner, name)))
+
+    def _noticed(self, name: str, call: Call) -> Call:
+        thread, recorder = self.thread, self.recorder
+
+        def noticed(*args: object, **kwargs: object) -> object:
+            __tracebackhide__ = True
+            if recorder.on_begin and not thread.is_inside:
+                recorder.notify(name, "wait")
+            return call(*args, **kwargs)
+
+        return _named_as(call, noticed)
+
     def wrap_multihost_utils(self, module: ModuleType) -> None:
         """Wrap the functions in place: test modules have already imported them by name."""
         for name, detail in _DETAILS.items():
@@ -148,8 +173,7 @@ class _JaxRecorder:
             finally:
                 thread.is_inside = False
 
-        named = [each for each in functools.WRAPPER_ASSIGNMENTS if getattr(call, each, None)]
-        return functools.update_wrapper(recorded, call, named)  # C++ methods lack a few of them
+        return _named_as(call, recorded)
 
     def _start_program(self, program: JaxObject, *_: object) -> Begin | None:
         """Record on which processes a program runs; a recorded operation has its own members.
@@ -259,6 +283,12 @@ class _JaxRecorder:
     def _wait(self, name: str, group: Ranks, detail: str) -> Begin:
         sequence, begin = next(self.waits), self.recorder.begin
         return partial(begin, name, "wait", group, sequence=sequence, detail=_shortened(detail))
+
+
+def _named_as(call: Call, wrapper: Call) -> Call:
+    """Return a wrapper with what names the wrapped function; C++ methods lack some of it."""
+    named = [each for each in functools.WRAPPER_ASSIGNMENTS if getattr(call, each, None)]
+    return functools.update_wrapper(wrapper, call, named)
 
 
 def _directory() -> str:

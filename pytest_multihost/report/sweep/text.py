@@ -107,6 +107,8 @@ def _rows(run: DisturbedRun) -> list[Row]:
     """Return who was disturbed, whom the others wait for if that is elsewhere, and who waits."""
     fault, passed = run.disturbance.fault, run.disturbance.passed
     disturbed = fault.ranks if isinstance(fault.ranks, tuple) else (passed.rank,)
+    if fault.is_first:  # who that was, the run says if the others wait for it
+        disturbed = run.culprits or (passed.rank,)
     role: Role = "culprit" if set(disturbed) & set(run.culprits or disturbed) else "plain"
     rows = [_row(disturbed, role, "disturbed", point_text(fault.at), passed.where)]
     others = tuple(each for each in run.waiting_ranks if each not in run.culprits)
