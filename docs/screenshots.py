@@ -1,9 +1,9 @@
-"""Make the pictures of report.html that the guide shows: ``python docs/screenshots.py``.
+"""Make the pictures of pages that the guide shows: ``python docs/screenshots.py [report|sweep]``.
 
-Runs the example first_hang, and writes the page of a world of 64 ranks made by hand; takes pictures
-of both in Debian's Chromium, on a desk (1280 pixels) and on a telephone (420), light and dark.
-Needs torch and the group `browser`. Times differ from run to run, so they are made anew only when
-the page has changed.
+Runs the example first_hang, sweeps the example hidden_hang, and writes the page of a world of 64
+ranks made by hand; takes pictures of all, or of `report` or `sweep` alone, in Debian's Chromium, on
+a desk (1280 pixels) and on a telephone (420), light and dark. Needs torch and the group `browser`.
+Times differ from run to run, so they are made anew only when the page has changed.
 """
 
 from __future__ import annotations
@@ -24,22 +24,34 @@ from playwright.sync_api import sync_playwright
 from pytest_multihost.report.html import write_page
 
 DOCS = Path(__file__).resolve().parent
-EXAMPLE = DOCS.parent / "conftest_examples" / "first_hang"
+EXAMPLES = DOCS.parent / "conftest_examples"
 BENCHMARK = DOCS.parent / "benchmarks" / "report.py"
 IMAGES = DOCS / "images"
 DESK, TELEPHONE = (1280, 960), (420, 900)
 
 
 def main() -> None:
-    """Take all pictures."""
+    """Take all pictures, or some."""
+    part = sys.argv[1] if len(sys.argv) > 1 else ""
     with tempfile.TemporaryDirectory() as folder, browser() as started:
-        test, run = hang(Path(folder, "hang"))
-        for scheme in ("light", "dark"):
-            take(started, test, f"report-1280-{scheme}", DESK, scheme)
-            take(started, test, f"report-420-{scheme}", TELEPHONE, scheme)
-        take(started, run, "report-run", (1280, 420), "light")
-        lanes = big(Path(folder, "big"))
-        take(started, lanes, "report-64", (1280, 1420), "light", part="section:has(#timeline)")
+        if part in "report":
+            take_reports(started, Path(folder))
+        if part in "sweep":
+            options = ("--ranks", "3", "--multihost-sweep")
+            swept = latest(Path(folder, "sweep"), "hidden_hang", "sweep.html", *options)
+            for scheme in ("light", "dark"):
+                take(started, swept, f"sweep-1280-{scheme}", (1280, 1280), scheme)
+
+
+def take_reports(started: Any, folder: Path) -> None:  # noqa: ANN401 - playwright's browser
+    """Take the pictures of report.html."""
+    test = latest(folder / "hang", "first_hang", "report.html", "--ranks", "4")
+    for scheme in ("light", "dark"):
+        take(started, test, f"report-1280-{scheme}", DESK, scheme)
+        take(started, test, f"report-420-{scheme}", TELEPHONE, scheme)
+    take(started, test.parent.parent / "report.html", "report-run", (1280, 420), "light")
+    lanes = big(folder / "big")
+    take(started, lanes, "report-64", (1280, 1420), "light", part="section:has(#timeline)")
 
 
 @contextmanager
@@ -54,23 +66,21 @@ def browser() -> Iterator[Any]:
         started.close()
 
 
-def hang(folder: Path) -> tuple[Path, Path]:
-    """Run the example; return the pages of its test and of its run."""
-    command = (sys.executable, "-m", "pytest", "-p", "timeout", "-p", "multihost_hangs")
-    options = ("-q", "--ranks", "4", f"--multihost-artifacts={folder}")
-    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+def latest(folder: Path, example: str, page: str, *options: str) -> Path:
+    """Run an example; return the page of its first test."""
+    command = (sys.executable, "-m", "pytest", "-p", "timeout", "-p", "multihost_hangs", "-q")
     done = subprocess.run(
-        [*command, *options],
-        cwd=EXAMPLE,
-        env=environment,
+        [*command, *options, f"--multihost-artifacts={folder}"],
+        cwd=EXAMPLES / example,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         check=False,
     )
-    found = sorted((folder / "latest").glob("*/report.html"))
+    found = sorted((folder / "latest").glob(f"*/{page}"))
     if not found:
         sys.exit(done.stdout + done.stderr)
-    return found[0], folder / "latest" / "report.html"
+    return found[0]
 
 
 def big(folder: Path) -> Path:

@@ -710,7 +710,7 @@ def test_jax(world):
             sync_global_devices("a")
 """
     )
-    worlds.run.assert_outcomes(passed=3)
+    worlds.run.assert_outcomes(passed=5)
 
 
 def test_a_fault_strikes_where_native_code_opens_files(run_worlds) -> None:
