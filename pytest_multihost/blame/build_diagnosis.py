@@ -52,6 +52,7 @@ DETECTED_BY: Mapping[Ending, DetectedBy] = {
     "stopped": "stopped",
     "overrun": "deadline",
     "startup-overrun": "deadline",
+    "dumps": "dumps",
 }
 """How it was detected that a world hangs; any other ending is an event of a rank."""
 
@@ -237,7 +238,7 @@ def _evidence(
             at_s = round(found.facts.parked_s - result.started_s, _DIGITS)
             yield Evidence(rank, "left the test", "pytest", at_s=at_s)
         if cause.operation is not None and cause.operation.kind == "collective":
-            yield Evidence(rank, _last_in_group(state, cause.operation, result), "recorder")
+            yield _last_in_group(state, cause.operation, result)
         yield from _functions_for_others(state)
         seen = state.seen
         if seen.label is not None and state.condition == "alive":
@@ -258,8 +259,8 @@ def _functions_for_others(state: RankState) -> Iterator[Evidence]:
             yield Evidence(state.rank, fact, each.source)
 
 
-def _last_in_group(state: RankState, operation: Operation, result: WorldResult) -> str:
-    """Return as words the last operation of a rank in the group of `operation`."""
+def _last_in_group(state: RankState, operation: Operation, result: WorldResult) -> Evidence:
+    """Return the last operation of a rank in the group of `operation`."""
     theirs = [
         each
         for each in state.known
@@ -267,9 +268,10 @@ def _last_in_group(state: RankState, operation: Operation, result: WorldResult) 
     ]
     last = max(theirs, key=lambda each: each.sequence, default=None)
     if last is None:
-        return "entered no operation of this group"
+        return Evidence(state.rank, "entered no operation of this group", "recorder")
     left = f", which it left by {last.error}" if last.error else ""
-    return f"its last operation in this group was {last.describe(result.spec.size)}{left}"
+    fact = f"its last operation in this group was {last.describe(result.spec.size)}{left}"
+    return Evidence(state.rank, fact, "recorder")
 
 
 def _notes(causes: Sequence[Cause], result: WorldResult, finding: Finding) -> Iterator[str]:

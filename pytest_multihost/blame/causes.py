@@ -82,7 +82,8 @@ def find_causes(states: Iterable[RankState]) -> tuple[Cause, ...]:
 def _causes_of(waits: Sequence[Wait], states: States) -> tuple[Cause, ...]:
     graph = graph_of(waits, states)
     found = [_cause_of_sink(sink, graph, states) for sink in graph.sinks()]
-    causes = _merged([replace(cause, waits=graph.waits) for cause in found if cause is not None])
+    told = [replace(cause, waits=graph.waits) for cause in found if cause is not None]
+    causes = _merged(_late_together(told))
     known = [cause for cause in causes if cause.kind not in ("stuck", "unknown")]
     return tuple(sorted(known or causes, key=_precedence))
 
@@ -282,6 +283,28 @@ def _first_operation(waits: Sequence[Wait]) -> Operation | None:
 def _since_s(waits: Sequence[Wait]) -> float | None:
     first = _first_operation(waits)
     return first.since_s if first is not None else None
+
+
+def _late_together(causes: Sequence[Cause]) -> Sequence[Cause]:
+    """Return the causes, those of ranks that one collective lacks as late for that collective.
+
+    Another rank may have begun to wait before, for one of them alone. Example: ranks 1 and 2 are
+    late for an all_reduce, and rank 0 waits in a receive from rank 1 since even earlier.
+    """
+    late = {rank for each in causes if each.kind == "straggler" for rank in each.culprits}
+    waits = causes[0].waits if causes else ()
+    lacking = sorted(
+        (wait.operation.since_s, wait.rank, number)
+        for number, wait in enumerate(waits)
+        if wait.operation is not None and wait.operation.kind == "collective"
+        if len(wait.missing & late) > 1
+    )
+    found = []
+    for cause in causes:
+        of_these = [n for *_, n in lacking if waits[n].missing.issuperset(cause.culprits)]
+        is_one = cause.kind == "straggler" and bool(of_these)
+        found.append(replace(cause, operation=waits[of_these[0]].operation) if is_one else cause)
+    return found
 
 
 def _merged(causes: Sequence[Cause]) -> list[Cause]:

@@ -67,29 +67,45 @@ class Judgement:
         return with_threads(self.result.dumps, self.in_calls)
 
 
-def judge_world(result: WorldResult, symptoms: Symptoms, context: SourceContext) -> Judgement:
+def judge_world(
+    result: WorldResult,
+    symptoms: Symptoms,
+    context: SourceContext,
+    *,
+    finding: Finding | None = None,
+    unseen: frozenset[int] = frozenset(),
+) -> Judgement:
     """Judge a world.
 
     Args:
         result: What was observed of it.
         symptoms: How the backend's failures look when they follow from another rank's.
         context: Names files, and reads lines of them.
+        finding: What happened, if that is known.
+        unseen: Ranks of which nothing is known: nobody is found to wait for them.
     """
-    finding = judge_masked(result, symptoms)
-    diagnosis = diagnose(result, finding, context)
+    finding = finding if finding is not None else judge_masked(result, symptoms)
+    diagnosis = diagnose(result, finding, context, unseen=unseen)
     if diagnosis is not None and finding.outcome == "hung" and diagnosis.kind != "unknown":
         finding = replace(finding, reason=diagnosis.summary)
     return Judgement(result, finding, diagnosis, context)
 
 
-def diagnose(result: WorldResult, finding: Finding, context: SourceContext) -> Diagnosis | None:
+def diagnose(
+    result: WorldResult,
+    finding: Finding,
+    context: SourceContext,
+    *,
+    unseen: frozenset[int] = frozenset(),
+) -> Diagnosis | None:
     """Return why a world hung or broke; None if there is nothing to diagnose.
 
     A world that failed is diagnosed if other ranks were waiting for the rank that failed.
     """
     if finding.outcome in ("passed", "skipped") or result.ending in ("lost", "interrupted"):
         return None
-    states = {each.rank: each for each in with_clashes(rank_states_of(result, finding))}
+    seen = (each for each in rank_states_of(result, finding) if each.rank not in unseen)
+    states = {each.rank: each for each in with_clashes(seen)}
     causes = find_causes(states.values())
     # "stopped" means stopped from outside the test. A rank that a fault freezes never arrives.
     causes = tuple(
@@ -115,7 +131,7 @@ def diagnose(result: WorldResult, finding: Finding, context: SourceContext) -> D
             return None
     if finding.outcome == "hung":
         causes = tuple(map(as_other_program, causes))
-    if not causes or _is_ambiguous(causes[0], result):
+    if not causes or _is_ambiguous(causes[0], result) or _may_lack(causes[0], unseen):
         causes = (_UNKNOWN, *causes[1:])
     parting = first_divergence(result.partings, causes[0], states)
     first = followed(causes[0], parting)
@@ -131,6 +147,12 @@ def diagnose(result: WorldResult, finding: Finding, context: SourceContext) -> D
 def _is_momentary(cause: Cause) -> bool:
     """Return whether a cause says only that a rank had not arrived yet at the end."""
     return cause.kind in _MOMENTARY and not (cause.kind == "transport" and cause.culprits)
+
+
+def _may_lack(cause: Cause, unseen: frozenset[int]) -> bool:
+    """Return whether an operation that all have entered may lack a rank that was not seen."""
+    operation = cause.operation if cause.kind == "transport" and not cause.culprits else None
+    return operation is not None and not unseen.isdisjoint(operation.group)
 
 
 def _is_ambiguous(cause: Cause, result: WorldResult) -> bool:

@@ -1,5 +1,6 @@
 """The console script `multihost`.
 
-`main` parses the command line; `rejudged` judges attempts again from their artifacts;
+`main` parses the command line; `rejudged` judges attempts again from their artifacts, and `dumps`
+worlds from the dumps of their flight recorders;
 `merged_sweeps` joins the results of shards of sweeps.
 """

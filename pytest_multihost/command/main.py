@@ -9,8 +9,10 @@ import sys
 import webbrowser
 from pathlib import Path
 
+from pytest_multihost.command.dumps import explain_dumps
 from pytest_multihost.command.merged_sweeps import sweep_merge
 from pytest_multihost.command.rejudged import explain, last_page, rebuild
+from pytest_multihost.flight import is_dump_folder
 from pytest_multihost.model.errors import MultihostError
 
 
@@ -26,7 +28,7 @@ def main() -> int:
     try:
         match options.command:
             case "explain":
-                return _explain(options.directory)
+                return _explain(options)
             case "open":
                 return _open(options.directory, shows_only=options.path)
             case "sweep-merge":
@@ -41,8 +43,19 @@ def main() -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="multihost", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    again = commands.add_parser("explain", help="derive a verdict again from its artifacts alone")
-    again.add_argument("directory", type=Path, help="folder of an attempt, below .pytest_multihost")
+    again = commands.add_parser(
+        "explain", help="say which rank a hang waits for, from artifacts or dumps alone"
+    )
+    again.add_argument(
+        "directory",
+        type=Path,
+        help="folder of an attempt, below .pytest_multihost, or of torch's flight-recorder dumps",
+    )
+    again.add_argument("--prefix", help="of dumps: their files' names before the rank's number")
+    again.add_argument("--json", action="store_true", help="of dumps: print the verdict as JSON")
+    again.add_argument(
+        "--into", type=Path, help="of dumps: write verdict.json and report.html to this folder"
+    )
     last = commands.add_parser("open", help="open the last report in a browser")
     artifacts = Path(os.environ.get("PYTEST_MULTIHOST_ARTIFACTS") or ".pytest_multihost")
     last.add_argument(
@@ -61,8 +74,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _explain(directory: Path) -> int:
+def _explain(options: argparse.Namespace) -> int:
     """Print the finding and its evidence; 1 if the verdict cannot be derived again."""
+    directory: Path = options.directory
+    if is_dump_folder(directory):
+        return explain_dumps(
+            directory, prefix=options.prefix, into=options.into, as_json=options.json
+        )
     page, differences = explain(directory)
     differs = f"differs from verdict.json in: {', '.join(differences)}"
     sys.stdout.write(f"{page}\n{differs if differences else 'agrees with verdict.json'}\n")

@@ -96,6 +96,7 @@ class Operation:
         group: Ranks that take part, ascending; of a wait, all ranks of the world.
         ordinal: Which of the groups with these members: 0 for the first that was made. It
             distinguishes the default group from another with the same members.
+        group_title: What the program calls the group; for the reader only, and mostly empty.
         has_members: Whether all of `group` is known to take part, not only a part of it.
         scope: Namespace of the groups.
         sequence: Which collective of the group, transfer with this peer, or wait: 1 is the first; 0
@@ -125,6 +126,7 @@ class Operation:
     sequence: int
     since_s: float
     ordinal: int = 0
+    group_title: str = ""
     has_members: bool = True
     scope: Scope = RUNTIME_SCOPE
     peer: int | None = None
@@ -179,7 +181,11 @@ class Operation:
     def group_name(self, world_size: int) -> str:
         """Return what the reader calls its group, empty for an operation that has none."""
         has_none = self.scope != RUNTIME_SCOPE or self.kind in ("transfer", "wait")
-        return "" if has_none else group_name(self.group, world_size, self.ordinal)
+        if has_none:
+            return ""
+        if self.group_title:
+            return f"{self.group_title} {rank_numbers(self.group)}"
+        return group_name(self.group, world_size, self.ordinal)
 
     def describe(self, world_size: int, *, names_world: bool = True) -> str:
         """Return its text for the reader: ``all_reduce #3 (world group)``.

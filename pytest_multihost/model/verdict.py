@@ -98,7 +98,7 @@ Kind = Literal[
 
 Confidence = Literal["certain", "likely", "unknown"]
 
-DetectedBy = Literal["exit", "raise", "stopped", "mismatch", "proof", "deadline"]
+DetectedBy = Literal["exit", "raise", "stopped", "mismatch", "proof", "deadline", "dumps"]
 """What showed that the world hangs."""
 
 

@@ -51,6 +51,8 @@ def ground(page: PageModel) -> str:
     if diagnosis.detected_by == "deadline" and reason:
         shown_by = reason[0].upper() + reason[1:]
     judged = f"{shown_by}; judged {diagnosis.detected_after_s:.1f} s after the last progress."
+    if diagnosis.detected_by == "dumps":  # copies of dumps do not tell when these were taken
+        judged = f"{shown_by}."
     is_reason_shown = page.judged.finding.reason in ("", diagnosis.summary)
     return judged if is_reason_shown else f"{page.judged.finding.reason}. {judged}"
 
@@ -204,5 +206,6 @@ DETECTED_BY: Mapping[str, str] = {
     "exit": "A rank died",
     "raise": "A rank raised",
     "deadline": "The test's time was up",
+    "dumps": "From what the ranks had recorded of themselves",
 }
 """How a hang was detected."""

@@ -48,6 +48,7 @@ _DETECTED_BY = {
     "stopped": "a rank is stopped",
     "exit": "a rank died",
     "raise": "a rank raised",
+    "dumps": "from what the ranks had recorded",
 }
 
 
@@ -86,8 +87,11 @@ def _world_lines(judged: Judgement, width: int, *, clips: bool) -> Iterator[Line
     grounds: list[str] = []  # why the world was ended, and how sure its diagnosis is
     if diagnosis is not None:
         ground = _DETECTED_BY.get(diagnosis.detected_by) or result.reason
-        after = f"judged {diagnosis.detected_after_s:.1f} s after the last progress"
-        grounds = [f"{diagnosis.kind}, {diagnosis.confidence}: {ground}; {after}"]
+        seconds, is_dumped = diagnosis.detected_after_s, diagnosis.detected_by == "dumps"
+        after = f"; judged {seconds:.1f} s after the last progress"
+        if is_dumped:  # copies of dumps do not tell when these were taken
+            after = f"; dumped {seconds:.1f} s after the last operation began" if seconds else ""
+        grounds = [f"{diagnosis.kind}, {diagnosis.confidence}: {ground}{after}"]
     elif result.reason != judged.finding.reason:  # else the headline has it
         grounds = (result.reason or "").splitlines()
     for ground in grounds:

@@ -1,0 +1,260 @@
+"""The world that dumps tell of, judged as any other: by its wait-for graph.
+
+Ranks of which nothing is known at the instant of the others' dumps are not in that graph. Only if
+no rank is found to be waited for do those count that left no dump at all, and nothing is certain
+then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+
+from pytest_multihost.blame import Judgement, judge_world
+from pytest_multihost.blame.divergence import find_partings
+from pytest_multihost.flight.clocks import clocks_ahead_s
+from pytest_multihost.flight.dump_files import DumpFolder
+from pytest_multihost.flight.launched import Joined, Launched, join
+from pytest_multihost.flight.progress import Progress, progress_of
+from pytest_multihost.flight.remarks import remarks
+from pytest_multihost.model.history import CallSite, History
+from pytest_multihost.model.operation import GroupKey, Operation, Operations, group_by_value
+from pytest_multihost.model.result import Activity, RankSnapshot, WorldResult, WorldSnapshot
+from pytest_multihost.model.spec import WorldSpec
+from pytest_multihost.model.stack import SourceContext
+from pytest_multihost.model.verdict import Diagnosis
+from pytest_multihost.outcome import Finding, RankFacts, RankFinding, Symptoms
+
+_ALIKE = (
+    "all_reduce",
+    "allreduce",
+    "all_gather_base",
+    "reduce_scatter_base",
+    "broadcast",
+    "reduce",
+)
+"""Collectives whose ranks pass tensors of one size."""
+
+_KEPT_S = 86400.0
+"""A file's time is that of the dump if it is no later than that after its last operation."""
+
+
+def judge_dumps(folder: DumpFolder, name: str, context: SourceContext) -> Judgement:
+    """Return the judgement of a world from its ranks' dumps.
+
+    Args:
+        folder: The dumps.
+        name: What the reader calls them.
+        context: Names files, and reads lines of them.
+    """
+    ahead_s = clocks_ahead_s(folder.recordings)
+    joined = join(folder.recordings, ahead_s)
+    progress = progress_of(joined, ahead_s)
+    result = _result(joined, progress, name)
+    old = frozenset(rank for rank, each in progress.items() if each.is_old)
+    silent = frozenset(range(joined.size)) - joined.recordings.keys()
+    finding = _finding(joined)
+    judge = partial(judge_world, result, Symptoms(), context, finding=finding)
+    judged = judge(unseen=old | silent)
+    if silent and not _names_ranks(judged.diagnosis) and len(silent) <= joined.size // 2:
+        again = judge(unseen=old)
+        named = again.diagnosis.culprits if again.diagnosis is not None else ()
+        if again.diagnosis is not None and named and silent.issuperset(named):
+            judged = replace(again, diagnosis=replace(again.diagnosis, confidence="likely"))
+    found = judged.diagnosis
+    if found is None or not any(each.waits_in for each in progress.values()):
+        return replace(judged, diagnosis=None, finding=_nothing_open(finding, old))
+    if not _times_are_kept(joined) and found.confidence == "certain":
+        found = replace(found, confidence="likely")
+    notes = (*remarks(joined, progress, ahead_s), *folder.problems)
+    return replace(judged, diagnosis=replace(found, notes=(*found.notes, *notes)))
+
+
+def _names_ranks(diagnosis: Diagnosis | None) -> bool:
+    return diagnosis is not None and bool(diagnosis.culprits or diagnosis.cycle)
+
+
+def _times_are_kept(joined: Joined) -> bool:
+    """Return whether files have the times of their dumps, as far as these can be held against."""
+    lasts = [
+        each.dumped_s - each.last_s
+        for each in joined.recordings.values()
+        if each.dumped_s is not None and each.last_s is not None
+    ]
+    return bool(lasts) and max(lasts) <= _KEPT_S
+
+
+def _nothing_open(finding: Finding, old: Collection[int]) -> Finding:
+    reason = "no rank waits in an operation that was recorded"
+    if old:
+        reason = "ranks still moved while the dumps were taken, so nothing follows from them"
+    return replace(finding, outcome="passed", status="passed", reason=reason)
+
+
+# What is judged
+
+
+def _result(joined: Joined, progress: Mapping[int, Progress], name: str) -> WorldResult:
+    """Return the world as it stood when it was dumped."""
+    lasts = [e.operation.since_s for theirs in joined.launched.values() for e in theirs]
+    dumped = [
+        each.dumped_s - joined.origin_s
+        for each in joined.recordings.values()
+        if each.dumped_s is not None and _times_are_kept(joined)
+    ]
+    last_s = max(lasts, default=0.0)
+    end_s = max([last_s, *dumped])
+    backends = {e.backend for each in joined.recordings.values() for e in each.entries}
+    places = {e.place for each in progress.values() for e in each.waits_in}
+    return WorldResult(
+        spec=WorldSpec(
+            nodeid=name,
+            attempt=1,
+            size=joined.size,
+            backend="+".join(sorted(backends)) or "torch",
+            local_devices=1,
+            timeout_s=0.0,
+            startup_timeout_s=0.0,
+            seed=0,
+        ),
+        launch="dumps",
+        started_at=datetime.fromtimestamp(joined.origin_s, tz=UTC).isoformat(timespec="seconds"),
+        started_s=0.0,
+        ended_s=end_s,
+        history=(),
+        ending="dumps",
+        snapshots=(
+            WorldSnapshot(
+                at_s=end_s,
+                reason="end",
+                ranks=tuple(_snapshot(rank, progress, joined.size) for rank in range(joined.size)),
+            ),
+        ),
+        operations=tuple(
+            Operations(rank, tuple(_known(each, places, joined.titles)), each.entered)
+            for rank, each in progress.items()
+        ),
+        partings=find_partings(_histories(joined, progress), ()),
+        progress_s=last_s,
+        detected_s=end_s,
+    )
+
+
+def _snapshot(rank: int, progress: Mapping[int, Progress], size: int) -> RankSnapshot:
+    one = progress.get(rank)
+    return RankSnapshot(
+        rank=rank,
+        activity=Activity(_activity(one, size)),
+        operations=one.waits_in if one is not None else (),
+        entered=tuple(one.entered.items()) if one is not None else (),
+    )
+
+
+def _activity(progress: Progress | None, size: int) -> str:
+    """Return in words where a rank is that waits in nothing."""
+    if progress is None:
+        return "left no dump"
+    if progress.is_old:
+        return "moved after it was dumped"
+    if progress.held_in is not None:
+        return f"has not ended {progress.held_in.describe(size)}, as others have"
+    if not progress.reached:
+        return "nothing of it is open"
+    return f"nothing of it is open, the last was {progress.reached[-1].describe(size)}"
+
+
+def _known(
+    progress: Progress,
+    places: Collection[tuple[GroupKey, int]],
+    titles: Mapping[GroupKey, str],
+) -> Iterator[Operation]:
+    """Yield what is known of a rank's operations, as far as others wait for them.
+
+    Of a group whose entries are gone it has at least the number of the last one.
+    """
+    lasts = {each.group_key: each for each in progress.reached if each.kind == "collective"}
+    for key, count in progress.entered.items():
+        if key not in lasts and count > 0 and any(key == group for group, _ in places):
+            ranks, ordinal, scope = key
+            yield Operation(
+                name="collective",
+                kind="collective",
+                group=ranks,
+                ordinal=ordinal,
+                scope=scope,
+                group_title=titles.get(key, ""),
+                sequence=count,
+                since_s=0.0,
+                ended_s=0.0,
+                source="flight-recorder",
+            )
+    for each in progress.reached:
+        if each.kind == "transfer" or each.place in places or lasts.get(each.group_key) is each:
+            yield each
+
+
+def _finding(joined: Joined) -> Finding:
+    """Return that the world hangs: whether it does is not known before it is judged."""
+    ranks = tuple(
+        RankFinding(
+            facts=RankFacts(rank, phase="call"),
+            outcome="hung",
+            at_s=None,
+            summary="was dumped",
+        )
+        for rank in range(joined.size)
+    )
+    return Finding(
+        outcome="hung",
+        status="failed",
+        reason=f"{len(joined.recordings)} ranks were dumped",
+        headline=None,
+        when="call",
+        call=None,
+        ranks=ranks,
+    )
+
+
+# What ranks have entered in each group
+
+
+def _histories(joined: Joined, progress: Mapping[int, Progress]) -> Sequence[History]:
+    """Return what ranks have entered in the groups that any rank waits in."""
+    waited = {each.group_key for one in progress.values() for each in one.waits_in}
+    return [
+        _history(rank, key, one.entered[key], joined.launched[rank])
+        for key in sorted(waited, key=str)
+        for rank, one in progress.items()
+        if key in one.entered and not one.is_old
+    ]
+
+
+def _history(rank: int, key: GroupKey, last: int, launched: Sequence[Launched]) -> History:
+    """Return the collectives of one group up to the last, from the last gap on."""
+    found = {
+        each.operation.sequence: each.operation
+        for each in launched
+        if each.operation.group_key == key and each.operation.kind == "collective"
+    }
+    first = last + 1
+    while first - 1 in found:
+        first -= 1
+    known = [found[each] for each in range(first, last + 1)]
+    sites = group_by_value((_site(each), each) for each in known)
+    numbers = {site: number for number, site in enumerate(sites)}
+    return History(
+        rank,
+        key,
+        max(1, first),
+        tuple(numbers),
+        order=tuple(numbers[_site(each)] for each in known),
+        times_s=tuple(each.since_s for each in known),
+    )
+
+
+def _site(operation: Operation) -> CallSite:
+    detail = operation.detail if operation.name in _ALIKE else ""
+    frames = (operation.frame,) if operation.frame is not None else ()
+    return CallSite(operation.name, None, detail, frames)
