@@ -9,6 +9,7 @@ controller starts import this package before pytest.
 from typing import TYPE_CHECKING
 
 from pytest_multihost.model.errors import MultihostError as MultihostError
+from pytest_multihost.model.errors import MultihostHazardWarning as MultihostHazardWarning
 from pytest_multihost.model.errors import NoWorldError as NoWorldError
 from pytest_multihost.model.errors import WorldBrokenError as WorldBrokenError
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MultihostError",
+    "MultihostHazardWarning",
     "NoWorldError",
     "World",
     "WorldBrokenError",

@@ -64,3 +64,7 @@ class WorldBrokenError(MultihostError):
 
 class GarbledError(Exception):
     """Data received on a connection was not written by this package, or not for this process."""
+
+
+class MultihostHazardWarning(UserWarning):
+    """A run that has passed shows what can hang elsewhere; docs/hazards.md describes each kind."""

@@ -114,6 +114,9 @@ class Operation:
         timeout_s: Its timeout in seconds, as its caller has set it; None: unknown.
         fails_test: Whether an error of it certainly fails the test: its caller has set no timeout,
             and nothing in the test handles an exception there.
+        is_handed_on: Whether its end may have been noticed where nobody records it: by a future,
+            in C++, by asking whether it is complete.
+        is_for_cpu: Whether its group asks for gloo by name, whatever the other groups use.
         thread: Native id of the thread that began it, or waits for it.
         frame: The user's line that began it, or waits for it.
         source: Where this comes from: ``recorder``, ``flight-recorder``, ``native-frames``,
@@ -139,6 +142,8 @@ class Operation:
     error: str = ""
     timeout_s: float | None = None
     fails_test: bool = False
+    is_handed_on: bool = False
+    is_for_cpu: bool = False
     thread: int = 0
     frame: Frame | None = None
     source: str = "recorder"

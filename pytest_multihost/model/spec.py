@@ -122,6 +122,7 @@ class WorldSpec:
         tells_points: Whether each rank records every point to which a fault can be bound.
         told_calls: Functions, as ``module:function``, whose calls it records as well.
         told_batches: Data loaders, as ``module:name``, whose batches it records as well.
+        keeps_operations: Whether each rank keeps all its operations, not only the last ones.
         hosts: The kind of its hosts, and the ranks on each.
         sites: The existing hosts of an attached run on several machines; empty if the harness
             makes the hosts.
@@ -139,6 +140,7 @@ class WorldSpec:
     tells_points: bool = False
     told_calls: tuple[str, ...] = ()
     told_batches: tuple[str, ...] = ()
+    keeps_operations: bool = False
     hosts: Hosts = ONE
     sites: tuple[Site, ...] = ()
 

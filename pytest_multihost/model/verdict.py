@@ -300,3 +300,4 @@ class Verdict:
     faults: tuple[JsonObject, ...]
     rank_results: tuple[RankResult, ...]
     diagnosis: JsonObject | None
+    hazards: JsonObject | None = None

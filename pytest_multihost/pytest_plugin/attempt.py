@@ -20,14 +20,16 @@ import pytest
 from pytest_multihost.blame import Judgement, judge_world
 from pytest_multihost.launch import Launcher, hold_permits
 from pytest_multihost.launch.netns import HOSTS_FOLDER
+from pytest_multihost.model.hazard import Hazards
 from pytest_multihost.model.json_values import to_json
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import SourceContext
-from pytest_multihost.model.sweep import SweepResult
+from pytest_multihost.model.sweep import Acceptance, SweepResult
 from pytest_multihost.outcome import RankFacts
 from pytest_multihost.outcome.faults import require_fired
 from pytest_multihost.pytest_plugin.attach import peers_of
 from pytest_multihost.pytest_plugin.expect import apply_expectation
+from pytest_multihost.pytest_plugin.hazards import look_for_hazards
 from pytest_multihost.pytest_plugin.live_display import live_display, write_through
 from pytest_multihost.pytest_plugin.plan import Plan
 from pytest_multihost.pytest_plugin.tally import Tally
@@ -58,12 +60,16 @@ class CompletedAttempt:
         directory: Where its artifacts are.
         proven_hang: What proved a hang whose deadline was waited for: multihost_early = warn.
         sweep: What sweeping the test has shown; None if it was not asked for.
+        hazards: What its run shows of hangs elsewhere; None if that was not looked for.
+        is_failed_by_hazards: Whether these fail the test.
     """
 
     judged: Judgement
     directory: Path
     proven_hang: str | None
     sweep: SweepResult | None = None
+    hazards: Hazards | None = None
+    is_failed_by_hazards: bool = False
 
     @property
     def files(self) -> str:
@@ -83,6 +89,7 @@ def run_attempt(
     launcher: Launcher,
     tally: Tally,
     folder: RunFolder,
+    accepted: Sequence[Acceptance] = (),
 ) -> CompletedAttempt:
     """Run a world, judge it, and write down what happened.
 
@@ -93,6 +100,7 @@ def run_attempt(
         launcher: What starts its ranks.
         tally: Has the settings, and records files that could not be written.
         folder: The run's folder of artifacts.
+        accepted: What the project accepts of sweeps and hazards.
     """
     # Not by the factory's `mktemp`: it leaves a symbolic link for every name.
     scratch = Path(tempfile.mkdtemp(prefix=f"world-{spec.seed}-", dir=base_temp(config)))
@@ -127,7 +135,11 @@ def run_attempt(
         finding = apply_expectation(finding, plan.expected, judged.diagnosis)
     # Last: a test whose fault never fired has shown nothing, even if it hung as expected.
     judged = replace(judged, finding=require_fired(finding, result))
-    attempt = CompletedAttempt(judged, directory, watchdog.warned)
+    hazards = None
+    if spec.keeps_operations and plan.expected is None:
+        rules = tally.settings.hazards.rules
+        hazards = look_for_hazards(judged, scratch, rules, accepted)
+    attempt = CompletedAttempt(judged, directory, watchdog.warned, hazards=hazards)
     _write_artifacts(attempt, plan, folder, tally)
     if judged.finding.status == "passed":
         _remove_scratch(scratch, config)
@@ -147,7 +159,8 @@ def _write_artifacts(
         environment=package_versions(),
     )
     is_expected = None if plan.expected is None else finding.status == "passed"
-    verdict = replace(build_verdict(judged, about), expected=is_expected)
+    hazards = to_json(attempt.hazards) if attempt.hazards is not None else None
+    verdict = replace(build_verdict(judged, about), expected=is_expected, hazards=hazards)
     went_well = finding.outcome in ("passed", "skipped")
     nodeid = result.spec.nodeid
     with tally.noting(nodeid):

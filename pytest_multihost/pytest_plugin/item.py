@@ -18,6 +18,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -28,6 +29,7 @@ from pytest_multihost.model.operation import group_by_value, rank_set
 from pytest_multihost.model.sweep import SweepResult
 from pytest_multihost.outcome import RankFinding
 from pytest_multihost.pytest_plugin.attempt import CompletedAttempt
+from pytest_multihost.pytest_plugin.hazards import fails_test
 from pytest_multihost.pytest_plugin.server_process import ORIGINAL
 from pytest_multihost.pytest_private import (
     ColouredRepr,
@@ -40,6 +42,7 @@ from pytest_multihost.pytest_private import (
     terminal_writer,
 )
 from pytest_multihost.report import read_log
+from pytest_multihost.report.hazards import hazard_headline, hazards_section
 from pytest_multihost.report.sweep import sweep_section
 from pytest_multihost.report.sweep_words import survives_text, waits_text
 from pytest_multihost.report.text import COLOURS, page_sections
@@ -79,6 +82,10 @@ class MultihostItem(pytest.Item):
         finding = attempt.judged.finding
         if finding.status not in ("passed", "xpassed") and finding.when != "teardown":
             raise WorldFailedError(finding.reason)
+        hazards = attempt.hazards
+        if hazards is not None and fails_test(self, hazards):
+            self.stash[_ATTEMPT] = replace(attempt, is_failed_by_hazards=True)
+            raise WorldFailedError(hazard_headline(hazards))
         if attempt.sweep is not None and attempt.sweep.status == "failed":
             raise WorldFailedError(survives_text(attempt.sweep))
 
@@ -166,6 +173,7 @@ def _apply_status(item: pytest.Item, report: pytest.TestReport, attempt: Complet
     of_call = finding.call if finding.when == "teardown" else None
     status, reason = of_call or (finding.status, finding.reason)
     is_weak = attempt.sweep is not None and attempt.sweep.status == "failed"
+    is_weak = is_weak or attempt.is_failed_by_hazards
     if status in ("failed", "error") or is_weak:
         report.outcome = "failed"
     elif status == "skipped":
@@ -197,7 +205,10 @@ def longrepr(item: pytest.Item, attempt: CompletedAttempt) -> TerminalRepr | str
     # Without a terminal pytest assumes 80 columns, unless COLUMNS says otherwise.
     has_width = writer is not None and (is_terminal(writer) or "COLUMNS" in os.environ)
     columns = writer.fullwidth if writer is not None and has_width else None
-    if attempt.sweep is not None and attempt.judged.finding.status == "passed":
+    if attempt.is_failed_by_hazards and attempt.hazards is not None:
+        shown = _at_item(item, f"HAZARD  {hazard_headline(attempt.hazards)}")
+        sections = [hazards_section(attempt.hazards, files=attempt.files)]
+    elif attempt.sweep is not None and attempt.judged.finding.status == "passed":
         shown = _sweep_headline(item, attempt.sweep)
         sections = [sweep_section(attempt.sweep, files=attempt.files, columns=columns)]
     else:
@@ -216,11 +227,14 @@ def longrepr(item: pytest.Item, attempt: CompletedAttempt) -> TerminalRepr | str
 
 def _sweep_headline(item: pytest.Item, sweep: SweepResult) -> ExceptionRepr:
     """Return the first lines of what is shown of a test that passes and has a weakness."""
-    path, line, _ = item.location
     open_ = [each for each in sweep.weaknesses if each.fails_test]
     text = waits_text(open_[0].witness) if open_ else survives_text(sweep)
     more = f" (and {len(open_) - 1} more)" if len(open_) > 1 else ""
-    message = f"WEAK  {text}{more}"
+    return _at_item(item, f"WEAK  {text}{more}")
+
+
+def _at_item(item: pytest.Item, message: str) -> ExceptionRepr:
+    path, line, _ = item.location
     return make_longrepr(message, file=path, line=(line or 0) + 1, message=message)
 
 

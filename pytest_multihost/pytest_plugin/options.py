@@ -18,6 +18,7 @@ import pytest
 
 from pytest_multihost.model.errors import SettingError, shown
 from pytest_multihost.model.fault import MAX_SECONDS
+from pytest_multihost.model.hazard import DEFAULT_RULES, HazardMode, Rule
 from pytest_multihost.model.spec import MAX_RANKS, MAX_SEED, ONE, Early, Hosts
 from pytest_multihost.model.sweep import DEFAULT_FAMILIES
 from pytest_multihost.pytest_plugin.sweep_settings import (
@@ -51,6 +52,8 @@ _OPTIONS = {
     "sweep_budget": ("SECONDS", "How long each test is swept (default: 60)"),
     "sweep_shard": ("K/N", "Run the K-th of N parts of each sweep"),
     "sweep_accept": ("FILE", f"Weaknesses that are accepted (default: {ACCEPTED_NAME})"),
+    "hazards": ("off|warn|fail", "What to do where a passing test shows what can hang elsewhere"),
+    "hazard_rules": ("RULE[,...]|all", f"Hazards to look for (default: {','.join(DEFAULT_RULES)})"),
 }
 """Settings with three names each - `--multihost-x`, `PYTEST_MULTIHOST_X`, the ini's `multihost_x` -
 by the part that these share: the placeholder for the value, and the help text."""
@@ -91,6 +94,24 @@ def _flag(dest: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class HazardSettings:
+    """How hazards are looked for.
+
+    Attributes:
+        mode: What to do about them.
+        rules: The rules to apply.
+    """
+
+    mode: HazardMode = "warn"
+    rules: tuple[Rule, ...] = DEFAULT_RULES
+
+    @property
+    def is_on(self) -> bool:
+        """Whether they are looked for."""
+        return self.mode != "off"
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """The settings of a run: what applies where a marker is silent, and what applies to all tests.
 
@@ -111,6 +132,7 @@ class Settings:
         is_gpu_required: Whether a test for which there are not enough GPUs fails.
         has_ranks_option: Whether `--ranks` was on the command line.
         sweep: How tests are swept.
+        hazards: How hazards are looked for.
     """
 
     ranks: tuple[int, ...] | None
@@ -129,6 +151,7 @@ class Settings:
     is_gpu_required: bool
     has_ranks_option: bool
     sweep: SweepSettings = field(default_factory=SweepSettings)
+    hazards: HazardSettings = field(default_factory=HazardSettings)
 
 
 def read_settings(config: pytest.Config) -> Settings:
@@ -161,6 +184,10 @@ def read_settings(config: pytest.Config) -> Settings:
             shard=read("sweep_shard", parse_shard),
             accepted=read("sweep_accept", config.rootpath.joinpath),
             is_continued=config.getoption("multihost_sweep_continue"),
+        ),
+        hazards=HazardSettings(
+            mode=read("hazards", _one_of(*get_args(HazardMode))) or "warn",
+            rules=read("hazard_rules", parse_rules) or DEFAULT_RULES,
         ),
     )
     if problems:
@@ -236,6 +263,19 @@ def parse_names(text: str) -> tuple[str, ...]:
     if not all(parts):
         raise SettingError(f"a name is missing in {shown(text)}")
     return parts
+
+
+def parse_rules(text: str) -> tuple[Rule, ...]:
+    """Read "order,threads", or "all".
+
+    Raises:
+        SettingError: There is no such rule.
+    """
+    rules: tuple[Rule, ...] = get_args(Rule)
+    parts = {part.strip() for part in text.split(",")}
+    if text != "all" and (unknown := parts - set(rules)):
+        raise SettingError(f"rules are {', '.join(rules)}, or all, not {shown(min(unknown))}")
+    return tuple(rule for rule in rules if text == "all" or rule in parts)
 
 
 def parse_seconds(text: str) -> float:

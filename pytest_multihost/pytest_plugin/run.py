@@ -19,7 +19,7 @@ from pytest_multihost.files import REMEDY
 from pytest_multihost.launch.attach import AttachLauncher, sites_for
 from pytest_multihost.launch.server import ServerLauncher
 from pytest_multihost.model.errors import LaunchError, SettingError, UnsoundForkError
-from pytest_multihost.model.sweep import SweepResult
+from pytest_multihost.model.sweep import Acceptance, SweepResult
 from pytest_multihost.nemesis import FaultKind, kinds_by_name
 from pytest_multihost.pytest_plugin.attach import peers_of
 from pytest_multihost.pytest_plugin.attempt import CompletedAttempt, run_attempt
@@ -28,6 +28,7 @@ from pytest_multihost.pytest_plugin.launchers import Launchers
 from pytest_multihost.pytest_plugin.live_display import write_through
 from pytest_multihost.pytest_plugin.plan import Plan, plan_items
 from pytest_multihost.pytest_plugin.signals import interrupt_on_signals, restore_signals
+from pytest_multihost.pytest_plugin.sweep_settings import has_acceptances
 from pytest_multihost.pytest_plugin.tally import TALLY, PytestMultihostWarning, Tally
 from pytest_multihost.pytest_private import base_temp
 from pytest_multihost.report.artifacts import RunFolder, new_run_id
@@ -102,11 +103,14 @@ def _open_run(
     kinds = kinds_by_name(config.hook.pytest_multihost_faults())
     run = Run(config, tally, plans, kinds, launchers, folder)
     config.pluginmanager.register(run, "multihost_run")  # first: it ends the servers
-    if any(plan.sweep is not None for plan in plans.values()):
-        from pytest_multihost.pytest_plugin.sweep import Sweeps, read_acceptances
+    if has_acceptances(config.rootpath, tally.settings.sweep):
+        from pytest_multihost.pytest_plugin.sweep import read_acceptances
 
-        accepted = read_acceptances(config.rootpath, tally.settings.sweep)
-        run.sweeps = Sweeps(config, tally, launchers, folder, kinds, accepted)
+        run.accepted = read_acceptances(config.rootpath, tally.settings.sweep)
+    if any(plan.sweep is not None for plan in plans.values()):
+        from pytest_multihost.pytest_plugin.sweep import Sweeps
+
+        run.sweeps = Sweeps(config, tally, launchers, folder, kinds, run.accepted)
     try:
         for plan in plans.values():
             launchers.get(plan.requirements)
@@ -157,6 +161,7 @@ class Run:
         kinds: The kinds of faults, by name.
         launchers: What starts the worlds.
         folder: The run's folder of artifacts.
+        accepted: What the project accepts of sweeps and hazards.
         sweeps: Sweeps those that are to be swept; None if none is.
     """
 
@@ -166,6 +171,7 @@ class Run:
     kinds: Mapping[str, FaultKind]
     launchers: Launchers
     folder: RunFolder
+    accepted: Sequence[Acceptance] = ()
     sweeps: Sweeps | None = None
     _attempts: Counter[str] = field(default_factory=Counter)
 
@@ -188,6 +194,7 @@ class Run:
             timeout_s=min(timeout_s, own_s) if plan.has_own_timeout else timeout_s,
             sites=sites_for(plan.world.size, peers),
             tells_points=self.config.getoption("multihost_points") or plan.sweep is not None,
+            keeps_operations=self.tally.settings.hazards.is_on,
             told_calls=(*plan.sweep.decisions, *plan.sweep.values) if plan.sweep else (),
             told_batches=plan.sweep.batches if plan.sweep else (),
         )
@@ -203,6 +210,7 @@ class Run:
             else launcher,
             tally=self.tally,
             folder=self.folder,
+            accepted=self.accepted,
         )
         judged = attempt.judged
         if self.config.getoption("multihost_points"):

@@ -95,3 +95,8 @@ def parse_shard(text: str) -> tuple[int, int]:
     if not 1 <= k <= n:
         raise SettingError(f"must be K/N, such as 2/4 for the second of four, not {shown(text)}")
     return k, n
+
+
+def has_acceptances(root: Path, settings: SweepSettings) -> bool:
+    """Return whether there is a file of what the project accepts, or one is named."""
+    return settings.accepted is not None or (root / ACCEPTED_NAME).exists()

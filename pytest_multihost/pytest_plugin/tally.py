@@ -117,6 +117,7 @@ def _annotate_workflow(reporter: pytest.TerminalReporter, tally: Tally) -> None:
     """Write errors at the culprits' lines, and add the verdicts to the summary of the step."""
     from pytest_multihost.report import Checkout, append_summary, error_commands
     from pytest_multihost.report.artifacts import RunFolder
+    from pytest_multihost.report.hazards import append_hazard_summary, hazard_commands
     from pytest_multihost.report.sweep import append_sweep_summary, sweep_commands, sweeps_of
 
     verdicts: list[JsonVerdict] = []
@@ -129,7 +130,12 @@ def _annotate_workflow(reporter: pytest.TerminalReporter, tally: Tally) -> None:
     root = os.path.realpath(reporter.config.rootpath)
     workspace = os.path.realpath(os.environ.get("GITHUB_WORKSPACE", root))
     checkout = Checkout(root, workspace)
-    for command in (*error_commands(verdicts, checkout), *sweep_commands(sweeps, checkout)):
+    commands = (
+        *error_commands(verdicts, checkout),
+        *sweep_commands(sweeps, checkout),
+        *hazard_commands(verdicts, checkout),
+    )
+    for command in commands:
         reporter.ensure_newline()
         reporter.write_line(command)
     path = os.environ.get("GITHUB_STEP_SUMMARY")
@@ -137,5 +143,6 @@ def _annotate_workflow(reporter: pytest.TerminalReporter, tally: Tally) -> None:
         try:
             append_summary(Path(path), verdicts)
             append_sweep_summary(Path(path), sweeps)
+            append_hazard_summary(Path(path), verdicts)
         except OSError as error:
             reporter.write_line(f"multihost: the summary of the step: {error}", yellow=True)

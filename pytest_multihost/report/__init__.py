@@ -8,6 +8,8 @@ what a run leaves on disk: folders of runs and attempts, and the records in them
 `layout` is what pages for the terminal are made of. `sweep_words` says what all reports of a sweep
 say.
 
+`hazards` shows what passing runs tell of hangs elsewhere.
+
 `logs` reads the beginning and the end of a log.
 """
 

@@ -16,6 +16,10 @@ an open one is never overwritten.
 Beside it, in a sparse file, lies the rank's history: for each group a ring of the last `ENTRIES`
 collectives, at the index that their sequence gives. It is read only when the world is judged.
 
+Where a rank is told to keep all its operations, the record that a new one overwrites goes into
+another sparse file, the archive. So what is recorded is complete, and the first `RECORDS`
+operations cost nothing more.
+
 Only the rank's table of texts has a lock: a rank that dies or is stopped while it holds a lock in
 shared memory would hold it for ever. Instead each record ends with its own number, and a reader
 accepts a record only if two reads agree. The number of a text is written only after the text.
@@ -65,9 +69,10 @@ HEADER = struct.Struct("<QQ")
 
 MAGIC = 0x315453484D  # "MHST1"
 
-RECORD = struct.Struct("<QQQIIIIIIIIIIiiQ")
+RECORD = struct.Struct("<QQQIIIIIIIIIIiiIIIIQ")
 """began, ended, waited (ns); sequence, detail; thread, file, line, function; flags; name, kind,
-group; peer; root, or the tag of a transfer; its own number."""
+group; peer; root, or the tag of a transfer; thread, file, line and function of the call that
+launched it; its own number."""
 
 CALL = struct.Struct("<IIIii")
 """The part of a record that is the same for all operations of one call: name to root."""
@@ -85,9 +90,10 @@ FLAGS_AT = 48
 ENDED, WAITED = 1, 2
 """Offsets in a record of its second and third time, in words of eight bytes."""
 
-FAILED, HAS_TIMEOUT, FAILS_TEST, VALUE_SHIFT, TICKS_PER_S = 1, 2, 4, 3, 100
+FAILED, HAS_TIMEOUT, FAILS_TEST, HANDED_ON, VALUE_SHIFT, TICKS_PER_S = 1, 2, 4, 8, 4, 100
 """Flag bits: left by an exception (the upper bits are the number of its text), or has a timeout
-(the upper bits are its ticks), or an exception that leaves it fails the test."""
+(the upper bits are its ticks), or an exception that leaves it fails the test; its end may be
+noticed unrecorded."""
 
 STRIDE = RECORD.size
 COUNTS_AT = HEADER.size
@@ -107,10 +113,18 @@ ENTRIES = 1024
 RINGS = 64
 """How many groups of a rank have a history; one more ring, never read, is for all others."""
 
+ARCHIVED = 20_000
+"""How many operations of a rank the archive holds, beside the last `RECORDS`."""
+
+_NEVER = 1 << 62
+"""The number of no operation."""
+
 RING = ENTRY.size * ENTRIES
 HISTORY_SIZE = RING * (RINGS + 1)
 
 KINDS: tuple[OperationKind, ...] = get_args(OperationKind)
+FOR_CPU = 1 << 8
+"""Added to a kind's number where the group asks for gloo by name."""
 
 
 def count_at(group: int) -> int:
@@ -128,8 +142,13 @@ def history_path(page: Path) -> Path:
     return page.with_suffix(".history")
 
 
+def archive_path(page: Path) -> Path:
+    """Return the path of the archive beside a slot page."""
+    return page.with_suffix(".archive")
+
+
 _pack_entry = ENTRY.pack_into
-_pack_record = struct.Struct("<QQQIIIIIII20sQ").pack_into  # RECORD with its CALL in one piece
+_pack_record = struct.Struct("<QQQIIIIIII20sIIIIQ").pack_into  # RECORD, its CALL in one piece
 _pack_source = struct.Struct("<IIII").pack_into
 
 _UNUSED = struct.pack("<QQ", 0, 1).ljust(STRIDE, b"\0") * RECORDS
@@ -171,6 +190,9 @@ class SlotPage:
     _map: mmap.mmap = field(default_factory=partial(mmap.mmap, -1, SIZE))
     _history: mmap.mmap = field(default_factory=partial(mmap.mmap, -1, HISTORY_SIZE))
     _next_history: Path | None = None
+    _archive: mmap.mmap | None = None
+    _archived: Iterator[int] = field(default_factory=count)
+    _archive_from: int = _NEVER
     _texts: dict[str, int] = field(default_factory=dict)
     _end_of_texts: int = TEXTS_AT
     _groups: dict[GroupKey, int] = field(default_factory=dict)
@@ -204,8 +226,26 @@ class SlotPage:
     def forget(self) -> None:
         """Detach from the files: operations of a forked child are not the rank's."""
         self._map, self._history = mmap.mmap(-1, SIZE), mmap.mmap(-1, HISTORY_SIZE)
-        self._next_history = None
+        self._next_history, self._archive_from = None, _NEVER
         self._view()
+
+    def keep_all(self) -> None:
+        """Keep from now on what new records overwrite, in the archive."""
+        self._archive_from = RECORDS
+
+    def _keep(self, at: int) -> None:
+        """Move the record at `at` to the archive, as long as that has room."""
+        index = next(self._archived)
+        if self._archive is None:
+            with self._lock, suppress(OSError):
+                if self._archive is None:
+                    path = archive_path(self.path)
+                    self._archive = _new_map(path, STRIDE * ARCHIVED)
+        if self._archive is None or index >= ARCHIVED:
+            self._archive_from = _NEVER
+            return
+        record = self._map[at * 8 : at * 8 + STRIDE]
+        self._archive[index * STRIDE : index * STRIDE + STRIDE] = record
 
     def _view(self) -> None:
         self._words = memoryview(self._map).cast("Q")
@@ -270,6 +310,7 @@ class SlotPage:
         peer: int = -1,
         root: int = -1,
         tag: int = 0,
+        is_for_cpu: bool = False,
     ) -> Call:
         """Prepare the constant part of what `begin` writes.
 
@@ -280,11 +321,13 @@ class SlotPage:
             peer: Other rank of a transfer.
             root: Rank that sends or receives for all.
             tag: Of a transfer.
+            is_for_cpu: Whether its group asks for gloo by name.
         """
         if self._rings[group] < RINGS and self._next_history is not None:
             self._open_history()
         text, last = self._group_texts[group], tag if kind == "transfer" else root
-        data = CALL.pack(self.text(name), KINDS.index(kind), text, peer, last)
+        number = KINDS.index(kind) + (FOR_CPU if is_for_cpu else 0)
+        data = CALL.pack(self.text(name), number, text, peer, last)
         return Call(data, self._sequences[group], count_at(group), self._rings[group] * RING)
 
     def _open_history(self) -> None:
@@ -326,9 +369,11 @@ class SlotPage:
             if (number := next((each for each in ahead if ended[each % RECORDS]), -1)) < 0:
                 return NO_RECORD
             at = FIRST_WORD + number % RECORDS * WORDS
+        if number >= self._archive_from:
+            self._keep(at)
         _pack_record(
             self._map, at * 8, now_ns, 0, now_ns, sequence, detail, thread, *source, 0,
-            call.data, number + 1,
+            call.data, thread, *source, number + 1,
         )  # fmt: skip
         return at
 
@@ -349,6 +394,10 @@ class SlotPage:
         """Record that the operation at `at` has ended."""
         self._words[at + ENDED] = now_ns
 
+    def hand_on(self, at: int) -> None:
+        """Record that the end of the operation at `at` may be noticed where nobody records it."""
+        self._halves[at * 2 + FLAGS_AT // 4] |= HANDED_ON
+
     def count(self, at: int, began_ns: int, now_ns: int, sequence: int) -> bool:
         """Record a new end and number of the operation at `at`, if it is the one that began then.
 
@@ -363,7 +412,7 @@ class SlotPage:
 
     def set_timeout(self, at: int, seconds: float) -> None:
         """Record the timeout that the caller has set for the operation at `at`."""
-        ticks = min(max(round(seconds * TICKS_PER_S), 0), (1 << 29) - 1)
+        ticks = min(max(round(seconds * TICKS_PER_S), 0), (1 << 32 - VALUE_SHIFT) - 1)
         self._halves[at * 2 + FLAGS_AT // 4] = HAS_TIMEOUT | ticks << VALUE_SHIFT
 
     def set_fails_test(self, at: int) -> None:
@@ -498,18 +547,20 @@ def _operations(
     rank: int, records: Sequence[Record], data: bytes, texts: Mapping[int, str]
 ) -> Operations:
     in_order = sorted(records, key=lambda record: record[-1])
-    recent = tuple(_operation(each, texts) for each in in_order)
+    recent = tuple(operation_of(each, texts) for each in in_order)
     counts = memoryview(data)[COUNTS_AT:RECORDS_AT].cast("Q").tolist()
     used = filter(None, counts)  # few
     entered = {parse_group(texts[word >> 32]): word & 0xFFFFFFFF for word in used}
     return Operations(rank, recent, entered)
 
 
-def _operation(record: Record, texts: Mapping[int, str]) -> Operation:
+def operation_of(record: Record, texts: Mapping[int, str]) -> Operation:
+    """Return the operation of a record."""
     began, ended, waited, sequence, detail, thread, file, line, function, flags = record[:10]
     name, kind, group, peer, root = record[10:15]
     ranks, ordinal, scope = parse_group(texts[group])
     value = flags >> VALUE_SHIFT
+    is_for_cpu, kind = kind >= FOR_CPU, kind % FOR_CPU
     is_transfer = KINDS[kind] == "transfer"
     return Operation(
         name=texts[name],
@@ -529,6 +580,8 @@ def _operation(record: Record, texts: Mapping[int, str]) -> Operation:
         error=texts[value] if flags & FAILED else "",
         timeout_s=value / TICKS_PER_S if flags & HAS_TIMEOUT else None,
         fails_test=bool(flags & FAILS_TEST),
+        is_handed_on=bool(flags & HANDED_ON),
+        is_for_cpu=is_for_cpu,
         thread=thread,
         frame=Frame(texts[file], line, texts[function]) if file else None,
     )

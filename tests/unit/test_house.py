@@ -54,9 +54,11 @@ FACES_OF_THEIR_OWN = {
         "outcome.passed_points",
         "proof.system_calls",
         "proof.threads",
+        "slots.archive",
         "slots.history",
         "slots.rank_log",
         "report.artifacts",
+        "report.hazards",
         "report.sweep_words",
     )
 }

@@ -279,7 +279,8 @@ class Sweeps:
 
 
 def _disturbed(spec: WorldSpec, disturbance: Disturbance) -> WorldSpec:
-    return replace(spec, faults=(*spec.faults, disturbance.fault), tells_points=False)
+    faults = (*spec.faults, disturbance.fault)
+    return replace(spec, faults=faults, tells_points=False, keeps_operations=False)
 
 
 def _why_not(plan: Plan, attempt: CompletedAttempt) -> str | None:

@@ -37,6 +37,8 @@ def start_recording(spec: RankSpec) -> None:
         prepare_recording()
     recorder = _prepared.pop()
     recorder.open(slots_path(spec.scratch, spec.rank), spec.rank, spec.world.size)
+    if spec.world.keeps_operations:
+        recorder.page.keep_all()
     _recorders[:] = [recorder]
 
 

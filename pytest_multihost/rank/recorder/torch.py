@@ -65,6 +65,8 @@ def install(recorder: Recorder) -> None:
         with contextlib.suppress(Exception):  # another version of torch: the rest is wrapped
             works.wrap(module.Work)
         with contextlib.suppress(Exception):
+            works.wrap_reducer(module.torch._C._distributed_c10d.Reducer)  # noqa: SLF001 - no other name here
+        with contextlib.suppress(Exception):
             ProcessGroupRecorder(recorder, groups, works).wrap(module.ProcessGroup)
         with contextlib.suppress(Exception):
             GroupCreationRecorder(recorder, groups, flight, calls).wrap(module)
@@ -140,6 +142,7 @@ class GroupCreationRecorder:
         self,
         ranks: Iterable[int] | None = None,
         timeout: object = None,
+        backend: object = None,
         *,
         use_local_synchronization: bool = False,
         **_: object,
@@ -150,7 +153,9 @@ class GroupCreationRecorder:
         is_member = self.recorder.rank in members
         is_counted = is_member or not use_local_synchronization
         ordinal = self.groups.next_ordinal(members) if is_counted else None
-        made = partial(self.groups.register, ordinal=ordinal)
+        made = partial(
+            self.groups.register, ordinal=ordinal, is_for_cpu=str(backend).lower() == "gloo"
+        )
         if not is_member or not default.is_of_world:
             return lambda: NO_RECORD, made
         begin = partial(

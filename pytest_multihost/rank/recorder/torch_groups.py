@@ -36,6 +36,7 @@ class Group:
         is_of_world: Whether torch's ranks are this world's. If not - a test made a smaller torch
             world - the mapping of ranks is unknown, and an operation is recorded as a wait.
         pg: torch's object.
+        is_for_cpu: Whether it was made for gloo by name.
         prepared: What was prepared, by name, root or peer, and tag.
     """
 
@@ -44,6 +45,7 @@ class Group:
     ordinal: int
     is_of_world: bool
     pg: weakref.ref[ProcessGroup]
+    is_for_cpu: bool = False
     prepared: dict[tuple[str, int, int], Prepared] = field(default_factory=dict)
 
     @property
@@ -70,7 +72,10 @@ class Group:
         else:
             rank = self.members[other] if other >= 0 else -1
             peer, root = (rank, -1) if kind == "transfer" else (-1, rank)
-            call = page.call(name, kind, page.group(*self.key), peer=peer, root=root, tag=tag)
+            number, is_for_cpu = page.group(*self.key), self.is_for_cpu
+            call = page.call(
+                name, kind, number, peer=peer, root=root, tag=tag, is_for_cpu=is_for_cpu
+            )
         if self.is_of_world and kind == "collective":  # the page counts them
             return self.prepared.setdefault((name, other, tag), (call, itertools.repeat(0)))
         return self.prepared.setdefault((name, other, tag), (call, sequence))
@@ -89,7 +94,9 @@ class Groups:
         """Return what is known of a process group."""
         return self.known.get(id(pg)) or self.register(pg)
 
-    def register(self, pg: ProcessGroup, ordinal: int | None = None) -> Group:
+    def register(
+        self, pg: ProcessGroup, ordinal: int | None = None, *, is_for_cpu: bool = False
+    ) -> Group:
         """Add a process group; `ordinal` where it was counted before it was made."""
         known = self.known.get(id(pg))
         if known is not None:
@@ -102,7 +109,8 @@ class Groups:
         def forget(_: object) -> None:
             self.known.pop(address, None)
 
-        group = Group(self.recorder, members, ordinal, self.is_of_world, weakref.ref(pg, forget))
+        of_world, reference = self.is_of_world, weakref.ref(pg, forget)
+        group = Group(self.recorder, members, ordinal, of_world, reference, is_for_cpu)
         return self.known.setdefault(address, group)
 
     def next_ordinal(self, members: Sequence[int]) -> int:

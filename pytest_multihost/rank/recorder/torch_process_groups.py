@@ -253,10 +253,36 @@ class OpenWorks:
     def wrap(self, work: type, test: str = "is_completed") -> None:
         """Wrap the methods of `Work` or of another class that wait, and `test`, which does not."""
         self._is_completed = vars(work)[test]
-        wrapped = {"wait": self._wrap_wait, "synchronize": self._wrap_wait}
-        for name, wrap in (*wrapped.items(), (test, self._wrap_is_completed)):
+        wrapped = dict.fromkeys(("wait", "synchronize", "block_current_stream"), self._wrap_wait)
+        handing_on = dict.fromkeys(
+            ("get_future", "get_future_result", "boxed"), self._wrap_handing_on
+        )
+        for name, wrap in (*wrapped.items(), (test, self._wrap_is_completed), *handing_on.items()):
             if original := vars(work).get(name):
                 setattr(work, name, copy_identity(original, wrap(original)))
+
+    def wrap_reducer(self, reducer: type) -> None:
+        """Wrap the method of DDP's reducer that takes a work to wait for in C++."""
+        name = "_set_forward_pass_work_handle"
+        original = vars(reducer)[name]
+
+        def take(this: object, work: Work, *args: object) -> object:
+            self._hand_on(work)
+            return original(this, work, *args)
+
+        setattr(reducer, name, copy_identity(original, take))
+
+    def _hand_on(self, work: Work) -> None:
+        pending = self.pending.get(id(work))
+        for record in pending.records if pending is not None else ():
+            self.recorder.page.hand_on(record)
+
+    def _wrap_handing_on(self, original: Function) -> Function:
+        def hand_on(work: Work, *args: object, **kwargs: object) -> object:
+            self._hand_on(work)
+            return original(work, *args, **kwargs)
+
+        return hand_on
 
     def launched(self, work: Work, record: int, group: Group | None, opts: object) -> None:
         """Record that a call has returned.
@@ -317,6 +343,12 @@ class OpenWorks:
         for record in records:
             self.recorder.page.end(record, at_ns)
 
+    def _end_noticed(self, records: tuple[int, ...]) -> None:
+        """End what is known to be complete, so that later waits are not recorded."""
+        for record in records:
+            self.recorder.page.hand_on(record)
+        self._end(records)
+
     def end_completed(self) -> None:
         """End what has completed unnoticed."""
         for address, pending in list(self.pending.items()):
@@ -324,11 +356,11 @@ class OpenWorks:
                 work = pending()
                 if work is not None and self._is_completed(work):
                     self.pending.pop(address, None)
-                    self._end(pending.records)
+                    self._end_noticed(pending.records)
 
     def _end_wait(self, work: object, records: tuple[int, ...]) -> None:
         self.pending.pop(id(work), None)
-        self._end(records)
+        self._end_noticed(records)
 
     def _fail_wait(self, work: object, records: tuple[int, ...], error: BaseException) -> None:
         with contextlib.suppress(Exception):
@@ -383,6 +415,6 @@ class OpenWorks:
         if error is not None:
             self._fail_wait(work, records, error)
         elif work is None:
-            self._end(records)
+            self._end_noticed(records)
         elif records:
             self._add(work, records, group)

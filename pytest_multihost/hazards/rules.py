@@ -1,0 +1,117 @@
+"""The rules about collectives. Each takes the record of all ranks, and yields what it finds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import inf
+
+from pytest_multihost.model.hazard import Launch, RankRecord, Rule
+from pytest_multihost.model.operation import RUNTIME_SCOPE, GroupKey, group_by_value
+
+Records = Mapping[int, RankRecord]
+"""What each rank has launched, by rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a rule has found.
+
+    Attributes:
+        rule: The rule.
+        sides: For each rank concerned the operations, in the order in which it launched them.
+        group: Members of the group that it is about; empty if it is about several.
+    """
+
+    rule: Rule
+    sides: tuple[tuple[int, tuple[Launch, ...]], ...]
+    group: tuple[int, ...] = ()
+
+
+def collectives(record: RankRecord) -> list[Launch]:
+    """Return the collectives of a rank in groups that have other members."""
+    return [
+        each
+        for each in record.launches
+        if each.operation.kind == "collective"
+        and each.operation.scope == RUNTIME_SCOPE
+        and len(each.operation.group) > 1
+    ]
+
+
+def order(records: Records) -> Iterator[Found]:
+    """Find two ranks that launch collectives of two groups in different orders.
+
+    Groups that ask for gloo by name stay on the CPU, and have no order with others.
+    """
+    launched = {
+        rank: {e.operation.place: e for e in collectives(record) if not e.operation.is_for_cpu}
+        for rank, record in sorted(records.items())
+    }
+    for one, two in combinations(launched, 2):
+        ours, theirs = launched[one], launched[two]
+        both = ours.keys() & theirs.keys()
+        pairs = zip(filter(both.__contains__, ours), filter(both.__contains__, theirs), strict=True)
+        for a, b in pairs:
+            if a != b:
+                yield Found("order", ((one, (ours[a], ours[b])), (two, (theirs[b], theirs[a]))))
+                break
+
+
+def threads(records: Records) -> Iterator[Found]:
+    """Find a rank of which two threads were inside calls of one group at a time.
+
+    What orders calls of two threads - a lock, a queue, a join - lets the second begin when the
+    first has returned.
+    """
+    for rank, record in records.items():
+        for launches in _by_group(record).values():
+            for earlier, later in _overlapping(launches):
+                if earlier.thread != later.thread:
+                    yield Found("threads", ((rank, (earlier, later)),), later.operation.group)
+
+
+def _by_group(record: RankRecord) -> dict[GroupKey, list[Launch]]:
+    return group_by_value((each.operation.group_key, each) for each in collectives(record))
+
+
+def _overlapping(launches: Sequence[Launch]) -> Iterator[tuple[Launch, Launch]]:
+    """Yield each synchronous call with those that began before it returned."""
+    for index, earlier in enumerate(launches):
+        operation = earlier.operation
+        if operation.waited_s != operation.since_s:
+            continue
+        ended_s = inf if operation.ended_s is None else operation.ended_s
+        for later in launches[index + 1 :]:
+            if later.operation.since_s >= ended_s:
+                break
+            yield earlier, later
+
+
+def unwaited(records: Records) -> Iterator[Found]:
+    """Find asynchronous operations that nobody has waited for."""
+    for rank, record in records.items():
+        for each in record.launches:
+            operation = each.operation
+            is_meant = operation.kind != "wait" and operation.scope == RUNTIME_SCOPE
+            is_known = operation.failed or operation.is_handed_on or len(operation.group) == 1
+            if is_meant and operation.waited_s is None and not is_known:
+                yield Found("unwaited", ((rank, (each,)),), operation.group)
+
+
+def skipped(records: Records) -> Iterator[Found]:
+    """Find a member of a group that did not enter the last collective of the others."""
+    launched = {rank: _by_group(each) for rank, each in records.items() if not each.is_truncated}
+    for group in dict.fromkeys(group for each in launched.values() for group in each):
+        members = [rank for rank in group[0] if rank in launched]
+        of_ranks = {rank: launched[rank].get(group, []) for rank in members}
+        has_failed = any(e.operation.failed for each in of_ranks.values() for e in each)
+        if len(members) < len(group[0]) or has_failed:
+            continue
+        counts = {rank: len(each) for rank, each in of_ranks.items()}
+        ahead, behind = max(members, key=counts.__getitem__), min(members, key=counts.__getitem__)
+        missed = of_ranks[ahead][counts[behind] : counts[behind] + 1]
+        if missed:
+            sides = ((ahead, tuple(missed)), (behind, tuple(of_ranks[behind][-1:])))
+            yield Found("skipped", sides, group[0])

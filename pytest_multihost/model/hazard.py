@@ -1,0 +1,154 @@
+"""Hazards: what a passing run shows of hangs elsewhere, and the record that they are found in.
+
+`Hazards` is a field of verdict.json, see docs/verdict.md: fields are added, never renamed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from pytest_multihost.model.operation import Operation
+from pytest_multihost.model.stack import Frame
+from pytest_multihost.model.verdict import OperationName, Place
+
+Rule = Literal[
+    "order",  # two ranks launch collectives of two groups in different orders
+    "threads",  # two threads of a rank are inside calls of one group at a time
+    "unwaited",  # nobody waits for an asynchronous operation
+    "skipped",  # a member of a group did not enter the last collective of the others
+    "buffered",  # sends that end only because they are buffered
+    "programs",  # jax: two processes start programs of different devices in different orders
+    "unguarded",  # a call that can fail on some ranks only, before an operation with the others
+]
+"""What hazards are looked for; docs/hazards.md describes each."""
+
+HazardMode = Literal["off", "warn", "fail"]
+"""What to do about hazards: nothing, a warning each, or to fail the test."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """An operation that a rank has launched.
+
+    Attributes:
+        rank: The rank.
+        number: Its place among the operations of the rank: later ones have higher numbers.
+        thread: The thread that launched it.
+        frame: The user's line that launched it.
+        operation: The operation as it was at the end; its thread and line are of the last wait.
+    """
+
+    rank: int
+    number: int
+    thread: int
+    frame: Frame | None
+    operation: Operation
+
+
+@dataclass(frozen=True, slots=True)
+class RankRecord:
+    """All operations of one rank, in the order in which it launched them.
+
+    Attributes:
+        rank: The rank.
+        launches: Its operations.
+        is_truncated: Whether there were more than are kept.
+    """
+
+    rank: int
+    launches: tuple[Launch, ...] = ()
+    is_truncated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HazardStep:
+    """What a rank did at one line.
+
+    Attributes:
+        text: What it did, for the reader.
+        operation: The operation; None if it is none.
+        where: The user's line; None if the user's code is not on the stack.
+    """
+
+    text: str
+    operation: OperationName | None
+    where: Place | None
+
+    def __str__(self) -> str:
+        """Return it with its line."""
+        return f"{self.text} at {self.where.file}:{self.where.line}" if self.where else self.text
+
+
+@dataclass(frozen=True, slots=True)
+class HazardSide:
+    """What one rank did, in order."""
+
+    rank: int
+    steps: tuple[HazardStep, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hazard:
+    """A way in which a program that has passed can hang.
+
+    Attributes:
+        rule: Which rule has found it.
+        summary: What was seen, in one sentence.
+        when: When it hangs, in one sentence.
+        sides: What the ranks did.
+        count: How often this run shows it, at the same lines.
+        accepted: Why the project accepts it; None if it does not.
+        confirmed: The token that repeats a run in which it hangs; None if there was none.
+    """
+
+    rule: Rule
+    summary: str
+    when: str
+    sides: tuple[HazardSide, ...]
+    count: int = 1
+    accepted: str | None = None
+    confirmed: str | None = None
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """The lines, in the order of the sides."""
+        steps = (step for side in self.sides for step in side.steps)
+        return tuple(dict.fromkeys(step.where for step in steps if step.where is not None))
+
+    @property
+    def text(self) -> str:
+        """All of it: a line for the summary, each side, and when it hangs."""
+        sides = [
+            f"  rank {side.rank}: {', then '.join(map(str, side.steps))}" for side in self.sides
+        ]
+        often = [f"  seen {self.count} times in this run"] if self.count > 1 else []
+        return "\n".join([f"{self.rule}: {self.summary}", *sides, *often, f"  {self.when}"])
+
+
+@dataclass(frozen=True, slots=True)
+class Hazards:
+    """What was looked for in a run that has passed, and found.
+
+    Attributes:
+        rules: The rules that were applied.
+        found: What they have found.
+        truncated: Ranks with more operations than are kept: later ones were not judged.
+    """
+
+    rules: tuple[Rule, ...]
+    found: tuple[Hazard, ...] = ()
+    truncated: tuple[int, ...] = ()
+
+    @property
+    def open(self) -> tuple[Hazard, ...]:
+        """Those that the project does not accept."""
+        return tuple(each for each in self.found if each.accepted is None)
+
+
+PlaceOf = Callable[[Frame], Place]
+"""Returns the place of a frame, as `SourceContext.place` does."""
+
+DEFAULT_RULES: Final[tuple[Rule, ...]] = ("order", "threads", "unwaited", "skipped")
+"""The rules that have shown no false alarm."""

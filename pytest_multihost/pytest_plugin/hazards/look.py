@@ -1,0 +1,32 @@
+"""Read what the ranks of a world that has passed have recorded, and look for hazards in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytest_multihost.blame import Judgement
+from pytest_multihost.hazards import accept_hazards, find_hazards
+from pytest_multihost.model.hazard import Hazards, Rule
+from pytest_multihost.model.sweep import Acceptance
+from pytest_multihost.slots import slots_path
+from pytest_multihost.slots.archive import read_record
+
+
+def look_for_hazards(
+    judged: Judgement, scratch: Path, rules: Sequence[Rule], accepted: Sequence[Acceptance]
+) -> Hazards | None:
+    """Return the hazards of a world; None if it was disturbed, or has not passed.
+
+    Args:
+        judged: The world.
+        scratch: Its directory, with the slot pages of its ranks.
+        rules: The rules to apply.
+        accepted: What the project accepts.
+    """
+    spec = judged.result.spec
+    if judged.finding.status != "passed" or judged.diagnosis is not None or spec.faults:
+        return None
+    records = {rank: read_record(slots_path(scratch, rank), rank=rank) for rank in range(spec.size)}
+    found = find_hazards(records, rules, size=spec.size, place_of=judged.context.place)
+    return accept_hazards(found, accepted, nodeid=spec.nodeid)
