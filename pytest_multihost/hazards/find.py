@@ -96,7 +96,7 @@ def _summary(alike: Sequence[Found], size: int) -> str:
     name = first.sides[0][1][0].operation.name
     match first.rule:
         case "order":
-            return f"{ranks} launch operations of two groups in different orders"
+            return f"{ranks} launch operations of their groups in different orders"
         case "threads":
             return f"two threads of {ranks} are in operations of the {group} at a time"
         case "unwaited":

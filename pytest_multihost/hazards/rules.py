@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, groupby, pairwise
 from math import inf
+from operator import itemgetter
 
 from pytest_multihost.model.hazard import Launch, RankRecord, Rule
 from pytest_multihost.model.operation import RUNTIME_SCOPE, GroupKey, group_by_value
 
 Records = Mapping[int, RankRecord]
 """What each rank has launched, by rank."""
+
+
+Place = tuple[GroupKey, int]
+"""A group, and the sequence of an operation in it: equal on all its members."""
+
+Launched = Mapping[Place, Launch]
+"""The collectives of a rank, in the order in which it launched them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +50,22 @@ def collectives(record: RankRecord) -> list[Launch]:
 
 
 def order(records: Records) -> Iterator[Found]:
-    """Find two ranks that launch collectives of two groups in different orders.
+    """Find collectives that ranks launch in orders which no common order agrees with.
 
-    Groups that ask for gloo by name stay on the CPU, and have no order with others.
+    Mostly two ranks that launch collectives of two groups in opposite orders; a longer cycle has
+    more ranks and groups. Groups that ask for gloo by name stay on the CPU, and have no order with
+    others.
     """
     launched = {
         rank: {e.operation.place: e for e in collectives(record) if not e.operation.is_for_cpu}
         for rank, record in sorted(records.items())
     }
+    pairs = list(_opposite(launched))
+    yield from pairs or _cycle(launched)
+
+
+def _opposite(launched: Mapping[int, Launched]) -> Iterator[Found]:
+    """Yield for each two ranks the first two operations that they launch in opposite orders."""
     for one, two in combinations(launched, 2):
         ours, theirs = launched[one], launched[two]
         both = ours.keys() & theirs.keys()
@@ -57,6 +74,54 @@ def order(records: Records) -> Iterator[Found]:
             if a != b:
                 yield Found("order", ((one, (ours[a], ours[b])), (two, (theirs[b], theirs[a]))))
                 break
+
+
+def _cycle(launched: Mapping[int, Launched]) -> Iterator[Found]:
+    """Yield a shortest cycle of operations, each launched before the next by one of the ranks."""
+    after: dict[Place, dict[Place, int]] = {}
+    for rank, mine in launched.items():
+        for a, b in pairwise(mine):
+            after.setdefault(a, {}).setdefault(b, rank)
+    for place in _unordered(after):
+        path = _way_back(place, after)
+        if path:
+            steps = [(after[a][b], a, b) for a, b in pairwise(path)]
+            sides = groupby(steps, key=itemgetter(0))
+            found = [(rank, list(each)) for rank, each in sides]
+            yield Found(
+                "order",
+                tuple(
+                    (rank, (launched[rank][each[0][1]], launched[rank][each[-1][2]]))
+                    for rank, each in found
+                ),
+            )
+            return
+
+
+def _unordered(after: Mapping[Place, Mapping[Place, int]]) -> list[Place]:
+    """Return the operations that come before themselves, and what comes after these."""
+    before = Counter(each for later in after.values() for each in later)
+    ready = [each for each in after if not before[each]]
+    ordered = set[Place]()
+    while ready:
+        ordered.add(place := ready.pop())
+        before.subtract(after.get(place, ()))
+        ready += [each for each in after.get(place, ()) if not before[each]]
+    return [each for each in after if each not in ordered]
+
+
+def _way_back(place: Place, after: Mapping[Place, Mapping[Place, int]]) -> list[Place]:
+    """Return a shortest way from an operation back to it; empty if there is none."""
+    ways, seen = deque([[place]]), {place}
+    while ways:
+        way = ways.popleft()
+        for each in after.get(way[-1], ()):
+            if each == place:
+                return [*way, each]
+            if each not in seen:
+                seen.add(each)
+                ways.append([*way, each])
+    return []
 
 
 def threads(records: Records) -> Iterator[Found]:

@@ -145,6 +145,27 @@ def test_groups_that_ask_for_gloo_by_name_have_no_order_with_others() -> None:
     assert list(found) == []
 
 
+def test_a_cycle_of_three_ranks_is_told_though_no_two_share_two_groups() -> None:
+    """Each launches the operation with its next neighbour first."""
+    rows = [
+        Recorded(0).launch(group=(0, 1)).launch(group=(0, 2)),
+        Recorded(1).launch(group=(1, 2)).launch(group=(0, 1)),
+        Recorded(2).launch(group=(0, 2)).launch(group=(1, 2)),
+    ]
+    [found] = order(records(*rows))
+    assert {rank for rank, _ in found.sides} == {0, 1, 2}
+
+
+def test_neighbours_in_one_direction_are_no_cycle() -> None:
+    """The groups have an order that all ranks follow."""
+    rows = [
+        Recorded(0).launch(group=(0, 1)).launch(group=(0, 2)),
+        Recorded(1).launch(group=(0, 1)).launch(group=(1, 2)),
+        Recorded(2).launch(group=(0, 2)).launch(group=(1, 2)),
+    ]
+    assert list(order(records(*rows))) == []
+
+
 def test_two_groups_of_the_same_members_are_two() -> None:
     """Communicators are told apart by the order in which they were made."""
     found = order(

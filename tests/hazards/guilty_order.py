@@ -1,0 +1,176 @@
+"""Collectives of several groups in orders that no common order agrees with; gloo forgives it."""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+import torch.distributed as dist
+from expectation import guilty, in_order
+
+from pytest_multihost import World
+
+
+def all_reduce(group: object = None) -> object:
+    """Launch an all-reduce and return its work."""
+    return dist.all_reduce(torch.ones(3), group=group, async_op=True)
+
+
+@guilty(
+    "order",
+    "first.append",
+    "second.append",
+    ranks=3,
+    like="meta-pytorch/torchrec pull 4149: most ranks all-to-all first, two all-reduce first",
+)
+def test_two_pipelined_batches(world: World) -> None:
+    """The prefetch of the next batch overtakes the loss on some ranks."""
+    table, loss = dist.new_group([0, 1, 2]), dist.new_group([0, 1, 2])
+    first, second, works = [], [], []
+    if world.rank == 2:
+        second.append(dist.all_reduce(torch.ones(1), group=loss, async_op=True))
+    first.append(dist.all_reduce(torch.ones(9), group=table, async_op=True))
+    if world.rank != 2:
+        second.append(dist.all_reduce(torch.ones(1), group=loss, async_op=True))
+    works += [*first, *second]
+    for work in works:
+        work.wait()
+
+
+@guilty(
+    "order",
+    "async_op=True",
+    like="NVIDIA/Megatron-LM issue 5749: gradients of experts and of the rest, step 852",
+)
+def test_gradient_buckets_of_two_groups(world: World) -> None:
+    """Which bucket is full first depends on the layers of the rank's stage."""
+    expert, dense = dist.new_group([0, 1]), dist.new_group([0, 1])
+    buckets = {"expert": expert, "dense": dense}
+    ready = ["expert", "dense"] if world.rank == 0 else ["dense", "expert"]
+    works = []
+    for name in ready:
+        works.append(  # noqa: PERF401 - one launch a line
+            dist.all_reduce(torch.ones(4), group=buckets[name], async_op=True)
+        )
+    for work in works:
+        work.wait()
+
+
+@guilty(
+    "order",
+    "group=one",
+    "group=two",
+    like="NVIDIA/nccl issue 195: two communicators, each with a thread of its own",
+)
+def test_a_communicator_for_each_thread(world: World) -> None:
+    """The threads start in another order on rank 1."""
+    one, two = dist.new_group([0, 1]), dist.new_group([0, 1])
+    works: list[object] = []
+
+    def reduce_weights() -> None:
+        works.append(dist.all_reduce(torch.ones(2), group=one, async_op=True))
+
+    def gather_metrics() -> None:
+        works.append(dist.all_reduce(torch.ones(2), group=two, async_op=True))
+
+    for target in (
+        (reduce_weights, gather_metrics) if world.rank == 0 else (gather_metrics, reduce_weights)
+    ):
+        thread = threading.Thread(target=target)
+        thread.start()
+        thread.join()
+    for work in works:
+        work.wait()  # type: ignore[attr-defined]
+
+
+@guilty(
+    "order",
+    "dist.broadcast",
+    "dist.all_reduce",
+    ranks=3,
+    like="MPI 1.1 standard, section 4.12: broadcasts in two communicators in a cyclic order",
+)
+def test_the_root_of_a_broadcast_does_not_wait(world: World) -> None:
+    """Gloo lets the root go on; a kernel of NCCL would not."""
+    rows, everybody = dist.new_group([0, 1]), dist.new_group([0, 1, 2])
+    x = torch.ones(3)
+    if world.rank == 0:
+        dist.broadcast(x, src=0, group=rows)
+        dist.all_reduce(x, group=everybody)
+    else:
+        dist.all_reduce(x, group=everybody)
+        if world.rank == 1:
+            dist.broadcast(x, src=0, group=rows)
+
+
+@guilty(
+    "order",
+    "dist.barrier",
+    ranks=3,
+    like="ms-swift prewarm of Megatron groups: each rank its own next neighbour first",
+)
+def test_own_neighbour_first(world: World) -> None:
+    """No two ranks share two groups: only the cycle of all three is wrong."""
+    groups = {pair: dist.new_group(list(pair)) for pair in ((0, 1), (1, 2), (0, 2))}
+    following = (world.rank + 1) % 3
+    mine = sorted(
+        (pair for pair in groups if world.rank in pair), key=lambda pair: following not in pair
+    )
+    works = [dist.barrier(group=groups[pair], async_op=True) for pair in mine]
+    for work in works:
+        work.wait()
+
+
+@guilty(
+    "order",
+    "async_op=True",
+    like="NVIDIA/nccl issue 574: several communicators worked for days, then hung under load",
+)
+def test_groups_in_the_order_of_a_set(world: World) -> None:
+    """A set of names: other hosts hash them otherwise."""
+    groups = {name: dist.new_group([0, 1]) for name in ("tensor", "data", "context")}
+    names = sorted(groups, key=lambda name: (name[world.rank], name))
+    works = [dist.all_reduce(torch.ones(2), group=groups[name], async_op=True) for name in names]
+    for work in works:
+        work.wait()
+
+
+@guilty("order", "all_reduce(everybody)", "all_reduce(pair)", ranks=4)
+def test_a_subgroup_beside_the_world(world: World) -> None:
+    """The pair's reduction is launched before the world's on one rank of the pair alone."""
+    everybody, pair = dist.new_group([0, 1, 2, 3]), dist.new_group([0, 1])
+    works = []
+    if world.rank < 2:
+        works += in_order(
+            world.rank,
+            [
+                lambda: all_reduce(everybody),
+                lambda: all_reduce(pair),
+            ],
+        )
+    else:
+        works.append(all_reduce(everybody))
+    for work in works:
+        work.wait()  # type: ignore[attr-defined]
+
+
+@guilty(
+    "order",
+    "reduce_scatter",
+    "all_reduce",
+    like="Lightning-AI/pytorch-lightning pull 15195: collectives of metrics and of the strategy",
+)
+def test_metrics_beside_gradients(world: World) -> None:
+    """Every tenth step logs; a rank that is behind does so before its gradients."""
+    metrics = dist.new_group([0, 1])
+    for step in range(20):
+        parts = list(torch.ones(2, 1))
+        logs_first = step == 10 and world.rank == 1
+        works = []
+        if logs_first:
+            works.append(dist.reduce_scatter(parts[0], parts, group=metrics, async_op=True))
+        works.append(dist.all_reduce(torch.ones(2), async_op=True))
+        if step % 10 == 0 and not logs_first:
+            works.append(dist.reduce_scatter(parts[0], parts, group=metrics, async_op=True))
+        for each in works:
+            each.wait()
