@@ -10,6 +10,7 @@ PYTEST_JOBS ?= 2
 CORPUS_ARGS ?=
 LATENT_ARGS ?=
 FOUND_ARGS ?=
+HAZARDS_ARGS ?=
 BENCH_ARGS ?=
 FUZZ_INPUTS ?= 100000
 
@@ -25,7 +26,7 @@ ORBAX_NEWEST := orbax-checkpoint==0.12.8
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help demo worlds test test-python lint bench bench-quick bench-faults soak fuzz corpus corpus-libraries latent latent-by-hand found docs dist wheel-check clean
+.PHONY: help demo worlds test test-python lint bench bench-quick bench-faults soak fuzz corpus corpus-libraries latent latent-by-hand found hazards docs dist wheel-check clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -152,6 +153,9 @@ latent-by-hand: $(READY) ## Does each latent hang show under the fault that is w
 
 found: .venv-libraries/ready ## Repeat each weakness of docs/found 20 times: FOUND_ARGS='--only orbax'
 	.venv-libraries/bin/python benchmarks/found.py $(FOUND_ARGS)
+
+hazards: $(READY) ## Score what passing runs show of hangs elsewhere: HAZARDS_ARGS='--innocent tests/corpus'
+	$(BIN)/python benchmarks/hazards.py $(HAZARDS_ARGS)
 
 docs: .venv/ready-docs ## Build the guide into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

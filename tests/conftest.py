@@ -20,7 +20,7 @@ from pytest_multihost.model.spec import Hosts, all_hosts
 pytest_plugins = "pytester"
 
 # Programs that hang on purpose, with rootdirs and conftest files of their own (make corpus).
-collect_ignore = ["corpus", "found", "latent"]
+collect_ignore = ["corpus", "found", "hazards", "latent"]
 
 
 def pytest_configure() -> None:

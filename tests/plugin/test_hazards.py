@@ -1,0 +1,127 @@
+"""What is told of tests that pass, and can hang elsewhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Worlds = Any  # of tests/conftest.py
+RunWorlds = Callable[..., Worlds]
+
+DOCS = Path(__file__).parent.parent.parent / "docs" / "hazards.md"
+EXAMPLES = dict(
+    re.findall(
+        r"^### (\w+)\n(?:(?!^###).)*?```python\n(.*?)```",
+        DOCS.read_text(),
+        re.MULTILINE | re.DOTALL,
+    )
+)
+UNWAITED = EXAMPLES["unwaited"]
+
+
+def hazards(worlds: Worlds) -> Any:  # noqa: ANN401 - JSON
+    """Return what the one verdict of a run says of hazards."""
+    [verdict] = worlds.all_verdicts
+    return verdict["hazards"]
+
+
+@pytest.mark.parametrize("rule", EXAMPLES)
+def test_the_examples_of_the_page_show_what_it_says(run_worlds: RunWorlds, rule: str) -> None:
+    """Each passes, and its rule alone finds it."""
+    worlds = run_worlds(EXAMPLES[rule], "--multihost-hazard-rules=all")
+    worlds.run.assert_outcomes(passed=1, warnings=1)
+    worlds.run.stdout.fnmatch_lines([f"*MultihostHazardWarning: {rule}: *"])
+    assert [each["rule"] for each in hazards(worlds)["found"]] == [rule]
+
+
+def test_a_hazard_fails_the_test_where_that_is_asked_for(run_worlds: RunWorlds) -> None:
+    """The report has the line, and when it hangs."""
+    worlds = run_worlds(UNWAITED, "--multihost-hazards=fail")
+    worlds.run.assert_outcomes(failed=1)
+    worlds.run.stdout.fnmatch_lines(["*HAZARD  unwaited: *", "*async_op=True*", "*hangs *"])
+    assert hazards(worlds)["found"][0]["rule"] == "unwaited"
+
+
+def test_a_filter_of_pytest_makes_hazards_errors(run_worlds: RunWorlds) -> None:
+    """As for any other warning; the report has nothing of ours in its traceback."""
+    worlds = run_worlds(UNWAITED, "-W", "error::pytest_multihost.MultihostHazardWarning")
+    worlds.run.assert_outcomes(failed=1)
+    worlds.run.stdout.fnmatch_lines(["*HAZARD  unwaited: *"])
+    worlds.run.stdout.no_fnmatch_line("*warn_explicit*")
+
+
+def test_hazards_are_not_looked_for_where_they_are_switched_off(run_worlds: RunWorlds) -> None:
+    """The verdict has none, which is not the same as finding none."""
+    worlds = run_worlds(UNWAITED, "--multihost-hazards=off")
+    worlds.run.assert_outcomes(passed=1)
+    assert hazards(worlds) is None
+
+
+def test_only_the_rules_that_were_asked_for_are_applied(run_worlds: RunWorlds) -> None:
+    """The verdict names them."""
+    worlds = run_worlds(UNWAITED, "--multihost-hazard-rules=order")
+    worlds.run.assert_outcomes(passed=1)
+    assert hazards(worlds) == {"rules": ["order"], "found": [], "truncated": []}
+
+
+def test_an_unknown_rule_is_refused(run_worlds: RunWorlds) -> None:
+    """With the names of those that exist."""
+    worlds = run_worlds(UNWAITED, "--multihost-hazard-rules=ordre")
+    worlds.run.stderr.fnmatch_lines(["*rules are order, *not 'ordre'*"])
+
+
+def test_an_accepted_hazard_is_silent(run_worlds: RunWorlds, pytester: pytest.Pytester) -> None:
+    """The verdict still has it, with the reason."""
+    entry = 'test = "*"\nhazard = "unwaited"\nculprit = "test_worlds.py:test_loss"'
+    file = pytester.path / "multihost-accepted.toml"
+    file.write_text(f'[[accepted]]\n{entry}\nreason = "known"\n')
+    worlds = run_worlds(UNWAITED, "--multihost-hazards=fail")
+    worlds.run.assert_outcomes(passed=1)
+    assert hazards(worlds)["found"][0]["accepted"] == "known"
+
+
+def test_operations_beyond_the_slot_page_are_judged(run_worlds: RunWorlds) -> None:
+    """The record is whole: the first operations of many are what is wrong here."""
+    worlds = run_worlds(
+        """
+import pytest, torch, torch.distributed as dist
+
+@pytest.mark.multihost(ranks=2, backend="gloo")
+def test_long(world):
+    one, two = dist.new_group([0, 1]), dist.new_group([0, 1])
+    groups = (one, two) if world.rank == 0 else (two, one)
+    works = [dist.all_reduce(torch.ones(1), group=group, async_op=True) for group in groups]
+    for work in works:
+        work.wait()
+    for _ in range(2500):
+        dist.all_reduce(torch.ones(1))
+"""
+    )
+    worlds.run.assert_outcomes(passed=1, warnings=1)
+    assert [each["rule"] for each in hazards(worlds)["found"]] == ["order"]
+    assert hazards(worlds)["truncated"] == []
+
+
+def test_a_disturbed_run_is_not_judged(run_worlds: RunWorlds) -> None:
+    """What it did may be the fault's doing."""
+    worlds = run_worlds(UNWAITED, "--multihost-fault", "delay(rank=0, seconds=0.01)")
+    worlds.run.assert_outcomes(passed=1)
+    assert hazards(worlds) is None
+
+
+def test_hazards_are_on_the_page_of_the_run_and_on_github(
+    run_worlds: RunWorlds, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A warning at the line, a table in the summary, and a sentence in the page."""
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(pytester.path))
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(pytester.path / "summary.md"))
+    worlds = run_worlds(UNWAITED)
+    worlds.run.stdout.fnmatch_lines(["::warning file=*.py,line=6,title=HAZARD unwaited*"])
+    assert "Hazards" in (pytester.path / "summary.md").read_text()
+    page = (pytester.path / ".pytest_multihost" / "latest" / "report.html").read_text()
+    assert "hazard: unwaited" in page
