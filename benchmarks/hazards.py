@@ -45,7 +45,7 @@ def main() -> int:
     for row in rows:
         print(f"{row['word']:8} {row['nodeid']:72} {row['told']}", flush=True)
     wrong = sum(row["word"] == "WRONG" for row in rows)
-    guilty = sum(row["rule"] is not None for row in rows)
+    guilty = sum(bool(row["rules"]) for row in rows)
     print(f"{guilty} guilty and {len(rows) - guilty} innocent programs, {wrong} wrong")
     if options.json:
         Path(options.json).write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
@@ -104,7 +104,7 @@ def word(
     """Return whether what was told is right: ok or WRONG."""
     if verdict is None or verdict["status"] != "passed" or verdict["hazards"] is None:
         return "WRONG"
-    wanted = {expected["rule"]} - {None}
+    wanted = set(expected["rules"])
     lines = [source for each in told for source in sources(each)]
     has_lines = all(any(part in line for line in lines) for part in expected["lines"])
     return "ok" if {each["rule"] for each in told} == wanted and has_lines else "WRONG"
@@ -119,7 +119,10 @@ def sources(hazard: Mapping[str, Any]) -> list[str]:
 def _text(verdict: Mapping[str, Any] | None, told: Sequence[Mapping[str, Any]]) -> str:
     if verdict is None or verdict["status"] != "passed":
         return f"did not pass: {verdict['reason'] if verdict else 'no verdict'}"
-    return "; ".join(f"{each['rule']}: {' | '.join(sources(each))}" for each in told) or "nothing"
+    return (
+        "; ".join(f"{each['rule']}: {' | '.join(sources(each))}" for each in told)[:300]
+        or "nothing"
+    )
 
 
 def _innocent(paths: Sequence[str], arguments: Sequence[str], python: str) -> int:

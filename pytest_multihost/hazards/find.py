@@ -33,10 +33,10 @@ _WHEN: Mapping[Rule, str] = {
     " the two calls, and the operations of the group do not match then.",
     "unwaited": "It hangs, or uses a buffer that is still in use, when the operation is not yet"
     " complete as its buffer is freed, its group is destroyed or its rank leaves.",
-    "skipped": "With NCCL it hangs at the next synchronisation: the operation ends on no rank"
-    " before all members have entered it.",
-    "buffered": "It hangs when sends wait for their receives: always with NCCL, with gloo when the"
-    " messages are larger than what the sockets buffer.",
+    "skipped": "With NCCL it hangs at the next synchronisation of the device: the operation ends on"
+    " no rank before all have entered it.",
+    "buffered": "With NCCL it hangs when the messages do not fit its buffers: what two ranks send"
+    " each other outside of a batch runs in the order of its launches.",
 }
 
 
@@ -86,7 +86,7 @@ def _side(rank: int, launches: Sequence[Launch], size: int, place_of: PlaceOf) -
         )
         for each in launches
     )
-    return HazardSide(rank, steps or (HazardStep("entered nothing in this group", None, None),))
+    return HazardSide(rank, steps or (HazardStep("nothing of the kind", None, None),))
 
 
 def _summary(alike: Sequence[Found], size: int) -> str:
@@ -103,6 +103,6 @@ def _summary(alike: Sequence[Found], size: int) -> str:
             return f"{ranks} never waited for {name}"
         case "skipped":
             (ahead, _), (behind, _) = first.sides
-            return f"rank {behind} did not enter what rank {ahead} entered in the {group}"
+            return f"rank {behind} did not enter what rank {ahead} has launched in the {group}"
         case _:
-            return f"{ranks} send to each other before they receive"
+            return f"{ranks} both send before they receive"

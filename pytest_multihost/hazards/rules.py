@@ -166,7 +166,10 @@ def unwaited(records: Records) -> Iterator[Found]:
 
 
 def skipped(records: Records) -> Iterator[Found]:
-    """Find a member of a group that did not enter the last collective of the others."""
+    """Find a member of a group that did not enter the last collective of the others.
+
+    Or a rank that did not do its part in a transfer.
+    """
     launched = {rank: _by_group(each) for rank, each in records.items() if not each.is_truncated}
     for group in dict.fromkeys(group for each in launched.values() for group in each):
         members = [rank for rank in group[0] if rank in launched]
@@ -180,3 +183,33 @@ def skipped(records: Records) -> Iterator[Found]:
         if missed:
             sides = ((ahead, tuple(missed)), (behind, tuple(of_ranks[behind][-1:])))
             yield Found("skipped", sides, group[0])
+    yield from _unmet(records)
+
+
+def _unmet(records: Records) -> Iterator[Found]:
+    """Yield transfers for which the peer has not done its part."""
+    if any(each.is_truncated for each in records.values()):
+        return
+    transfers = [
+        each
+        for record in records.values()
+        for each in record.launches
+        if each.operation.kind == "transfer" and each.operation.scope == RUNTIME_SCOPE
+    ]
+    if any(each.operation.failed or each.operation.peer is None for each in transfers):
+        return
+    by_side = group_by_value((_side(each), each) for each in transfers)
+    for (group, ends, tag, is_send), mine in by_side.items():
+        theirs = by_side.get((group, ends, tag, not is_send), [])
+        peer = mine[0].operation.peer
+        if len(theirs) < len(mine) and peer is not None and peer in records:
+            missed, last = (mine[len(theirs)],), tuple(theirs[-1:])
+            yield Found("skipped", ((mine[0].rank, missed), (peer, last)), group[0])
+
+
+def _side(launch: Launch) -> tuple[GroupKey, tuple[int | None, ...], int, bool]:
+    """Return what the transfers of one side have in common: group, sender and receiver, tag."""
+    operation, rank = launch.operation, launch.rank
+    is_send = operation.name == "send"
+    ends = (rank, operation.peer) if is_send else (operation.peer, rank)
+    return operation.group_key, ends, operation.tag, is_send

@@ -1,15 +1,18 @@
-"""The rule about sends and receives: do they still end where a send waits for its receive?
+"""The rule about sends and receives: do they still end where those of a pair take turns?
 
-The run is played again from its record, with sends that end only once their receive has begun, and
-collectives that end once all members have entered them. Each rank passes the events of its record
-in order: it begins operations, and waits for them. Every receive names its sender, so that no order
-of play can make another outcome: what is left waiting in the end waits in any.
+With gloo it does not matter which transfer of two ranks is launched first. With NCCL those that two
+ranks do with each other run one after the other in a stream, unless they are in one batch; a send
+ends with its receive; there are no tags. So the run is played again from its record in that way.
+Each rank passes the events of its record in order: it launches operations, and waits for them. Every
+receive names its sender, so that no order of play can make another outcome: what is left in the end
+is left in any.
 """
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pytest_multihost.hazards.rules import Found, Records
 from pytest_multihost.model.hazard import Launch, RankRecord
@@ -25,24 +28,30 @@ class _Event:
 
     at_s: float
     launch: Launch
+    side: Key
     is_wait: bool
 
 
 def buffered(records: Records) -> Iterator[Found]:
-    """Find sends that end only because they are buffered."""
+    """Find sends and receives of two ranks that end only because they take no turns."""
     if any(_is_unclear(record) for record in records.values()):
         return
     events = {rank: _events(record) for rank, record in records.items()}
     left = _play(events)
-    stuck = {rank: events[rank][at].launch for rank, at in left.items()}
-    sends = [rank for rank, each in stuck.items() if each.operation.name == "send"]
-    if not sends:
-        return
-    first = min(sends)
-    peer = stuck[first].operation.peer
-    second = peer if peer in stuck else next((rank for rank in stuck if rank != first), None)
-    if second is not None:
-        yield Found("buffered", tuple((each, (stuck[each],)) for each in (first, second)))
+    for rank, at in sorted(left.items()):
+        launch = events[rank][at].launch
+        peer = launch.operation.peer
+        if launch.operation.kind == "transfer" and peer is not None and peer in left:
+            mine = _between(events[rank][: at + 1], peer)
+            theirs = _between(events[peer][: left[peer] + 1], rank)
+            yield Found("buffered", ((rank, mine), (peer, theirs)))
+            return
+
+
+def _between(events: Sequence[_Event], peer: int) -> tuple[Launch, ...]:
+    """Return the last two operations that a rank has launched with a peer."""
+    launches = [each.launch for each in events if not each.is_wait]
+    return tuple(each for each in launches if each.operation.peer == peer)[-2:]
 
 
 def _is_unclear(record: RankRecord) -> bool:
@@ -69,53 +78,95 @@ def _played(record: RankRecord) -> list[Launch]:
 
 
 def _events(record: RankRecord) -> list[_Event]:
-    launches = _played(record)
-    begun = [_Event(each.operation.since_s, each, is_wait=False) for each in launches]
-    waits = [
-        _Event(each.operation.waited_s, each, is_wait=True)
-        for each in launches
-        if each.operation.waited_s is not None
-    ]
-    return sorted((*begun, *waits), key=lambda each: (each.at_s, each.launch.number, each.is_wait))
+    """Return what a rank did, in order."""
+    counts = Counter[Key]()
+    events = []
+    for each in _played(record):
+        side, waited_s = _side(each, counts), each.operation.waited_s
+        events.append(_Event(each.operation.since_s, each, side, is_wait=False))
+        if waited_s is not None:
+            events.append(_Event(waited_s, each, side, is_wait=True))
+    return sorted(events, key=lambda each: (each.at_s, each.launch.number, each.is_wait))
+
+
+def _side(launch: Launch, counts: Counter[Key]) -> Key:
+    """Return what identifies the part of a rank in an operation."""
+    operation = launch.operation
+    if operation.kind == "collective":
+        return operation.place, launch.rank
+    is_send, other = operation.name == "send", operation.peer
+    ends = (launch.rank, other) if is_send else (other, launch.rank)
+    counts[ends, operation.group_key, is_send] += 1
+    return (ends, operation.group_key, counts[ends, operation.group_key, is_send]), is_send
 
 
 def _play(events: Mapping[int, Sequence[_Event]]) -> dict[int, int]:
     """Return the ranks that are left waiting, and at which of their events."""
-    known = {_side(e.launch) for each in events.values() for e in each}
-    at, begun = dict.fromkeys(events, 0), set[Key]()
+    play = _Play({e.side for each in events.values() for e in each})
+    at = dict.fromkeys(events, 0)
     has_moved = True
     while has_moved:
         has_moved = False
         for rank, mine in events.items():
-            while at[rank] < len(mine) and _can_pass(mine[at[rank]], begun, known):
-                begun.add(_side(mine[at[rank]].launch))
+            while at[rank] < len(mine) and play.passes(mine[at[rank]]):
                 at[rank] += 1
                 has_moved = True
     return {rank: index for rank, index in at.items() if index < len(events[rank])}
 
 
-def _can_pass(event: _Event, begun: set[Key], known: set[Key]) -> bool:
-    """Return whether a rank gets past an event; what no record has is taken as begun."""
-    return not event.is_wait or all(
-        each in begun or each not in known for each in _others(event.launch)
-    )
+@dataclass(slots=True)
+class _Play:
+    """How far a play is.
+
+    Attributes:
+        known: The parts of operations that the record has; what others would do is taken as done.
+        launched: Parts that have been launched.
+        ended: Parts of transfers that have ended.
+        streams: Parts that are left of each rank's transfers with each peer, first launched first.
+        batched: Parts that are left of those in batches, which take no turns.
+    """
+
+    known: set[Key]
+    launched: set[Key] = field(default_factory=set)
+    ended: set[Key] = field(default_factory=set)
+    streams: dict[Key, deque[Key]] = field(default_factory=dict)
+    batched: set[Key] = field(default_factory=set)
+
+    def passes(self, event: _Event) -> bool:
+        """Return whether a rank gets past its next event."""
+        launch, side = event.launch, event.side
+        is_transfer = launch.operation.kind == "transfer"
+        if event.is_wait:
+            members = () if is_transfer else launch.operation.group
+            entered = {(launch.operation.place, rank) for rank in members} & self.known
+            return side in self.ended if is_transfer else entered <= self.launched
+        self.launched.add(side)
+        if is_transfer:
+            self._add(launch, side)
+        return True
+
+    def _add(self, launch: Launch, side: Key) -> None:
+        """Launch one side of a transfer, and end what can end then."""
+        operation = launch.operation
+        if operation.is_batched:
+            self.batched.add(side)
+        else:
+            stream = launch.rank, operation.peer, operation.group_key
+            self.streams.setdefault(stream, deque()).append(side)
+        while ending := self._ending():
+            self.ended |= ending
+            self.batched -= ending
+            for queue in self.streams.values():
+                while queue and queue[0] in ending:
+                    queue.popleft()
+
+    def _ending(self) -> set[Key]:
+        """Return the parts whose turn it is, on both ranks."""
+        ready = self.batched | {queue[0] for queue in self.streams.values() if queue}
+        return {each for each in ready if {_other(each)} & self.known <= ready}
 
 
-def _side(launch: Launch) -> Key:
-    """Return the part of a rank in an operation."""
-    operation = launch.operation
-    if operation.kind == "collective":
-        return operation.place, launch.rank
-    other = operation.peer
-    ends = (launch.rank, other) if operation.name == "send" else (other, launch.rank)
-    return operation.group_key, ends, operation.tag, operation.sequence, operation.name
-
-
-def _others(launch: Launch) -> Iterator[Key]:
-    """Yield the parts of others that an operation waits for."""
-    operation = launch.operation
-    if operation.kind == "collective":
-        yield from ((operation.place, rank) for rank in operation.group)
-        return
-    group, ends, tag, sequence, name = _side(launch)
-    yield group, ends, tag, sequence, "recv" if name == "send" else "send"
+def _other(side: Key) -> Key:
+    """Return the part of the peer in a transfer."""
+    transfer, is_send = side
+    return transfer, not is_send

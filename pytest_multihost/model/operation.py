@@ -116,6 +116,7 @@ class Operation:
             and nothing in the test handles an exception there.
         is_handed_on: Whether its end may have been noticed where nobody records it: by a future,
             in C++, by asking whether it is complete.
+        is_batched: Whether it is one of a batch of transfers, which have no order.
         is_for_cpu: Whether its group asks for gloo by name, whatever the other groups use.
         thread: Native id of the thread that began it, or waits for it.
         frame: The user's line that began it, or waits for it.
@@ -143,6 +144,7 @@ class Operation:
     timeout_s: float | None = None
     fails_test: bool = False
     is_handed_on: bool = False
+    is_batched: bool = False
     is_for_cpu: bool = False
     thread: int = 0
     frame: Frame | None = None

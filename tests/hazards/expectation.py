@@ -18,6 +18,7 @@ def guilty(
     ranks: int = 2,
     backend: str = "gloo",
     like: str = "",
+    also: Sequence[str] = (),
     confirmed: bool = False,
     **multihost: Any,  # noqa: ANN401 - further keys of the multihost marker
 ) -> Callable[[Test], Test]:
@@ -29,10 +30,16 @@ def guilty(
         ranks: Size of the world.
         backend: How it is formed.
         like: The published case that it is modelled on.
+        also: Other rules that find it, too.
         confirmed: Whether a disturbance on CPU makes it hang.
         multihost: Further keys of the multihost marker.
     """
-    expected = {"rule": rule, "lines": list(lines), "like": like, "confirmed": confirmed}
+    expected = {
+        "rules": [rule, *also],
+        "lines": list(lines),
+        "like": like,
+        "confirmed": confirmed,
+    }
     return _marked(expected, ranks=ranks, backend=backend, timeout=TIMEOUT_S, **multihost)
 
 
@@ -43,7 +50,7 @@ def innocent(
     **multihost: Any,  # noqa: ANN401 - further keys of the multihost marker
 ) -> Callable[[Test], Test]:
     """Mark a program that looks like a hazard and is none."""
-    expected: dict[str, object] = {"rule": None, "lines": [], "like": "", "confirmed": False}
+    expected: dict[str, object] = {"rules": [], "lines": [], "like": "", "confirmed": False}
     return _marked(expected, ranks=ranks, backend=backend, timeout=TIMEOUT_S, **multihost)
 
 

@@ -264,7 +264,7 @@ def test_a_member_that_entered_nothing_is_told() -> None:
     [
         [Recorded(0).launch().launch(), Recorded(1).launch().launch("broadcast")],
         [Recorded(0).launch().launch(failed=True), Recorded(1).launch()],
-        [Recorded(0).launch("send", peer=1).launch(), Recorded(1).launch()],
+        [Recorded(0).launch("send", peer=2).launch(), Recorded(1).launch()],
         [Recorded(0).launch(group=(0, 2)), Recorded(1)],
     ],
     ids=["all entered", "one failed", "transfers do not count", "a rank of no world"],
@@ -281,37 +281,46 @@ def test_a_record_that_is_cut_off_shows_nobody_skipping() -> None:
     assert list(skipped({**rows, 1: replace(rows[1], is_truncated=True)})) == []
 
 
+def test_a_send_that_nobody_receives_is_told() -> None:
+    """Its receiver has received the one before."""
+    found = skipped(
+        two(
+            lambda rank: rank.launch("send", peer=1).launch("send", peer=1, waited=None),
+            lambda rank: rank.launch("recv", peer=0),
+        )
+    )
+    assert [rank for each in found for rank, _ in each.sides] == [0, 1]
+
+
+def test_a_receive_from_anybody_may_be_the_one_that_is_missing() -> None:
+    """So nobody is told of."""
+    found = skipped(two(lambda rank: rank.launch("send", peer=1), lambda rank: rank.launch("recv")))
+    assert list(found) == []
+
+
 # buffered
+
+ISEND = {"name": "send", "waited": False}
 
 
 def test_two_ranks_that_send_before_they_receive_are_told() -> None:
-    """Each send waits for a receive that comes after the other's send."""
+    """Each receive waits for its turn behind a send that waits for the other's receive."""
     [found] = buffered(
+        two(
+            lambda rank: rank.launch(**ISEND, peer=1).launch("recv", peer=1).wait(0),
+            lambda rank: rank.launch(**ISEND, peer=0).launch("recv", peer=0).wait(0),
+        )
+    )
+    names = [[each.operation.name for each in launches] for _, launches in found.sides]
+    assert names == [["send", "recv"]] * 2
+
+
+def test_a_send_that_waits_at_once_is_told() -> None:
+    """The ranks do not come to their receives."""
+    found = buffered(
         two(
             lambda rank: rank.launch("send", peer=1).launch("recv", peer=1),
             lambda rank: rank.launch("send", peer=0).launch("recv", peer=0),
-        )
-    )
-    assert [launches[0].operation.name for _, launches in found.sides] == ["send", "send"]
-
-
-def test_a_ring_of_sends_is_told() -> None:
-    """Nobody receives before it has sent."""
-    rows = [
-        Recorded(rank)
-        .launch("send", TRIO, peer=(rank + 1) % 3)
-        .launch("recv", TRIO, peer=(rank - 1) % 3)
-        for rank in TRIO
-    ]
-    assert len(list(buffered(records(*rows)))) == 1
-
-
-def test_a_send_before_a_collective_that_its_receiver_enters_first_is_told() -> None:
-    """The receive comes after what the sender does not reach."""
-    found = buffered(
-        two(
-            lambda rank: rank.launch("send", peer=1).launch(),
-            lambda rank: rank.launch().launch("recv", peer=0),
         )
     )
     assert len(list(found)) == 1
@@ -325,14 +334,14 @@ def test_a_send_before_a_collective_that_its_receiver_enters_first_is_told() -> 
             lambda rank: rank.launch("recv", peer=0).launch("send", peer=0),
         ),
         (
-            lambda rank: rank.launch("send", peer=1, waited=False).launch("recv", peer=1).wait(0),
-            lambda rank: rank.launch("send", peer=0, waited=False).launch("recv", peer=0).wait(0),
-        ),
-        (
-            lambda rank: rank.launch("send", peer=1, tag=1).launch("send", peer=1, tag=2),
             lambda rank: (
-                rank.launch("recv", peer=0, tag=2, waited=False)
-                .launch("recv", peer=0, tag=1)
+                rank.launch(**ISEND, peer=1, is_batched=True)
+                .launch("recv", peer=1, is_batched=True)
+                .wait(0)
+            ),
+            lambda rank: (
+                rank.launch(**ISEND, peer=0, is_batched=True)
+                .launch("recv", peer=0, is_batched=True)
                 .wait(0)
             ),
         ),
@@ -345,13 +354,36 @@ def test_a_send_before_a_collective_that_its_receiver_enters_first_is_told() -> 
             lambda rank: rank.launch("send", peer=0),
         ),
     ],
-    ids=["in turn", "isend", "by tag", "from anybody", "a receive that is not recorded"],
+    ids=["in turn", "in a batch", "from anybody", "a receive that is not recorded"],
 )
 def test_sends_that_meet_their_receives_are_no_hazard(
     one: Callable[[Recorded], object], other: Callable[[Recorded], object]
 ) -> None:
     """A receive from anybody makes it unclear which send it takes."""
     assert list(buffered(two(one, other))) == []
+
+
+def test_a_ring_of_three_has_a_stream_for_each_pair() -> None:
+    """All send to the right first, and receive from the left, which is another stream."""
+    rows = [
+        Recorded(rank)
+        .launch(**ISEND, group=TRIO, peer=(rank + 1) % 3)  # type: ignore[arg-type]
+        .launch("recv", TRIO, peer=(rank - 1) % 3)
+        .wait(0)
+        for rank in TRIO
+    ]
+    assert list(buffered(records(*rows))) == []
+
+
+def test_messages_that_are_received_in_another_order_do_not_hang() -> None:
+    """A stream of NCCL knows no tags: the first send meets the first receive."""
+    found = buffered(
+        two(
+            lambda rank: rank.launch(**ISEND, peer=1, tag=1).launch("send", peer=1, tag=2).wait(0),
+            lambda rank: rank.launch("recv", peer=0, tag=2).launch("recv", peer=0, tag=1),
+        )
+    )
+    assert list(found) == []
 
 
 # what is told

@@ -65,6 +65,8 @@ def install(recorder: Recorder) -> None:
         with contextlib.suppress(Exception):  # another version of torch: the rest is wrapped
             works.wrap(module.Work)
         with contextlib.suppress(Exception):
+            works.wrap_batch(module)
+        with contextlib.suppress(Exception):
             works.wrap_reducer(module.torch._C._distributed_c10d.Reducer)  # noqa: SLF001 - no other name here
         with contextlib.suppress(Exception):
             ProcessGroupRecorder(recorder, groups, works).wrap(module.ProcessGroup)

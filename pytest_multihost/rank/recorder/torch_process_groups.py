@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import FrameType, ModuleType
 
 from pytest_multihost.model.event import now_ns
 from pytest_multihost.model.operation import OperationKind
+from pytest_multihost.model.stack import is_library
+from pytest_multihost.rank.recorder.calls import replace_code
 from pytest_multihost.rank.recorder.recorder import Recorder
 from pytest_multihost.rank.recorder.torch_groups import (
     Argument,
@@ -63,6 +67,10 @@ _BITS = re.compile(r"^(float|bfloat|int|uint|complex)(\d+)")
 _LETTERS = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
 _DETAILS = 2048
 _NESTED = 2
+
+
+_FUNCTIONS = ("/distributed_c10d.py", "/c10d_logger.py", "/recorder/calls.py", __file__)
+"""Files between a user's call and that of `ProcessGroup`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -210,11 +218,13 @@ class ThreadState:
             0: none.
         record: That call's record.
         coalesced: Records of the calls of a coalesced batch; None: there is no batch.
+        is_in_batch: Whether it is in `batch_isend_irecv`.
     """
 
     work: int = 0
     record: int = 0
     coalesced: list[int] | None = None
+    is_in_batch: bool = False
 
 
 class _Thread(threading.local):
@@ -272,6 +282,33 @@ class OpenWorks:
 
         setattr(reducer, name, copy_identity(original, take))
 
+    def wrap_batch(self, module: ModuleType) -> None:
+        """Wrap `batch_isend_irecv` of `torch.distributed.distributed_c10d`, in place."""
+
+        def wrap(original: Function) -> Function:
+            def batched(*args: object, **kwargs: object) -> object:
+                __tracebackhide__ = True
+                state = self.thread.state
+                state.is_in_batch = True
+                try:
+                    return original(*args, **kwargs)
+                finally:
+                    state.is_in_batch = False
+
+            return batched
+
+        replace_code(module.batch_isend_irecv, wrap)
+
+    def _is_of_library(self) -> bool:
+        """Return whether an installed library launches, and not the user's code itself.
+
+        What becomes of its works is the library's affair.
+        """
+        frame: FrameType | None = sys._getframe(3)  # noqa: SLF001 - as in Recorder
+        while frame is not None and frame.f_code.co_filename.endswith(_FUNCTIONS):
+            frame = frame.f_back
+        return frame is None or is_library(frame.f_code.co_filename)
+
     def _hand_on(self, work: Work) -> None:
         pending = self.pending.get(id(work))
         for record in pending.records if pending is not None else ():
@@ -294,6 +331,8 @@ class OpenWorks:
             opts: Its options, if it had any: `asyncOp` is whether its caller does not wait at once.
         """
         state = self.thread.state
+        if state.is_in_batch:
+            self.recorder.page.set_batched(record)
         if state.coalesced is not None:
             self.recorder.page.leave(record)
             state.coalesced.append(record)
@@ -305,6 +344,8 @@ class OpenWorks:
                 self.recorder.end(state.record)
             self.recorder.page.leave(record)
             self._add(work, (record,), group)
+            if self._is_of_library():
+                self.recorder.page.hand_on(record)
         else:
             if state.work:
                 self.recorder.end(state.record)
