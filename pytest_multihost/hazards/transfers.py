@@ -1,11 +1,11 @@
 """The rule about sends and receives: do they still end where those of a pair take turns?
 
-With gloo it does not matter which transfer of two ranks is launched first. With NCCL those that two
-ranks do with each other run one after the other in a stream, unless they are in one batch; a send
-ends with its receive; there are no tags. So the run is played again from its record in that way.
-Each rank passes the events of its record in order: it launches operations, and waits for them. Every
-receive names its sender, so that no order of play can make another outcome: what is left in the end
-is left in any.
+With gloo it does not matter which transfer of two ranks is launched first. With NCCL those that
+two ranks do with each other run one after the other in a stream, unless they are in one batch; a
+send ends with its receive; there are no tags. So the run is played again from its record in that
+way. Each rank passes the events of its record in order: it launches operations, and waits for
+them. Every receive names its sender, so that no order of play can make another outcome: what is
+left in the end is left in any.
 """
 
 from __future__ import annotations

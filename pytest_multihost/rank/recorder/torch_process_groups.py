@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import update_wrapper
 from types import FrameType, ModuleType
 
 from pytest_multihost.model.event import now_ns
@@ -295,7 +296,7 @@ class OpenWorks:
                 finally:
                     state.is_in_batch = False
 
-            return batched
+            return update_wrapper(batched, original)
 
         replace_code(module.batch_isend_irecv, wrap)
 
