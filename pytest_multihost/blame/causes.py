@@ -112,7 +112,8 @@ def _cause_of_sink(sink: frozenset[int], graph: WaitGraph, states: States) -> Ca
         return Cause(kind="unknown", confidence="unknown")
     into = [wait for wait in graph.waits if rank in wait.missing]
     left = [wait for wait in into if wait.operation and broken_by(wait.operation, state)]
-    is_certain = kind in ("died", "stopped", "gil_held") or any(wait.is_sure for wait in into)
+    is_event = kind in ("died", "stopped", "gil_held") and not state.is_killed
+    is_certain = is_event or any(wait.is_sure for wait in into)
     return Cause(
         kind=kind,
         confidence="certain" if is_certain else "likely",
@@ -138,6 +139,8 @@ def _unanswered(waits: Sequence[Wait], callee: RankState) -> list[Wait]:
 
 def _kind_of_rank(state: RankState, waiters: frozenset[int], graph: WaitGraph) -> Kind | None:
     """Return the kind of hang that a rank without waits of its own causes, if any."""
+    if state.is_killed:  # as planned: it is to blame only if others wait for it
+        return "died" if waiters else None
     if state.condition in ("died", "stopped", "gil_held"):
         return state.condition
     if state.condition in ("finished", "raised"):

@@ -23,7 +23,7 @@ Condition = Literal[
     "alive",  # in its test, or on its way to it or out of it
     "finished",  # it has left the test by itself
     "raised",  # it has left the test by an exception of its own
-    "died",  # its process ended, unplanned
+    "died",  # its process ended; of a hung world, also by its own `kill` fault
     "stopped",  # its process is stopped, as by SIGSTOP
     "gil_held",  # its native code holds the GIL
 ]
@@ -70,6 +70,7 @@ class RankState:
         entered: For each group the sequence of the last collective that it entered.
         is_restless: Whether its main thread kept running, even if only between short waits.
         polls: Whether its main thread only slept again and again, as one that looks for something.
+        is_killed: Whether it died of its own `kill` fault, which the others are to survive.
         is_lost: Whether it raised or died only because another rank failed or was missing.
         broke: Operations that it left by an exception which no other rank caused.
         retries: The collective that failed repeatedly in it because another rank was missing.
@@ -83,6 +84,7 @@ class RankState:
     entered: Mapping[GroupKey, int] = field(default_factory=dict)
     is_restless: bool = False
     polls: bool = False
+    is_killed: bool = False
     is_lost: bool = False
     broke: tuple[Operation, ...] = ()
     retries: Operation | None = None
@@ -115,7 +117,8 @@ def rank_states_of(result: WorldResult, finding: Finding) -> tuple[RankState, ..
     for each in finding.ranks:
         rank = each.facts.rank
         its, last = seen.get(rank, RankSnapshot(rank=rank)), result.last_operations(rank)
-        condition = _condition(each, its)
+        is_killed = finding.outcome == "hung" and each.facts.is_killed_as_planned
+        condition = "died" if is_killed else _condition(each, its)
         entered = dict(its.entered)
         if is_end:  # slot pages lack the flight recorder's counts
             entered.update(last.entered)
@@ -123,12 +126,13 @@ def rank_states_of(result: WorldResult, finding: Finding) -> tuple[RankState, ..
         state = RankState(
             seen=its,
             condition=condition,
-            since_s=each.at_s if condition in ("died", "raised") else since_s,
+            since_s=_died_s(each) if condition in ("died", "raised") else since_s,
             pending=_pending(each, its, last, symptoms),
             known=(*last.recent, *(one for one in its.operations if one not in last.recent)),
             entered=entered,
             is_restless=result.ending in _DEADLINES and _is_restless(result.last_seen.get(rank)),
             polls=its.label == "SLEEPING" and _is_restless(result.last_seen.get(rank)),
+            is_killed=is_killed,
             is_lost=each.has_given_up,
             broke=left_by_own_error(last, symptoms),
             retries=_retried(last, symptoms),
@@ -165,6 +169,13 @@ def _condition(finding: RankFinding, seen: RankSnapshot) -> Condition:
     if facts.failure is None and (facts.waits_at_gate or has_left):
         return "finished"
     return "alive"
+
+
+def _died_s(finding: RankFinding) -> float | None:
+    """Return when a rank failed; of one that was killed as planned, when its process ended."""
+    if finding.facts.is_killed_as_planned:
+        return finding.facts.exited_s
+    return finding.at_s
 
 
 def _is_restless(seen: RankSnapshot | None) -> bool:

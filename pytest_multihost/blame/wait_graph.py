@@ -146,7 +146,14 @@ def possible_waits(states: States) -> tuple[Wait, ...]:
         for each in alive
         if each.is_restless and not each.pending and each.retries is not None
     ]
-    failed = [each for each in states.values() if each.condition in ("died", "raised")]
+    # One that was killed as planned is meant to be missing: it is what others look for only if
+    # nobody else can be.
+    is_alone = all(each.polls for each in alive)
+    failed = [
+        each
+        for each in states.values()
+        if each.condition in ("died", "raised") and (is_alone or not each.is_killed)
+    ]
     first = min(failed, key=lambda each: each.since_s or 0.0, default=None)
     polling = [
         Wait(each.rank, None, frozenset({first.rank}))

@@ -400,6 +400,47 @@ def test_it(world):
     worlds.run.assert_outcomes(passed=1)
 
 
+def test_a_rank_that_was_killed_as_planned_is_blamed_if_the_others_wait_for_it(run_worlds) -> None:
+    """Who polls for what it would have done waits for it; who is stuck by itself does not."""
+    worlds = run_worlds(
+        HEAD
+        + """
+import threading
+
+def build(): pass
+
+KILLED = faults.kill(rank="first", at=at.call("test_worlds:build"))
+
+@pytest.mark.multihost(ranks=3, timeout=5, faults=[KILLED])
+def test_holder(world, shared_tmp_path):
+    lock = shared_tmp_path / "lock"
+    try:
+        os.close(os.open(lock, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        while lock.exists():
+            time.sleep(0.02)
+    else:
+        time.sleep(0.2)
+        build()
+        lock.unlink()
+
+@pytest.mark.multihost(ranks=3, timeout=5, faults=[KILLED])
+def test_bystander(world):
+    if world.rank == 0:
+        threading.Lock().acquire()
+        time.sleep(600)
+    if world.rank == 1:
+        build()
+"""
+    )
+    found = {name: each["diagnosis"] for name, each in worlds.verdicts.items()}
+    holder, bystander = found["test_holder"], found["test_bystander"]
+    assert (holder["kind"], holder["confidence"]) == ("died", "likely")
+    assert len(holder["culprits"]) == 1
+    assert sorted([*holder["culprits"], *holder["waiting"]]) == [0, 1, 2]
+    assert (bystander["kind"], bystander["culprits"]) == ("stuck", [0])
+
+
 def test_survivors_of_a_planned_kill_are_what_is_tested(run_worlds) -> None:
     """Who takes it well passes; what one does not is its own failure, not a symptom."""
     worlds = run_worlds(

@@ -131,6 +131,38 @@ CASES = {
         (1, 2),
         confidence="likely",
     ),
+    "a rank was killed as planned, and all others look for what it would have done": Case(
+        [
+            stands(0, condition="died", is_killed=True, since_s=1.0),
+            stands(1, label="SLEEPING", polls=True),
+            stands(2, label="SLEEPING", polls=True),
+        ],
+        "died",
+        (0,),
+        (1, 2),
+        confidence="likely",
+    ),
+    "a rank was killed as planned, and who looks for something may look for another's": Case(
+        [
+            stands(0, condition="died", is_killed=True, since_s=1.0),
+            stands(1, label="SLEEPING", polls=True),
+            stands(2, label="SLEEPING"),
+        ],
+        "stuck",
+        (1, 2),
+        (),
+        confidence="likely",
+    ),
+    "a rank was killed as planned, and nobody waits for it": Case(
+        [
+            stands(0, FIRST),
+            stands(1, label="SLEEPING"),
+            stands(2, done(FIRST), condition="died", is_killed=True, since_s=1.0),
+        ],
+        "straggler",
+        (1,),
+        (0,),
+    ),
     "of two that have failed the first is what others look for": Case(
         [
             stands(0, condition="raised", since_s=2.0),
