@@ -1,6 +1,7 @@
 """Which hang does a passing test hide? Score what sweeps find in the corpus of latent hangs.
 
     python benchmarks/latent.py [--budget SECONDS] [--only NAME] [--backend NAME] [--json FILE]
+                                [--repeat TIMES]
     python benchmarks/latent.py --by-hand [...]
     python benchmarks/latent.py --undisturbed 5 [...]
 
@@ -9,6 +10,9 @@ is swept, at most for the budget. Its sweep.json is read by its contract (docs/s
 and its weaknesses are compared with the lines that are marked in the program. Prints a table and
 the score; exits with 1 if fewer than 90 % are found, fewer than 90 % of those with a marked line,
 or anything is found in a robust program.
+
+--repeat repeats the witness of each program so many times by its token, and counts how often ranks
+hang or are left waiting again. Then it exits with 1 if a witness does not show that each time.
 
 --by-hand runs each latent program with the fault that is written beside it instead: does it hang
 then, or leave ranks waiting for one that has failed, and is a line named that is marked in it?
@@ -26,7 +30,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +88,7 @@ class Swept:
         witness: The disturbance that showed the weakness with that line; of several such, one of
             the program's own family.
         repeated: How often that was repeated, and how often it showed the same again.
+        replayed: How often its token was, and how often ranks hung or were left waiting again.
         runs: How many runs it took, repetitions aside.
         brute_force: How many it would have taken to disturb all ranks at all points in all ways.
         left_out: How many disturbances were planned and not run.
@@ -98,6 +103,7 @@ class Swept:
     named: str = ""
     witness: str = ""
     repeated: tuple[int, int] = (0, 0)
+    replayed: tuple[int, int] = (0, 0)
     runs: int = 0
     brute_force: int = 0
     left_out: int = 0
@@ -126,7 +132,7 @@ def main() -> int:
         rows = list(_printed(_run_by_hand(programs)))
         failures = _summary_by_hand(rows)
     else:
-        rows = list(_printed(_sweep(programs, options.budget)))
+        rows = list(_printed(_sweep(programs, options.budget, options.repeat)))
         failures = summary(rows)
     if options.json:
         text = json.dumps([asdict(row) for row in rows], indent=1)
@@ -143,6 +149,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", default="", help="part of the ids to run")
     parser.add_argument("--backend", default="", help="the backend whose programs are to run")
     parser.add_argument("--budget", type=float, default=60, help="seconds for each sweep")
+    parser.add_argument("--repeat", type=int, default=0, help="so many times, each witness")
     parser.add_argument("--json", default="", help="file for the scores")
     return parser.parse_args()
 
@@ -221,7 +228,7 @@ def _run_by_hand(programs: Programs) -> Iterator[Exposed]:
             yield exposed(nodeid, expected, verdicts.get(nodeid))
 
 
-def _sweep(programs: Programs, budget: float) -> Iterator[Swept]:
+def _sweep(programs: Programs, budget: float, times: int) -> Iterator[Swept]:
     for expectations in programs.values():
         for nodeid, expected in expectations.items():
             with tempfile.TemporaryDirectory(prefix="multihost-latent-") as scratch:
@@ -230,7 +237,40 @@ def _sweep(programs: Programs, budget: float) -> Iterator[Swept]:
                 found = json.loads(files[0].read_text(encoding="utf-8")) if files else None
             if found is None:
                 print(f"pytest ended with {ended.returncode}:\n{ended.stdout}")
-            yield swept(nodeid, expected, found)
+            row = swept(nodeid, expected, found)
+            witness = best_weakness(nodeid, expected, found) if found and times else None
+            if witness is not None:
+                token = witness["witness"]["token"]
+                row = replace(row, replayed=(times, _replay(nodeid, token, times)))
+            yield row
+
+
+def _replay(nodeid: str, token: str, times: int) -> int:
+    """Return in how many of so many replays ranks hung or were left waiting."""
+    with tempfile.TemporaryDirectory(prefix="multihost-latent-") as scratch:
+        again = ["--multihost-replay", token, "--times", str(times)]
+        _pytest([nodeid, *again, "--tb=no", "--multihost-artifacts", scratch])
+        file = Path(scratch, "verdicts.jsonl")
+        lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    return sum(_is_left_waiting(json.loads(line)) for line in lines)
+
+
+def best_weakness(
+    nodeid: str, expected: Mapping[str, Any], found: Mapping[str, Any]
+) -> Mapping[str, Any] | None:
+    """Return the weakness that names the program's lines best; None if nothing was found."""
+    return min(
+        found["weaknesses"],
+        key=lambda each: (
+            MARKS.index(_mark_of(each, nodeid, expected)),
+            _family(each) != expected["family"],
+        ),
+        default=None,
+    )
+
+
+def _mark_of(weakness: Mapping[str, Any], nodeid: str, expected: Mapping[str, Any]) -> str:
+    return named(_lines_of(weakness), nodeid.partition("::")[0], expected["lines"])
 
 
 def swept(nodeid: str, expected: Mapping[str, Any], found: Mapping[str, Any] | None) -> Swept:
@@ -238,13 +278,8 @@ def swept(nodeid: str, expected: Mapping[str, Any], found: Mapping[str, Any] | N
     name, world = _name(nodeid), f"{expected['backend']} x {expected['ranks']}"
     if found is None:
         return Swept(name, world, expected["family"], "not run")
-    module, lines = nodeid.partition("::")[0], expected["lines"]
-    marks = [named(_lines_of(each), module, lines) for each in found["weaknesses"]]
-    ranked = sorted(
-        zip(marks, found["weaknesses"], strict=True),
-        key=lambda each: (MARKS.index(each[0]), _family(each[1]) != expected["family"]),
-    )
-    best, weakness = ranked[0] if ranked else ("", None)
+    weakness = best_weakness(nodeid, expected, found)
+    best = _mark_of(weakness, nodeid, expected) if weakness else ""
     return Swept(
         name,
         world,
@@ -360,8 +395,14 @@ def _text(row: Exposed | Swept) -> str:
         word, got = row.word, f"{row.runs:4} of {row.brute_force:5}  {row.witness or row.status:60}"
     return (
         f"{word:8}{row.name:72} {row.world:9} {row.family or 'robust':8} {got}"
-        f" {row.named or '-':7}{row.seconds:6.1f} s"
+        f" {row.named or '-':7}{row.seconds:6.1f} s{_again(row)}"
     )
+
+
+def _again(row: Exposed | Swept) -> str:
+    if isinstance(row, Exposed) or not row.replayed[0]:
+        return ""
+    return f"  replayed {row.replayed[1]} of {row.replayed[0]}"
 
 
 def _printed(rows: Iterable[Any]) -> Iterator[Any]:
@@ -397,17 +438,25 @@ def summary(rows: Sequence[Swept]) -> list[str]:
     print(f"of the fault itself {_share(row.named == 'latent' for row in found)}")
     print(f"by its own family   {_share(row.witness.startswith(str(row.family)) for row in found)}")
     print(f"shown each time     {_share(row.repeated[0] == row.repeated[1] for row in found)}")
+    replayed = [row for row in found if row.replayed[0]]
+    steady = [row.replayed[0] == row.replayed[1] for row in replayed]
+    if replayed:
+        print(f"replayed each time  {_share(steady)}")
     print(f"found in robust     {len(false)} of {len(robust)}")
     print(
         f"runs                {runs}, of {brute_force} by brute force; {_left_out(rows)} left out"
     )
     print(f"seconds             {sum(row.seconds for row in rows):.0f}")
+    for row in replayed:
+        if row.replayed[0] != row.replayed[1]:
+            print(f"unsteady: {row.name}: {row.replayed[1]} of {row.replayed[0]}: {row.witness}")
     for row in false:
         print(f"false: {row.name}: {'; '.join(row.findings)}")
     limits = [
         (_portion(bool(row.findings) for row in latent) < FOUND_SHARE, "90 % are found"),
         (_portion(bool(row.named) for row in found) < LINE_SHARE, "90 % of those by their line"),
         (bool(false), "nothing is found in robust programs"),
+        (not all(steady), "every witness repeats each time"),
         (any(row.word == "UNSWEPT" for row in rows), "every program is swept"),
     ]
     return [text for is_missed, text in limits if is_missed]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -117,6 +118,16 @@ def test_a_weakness_at_the_line_that_was_disturbed_is_right(latent: ModuleType) 
     assert (found.word, found.named) == ("found", "latent")
     assert found.witness == "fails: fails rank 0 at io open */metadata.json"
     assert (found.runs, found.brute_force, found.left_out) == (2, 48, 7)
+
+
+def test_a_witness_that_does_not_replay_each_time_fails_the_score(
+    latent: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With its name and how often it did."""
+    steady, unsteady = (replace(swept(latent), replayed=(20, each)) for each in (20, 19))
+    assert latent.summary([steady]) == []
+    assert latent.summary([steady, unsteady]) == ["every witness repeats each time"]
+    assert ": 19 of 20: fails: fails rank 0" in capsys.readouterr().out
 
 
 def test_a_weakness_at_other_lines_is_found_without_its_line(latent: ModuleType) -> None:

@@ -7,11 +7,30 @@ import os
 from pathlib import Path
 
 import pytest
+from _pytest.runner import runtestprotocol
 from expectation import marked_lines
 from runtimes import MISSING, pytest_make_collect_report  # noqa: F401 - the second is a hook
 
 EXPECTATIONS = "PYTEST_MULTIHOST_LATENT_EXPECTATIONS"
 """Names the file that the expectations are written to, one JSON object a line."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--times`."""
+    parser.addoption("--times", type=int, default=1, metavar="N", help="run each test N times")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Run a test as often as asked, under one node id: its tokens hold that."""
+    times = item.config.getoption("times")
+    if times == 1:
+        return None
+    for _ in range(times):
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        runtestprotocol(item, nextitem=nextitem)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
 
 
 def pytest_configure(config: pytest.Config) -> None:
