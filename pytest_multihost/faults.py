@@ -47,6 +47,7 @@ __all__ = [
     "slow_io",
     "stale_files",
     "start_skew",
+    "stream_order",
 ]
 
 Ranks = int | Sequence[int] | str
@@ -83,6 +84,17 @@ def hold(
     """
     limits = {"min_s": min_s or None, "max_s": max_s}
     return _fault("hold", rank, at, must_fire, until=until, **limits)
+
+
+def stream_order(*, rank: Ranks = "all", must_fire: bool = True) -> Fault:
+    """Run the operations of the rank one at a time, in the order in which they are launched.
+
+    As the streams of NCCL do, where gloo runs what is ready: a collective begins when all that the
+    rank launched before it have ended, whatever their groups; a send or receive when all that it
+    launched with the same peer before it have, unless they are in one batch. Groups that ask for
+    gloo by name take no part, nor does what C++ launches. The launch waits, not a thread behind it.
+    """
+    return _fault("stream_order", rank, START, must_fire)
 
 
 def start_skew(*, rank: Ranks, seconds: float, must_fire: bool = True) -> Fault:

@@ -83,6 +83,7 @@ def _side(rank: int, launches: Sequence[Launch], size: int, place_of: PlaceOf) -
             each.operation.describe(size),
             OperationName(each.operation.name, each.operation.sequence, each.operation.group),
             place_of(each.frame) if each.frame is not None else None,
+            each.nth,
         )
         for each in launches
     )

@@ -100,6 +100,7 @@ BUILT_IN = NETWORK_KINDS | {
     "slow_io",
     "stale_files",
     "start_skew",
+    "stream_order",
 }
 """Kinds with a constructor of their own name in `pytest_multihost.faults`."""
 

@@ -18,9 +18,7 @@ Rule = Literal[
     "threads",  # two threads of a rank are inside calls of one group at a time
     "unwaited",  # nobody waits for an asynchronous operation
     "skipped",  # a member of a group did not enter the last collective of the others
-    "buffered",  # sends that end only because they are buffered
-    "programs",  # jax: two processes start programs of different devices in different orders
-    "unguarded",  # a call that can fail on some ranks only, before an operation with the others
+    "buffered",  # transfers of two ranks that end only because they take no turns
 ]
 """What hazards are looked for; docs/hazards.md describes each."""
 
@@ -38,6 +36,7 @@ class Launch:
         thread: The thread that launched it.
         frame: The user's line that launched it.
         operation: The operation as it was at the end; its thread and line are of the last wait.
+        nth: Which of the rank's operations of this name it is in the test.
     """
 
     rank: int
@@ -45,6 +44,7 @@ class Launch:
     thread: int
     frame: Frame | None
     operation: Operation
+    nth: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +70,13 @@ class HazardStep:
         text: What it did, for the reader.
         operation: The operation; None if it is none.
         where: The user's line; None if the user's code is not on the stack.
+        nth: Which of the rank's operations of this name it is, as `at.collective` counts them.
     """
 
     text: str
     operation: OperationName | None
     where: Place | None
+    nth: int = 0
 
     def __str__(self) -> str:
         """Return it with its line."""
@@ -100,7 +102,6 @@ class Hazard:
         sides: What the ranks did.
         count: How often this run shows it, at the same lines.
         accepted: Why the project accepts it; None if it does not.
-        confirmed: The token that repeats a run in which it hangs; None if there was none.
     """
 
     rule: Rule
@@ -109,7 +110,6 @@ class Hazard:
     sides: tuple[HazardSide, ...]
     count: int = 1
     accepted: str | None = None
-    confirmed: str | None = None
 
     @property
     def places(self) -> tuple[Place, ...]:

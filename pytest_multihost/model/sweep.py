@@ -24,6 +24,7 @@ Family = Literal[
     "differs",  # the rank sees other data than the others do
     "errors",  # an operation of the runtime raises; only on request
     "killed",  # the process dies; only on request: launchers end the others
+    "hazards",  # what the undisturbed run shows of hangs elsewhere is tried: docs/hazards.md
 ]
 """What a disturbance does."""
 

@@ -191,6 +191,8 @@ PROCESS_FAULTS = (
         lasts=True,
     ),
     FaultKind(name="hash_seed", perform=_nothing, params={"seed": _hash_seed}),
+    # The recorder performs it, as each operation is launched.
+    FaultKind(name="stream_order", perform=_nothing, lasts=True, points=frozenset({"start"})),
 )
 
 

@@ -370,6 +370,8 @@ def bind_faults(
     ]
     record = PointRecord(recorder, root, send) if spec.world.tells_points else None
     points = Points(spec, send, bindings, performed, record, ready_s=ready_s)
+    recorder.has_streams = any(each.fault.kind == "stream_order" for each in bindings)
+    points.healing.callback(setattr, recorder, "has_streams", False)  # noqa: FBT003 - its value
     if bindings or record is not None:
         _current[:] = [points]
         recorder.on_begin.append(points.begin_operation)

@@ -55,8 +55,6 @@ def _block(hazard: Hazard) -> Iterator[Line]:
     yield (INDENT, *titled_line("hangs", hazard.when))
     if hazard.count > 1:
         yield (INDENT, *titled_line("seen", f"{hazard.count} times in this run"))
-    if hazard.confirmed is not None:
-        yield (INDENT, *titled_line("replay", f"--multihost-replay {hazard.confirmed}"))
 
 
 # For GitHub

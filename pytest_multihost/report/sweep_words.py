@@ -74,6 +74,7 @@ _SENTENCES = {
     "returns": "{who}'s {what} returned {value}",
     "short_data": "{who}'s data ended before {what}",
     "shuffled_listing": "{who} listed {path} in another order, {then}",
+    "stream_order": "operations of {who} ran in the order of their launch, as in NCCL's streams",
     "stale_files": "{who} did not see other ranks' new files ({path}) for {seconds} s, {then}",
 }
 """What each kind of fault does, without a full stop."""
@@ -182,6 +183,10 @@ MENDINGS = {
             "Wait for another rank's file with a barrier or broadcast, then look for it once.",
         ),
         Mending(
+            "launch-in-one-order",
+            "Launch in an order that is the same on all ranks, and from one thread for each group.",
+        ),
+        Mending(
             "lost-ranks",
             "Run under a launcher that ends all ranks when one dies; no code of the others can.",
         ),
@@ -199,6 +204,7 @@ _BY_KIND = {
     "short_data": "join-uneven-inputs",
     "shuffled_listing": "sort-listings",
     "stale_files": "wait-by-an-operation",
+    "stream_order": "launch-in-one-order",
 }
 
 _QUESTIONS = ("stat", "listdir")
@@ -211,6 +217,8 @@ def mending(run: DisturbedRun) -> Mending:
     is_answer = fault.kind == "fails" and fault.at.call in _QUESTIONS and run.error is None
     if is_answer:
         return MENDINGS["broadcast-decisions"]
+    if run.disturbance.family == "hazards":
+        return MENDINGS["launch-in-one-order"]
     late = "wait-by-an-operation" if fault.at.point == "io" else "broadcast-decisions"
     return MENDINGS[_BY_KIND.get(fault.kind, late)]
 

@@ -19,7 +19,14 @@ REPEATS = 5
 MOST_WITNESSES = 3
 """How many runs of one weakness are repeated, one after the other, until one is steady."""
 
-_MILDNESS: Mapping[Family, int] = {"late": 0, "differs": 1, "fails": 2, "errors": 4, "killed": 5}
+_MILDNESS: Mapping[Family, int] = {
+    "late": 0,
+    "hazards": 0,
+    "differs": 1,
+    "fails": 2,
+    "errors": 4,
+    "killed": 5,
+}
 """The mildest family first; a call that fails from then on is between the last three."""
 
 _FAILS_ONWARDS = 3

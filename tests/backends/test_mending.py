@@ -24,6 +24,7 @@ def loader():
 """
 TEST = """
 import pytest
+import torch.distributed as dist
 from pytest_multihost import at, faults
 import {module}
 
@@ -43,6 +44,7 @@ CALLS = {
     "sort-listings": "program.resume(root, 8)",
     "join-uneven-inputs": "program.train()",
     "wait-by-an-operation": 'program.publish(shared_tmp_path / "answer")',
+    "launch-in-one-order": "program.reduce_gradients({n: dist.new_group() for n in ('a', 'b')})",
 }
 RAISE = {"agree-on-errors", "wait-by-an-operation"}
 """Patterns after which every rank raises."""

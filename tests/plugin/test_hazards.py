@@ -126,3 +126,41 @@ def test_hazards_are_on_the_page_of_the_run_and_on_github(
     assert "Hazards" in (pytester.path / "summary.md").read_text()
     page = (pytester.path / ".pytest_multihost" / "latest" / "report.html").read_text()
     assert "hazard: unwaited" in page
+
+
+def test_a_sweep_makes_a_hazard_hang_and_its_token_repeats_that(run_worlds: RunWorlds) -> None:
+    """In the order of the launches, as on a GPU."""
+    worlds = run_worlds(EXAMPLES["order"], "--multihost-sweep=hazards", timeout=200)
+    worlds.run.assert_outcomes(failed=1, warnings=1)
+    worlds.run.stdout.fnmatch_lines(["*HUNG *", "*launch-in-one-order", "*5 of 5 repeats*"])
+    [token] = set(re.findall(r"--multihost-replay (\S+)", worlds.stdout))
+    again = run_worlds(EXAMPLES["order"], "--multihost-replay", token)
+    [verdict] = again.all_verdicts
+    assert (verdict["outcome"], verdict["diagnosis"]["detected_by"]) == ("hung", "proof")
+
+
+def test_what_is_launched_in_one_order_passes_in_that_order(run_worlds: RunWorlds) -> None:
+    """Also works that are waited for later, batches of transfers, and groups for the CPU."""
+    worlds = run_worlds(
+        """
+import pytest, torch, torch.distributed as dist
+from pytest_multihost import faults
+
+@pytest.mark.multihost(ranks=2, backend="gloo", faults=[faults.stream_order()])
+def test_step(world):
+    one, two = dist.new_group([0, 1]), dist.new_group([0, 1])
+    control = dist.new_group([0, 1], backend="gloo")
+    x, peer = torch.ones(2), 1 - world.rank
+    for _ in range(3):
+        works = [dist.all_reduce(x, group=group, async_op=True) for group in (one, two)]
+        if world.rank == 0:
+            works.append(dist.all_reduce(torch.ones(1), group=control, async_op=True))
+        batch = [dist.P2POp(dist.isend, x, peer), dist.P2POp(dist.irecv, torch.ones(2), peer)]
+        works += dist.batch_isend_irecv(batch)
+        if world.rank == 1:
+            works.append(dist.all_reduce(torch.ones(1), group=control, async_op=True))
+        for work in works:
+            work.wait()
+"""
+    )
+    worlds.run.assert_outcomes(passed=1)

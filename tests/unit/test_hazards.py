@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from pytest_multihost.hazards import accept_hazards, find_hazards
+from pytest_multihost.hazards import accept_hazards, disturbances_of, find_hazards
 from pytest_multihost.hazards.rules import order, skipped, threads, unwaited
 from pytest_multihost.hazards.transfers import buffered
 from pytest_multihost.model.hazard import Launch, RankRecord
@@ -426,3 +426,32 @@ def test_an_entry_for_something_else_accepts_no_hazard(change: Mapping[str, str]
     entry = Acceptance(test="t", culprit="train.py:line 7", reason="known", hazard="unwaited")
     accepted = accept_hazards(hazards, [replace(entry, **change)], nodeid="t")  # type: ignore[arg-type]
     assert len(accepted.open) == 1
+
+
+# how it is tried
+
+
+def test_a_hazard_of_order_is_tried_once_for_all_ranks() -> None:
+    """However many there are, the streams are the same."""
+    opposite = two(
+        lambda rank: rank.launch(line=3).launch(group=TRIO, line=4),
+        lambda rank: rank.launch(group=TRIO, line=8).launch(line=7),
+    )
+    [tried] = disturbances_of(found_in(opposite), size=3)  # type: ignore[arg-type]
+    assert (tried.family, tried.fault.kind, tried.role) == ("hazards", "stream_order", (0, 1, 2))
+
+
+def test_of_two_threads_the_first_one_is_held() -> None:
+    """At the very operation that it began first."""
+    row = Recorded(1).launch(lasts_s=5).launch("barrier", thread=2)
+    launches = tuple(replace(each, nth=4) for each in row.launches)
+    found = found_in({1: RankRecord(1, launches)}, rules=("threads",))
+    [tried] = disturbances_of(found, size=2)  # type: ignore[arg-type]
+    assert (tried.fault.kind, tried.fault.ranks) == ("hold", (1,))
+    assert (tried.fault.at.name, tried.fault.at.nth) == ("all_reduce", 4)
+
+
+def test_what_cannot_be_tried_or_is_accepted_is_not() -> None:
+    """Nobody can make a work hang that nobody waits for."""
+    hazards = found_in(records(Recorded(0).launch(waited=None, line=7)))
+    assert disturbances_of(hazards, size=2) == ()  # type: ignore[arg-type]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pytest_multihost.blame import Judgement
 from pytest_multihost.hazards import accept_hazards, find_hazards
-from pytest_multihost.model.hazard import Hazards, Rule
+from pytest_multihost.model.hazard import Hazards, RankRecord, Rule
 from pytest_multihost.model.sweep import Acceptance
 from pytest_multihost.slots import slots_path
 from pytest_multihost.slots.archive import read_record
@@ -27,6 +29,21 @@ def look_for_hazards(
     spec = judged.result.spec
     if judged.finding.status != "passed" or judged.diagnosis is not None or spec.faults:
         return None
-    records = {rank: read_record(slots_path(scratch, rank), rank=rank) for rank in range(spec.size)}
+    go_s = judged.result.go_s or 0.0
+    records = {
+        rank: _of_test(read_record(slots_path(scratch, rank), rank=rank), go_s)
+        for rank in range(spec.size)
+    }
     found = find_hazards(records, rules, size=spec.size, place_of=judged.context.place)
     return accept_hazards(found, accepted, nodeid=spec.nodeid)
+
+
+def _of_test(record: RankRecord, go_s: float) -> RankRecord:
+    """Return what was launched since the test began, numbered by name as points are."""
+    counts = Counter[str]()
+    launches = []
+    for each in record.launches:
+        if each.operation.since_s >= go_s:
+            counts[each.operation.name] += 1
+            launches.append(replace(each, nth=counts[each.operation.name]))
+    return replace(record, launches=tuple(launches))

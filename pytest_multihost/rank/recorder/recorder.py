@@ -60,6 +60,7 @@ class Recorder:
         on_begin: Called with name and kind before an operation is recorded: what happens to a
             rank there happens before it has entered. Faults are bound to it.
         thread: What is known of the calling thread.
+        has_streams: Whether operations run one at a time, in the order of their launch.
     """
 
     page: SlotPage
@@ -67,6 +68,7 @@ class Recorder:
     size: int
     on_begin: list[OnBegin] = field(default_factory=list)
     thread: _Thread = field(default_factory=_Thread)
+    has_streams: bool = False
     _codes: list[CodeType] = field(default_factory=list)
     _library_files: set[str] = field(default_factory=set)
     _sources: dict[tuple[int, int], SourceRef] = field(default_factory=dict)

@@ -7,7 +7,7 @@ import re
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import update_wrapper
 from types import FrameType, ModuleType
@@ -169,6 +169,9 @@ class ProcessGroupRecorder:
                 return original(pg, *args, **kwargs)
             if on_begin:
                 recorder.notify(name, kind)
+            stream = None
+            if recorder.has_streams:
+                stream = self.works.await_stream(group, kind, other)
             record = begin_call(call, next(sequence), detail)
             try:
                 work = original(pg, *args, **kwargs)
@@ -177,7 +180,7 @@ class ProcessGroupRecorder:
                 raise
             try:
                 opts = args[-1] if args else kwargs.get("opts")
-                launched(work, record, group, opts)
+                launched(work, record, group, opts, stream)
             except Exception:  # noqa: BLE001, S110 - as above
                 pass
             return work
@@ -243,13 +246,15 @@ class AsyncWork(weakref.ref[Work]):
         address: The address of its work.
         group: Its group.
         launched_ns: When the call that launched it returned.
+        stream: What it takes turns with, if it does.
     """
 
-    __slots__ = ("address", "group", "launched_ns", "records")
+    __slots__ = ("address", "group", "launched_ns", "records", "stream")
     records: tuple[int, ...]
     address: int
     group: Group | None
     launched_ns: int
+    stream: Hashable | None
 
 
 @dataclass(slots=True, eq=False)
@@ -322,7 +327,14 @@ class OpenWorks:
 
         return hand_on
 
-    def launched(self, work: Work, record: int, group: Group | None, opts: object) -> None:
+    def launched(
+        self,
+        work: Work,
+        record: int,
+        group: Group | None,
+        opts: object,
+        stream: Hashable | None = None,
+    ) -> None:
         """Record that a call has returned.
 
         Args:
@@ -330,6 +342,7 @@ class OpenWorks:
             record: Its record.
             group: Its group.
             opts: Its options, if it had any: `asyncOp` is whether its caller does not wait at once.
+            stream: What it takes turns with; see `await_stream`.
         """
         state = self.thread.state
         if state.is_in_batch:
@@ -344,7 +357,7 @@ class OpenWorks:
                 state.work = 0
                 self.recorder.end(state.record)
             self.recorder.page.leave(record)
-            self._add(work, (record,), group)
+            self._add(work, (record,), group).stream = stream
             if self._is_of_library():
                 self.recorder.page.hand_on(record)
         else:
@@ -352,11 +365,33 @@ class OpenWorks:
                 self.recorder.end(state.record)
             state.work, state.record = id(work), record
 
-    def _add(self, work: Work, records: tuple[int, ...], group: Group | None) -> None:
+    def await_stream(self, group: Group, kind: OperationKind, other: int) -> Hashable | None:
+        """Wait for what this rank has launched before in the stream of an operation.
+
+        Args:
+            group: The operation's group.
+            kind: Its kind: collectives have one stream, transfers one with each peer.
+            other: Number of the peer in the group.
+
+        Returns:
+            The stream; None if the operation takes no turns.
+        """
+        if group.is_for_cpu or self.thread.state.is_in_batch:
+            return None
+        stream = kind if kind == "collective" else (group.key, other)
+        before = [each for each in list(self.pending.values()) if each.stream == stream]
+        for work in (pending() for pending in before):
+            if work is not None:
+                work.wait()
+        return stream
+
+    def _add(self, work: Work, records: tuple[int, ...], group: Group | None) -> AsyncWork:
         pending = AsyncWork(work, self._remove)
         pending.records, pending.group, pending.launched_ns = records, group, now_ns()
         pending.address = address = id(work)
+        pending.stream = None
         self.pending[address] = pending
+        return pending
 
     def wait_for_all(self) -> list[AsyncWork]:
         """Record that this thread waits for all that no thread waits for yet; return that."""
