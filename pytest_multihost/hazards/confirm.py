@@ -8,7 +8,7 @@ from pytest_multihost.model.fault import START, Fault, Point
 from pytest_multihost.model.hazard import Hazard, Hazards
 from pytest_multihost.model.sweep import Disturbance, RecordedPoint
 
-_IN_STREAMS = ("order", "buffered")
+_IN_STREAMS = ("order", "racing", "buffered")
 """Rules about what a device does in the order of the launches."""
 
 

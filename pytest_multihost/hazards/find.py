@@ -23,12 +23,16 @@ _RULES: Mapping[Rule, Callable[[Records], Iterator[Found]]] = {
     "threads": rules.threads,
     "unwaited": rules.unwaited,
     "skipped": rules.skipped,
+    "racing": rules.racing,
     "buffered": transfers.buffered,
 }
 
 _WHEN: Mapping[Rule, str] = {
     "order": "NCCL before 2.26 can hang here at any time; since 2.26, with"
     " NCCL_LAUNCH_ORDER_IMPLICIT, it hangs if launch orders differ, as they do here.",
+    "racing": "NCCL before 2.26 can hang here at any time; since 2.26, with"
+    " NCCL_LAUNCH_ORDER_IMPLICIT, it hangs if launch orders differ, as they do here, unless one of"
+    " the groups is on the CPU.",
     "threads": "It hangs when the threads of another rank come in the other order: nothing orders"
     " the two calls, and the operations of the group do not match then.",
     "unwaited": "It hangs, or uses a buffer that is still in use, when the operation is not yet"
@@ -96,7 +100,7 @@ def _summary(alike: Sequence[Found], size: int) -> str:
     group = group_name(first.group, size) if first.group else ""
     name = first.sides[0][1][0].operation.name
     match first.rule:
-        case "order":
+        case "order" | "racing":
             return f"{ranks} launch operations of their groups in different orders"
         case "threads":
             return f"two threads of {ranks} are in operations of the {group} at a time"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, groupby, pairwise
 from math import inf
 from operator import itemgetter
@@ -20,7 +20,13 @@ Place = tuple[GroupKey, int]
 """A group, and the sequence of an operation in it: equal on all its members."""
 
 Launched = Mapping[Place, Launch]
-"""The collectives of a rank, in the order in which it launched them."""
+"""The collectives of a thread, in the order in which it launched them."""
+
+Launcher = tuple[int, int]
+"""A rank and a thread of it."""
+
+After = Mapping[Place, Mapping[Place, Launcher]]
+"""For each operation those that a thread launched next, with the thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,52 +59,72 @@ def order(records: Records) -> Iterator[Found]:
     """Find collectives that ranks launch in orders which no common order agrees with.
 
     Mostly two ranks that launch collectives of two groups in opposite orders; a longer cycle has
-    more ranks and groups. Groups that ask for gloo by name stay on the CPU, and have no order with
-    others.
+    more ranks and groups. The order is that of one thread. Groups that ask for gloo by name stay on
+    the CPU, and have no order with others.
     """
     launched = {
-        rank: {e.operation.place: e for e in collectives(record) if not e.operation.is_for_cpu}
+        (rank, thread): {each.operation.place: each for each in launches}
         for rank, record in sorted(records.items())
+        for thread, launches in group_by_value(
+            (each.thread, each) for each in _on_device(record)
+        ).items()
     }
     pairs = list(_opposite(launched))
     yield from pairs or _cycle(launched)
 
 
-def _opposite(launched: Mapping[int, Launched]) -> Iterator[Found]:
+def racing(records: Records) -> Iterator[Found]:
+    """Find two groups that threads of their own use in opposite orders on two ranks."""
+    launched = {
+        (rank, 0): {each.operation.place: each for each in _on_device(record)}
+        for rank, record in sorted(records.items())
+    }
+    for found in _opposite(launched):
+        if any(len({each.thread for each in side}) > 1 for _, side in found.sides):
+            yield replace(found, rule="racing")
+
+
+def _on_device(record: RankRecord) -> list[Launch]:
+    return [each for each in collectives(record) if not each.operation.is_for_cpu]
+
+
+def _opposite(launched: Mapping[Launcher, Launched]) -> Iterator[Found]:
     """Yield for each two ranks the first two operations that they launch in opposite orders."""
     for one, two in combinations(launched, 2):
         ours, theirs = launched[one], launched[two]
-        both = ours.keys() & theirs.keys()
+        both = ours.keys() & theirs.keys() if one[0] != two[0] else set()
         pairs = zip(filter(both.__contains__, ours), filter(both.__contains__, theirs), strict=True)
         for a, b in pairs:
             if a != b:
-                yield Found("order", ((one, (ours[a], ours[b])), (two, (theirs[b], theirs[a]))))
+                yield Found(
+                    "order", ((one[0], (ours[a], ours[b])), (two[0], (theirs[b], theirs[a])))
+                )
                 break
 
 
-def _cycle(launched: Mapping[int, Launched]) -> Iterator[Found]:
+def _cycle(launched: Mapping[Launcher, Launched]) -> Iterator[Found]:
     """Yield a shortest cycle of operations, each launched before the next by one of the ranks."""
-    after: dict[Place, dict[Place, int]] = {}
-    for rank, mine in launched.items():
+    after: dict[Place, dict[Place, Launcher]] = {}
+    for launcher, mine in launched.items():
         for a, b in pairwise(mine):
-            after.setdefault(a, {}).setdefault(b, rank)
+            after.setdefault(a, {}).setdefault(b, launcher)
     for place in _unordered(after):
         path = _way_back(place, after)
         if path:
             steps = [(after[a][b], a, b) for a, b in pairwise(path)]
             sides = groupby(steps, key=itemgetter(0))
-            found = [(rank, list(each)) for rank, each in sides]
+            found = [(launcher, list(each)) for launcher, each in sides]
             yield Found(
                 "order",
                 tuple(
-                    (rank, (launched[rank][each[0][1]], launched[rank][each[-1][2]]))
-                    for rank, each in found
+                    (launcher[0], (launched[launcher][each[0][1]], launched[launcher][each[-1][2]]))
+                    for launcher, each in found
                 ),
             )
             return
 
 
-def _unordered(after: Mapping[Place, Mapping[Place, int]]) -> list[Place]:
+def _unordered(after: After) -> list[Place]:
     """Return the operations that come before themselves, and what comes after these."""
     before = Counter(each for later in after.values() for each in later)
     ready = [each for each in after if not before[each]]
@@ -110,7 +136,7 @@ def _unordered(after: Mapping[Place, Mapping[Place, int]]) -> list[Place]:
     return [each for each in after if each not in ordered]
 
 
-def _way_back(place: Place, after: Mapping[Place, Mapping[Place, int]]) -> list[Place]:
+def _way_back(place: Place, after: After) -> list[Place]:
     """Return a shortest way from an operation back to it; empty if there is none."""
     ways, seen = deque([[place]]), {place}
     while ways:
@@ -180,10 +206,15 @@ def skipped(records: Records) -> Iterator[Found]:
         counts = {rank: len(each) for rank, each in of_ranks.items()}
         ahead, behind = max(members, key=counts.__getitem__), min(members, key=counts.__getitem__)
         missed = of_ranks[ahead][counts[behind] : counts[behind] + 1]
-        if missed:
+        if missed and _is_left_alone(missed[0]):
             sides = ((ahead, tuple(missed)), (behind, tuple(of_ranks[behind][-1:])))
             yield Found("skipped", sides, group[0])
     yield from _unmet(records)
+
+
+def _is_left_alone(launch: Launch) -> bool:
+    """Return whether nobody has seen how an operation ended: else it failed, and they know."""
+    return launch.operation.waited_s is None and not launch.operation.is_handed_on
 
 
 def _unmet(records: Records) -> Iterator[Found]:
@@ -202,7 +233,8 @@ def _unmet(records: Records) -> Iterator[Found]:
     for (group, ends, tag, is_send), mine in by_side.items():
         theirs = by_side.get((group, ends, tag, not is_send), [])
         peer = mine[0].operation.peer
-        if len(theirs) < len(mine) and peer is not None and peer in records:
+        is_less = len(theirs) < len(mine) and _is_left_alone(mine[len(theirs)])
+        if is_less and peer is not None and peer in records:
             missed, last = (mine[len(theirs)],), tuple(theirs[-1:])
             yield Found("skipped", ((mine[0].rank, missed), (peer, last)), group[0])
 

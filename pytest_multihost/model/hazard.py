@@ -18,6 +18,7 @@ Rule = Literal[
     "threads",  # two threads of a rank are inside calls of one group at a time
     "unwaited",  # nobody waits for an asynchronous operation
     "skipped",  # a member of a group did not enter the last collective of the others
+    "racing",  # two threads launch collectives of two groups, on two ranks in different orders
     "buffered",  # transfers of two ranks that end only because they take no turns
 ]
 """What hazards are looked for; docs/hazards.md describes each."""

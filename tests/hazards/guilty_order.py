@@ -59,7 +59,7 @@ def test_gradient_buckets_of_two_groups(world: World) -> None:
 
 
 @guilty(
-    "order",
+    "racing",
     "group=one",
     "group=two",
     confirmed=True,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from pytest_multihost.hazards import accept_hazards, disturbances_of, find_hazards
-from pytest_multihost.hazards.rules import order, skipped, threads, unwaited
+from pytest_multihost.hazards.rules import order, racing, skipped, threads, unwaited
 from pytest_multihost.hazards.transfers import buffered
 from pytest_multihost.model.hazard import Launch, RankRecord
 from pytest_multihost.model.operation import Operation, Scope
@@ -177,6 +177,25 @@ def test_two_groups_of_the_same_members_are_two() -> None:
     assert len(list(found)) == 1
 
 
+def test_threads_with_groups_of_their_own_are_another_rules() -> None:
+    """One of the groups is often on the CPU, where the test cannot show it."""
+    rows = two(
+        lambda rank: rank.launch().launch(group=TRIO, thread=2),
+        lambda rank: rank.launch(group=TRIO, thread=2).launch(),
+    )
+    assert list(order(rows)) == []
+    assert [each.rule for each in racing(rows)] == ["racing"]
+
+
+def test_threads_that_launch_in_one_order_do_not_race() -> None:
+    """Whatever orders them."""
+    rows = two(
+        lambda rank: rank.launch().launch(group=TRIO, thread=2),
+        lambda rank: rank.launch().launch(group=TRIO, thread=2),
+    )
+    assert list(racing(rows)) == []
+
+
 # threads
 
 
@@ -243,7 +262,7 @@ def test_a_member_that_did_not_enter_the_last_collective_is_told() -> None:
     found = list(
         skipped(
             two(
-                lambda rank: rank.launch().launch("broadcast"),
+                lambda rank: rank.launch().launch("broadcast", waited=None),
                 lambda rank: rank.launch(),
             )
         )
@@ -255,7 +274,8 @@ def test_a_member_that_did_not_enter_the_last_collective_is_told() -> None:
 
 def test_a_member_that_entered_nothing_is_told() -> None:
     """It has nothing to show."""
-    found = list(skipped({**records(Recorded(0).launch("broadcast")), 1: RankRecord(1)}))
+    row = Recorded(0).launch("broadcast", waited=None)
+    found = list(skipped({**records(row), 1: RankRecord(1)}))
     assert found[0].sides[1] == (1, ())
 
 
@@ -264,10 +284,17 @@ def test_a_member_that_entered_nothing_is_told() -> None:
     [
         [Recorded(0).launch().launch(), Recorded(1).launch().launch("broadcast")],
         [Recorded(0).launch().launch(failed=True), Recorded(1).launch()],
+        [Recorded(0).launch().launch(waited=None, is_handed_on=True), Recorded(1).launch()],
         [Recorded(0).launch("send", peer=2).launch(), Recorded(1).launch()],
         [Recorded(0).launch(group=(0, 2)), Recorded(1)],
     ],
-    ids=["all entered", "one failed", "transfers do not count", "a rank of no world"],
+    ids=[
+        "all entered",
+        "one failed",
+        "its end is known",
+        "transfers do not count",
+        "a rank of no world",
+    ],
 )
 def test_members_that_entered_alike_are_no_hazard(rows: Sequence[Recorded]) -> None:
     """An operation that failed says nothing of who should have entered it."""
