@@ -96,9 +96,8 @@ def _opposite(launched: Mapping[Launcher, Launched]) -> Iterator[Found]:
         pairs = zip(filter(both.__contains__, ours), filter(both.__contains__, theirs), strict=True)
         for a, b in pairs:
             if a != b:
-                yield Found(
-                    "order", ((one[0], (ours[a], ours[b])), (two[0], (theirs[b], theirs[a])))
-                )
+                sides = (one[0], (ours[a], ours[b])), (two[0], (theirs[b], theirs[a]))
+                yield Found("order", sides)
                 break
 
 
@@ -131,8 +130,9 @@ def _unordered(after: After) -> list[Place]:
     ordered = set[Place]()
     while ready:
         ordered.add(place := ready.pop())
-        before.subtract(after.get(place, ()))
-        ready += [each for each in after.get(place, ()) if not before[each]]
+        following = list(after.get(place, ()))
+        before.subtract(following)
+        ready += [each for each in following if not before[each]]
     return [each for each in after if each not in ordered]
 
 

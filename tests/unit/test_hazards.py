@@ -292,7 +292,7 @@ def test_a_member_that_entered_nothing_is_told() -> None:
         "all entered",
         "one failed",
         "its end is known",
-        "transfers do not count",
+        "transfers",
         "a rank of no world",
     ],
 )
