@@ -269,7 +269,9 @@ class _WorldRun:
             if not has_news or each.reason == "max_s":
                 now = self.surroundings.now()
                 self.surroundings.held.let_go(each, now)
-                self._take(Event(now, each.rank, HoldEnded(each.index, each.reason)))
+                self._take(
+                    Event(now, each.rank, HoldEnded(each.index, each.reason, each.is_pressed))
+                )
                 world.send(each.rank, Frame(FaultPerformed(each.index, "")))
 
     def _take_snapshot(self, now: float) -> Ending | None:

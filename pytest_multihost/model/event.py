@@ -291,6 +291,10 @@ class PointSite:
         is_main: Whether the main thread passes it.
         is_inner: Whether another point stands for it: a collective inside `all_gather_object`.
         other: Of a rename or link the other path, whose point it is as well.
+        makes: Whether the call may make or empty the file.
+        meets_all: Whether it is over only once every rank of the world has entered it.
+        error_path: Which way an exception takes that is raised here: equal for equal ways; empty if
+            not known.
     """
 
     omits_defaults: ClassVar = True
@@ -299,6 +303,9 @@ class PointSite:
     is_main: bool = True
     is_inner: bool = False
     other: str = ""
+    makes: bool = False
+    meets_all: bool = False
+    error_path: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,6 +317,8 @@ class PointsRecorded:
         passed: The numbers of the sites passed, in order.
         beyond: At the end: how many more it has passed, which were only counted.
         is_all: Whether it records no more.
+        unused: At the end: of ``clock`` and ``hashes``, what the test's code certainly does not
+            look at.
     """
 
     kind: ClassVar = "record"
@@ -317,6 +326,7 @@ class PointsRecorded:
     passed: tuple[int, ...] = ()
     beyond: int = 0
     is_all: bool = False
+    unused: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,11 +390,18 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class HoldEnded:
-    """The controller has told the rank, which the world's fault `index` has held, to go on."""
+    """The controller has told the rank, which the world's fault `index` has held, to go on.
+
+    Attributes:
+        index: Which fault of the world's.
+        reason: Why now.
+        is_pressed: Whether another rank was in an operation with a timeout of seconds.
+    """
 
     kind: ClassVar = "hold_ended"
     index: int
     reason: ReleaseReason
+    is_pressed: bool = False
 
 
 RankEventBody = (

@@ -44,6 +44,17 @@ RunOutcome = Literal[
 WEAK: Final[frozenset[RunOutcome]] = frozenset({"left waiting", "hung", "timed out"})
 """Outcomes that show a weakness: somebody waits for what never comes."""
 
+UNHANDLED: Final = "test"
+"""The way of an exception that nothing handles: it fails the test."""
+
+ASKS: Final = frozenset(
+    {
+        *("exists", "is_dir", "is_file", "is_mount", "is_symlink", "isdir", "isfile", "islink"),
+        *("ismount", "lexists"),
+    }
+)
+"""Functions of Python's that only ask about a file, and take an error for a no."""
+
 SweepStatus = Literal["passed", "failed", "not swept", "interrupted"]
 
 
@@ -57,6 +68,10 @@ class RecordedPoint:
         span: Number of operations that the rank had begun before.
         is_main: Whether its main thread has passed it.
         where: The user's innermost line; None if the user's code is not on the stack.
+        other: Of a rename or link, the other path.
+        makes: Whether the call on a file may make or empty it.
+        meets_all: Whether the operation is over only once every rank has entered it.
+        error_path: Equal for points at which an exception takes the same way; empty if not known.
     """
 
     rank: int
@@ -64,6 +79,10 @@ class RecordedPoint:
     span: int
     is_main: bool = True
     where: Place | None = None
+    other: str = ""
+    makes: bool = False
+    meets_all: bool = False
+    error_path: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +94,7 @@ class Disturbance:
         fault: The fault; its `ranks` is one number.
         role: The ranks that pass the same points: disturbing any of them should show the same.
         passed: The point, as it was passed in the undisturbed run.
-        class_: Number of its class: points of one span that the same line passes in the same way.
+        class_: Number of its class: what is done at all points of one likely shows the same.
     """
 
     family: Family
@@ -120,6 +139,9 @@ class DisturbedRun:
         kind: The kind of hang, of docs/verdict.md; None if nobody waits.
         summary: One sentence: the diagnosis of the verdict, or the error.
         error: The error of the disturbed rank, as text of one line; None if it has none.
+        again: Whether the disturbed rank has passed the point again afterwards; None: not known.
+        is_pressed: Whether, when a rank was held, others were polling or had timeouts of seconds;
+            None: not known.
         detected_by: What showed that the world hangs; None if it does not.
         seconds: Duration of the run.
         token: Repeats the run: --multihost-replay.
@@ -137,6 +159,8 @@ class DisturbedRun:
     kind: str | None = None
     summary: str = ""
     error: str | None = None
+    again: bool | None = None
+    is_pressed: bool | None = None
     detected_by: str | None = None
     seconds: float = 0.0
     token: str = ""

@@ -47,6 +47,21 @@ def recorded_points(
     return {rank: _points(rank, record, place) for rank, record in sorted(records.items())}
 
 
+def unused_by_all(history: Iterable[Event], size: int) -> frozenset[str]:
+    """Return what the code of no rank looks at, of ``clock`` and ``hashes``.
+
+    Args:
+        history: The events of a world that was told to record points.
+        size: Its ranks; one that has not said what it uses may use all.
+    """
+    told = {
+        event.rank: frozenset(event.body.unused)
+        for event in history
+        if isinstance(event.body, PointsRecorded) and event.body.is_all
+    }
+    return frozenset.intersection(*told.values()) if len(told) == size else frozenset()
+
+
 def unrecorded_points(history: Iterable[Event]) -> Mapping[int, int]:
     """Return how many points ranks have passed that they did not record: there were too many."""
     found = Counter[int]()
@@ -68,16 +83,41 @@ def _points(rank: int, record: _Record, place: PlaceOf) -> tuple[RecordedPoint, 
     places = [place(each.frame) if each.frame else None for each in record.sites]
     counted = _counted_together(record.sites)
     passages = Counter[tuple[Point, str]]()
-    found, span = [], 0
+    found: list[RecordedPoint] = []
+    span = 0
     for number in record.passed:
         site = record.sites[number]
         passages[site.point, site.other] += 1
-        if not site.is_inner:
+        if site.is_inner:
+            _meet_in_last_operation(found, site)
+        else:
             nth = sum(passages[each] for each in counted[site.point])
-            point = replace(site.point, nth=nth)
-            found.append(RecordedPoint(rank, point, span, site.is_main, places[number]))
+            found.append(_point(site, rank, nth, span, places[number]))
             span += site.point.point == "collective"
     return tuple(found)
+
+
+def _point(site: PointSite, rank: int, nth: int, span: int, where: Place | None) -> RecordedPoint:
+    return RecordedPoint(
+        rank,
+        replace(site.point, nth=nth),
+        span,
+        is_main=site.is_main,
+        where=where,
+        other=site.other,
+        makes=site.makes,
+        meets_all=site.meets_all,
+        error_path=site.error_path,
+    )
+
+
+def _meet_in_last_operation(found: list[RecordedPoint], inner: PointSite) -> None:
+    """Let an operation wait for all if one of those that it is made of does."""
+    for index in range(len(found) - 1, -1, -1):
+        each = found[index]
+        if each.point.point == "collective" and each.is_main == inner.is_main:
+            found[index] = replace(each, meets_all=each.meets_all or inner.meets_all)
+            return
 
 
 def _counted_together(sites: Iterable[PointSite]) -> dict[Point, list[tuple[Point, str]]]:

@@ -3,8 +3,9 @@
 Only `rank.agent` needs pytest, so programs can use a rank's world without it.
 
 `after_fork` resets inherited state, `environment` sets the variables, `points` performs faults,
-`wrap_calls` and `batches` wrap what is called there, `point_record` records what is passed, and
-`run_paths` names files alike in all runs.
+`wrap_calls` and `batches` wrap what is called there, and `run_paths` names files alike in all runs.
+`point_record` records what is passed, with which operations all ranks meet in (`meetings`) and what
+the test's code does not look at (`used_code`).
 `world` is the test's interface, `recorder` records operations.
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,7 +12,10 @@ from time import monotonic  # by name: the test may replace it in its module
 from pytest_multihost.model.event import PointSite, PointsRecorded
 from pytest_multihost.model.fault import Point, PointKind
 from pytest_multihost.model.stack import Frame, relative_to
+from pytest_multihost.rank.meetings import meets_all
 from pytest_multihost.rank.recorder import Recorder
+from pytest_multihost.rank.recorder.handlers import error_path
+from pytest_multihost.rank.used_code import UsedCode
 
 MAX_POINTS = 20_000
 """Number of points that are recorded; later ones are only counted."""
@@ -21,8 +25,9 @@ _BATCH = 512
 _EVERY_S = 0.05
 """After so many seconds a point that is passed is sent, with those before it."""
 
-SiteKey = tuple[PointKind, str, str, str, tuple[int, int, int], bool, bool]
-"""Kind, name, call and other name of a point, the user's line, main thread, inside another."""
+SiteKey = tuple[PointKind, str, str, str, tuple[int, int, int], bool, bool, bool]
+"""Kind, name, call and other name of a point, the user's line, main thread, inside another, and
+whether a call may make a file."""
 
 _UNSTEADY = frozenset({"block_until_ready"})
 """Operations whose number depends on timing: no record holds them, as no run repeats it."""
@@ -38,6 +43,7 @@ class PointRecord:
         recorder: Knows the user's line.
         root: pytest's rootdir.
         send: Sends an event to the controller.
+        used: The user's code that was seen to pass points.
     """
 
     recorder: Recorder
@@ -49,15 +55,24 @@ class PointRecord:
     _left: int = MAX_POINTS
     _beyond: int = 0
     _sent_s: float = 0.0
+    used: UsedCode = field(default_factory=UsedCode)
     _lock: threading.RLock = field(default_factory=threading.RLock)  # sending may pass a point
     _main_thread: int = field(default_factory=os.getpid)  # its id is that of the process
 
-    def add(self, point: PointKind, name: str, call: str = "", other: str = "") -> None:
+    def add(
+        self,
+        point: PointKind,
+        name: str,
+        call: str = "",
+        other: str = "",
+        *,
+        makes: bool = False,
+    ) -> None:
         """Record a passage, by the thread that calls this. It takes about a microsecond."""
         thread = self.recorder.thread
         source = self.recorder.user_source(2)
         is_main, is_inside = thread.native_id == self._main_thread, thread.depth > 0
-        key = (point, name, call, other, source, is_main, is_inside)
+        key = (point, name, call, other, source, is_main, is_inside, makes)
         with self._lock:
             site = self._sites.get(key)
             if site is None:
@@ -71,13 +86,26 @@ class PointRecord:
                 self.flush()
 
     def _add_site(self, key: SiteKey) -> int:
-        point, name, call, other, source, is_main, is_inside = key
+        point, name, call, other, source, is_main, is_inside, makes = key
         frame = self.recorder.frame_of(source)
         if frame is not None:
             frame = Frame(relative_to(self.root, frame.file), frame.line, frame.function)
         is_inner = is_inside and point == "collective"
-        passed = Point(point, name, call=call)
-        self._new.append(PointSite(passed, frame, is_main, is_inner, other))
+        caller = sys._getframe(2)  # noqa: SLF001 - of add()
+        is_io = point == "io"
+        self.used.see(caller)
+        self._new.append(
+            PointSite(
+                Point(point, name, call=call),
+                frame,
+                is_main,
+                is_inner,
+                other,
+                makes,
+                meets_all=point == "collective" and meets_all(caller, name, self.recorder.size),
+                error_path=error_path(caller) if is_io else "",
+            )
+        )
         self._sites[key] = number = len(self._sites)
         return number
 
@@ -90,4 +118,5 @@ class PointRecord:
             self._new, self._passed, self._sent_s = [], [], monotonic()
             if passed or is_all:
                 beyond = self._beyond if is_all else 0
-                self.send(PointsRecorded(new if passed else (), passed, beyond, is_all))
+                unused = self.used.unused() if is_all else ()
+                self.send(PointsRecorded(new if passed else (), passed, beyond, is_all, unused))

@@ -121,6 +121,8 @@ class Points:
         when: str = "before",
         call: str = "",
         other: str = "",
+        *,
+        makes: bool = False,
     ) -> None:
         """Pass a point: perform the faults bound to it now, in this thread.
 
@@ -130,6 +132,7 @@ class Points:
             when: Whether what is called there is about to begin or is over.
             call: Which call on a file; of an operation its kind.
             other: Of a rename or link, the other path: it is the point of either.
+            makes: Whether a call on a file may make it.
         """
         __tracebackhide__ = True
         if self._thread.is_performing or os.getpid() != self._owner or self._is_healed:
@@ -142,7 +145,7 @@ class Points:
                 self.counts[shown] = self.counts.get(shown, 0) + 1
                 if self.record is not None:
                     old = portable_glob(other, self._folders, _pids()) if other else ""
-                    self.record.add(*shown, old)
+                    self.record.add(*shown, old, makes=makes)
             names = (name, other) if other else (name,)
             due = [each for each in self.bindings if _is_due(each, point, names, when, call)]
         for binding in due:
@@ -153,7 +156,8 @@ class Points:
         """Pass the point of a call on a file, if it is the test's, not pytest's or ours."""
         __tracebackhide__ = True
         if not _is_not_the_tests():
-            self.pass_point("io", access.path, call=access.call, other=access.other)
+            path, call, other = access.path, access.call, access.other
+            self.pass_point("io", path, call=call, other=other, makes=access.makes)
 
     def begin_operation(self, name: str, kind: OperationKind) -> None:
         """Pass the point of an operation that is about to begin."""

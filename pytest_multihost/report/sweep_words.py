@@ -88,7 +88,7 @@ def disturbance_text(disturbance: Disturbance) -> str:
     if fault.kind not in _SENTENCES:
         return f"{who} had the fault {fault!r}"
     is_at_start = fault.at.point == "start"
-    what, params, when = point_text(fault.at), fault.params, fault.at.when
+    what, params = point_text(fault.at), fault.params
     is_operation = fault.at.point == "collective"
     usual = FIELD_ERRORS.get(fault.at.call, "EIO")
     if fault.kind == "raise_at" or is_operation:
@@ -97,7 +97,7 @@ def disturbance_text(disturbance: Disturbance) -> str:
         who=who,
         what=what,
         name=fault.at.name,
-        at="at the start" if is_at_start else f"{when} its {what}",
+        at=_time_text(fault.at),
         then="from the start" if is_at_start else f"from its {what} on",
         error=params.get("error", usual),
         often="and so did each later one" if fault.at.onwards else "once",
@@ -107,6 +107,14 @@ def disturbance_text(disturbance: Disturbance) -> str:
         seconds=str(params.get("seconds", 0)).removeprefix("-").removesuffix(".0"),
         way="behind" if str(params.get("seconds", 0)).startswith("-") else "ahead",
     )
+
+
+def _time_text(at: Point) -> str:
+    if at.point == "start":
+        return "at the start"
+    if at.onwards and at.point == "collective" and not at.name:
+        return f"{at.when} each collective"
+    return f"{at.when} its {point_text(at)}"
 
 
 def operation_text(operation: OperationName | None) -> str:
@@ -288,7 +296,7 @@ def families_text(families: Iterable[str]) -> str:
 _LEFT_OUT = {
     "budget": "for lack of time; more with --multihost-sweep-budget",
     "interrupted": "because the sweep was interrupted; goes on with --multihost-sweep-continue",
-    "known": "because they would show again what was found",
+    "known": "because other runs have shown that they would show nothing new",
     "lost": "because the harness broke in them twice",
     "machine": "because this machine cannot do that",
     "shard": "because other shards run them",

@@ -4,9 +4,11 @@ The values are in `model.sweep`. What runs the worlds is `pytest_plugin.sweep`. 
 this order:
 
 * `plan` makes the plan from the points of the undisturbed run: `roles` finds ranks that pass the
-  same points, `classes` points that are alike, `sharing` files that several ranks use,
-  `lock_files` what whoever holds a lock does, and `choose_faults` what to do at each point.
-* `shards` cuts it; `order_rest` puts off what would only show again what is known.
+  same points, `classes` points that are alike, `order` what certainly comes after what, `sharing`
+  files that several ranks use, `lock_files` what whoever holds a lock does. `lateness`, `failures`
+  and `differences` make the `choices` of what to do where, and `brute_force` counts what all of it
+  would be.
+* `shards` cuts it; `order_rest` leaves out what would only show again what is known.
 * `judge` says what a disturbance has brought about.
 * `weaknesses` reduces the runs to what they show, and says what to repeat; `acceptances` marks
   what the project accepts.

@@ -1,17 +1,19 @@
-"""Classes of points: those of one span that one line passes in one way.
+"""Classes of points: a disturbance shows at one point of a class what it shows at all.
 
-A span is what a rank does between two operations. What a disturbance shows at one point of a class
-it likely shows at all, so the first and the last of each come first.
+A span is what a rank does between two operations. Spans are alike if the same line ends them by the
+same operation: there the others wait, and these are mostly the rounds of a loop. What is done at
+one line in one round is a class with what is done there in the others, so its first and its last
+point are enough.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 
 from pytest_multihost.model.sweep import RecordedPoint
-from pytest_multihost.sweep.roles import Records, Site, site_of
+from pytest_multihost.sweep.roles import Site, site_of
 
 _NOT_OF_THE_TEST = (
     # What the kernel and the system hold: no failure of a file system.
@@ -42,101 +44,77 @@ def is_of_the_test(passed: RecordedPoint) -> bool:
     return point.point != "io" or not any(fnmatch(point.name, each) for each in _NOT_OF_THE_TEST)
 
 
+SpanKind = Site | None
+"""The operation that ends a span; None at the end of the test."""
+
+
+def kinds_of_spans(points: Iterable[RecordedPoint]) -> Mapping[int, SpanKind]:
+    """Return which operation ends each span of a rank."""
+    operations = [site_of(each) for each in points if each.point.point == "collective"]
+    return dict(enumerate([*operations, None]))
+
+
 @dataclass(frozen=True, slots=True)
 class PointClass:
-    """Points of one span that one line passes in one way.
+    """Points of a role that are alike.
 
     Attributes:
-        number: Its number in the plan.
-        role: The ranks.
-        site: Where and how they are passed.
-        span: The span, as the role's first rank counts.
-        points: The points of the role's first rank, in order.
+        key: What they have in common.
+        points: Those of the role's first rank, in order.
         points_of_last: The same of its last rank.
     """
 
-    number: int
-    role: tuple[int, ...]
-    site: Site
-    span: int
+    key: Hashable
     points: tuple[RecordedPoint, ...]
     points_of_last: tuple[RecordedPoint, ...]
 
+    @property
+    def is_poll(self) -> bool:
+        """Whether they are one call on one file, made again and again in one span.
 
-def classes_of(points: Records, roles: Sequence[tuple[int, ...]]) -> tuple[PointClass, ...]:
-    """Return the classes of all points that are the test's business, in order."""
-    found: list[PointClass] = []
-    for role in roles:
-        first, last = _grouped(points.get(role[0], ())), _grouped(points.get(role[-1], ()))
-        for (site, span), passed in first.items():
-            of_last = last.get((site, span), passed)
-            number = len(found)
-            found.append(PointClass(number, role, site, span, tuple(passed), tuple(of_last)))
-    return tuple(found)
+        Nothing of the rank's own happens in between, so it does not matter at which of them it is
+        disturbed.
+        """
+        return len({(each.point.name, each.point.call, each.span) for each in self.points}) == 1
+
+    @property
+    def ends(self) -> tuple[RecordedPoint, ...]:
+        """The first point and the last one, of different ranks if possible.
+
+        Both ranks are disturbed that way, each at one of the points.
+        """
+        if len(self.points) < 2:  # noqa: PLR2004 - a first and a last
+            return self.points[:1]
+        return self.points[0], (self.points_of_last or self.points)[-1]
+
+
+def classes_of(
+    first: Sequence[RecordedPoint],
+    last: Sequence[RecordedPoint],
+    key_of: Callable[[RecordedPoint, SpanKind], Hashable | None],
+) -> tuple[PointClass, ...]:
+    """Return the classes of a role's points that are the test's business, in order.
+
+    Args:
+        first: All points of the role's first rank.
+        last: All points of its last rank.
+        key_of: Returns what is equal for points of one class; None for a point of none.
+    """
+    groups, others = _grouped(first, key_of), _grouped(last, key_of)
+    return tuple(
+        PointClass(key, tuple(found), tuple(others.get(key, ()))) for key, found in groups.items()
+    )
 
 
 def _grouped(
     points: Sequence[RecordedPoint],
-) -> Mapping[tuple[Site, int], list[RecordedPoint]]:
-    groups: dict[tuple[Site, int], list[RecordedPoint]] = {}
+    key_of: Callable[[RecordedPoint, SpanKind], Hashable | None],
+) -> Mapping[Hashable, list[RecordedPoint]]:
+    kinds = kinds_of_spans(points)
+    groups: dict[Hashable, list[RecordedPoint]] = {}
     for each in points:
         if is_of_the_test(each):
-            groups.setdefault((site_of(each), each.span), []).append(each)
+            key = key_of(each, kinds[each.span])
+            if key is not None:
+                groups.setdefault(key, []).append(each)
     return groups
-
-
-@dataclass(frozen=True, slots=True)
-class Pick:
-    """A point that is to be disturbed.
-
-    Attributes:
-        turn: 0 for the first of its site, 1 for the last; then the other spans' firsts, their
-            lasts, and all others.
-        passed: The point.
-        class_: Its class.
-    """
-
-    turn: int
-    passed: RecordedPoint
-    class_: int
-
-
-OTHERS_TURN = 4
-"""The turn of points between others of their class."""
-
-
-def picks_of_site(classes: Sequence[PointClass]) -> Iterator[Pick]:
-    """Yield the points of one site of one role, likeliest to show something else first.
-
-    Where all ranks pass the same points, the primary is disturbed at the first and the last rank at
-    the last: both are seen, though only one of them is disturbed at each point.
-
-    Args:
-        classes: The site's classes, one for each span, in order.
-    """
-    first, last = classes[0], classes[-1]
-    yield Pick(0, first.points[0], first.number)
-    is_same = last.points_of_last[-1] == first.points[0]
-    if not is_same:
-        yield Pick(1, last.points_of_last[-1], last.number)
-    for each in bisected(classes[1:]):
-        yield Pick(2, each.points[0], each.number)
-    for each in bisected(classes[:-1]):
-        if len(each.points) > 1:
-            yield Pick(3, each.points[-1], each.number)
-    for each in classes:
-        for passed in each.points[1:-1]:
-            yield Pick(OTHERS_TURN, passed, each.number)
-
-
-def bisected(items: Sequence[PointClass]) -> Iterator[PointClass]:
-    """Yield items from all over a sequence: the middle one, then those of the halves, and so on."""
-    parts = [(0, len(items))]
-    while parts:
-        halves = []
-        for begin, end in parts:
-            if begin < end:
-                middle = (begin + end) // 2
-                yield items[middle]
-                halves += [(begin, middle), (middle + 1, end)]
-        parts = halves

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_multihost.blame import Judgement
-from pytest_multihost.model.event import FaultChanged, RaisedError
+from pytest_multihost.model.event import FaultChanged, HoldEnded, PointsPassed, RaisedError
 from pytest_multihost.model.operation import rank_set
 from pytest_multihost.model.stack import Frame, innermost_user_frame, inside_the_test
 from pytest_multihost.model.sweep import WEAK, Disturbance, DisturbedRun, RunOutcome
@@ -33,6 +33,9 @@ as one that waits, where nothing proves that it does."""
 
 LEAST_WAIT_S = 2.0
 """The same in seconds, for short tests."""
+
+OWN_TIMEOUT_S = 60.0
+"""Timeouts up to here are the program's own; a runtime's are of minutes."""
 
 _FAILED = ("crashed", "error", "failed", "killed_as_planned")
 """Outcomes of ranks that have failed by themselves."""
@@ -76,6 +79,8 @@ def judge_run(
         operation=run.operation(waiting),
         summary=run.summary(outcome),
         error=run.error_text(culprit),
+        again=run.has_passed_again(),
+        is_pressed=run.was_pressed(),
         detected_by=diagnosis.detected_by if is_weak and diagnosis is not None else None,
         seconds=round(judged.result.ended_s - judged.result.started_s, 3),
         token=token,
@@ -161,6 +166,29 @@ class _Run:
         )
         return last.at_s if last is not None and ended else None
 
+    def has_passed_again(self) -> bool | None:
+        """Return whether the rank has passed the point again after the fault; None: not known."""
+        at = self.disturbance.fault.at
+        name = f"{at.name} ({at.call})" if at.call else at.name
+        for event in self.judged.result.history:
+            if event.rank == self.rank and isinstance(event.body, PointsPassed):
+                counts = {each[:2]: each[2] for each in event.body.passed}
+                count = counts.get((at.point, name))
+                return None if count is None else count > at.nth
+        return None
+
+    def was_pressed(self) -> bool | None:
+        """Return whether others polled while the rank was held, or had timeouts of seconds."""
+        index = self.index()
+        ends = [
+            event.body
+            for event in self.judged.result.history
+            if isinstance(event.body, HoldEnded) and event.body.index == index
+        ]
+        if not ends:
+            return None
+        return any(each.is_pressed or each.reason in ("others poll", "max_s") for each in ends)
+
     def unfinished(self) -> tuple[int, ...]:
         """Return the ranks that have not ended by themselves."""
         return tuple(
@@ -184,15 +212,33 @@ class _Run:
             return True
         if diagnosis is not None and {*diagnosis.waiting, *diagnosis.cycle} & {*unfinished}:
             # Those that only sleep again and again since a failure are likely to wait for it.
-            # Whoever is in an operation, say for a key of the store, does wait.
+            # Whoever stays in an operation, say for a key of the store, does wait.
             in_operations = {each.rank for each in diagnosis.waits_for if each.operation}
             is_guess = diagnosis.confidence == "likely" and diagnosis.kind in ("died", "raised")
-            if not is_guess or in_operations.issuperset(unfinished):
+            is_stuck = in_operations.issuperset(unfinished) and all(map(self.is_stuck, unfinished))
+            if not is_guess or is_stuck:
                 return True
         failed_s = [each.at_s for each in self.ranks if each.at_s is not None]
         ended_s = result.detected_s or result.ended_s
         since_s = min(failed_s, default=result.go_s or result.started_s)
         return ended_s - since_s >= max(LEAST_WAIT_S, SLOWER * self.usual_s)
+
+    def is_stuck(self, rank: int) -> bool:
+        """Return whether a rank has been in one operation for most of the time since a failure.
+
+        Not one with a timeout of seconds, which it may handle, nor one of many in a row: ranks
+        that go on without the one that has failed are in an operation most of the time, too.
+        """
+        result = self.judged.result
+        failed_s = [each.at_s for each in self.ranks if each.at_s is not None]
+        ended_s = result.detected_s or result.ended_s
+        since_s = (min(failed_s, default=result.started_s) + ended_s) / 2
+        return any(
+            each.waited_s is not None
+            and each.waited_s <= since_s
+            and (each.timeout_s is None or each.timeout_s > OWN_TIMEOUT_S)
+            for each in result.last_operations(rank).open
+        )
 
     def has_timed_out(self) -> bool:
         """Return whether a timeout has ended a wait for what would never have come.

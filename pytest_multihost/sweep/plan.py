@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from pytest_multihost.model.fault import Point
 from pytest_multihost.model.sweep import (
     DEFAULT_FAMILIES,
     WEAK,
@@ -17,25 +16,16 @@ from pytest_multihost.model.sweep import (
     RecordedPoint,
     SweepPlan,
 )
-from pytest_multihost.sweep.choose_faults import (
-    Choice,
-    Surroundings,
-    choices_at,
-    choices_of_calls,
-    choices_of_clock,
-    choices_of_hashes,
-    choices_of_loaders,
-)
-from pytest_multihost.sweep.classes import (
-    Pick,
-    PointClass,
-    classes_of,
-    is_of_the_test,
-    picks_of_site,
-)
+from pytest_multihost.sweep.brute_force import count_all
+from pytest_multihost.sweep.choices import Choice, Role
+from pytest_multihost.sweep.classes import is_of_the_test
+from pytest_multihost.sweep.differences import choices_of_differences, choices_of_hashes
+from pytest_multihost.sweep.failures import choices_of_failures, choices_on_request
+from pytest_multihost.sweep.lateness import choices_of_lateness
 from pytest_multihost.sweep.lock_files import lock_holders_of
-from pytest_multihost.sweep.roles import Records, Site, roles_of
-from pytest_multihost.sweep.sharing import Sharing, sharing_of
+from pytest_multihost.sweep.order import order_of
+from pytest_multihost.sweep.roles import roles_of
+from pytest_multihost.sweep.sharing import sharing_of
 
 MAX_DISTURBANCES = 10_000
 """More than a sweep can run; of what is beyond, nothing is planned."""
@@ -48,6 +38,7 @@ def plan_sweep(
     size: int,
     decisions: Sequence[str] = (),
     values: Sequence[str] = (),
+    unused: frozenset[str] = frozenset(),
 ) -> SweepPlan:
     """Plan the sweep of a test.
 
@@ -57,85 +48,42 @@ def plan_sweep(
         size: Ranks of the world.
         decisions: Functions, as ``module:function``, that return another truth value on one rank.
         values: Functions whose numbers become NaN on one rank.
+        unused: What the test's code does not look at, of ``clock`` and ``hashes``.
 
     Returns:
         The plan; its disturbances are in the order in which they are to be run.
     """
-    roles, sharing = roles_of(points, size), sharing_of(points)
-    classes = classes_of(points, roles)
+    roles = roles_of(points, size)
+    sharing = sharing_of(points, order_of(points, size))
     chosen: list[tuple[Choice, tuple[int, ...]]] = []
-    for role in roles:
-        mine = [each for each in classes if each.role == role]
-        known = Surroundings(sharing, len(role) == size, _last_span(points, role[0]))
-        found = _at_points(mine, families, known)
-        chosen += [(each, role) for each in found]
-        if "differs" in families:
-            ranks = dict.fromkeys((role[-1], role[0]))  # who compares may not be who decides
-            for turn, rank in enumerate(ranks):
-                whole = _of_rank(rank, turn, mine, decisions, values)
-                chosen += [(each, role) for each in whole]
-    if "differs" in families and classes:
-        last = classes[-1]
-        hashes = choices_of_hashes(Pick(0, last.points_of_last[-1], last.number))
-        chosen += [(each, last.role) for each in hashes]
+    for ranks in roles:
+        role = Role.of(ranks, points, size, sharing)
+        for family in families:
+            if family == "late":
+                found = choices_of_lateness(role)
+            elif family == "fails":
+                found = choices_of_failures(role)
+            elif family == "differs":
+                found = choices_of_differences(role, decisions, values, unused)
+            else:
+                found = choices_on_request(role, family)
+            chosen += [(each, ranks) for each in found]
+    if "differs" in families and "hashes" not in unused:
+        last = next((e for e in reversed(points.get(roles[-1][0], ())) if is_of_the_test(e)), None)
+        hashes = choices_of_hashes(last) if last is not None else ()
+        chosen += [(each, roles[-1]) for each in hashes]
     chosen.sort(key=lambda each: (each[0].turn, each[0].weight))
     holders = lock_holders_of(points, size)
     chosen = [
-        (replace(each, fault=holders.of_any(each.fault, each.pick.passed)), role)
+        (replace(each, fault=holders.of_any(each.fault, each.passed)), role)
         for each, role in chosen
     ]
     return SweepPlan(
         roles=roles,
         point_count=sum(map(len, points.values())),
         disturbances=tuple(islice(_without_repeats(chosen), MAX_DISTURBANCES)),
-        brute_force=_brute_force(points, families, sharing, decisions, values),
+        brute_force=count_all(points, families, sharing, decisions, values),
     )
-
-
-def _at_points(
-    classes: Iterable[PointClass], families: Collection[Family], known: Surroundings
-) -> Iterator[Choice]:
-    by_site: dict[Site, list[PointClass]] = {}
-    for each in classes:
-        by_site.setdefault(each.site, []).append(each)
-    for same in by_site.values():
-        for pick in picks_of_site(same):
-            for family in families:
-                yield from choices_at(pick, family, known)
-
-
-def _of_rank(
-    rank: int,
-    turn: int,
-    classes: Sequence[PointClass],
-    decisions: Sequence[str],
-    values: Sequence[str],
-) -> Iterator[Choice]:
-    """Yield what a rank sees otherwise that is not bound to one point of it."""
-    picks = [
-        Pick(turn, passed, each.number)
-        for each in classes
-        for passed in (each.points if turn else each.points_of_last)
-        if passed.rank == rank
-    ]
-    if picks:
-        yield from choices_of_clock(picks)
-    yield from choices_of_loaders([each for each in picks if each.passed.point.point == "batch"])
-    calls: dict[str, list[Pick]] = {}
-    for each in picks:
-        if each.passed.point.point == "call":
-            calls.setdefault(each.passed.point.name, []).append(each)
-    number = classes[-1].number if classes else 0
-    for name in (*decisions, *values):  # calls are not recorded: the first two are disturbed
-        unseen = (RecordedPoint(rank, Point("call", name, nth), 0) for nth in (1, 2))
-        calls.setdefault(name, [Pick(turn, each, number) for each in unseen])
-    yield from choices_of_calls(calls, decisions, values)
-
-
-def _last_span(points: Records, rank: int) -> int:
-    """Return the last span of a rank that an operation ends."""
-    operations = sum(each.point.point == "collective" for each in points.get(rank, ()))
-    return operations - 1
 
 
 def _without_repeats(
@@ -143,86 +91,146 @@ def _without_repeats(
 ) -> Iterator[Disturbance]:
     """Yield disturbances, each fault once: some points of a class name the same fault."""
     seen = set[str]()
+    numbers: dict[Hashable, int] = {}
     for choice, role in chosen:
+        number = numbers.setdefault((role, choice.family, choice.class_), len(numbers))
         name = repr(choice.fault)
         if name not in seen:
             seen.add(name)
-            pick = choice.pick
-            yield Disturbance(choice.family, choice.fault, role, pick.passed, pick.class_)
+            yield Disturbance(choice.family, choice.fault, role, choice.passed, number)
 
 
-def _brute_force(
-    points: Records,
-    families: Collection[Family],
-    sharing: Sharing,
-    decisions: Sequence[str],
-    values: Sequence[str],
-) -> int:
-    """Return how many runs all points of all ranks with all faults would take."""
-    known = Surroundings(sharing, is_everybody=False, last_span=0)
-    picks = [
-        Pick(0, each, 0) for passed in points.values() for each in passed if is_of_the_test(each)
-    ]
-    wanted = [each for each in families if each != "late"]
-    count = sum(1 for pick in picks for family in wanted for _ in choices_at(pick, family, known))
-    if "late" in families:
-        count += len(_HOLDS) * len(picks)
-    if "differs" in families:
-        batches = sum(pick.passed.point.point == "batch" for pick in picks)
-        named = len(points) * (2 * len(decisions) + len(values))
-        count += 2 * batches + len(picks) + named + len(points)  # data, clocks, calls, hashes
-    return count
-
-
-_HOLDS = ("until the others wait", "for some seconds at least")
+# While it runs
 
 
 def order_rest(
-    rest: Sequence[Disturbance], runs: Sequence[DisturbedRun]
+    rest: Sequence[Disturbance],
+    runs: Sequence[DisturbedRun],
+    running: Sequence[Disturbance] = (),
 ) -> tuple[Disturbance, ...]:
     """Return the disturbances that are left, without those that would show again what is known.
 
-    Left out are a call that fails onwards if its failing once was not survived, and what is like
-    disturbances that have shown one weakness twice. What is like one that has is run last.
+    Left out is what is of a class that has shown a weakness, and what another run has shown to be
+    needless (see `_decided_by`), or may show to be: it is running. What is at a line that has shown
+    a weakness is run last.
 
     Args:
         rest: What has not been run, in the plan's order.
         runs: What has been run.
+        running: What is running.
     """
-    failed = {_once(each.disturbance) for each in runs if each.outcome in {*WEAK, "told"}}
-    weak = Counter(
-        _likeness(run.disturbance)
-        for run in runs
-        if run.outcome in WEAK and run.disturbance.family in _SHOWN_ALIKE
-    )
+    weak = [each.disturbance for each in runs if each.outcome in WEAK]
+    classes = {_class(each) for each in weak}
+    lines = Counter(map(_line, weak))
+    by_fault = {_named(each.disturbance): each for each in runs}
     useful = [
         each
         for each in rest
-        if not (each.fault.at.onwards and _once(each) in failed) and weak[_likeness(each)] < _ENOUGH
+        if not (
+            _class(each) in classes or _is_needless(each, by_fault) or _is_undecided(each, running)
+        )
     ]
-    return tuple(sorted(useful, key=lambda each: weak[_likeness(each)]))
+    return tuple(sorted(useful, key=lambda each: lines[_line(each)]))
 
 
-_ENOUGH = 2
-"""How often disturbances that are alike show a weakness before no more of them are run."""
+def _is_undecided(disturbance: Disturbance, running: Iterable[Disturbance]) -> bool:
+    """Return whether the result of something that is running decides if this is run at all."""
+    decider = _decided_by(disturbance)
+    return any(_named(each) == decider or _class(each) == _class(disturbance) for each in running)
 
-_SHOWN_ALIKE = frozenset({"fails", "late"})
-"""Families of which disturbances at one line are alike."""
+
+_Named = tuple[object, ...]
 
 
-def _likeness(disturbance: Disturbance) -> tuple[object, ...]:
-    """Return what is equal for disturbances that likely show the same weakness.
+def _decided_by(disturbance: Disturbance) -> _Named | None:
+    """Return the disturbance whose result says whether this one is needed; None if none does.
 
-    For what fails: the line, whatever the call. For a rank that is late, the call matters, too:
-    before a file is made and after it are two different things.
+    * A call that fails from then on: the same that fails once. If the rank has not survived that,
+      or never came to the point again, there is nothing more to fail.
+    * A rank that is held for seconds: the same that is held until the others wait. If none of them
+      polled or had a timeout of seconds, no more happens in that time.
+    * A rank that is held at one collective: the same at all of them, as long as that is survived.
     """
-    passed, family = disturbance.passed, disturbance.family
-    call = passed.point.call if family != "fails" else ""
+    fault = disturbance.fault
+    if disturbance.family == "hazards":
+        return None
+    if fault.kind == "fails" and fault.at.onwards:
+        return _named(
+            replace(disturbance, fault=replace(fault, at=replace(fault.at, onwards=False)))
+        )
+    if fault.kind == "hold" and "min_s" in fault.params:
+        params = {key: value for key, value in fault.params.items() if key != "min_s"}
+        return _named(replace(disturbance, fault=replace(fault, params=params)))
+    if fault.kind == "hold" and fault.at.point == "collective" and not fault.at.onwards:
+        at = replace(fault.at, name="", nth=1, call="", onwards=True)
+        return _named(replace(disturbance, fault=replace(fault, at=at)))
+    return None
+
+
+def _is_late_at_all(disturbance: Disturbance) -> bool:
+    """Return whether a rank is held at all of its collectives."""
+    fault = disturbance.fault
+    return fault.kind == "hold" and fault.at.point == "collective" and fault.at.onwards
+
+
+def _is_told(disturbance: Disturbance, runs: Iterable[DisturbedRun]) -> bool:
+    """Return whether all ranks were seen to hear of a failure that takes the same way.
+
+    What differs between such failures is the function of a library that handles it first: one that
+    was heard of was not swallowed, and then they are the same.
+    """
+    return any(
+        each.outcome == "told"
+        and each.disturbance.family == "fails"
+        and _class(each.disturbance) == _class(disturbance)
+        and each.disturbance.passed.error_path != disturbance.passed.error_path
+        for each in runs
+    )
+
+
+def _is_needless(disturbance: Disturbance, runs: Mapping[_Named, DisturbedRun]) -> bool:
+    """Return whether other runs have shown that a disturbance would show nothing.
+
+    Of one that another decides, see there. A rank of another role is held at all collectives only
+    if others had timeouts of seconds while the first was, or if it was not survived: they wait in
+    the same operations, whoever is late.
+    """
+    if _is_late_at_all(disturbance):
+        return any(
+            _is_late_at_all(each.disturbance)
+            and each.outcome == "survived"
+            and each.is_pressed is False
+            for each in runs.values()
+        )
+    if disturbance.family == "fails" and _is_told(disturbance, runs.values()):
+        return True
+    decider = _decided_by(disturbance)
+    run = runs.get(decider) if decider is not None else None
+    if run is None:
+        return False
+    fault = disturbance.fault
+    if fault.kind == "fails" and fault.at.onwards:
+        return run.outcome in {*WEAK, "told"} or run.again is False
+    if "min_s" in fault.params:
+        return run.is_pressed is False
+    return run.outcome == "survived"
+
+
+def _named(disturbance: Disturbance) -> _Named:
+    fault = disturbance.fault
+    return fault.kind, fault.ranks, fault.at, tuple(sorted(fault.params.items()))
+
+
+def _class(disturbance: Disturbance) -> tuple[object, ...]:
+    """Return what is equal for disturbances of one class; each hazard is one of its own."""
+    if disturbance.family == "hazards":
+        return _named(disturbance)
+    return disturbance.family, disturbance.role, disturbance.class_
+
+
+def _line(disturbance: Disturbance) -> tuple[object, ...]:
+    """Return what is equal for what is done at one line, of one kind."""
+    passed = disturbance.passed
     where = passed.where
     line = (where.file, where.line) if where is not None else passed.point.name
-    return family, disturbance.fault.kind, disturbance.role, line, call, passed.span
-
-
-def _once(disturbance: Disturbance) -> tuple[object, ...]:
-    point = disturbance.fault.at
-    return disturbance.fault.kind, disturbance.fault.ranks, point.name, point.call, point.nth
+    return disturbance.family, disturbance.role, line

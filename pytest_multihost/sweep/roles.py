@@ -67,7 +67,13 @@ def roles_of(points: Records, size: int) -> tuple[tuple[int, ...], ...]:
 def _signature(points: Iterable[RecordedPoint], named: _RankNumbers) -> Hashable:
     """Return what is equal for ranks of one role: the points they pass, in any order."""
     points = list(points)
-    sites = {(site_of(each), named.name_of(each)) for each in points}
+    made = {(site_of(e).line, e.point.name) for e in points if e.point.call == "mkdir"}
+    sites = {
+        (site_of(each), named.name_of(each))
+        for each in points
+        # Whoever is not the first to make a folder asks whether it is one.
+        if each.point.call != "stat" or (site_of(each).line, each.point.name) not in made
+    }
     counted = (each for each in points if each.point.point in _COUNTED)
     counts = Counter(site_of(each) for each in counted if not _polls(each))
     return frozenset(sites), frozenset(counts.items())

@@ -1,52 +1,138 @@
-"""Which files several ranks use: there it matters who comes first."""
+"""Which files several ranks use, and where it matters who comes first."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from pytest_multihost.model.sweep import RecordedPoint
+from pytest_multihost.model.sweep import ASKS, RecordedPoint
 from pytest_multihost.sweep.classes import is_of_the_test
+from pytest_multihost.sweep.order import Epoch, Order, may_be_concurrent
 from pytest_multihost.sweep.roles import Records
 
-CHANGES = frozenset({"link", "mkdir", "rename", "rmdir", "unlink", "write"})
-"""Calls that others can see. An `open` may be one, too: the record does not say how it opens."""
-
-_CHANGES_TREE = frozenset({"link", "mkdir", "rename", "rmdir", "unlink"})
-"""Those of them that others may see at files further down."""
+_TREE = frozenset({"link", "mkdir", "rename", "rmdir", "unlink"})
+"""Calls that make, move or remove what has a name, and what is below; `open` may make a file."""
 
 LOOKS = frozenset({"listdir", "open", "stat"})
 """Calls whose result depends on whether others have made the file."""
 
+_IN_OPEN_FILES = frozenset({"fsync", "read", "write"})
+"""Calls that find the file whatever has become of its name since it was opened."""
+
+
+def makes_name(passed: RecordedPoint) -> bool:
+    """Return whether a call makes, empties, moves or removes a file or folder."""
+    return passed.point.call in _TREE or passed.makes
+
+
+def changes(passed: RecordedPoint) -> bool:
+    """Return whether others may see what a call does."""
+    return makes_name(passed) or passed.point.call == "write"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What a rank does with a file in an epoch.
+
+    Attributes:
+        rank: The rank.
+        call: The call; ``ask`` for a `stat` that asks only whether the file is there.
+        makes: Whether it makes, empties, moves or removes it.
+        epoch: When.
+    """
+
+    rank: int
+    call: str
+    makes: bool
+    epoch: Epoch
+
+    @classmethod
+    def of(cls, passed: RecordedPoint, order: Order) -> Access:
+        """Return what a point stands for."""
+        call, epoch = passed.point.call, order.epoch_of(passed)
+        if call == "stat" and _is_asked(passed):
+            call = "ask"
+        return cls(passed.rank, call, makes_name(passed), epoch)
+
+
+def _is_asked(passed: RecordedPoint) -> bool:
+    function = passed.error_path.partition("+")[0].rpartition(".")[2]
+    return function in ASKS
+
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """The paths that ranks use.
+    """The files and folders that ranks use.
 
     Attributes:
-        calls: For each path, the calls of each rank.
-        below: For each folder, the ranks that use what is in it, however deep.
+        order: What comes after what.
+        at: What is done with each path.
+        inside: For each folder, what is done with what is directly in it.
+        below: For each folder, what is done with what is in it, however deep.
+        made: By whom, where and which folders are made.
     """
 
-    calls: Mapping[str, Mapping[int, set[str]]] = field(default_factory=dict)
-    below: Mapping[str, set[int]] = field(default_factory=dict)
+    order: Order = field(default_factory=Order)
+    at: Mapping[str, set[Access]] = field(default_factory=dict)
+    inside: Mapping[str, set[Access]] = field(default_factory=dict)
+    below: Mapping[str, set[Access]] = field(default_factory=dict)
+    made: frozenset[tuple[int, object, str]] = frozenset()
 
-    def is_shared(self, passed: RecordedPoint) -> bool:
-        """Return whether a call on a file can matter to another rank, or another rank's to it."""
-        path, call = passed.point.name, passed.point.call
-        others = self.calls.get(path, {}).keys() - {passed.rank}
-        if call == "listdir" or call in _CHANGES_TREE:
-            others |= self.below.get(path, set()) - {passed.rank}
-        return bool(others) or any(self._changes_tree(passed.rank, each) for each in _above(path))
+    def is_raced(self, passed: RecordedPoint) -> bool:
+        """Return whether the order of a call and one of another rank is open, and matters.
 
-    def _changes_tree(self, rank: int, folder: str) -> bool:
-        by_rank = self.calls.get(folder, {})
-        return any(
-            calls & _CHANGES_TREE or "listdir" in calls
-            for other, calls in by_rank.items()
-            if other != rank
+        It matters if one of them changes what the other finds.
+        """
+        if follows_mkdir(passed, self.made):
+            return False
+        epoch = self.order.epoch_of(passed)
+        return any(may_be_concurrent(epoch, each.epoch) for each in self._conflicts(passed))
+
+    def is_seen(self, passed: RecordedPoint) -> bool:
+        """Return whether another rank ever finds what a call changes, or changes what it finds."""
+        return any(True for _ in self._conflicts(passed))
+
+    def _conflicts(self, passed: RecordedPoint) -> Iterator[Access]:
+        """Yield what others do that changes what a call finds, or finds what it changes."""
+        mine = Access.of(passed, self.order)
+        for path in _paths(passed):
+            near = (
+                (path, path, self.at.get(path, ())),
+                (path, "", self.inside.get(path, ()) if mine.call == "listdir" else ()),
+                (path, "", self.below.get(path, ()) if mine.call in _TREE else ()),
+                *((folder, folder, self.at.get(folder, ())) for folder in _above(path)),
+            )
+            for folder, other, found in near:
+                for each in found:
+                    if each.rank != mine.rank and self._matters(mine, path, each, other, folder):
+                        yield each
+
+    def _matters(self, mine: Access, path: str, other: Access, at: str, folder: str) -> bool:
+        """Return whether the order of two calls matters.
+
+        Args:
+            mine: One call.
+            path: Its path.
+            other: One at the same path, above or below it.
+            at: That one's path; empty if below.
+            folder: The upper one of both paths.
+        """
+        if path == at:
+            return _clash(mine, other)
+        upper, lower = (mine, other) if folder == path else (other, mine)
+        if upper.call == "listdir":
+            return lower.makes and (at == "" or _folder(path) == folder)
+        if upper.call not in _TREE or self._is_made_anyway(upper, lower, folder):
+            return False
+        return lower.call not in _IN_OPEN_FILES or (
+            upper.call == "rename" and lower.call == "write"
         )
+
+    def _is_made_anyway(self, upper: Access, lower: Access, folder: str) -> bool:
+        """Return whether a call makes a folder that whoever uses what is in it makes as well."""
+        makers = {each.rank for each in self.at.get(folder, ()) if each.call == "mkdir"}
+        return upper.call == "mkdir" and lower.rank in makers
 
     def made_by_others(self, passed: RecordedPoint) -> Iterator[str]:
         """Yield globs for what others alone make and a call looks for.
@@ -56,7 +142,7 @@ class Sharing:
         """
         path = passed.point.name
         if passed.point.call == "listdir":
-            inside = [each for each in self.calls if str(PurePosixPath(each).parent) == path]
+            inside = [each for each in self.at if _folder(each) == path]
             made = [each for each in inside if self._is_made_by_others(each, passed.rank)]
             if len(made) > 1:
                 yield f"{path}/*"
@@ -64,25 +150,83 @@ class Sharing:
         elif passed.point.call in LOOKS and self._is_made_by_others(path, passed.rank):
             yield path
 
+    def has_one_order(self, folder: str) -> bool:
+        """Return whether a folder certainly has not two entries: it was made, and then used."""
+        is_made = any(each.call == "mkdir" for each in self.at.get(folder, ()))
+        return is_made and sum(_folder(each) == folder for each in self.at) < _TWO
+
     def _is_made_by_others(self, path: str, rank: int) -> bool:
-        by_rank = self.calls.get(path, {})
-        others = set[str]().union(*(calls for other, calls in by_rank.items() if other != rank))
-        return bool(others & CHANGES) and not by_rank.get(rank, set()) & CHANGES
+        changing = {
+            each.rank for each in self.at.get(path, ()) if each.makes or each.call == "write"
+        }
+        return bool(changing) and rank not in changing
 
 
-def sharing_of(points: Records) -> Sharing:
-    """Return which ranks use which paths."""
-    calls: dict[str, dict[int, set[str]]] = {}
-    for rank, passed in points.items():
+_TWO = 2
+
+
+def _clash(one: Access, other: Access) -> bool:
+    """Return whether the order of two calls on one file matters.
+
+    What is in a file matters to who reads or writes it, or asks for more than its name; an `open`
+    for reading finds it whatever is in it.
+    """
+    for each, there in ((one, other), (other, one)):
+        if each.call == "write" and there.call in ("read", "stat", "write", "rename"):
+            return True
+        if each.makes and (there.call not in _IN_OPEN_FILES or each.call == "open"):
+            return True
+    return False
+
+
+def follows_mkdir(passed: RecordedPoint, made: Collection[tuple[int, object, str]]) -> bool:
+    """Return whether a rank asks about a folder only because it could not make it.
+
+    Whoever makes a folder that may exist, and is not the first, asks whether it is a folder.
+    """
+    return passed.point.call == "stat" and _place(passed) in made
+
+
+def folders_made(points: Records) -> frozenset[tuple[int, object, str]]:
+    """Return by which ranks, at which lines, which folders are made."""
+    return frozenset(
+        _place(each) for passed in points.values() for each in passed if each.point.call == "mkdir"
+    )
+
+
+def _place(passed: RecordedPoint) -> tuple[int, object, str]:
+    where = passed.where
+    return passed.rank, (where.file, where.line) if where else None, passed.point.name
+
+
+def sharing_of(points: Records, order: Order) -> Sharing:
+    """Return which ranks use which files and folders, and when."""
+    at: dict[str, set[Access]] = {}
+    inside: dict[str, set[Access]] = {}
+    below: dict[str, set[Access]] = {}
+    made = folders_made(points)
+    for passed in points.values():
         for each in passed:
-            if each.point.point == "io" and is_of_the_test(each):
-                by_rank = calls.setdefault(each.point.name, {})
-                by_rank.setdefault(rank, set()).add(each.point.call)
-    below: dict[str, set[int]] = {}
-    for path, by_rank in calls.items():
-        for folder in _above(path):
-            below.setdefault(folder, set()).update(by_rank)
-    return Sharing(calls, below)
+            is_file = each.point.point == "io" and is_of_the_test(each)
+            if not is_file or follows_mkdir(each, made):
+                continue
+            access = Access.of(each, order)
+            for path in _paths(each):
+                if access in at.setdefault(path, set()):
+                    continue
+                at[path].add(access)
+                inside.setdefault(_folder(path), set()).add(access)
+                for folder in _above(path):
+                    below.setdefault(folder, set()).add(access)
+    return Sharing(order, at, inside, below, made)
+
+
+def _paths(passed: RecordedPoint) -> tuple[str, ...]:
+    return (passed.point.name, passed.other) if passed.other else (passed.point.name,)
+
+
+def _folder(path: str) -> str:
+    return str(PurePosixPath(path).parent)
 
 
 def _above(path: str) -> list[str]:

@@ -119,10 +119,13 @@ def shows_again(run: DisturbedRun, witness: DisturbedRun) -> bool:
     return run.culprit == witness.culprit or run.waiting == witness.waiting
 
 
-def _mildness(run: DisturbedRun) -> tuple[int, float, float]:
-    """Sort the mildest disturbance first, then the shortest lateness, then the shortest run."""
+def _mildness(run: DisturbedRun) -> tuple[int, bool, float, float]:
+    """Sort the mildest disturbance first, then the shortest lateness, then the shortest run.
+
+    To be late at one point is milder than at all.
+    """
     fault = run.disturbance.fault
     rank = _MILDNESS[run.disturbance.family]
     if run.disturbance.family == "fails" and fault.at.onwards:
         rank = _FAILS_ONWARDS
-    return rank, float(fault.params.get("min_s", 0.0)), run.seconds
+    return rank, fault.at.onwards, float(fault.params.get("min_s", 0.0)), run.seconds

@@ -42,6 +42,9 @@ _COST = 4
 _BUSY = 0.1
 """Share of a processor, for each rank, above which somebody does more than to look."""
 
+_PRESSED_S = 60.0
+"""Timeouts up to here are the program's own; a runtime's are of minutes."""
+
 _RESTS = 0.5
 """Share of the looks at which a rank that only polls is asleep."""
 
@@ -79,11 +82,13 @@ class Release:
         rank: The rank.
         index: The number of the fault that holds it.
         reason: Why now.
+        is_pressed: Whether another rank's wait has a timeout of seconds.
     """
 
     rank: int
     index: int
     reason: ReleaseReason
+    is_pressed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +101,14 @@ class Glimpse:
         rests: Whether its main thread is asleep.
         turns: How often its main thread has been put on a processor.
         steps: What changes when it does something: its last event, the operations it has entered.
+        is_pressed: Whether its operation has a timeout of seconds.
     """
 
     waits: bool
     rests: bool
     turns: int
     steps: tuple[object, ...]
+    is_pressed: bool = False
 
 
 @dataclass(slots=True)
@@ -172,6 +179,7 @@ class HeldRanks:
     _known: dict[int, set[tuple[object, ...]]] = field(default_factory=dict)
     _looked_s: float = 0.0
     _next_s: float = 0.0
+    _is_pressed: bool = False
 
     @property
     def is_active(self) -> bool:
@@ -212,7 +220,7 @@ class HeldRanks:
         ends_s = max(each.ends_s(deadline_s) for each in held)
         reason = self._reason(now, facts, {each.rank for each in held}, ends_s)
         if reason is not None:
-            return tuple(Release(each.rank, each.index, reason) for each in ripe)
+            return tuple(Release(e.rank, e.index, reason, self._is_pressed) for e in ripe)
         return tuple(Release(each.rank, each.index, "max_s") for each in over)
 
     def let_go(self, release: Release, now: float) -> None:
@@ -254,6 +262,7 @@ class HeldRanks:
             return None
         snapshot, _ = observer.shallow(now, facts)
         seen = {rank: self._glimpse(snapshot, facts[rank], ends_s) for rank in sorted(present)}
+        self._is_pressed = any(each.is_pressed for each in seen.values())
         if observer.remote is None and all(each.waits for each in seen.values()):
             world = quiescence.ask()
             pids = observer.local_pids(facts)
@@ -276,9 +285,10 @@ class HeldRanks:
         if main is None:
             return Glimpse(waits=False, rests=False, turns=0, steps=steps)
         rests = main.state == "S" and main.call != "running"
-        in_operation = bool(snapshot.awaited_operations(facts.rank, main.tid))
-        waits = in_operation or (rests and not main.ends_by(ends_s))
-        return Glimpse(waits=waits, rests=rests, turns=main.runs, steps=steps)
+        awaited = snapshot.awaited_operations(facts.rank, main.tid)
+        waits = bool(awaited) or (rests and not main.ends_by(ends_s))
+        is_pressed = any(e.timeout_s is not None and e.timeout_s <= _PRESSED_S for e in awaited)
+        return Glimpse(waits, rests, turns=main.runs, steps=steps, is_pressed=is_pressed)
 
 
 def _kind_of_step(operation: Operation) -> tuple[object, ...]:

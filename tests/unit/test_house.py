@@ -57,6 +57,7 @@ FACES_OF_THEIR_OWN = {
         "slots.archive",
         "slots.history",
         "slots.rank_log",
+        "rank.recorder.handlers",
         "report.artifacts",
         "report.hazards",
         "report.sweep_words",

@@ -217,3 +217,26 @@ def test_what_runs_when_a_sweep_is_stopped_is_left_out() -> None:
     sweep.next_step(has_time=True)
     sweep.stop("interrupted")
     assert [(each.reason, each.count) for each in sweep.left_out] == [("interrupted", 3)]
+
+
+def test_what_another_run_decides_waits_for_it() -> None:
+    """Several worlds run at a time; what is not needed is left out, and counted."""
+    once = disturbance(1)
+    onwards = replace(once, fault=replace(once.fault, at=replace(once.fault.at, onwards=True)))
+    sweep = OneSweep(deque([once, onwards]))
+    step = sweep.next_step(has_time=True)
+    assert step is not None
+    assert sweep.next_step(has_time=True) is None
+    sweep.take(step, replace(run_of(step), again=False))
+    assert sweep.next_step(has_time=True) is None
+    sweep.stop("budget")
+    assert [(each.reason, each.count) for each in sweep.left_out] == [("known", 1)]
+
+
+def test_what_is_undecided_makes_way_for_what_is_not() -> None:
+    """The lanes are not to be idle."""
+    once, other = disturbance(1), disturbance(2)
+    onwards = replace(once, fault=replace(once.fault, at=replace(once.fault.at, onwards=True)))
+    sweep = OneSweep(deque([once, onwards, other]))
+    steps = [sweep.next_step(has_time=True) for _ in range(2)]
+    assert [each.disturbance for each in steps if each] == [once, other]

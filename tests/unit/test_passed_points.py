@@ -7,7 +7,11 @@ from pytest_multihost.model.fault import Point
 from pytest_multihost.model.stack import Frame
 from pytest_multihost.model.sweep import RecordedPoint
 from pytest_multihost.model.verdict import Place
-from pytest_multihost.outcome.passed_points import recorded_points, unrecorded_points
+from pytest_multihost.outcome.passed_points import (
+    recorded_points,
+    unrecorded_points,
+    unused_by_all,
+)
 from pytest_multihost.rank.point_record import MAX_POINTS, PointRecord
 from pytest_multihost.rank.recorder import Recorder
 from pytest_multihost.slots import SlotPage
@@ -155,3 +159,58 @@ def test_a_point_is_recorded_with_the_line_that_passes_it() -> None:
         own,
         "test_a_point_is_recorded_with_the_line_that_passes_it",
     )
+
+
+def test_what_a_call_is_known_for_is_kept_with_its_point() -> None:
+    """A plan needs it: what it makes, the other name, and the way of an error."""
+    site = PointSite(io("/x"), other="/y", makes=True, error_path="save+10 7f")
+    [found] = recorded(site, passed=(0,))
+    assert (found.other, found.makes, found.error_path) == ("/y", True, "save+10 7f")
+
+
+def test_an_operation_meets_all_if_one_that_it_is_made_of_does() -> None:
+    """The gathering of objects is two of tensors; the broadcast before it is another's."""
+    inner = PointSite(op("all_gather"), is_inner=True, meets_all=True)
+    sites = [PointSite(op("broadcast")), PointSite(op("all_gather_object")), inner]
+    found = recorded(*sites, passed=(0, 1, 2))
+    assert [each.meets_all for each in found] == [False, True]
+
+
+def test_what_another_thread_is_in_does_not_make_an_operation_meet_all() -> None:
+    """It belongs to that thread's own."""
+    inner = PointSite(op("all_gather"), is_main=False, is_inner=True, meets_all=True)
+    found = recorded(PointSite(op("broadcast_object_list")), inner, passed=(0, 1))
+    assert [each.meets_all for each in found] == [False]
+
+
+def test_what_no_rank_looks_at_is_unused() -> None:
+    """One that does not say so may look at it."""
+
+    def told(rank: int, *unused: str) -> Event:
+        return Event(1.0, rank, PointsRecorded(is_all=True, unused=unused))
+
+    both, clock = told(0, "clock", "hashes"), told(1, "clock")
+    assert unused_by_all([both, clock], size=2) == {"clock"}
+    assert unused_by_all([both, told(1)], size=2) == frozenset()
+    assert unused_by_all([both], size=2) == frozenset()
+    assert unused_by_all([], size=2) == frozenset()
+
+
+def test_a_call_on_a_file_is_recorded_with_the_way_of_an_error() -> None:
+    """Two calls in reach of one handler have the same, and a file that is made says so."""
+    sent = list[PointsRecorded]()
+    record = PointRecord(Recorder(SlotPage(), rank=0, size=1), "/", sent.append)
+
+    def touch(name: str, *, makes: bool) -> None:
+        record.add("io", name, "open", makes=makes)
+
+    try:
+        touch("/a", makes=True)
+        touch("/b", makes=False)
+    except OSError:
+        return
+    touch("/c", makes=False)
+    record.flush(is_all=True)
+    first, second, third = [site for each in sent for site in each.sites]
+    assert first.error_path == second.error_path != third.error_path
+    assert [each.makes for each in (first, second, third)] == [True, False, False]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -59,15 +60,16 @@ def in_barrier(rank: int) -> Operations:
     return Operations(rank, (barrier,), {KEY: 2})
 
 
-def in_store(rank: int) -> Operations:
+def in_store(rank: int, *, since_s: float = 1.0, timeout_s: float | None = None) -> Operations:
     """Return the slot page of a rank that waits for a key at line 40, whoever is to set it."""
     wait = Operation(
         name="store.wait",
         kind="wait",
         group=GROUP,
         sequence=0,
-        since_s=1.0,
-        waited_s=1.0,
+        since_s=since_s,
+        waited_s=since_s,
+        timeout_s=timeout_s,
         detail="address",
         frame=Frame("/t/train.py", 40, "train"),
     )
@@ -86,6 +88,8 @@ def world(
     is_released: bool = True,
     raised_s: float = RAISED_S,
     ended_s: float = 9.0,
+    passed: int = 0,
+    let_go: Mapping[str, Any] | None = None,
 ) -> WorldResult:
     """Return what was observed of a world of two ranks.
 
@@ -100,6 +104,8 @@ def world(
         is_released: Whether a rank that was held went on.
         raised_s: When the first rank raised; the next is 0.1 s later.
         ended_s: When it was over.
+        passed: How often the disturbed rank has come to the point, if it says so.
+        let_go: What the controller has let a held rank go with.
     """
     errors = errors or {}
     history: list[Event] = []
@@ -121,6 +127,11 @@ def world(
         history += [make_event(raised_s + 1, rank, kind) for kind in ("parked", "done")]
         history.append(make_event(raised_s + 1, rank, "released", {"gate": "exit"}))
         history.append(make_event(raised_s + 1, rank, "exited", exited()))
+    if passed:
+        points = {"passed": [["io", "*/done (write)", passed]]}
+        history.append(make_event(RELEASED_S, 0, "points", points))
+    if let_go is not None:
+        history.append(make_event(RELEASED_S, 0, "hold_ended", let_go))
     killed = {**exited(signal=15), "by_harness": True}
     history += [make_event(ended_s, rank, "exited", killed) for rank in stays]
     pages = tuple(waits_in(rank) if rank in waits else Operations(rank) for rank in GROUP)
@@ -290,6 +301,42 @@ def test_a_rank_that_waits_for_a_key_after_a_failure_is_left_waiting() -> None:
     assert run.outcome == "left waiting"
     assert run.operation is not None
     assert run.operation.name == "store.wait"
+
+
+@pytest.mark.parametrize("more", [{"since_s": 2.9}, {"timeout_s": 2.0}])
+def test_a_rank_that_goes_on_after_a_failure_is_not_left_waiting(more: Mapping[str, float]) -> None:
+    """It asks for the key again and again and does other things between, or gives up by itself."""
+    run = judged(
+        FAILS,
+        {0: OS_ERROR},
+        stays=[1],
+        waits=[1],
+        waits_in=partial(in_store, **more),
+        ending="settled",
+        ended_s=3.0,
+        usual_s=4.0,
+    )
+    assert run.outcome == "split"
+
+
+@pytest.mark.parametrize(("count", "again"), [(1, False), (2, True)])
+def test_it_is_known_whether_a_rank_came_to_the_point_again(count: int, again: bool) -> None:
+    """What fails from then on would have failed there as well."""
+    assert judged(passed=count).again == again
+    assert judged().again is None
+
+
+@pytest.mark.parametrize(
+    ("reason", "has_timeout", "is_pressed"),
+    [("others wait", False, False), ("others poll", False, True), ("others wait", True, True)],
+)
+def test_it_is_known_whether_others_were_pressed_while_a_rank_was_held(
+    reason: str, has_timeout: bool, is_pressed: bool
+) -> None:
+    """Only then it matters that it is held for seconds."""
+    let_go = {"index": 0, "reason": reason, "is_pressed": has_timeout}
+    assert judged(HOLD, let_go=let_go).is_pressed == is_pressed
+    assert judged(HOLD).is_pressed is None
 
 
 def test_a_world_that_the_harness_lost_shows_nothing() -> None:

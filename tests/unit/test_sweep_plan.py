@@ -173,12 +173,22 @@ def test_a_rank_is_held_for_seconds_only_where_others_may_have_timeouts() -> Non
     assert longer == {"*/ckpt/done", "store.set"}
 
 
-def test_a_rank_is_not_held_at_a_file_of_its_own_before_all_else_has_been_tried() -> None:
+def held(points: Points, size: int) -> list[Disturbance]:
+    """Return where ranks are held at files."""
+    plan = plan_sweep(points, ["late"], size=size)
+    return [each for each in of_kind(plan, "hold") if each.passed.point.point == "io"]
+
+
+def test_a_rank_is_not_held_at_a_file_of_its_own() -> None:
     """Nobody sees whether it is late there or at its next operation."""
     points = {rank: passed(rank, (io(f"own-{rank}"), 10), (ALL_REDUCE, 20)) for rank in range(2)}
-    held = of_kind(plan_sweep(points, ["late"], size=2), "hold")
-    assert [each.passed.point.point for each in held[:2]] == ["collective"] * 2
-    assert held[-1].passed.point.point == "io"
+    assert held(points, 2) == []
+
+
+def test_a_rank_that_shares_nothing_that_is_recorded_is_held_once() -> None:
+    """It may talk by sockets of its own."""
+    points = {rank: passed(rank, (io(f"own-{rank}"), 10), (io("b"), 11)) for rank in range(2)}
+    assert [each.passed.point.name for each in held({0: points[0]}, 1)] == ["*/ckpt/own-0"]
 
 
 def test_a_folder_that_another_rank_moves_concerns_who_reads_in_it() -> None:
@@ -192,7 +202,7 @@ def test_a_folder_that_another_rank_moves_concerns_who_reads_in_it() -> None:
 def test_what_one_rank_has_written_is_hidden_from_who_looks_for_it() -> None:
     """Not from the writer, and not what a rank has written itself."""
     found = of_kind(plan_sweep(primary_saves(), size=3), "stale_files")
-    assert {each.fault.ranks for each in found} == {(1,), (2,)}
+    assert {each.fault.ranks for each in found} == {(2,)}
     assert {each.fault.params["path"] for each in found} == {"*/ckpt/done"}
 
 
@@ -231,11 +241,24 @@ def test_drawing_a_batch_fails_on_request_only() -> None:
     assert "OSError" in {each.fault.params["error"] for each in found}
 
 
-def test_the_clocks_of_the_last_rank_and_of_the_first_are_wrong() -> None:
-    """One may decide, and the others compare."""
-    plan = plan_sweep(many(20), ["differs"], size=4)
-    ranks = [each.fault.ranks for each in of_kind(plan, "clock_skew")]
-    assert (ranks[0], set(ranks)) == ((3,), {(0,), (3,)})
+@pytest.mark.parametrize(
+    ("name", "ranks"), [("all_reduce", {(3,)}), ("broadcast", {(0,), (3,)}), ("send", {(0,), (3,)})]
+)
+def test_one_rank_of_a_role_is_enough_unless_one_may_be_another_than_the_rest(
+    name: str, ranks: set[tuple[int, ...]]
+) -> None:
+    """The root of a broadcast decides, and the others compare; who sends has a number."""
+    points = [io("a"), Point("collective", name), io("b")]
+    plan = plan_sweep(alike(4, *points), ["differs"], size=4)
+    assert {each.fault.ranks for each in of_kind(plan, "clock_skew")} == ranks
+
+
+@pytest.mark.parametrize(("what", "kind"), [("clock", "clock_skew"), ("hashes", "hash_seed")])
+def test_what_the_code_does_not_look_at_is_left_as_it_is(what: str, kind: str) -> None:
+    """It could change nothing; what is not known to be unused is disturbed."""
+    plan = plan_sweep(primary_saves(), ["differs"], size=3, unused=frozenset({what}))
+    other = plan_sweep(primary_saves(), ["differs"], size=3)
+    assert {*kinds(other)} - {*kinds(plan)} == {kind}
 
 
 def test_the_clock_changes_in_the_middle() -> None:
@@ -270,7 +293,7 @@ def test_functions_are_disturbed_on_request_only() -> None:
     )
     found = of_kind(plan, "returns")
     assert {each.fault.at.name for each in found} == {"train:should_stop", "train:loss"}
-    assert {each.fault.ranks for each in found} == {(0,), (1,), (2,)}
+    assert {each.fault.ranks for each in found} == {(0,), (2,)}
 
 
 @pytest.mark.parametrize(
@@ -369,23 +392,106 @@ def test_each_line_has_its_first_disturbance_before_any_has_its_second() -> None
     assert set(lines[:2]) == {10, 30}
 
 
-def test_the_first_and_the_last_of_a_class_come_before_the_rest() -> None:
-    """What is between them likely shows the same."""
-    loop = [(io(f"s{index}x", "write"), 10) for index in range(9)]
-    points = {0: passed(0, *loop, (ALL_REDUCE, 20)), 1: passed(1, (ALL_REDUCE, 20))}
-    found = of_kind(plan_sweep(points, ["fails"], size=2), "fails")
-    once = [each.fault.at.name for each in found if not each.fault.at.onwards]
-    assert once[:2] == ["*/ckpt/s0x", "*/ckpt/s8x"]
-    assert len(once) == 9
+# Failures that take the same way
 
 
-def test_points_of_one_span_and_line_are_one_class() -> None:
-    """An operation ends the span."""
-    plan = plan_sweep(
-        alike(1, (io("a"), 10), (io("b"), 10), (ALL_REDUCE, 20), (io("a"), 10)), ["fails"], size=1
-    )
-    classes = {each.passed.point: each.class_ for each in plan.disturbances}
-    assert classes[io("a")] == classes[io("b")] != classes[io("a", nth=2)]
+def failing(points: Points, size: int = 2) -> list[tuple[str, str]]:
+    """Return which calls fail once, by the names and calls of their points."""
+    found = of_kind(plan_sweep(points, ["fails"], size=size), "fails")
+    points_ = [each.fault.at for each in found if not each.fault.at.onwards]
+    return [(each.name.removeprefix("*/ckpt/"), each.call) for each in points_]
+
+
+def on_its_way(points: Points, *paths: str, rank: int = 0, is_main: bool = True) -> Points:
+    """Return points of which those of a rank meet handlers, in order."""
+    mine = [
+        replace(each, error_path=path, is_main=is_main)
+        for each, path in zip(points[rank], paths, strict=True)
+    ]
+    return {**points, rank: tuple(mine)}
+
+
+def two_writes(*paths: str, is_main: bool = True) -> Points:
+    """Return a rank that writes two files of its own at two lines, and meets another."""
+    first = passed(0, (io("a", "write"), 10), (io("b", "write"), 11), (ALL_REDUCE, 20))
+    points = {0: first, 1: passed(1, (ALL_REDUCE, 20))}
+    return on_its_way(points, *paths, "", is_main=is_main)
+
+
+def test_failures_that_take_the_same_way_are_one() -> None:
+    """The same handler is called in the same way; nobody else sees either file."""
+    assert failing(two_writes("save+10 7f", "save+10 7f")) == [("a", "write")]
+
+
+def test_failures_that_nothing_handles_are_one() -> None:
+    """Both end the test of this rank, before the same operation of the others."""
+    assert failing(two_writes("test", "test")) == [("a", "write")]
+
+
+@pytest.mark.parametrize(
+    "paths", [("save+10 7f", "save+40 7f"), ("save+10 7f", "save+10 aa"), ("test", "save+10 7f")]
+)
+def test_failures_that_meet_different_handlers_are_two(paths: tuple[str, str]) -> None:
+    """Or one handler that is called from elsewhere: something else follows."""
+    assert failing(two_writes(*paths)) == [("a", "write"), ("b", "write")]
+
+
+def test_failures_whose_way_is_not_known_are_two() -> None:
+    """One at each line."""
+    assert failing(two_writes("", "")) == [("a", "write"), ("b", "write")]
+
+
+def test_failures_of_other_threads_are_one_for_each_line() -> None:
+    """Nobody knows who waits for which."""
+    points = two_writes("run+10 7f", "run+10 7f", is_main=False)
+    assert failing(points) == [("a", "write"), ("b", "write")]
+
+
+def test_errors_of_different_classes_are_two() -> None:
+    """A handler asks for the class."""
+    first = passed(0, (io("a", "write"), 10), (io("b", "unlink"), 11), (ALL_REDUCE, 20))
+    points = on_its_way({0: first, 1: passed(1, (ALL_REDUCE, 20))}, "x+1 7f", "x+1 7f", "")
+    assert failing(points) == [("a", "write"), ("b", "unlink")]
+
+
+def test_a_failure_before_another_operation_is_another() -> None:
+    """There the others wait somewhere else."""
+    barrier = Point("collective", "barrier")
+    first = passed(0, (io("a"), 10), (ALL_REDUCE, 20), (io("b"), 11), (barrier, 30))
+    others = passed(1, (ALL_REDUCE, 20), (barrier, 30))
+    points = on_its_way({0: first, 1: others}, "test", "", "test", "")
+    assert failing(points) == [("a", "stat"), ("b", "stat")]
+
+
+def test_of_the_rounds_of_a_loop_the_first_and_the_last_are_disturbed() -> None:
+    """Each ends at the same line."""
+    rounds = [each for n in range(6) for each in ((io(f"s{n}x", "write"), 10), (ALL_REDUCE, 20))]
+    points = {0: passed(0, *rounds), 1: passed(1, *[(ALL_REDUCE, 20)] * 6)}
+    ways = ["test" if n % 2 == 0 else "" for n in range(12)]
+    assert failing(on_its_way(points, *ways)) == [("s0x", "write"), ("s5x", "write")]
+
+
+def test_where_others_see_the_files_the_last_failure_is_tried_as_well() -> None:
+    """They find more of them by then."""
+    first = passed(0, (io("a", "write"), 10), (io("b", "write"), 11), (ALL_REDUCE, 20))
+    others = passed(1, (ALL_REDUCE, 20), (io("a", "read"), 30))
+    points = on_its_way({0: first, 1: others}, "test", "test", "")
+    assert [each for each in failing(points) if each[1] == "write"] == [
+        ("a", "write"),
+        ("b", "write"),
+    ]
+
+
+def test_what_nothing_handles_need_not_fail_from_then_on() -> None:
+    """The rank is gone."""
+    found = of_kind(plan_sweep(two_writes("test", "x+1 7f"), ["fails"], size=2), "fails")
+    assert [each.fault.at.name for each in found if each.fault.at.onwards] == ["*/ckpt/b"]
+
+
+def test_what_fails_after_the_last_operation_comes_last() -> None:
+    """Hardly anybody waits for the rank any more."""
+    points = alike(2, (io("a", "write"), 10), (ALL_REDUCE, 20), (io("b", "write"), 30))
+    assert [each for each, _ in failing(points)][:2] == ["a", "b"]
 
 
 def test_a_plan_is_the_same_each_time() -> None:
@@ -415,9 +521,9 @@ def test_a_test_without_points_has_an_empty_plan() -> None:
 # What is left
 
 
-def ran(disturbance: Disturbance, outcome: RunOutcome) -> DisturbedRun:
+def ran(disturbance: Disturbance, outcome: RunOutcome, **more: Any) -> DisturbedRun:  # noqa: ANN401
     """Return a run with an outcome."""
-    return DisturbedRun(disturbance=disturbance, outcome=outcome)
+    return DisturbedRun(disturbance=disturbance, outcome=outcome, **more)
 
 
 def onwards(disturbance: Disturbance) -> Disturbance:
@@ -434,32 +540,129 @@ def test_a_call_whose_failure_was_not_survived_need_not_fail_onwards(outcome: Ru
     assert onwards(first) not in order_rest(rest, [ran(first, outcome)])
 
 
-def test_a_call_whose_failure_was_survived_still_fails_onwards_in_its_turn() -> None:
-    """It was tried again, and worked."""
+@pytest.mark.parametrize("again", [True, None])
+def test_a_call_that_may_have_been_tried_again_still_fails_onwards(again: bool | None) -> None:
+    """It worked, and might not have."""
     first, *rest = plan_sweep(many(20), ["fails"], size=2).disturbances
-    assert order_rest(rest, [ran(first, "survived")]) == tuple(rest)
+    assert order_rest(rest, [ran(first, "survived", again=again)]) == tuple(rest)
+
+
+def test_a_call_that_was_not_tried_again_need_not_fail_onwards() -> None:
+    """The rank never came to it again, so nothing else would have failed."""
+    first, *rest = plan_sweep(many(20), ["fails"], size=2).disturbances
+    left = order_rest(rest, [ran(first, "survived", again=False)])
+    assert {*rest} - {*left} == {onwards(first)}
+
+
+def longer(disturbance: Disturbance) -> Disturbance:
+    """Return the disturbance that holds the rank for seconds."""
+    fault = disturbance.fault
+    return replace(disturbance, fault=replace(fault, params={**fault.params, "min_s": 3.0}))
+
+
+@pytest.mark.parametrize(("is_pressed", "is_run"), [(False, False), (True, True), (None, True)])
+def test_a_rank_is_held_for_seconds_only_if_others_are_pressed(
+    is_pressed: bool | None, is_run: bool
+) -> None:
+    """They polled, or had timeouts of seconds; else they wait as long as it takes."""
+    first, *rest = plan_sweep(primary_saves(), ["late"], size=3).disturbances
+    assert longer(first) in rest
+    left = order_rest(rest, [ran(first, "survived", is_pressed=is_pressed)])
+    assert (longer(first) in left) == is_run
+
+
+def late_at_collectives() -> tuple[list[Disturbance], list[Disturbance]]:
+    """Return the holds at all collectives, of each of two roles, and those at single ones."""
+    points = {0: passed(0, (io("a"), 5), ALL_REDUCE, ALL_REDUCE), 1: passed(1, *[ALL_REDUCE] * 2)}
+    found = plan_sweep(points, ["late"], size=2).disturbances
+    return [e for e in found if e.fault.at.onwards], [e for e in found if not e.fault.at.onwards]
+
+
+def test_a_rank_is_held_at_all_its_collectives_at_once() -> None:
+    """However late it is, they meet the same ones; each role first, each line for itself later."""
+    at_all, single = late_at_collectives()
+    assert [each.fault.ranks for each in at_all] == [(0,), (1,)]
+    assert {each.fault.ranks for each in single} == {(0,), (1,)}
+
+
+def test_a_rank_is_held_at_single_collectives_only_if_that_went_wrong() -> None:
+    """Of a hang it is to be known where it begins."""
+    (first, second), single = late_at_collectives()
+    rest = [second, *single]
+    assert order_rest(rest, [ran(first, "survived", is_pressed=False)]) == tuple(
+        each for each in single if each.role != first.role
+    )
+    assert {*order_rest(rest, [ran(first, "hung")])} >= {*single}
+
+
+def test_another_role_is_held_at_its_collectives_if_the_first_had_pressed_others() -> None:
+    """Those that had timeouts may be of either role."""
+    (first, second), _ = late_at_collectives()
+    assert order_rest([second], [ran(first, "survived", is_pressed=True)]) == (second,)
+    assert order_rest([second], [ran(first, "told", is_pressed=False)]) == (second,)
+
+
+def test_who_decides_about_another_is_waited_for() -> None:
+    """Several worlds run at a time."""
+    once, *rest = plan_sweep(many(20), ["fails"], size=2).disturbances
+    other = next(each for each in rest if each.class_ != once.class_)
+    assert order_rest([onwards(once)], [], [once]) == ()
+    assert order_rest([onwards(once)], [], [other]) == (onwards(once),)
 
 
 def in_a_loop() -> list[Disturbance]:
     """Return the disturbances of one line that writes many files, and of another."""
-    loop = [(io(f"s{index}x", "write"), 10) for index in range(9)]
+    loop = [each for n in range(9) for each in ((io(f"s{n}x", "write"), 10), (ALL_REDUCE, 20))]
     first = passed(0, *loop, (io("meta", "write"), 15), (ALL_REDUCE, 20))
-    points = {0: first, 1: passed(1, (ALL_REDUCE, 20))}
+    points = {0: first, 1: passed(1, *[(ALL_REDUCE, 20)] * 10)}
     return list(plan_sweep(points, ["fails"], size=2).disturbances)
 
 
-def test_what_is_like_a_weakness_that_was_seen_comes_last() -> None:
-    """A hang takes seconds, and one witness is enough."""
-    first, *rest = in_a_loop()
-    ordered = order_rest(rest, [ran(first, "left waiting")])
-    lines = [each.passed.where.line for each in ordered if each.passed.where]
-    assert lines == sorted(lines, reverse=True)
-    assert {10, 15} == set(lines)
-
-
-def test_a_line_that_was_seen_twice_to_be_weak_is_disturbed_no_more() -> None:
+def test_a_class_that_was_seen_to_be_weak_is_disturbed_no_more() -> None:
     """Its other points show the same."""
     first, *rest = in_a_loop()
-    second = next(each for each in rest if each.passed.where == first.passed.where)
-    ordered = order_rest(rest, [ran(first, "left waiting"), ran(second, "left waiting")])
+    assert first.passed.where in {each.passed.where for each in rest}
+    ordered = order_rest(rest, [ran(first, "left waiting")])
     assert {each.passed.where.line for each in ordered if each.passed.where} == {15}
+
+
+@pytest.mark.parametrize("outcome", ["survived", "not reached", "split"])
+def test_a_class_that_was_not_seen_to_be_weak_is_disturbed_at_its_other_end(
+    outcome: RunOutcome,
+) -> None:
+    """The last round of a loop may differ."""
+    first, *rest = in_a_loop()
+    assert first.passed.where in {e.passed.where for e in order_rest(rest, [ran(first, outcome)])}
+
+
+def test_what_is_at_the_line_of_a_weakness_comes_last() -> None:
+    """A hang takes seconds, and one witness is enough."""
+    first = passed(0, (io("a", "write"), 10), ALL_REDUCE, (io("b", "unlink"), 10), (BATCH, 30))
+    first = (*first, *passed(0, (io("c"), 40), (Point("collective", "barrier"), 50)))
+    points = {0: first, 1: passed(1, ALL_REDUCE, (Point("collective", "barrier"), 50))}
+    plan = list(plan_sweep(points, ["fails"], size=2).disturbances)
+    ordered = order_rest(plan[1:], [ran(plan[0], "left waiting")])
+    lines = [each.passed.where.line for each in ordered if each.passed.where]
+    assert plan[0].passed.where is not None
+    assert lines[-1] == plan[0].passed.where.line
+    assert len({*lines}) > 1
+
+
+def through_a_library() -> list[Disturbance]:
+    """Return failures of one way, of which two go through functions of a library."""
+    first = passed(0, (io("a", "write"), 10), (io("b", "write"), 11), (ALL_REDUCE, 20))
+    points = {0: first, 1: passed(1, (ALL_REDUCE, 20))}
+    found = on_its_way(points, "test", "Path.mkdir|test", "")
+    return list(plan_sweep(found, ["fails"], size=2).disturbances)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "is_run"), [("told", False), ("hung", False), ("survived", True)]
+)
+def test_what_goes_through_a_library_is_run_if_the_first_was_survived(
+    outcome: RunOutcome, is_run: bool
+) -> None:
+    """A library may swallow an error; one that is heard of is as any other."""
+    first, *rest = through_a_library()
+    assert len(rest) == 1
+    assert (order_rest(rest, [ran(first, outcome)]) == tuple(rest)) == is_run

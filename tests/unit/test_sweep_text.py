@@ -57,6 +57,7 @@ BATCH = at.batch("data:loader", nth=4)
     ("fault", "told"),
     [
         (hold(1, at.collective("all_reduce")), "was held before its all_reduce until all others"),
+        (hold(1, at.collective(onwards=True)), "was held before each collective until all others"),
         (hold(1, at.sync_point("a")), "was held before its sync point 'a' until all others waited"),
         (faults.hold(rank=1, min_s=3.0), "at the start until all others waited, for 3 s at least"),
         (faults.delay(rank=1, seconds=1.5), "rank 1 was delayed by 1.5 s at the start"),

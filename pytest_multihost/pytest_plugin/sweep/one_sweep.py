@@ -105,7 +105,11 @@ class OneSweep:
         if self._again:
             return self._again.popleft()
         if self.rest and has_time:
-            return Step(self.rest.popleft(), "sweep")
+            running = [each.disturbance for each in self._running if each.purpose == "sweep"]
+            first = next((e for e in self.rest if order_rest([e], self.runs, running)), None)
+            if first is not None:
+                self.rest.remove(first)
+                return Step(first, "sweep")
         if any(each.purpose == "sweep" for each in self._running):
             return None  # its result decides what is repeated
         doubtful = self._doubtful()
@@ -156,8 +160,7 @@ class OneSweep:
             self._confirm(run)
         else:
             self.runs.append(run)
-            if run.outcome in {*WEAK, "told"}:
-                self._reorder(self.rest)
+            self._reorder(self.rest)
 
     def _reorder(self, rest: Iterable[Disturbance]) -> None:
         """Order what is left, and put aside what would only show again what is known."""

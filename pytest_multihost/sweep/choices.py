@@ -1,0 +1,133 @@
+"""What is chosen to be done to a rank at a point, and how early it is run.
+
+Faults have a turn and a weight: those of a lower turn are run first, of one turn those of a lower
+weight. The weights follow from what published hangs were caused by: a file that one rank writes and
+another looks for, a failure on the one rank that works between two operations, data that end early.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from pytest_multihost.model.fault import Fault
+from pytest_multihost.model.sweep import Family, RecordedPoint
+from pytest_multihost.sweep.classes import is_of_the_test
+from pytest_multihost.sweep.roles import Records
+from pytest_multihost.sweep.sharing import Sharing
+
+MATCHED = frozenset(
+    {
+        *("all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object"),
+        *("all_reduce", "all_reduce_coalesced", "all_to_all", "all_to_all_single", "assert_equal"),
+        *("barrier", "destroy_process_group", "init_process_group", "new_group"),
+        *("process_allgather", "reduce_scatter", "reduce_scatter_tensor", "split_group"),
+        *("sync_global_devices", "wait_at_barrier", "world.barrier", "world.gather"),
+    }
+)
+"""Operations in which each rank does the same, and waits for particular ranks, not for any."""
+
+ROOTED = frozenset(
+    {
+        *("broadcast", "broadcast_object_list", "broadcast_one_to_all", "gather"),
+        *("gather_object", "reduce", "scatter", "scatter_object_list", "world.broadcast"),
+    }
+)
+"""Operations in which one rank does something else than the others."""
+
+
+class Weight(IntEnum):
+    """How early a fault is run among those of one turn; the lowest first."""
+
+    LATE_AT_SHARED_CHANGE = 10
+    SHORT_DATA = 11
+    LATE_AT_SHARED_LOOK = 12
+    ORDER = 13
+    STALE = 14
+    FAILS_ALONE = 15
+    DECISION = 16
+    FAILS_EVERYWHERE = 18
+    FAILS_LOOK = 24
+    LATE_AT_SYNC_POINT = 25
+    CLOCK = 28
+    LATE_AT_OPERATION = 30
+    FAILS_AT_END = 35
+    REQUESTED = 40
+    LATE_ALONE = 45
+    HASH_SEED = 50
+
+
+SECOND_TURN, LATER_TURN, LAST_TURN = 1, 2, 5
+"""Turns: of what a class may show at its other end, of what is costly, of what is rarely shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A fault at a point, with its place in the order.
+
+    Attributes:
+        turn: The turn.
+        weight: Its place within the turn.
+        family: What it does.
+        fault: The fault.
+        passed: The point.
+        class_: Equal for what likely shows the same.
+    """
+
+    turn: int
+    weight: int
+    family: Family
+    fault: Fault
+    passed: RecordedPoint
+    class_: Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """Ranks that pass the same points, and what is known of them.
+
+    Attributes:
+        ranks: The ranks.
+        points: The points of the first of them.
+        points_of_last: Those of the last.
+        is_everybody: Whether all ranks are of the role.
+        sharing: Which files ranks share.
+    """
+
+    ranks: tuple[int, ...]
+    points: Sequence[RecordedPoint]
+    points_of_last: Sequence[RecordedPoint]
+    is_everybody: bool
+    sharing: Sharing
+
+    @classmethod
+    def of(cls, ranks: tuple[int, ...], points: Records, size: int, sharing: Sharing) -> Role:
+        """Return what is known of ranks."""
+        first, last = points.get(ranks[0], ()), points.get(ranks[-1], ())
+        return cls(ranks, first, last, len(ranks) == size, sharing)
+
+    @property
+    def operations(self) -> list[RecordedPoint]:
+        """The operations of its first rank."""
+        return [each for each in self.points if each.point.point == "collective"]
+
+    def of_rank(self, rank: int) -> list[RecordedPoint]:
+        """Return what of its points is the test's business, as one of the two ranks passes it."""
+        points = self.points if rank == self.ranks[0] else self.points_of_last
+        return [each for each in points if is_of_the_test(each)]
+
+    @property
+    def disturbed(self) -> tuple[int, ...]:
+        """The ranks of it that may show different things.
+
+        One is enough where all do the same, also in their operations: the ranks can be exchanged.
+        The first and the last are tried where one of them is the root of an operation, or ranks
+        tell each other apart: by messages, by keys of a store, or in an operation of the user's.
+        """
+        names = {each.point.name for each in self.operations}
+        others = names - MATCHED
+        has_root = 0 in self.ranks or not others <= ROOTED
+        if others and has_root:
+            return tuple(dict.fromkeys((self.ranks[-1], self.ranks[0])))
+        return self.ranks[-1:]
