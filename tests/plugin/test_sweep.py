@@ -128,7 +128,7 @@ def test_a_test_that_agrees_on_failures_passes(run_worlds) -> None:
     result = swept(worlds, "test_robust")
     assert result.status == "passed"
     assert result.count("told") == len(result.runs) > 0
-    worlds.run.stdout.fnmatch_lines(["*test_robust: survives * of * disturbances (0 weaknesses)*"])
+    worlds.run.stdout.fnmatch_lines(["*test_robust: survives * of * disturbance* (0 weaknesses)*"])
 
 
 def test_what_does_not_pass_is_not_swept(run_worlds) -> None:
