@@ -154,17 +154,22 @@ def threads(records: Records) -> Iterator[Found]:
     """Find a rank of which two threads were inside calls of one group at a time.
 
     What orders calls of two threads - a lock, a queue, a join - lets the second begin when the
-    first has returned.
+    first has returned. Calls that are alike match in either order.
     """
     for rank, record in records.items():
         for launches in _by_group(record).values():
             for earlier, later in _overlapping(launches):
-                if earlier.thread != later.thread:
+                if earlier.thread != later.thread and _call(earlier) != _call(later):
                     yield Found("threads", ((rank, (earlier, later)),), later.operation.group)
 
 
 def _by_group(record: RankRecord) -> dict[GroupKey, list[Launch]]:
     return group_by_value((each.operation.group_key, each) for each in collectives(record))
+
+
+def _call(launch: Launch) -> tuple[str, str, int | None]:
+    """Return what another call must have in common to take the place of one."""
+    return launch.operation.name, launch.operation.detail, launch.operation.root
 
 
 def _overlapping(launches: Sequence[Launch]) -> Iterator[tuple[Launch, Launch]]:

@@ -74,17 +74,17 @@ def test_a_loader_that_broadcasts(world: World) -> None:
     loader.join()
 
 
-@guilty("threads", "dist.all_reduce(count", ranks=3, confirmed=True)
+@guilty("threads", "dist.all_reduce(torch.ones(size))", ranks=3, confirmed=True)
 def test_two_workers_in_one_line(world: World) -> None:
-    """Two threads run the same function: no line is before the other."""
+    """Two threads run the same function, for tensors of two sizes."""
     time.sleep(BEHIND_S * world.rank)
 
-    def work(after_s: float) -> None:
+    def work(after_s: float, size: int) -> None:
         time.sleep(after_s)
-        count = torch.ones(1)
-        dist.all_reduce(count)
+        dist.all_reduce(torch.ones(size))
 
-    workers = [threading.Thread(target=work, args=(each * FIRST_S,)) for each in range(2)]
+    sizes = ((0.0, 1), (FIRST_S, 9))
+    workers = [threading.Thread(target=work, args=each) for each in sizes]
     for worker in workers:
         worker.start()
     for worker in workers:

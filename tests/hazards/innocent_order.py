@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -149,3 +150,19 @@ def test_launched_here_waited_for_there(world: World) -> None:
         works.put(dist.all_reduce(torch.ones(1), async_op=True))
     works.put(None)
     waiter.join()
+
+
+@innocent(ranks=3)
+def test_two_threads_that_call_the_same(world: World) -> None:
+    """At a time, and in any order: either call matches the other's on another rank."""
+    time.sleep(0.4 * world.rank)
+
+    def work(after_s: float) -> None:
+        time.sleep(after_s)
+        dist.all_reduce(torch.ones(1))
+
+    workers = [threading.Thread(target=work, args=(each * 0.2,)) for each in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()

@@ -206,6 +206,12 @@ def test_two_threads_in_one_group_at_a_time_are_told() -> None:
     assert [each.thread for each in found.sides[0][1]] == [1, 2]
 
 
+def test_threads_that_call_the_same_are_no_hazard() -> None:
+    """Either call matches the other's."""
+    row = Recorded(0).launch(lasts_s=5).launch(thread=2)
+    assert list(threads(records(row))) == []
+
+
 def test_threads_that_take_turns_are_no_hazard() -> None:
     """A lock, a queue or a join may order them."""
     row = Recorded(0).launch().launch("barrier", thread=2).launch()
