@@ -11,6 +11,7 @@ CORPUS_ARGS ?=
 LATENT_ARGS ?=
 FOUND_ARGS ?=
 HAZARDS_ARGS ?=
+FLIGHT_ARGS ?=
 BENCH_ARGS ?=
 FUZZ_INPUTS ?= 100000
 
@@ -26,7 +27,7 @@ ORBAX_NEWEST := orbax-checkpoint==0.12.8
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help demo worlds test test-python lint bench bench-quick bench-faults soak fuzz corpus corpus-libraries latent latent-by-hand found hazards docs dist wheel-check clean
+.PHONY: help demo worlds test test-python lint bench bench-quick bench-faults soak fuzz corpus corpus-libraries latent latent-by-hand flight found hazards docs dist wheel-check clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -147,6 +148,9 @@ corpus-libraries: .venv-libraries/ready ## The same on programs of accelerate, L
 
 latent: $(READY) ## Score what sweeps find in programs that pass and hide a hang: LATENT_ARGS='--budget 30'
 	$(BIN)/python benchmarks/latent.py $(LATENT_ARGS)
+
+flight: $(READY) ## Who is named from flight-recorder dumps, by us and by torch: FLIGHT_ARGS='--only groups'
+	$(BIN)/python benchmarks/flight.py $(FLIGHT_ARGS)
 
 latent-by-hand: $(READY) ## Does each latent hang show under the fault that is written beside it?
 	$(BIN)/python benchmarks/latent.py --by-hand $(LATENT_ARGS)

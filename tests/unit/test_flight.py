@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_multihost.blame import Judgement
+from pytest_multihost.command.main import main
 from pytest_multihost.flight import is_dump_folder, judge_dumps, read_dumps
 from pytest_multihost.model.errors import MultihostError
 from pytest_multihost.model.stack import SourceContext
@@ -124,6 +126,19 @@ SECOND = op("all_reduce", 2)
 
 
 # Who is named
+
+
+@pytest.mark.parametrize("trace", ["lock_gil_1st", "gpu_error_2nd"])
+def test_the_disturbed_ranks_of_a_real_job_are_named_and_no_other(
+    tmp_path: Path, trace: str
+) -> None:
+    """16 ranks of Megatron; flight_recorder/README.md says where they come from."""
+    with tarfile.open(Path(__file__).parent / "flight_recorder" / "traces.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    found = judge_dumps(read_dumps(tmp_path / trace), trace, SourceContext("/")).diagnosis
+    assert found is not None
+    assert (found.kind, found.culprits) == ("straggler", (9, 14))
+    assert found.waiting == tuple(rank for rank in range(16) if rank not in (9, 14))
 
 
 def test_the_rank_that_did_not_launch_what_others_wait_in_is_late(tmp_path: Path) -> None:
@@ -520,3 +535,43 @@ def test_older_dumps_lack_what_was_added_since(tmp_path: Path) -> None:
             del each["p2p_seq_id"], each["is_p2p"], each["op_id"], each["output_dtypes"]
         dumps[rank] = data
     assert told(judged(tmp_path, dumps)) == ("straggler", (1,))
+
+
+# The command
+
+
+def test_the_command_prints_the_page_of_a_folder_of_dumps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As it does for an attempt of a test."""
+    judged(tmp_path, {0: dump(FIRST, SECOND, groups=ALL), 1: dump(FIRST, groups=ALL)})
+    monkeypatch.setattr("sys.argv", ["multihost", "explain", str(tmp_path)])
+    assert main() == 0
+    assert "rank 1 never reached all_reduce #2" in capsys.readouterr().out
+
+
+def test_the_command_prints_and_writes_the_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its form is that of a test's verdict."""
+    folder, into = tmp_path / "dumps", tmp_path / "into"
+    folder.mkdir()
+    judged(folder, {0: dump(FIRST, SECOND, groups=ALL), 1: dump(FIRST, groups=ALL)})
+    monkeypatch.setattr(
+        "sys.argv", ["multihost", "explain", str(folder), "--json", "--into", str(into)]
+    )
+    assert main() == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == json.loads((into / "verdict.json").read_text())
+    assert (printed["outcome"], printed["diagnosis"]["detected_by"]) == ("hung", "dumps")
+    assert (into / "report.html").exists()
+
+
+def test_the_command_fails_where_nothing_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No rank waits: the exit code says that nobody was found."""
+    judged(tmp_path, dict.fromkeys(range(3), dump(FIRST, groups=ALL)))
+    monkeypatch.setattr("sys.argv", ["multihost", "explain", str(tmp_path)])
+    assert main() == 1
+    assert "NOT KNOWN TO HANG" in capsys.readouterr().out

@@ -1,0 +1,273 @@
+"""Who is named from flight-recorder dumps, by us and by torch's own analyser?
+
+    python benchmarks/flight.py [--only NAME] [--jobs K] [--seconds S] [--json FILE] [--keep DIR]
+
+Runs the gloo programs of tests/corpus as plain scripts of torch (worlds/dumped.py), dumps their
+ranks' flight recorders some seconds after they are up, and gives each folder of dumps to
+`multihost explain` and to torch.distributed.flight_recorder.fr_trace. The truth is what the corpus
+expects of a verdict. Prints a row for each program, and the score.
+
+Two programs may be told differently from dumps than from a run that is watched: what a rank does
+outside of collectives is not recorded, and gloo records no send or receive. So a row is judged by
+names alone: right if exactly the culprits are named; silent if nobody is; wrong if anybody else is.
+Where the truth has no culprit, as in a deadlock, right is the kind and no name. Of an innocent
+nobody is to be named, though a rank may well be late in it at that instant.
+
+Exits with 1 if we name an innocent rank of a program that hangs, or anybody in fewer programs than
+torch's analyser does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import json
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CORPUS = ROOT / "tests" / "corpus"
+WORLD = ROOT / "benchmarks" / "worlds" / "dumped.py"
+LIMIT_S = 120
+FIXTURES = {"world", "shared_tmp_path", "tmp_path"}
+NAMED = re.compile(r"missing ranks: \{([\d, ]+)\}|Culprit rank (\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program of the corpus.
+
+    Attributes:
+        answers: The right diagnoses: kind and culprits.
+    """
+
+    module: str
+    test: str
+    ranks: int
+    is_hang: bool
+    answers: tuple[tuple[str, tuple[int, ...]], ...]
+
+    @property
+    def name(self) -> str:
+        """Module and test."""
+        return f"{self.module}::{self.test.removeprefix('test_')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What was said of a folder of dumps: kind, ranks that are named, right, silent or wrong."""
+
+    kind: str
+    named: tuple[int, ...]
+    word: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One program.
+
+    Attributes:
+        dumps: How many of its ranks left a dump.
+        first: What torch's analyser says if only the first thing that it says counts.
+    """
+
+    name: str
+    ranks: int
+    dumps: int
+    is_hang: bool
+    expected: str
+    ours: Told
+    torchs: Told
+    first: Told
+
+
+def main() -> int:
+    """Run the programs and print the score; return the exit code."""
+    options = _options()
+    sys.path[:0] = [str(ROOT), str(CORPUS), str(ROOT / "tests" / "shared")]
+    programs = [each for each in _programs() if not options.only or options.only in each.name]
+    keep = Path(options.keep) if options.keep else Path(tempfile.mkdtemp(prefix="flight-"))
+    print(f"{'program':68} {'dumps':5}  {'expected':22} {'ours':34} torch's analyser")
+    rows = []
+    try:
+        with ThreadPoolExecutor(options.jobs) as jobs:
+            run = [jobs.submit(_dumped, each, keep, options.seconds) for each in programs]
+            for each, dumped in zip(programs, run, strict=True):
+                if (row := _row(each, dumped.result())) is not None:
+                    rows.append(row)
+                    print(_text(row), flush=True)
+    finally:
+        if not options.keep:
+            shutil.rmtree(keep)
+    if options.json:
+        text = json.dumps([asdict(each) for each in rows], indent=1)
+        Path(options.json).write_text(f"{text}\n", encoding="utf-8")
+    return _score(rows)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--only", help="programs whose module::name contains this")
+    parser.add_argument("--jobs", type=int, default=2, help="worlds beside each other")
+    parser.add_argument("--seconds", type=float, default=5.0, help="from the start to the dumps")
+    parser.add_argument("--json", help="write all rows to this file")
+    parser.add_argument("--keep", help="keep the dumps in this folder")
+    return parser.parse_args()
+
+
+def _programs() -> Iterator[Program]:
+    """Yield the gloo programs that need nothing of pytest but a directory."""
+    for path in sorted([*CORPUS.glob("hang_*.py"), *CORPUS.glob("innocent_*.py")]):
+        if "jax" in path.stem:
+            continue
+        module = importlib.import_module(path.stem)
+        for name, test in vars(module).items():
+            marks = {each.name: each.kwargs for each in getattr(test, "pytestmark", ())}
+            expected, world = marks.get("corpus"), marks.get("multihost", {})
+            if not name.startswith("test_") or expected is None or world["backend"] != "gloo":
+                continue
+            needs = set(inspect.signature(test).parameters)
+            if needs <= FIXTURES and not set(world) - {"ranks", "backend", "timeout"}:
+                answers = ((e["kind"], tuple(e["culprits"])) for e in expected["answers"])
+                yield Program(path.stem, name, world["ranks"], expected["is_hang"], tuple(answers))
+
+
+def _dumped(program: Program, keep: Path, seconds: float) -> Path:
+    """Run a program and return the folder with the dumps of its ranks."""
+    directory = keep / f"{program.module}-{program.test}"
+    directory.mkdir(parents=True)
+    paths = (str(ROOT), str(CORPUS), str(ROOT / "tests" / "shared"))
+    subprocess.run(
+        [
+            *(sys.executable, str(WORLD), program.module, program.test, str(program.ranks)),
+            *(str(directory), str(seconds)),
+        ],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
+        cwd=directory,
+        check=False,
+        capture_output=True,
+        timeout=LIMIT_S,
+    )
+    dumps = directory / "dumps"
+    dumps.mkdir()
+    for each in directory.glob("trace_*"):
+        each.rename(dumps / each.name)
+    return dumps
+
+
+def _row(program: Program, dumps: Path) -> Row | None:
+    """Return what is said of a program; None if no rank left a dump."""
+    count = len([*dumps.iterdir()])
+    if not count:
+        return None
+    every, first = _torchs(program, dumps)
+    expected = " | ".join(f"{kind} {_ranks(culprits)}" for kind, culprits in program.answers[:1])
+    return Row(
+        name=program.name,
+        ranks=program.ranks,
+        dumps=count,
+        is_hang=program.is_hang,
+        expected=expected or "innocent",
+        ours=_ours(program, dumps),
+        torchs=every,
+        first=first,
+    )
+
+
+def _ours(program: Program, dumps: Path) -> Told:
+    from pytest_multihost.flight import judge_dumps, read_dumps
+    from pytest_multihost.model.stack import SourceContext
+
+    found = judge_dumps(read_dumps(dumps), "dumps", SourceContext(str(CORPUS))).diagnosis
+    if found is None:
+        return Told("-", (), _judged(program, ()))
+    named = found.culprits
+    if not named and found.kind == "transport" and found.divergence is not None:
+        named = found.divergence.minority
+    return Told(found.kind, named, _judged(program, named, found.kind))
+
+
+def _torchs(program: Program, dumps: Path) -> tuple[Told, Told]:
+    """Return whom torch's analyser names in all, and in the first thing that it says."""
+    from torch.distributed.flight_recorder import fr_trace
+
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("Flight Recorder")
+    logger.handlers[:] = [handler]
+    logger.propagate = False
+    kind = "told"
+    try:
+        fr_trace.main([str(dumps), "-p", "trace_", "--allow-incomplete-ranks"])
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - it is what is measured
+        kind = type(error).__name__
+    each_said = [_numbers(each) for each in said]
+    found = [each for each in each_said if each]
+    every = tuple(sorted({rank for each in found for rank in each}))
+    first = found[0] if found else ()
+    kind = kind if found or kind != "told" else "-"
+    return Told(kind, every, _judged(program, every)), Told(kind, first, _judged(program, first))
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    found = NAMED.findall(text)
+    return tuple(sorted({int(n) for pair in found for n in re.findall(r"\d+", " ".join(pair))}))
+
+
+def _judged(program: Program, named: Sequence[int], kind: str = "-") -> str:
+    if not program.is_hang:
+        return "wrong" if named else "right"
+    if named:
+        return "right" if tuple(named) in {ranks for _, ranks in program.answers} else "wrong"
+    return "right" if (kind, ()) in program.answers else "silent"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return ",".join(map(str, ranks)) or "-"
+
+
+def _text(row: Row) -> str:
+    ours = f"{row.ours.word:6} {row.ours.kind} {_ranks(row.ours.named)}"
+    theirs = f"{row.torchs.word:6} {row.torchs.kind} {_ranks(row.torchs.named)}"
+    first = "" if row.first == row.torchs else f", first {row.first.word} {_ranks(row.first.named)}"
+    dumps = f"{row.dumps}/{row.ranks}"
+    return f"{row.name:68} {dumps:5}  {row.expected:22} {ours:34} {theirs}{first}"
+
+
+def _score(rows: Sequence[Row]) -> int:
+    def counted(told: str, rows: Sequence[Row]) -> str:
+        words: Counter[str] = Counter(getattr(each, told).word for each in rows)
+        return ", ".join(f"{words[each]} {each}" for each in ("right", "silent", "wrong"))
+
+    parts: dict[str, list[Row]] = {
+        "hangs with a culprit": [e for e in rows if e.is_hang and not e.expected.endswith("-")],
+        "hangs without one": [e for e in rows if e.is_hang and e.expected.endswith("-")],
+        "innocents": [e for e in rows if not e.is_hang],
+    }
+    for name, part in parts.items():
+        print(f"\n{len(part)} {name}")
+        print(f"  multihost explain          {counted('ours', part)}")
+        print(f"  torch, all that it names   {counted('torchs', part)}")
+        print(f"  torch, the first it names  {counted('first', part)}")
+    hangs = [each for each in rows if each.is_hang]
+    is_bad = any(each.ours.word == "wrong" for each in hangs)
+    fewer = sum(e.ours.word == "right" for e in hangs) < sum(
+        e.torchs.word == "right" for e in hangs
+    )
+    return int(is_bad or fewer)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
