@@ -13,8 +13,8 @@ names alone: right if exactly the culprits are named; silent if nobody is; wrong
 Where the truth has no culprit, as in a deadlock, right is the kind and no name. Of an innocent
 nobody is to be named, though a rank may well be late in it at that instant.
 
-Exits with 1 if we name an innocent rank of a program that hangs, or anybody in fewer programs than
-torch's analyser does.
+Exits with 1 if we are right about fewer programs that hang than torch's analyser, or wrong about
+more.
 """
 
 from __future__ import annotations
@@ -261,12 +261,9 @@ def _score(rows: Sequence[Row]) -> int:
         print(f"  multihost explain          {counted('ours', part)}")
         print(f"  torch, all that it names   {counted('torchs', part)}")
         print(f"  torch, the first it names  {counted('first', part)}")
-    hangs = [each for each in rows if each.is_hang]
-    is_bad = any(each.ours.word == "wrong" for each in hangs)
-    fewer = sum(e.ours.word == "right" for e in hangs) < sum(
-        e.torchs.word == "right" for e in hangs
-    )
-    return int(is_bad or fewer)
+    words = [(e.ours.word, e.torchs.word) for e in rows if e.is_hang]
+    ours, torchs = (Counter(each) for each in zip(*words, strict=True)) if words else ({}, {})
+    return int(ours["right"] < torchs["right"] or ours["wrong"] > torchs["wrong"]) if words else 0
 
 
 if __name__ == "__main__":

@@ -53,6 +53,7 @@ DETECTED_BY: Mapping[Ending, DetectedBy] = {
     "overrun": "deadline",
     "startup-overrun": "deadline",
     "dumps": "dumps",
+    "seen": "attach",
 }
 """How it was detected that a world hangs; any other ending is an event of a rank."""
 
@@ -237,7 +238,9 @@ def _evidence(
         if state.condition == "finished" and found.facts.parked_s is not None:
             at_s = round(found.facts.parked_s - result.started_s, _DIGITS)
             yield Evidence(rank, "left the test", "pytest", at_s=at_s)
-        if cause.operation is not None and cause.operation.kind == "collective":
+        # Python's frames show where a rank is, and nothing of what it has entered before.
+        is_counted = cause.operation is not None and cause.operation.source != "python-frames"
+        if cause.operation is not None and is_counted and cause.operation.kind == "collective":
             yield _last_in_group(state, cause.operation, result)
         yield from _functions_for_others(state)
         seen = state.seen

@@ -1,6 +1,7 @@
 """The console script `multihost`.
 
 `main` parses the command line; `rejudged` judges attempts again from their artifacts, and `dumps`
-worlds from the dumps of their flight recorders;
+worlds from the dumps of their flight recorders; `attached` looks at running jobs, and `judged_page`
+is what is printed of both;
 `merged_sweeps` joins the results of shards of sweeps.
 """

@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pytest_multihost.blame import Judgement
+from pytest_multihost.command.judged_page import page_of
 from pytest_multihost.flight import judge_dumps, read_dumps
 from pytest_multihost.model.json_values import to_json
 from pytest_multihost.model.stack import SourceContext
 from pytest_multihost.model.verdict import Verdict
 from pytest_multihost.report.artifacts import Attempt, build_verdict
 from pytest_multihost.report.html import PageModel, write_page
-from pytest_multihost.report.text import page_sections
 
 
 def explain_dumps(directory: Path, *, prefix: str | None, into: Path | None, as_json: bool) -> int:
@@ -39,22 +39,8 @@ def explain_dumps(directory: Path, *, prefix: str | None, into: Path | None, as_
         into.mkdir(parents=True, exist_ok=True)
         (into / "verdict.json").write_text(f"{text}\n", encoding="utf-8")
         write_page(into, PageModel(judged=judged, verdict=verdict))
-    sys.stdout.write(f"{text if as_json else page_of_dumps(judged, into or directory)}\n")
+    sys.stdout.write(f"{text if as_json else page_of(judged, str(into or directory))}\n")
     return int(judged.diagnosis is None or judged.diagnosis.kind == "unknown")
-
-
-def page_of_dumps(judged: Judgement, files: Path) -> str:
-    """Return the page for the terminal of a world that was judged from dumps.
-
-    Args:
-        judged: The world.
-        files: Where its files are.
-    """
-    word = "HUNG" if judged.diagnosis is not None else "NOT KNOWN TO HANG"
-    lines = [f"{word}  {judged.finding.reason}"]
-    for part in page_sections(judged, files=str(files)):
-        lines += [f"--- {part.title}", part.text]
-    return "\n".join(lines)
 
 
 def _verdict(judged: Judgement, directory: Path) -> Verdict:

@@ -141,6 +141,7 @@ Ending = Literal[
     "stopped",  # a process outside the harness stopped a rank
     "lost",  # the harness itself broke: no server, no ranks
     "interrupted",  # Ctrl-C in the controller
+    "seen",  # it was looked at once, and not ended
     "dumps",  # it was not watched: what its ranks have dumped of themselves was read later
 ]
 

@@ -98,7 +98,7 @@ Kind = Literal[
 
 Confidence = Literal["certain", "likely", "unknown"]
 
-DetectedBy = Literal["exit", "raise", "stopped", "mismatch", "proof", "deadline", "dumps"]
+DetectedBy = Literal["exit", "raise", "stopped", "mismatch", "proof", "deadline", "dumps", "attach"]
 """What showed that the world hangs."""
 
 

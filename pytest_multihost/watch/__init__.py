@@ -7,7 +7,7 @@ fault holds may go on.
 """
 
 from pytest_multihost.watch.held_ranks import HeldRanks, Release
-from pytest_multihost.watch.observer import WorldObserver
+from pytest_multihost.watch.observer import WorldObserver, rank_snapshots
 from pytest_multihost.watch.remote_ranks import RemoteRanks
 from pytest_multihost.watch.watchdog import NoWatch, Observations, Watchdog
 
@@ -19,4 +19,5 @@ __all__ = [
     "RemoteRanks",
     "Watchdog",
     "WorldObserver",
+    "rank_snapshots",
 ]

@@ -61,6 +61,8 @@ FACES_OF_THEIR_OWN = {
         "report.artifacts",
         "report.hazards",
         "report.sweep_words",
+        "watch.kernel",
+        "watch.probes.pyspy",
     )
 }
 

@@ -51,7 +51,7 @@ def ground(page: PageModel) -> str:
     if diagnosis.detected_by == "deadline" and reason:
         shown_by = reason[0].upper() + reason[1:]
     judged = f"{shown_by}; judged {diagnosis.detected_after_s:.1f} s after the last progress."
-    if diagnosis.detected_by == "dumps":  # copies of dumps do not tell when these were taken
+    if diagnosis.detected_by in ("dumps", "attach"):  # the last progress is not known
         judged = f"{shown_by}."
     is_reason_shown = page.judged.finding.reason in ("", diagnosis.summary)
     return judged if is_reason_shown else f"{page.judged.finding.reason}. {judged}"
@@ -207,5 +207,6 @@ DETECTED_BY: Mapping[str, str] = {
     "raise": "A rank raised",
     "deadline": "The test's time was up",
     "dumps": "From what the ranks had recorded of themselves",
+    "attach": "As far as it can be seen from outside",
 }
 """How a hang was detected."""

@@ -49,6 +49,7 @@ _DETECTED_BY = {
     "exit": "a rank died",
     "raise": "a rank raised",
     "dumps": "from what the ranks had recorded",
+    "attach": "as far as it can be seen from outside",
 }
 
 
@@ -87,9 +88,9 @@ def _world_lines(judged: Judgement, width: int, *, clips: bool) -> Iterator[Line
     grounds: list[str] = []  # why the world was ended, and how sure its diagnosis is
     if diagnosis is not None:
         ground = _DETECTED_BY.get(diagnosis.detected_by) or result.reason
-        seconds, is_dumped = diagnosis.detected_after_s, diagnosis.detected_by == "dumps"
-        after = f"; judged {seconds:.1f} s after the last progress"
-        if is_dumped:  # copies of dumps do not tell when these were taken
+        seconds, by = diagnosis.detected_after_s, diagnosis.detected_by
+        after = f"; judged {seconds:.1f} s after the last progress" if by != "attach" else ""
+        if by == "dumps":  # copies of dumps do not tell when these were taken
             after = f"; dumped {seconds:.1f} s after the last operation began" if seconds else ""
         grounds = [f"{diagnosis.kind}, {diagnosis.confidence}: {ground}{after}"]
     elif result.reason != judged.finding.reason:  # else the headline has it

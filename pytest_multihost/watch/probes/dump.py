@@ -12,7 +12,7 @@ from pathlib import Path
 from pytest_multihost.launch import RunningWorld
 from pytest_multihost.model.messages import DumpKind
 from pytest_multihost.model.stack import Dump, Frame, ThreadStack
-from pytest_multihost.watch.probes.pyspy import parse_dump
+from pytest_multihost.watch.probes.pyspy import dump_of, parse_dump
 
 BUDGET_S = 2.0
 """How long to wait for the answers. Four idle ranks take 3 ms; a busy machine takes longer."""
@@ -158,13 +158,9 @@ def _parse(text: str, *, rank: int) -> Dump:
     """Read the last answer in a file, whoever has written it."""
     _, start, last = f"\n{text}".rpartition("\n[\n")
     try:
-        found = sorted(parse_dump(start + last), key=lambda each: each.is_main)
+        return dump_of(rank, parse_dump(start + last))
     except ValueError:
         return parse_faulthandler(text, rank=rank)
-    threads = (
-        ThreadStack(each.name or str(each.tid), each.frames, each.holds_gil) for each in found
-    )
-    return Dump(rank, "py-spy", tuple(threads))
 
 
 def parse_faulthandler(text: str, *, rank: int) -> Dump:

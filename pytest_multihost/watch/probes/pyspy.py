@@ -12,13 +12,13 @@ import json
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import IO
 
 from pytest_multihost.launch.dumps import py_spy_command
-from pytest_multihost.model.stack import Frame, innermost_user_frame
+from pytest_multihost.model.stack import Dump, Frame, ThreadStack, innermost_user_frame
 
 SAMPLE_INTERVAL_S = 5.0
 """How far two samples are apart."""
@@ -64,6 +64,43 @@ def parse_dump(text: str | bytes) -> tuple[SpiedThread, ...]:
         )
     except (LookupError, TypeError, AttributeError) as error:
         raise ValueError("not the JSON that py-spy prints") from error
+
+
+def spied_stacks(pids: Mapping[int, int]) -> tuple[tuple[Dump, ...], Mapping[int, str]]:
+    """Return the stacks of processes, and of those that could not be read why.
+
+    Args:
+        pids: Process id of each rank.
+    """
+    command = py_spy_command()
+    if not command:
+        return (), dict.fromkeys(pids, "py-spy is not installed: pip install py-spy")
+
+    def spied(pid: int) -> tuple[SpiedThread, ...] | str:
+        try:
+            done = subprocess.run(
+                [*command, str(pid)], capture_output=True, check=False, timeout=_TIMEOUT_S
+            )
+            return parse_dump(done.stdout)
+        except ValueError:
+            said = done.stderr.decode(errors="replace").strip().splitlines()
+            return said[0] if said else "py-spy told nothing"
+        except (OSError, subprocess.SubprocessError) as error:
+            return str(error)
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = dict(zip(pids, pool.map(spied, pids.values()), strict=True))
+    dumps = [dump_of(rank, each) for rank, each in answers.items() if not isinstance(each, str)]
+    return tuple(dumps), {rank: each for rank, each in answers.items() if isinstance(each, str)}
+
+
+def dump_of(rank: int, threads: Iterable[SpiedThread]) -> Dump:
+    """Return the stacks of a rank's threads, the main thread last."""
+    found = sorted(threads, key=lambda each: each.is_main)
+    stacks = (
+        ThreadStack(each.name or str(each.tid), each.frames, each.holds_gil) for each in found
+    )
+    return Dump(rank, "py-spy", tuple(stacks))
 
 
 def gil_holders(pids: Mapping[int, int]) -> Collection[int]:

@@ -1,0 +1,155 @@
+"""Running jobs: which rank a process is, and which operation its frames show."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from pytest_multihost.live.processes import find_job
+from pytest_multihost.live.waits import SeenWait, seen_wait
+from pytest_multihost.model.errors import MultihostError
+from pytest_multihost.model.stack import Frame
+
+TORCH = "/venv/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py"
+SITE = "/venv/lib/python3.12/site-packages"
+USER = Frame("/job/train.py", 17, "step")
+
+
+@pytest.fixture
+def sleepers() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Processes that end with the test."""
+    found: list[subprocess.Popen[bytes]] = []
+    yield found
+    for each in found:
+        each.kill()
+        each.wait()
+
+
+def sleeper(found: list[subprocess.Popen[bytes]], **variables: str) -> str:
+    """Start a process with these variables alone; return its id."""
+    program = "import sys, time; print('up', flush=True); time.sleep(600)"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], env=variables, stdout=subprocess.PIPE
+    )
+    found.append(process)
+    assert process.stdout is not None
+    process.stdout.readline()  # by now it is the new program, with its own environment
+    return str(process.pid)
+
+
+def seen(*frames: Frame, source: str = "", is_blocked: bool = True) -> SeenWait:
+    """Return what a blocked main thread with these frames, innermost first, is in."""
+    return seen_wait(frames, source, size=4, at_s=1.0, is_blocked=is_blocked)
+
+
+# Which rank a process is
+
+
+def test_a_launchers_variables_say_which_rank_a_process_is(
+    sleepers: list[subprocess.Popen[bytes]],
+) -> None:
+    """As torchrun sets them; the job may have more ranks than are here."""
+    pids = [sleeper(sleepers, RANK=str(rank), WORLD_SIZE="4") for rank in (2, 0)]
+    job = find_job(pids)
+    assert (job.pids, job.size, job.launcher) == (
+        {0: int(pids[1]), 2: int(pids[0])},
+        4,
+        "torchrun",
+    )
+
+
+def test_who_starts_processes_by_hand_can_say_their_ranks(
+    sleepers: list[subprocess.Popen[bytes]],
+) -> None:
+    """Their environment says nothing."""
+    pids = [sleeper(sleepers), sleeper(sleepers)]
+    job = find_job([f"1={pids[0]}", f"0={pids[1]}"])
+    assert (job.pids, job.size) == ({0: int(pids[1]), 1: int(pids[0])}, 2)
+
+
+def test_a_process_without_a_rank_is_refused_with_what_to_type(
+    sleepers: list[subprocess.Popen[bytes]],
+) -> None:
+    """Its place in the list is no rank."""
+    with pytest.raises(MultihostError, match="does not say which rank") as caught:
+        find_job([sleeper(sleepers)])
+    assert "0=PID" in caught.value.remedy
+
+
+def test_two_processes_of_one_rank_are_refused(sleepers: list[subprocess.Popen[bytes]]) -> None:
+    """A data loader's worker has the variables of its rank."""
+    pids = [sleeper(sleepers, RANK="0", WORLD_SIZE="2") for _ in range(2)]
+    with pytest.raises(MultihostError, match="not the ranks of one job"):
+        find_job(pids)
+
+
+def test_a_process_that_is_gone_is_told() -> None:
+    """Process ids are typed by hand."""
+    with pytest.raises(MultihostError, match="no process"):
+        find_job([str(2**22 + 1)])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user's process is needed")
+def test_rights_that_are_missing_are_named() -> None:
+    """A user who is not root looks at a process of root's."""
+    program = (
+        "import os\nfrom pytest_multihost.live import find_job\nos.setuid(65534)\nfind_job(['1'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert "with sudo" in done.stderr
+
+
+# What frames show
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "barrier", "broadcast", "all_gather_object"])
+def test_a_function_of_torch_is_a_collective_at_the_users_line(name: str) -> None:
+    """The outermost counts: all_gather_object calls all_gather."""
+    inner = Frame(TORCH, 3000, "all_gather")
+    found = seen(inner, Frame(TORCH, 2000, name), Frame(f"{SITE}/x/wrap.py", 1, "wrap"), USER)
+    assert found.operation is not None
+    assert (found.operation.name, found.operation.kind) == (name, "collective")
+    assert found.operation.frame == USER
+
+
+def test_a_send_waits_for_one_other_rank() -> None:
+    """Which one is not seen."""
+    found = seen(Frame(TORCH, 2700, "send"), USER)
+    assert found.operation is not None
+    assert (found.operation.kind, found.operation.peer) == ("transfer", None)
+
+
+def test_a_users_function_with_the_name_of_a_collective_is_none() -> None:
+    """Only torch's file has torch's functions."""
+    assert seen(Frame("/job/train.py", 3, "all_reduce")) == SeenWait()
+
+
+def test_a_line_that_waits_for_work_is_a_collective() -> None:
+    """The wait is C++, which has no frame of Python's."""
+    found = seen(USER, source="work.wait()")
+    assert found.operation is not None
+    assert found.operation.name == "work.wait"
+
+
+def test_a_line_that_waits_for_an_event_is_none() -> None:
+    """Python's own threading is on top of it."""
+    wait = Frame("/usr/lib/python3.12/threading.py", 359, "wait")
+    assert seen(wait, USER, source="event.wait()").operation is None
+
+
+def test_a_thread_that_is_blocked_in_a_runtime_is_unclear() -> None:
+    """A backward pass waits for its all_reduce in C++: the rank must not be called late."""
+    backward = Frame(f"{SITE}/torch/autograd/graph.py", 823, "_engine_run_backward")
+    assert seen(backward, USER).is_unclear
+    assert not seen(backward, USER, is_blocked=False).is_unclear
+
+
+def test_a_rank_whose_stack_could_not_be_read_is_unclear() -> None:
+    """Nothing is known of it."""
+    assert seen().is_unclear
