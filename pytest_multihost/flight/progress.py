@@ -40,6 +40,7 @@ class Progress:
         entered: Of each group, the number of the last collective that it has reached.
         launched: The same for those that it has launched.
         is_old: Whether its dump was taken before those of others, while ranks moved.
+        gave_up: Whether what it waited in has ended without all members.
     """
 
     rank: int
@@ -49,6 +50,7 @@ class Progress:
     entered: Mapping[GroupKey, int]
     launched: Mapping[GroupKey, int]
     is_old: bool = False
+    gave_up: bool = False
 
 
 def progress_of(joined: Joined, ahead_s: Mapping[int, float]) -> Mapping[int, Progress]:
@@ -204,7 +206,10 @@ def _standing(
     batch = [e.operation for e in queued if first is not None and e.order == first.order]
     held = next((e for e in batch if _has_ended(e, ended)), None)
     on_host = [e.operation for e in theirs if e.is_on_host and e.operation.is_open]
-    if theirs and not on_host and _was_given_up(theirs[-1], launched, joined.recordings):
+    gave_up = bool(
+        theirs and not on_host and _was_given_up(theirs[-1], launched, joined.recordings)
+    )
+    if gave_up:
         last = theirs[-1].operation
         on_host = [replace(last, ended_s=None, waited_s=last.since_s)]
     on_host = [each for each in on_host if not _may_lack_members(each, launched)]
@@ -215,6 +220,7 @@ def _standing(
         reached=tuple(each.operation for each in reached),
         entered=entered,
         launched=counts,
+        gave_up=gave_up,
     )
 
 

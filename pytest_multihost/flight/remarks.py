@@ -28,6 +28,11 @@ def remarks(
             f"{rank_set(held)} went on to launch operations behind one whose end others have seen:"
             " its device has stopped, or the thread that watches it"
         )
+    if gave_up := [rank for rank, each in progress.items() if each.gave_up]:
+        yield (
+            f"what {rank_set(gave_up)} waited in has ended without all members, so by a timeout or"
+            " another error"
+        )
     old = [rank for rank, each in progress.items() if each.is_old]
     if old:
         yield f"{rank_set(old)} moved after the first dumps, or just before: not judged"

@@ -66,7 +66,8 @@ def judge_dumps(folder: DumpFolder, name: str, context: SourceContext) -> Judgem
     found = judged.diagnosis
     if found is None or not any(each.waits_in for each in progress.values()):
         return replace(judged, diagnosis=None, finding=_nothing_open(finding, old))
-    if not _times_are_kept(joined) and found.confidence == "certain":
+    gave_up = any(progress[rank].gave_up for rank in found.waiting if rank in progress)
+    if (gave_up or not _times_are_kept(joined)) and found.confidence == "certain":
         found = replace(found, confidence="likely")
     notes = (*remarks(joined, progress, ahead_s), *folder.problems)
     return replace(judged, diagnosis=replace(found, notes=(*found.notes, *notes)))
