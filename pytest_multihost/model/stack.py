@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import re
 import sysconfig
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,9 @@ from pytest_multihost.model.verdict import Place
 
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _STANDARD_LIBRARY = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
+_ANY_STANDARD_LIBRARY = re.compile(r"/lib(?:64)?/python\d\.\d+/")
+"""That of another Python, which a job may run with that is looked at from outside."""
+
 _OURSELVES = str(Path(__file__).parent.parent)
 _RUNNER = "_pytest/runner.py"
 _SERVER = "pytest_multihost/launch/server/serve.py"
@@ -123,6 +127,8 @@ def is_library(file: str) -> bool:
     """Return whether `file` belongs to Python, an installed package, or this one."""
     path = PurePath(file)
     if file.startswith("<") or not _INSTALLED.isdisjoint(path.parts):
+        return True
+    if _ANY_STANDARD_LIBRARY.search(file):
         return True
     return any(path.is_relative_to(base) for base in (*_STANDARD_LIBRARY, _OURSELVES))
 

@@ -26,7 +26,7 @@ def sleepers() -> Iterator[list[subprocess.Popen[bytes]]]:
     yield found
     for each in found:
         each.kill()
-        each.wait()
+        each.communicate()
 
 
 def sleeper(found: list[subprocess.Popen[bytes]], **variables: str) -> str:
