@@ -107,6 +107,22 @@ def test_pipeline_without_its_first_stage(world) -> None:
         dist.send(torch.ones(4), dst=world.rank + 1)
 
 
+@hang("finished", ranks=3, backend="gloo", culprits=[2], waiting=[0])
+def test_result_is_taken_for_another_ranks(world) -> None:
+    """The first result is taken from anybody; then that of the rank is expected that has sent it.
+
+    Source: https://github.com/hpc/mpifileutils/pull/26
+    """
+    if world.is_primary:
+        dist.recv(torch.zeros(4))
+        world.barrier("one is in")
+        dist.recv(torch.zeros(4), src=2)
+    else:
+        if world.rank == 2:
+            dist.send(torch.ones(4), dst=0)
+        world.barrier("one is in")
+
+
 @hang("deadlock", ranks=2, backend="gloo")
 def test_receive_meets_reduce(world) -> None:
     """One rank is in a receive, the other in a collective of both.

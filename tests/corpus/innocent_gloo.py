@@ -413,3 +413,21 @@ def test_transport_of_ones_own_gives_up_by_its_own_clock(world, shared_tmp_path)
         dist.send(torch.ones(1), 1)
     else:
         dist.recv(torch.ones(1), 0)
+
+
+@innocent(ranks=3, backend="gloo")
+def test_message_of_one_that_has_left_is_received_late(world) -> None:
+    """A receive from any rank has taken another's message; that of the second is read much later.
+
+    Source: field report class: a primary that works between two results
+    """
+    if world.rank == 1:
+        dist.send(torch.ones(4), dst=0)
+    if world.is_primary:
+        dist.recv(torch.zeros(4))
+    world.barrier("the first is in")
+    if world.rank == 2:
+        dist.send(torch.ones(4), dst=0)
+    if world.is_primary:
+        time.sleep(4)
+        dist.recv(torch.zeros(4), src=2)
