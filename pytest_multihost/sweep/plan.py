@@ -167,12 +167,6 @@ def _decided_by(disturbance: Disturbance) -> _Named | None:
     return None
 
 
-def _is_late_at_all(disturbance: Disturbance) -> bool:
-    """Return whether a rank is held at all of its collectives."""
-    fault = disturbance.fault
-    return fault.kind == "hold" and fault.at.point == "collective" and fault.at.onwards
-
-
 def _is_told(disturbance: Disturbance, runs: Iterable[DisturbedRun]) -> bool:
     """Return whether all ranks were seen to hear of a failure that takes the same way.
 
@@ -189,19 +183,7 @@ def _is_told(disturbance: Disturbance, runs: Iterable[DisturbedRun]) -> bool:
 
 
 def _is_needless(disturbance: Disturbance, runs: Mapping[_Named, DisturbedRun]) -> bool:
-    """Return whether other runs have shown that a disturbance would show nothing.
-
-    Of one that another decides, see there. A rank of another role is held at all collectives only
-    if others had timeouts of seconds while the first was, or if it was not survived: they wait in
-    the same operations, whoever is late.
-    """
-    if _is_late_at_all(disturbance):
-        return any(
-            _is_late_at_all(each.disturbance)
-            and each.outcome == "survived"
-            and each.is_pressed is False
-            for each in runs.values()
-        )
+    """Return whether other runs have shown that a disturbance would show nothing."""
     if disturbance.family == "fails" and _is_told(disturbance, runs.values()):
         return True
     decider = _decided_by(disturbance)
