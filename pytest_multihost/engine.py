@@ -225,7 +225,8 @@ class _WorldRun:
 
         Each turn decides from the facts, waits for events, and records them. While events keep
         arriving no snapshot is taken, but not for longer than `MAX_SNAPSHOT_DELAY_S`; nor while
-        parts of a frame move: its rank waits for this process alone, and seems to hang.
+        parts of a frame move: its rank waits for this process alone, and seems to hang. For the
+        same reason no hang is found while an event is unread.
         """
         events: Sequence[Event] = ()
         is_moving = False
@@ -239,6 +240,9 @@ class _WorldRun:
             deadline_s, ending = self._next_deadline(is_patient=held.is_active)
             is_busy = is_moving or (bool(events) and now < self.snapshot_s + MAX_SNAPSHOT_DELAY_S)
             ending_found = None if is_busy else self._take_snapshot(now)
+            news = () if ending_found is None or now >= deadline_s else world.wait(0.0)
+            if news:  # sent while the ranks were read: a rank may wait for our answer alone
+                ending_found = None
             if ending_found is not None or now >= deadline_s:
                 self._dump(world)
                 if self.surroundings.on_hang is not None:
@@ -251,7 +255,7 @@ class _WorldRun:
             wait_s = min(deadline_s - now, QUIET_PERIOD_S if is_busy else tick_s)
             wait_s = 0.0 if ripe else wait_s
             moved_bytes = world.moved_bytes
-            events = world.wait(max(0.0, wait_s))
+            events = news or world.wait(max(0.0, wait_s))
             is_moving = not events and world.moved_bytes != moved_bytes
             for event in events:
                 self._take(event)

@@ -163,6 +163,7 @@ class Watchdog:
     _stopped_since: dict[int, float] = field(default_factory=dict)
     _checked_s: float = 0.0
     _peeked_s: float = 0.0
+    _written_s: float = 0.0
     _is_still: bool = False
     _still_checks: int = 0
     _rest: tuple[float, Mapping[int, int]] | None = None
@@ -352,7 +353,7 @@ class Watchdog:
         self._checked_s = now
         before = self._last
         snapshot, used_s = self.observer.shallow(now, facts)
-        self._last = snapshot
+        self._last, self._written_s = snapshot, used_s
         ranks = rank_snapshots(before, snapshot)
         if reason == "end":
             ranks = tuple(
@@ -414,8 +415,7 @@ class Watchdog:
         before, was_progress_s = self._last, self._progress_s
         snapshot = self._take(now, facts, "tick")
         has_progressed = self._progress_s > was_progress_s
-        is_proven = self._is_proven(before, snapshot, facts, deadline_s)
-        if is_proven:
+        if self._is_proven(before, snapshot, facts, deadline_s):
             return "proof"
         if self._has_long_been_stopped(now, has_progressed=has_progressed):
             return "stopped"
@@ -431,7 +431,20 @@ class Watchdog:
         # snapshot is in neither.
         mains = {each.main.tid for each in snapshot.kernel.ranks.values() if each.main is not None}
         is_certain = had or (rests and not mains & self._polling and self._rests_still(facts))
-        return "mismatch" if self._had_mismatch and is_certain else None
+        return "mismatch" if self._had_mismatch and is_certain and self._is_current(facts) else None
+
+    def _is_current(self, facts: Sequence[RankFacts]) -> bool:
+        """Return whether what the ranks had recorded at the last snapshot is still true.
+
+        The slot pages are read first, and threads and descriptors afterwards. On a busy machine
+        that takes so long that a rank may have left its operation in between, and then waits for
+        something else than its page has said. A rank that has ended sends an event.
+        """
+        kernel = self._last.kernel.ranks if self._last is not None else {}
+        alive = (e.rank for e in facts if e.rank in kernel and not e.is_gone)
+        if any(kernel[rank].is_dead for rank in alive):
+            return False
+        return self.observer.last_written_s() == self._written_s
 
     def _is_proven(
         self, before: Snapshot | None, now: Snapshot, facts: Sequence[RankFacts], deadline_s: float
@@ -448,6 +461,9 @@ class Watchdog:
         if self._search.last_deep is not None and self._search.last_deep is not last_deep:
             self._add_deep(self._search.last_deep)
             self._prepare(facts, deadline_s)
+        if is_proven and not self._is_current(facts):
+            self._search = ProofSearch()
+            return False
         return is_proven
 
     def _prepare(self, facts: Sequence[RankFacts], deadline_s: float) -> None:

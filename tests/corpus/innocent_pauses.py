@@ -16,6 +16,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ import torch
 import torch.distributed as dist
 from expectation import innocent
 from mishaps import Uring, may_mount_fuse, python_child, slow_file
+from torch.distributed.distributed_c10d import _get_default_store
 
 PAUSE_S = 0.35
 """Longer than the watchdog needs to see that a world is still."""
@@ -543,3 +545,17 @@ def test_connects_again_after_a_late_start(world, shared_tmp_path, seconds) -> N
     jax.distributed.initialize(place, world.size, world.rank)
     world.barrier()
     jax.distributed.shutdown()
+
+
+@innocent(ranks=2, backend="gloo")
+def test_limits_strike_while_the_world_is_still(world) -> None:
+    """All wait for a key that nobody sets, give up at almost the same time, and then meet.
+
+    Source: met in this corpus on a busy machine: a rank left its operation while it was read
+    """
+    store = _get_default_store()
+    for turn in range(TIMES // 2):
+        limit = timedelta(milliseconds=700 + 37 * turn + 5 * world.rank)
+        with pytest.raises(RuntimeError, match="(?i)timeout"):
+            store.wait(["never"], limit)
+        world.barrier(f"given up {turn}")

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from pytest_multihost.engine import MAX_SNAPSHOT_DELAY_S, QUIET_PERIOD_S
+from pytest_multihost.model.event import Event
 from pytest_multihost.outcome import RankFacts
-from pytest_multihost.testing import ScriptedLauncher, Step, well_behaved
+from pytest_multihost.testing import ScriptedLauncher, Step, make_event, well_behaved
 from pytest_multihost.watch import Observations
 from pytest_multihost.watch.watchdog import Ground
 
@@ -91,3 +92,25 @@ def test_no_snapshot_is_taken_while_a_large_frame_moves(run: Run) -> None:
     ran = run(HANGS, watch=watch, launched_by=Transferring, timeout_s=5.0)
     assert watch.checks == []
     assert ran.result.ending == "overrun"
+
+
+@dataclass(slots=True)
+class Unread(ScriptedLauncher):
+    """A world of which an event has come while its ranks were read."""
+
+    unread: int = 1
+
+    def wait(self, timeout_s: float) -> list[Event]:
+        """Return that event as soon as the engine only looks for one."""
+        if timeout_s == 0.0 and self.unread:
+            self.unread -= 1
+            return [make_event(self.clock.now(), 0, "record", {})]
+        return ScriptedLauncher.wait(self, timeout_s)
+
+
+def test_a_hang_is_not_believed_while_an_event_is_unread(run: Run) -> None:
+    """The rank that has sent it may wait for the controller alone; then all are read again."""
+    watch = Suspicious()
+    ran = run(HANGS, watch=watch, launched_by=Unread)
+    assert len(watch.checks) == 2
+    assert ran.result.ending == "proof"
