@@ -556,6 +556,6 @@ def test_limits_strike_while_the_world_is_still(world) -> None:
     store = _get_default_store()
     for turn in range(TIMES // 2):
         limit = timedelta(milliseconds=700 + 37 * turn + 5 * world.rank)
-        with pytest.raises(RuntimeError, match="(?i)timeout"):
+        with pytest.raises(RuntimeError, match=r"(?i)timeout"):
             store.wait(["never"], limit)
         world.barrier(f"given up {turn}")
