@@ -62,6 +62,8 @@ def order(records: Records) -> Iterator[Found]:
     more ranks and groups. The order is that of one thread. Groups that ask for gloo by name stay on
     the CPU, and have no order with others.
     """
+    if not _has_several_groups(records):
+        return
     launched = {
         (rank, thread): {each.operation.place: each for each in launches}
         for rank, record in sorted(records.items())
@@ -75,6 +77,8 @@ def order(records: Records) -> Iterator[Found]:
 
 def racing(records: Records) -> Iterator[Found]:
     """Find two groups that threads of their own use in opposite orders on two ranks."""
+    if not _has_several_groups(records):
+        return
     launched = {
         (rank, 0): {each.operation.place: each for each in _on_device(record)}
         for rank, record in sorted(records.items())
@@ -82,6 +86,13 @@ def racing(records: Records) -> Iterator[Found]:
     for found in _opposite(launched):
         if any(len({each.thread for each in side}) > 1 for _, side in found.sides):
             yield replace(found, rule="racing")
+
+
+def _has_several_groups(records: Records) -> bool:
+    """Return whether there is an order at all; most programs have one group."""
+    launches = (each for record in records.values() for each in record.launches)
+    first = next(launches, None)
+    return any(e.operation.group_key != first.operation.group_key for e in launches if first)
 
 
 def _on_device(record: RankRecord) -> list[Launch]:
@@ -157,6 +168,8 @@ def threads(records: Records) -> Iterator[Found]:
     first has returned. Calls that are alike match in either order.
     """
     for rank, record in records.items():
+        if len({each.thread for each in record.launches}) < 2:  # noqa: PLR2004 - as it says
+            continue
         for launches in _by_group(record).values():
             for earlier, later in _overlapping(launches):
                 if earlier.thread != later.thread and _call(earlier) != _call(later):

@@ -38,7 +38,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import count, islice
 from pathlib import Path
 from typing import get_args
@@ -545,6 +545,7 @@ def _stable_records(data: bytes, again: bytes, path: Path) -> Iterator[Record]:
             yield record
 
 
+@lru_cache(maxsize=GROUPS)  # thousands of records name the same few groups
 def parse_group(text: str) -> GroupKey:
     """Parse a group; it has no members if its text was cut or had no room."""
     try:

@@ -12,7 +12,7 @@ from pytest_multihost.hazards import accept_hazards, find_hazards
 from pytest_multihost.model.hazard import Hazards, RankRecord, Rule
 from pytest_multihost.model.sweep import Acceptance
 from pytest_multihost.slots import slots_path
-from pytest_multihost.slots.archive import read_record
+from pytest_multihost.slots.archive import plain_calls, read_record
 
 
 def look_for_hazards(
@@ -30,6 +30,10 @@ def look_for_hazards(
     if judged.finding.status != "passed" or judged.diagnosis is not None or spec.faults:
         return None
     go_s = judged.result.go_s or 0.0
+    pages = [slots_path(scratch, rank) for rank in range(spec.size)]
+    calls = {plain_calls(page, since_s=go_s) for page in pages}
+    if len(calls) == 1 and None not in calls:  # one group, and all were in it equally often
+        return Hazards(tuple(rules))
     records = {
         rank: _of_test(read_record(slots_path(scratch, rank), rank=rank), go_s)
         for rank in range(spec.size)
