@@ -315,7 +315,8 @@ def _is_taken(rank: int, receive: Operation, states: States) -> bool:
     """Return whether receives from any rank have taken what the peer of a receive has sent.
 
     They take whatever comes first. Only what the other ranks have not sent must have been the
-    peer's: where these have sent enough, it is unknown whose was taken.
+    peer's: where these have sent enough, it is unknown whose was taken. What another rank still
+    waits to send has not been taken.
     """
     own = states[rank].known
     if "recv" not in receive.name or any(len(each.known) > _ALL_KNOWN for each in states.values()):
@@ -333,7 +334,12 @@ def _is_taken(rank: int, receive: Operation, states: States) -> bool:
 
     ended = [each for each in own if not each.is_open]
     left = {
-        each.rank: count(each.known, "send", rank) - count(ended, "recv", each.rank)
+        each.rank: count(
+            (e for e in each.known if each.rank == receive.peer or e not in each.pending),
+            "send",
+            rank,
+        )
+        - count(ended, "recv", each.rank)
         for each in states.values()
     }
     by_others = sum(max(0, left[each]) for each in left if each != receive.peer)

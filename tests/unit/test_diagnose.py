@@ -426,6 +426,16 @@ CASES = {
         (2,),
         (0,),
     ),
+    "a receive whose message one from any rank has taken, as the other is still to be sent": Case(
+        [
+            stands(0, done(transfer("recv", None)), transfer("recv", 2)),
+            stands(1, transfer("send", 0)),
+            stands(2, done(transfer("send", 0)), condition="finished", since_s=2.0),
+        ],
+        "finished",
+        (2,),
+        (0, 1),
+    ),
     "a receive whose message one from any rank need not have taken": Case(
         [
             stands(0, done(transfer("recv", None)), transfer("recv", 2)),
