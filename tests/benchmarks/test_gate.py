@@ -31,7 +31,7 @@ PROC_OPENS_ONCE = 5
 SHALLOW_READS = 6
 # 2094 to 2117 are used with the history of groups: a few pages for each rank's rings.
 PAGE_FAULTS = 2200 if sys.version_info < (3, 14) else 2400  # its objects are spread wider
-ENTRY_MODULES = 19
+ENTRY_MODULES = 20
 
 # In the controller, and by inheritance in the server: what was done between the start of a test
 # and its end. A fork in the server is counted by a byte in a file, which everybody can append to.

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from pytest_multihost.blame import Judgement
 from pytest_multihost.hazards import accept_hazards, find_hazards
-from pytest_multihost.model.hazard import Hazards, RankRecord, Rule
+from pytest_multihost.model.hazard import Hazards, RankRecord
+from pytest_multihost.model.hazard_rules import Rule
 from pytest_multihost.model.sweep import Acceptance
 from pytest_multihost.slots import slots_path
 from pytest_multihost.slots.archive import plain_calls, read_record

@@ -1,0 +1,21 @@
+"""Which hazards are looked for, and what is done about them."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+Rule = Literal[
+    "order",  # two ranks launch collectives of two groups in different orders
+    "threads",  # two threads of a rank are inside calls of one group at a time
+    "unwaited",  # nobody waits for an asynchronous operation
+    "skipped",  # a member of a group did not enter the last collective of the others
+    "racing",  # two threads launch collectives of two groups, on two ranks in different orders
+    "buffered",  # transfers of two ranks that end only because they take no turns
+]
+"""What hazards are looked for; docs/hazards.md describes each."""
+
+HazardMode = Literal["off", "warn", "fail"]
+"""What to do about hazards: nothing, a warning each, or to fail the test."""
+
+DEFAULT_RULES: Final[tuple[Rule, ...]] = ("order", "threads", "unwaited", "skipped")
+"""The rules that have shown no false alarm."""
