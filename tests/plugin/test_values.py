@@ -213,6 +213,7 @@ def test_it(world, shared_tmp_path):
     assert sorted(each.name for each in os.scandir(shared_tmp_path)) == names
     assert new.exists() == os.path.isfile(new) == is_seen
     assert old.read_text() == "changed"
+    world.barrier("looked")
     if is_seen:
         new.read_text()
     else:
