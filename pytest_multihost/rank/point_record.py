@@ -43,12 +43,15 @@ class PointRecord:
         recorder: Knows the user's line.
         root: pytest's rootdir.
         send: Sends an event to the controller.
+        has_faults: Whether the world has any: then it may hang, and all that was passed before is
+            sent at each operation. That takes 10 us, which would be much in an undisturbed run.
         used: The user's code that was seen to pass points.
     """
 
     recorder: Recorder
     root: str
     send: Callable[[PointsRecorded], None]
+    has_faults: bool = False
     _sites: dict[SiteKey, int] = field(default_factory=dict)
     _new: list[PointSite] = field(default_factory=list)
     _passed: list[int] = field(default_factory=list)
@@ -81,7 +84,8 @@ class PointRecord:
                 site = self._add_site(key)
             self._passed.append(site)
             # At an operation the rank may wait until it is ended, and elsewhere work for long.
-            is_due = point == "collective" or monotonic() >= self._sent_s + _EVERY_S
+            is_due = monotonic() >= self._sent_s + _EVERY_S
+            is_due = is_due or (self.has_faults and point == "collective")
             if is_due or len(self._passed) >= _BATCH:
                 self.flush()
 

@@ -372,7 +372,9 @@ def bind_faults(
         for index, fault in enumerate(spec.world.faults)
         if spec.rank in fault.ranks and not _is_before_the_test(fault)
     ]
-    record = PointRecord(recorder, root, send) if spec.world.tells_points else None
+    record = None
+    if spec.world.tells_points:
+        record = PointRecord(recorder, root, send, has_faults=bool(spec.world.faults))
     points = Points(spec, send, bindings, performed, record, ready_s=ready_s)
     recorder.has_streams = any(each.fault.kind == "stream_order" for each in bindings)
     points.healing.callback(setattr, recorder, "has_streams", False)  # noqa: FBT003 - its value
