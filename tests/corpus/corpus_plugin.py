@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
-from runtimes import MISSING, pytest_make_collect_report  # noqa: F401 - the second is a hook
+from corpora import leave_out_missing, write_expectations
+from runtimes import pytest_make_collect_report  # noqa: F401 - a hook
 
 EXPECTATIONS = "PYTEST_MULTIHOST_CORPUS_EXPECTATIONS"
 """Names the file that the expectations are written to, one JSON object a line."""
@@ -24,28 +25,18 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out programs whose backend is not installed; pytest counts them as deselected."""
-    needed = {"gloo": "torch", "jax": "jax"}
-    marks = [(item, item.get_closest_marker("corpus")) for item in items]
-    left_out = [
-        item for item, mark in marks if mark and needed.get(mark.kwargs["backend"]) in MISSING
-    ]
-    if left_out:
-        items[:] = [item for item in items if item not in left_out]
-        config.hook.pytest_deselected(items=left_out)
+    leave_out_missing(config, items, "corpus")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Write what is expected of each program; servers collect too and keep silent."""
-    path = os.environ.get(EXPECTATIONS)
-    if not path or "PYTEST_MULTIHOST_SERVER" in os.environ:
-        return
-    with Path(path).open("a", encoding="utf-8") as file:
-        for item in session.items:
-            mark = item.get_closest_marker("corpus")
-            doc = getattr(getattr(item, "function", None), "__doc__", "")
-            expected = dict(mark.kwargs) if mark else None
-            line = {"nodeid": item.nodeid, "doc": doc, "expected": expected}
-            file.write(json.dumps(line) + "\n")
+    """Write what is expected of each program."""
+    write_expectations(session, EXPECTATIONS, _line)
+
+
+def _line(item: pytest.Item) -> Mapping[str, Any]:
+    mark = item.get_closest_marker("corpus")
+    doc = getattr(getattr(item, "function", None), "__doc__", "")
+    return {"doc": doc, "expected": dict(mark.kwargs) if mark else None}
 
 
 def pytest_unconfigure() -> None:

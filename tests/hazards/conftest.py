@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-from pathlib import Path
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
+from corpora import write_expectations
 
 EXPECTATIONS = "PYTEST_MULTIHOST_HAZARDS_EXPECTATIONS"
 """Names the file that the expectations are written to, one JSON object a line."""
@@ -18,12 +18,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Write what is expected of each program; servers collect too and keep silent."""
-    path = os.environ.get(EXPECTATIONS)
-    if not path or "PYTEST_MULTIHOST_SERVER" in os.environ:
-        return
-    with Path(path).open("a", encoding="utf-8") as file:
-        for item in session.items:
-            mark = item.get_closest_marker("hazard")
-            if mark is not None:
-                file.write(json.dumps({"nodeid": item.nodeid, **mark.kwargs}) + "\n")
+    """Write what is expected of each program."""
+    write_expectations(session, EXPECTATIONS, _line)
+
+
+def _line(item: pytest.Item) -> Mapping[str, Any] | None:
+    mark = item.get_closest_marker("hazard")
+    return mark.kwargs if mark is not None else None

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-from pathlib import Path
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
-from _pytest.runner import runtestprotocol
+from corpora import add_times, leave_out_missing, run_times, write_expectations
 from expectation import marked_lines
-from runtimes import MISSING, pytest_make_collect_report  # noqa: F401 - the second is a hook
+from runtimes import pytest_make_collect_report  # noqa: F401 - a hook
 
 EXPECTATIONS = "PYTEST_MULTIHOST_LATENT_EXPECTATIONS"
 """Names the file that the expectations are written to, one JSON object a line."""
@@ -17,20 +16,13 @@ EXPECTATIONS = "PYTEST_MULTIHOST_LATENT_EXPECTATIONS"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add `--times`."""
-    parser.addoption("--times", type=int, default=1, metavar="N", help="run each test N times")
+    add_times(parser)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Run a test as often as asked, under one node id: its tokens hold that."""
-    times = item.config.getoption("times")
-    if times == 1:
-        return None
-    for _ in range(times):
-        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        runtestprotocol(item, nextitem=nextitem)
-        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-    return True
+    """Run a test as often as asked."""
+    return run_times(item, nextitem)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -41,26 +33,17 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out programs whose backend is not installed; pytest counts them as deselected."""
-    needed = {"gloo": "torch", "jax": "jax"}
-    marks = [(item, item.get_closest_marker("latent_corpus")) for item in items]
-    left_out = [
-        item for item, mark in marks if mark and needed.get(mark.kwargs["backend"]) in MISSING
-    ]
-    if left_out:
-        items[:] = [item for item in items if item not in left_out]
-        config.hook.pytest_deselected(items=left_out)
+    leave_out_missing(config, items, "latent_corpus")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Write what is expected of each program; servers collect too and keep silent."""
-    path = os.environ.get(EXPECTATIONS)
-    if not path or "PYTEST_MULTIHOST_SERVER" in os.environ:
-        return
-    with Path(path).open("a", encoding="utf-8") as file:
-        for item in session.items:
-            mark = item.get_closest_marker("latent_corpus")
-            if mark is not None and isinstance(item, pytest.Function):
-                lines = marked_lines(item.function)
-                expected = {**mark.kwargs, "lines": lines}
-                line = {"nodeid": item.nodeid, "doc": item.function.__doc__, "expected": expected}
-                file.write(json.dumps(line) + "\n")
+    """Write what is expected of each program."""
+    write_expectations(session, EXPECTATIONS, _line)
+
+
+def _line(item: pytest.Item) -> Mapping[str, Any] | None:
+    mark = item.get_closest_marker("latent_corpus")
+    if mark is None or not isinstance(item, pytest.Function):
+        return None
+    expected = {**mark.kwargs, "lines": marked_lines(item.function)}
+    return {"doc": item.function.__doc__, "expected": expected}

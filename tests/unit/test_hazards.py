@@ -57,7 +57,7 @@ class Recorded:
             thread=thread,
             **more,  # type: ignore[arg-type]
         )
-        frame = Frame("/root/train.py", line or len(self.launches) + 1, "step")
+        frame = Frame("/job/train.py", line or len(self.launches) + 1, "step")
         launch = Launch(self.rank, len(self.launches) + 1, thread, frame, operation)
         self.launches.append(launch)
         return self
