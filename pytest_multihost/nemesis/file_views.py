@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from time import CLOCK_REALTIME, clock_gettime  # by name: the test may replace it in its module
+from time import CLOCK_REALTIME, clock_gettime, sleep  # by name: the test may replace them
 
 from pytest_multihost.model.event import now
 from pytest_multihost.model.fault import START
@@ -91,10 +91,19 @@ class _StaleView:
         return False
 
 
+def _next_tick_s() -> float:
+    """Wait until the clock of files has moved, and return its time: all files until now are older."""
+    before_s = clock_gettime(CLOCK_REALTIME_COARSE)
+    while (since_s := clock_gettime(CLOCK_REALTIME_COARSE)) == before_s:
+        sleep(0.001)
+    return since_s
+
+
 def _hide_new(strike: Strike) -> None:
-    since_s = clock_gettime(CLOCK_REALTIME_COARSE)
     if strike.fault.at == START:  # of the test, which others may have begun before this rank
-        since_s -= now() - strike.ready_s + _TICK_S
+        since_s = clock_gettime(CLOCK_REALTIME_COARSE) - (now() - strike.ready_s) - _TICK_S
+    else:
+        since_s = _next_tick_s()
     view = _StaleView(strike, matcher(strike.fault.params["path"]), since_s)
     observer = FileObserver(
         matcher("*"),  # also the folders that matching files are in
