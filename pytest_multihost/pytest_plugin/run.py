@@ -27,7 +27,11 @@ from pytest_multihost.pytest_plugin.item import convert, finish_report
 from pytest_multihost.pytest_plugin.launchers import Launchers
 from pytest_multihost.pytest_plugin.live_display import write_through
 from pytest_multihost.pytest_plugin.plan import Plan, plan_items
-from pytest_multihost.pytest_plugin.signals import interrupt_on_signals, restore_signals
+from pytest_multihost.pytest_plugin.signals import (
+    ignore_further_signals,
+    interrupt_on_signals,
+    restore_signals,
+)
 from pytest_multihost.pytest_plugin.sweep_settings import has_acceptances
 from pytest_multihost.pytest_plugin.tally import TALLY, PytestMultihostWarning, Tally
 from pytest_multihost.pytest_private import base_temp
@@ -262,6 +266,11 @@ class Run:
         report = yield
         finish_report(item, call, report)
         return report
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_keyboard_interrupt(self) -> None:
+        """Let pytest write its summary: another signal would end it with a traceback."""
+        ignore_further_signals()
 
     def pytest_unconfigure(self) -> None:
         """End the lanes, then the servers."""

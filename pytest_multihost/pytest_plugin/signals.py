@@ -31,8 +31,16 @@ def interrupt_on_signals() -> None:
                 signal.signal(number, _interrupt)
 
 
+def ignore_further_signals() -> None:
+    """Ignore the signals from now on: the run ends, and pytest does not expect another here."""
+    for number in ENDING:
+        with contextlib.suppress(ValueError):
+            if signal.getsignal(number) is _interrupt:
+                signal.signal(number, signal.SIG_IGN)
+
+
 def restore_signals() -> None:
-    """Undo `interrupt_on_signals`."""
+    """Undo `interrupt_on_signals`, unless the run has been interrupted: then it ends soon."""
     for number in ENDING:
         with contextlib.suppress(ValueError):
             if signal.getsignal(number) is _interrupt:
