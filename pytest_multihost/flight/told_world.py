@@ -25,7 +25,8 @@ from pytest_multihost.model.result import Activity, RankSnapshot, WorldResult, W
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import SourceContext
 from pytest_multihost.model.verdict import Diagnosis
-from pytest_multihost.outcome import Finding, RankFacts, RankFinding, Symptoms
+from pytest_multihost.outcome import Finding, RankFacts, Symptoms
+from pytest_multihost.outcome.finding import suspected_hang
 
 _ALIKE = (
     "all_reduce",
@@ -197,25 +198,9 @@ def _known(
 
 
 def _finding(joined: Joined) -> Finding:
-    """Return that the world hangs: whether it does is not known before it is judged."""
-    ranks = tuple(
-        RankFinding(
-            facts=RankFacts(rank, phase="call"),
-            outcome="hung",
-            at_s=None,
-            summary="was dumped",
-        )
-        for rank in range(joined.size)
-    )
-    return Finding(
-        outcome="hung",
-        status="failed",
-        reason=f"{len(joined.recordings)} ranks were dumped",
-        headline=None,
-        when="call",
-        call=None,
-        ranks=ranks,
-    )
+    ranks = [RankFacts(rank, phase="call") for rank in range(joined.size)]
+    reason = f"{len(joined.recordings)} ranks were dumped"
+    return suspected_hang(ranks, reason, summary="was dumped")
 
 
 # What ranks have entered in each group

@@ -19,7 +19,8 @@ from pytest_multihost.model.operation import Operations, rank_set
 from pytest_multihost.model.result import RankSnapshot, WorldResult, WorldSnapshot
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.model.stack import Dump, SourceContext, innermost_user_frame
-from pytest_multihost.outcome import Finding, RankFacts, RankFinding, Symptoms
+from pytest_multihost.outcome import Finding, RankFacts, Symptoms
+from pytest_multihost.outcome.finding import suspected_hang
 from pytest_multihost.proof import Snapshot
 from pytest_multihost.watch import rank_snapshots
 from pytest_multihost.watch.kernel import ProcReader
@@ -138,17 +139,5 @@ def _result(job: Job, name: str, look: _Look, waits: Mapping[int, SeenWait]) -> 
 
 
 def _finding(job: Job) -> Finding:
-    """Return that the job hangs: whether it does is not known before it is judged."""
-    ranks = tuple(
-        RankFinding(RankFacts(rank, pid=job.pids.get(rank), phase="call"), "hung", None, "")
-        for rank in range(job.size)
-    )
-    return Finding(
-        outcome="hung",
-        status="failed",
-        reason=f"{len(job.pids)} processes were looked at",
-        headline=None,
-        when="call",
-        call=None,
-        ranks=ranks,
-    )
+    ranks = [RankFacts(rank, pid=job.pids.get(rank), phase="call") for rank in range(job.size)]
+    return suspected_hang(ranks, f"{len(job.pids)} processes were looked at")

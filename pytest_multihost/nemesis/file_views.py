@@ -92,7 +92,7 @@ class _StaleView:
 
 
 def _next_tick_s() -> float:
-    """Wait until the clock of files has moved, and return its time: all files until now are older."""
+    """Wait until the clock of files has moved, and return its time: what exists now is older."""
     before_s = clock_gettime(CLOCK_REALTIME_COARSE)
     while (since_s := clock_gettime(CLOCK_REALTIME_COARSE)) == before_s:
         sleep(0.001)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -106,6 +106,25 @@ class Finding:
     call: tuple[Status, str] | None
     ranks: tuple[RankFinding, ...]
     symptoms: Symptoms = field(default_factory=Symptoms)
+
+
+def suspected_hang(ranks: Sequence[RankFacts], reason: str, *, summary: str = "") -> Finding:
+    """Return that a world hangs of which only one moment is known; `blame` says if any rank waits.
+
+    Args:
+        ranks: What is known of each.
+        reason: What was read of the world.
+        summary: The same of each rank.
+    """
+    return Finding(
+        outcome="hung",
+        status="failed",
+        reason=reason,
+        headline=None,
+        when="call",
+        call=None,
+        ranks=tuple(RankFinding(each, "hung", None, summary) for each in ranks),
+    )
 
 
 def judge(

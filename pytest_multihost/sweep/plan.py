@@ -120,23 +120,22 @@ def order_rest(
         running: What is running.
     """
     weak = [each.disturbance for each in runs if each.outcome in WEAK]
-    classes = {_class(each) for each in weak}
+    closed = {_class(each) for each in (*weak, *running)}  # has shown one, or may be about to
+    deciding = {_named(each) for each in running}
     lines = Counter(map(_line, weak))
     by_fault = {_named(each.disturbance): each for each in runs}
+    told = _told_ways(runs)
     useful = [
         each
         for each in rest
         if not (
-            _class(each) in classes or _is_needless(each, by_fault) or _is_undecided(each, running)
+            _class(each) in closed
+            or _decided_by(each) in deciding
+            or _is_told(each, told)
+            or _is_needless(each, by_fault)
         )
     ]
     return tuple(sorted(useful, key=lambda each: lines[_line(each)]))
-
-
-def _is_undecided(disturbance: Disturbance, running: Iterable[Disturbance]) -> bool:
-    """Return whether the result of something that is running decides if this is run at all."""
-    decider = _decided_by(disturbance)
-    return any(_named(each) == decider or _class(each) == _class(disturbance) for each in running)
 
 
 _Named = tuple[object, ...]
@@ -167,25 +166,29 @@ def _decided_by(disturbance: Disturbance) -> _Named | None:
     return None
 
 
-def _is_told(disturbance: Disturbance, runs: Iterable[DisturbedRun]) -> bool:
+def _told_ways(runs: Iterable[DisturbedRun]) -> Mapping[_Named, set[str]]:
+    """Return the ways of the failures that all ranks were seen to hear of, by class."""
+    ways: dict[_Named, set[str]] = {}
+    for each in runs:
+        if each.outcome == "told" and each.disturbance.family == "fails":
+            disturbance = each.disturbance
+            ways.setdefault(_class(disturbance), set()).add(disturbance.passed.error_path)
+    return ways
+
+
+def _is_told(disturbance: Disturbance, told: Mapping[_Named, set[str]]) -> bool:
     """Return whether all ranks were seen to hear of a failure that takes the same way.
 
     What differs between such failures is the function of a library that handles it first: one that
     was heard of was not swallowed, and then they are the same.
     """
-    return any(
-        each.outcome == "told"
-        and each.disturbance.family == "fails"
-        and _class(each.disturbance) == _class(disturbance)
-        and each.disturbance.passed.error_path != disturbance.passed.error_path
-        for each in runs
-    )
+    if disturbance.family != "fails":
+        return False
+    return bool(told.get(_class(disturbance), set()) - {disturbance.passed.error_path})
 
 
 def _is_needless(disturbance: Disturbance, runs: Mapping[_Named, DisturbedRun]) -> bool:
     """Return whether other runs have shown that a disturbance would show nothing."""
-    if disturbance.family == "fails" and _is_told(disturbance, runs.values()):
-        return True
     decider = _decided_by(disturbance)
     run = runs.get(decider) if decider is not None else None
     if run is None:

@@ -254,10 +254,8 @@ class Watchdog:
         rest = rest or [each.rank for each in facts if not each.is_finished]
         are_waiting = waiting_ranks(snapshot.operations).issuperset(rest)
         quiet_s = now - self._progress_s
-        if self._is_still and needs_native_frames(
-            self._snapshots[-1].ranks, may_run_jax=self.may_run_jax
-        ):
-            self._native.start(self.observer.local_pids(facts).values())
+        if self._is_still:
+            self._start_native(facts)
         if are_waiting:
             is_settled = self._is_quiescent(before, snapshot, now, facts)
         else:
@@ -472,9 +470,13 @@ class Watchdog:
         Also if it has been still for two deep snapshots, although something may end a wait: often
         that is only an acknowledgement on its way.
         """
-        ranks, state = self._snapshots[-1].ranks, self._search.state
-        is_needed = needs_native_frames(ranks, may_run_jax=self.may_run_jax)
-        if is_needed and (state.is_likely(deadline_s) or state.looks >= _LOOKS_BEFORE_NATIVE):
+        state = self._search.state
+        if state.is_likely(deadline_s) or state.looks >= _LOOKS_BEFORE_NATIVE:
+            self._start_native(facts)
+
+    def _start_native(self, facts: Sequence[RankFacts]) -> None:
+        """Start what reads native frames, if these are going to be read."""
+        if needs_native_frames(self._snapshots[-1].ranks, may_run_jax=self.may_run_jax):
             self._native.start(self.observer.local_pids(facts).values())
 
     def _has_mismatch(self, last: Snapshot, facts: Sequence[RankFacts], deadline_s: float) -> bool:

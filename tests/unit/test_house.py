@@ -49,6 +49,7 @@ FACES_OF_THEIR_OWN = {
         "nemesis.object_store",
         "nemesis.targets",
         "outcome.faults",
+        "outcome.finding",
         "outcome.own_failures",
         "outcome.symptoms",
         "outcome.passed_points",

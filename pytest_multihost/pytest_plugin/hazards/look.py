@@ -36,8 +36,7 @@ def look_for_hazards(
     if len(calls) == 1 and None not in calls:  # one group, and all were in it equally often
         return Hazards(tuple(rules))
     records = {
-        rank: _of_test(read_record(slots_path(scratch, rank), rank=rank), go_s)
-        for rank in range(spec.size)
+        rank: _of_test(read_record(page, rank=rank), go_s) for rank, page in enumerate(pages)
     }
     found = find_hazards(records, rules, size=spec.size, place_of=judged.context.place)
     return accept_hazards(found, accepted, nodeid=spec.nodeid)
