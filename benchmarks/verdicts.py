@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -74,7 +73,7 @@ def tell(backend: str, ranks: int) -> Telling:
 def judging_s(folder: Path) -> tuple[float, float]:
     """Return the seconds to merge the stacks of an attempt, and to judge it again."""
     began = time.perf_counter()
-    again = rejudge(folder, lambda file, line: linecache.getline(file, line).strip())
+    again = rejudge(folder)
     judge_s = time.perf_counter() - began
     began = time.perf_counter()
     merge_stacks(again.judged.result.dumps)
