@@ -44,6 +44,7 @@ from pytest_multihost.pytest_plugin.tally import TALLY, Tally, end_run, summariz
 if TYPE_CHECKING:
     from pytest_multihost.backends import Backend
     from pytest_multihost.nemesis import FaultKind
+    from pytest_multihost.pytest_plugin.options import Settings
 import pytest_multihost
 
 # pytest finds fixtures in the plugin's namespace.
@@ -96,6 +97,25 @@ def pytest_collection_finish(session: pytest.Session) -> Generator[None]:
     """
     yield
     settings = session.config.stash[TALLY].settings
+    try:
+        _make_worlds(session, settings)
+    except pytest.UsageError as error:
+        if not hasattr(session.config, "workerinput"):
+            raise
+        # xdist ends with an internal error when a worker does not run its tests.
+        from pytest_multihost.pytest_plugin.item import fail_items
+
+        marked = [item for item in session.items if item.get_closest_marker("multihost_sweep")]
+        chosen = [item for item in session.items if is_multihost(item, settings)]
+        fail_items({*marked, *chosen}, str(error))
+
+
+def _make_worlds(session: pytest.Session, settings: Settings) -> None:
+    """Plan the multihost tests of a session, and start what they need.
+
+    Raises:
+        pytest.UsageError: A marker or an option is wrong, or a server cannot be started.
+    """
     check_sweep_markers(session.items, settings)
     chosen = [item for item in session.items if is_multihost(item, settings)]
     if (attached := session.config.pluginmanager.get_plugin(ATTACHED_PLUGIN)) is not None:

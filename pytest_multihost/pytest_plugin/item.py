@@ -17,10 +17,10 @@ import bdb
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -142,6 +142,16 @@ def convert(item: pytest.Item, run_item: Callable[[pytest.Item], CompletedAttemp
         item.obj = lambda: None
     item.stash[ORIGINAL] = type(item), function
     item.__class__ = _mixed(type(item))
+
+
+def fail_items(items: Iterable[pytest.Item], message: str) -> None:
+    """Make every one of `items` fail with `message` instead of running."""
+
+    def fail(_item: pytest.Item) -> NoReturn:
+        pytest.fail(message, pytrace=False)
+
+    for item in items:
+        convert(item, fail)
 
 
 def finish_report(

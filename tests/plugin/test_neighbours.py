@@ -89,6 +89,30 @@ def test_xdist_says_loudly_that_no_world_ran(run_worlds) -> None:
     assert "--ranks was given, but no selected test is marked" in loud.stdout
 
 
+def test_xdist_shows_what_is_wrong_with_a_marker(run_worlds) -> None:
+    """As a failure of every multihost test: a worker that ran none would be an internal error."""
+    worlds = run_worlds(
+        """
+        import pytest
+
+        @pytest.mark.multihost(ranks=0)
+        def test_wrong(world):
+            pass
+
+        @pytest.mark.multihost(ranks=2)
+        def test_right(world):
+            pass
+
+        def test_ordinary():
+            pass
+        """,
+        *("-p", "xdist", "-n", "2"),
+    )
+    worlds.run.assert_outcomes(passed=1, failed=2)
+    assert "test_worlds.py::test_wrong: @pytest.mark.multihost ranks must be" in worlds.stdout
+    assert "INTERNALERROR" not in worlds.stdout
+
+
 def test_the_timeout_marker_is_the_worlds_deadline(run_worlds) -> None:
     """pytest-timeout would end pytest; our clock ends the ranks and shows their stacks."""
     worlds = run_worlds(
