@@ -13,12 +13,17 @@ def page_of(judged: Judgement, files: str) -> str:
         judged: The world.
         files: Where what it was told from is.
     """
-    word = "NOT KNOWN TO HANG"
-    if (
-        judged.diagnosis is not None
-    ):  # who looks only once cannot tell a slow rank from one that hangs
-        word = "HUNG?" if judged.diagnosis.detected_by == "attach" else "HUNG"
-    lines = [f"{word}  {judged.finding.reason}"]
+    lines = [f"{_word(judged)}  {judged.finding.reason}"]
     for part in page_sections(judged, files=files):
         lines += [f"--- {part.title}", part.text]
     return "\n".join(lines)
+
+
+def _word(judged: Judgement) -> str:
+    """Return in a word whether the world hangs."""
+    found = judged.diagnosis
+    if found is None or judged.finding.outcome != "hung":
+        return "NOT KNOWN TO HANG"
+    # Who looks only once cannot tell a slow rank from one that hangs, unless it is proven.
+    is_sure = found.detected_by != "attach" or judged.result.reason is not None
+    return "HUNG" if is_sure else "HUNG?"

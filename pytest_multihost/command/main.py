@@ -9,7 +9,7 @@ import sys
 import webbrowser
 from pathlib import Path
 
-from pytest_multihost.command.attached import attach_once
+from pytest_multihost.command import attached
 from pytest_multihost.command.dumps import explain_dumps
 from pytest_multihost.command.merged_sweeps import sweep_merge
 from pytest_multihost.command.rejudged import explain, last_page, rebuild
@@ -31,7 +31,7 @@ def main() -> int:
             case "explain":
                 return _explain(options)
             case "attach":
-                return attach_once(options.processes, as_json=options.json)
+                return attached.attach(options)
             case "open":
                 return _open(options.directory, shows_only=options.path)
             case "sweep-merge":
@@ -59,14 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     again.add_argument(
         "--into", type=Path, help="of dumps: write verdict.json and report.html to this folder"
     )
-    live = commands.add_parser(
-        "attach", help="say which rank of a running job is waited for; reads, and disturbs nothing"
-    )
-    live.add_argument(
-        "processes", nargs="+", metavar="PID", help="a rank's process; RANK=PID if it does not say"
-    )
-    live.add_argument("--once", action="store_true", required=True, help="look once")
-    live.add_argument("--json", action="store_true", help="print the verdict as JSON")
+    attached.add_options(commands.add_parser("attach", help=attached.HELP))
     last = commands.add_parser("open", help="open the last report in a browser")
     artifacts = Path(os.environ.get("PYTEST_MULTIHOST_ARTIFACTS") or ".pytest_multihost")
     last.add_argument(

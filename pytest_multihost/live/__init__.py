@@ -1,10 +1,17 @@
-"""Look at a job that runs and never heard of this package: by /proc and py-spy, which only read.
+"""Running jobs that never heard of this plugin, looked at from outside; nothing is disturbed.
 
-`processes` says which rank a process is, `waits` which operation a rank's Python frames show, and
-`seen_world` makes the world that is judged.
+`machine` finds the worlds of this machine by the environment of their processes, `membership` reads
+that, `processes` says which process is which rank, `choice` which job is meant, and `rights` what
+is missing to read one. `look` looks twice at a job: `waits` says which operation the frames of a
+thread show, `motion` why a rank may still go on. `seen_world` judges what was seen, and `follow`
+looks until a job stops moving.
 """
 
-from pytest_multihost.live.processes import Job, find_job
+from pytest_multihost.live.choice import choose
+from pytest_multihost.live.follow import PATIENCE_S, follow
+from pytest_multihost.live.machine import Worlds
+from pytest_multihost.live.processes import Job
+from pytest_multihost.live.rights import check_rights
 from pytest_multihost.live.seen_world import judge_job
 
-__all__ = ["Job", "find_job", "judge_job"]
+__all__ = ["PATIENCE_S", "Job", "Worlds", "check_rights", "choose", "follow", "judge_job"]

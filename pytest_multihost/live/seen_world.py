@@ -1,119 +1,126 @@
-"""A running job, looked at once and judged as any other world: by its wait-for graph.
+"""A running job judged as any other world: by its wait-for graph.
 
 Nothing was recorded, so which call of an operation a rank is in is not known, and no rank is
 certainly to blame. Ranks that may wait in C++ code of a runtime without a frame of Python's are not
-in the graph, nor are ranks on other machines.
+in the graph, nor are ranks on other machines. Who is waited for and may go on by itself is named,
+and is not said to hang.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from pytest_multihost.blame import Judgement, judge_world
+from pytest_multihost.live.look import Look, look_at
+from pytest_multihost.live.motion import HORIZON_S
 from pytest_multihost.live.processes import Job, not_here
-from pytest_multihost.live.waits import SeenWait, seen_wait
-from pytest_multihost.model.operation import Operations, rank_set
-from pytest_multihost.model.result import RankSnapshot, WorldResult, WorldSnapshot
+from pytest_multihost.model.operation import rank_set
+from pytest_multihost.model.result import WorldResult, WorldSnapshot
 from pytest_multihost.model.spec import WorldSpec
-from pytest_multihost.model.stack import Dump, SourceContext, innermost_user_frame
-from pytest_multihost.outcome import Finding, RankFacts, Symptoms
+from pytest_multihost.model.stack import SourceContext
+from pytest_multihost.model.verdict import Diagnosis
+from pytest_multihost.outcome import Finding, RankFacts, RankFinding, Symptoms
 from pytest_multihost.outcome.finding import suspected_hang
-from pytest_multihost.proof import Snapshot
-from pytest_multihost.watch import rank_snapshots
-from pytest_multihost.watch.kernel import ProcReader
-from pytest_multihost.watch.probes.pyspy import spied_stacks
 
-_APART_S = 0.5
-"""Between two looks at what threads do: one that computes has used its processor meanwhile."""
-
-_BLOCKED = frozenset({"BLOCKED", "IO"})
 _CANNOT_TELL = (
     "seen from outside and once: nothing tells which call of an operation a rank is in, nor of"
     " which group, and a rank that is slow looks as one that hangs"
 )
+_PROVEN = (
+    "proven: no wait in the job can end within the next {:.0f} s; which call of an operation a rank"
+    " is in cannot be seen from outside"
+)
+_MAX_BLOCKERS = 3
+_NOBODY = "no rank is seen to wait for another one"
+_ENDED = "has ended: there is no such process any more"
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """What was seen of a job."""
-
-    at_s: float
-    ranks: tuple[RankSnapshot, ...]
-    dumps: tuple[Dump, ...]
-    unread: Mapping[int, str]
-
-
-def judge_job(job: Job, name: str, context: SourceContext) -> Judgement:
-    """Return the judgement of a running job.
+def judge_job(
+    job: Job, name: str, context: SourceContext, *, reads_native: bool = False
+) -> Judgement:
+    """Return the judgement of a running job; its outcome is hung only if nothing seems to move.
 
     Args:
         job: Its ranks here.
         name: What the reader calls it.
         context: Names files, and reads lines of them.
+        reads_native: Whether its threads may be stopped for a moment, to read native frames.
     """
-    look = _look(job)
-    waits = dict(_waits(look, job, context))
-    unclear = {rank for rank, each in waits.items() if each.is_unclear}
-    unseen = frozenset(unclear | (set(range(job.size)) - job.pids.keys()))
-    result = _result(job, name, look, waits)
-    finding = _finding(job)
-    judged = judge_world(result, Symptoms(), context, finding=finding, unseen=unseen)
+    look = look_at(job, context, reads_native=reads_native)
+    judged = _judged(job, name, context, look, ended=job.ended | _exited(look))
     found = judged.diagnosis
-    if found is None or not any(each.operation for each in waits.values()):
-        reason = "no rank is seen to wait for another one"
-        finding = replace(finding, outcome="passed", status="passed", reason=reason)
-        return replace(judged, diagnosis=None, finding=finding)
+    if found is not None and found.kind == "died" and not found.waiting:  # nobody misses it
+        judged = _judged(job, name, context, look, ended=frozenset())
+        found = judged.diagnosis
+    if found is None or not _is_waited_for(look, found):
+        return _not_hung(replace(judged, diagnosis=None), _NOBODY)
     confidence = "likely" if found.confidence == "certain" else found.confidence
-    notes = (*found.notes, *_notes(job, look, unclear))
-    return replace(judged, diagnosis=replace(found, confidence=confidence, notes=notes))
+    found = replace(found, confidence=confidence, notes=(*found.notes, *_notes(job, look)))
+    judged = replace(judged, diagnosis=found)
+    why = _still_moves(look, found)
+    return _not_hung(judged, f"{found.summary}; not yet a hang: {why}") if why else judged
 
 
-def _look(job: Job) -> _Look:
-    """Read what the ranks do, twice, and their stacks in between."""
-    reader = ProcReader(job.pids)
-    first = reader.shallow_snapshot()
-    stacks, unread = spied_stacks(job.pids)
-    time.sleep(max(0.0, _APART_S - (time.monotonic() - first.at_s)))
-    now = reader.shallow_snapshot()
-    none = tuple(Operations(rank) for rank in range(job.size))
-    return _Look(
-        now.at_s, rank_snapshots(Snapshot(first, none), Snapshot(now, none)), stacks, unread
+def _judged(
+    job: Job, name: str, context: SourceContext, look: Look, *, ended: frozenset[int]
+) -> Judgement:
+    absent = frozenset(range(job.size)) - job.pids.keys()
+    return judge_world(
+        _result(job, name, look),
+        Symptoms(),
+        context,
+        finding=_finding(job, ended),
+        unseen=(look.unclear | absent | _exited(look)) - ended,
     )
 
 
-def _waits(look: _Look, job: Job, context: SourceContext) -> Iterator[tuple[int, SeenWait]]:
-    dumps = {each.rank: each for each in look.dumps}
-    for seen in look.ranks:
-        dump = dumps.get(seen.rank)
-        frames = dump.main.frames if dump is not None and dump.main is not None else ()
-        user = innermost_user_frame(frames)
-        source = context.place(user).source if user is not None else ""
-        is_blocked = seen.label in _BLOCKED
-        wait = seen_wait(frames, source, size=job.size, at_s=look.at_s, is_blocked=is_blocked)
-        is_known = seen.label in ("EXITED", "STOPPED") or wait.operation is not None
-        yield seen.rank, replace(wait, is_unclear=wait.is_unclear and not is_known)
+def _exited(look: Look) -> frozenset[int]:
+    return frozenset(each.rank for each in look.ranks if each.label == "EXITED")
 
 
-def _notes(job: Job, look: _Look, unclear: set[int]) -> Iterator[str]:
-    if absent := not_here(job):
+def _is_waited_for(look: Look, found: Diagnosis) -> bool:
+    """Return whether a rank waits for another one, or is stopped or holds the GIL."""
+    is_own = found.kind in ("stopped", "gil_held")
+    return is_own or any(each.operations or each.lock_holders for each in look.ranks)
+
+
+def _still_moves(look: Look, found: Diagnosis) -> str:
+    """Return why one of the ranks concerned may go on by itself; empty if none may."""
+    if left := look.left.intersection(found.waiting):
+        return f"{rank_set(left)} {'has' if len(left) == 1 else 'have'} run between two looks"
+    if found.kind in ("died", "stopped"):
+        return ""
+    concerned = found.culprits or found.cycle or found.waiting
+    moving = {rank: look.moving[rank] for rank in concerned if rank in look.moving}
+    return moving[min(moving)] if moving else ""
+
+
+def _not_hung(judged: Judgement, reason: str) -> Judgement:
+    finding = replace(judged.finding, outcome="passed", status="passed", reason=reason)
+    return replace(judged, finding=finding)
+
+
+def _notes(job: Job, look: Look) -> Iterator[str]:
+    absent = not_here(job)
+    if absent and not job.ended:
         yield f"ranks {absent} are not among these processes: nothing is known of them"
     for rank, why in look.unread.items():
         yield f"the stack of rank {rank} could not be read: {why}"
-    if here := unclear & job.pids.keys():
+    yield from look.unobserved
+    if here := look.unclear & job.pids.keys():
         yield f"{rank_set(here)} may wait in C++ code, which Python's stacks do not show"
+    yield from job.notes
+    if look.is_proven:
+        yield _PROVEN.format(HORIZON_S)
+        return
+    if look.blockers:
+        yield f"not proven to hang, because {'; '.join(look.blockers[:_MAX_BLOCKERS])}"
     yield _CANNOT_TELL
 
 
-def _result(job: Job, name: str, look: _Look, waits: Mapping[int, SeenWait]) -> WorldResult:
-    ranks = tuple(
-        replace(each, operations=(wait,))
-        if (wait := waits[each.rank].operation) is not None
-        else each
-        for each in look.ranks
-    )
+def _result(job: Job, name: str, look: Look) -> WorldResult:
     return WorldResult(
         spec=WorldSpec(
             nodeid=name,
@@ -132,12 +139,20 @@ def _result(job: Job, name: str, look: _Look, waits: Mapping[int, SeenWait]) -> 
         history=(),
         ending="seen",
         dumps=look.dumps,
-        snapshots=(WorldSnapshot(at_s=look.at_s, reason="end", ranks=ranks),),
+        snapshots=(
+            WorldSnapshot(at_s=look.at_s, reason="end", ranks=look.ranks, blockers=look.blockers),
+        ),
+        reason=_PROVEN.format(HORIZON_S) if look.is_proven else None,
         progress_s=look.at_s,
         detected_s=look.at_s,
     )
 
 
-def _finding(job: Job) -> Finding:
-    ranks = [RankFacts(rank, pid=job.pids.get(rank), phase="call") for rank in range(job.size)]
-    return suspected_hang(ranks, f"{len(job.pids)} processes were looked at")
+def _finding(job: Job, ended: frozenset[int]) -> Finding:
+    facts = [RankFacts(rank, pid=job.pids.get(rank), phase="call") for rank in range(job.size)]
+    found = suspected_hang(facts, f"{len(job.pids)} processes were looked at")
+    ranks = tuple(
+        RankFinding(each.facts, "crashed", None, _ENDED) if each.facts.rank in ended else each
+        for each in found.ranks
+    )
+    return replace(found, ranks=ranks)

@@ -17,7 +17,7 @@ descriptor ready.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.process import Descriptor, Process, Thread
@@ -76,6 +76,52 @@ def blockers(before: Snapshot, now: Snapshot, *, deadline_s: float) -> tuple[str
     ended = [e for e in before.kernel.processes if not e.is_dead and e.pid not in pids]
     found += [f"{_name(each)} has just ended" for each in ended]
     return tuple(dict.fromkeys(found))
+
+
+def rank_blockers(
+    before: Snapshot, now: Snapshot, *, deadline_s: float
+) -> Mapping[int, tuple[str, ...]]:
+    """Return what may end a wait of each rank or of its children, as sentences.
+
+    A connection that leads outside the world counts only if a thread waits for it, and what the
+    runtime's own threads wait for does not count: a rank is asked about, not the world.
+
+    Args:
+        before: A deep snapshot.
+        now: The next one.
+        deadline_s: How long its waits are to last, on the monotonic clock.
+    """
+    found: dict[int, list[str]] = {}
+    for process in now.kernel.processes:
+        if process.rank is None or process.is_dead:
+            continue
+        was = before.kernel.process(process.pid)
+        if was is None:
+            why = ["has just begun"]
+        else:
+            earlier = {thread.tid: thread for thread in was.threads}
+            interval = Interval(was, process, before, now, deadline_s, earlier)
+            why = list(_own_blockers(interval))
+        found.setdefault(process.rank, []).extend(f"{_name(process)} {each}" for each in why)
+    return {rank: tuple(each) for rank, each in found.items()}
+
+
+def _own_blockers(interval: Interval) -> Iterator[str]:
+    yield from _signal_blockers(interval.process)
+    for thread in interval.process.threads:
+        is_main = thread is interval.process.main
+        is_runtimes = interval.process.is_rank and not is_main and is_runtime_thread(thread)
+        name = "main thread" if is_main else f"thread {thread.name}"
+        if thread.state in DEAD:
+            continue
+        if is_runtimes:
+            yield from [f"{name} runs"] if interval.is_busy(thread) else ()
+        else:
+            yield from (f"{name} {each}" for each in _thread_blockers(interval, thread))
+    for found in interval.process.descriptors.values():
+        last = interval.was.descriptors.get(found.fd)
+        if found.kind in _SOCKETS and last is not None and _moves(interval, last, found):
+            yield f"moves data on the {found.kind} socket to {found.peer or 'somebody'}"
 
 
 def _name(process: Process) -> str:

@@ -41,6 +41,7 @@ FACES_OF_THEIR_OWN = {
     for name in (
         "blame.divergence",
         "blame.inferred",
+        "launch.attach.launcher_env",
         "launch.dumps",
         "launch.job_spec",
         "launch.libc",
@@ -53,6 +54,7 @@ FACES_OF_THEIR_OWN = {
         "outcome.own_failures",
         "outcome.symptoms",
         "outcome.passed_points",
+        "proof.blockers",
         "proof.system_calls",
         "proof.threads",
         "slots.archive",
@@ -63,6 +65,8 @@ FACES_OF_THEIR_OWN = {
         "report.hazards",
         "report.sweep_words",
         "watch.kernel",
+        "watch.kernel.stack_words",
+        "watch.probes.native",
         "watch.probes.pyspy",
     )
 }

@@ -97,12 +97,14 @@ def test_a_process_that_is_gone_is_told() -> None:
 def test_rights_that_are_missing_are_named() -> None:
     """A user who is not root looks at a process of root's."""
     program = (
-        "import os\nfrom pytest_multihost.live import find_job\nos.setuid(65534)\nfind_job(['1'])"
+        "import os\nfrom pytest_multihost.live.processes import find_job\nos.setuid(65534)\n"
+        "find_job(['1'])"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
-    assert "with sudo" in done.stderr
+    assert "It belongs to root" in done.stderr
+    assert "sudo " in done.stderr
 
 
 # What frames show

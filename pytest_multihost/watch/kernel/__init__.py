@@ -2,7 +2,8 @@
 
 `proc` takes a snapshot with `proc_files`, `descriptors`, `memory`,
 `sockets` and `elf`; `family` says which processes are the world's, `other_processes` reads the
-others. `quiescence` says whether a world is still at one moment.
+others. `quiescence` says whether a world is still at one moment, `stack_words` which functions are
+on the stacks of threads.
 """
 
 from pytest_multihost.watch.kernel.other_processes import HarnessProcesses

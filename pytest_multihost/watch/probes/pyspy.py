@@ -12,7 +12,7 @@ import json
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import IO
@@ -24,6 +24,7 @@ SAMPLE_INTERVAL_S = 5.0
 """How far two samples are apart."""
 
 _TIMEOUT_S = 5.0
+_AT_ONCE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class SpiedThread:
         is_main: Whether it is the main thread.
         holds_gil: Whether it holds the GIL.
         frames: Its frames, innermost first.
+        values: For each frame the values of its local variables by name, as text; empty if they
+            were not asked for.
     """
 
     tid: int
@@ -43,6 +46,7 @@ class SpiedThread:
     is_main: bool
     holds_gil: bool
     frames: tuple[Frame, ...]
+    values: tuple[Mapping[str, str], ...] = ()
 
 
 def parse_dump(text: str | bytes) -> tuple[SpiedThread, ...]:
@@ -59,6 +63,7 @@ def parse_dump(text: str | bytes) -> tuple[SpiedThread, ...]:
                 each["os_thread_id"] == each["pid"],
                 bool(each.get("owns_gil")),
                 tuple(Frame(f["filename"], f["line"], f["name"]) for f in each["frames"]),
+                tuple(_values(f.get("locals")) for f in each["frames"]),
             )
             for each in json.loads(text)
         )
@@ -66,32 +71,51 @@ def parse_dump(text: str | bytes) -> tuple[SpiedThread, ...]:
         raise ValueError("not the JSON that py-spy prints") from error
 
 
-def spied_stacks(pids: Mapping[int, int]) -> tuple[tuple[Dump, ...], Mapping[int, str]]:
-    """Return the stacks of processes, and of those that could not be read why.
+def _values(found: Iterable[Mapping[str, str]] | None) -> Mapping[str, str]:
+    return {each["name"]: each.get("repr") or "" for each in found or ()}
+
+
+Spied = Mapping[int, tuple[SpiedThread, ...]]
+"""The threads of each rank."""
+
+
+def spied_threads(pids: Mapping[int, int]) -> tuple[Spied, Mapping[int, str]]:
+    """Return the threads of processes with their variables, and why some could not be read.
+
+    Variables are read where that is possible: a thread that runs meanwhile may make it fail.
 
     Args:
         pids: Process id of each rank.
     """
     command = py_spy_command()
     if not command:
-        return (), dict.fromkeys(pids, "py-spy is not installed: pip install py-spy")
+        return {}, dict.fromkeys(pids, "py-spy is not installed: pip install py-spy")
 
     def spied(pid: int) -> tuple[SpiedThread, ...] | str:
-        try:
-            done = subprocess.run(
-                [*command, str(pid)], capture_output=True, check=False, timeout=_TIMEOUT_S
-            )
-            return parse_dump(done.stdout)
-        except ValueError:
-            said = done.stderr.decode(errors="replace").strip().splitlines()
-            return said[0] if said else "py-spy told nothing"
-        except (OSError, subprocess.SubprocessError) as error:
-            return str(error)
+        why = ""
+        for options in (("--locals",), ()):
+            found = _spied([*command[:-1], *options, command[-1], str(pid)])
+            if not isinstance(found, str):
+                return found
+            why = why or found
+        return why
 
-    with ThreadPoolExecutor(4) as pool:
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
         answers = dict(zip(pids, pool.map(spied, pids.values()), strict=True))
-    dumps = [dump_of(rank, each) for rank, each in answers.items() if not isinstance(each, str)]
-    return tuple(dumps), {rank: each for rank, each in answers.items() if isinstance(each, str)}
+    threads = {rank: each for rank, each in answers.items() if not isinstance(each, str)}
+    return threads, {rank: each for rank, each in answers.items() if isinstance(each, str)}
+
+
+def _spied(command: Sequence[str]) -> tuple[SpiedThread, ...] | str:
+    """Return what py-spy prints, or why there is nothing."""
+    try:
+        done = subprocess.run(command, capture_output=True, check=False, timeout=_TIMEOUT_S)
+        return parse_dump(done.stdout)
+    except ValueError:
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        return said[0] if said else "py-spy told nothing"
+    except (OSError, subprocess.SubprocessError) as error:
+        return str(error)
 
 
 def dump_of(rank: int, threads: Iterable[SpiedThread]) -> Dump:

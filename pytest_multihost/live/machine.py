@@ -1,0 +1,194 @@
+"""The worlds that run on this machine, found by what launchers set in their processes' environment.
+
+Children inherit these variables, and so do the shells and tools that start a rank. Of the processes
+that say the same rank, the rank is the outermost that runs Python. A process that has started ranks
+of another world is their launcher: torchrun under srun has a rank of Slurm's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_multihost.launch.attach.launcher_env import Membership
+from pytest_multihost.live.membership import membership_if_any
+from pytest_multihost.live.processes import Job
+from pytest_multihost.watch.kernel import read_stat
+
+_PYTHON = re.compile(r"python[\d.]*[a-z]*( \(deleted\))?")
+_HELPERS = re.compile(r"multiprocessing\.(resource_tracker|forkserver)")
+"""Processes that Python starts beside those of a program."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A job whose ranks, or some of them, run on this machine.
+
+    Attributes:
+        job: Its ranks here.
+        parent: The process that has started them all; 0 if they have no common one.
+        command: The command line of its first rank here.
+        age_s: How long ago that one was started.
+    """
+
+    job: Job
+    parent: int
+    command: str
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Worlds:
+    """What was found on this machine.
+
+    Attributes:
+        found: The worlds, the latest first.
+        unreadable: Number of processes of Python's that may not be read.
+    """
+
+    found: tuple[World, ...]
+    unreadable: int = 0
+
+
+def worlds_here(among: Collection[int] | None = None) -> Worlds:
+    """Return the worlds on this machine.
+
+    Args:
+        among: Processes to look at; None for all of the machine.
+    """
+    parents = _parents()
+    own = {os.getpid(), *_ancestors(os.getpid(), parents)}
+    members: dict[int, Membership] = {}
+    unreadable = 0
+    for pid in parents if among is None else among:
+        try:
+            found = None if pid in own or not _is_python(pid) else membership_if_any(pid)
+        except PermissionError:
+            unreadable += 1
+            continue
+        if found is not None:
+            members[pid] = found
+    by_key: dict[object, dict[int, Membership]] = {}
+    for pid, each in _without_launchers(members, parents).items():
+        # Who says only rank and size is of the same job as those with the same parent.
+        key = each.key if each.job.strip("/") else (each.key, parents[pid])
+        by_key.setdefault(key, {})[pid] = each
+    worlds = (_world(each, parents) for each in by_key.values())
+    return Worlds(tuple(sorted(worlds, key=lambda each: each.age_s)), unreadable)
+
+
+def matching(text: str) -> tuple[int, ...]:
+    """Return the processes of Python's whose command line contains a text, but not this one."""
+    parents = _parents()
+    own = {os.getpid(), *_ancestors(os.getpid(), parents)}
+    return tuple(
+        pid for pid in parents if pid not in own and text in command_of(pid) and _is_python(pid)
+    )
+
+
+def children_of(pid: int) -> tuple[int, ...]:
+    """Return the processes of Python's that a process has started, directly or through others."""
+    parents = _parents()
+    below = (each for each in parents if pid in _ancestors(each, parents))
+    return tuple(each for each in below if _is_python(each))
+
+
+def numbered(pids: Iterable[int], launcher: str) -> Job | None:
+    """Return processes that say no rank as the ranks of a job, in the order of their start.
+
+    Args:
+        pids: The processes; what they have started themselves is left out.
+        launcher: Who has started them, for the reader.
+    """
+    parents = _parents()
+    found = [each for each in pids if not _HELPERS.search(command_of(each))]
+    outermost = [each for each in found if not set(found) & {*_ancestors(each, parents)}]
+    stats = {pid: stat for pid in outermost if (stat := read_stat(f"/proc/{pid}")) is not None}
+    order = sorted(stats, key=lambda pid: (stats[pid].started_s, pid))
+    note = "the processes do not say which rank they are: they are numbered in the order of start"
+    return Job(dict(enumerate(order)), len(order), launcher, notes=(note,)) if order else None
+
+
+def command_of(pid: int) -> str:
+    """Return the command line of a process; empty if it cannot be read."""
+    try:
+        data = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return ""
+    return data.rstrip(b"\0").replace(b"\0", b" ").decode(errors="backslashreplace")
+
+
+def _is_python(pid: int) -> bool:
+    """Return whether a process runs Python; of another user's, by its command line."""
+    try:
+        name = Path(f"/proc/{pid}/exe").readlink().name
+    except PermissionError:
+        name = Path(command_of(pid).partition(" ")[0]).name
+    except OSError:
+        return False
+    return bool(_PYTHON.fullmatch(name)) or _is_embedded(pid)
+
+
+def _is_embedded(pid: int) -> bool:
+    try:
+        return b"/libpython" in Path(f"/proc/{pid}/maps").read_bytes()
+    except OSError:
+        return False
+
+
+def _parents() -> Mapping[int, int]:
+    pids = (int(name) for name in os.listdir("/proc") if name.isdecimal())
+    found = ((pid, read_stat(f"/proc/{pid}")) for pid in pids)
+    return {pid: stat.parent for pid, stat in found if stat is not None and stat.state != "Z"}
+
+
+def _ancestors(pid: int, parents: Mapping[int, int]) -> Sequence[int]:
+    """Return the parent of a process, its parent, and so on."""
+    found: list[int] = []
+    while (pid := parents.get(pid, 0)) and pid not in found:
+        found.append(pid)
+    return found
+
+
+def _without_launchers(
+    members: Mapping[int, Membership], parents: Mapping[int, int]
+) -> Mapping[int, Membership]:
+    """Leave out what starts ranks, and what a rank has started."""
+    launchers, started = set(), set()
+    for pid, each in members.items():
+        for above in _ancestors(pid, parents):
+            other = members.get(above)
+            if other is not None and other.key == each.key and other.rank == each.rank:
+                started.add(pid)
+            elif other is not None:
+                launchers.add(above)
+    return {pid: each for pid, each in members.items() if pid not in launchers | started}
+
+
+def _world(members: Mapping[int, Membership], parents: Mapping[int, int]) -> World:
+    """Return the processes of one job; of two that say the same rank, the one started last."""
+    stats = {pid: read_stat(f"/proc/{pid}") for pid in members}
+    started = {pid: stat.started_s if stat is not None else 0.0 for pid, stat in stats.items()}
+    pids = {members[pid].rank: pid for pid in sorted(members, key=lambda pid: started[pid])}
+    notes = tuple(
+        f"rank {each.rank} is also process {pid}, which was started before"
+        for pid, each in members.items()
+        if pids[each.rank] != pid
+    )
+    first, one = pids[min(pids)], next(iter(members.values()))
+    absent = frozenset(range(one.size)) - pids.keys()
+    job = Job(
+        dict(sorted(pids.items())),
+        one.size,
+        one.source,
+        ended=absent if one.is_one_machine else frozenset(),
+        notes=notes,
+    )
+    above = [set(_ancestors(pid, parents)) for pid in pids.values()]
+    common = [each for each in _ancestors(first, parents) if all(each in one for one in above)]
+    parent = common[0] if common and common[0] > 1 else 0
+    return World(job, parent, command_of(first), time.monotonic() - started[first])

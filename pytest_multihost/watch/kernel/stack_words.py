@@ -1,0 +1,86 @@
+"""Names of functions on the stacks of threads that go on: read from memory, nothing is stopped.
+
+Every word that could be a return address is taken for one (`memory`), so a name may be of a call
+that is over. The innermost one outside of the system's libraries has nearly nothing over it that
+could be left from another call: it says which library waits.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import re
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import dataclass
+
+from pytest_multihost.model.process import Thread
+from pytest_multihost.watch.kernel.elf import symbol_table
+from pytest_multihost.watch.kernel.memory import Memory, ReturnAddresses
+
+_SYSTEM = re.compile(
+    r"\[vdso\]|.*/(ld-linux[-\w]*|lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s)(-[.\d]+)?)\.so[.\d]*"
+)
+"""Libraries by which others wait."""
+
+_RUNTIMES = re.compile(r".*/(torch|jaxlib)/.*\.so[.\d]*")
+
+
+@dataclass(frozen=True, slots=True)
+class StackWords:
+    """What the words of a thread's stack show.
+
+    Attributes:
+        thread: Its native id.
+        is_in_runtime: Whether it waits in code of torch or jax.
+        symbols: Functions of these on its stack, innermost first.
+    """
+
+    thread: int
+    is_in_runtime: bool
+    symbols: tuple[str, ...]
+
+
+def read_stack_words(pid: int, threads: Iterable[Thread]) -> tuple[StackWords, ...]:
+    """Return what the stacks of a process's waiting threads show; nothing of what cannot be read.
+
+    Args:
+        pid: The process.
+        threads: Its threads, as a snapshot shows them.
+    """
+    found = []
+    with closing(Memory(pid)) as memory:
+        returns = ReturnAddresses(memory)
+        for each in threads:
+            places = returns.of_stack(each.pointer) if each.pointer else None
+            outside = [at for at in places or () if not _SYSTEM.fullmatch(at[0])]
+            if outside:
+                inside = [at for at in outside if _RUNTIMES.fullmatch(at[0])]
+                symbols = tuple(filter(None, (_name(*at) for at in inside)))
+                found.append(StackWords(each.tid, outside[0] in inside, symbols))
+    return tuple(found)
+
+
+@functools.cache
+def _name(path: str, offset: int) -> str:
+    """Return the readable name of the function at a place of a file; empty if unknown."""
+    mangled = symbol_table(path).name_at_offset(offset)
+    return _demangled(mangled) if mangled else ""
+
+
+def _demangled(mangled: str) -> str:
+    demangle, free = _demangler()
+    pointer = demangle(mangled.encode(), None, None, None)
+    if not pointer:
+        return mangled
+    text = ctypes.string_at(pointer).decode("utf-8", "replace")
+    free(pointer)
+    return text
+
+
+@functools.cache
+def _demangler() -> tuple[ctypes._NamedFuncPointer, ctypes._NamedFuncPointer]:
+    demangle, free = ctypes.CDLL("libstdc++.so.6")["__cxa_demangle"], ctypes.CDLL(None)["free"]
+    demangle.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+    demangle.restype, free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    return demangle, free
