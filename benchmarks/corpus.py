@@ -142,7 +142,7 @@ def main() -> int:
     global CORPUS  # noqa: PLW0603 - chosen once, before anything is run
     options = _options()
     CORPUS = CORPUS / "libraries" if options.libraries else CORPUS
-    programs = _programs(options.only, options.backend)
+    programs = find_programs(options.only, options.backend)
     batches = _batches(programs, BATCH if options.jobs > 1 else None)
     rounds: list[list[Score]] = []
     print(HEADING)
@@ -203,7 +203,7 @@ def _load(number: int) -> Iterator[None]:
             process.wait()
 
 
-def _programs(only: str, backend: str) -> dict[str, dict[str, Mapping[str, Any]]]:
+def find_programs(only: str, backend: str) -> dict[str, dict[str, Mapping[str, Any]]]:
     """Return what is expected of each program, by module and id.
 
     Args:

@@ -10,13 +10,15 @@ from collections.abc import Iterator
 import pytest
 
 from pytest_multihost.live.processes import find_job
-from pytest_multihost.live.waits import SeenWait, seen_wait
+from pytest_multihost.live.waits import SeenWait, seen_operation, seen_wait
 from pytest_multihost.model.errors import MultihostError
+from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.stack import Frame
 
 TORCH = "/venv/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py"
 SITE = "/venv/lib/python3.12/site-packages"
 USER = Frame("/job/train.py", 17, "step")
+LOGGED = Frame("/venv/lib/python3.12/site-packages/torch/distributed/c10d_logger.py", 81, "wrapper")
 
 
 @pytest.fixture
@@ -155,3 +157,63 @@ def test_a_thread_that_is_blocked_in_a_runtime_is_unclear() -> None:
 def test_a_rank_whose_stack_could_not_be_read_is_unclear() -> None:
     """Nothing is known of it."""
     assert seen().is_unclear
+
+
+# What it was called with
+
+
+def called(
+    name: str, own: dict[str, str], args: str = "(<Tensor at 0x7f>)", kwargs: str = "{}"
+) -> Operation:
+    """Return the operation of a call of torch's, with the variables that its frames have."""
+    frames = (Frame(TORCH, 3000, name), LOGGED, USER)
+    found = seen_operation(
+        frames, (own, {"args": args, "kwargs": kwargs}, {}), size=4, at_s=1.0, thread=7
+    )
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(("name", "variable"), [("send", "dst"), ("recv", "src")])
+def test_the_peer_of_a_transfer_is_its_argument(name: str, variable: str) -> None:
+    """Nobody else is waited for."""
+    assert called(name, {variable: "2", "tag": "0"}).peer == 2
+
+
+def test_a_receive_from_anybody_has_no_peer() -> None:
+    """Its source is None."""
+    assert called("recv", {"src": "None"}).peer is None
+
+
+def test_the_root_of_a_broadcast_is_its_argument() -> None:
+    """Ranks that believe in different roots can never meet."""
+    assert (called("broadcast", {"src": "3"}).root, called("all_reduce", {}).root) == (3, None)
+
+
+def test_a_collective_without_a_group_is_of_all_ranks() -> None:
+    """Its caller has given none, or None."""
+    assert called("all_reduce", {"group": "<ProcessGroup at 0x7f>"}).has_members
+    assert called("all_reduce", {}, kwargs='{"group": None}').has_members
+
+
+def test_a_group_that_was_given_is_not_known() -> None:
+    """It is not the default one, and its calls are not compared with others of other groups."""
+    given = called("all_reduce", {}, kwargs='{"group": <ProcessGroup at 0x7f>}')
+    other = called("barrier", {}, args="(<ProcessGroup at 0x7f>)")
+    assert not given.has_members
+    assert len({given.place, other.place, called("all_reduce", {}).place}) == 3
+
+
+def test_arguments_that_are_cut_off_tell_no_group() -> None:
+    """One could be behind the dots."""
+    assert not called("all_gather", {}, args="([<Tensor at 0x7f>, ...").has_members
+
+
+def test_the_members_of_a_new_group_are_its_argument() -> None:
+    """Until all ranks meet at its end."""
+    assert called("new_group", {"ranks": "[0, 2]"}).group == (0, 2)
+
+
+def test_the_thread_of_an_operation_is_kept() -> None:
+    """It need not be the main one."""
+    assert called("barrier", {}).thread == 7

@@ -1,0 +1,324 @@
+"""`multihost attach` on real jobs: which one is meant, who is late, and who only looks so."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ATTACH = (sys.executable, "-m", "pytest_multihost.command.main", "attach")
+Start = Callable[..., list[subprocess.Popen[bytes]]]
+
+LOCK = """
+import fcntl, os, subprocess, sys, time
+rank = int(os.environ["RANK"])
+file = open(sys.argv[1], "w")
+if rank == 1:
+    fcntl.flock(file, fcntl.LOCK_EX)
+print("up", flush=True)
+sys.stdin.readline()
+print("on", flush=True)
+"""
+"""Rank 1 holds the lock of a file that the others ask for; each then does what is appended."""
+
+ASK = "if rank != 1: fcntl.flock(file, fcntl.LOCK_EX)\n"
+
+
+def free_port() -> str:
+    """Return a port that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
+
+
+def variables(size: int) -> dict[str, str]:
+    """Return what torchrun gives to all ranks of a job of its own."""
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "OMP_NUM_THREADS": "1"}
+    return {**os.environ, **shared, "WORLD_SIZE": str(size)}
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start the ranks of a program, which are under way when they are returned; end them all."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def begin(text: str, size: int = 3) -> list[subprocess.Popen[bytes]]:
+        program, given = tmp_path / "train.py", variables(size)
+        program.write_text(text)
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, str(program), str(tmp_path / "lock")],
+                env={**given, "RANK": str(rank)},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+            )
+            for rank in range(size)
+        ]
+        started.extend(ranks)
+        for word in (b"up\n", b"on\n"):
+            for each in ranks:
+                assert each.stdout is not None
+                assert each.stdout.readline() == word
+            for each in ranks:
+                assert each.stdin is not None
+                each.stdin.write(b"\n")
+                each.stdin.flush()
+        return ranks
+
+    yield begin
+    for each in started:
+        os.killpg(each.pid, signal.SIGKILL)
+        each.communicate()
+
+
+def attach(*options: str | int, code: int | None = None) -> str:
+    """Return what the command prints."""
+    done = subprocess.run(
+        [*ATTACH, *map(str, options)], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert code is None or done.returncode == code, done.stdout + done.stderr
+    return done.stdout
+
+
+def verdict_on(ranks: Sequence[subprocess.Popen[bytes]], *options: str) -> dict[str, Any]:
+    """Return the verdict on a job, of which one process is named."""
+    found: dict[str, Any] = json.loads(attach("--json", "-", *options, ranks[0].pid))
+    return found
+
+
+# Which job
+
+
+def test_jobs_are_listed_with_how_to_attach_to_them(start: Start) -> None:
+    """Nothing was named; a child that has the rank's variables is no rank."""
+    child = (
+        "if rank == 0: subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+    )
+    ranks = start(LOCK + child + "time.sleep(600)\n", 2)
+    listed = attach(code=1)
+    pids = " ".join(str(each.pid) for each in ranks)
+    own = [each for each in listed.splitlines() if f"multihost attach {pids}" in each]
+    assert "2 ranks, torchrun" in listed
+    assert own or f"multihost attach --children-of {os.getpid()}" in listed
+
+
+def test_the_job_of_a_launcher_is_found_by_it(tmp_path: Path) -> None:
+    """A second job beside it, of another launcher, is none of its ranks."""
+    rank = "import time; print('up', flush=True); time.sleep(600)"
+    text = f"""
+import os, subprocess, sys
+ranks = [subprocess.Popen([sys.executable, "-c", {rank!r}], env={{**os.environ, "RANK": str(rank)}})
+         for rank in range(2)]
+sys.stdin.read()
+for each in ranks:
+    each.kill()
+    each.wait()
+"""
+    launchers = [
+        subprocess.Popen(
+            [sys.executable, "-c", text],
+            env=variables(2),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        for _ in range(2)
+    ]
+    try:
+        for each in launchers:
+            assert each.stdout is not None
+            assert [each.stdout.readline() for _ in range(2)] == [b"up\n"] * 2
+        verdict = json.loads(attach("--json", "-", "--children-of", launchers[0].pid))
+        parents = {
+            Path(f"/proc/{each['pid']}/stat").read_text().rpartition(")")[2].split()[1]
+            for each in verdict["ranks"]
+        }
+        assert parents == {str(launchers[0].pid)}
+    finally:
+        for each in launchers:
+            each.communicate(b"")
+
+
+def test_a_job_is_found_by_its_command_line(start: Start, tmp_path: Path) -> None:
+    """The command that looks for it has the same text in its own."""
+    start(LOCK + ASK + "time.sleep(600)\n")
+    assert "rank 1" in attach("--match", str(tmp_path / "train.py"))
+
+
+def test_a_text_that_no_command_line_has_is_told() -> None:
+    """Not even that of the command which looks for it."""
+    done = subprocess.run(
+        [*ATTACH, "--match", "no-such-script.py"], capture_output=True, text=True, check=False
+    )
+    assert "no process of Python's has 'no-such-script.py'" in done.stderr
+    assert done.returncode == 1
+
+
+# Who is late, and who only looks so
+
+
+def test_the_holder_of_a_lock_is_named_by_proof(start: Start) -> None:
+    """Nothing in the job can move: it sleeps, and the others wait for its lock."""
+    ranks = start(LOCK + ASK + "time.sleep(600)\n")
+    verdict = verdict_on(ranks)
+    found = verdict["diagnosis"]
+    assert (found["kind"], found["culprits"], found["waiting"]) == ("straggler", [1], [0, 2])
+    assert found["where"]["source"] == "time.sleep(600)"
+    assert verdict["outcome"] == "hung"
+    assert "proven" in verdict["reason"]
+
+
+def test_a_holder_that_computes_is_named_and_not_said_to_hang(start: Start) -> None:
+    """It may be done in a moment."""
+    ranks = start(LOCK + ASK + "while True: pass\n")
+    verdict = verdict_on(ranks)
+    assert (verdict["outcome"], verdict["diagnosis"]["culprits"]) == ("passed", [1])
+    assert "NOT KNOWN TO HANG" in attach(ranks[0].pid, code=1)
+
+
+def test_a_holder_that_sleeps_for_some_seconds_is_not_said_to_hang(start: Start) -> None:
+    """Its timer shows that it goes on by itself."""
+    ranks = start(LOCK + ASK + "while True: time.sleep(30)\n")
+    assert verdict_on(ranks)["outcome"] == "passed"
+
+
+def test_a_holder_whose_child_computes_is_not_said_to_hang(start: Start) -> None:
+    """It waits for it as it would for one that hangs."""
+    child = "[sys.executable, '-c', 'while True: pass']"
+    ranks = start(LOCK + ASK + f"subprocess.run({child})\n")
+    assert verdict_on(ranks)["outcome"] == "passed"
+
+
+def test_a_holder_whose_child_sleeps_hangs(start: Start) -> None:
+    """As a rank does that waits for a tool which never ends."""
+    ranks = start(LOCK + ASK + "subprocess.run(['sleep', '600'])\n")
+    verdict = verdict_on(ranks)
+    assert (verdict["outcome"], verdict["diagnosis"]["culprits"]) == ("hung", [1])
+    assert verdict["diagnosis"]["where"]["source"] == "subprocess.run(['sleep', '600'])"
+
+
+def test_a_holder_that_reads_what_others_may_write_is_not_said_to_hang(start: Start) -> None:
+    """Its standard input is a pipe of the process that has started it."""
+    ranks = start(LOCK + ASK + "sys.stdin.read()\n")
+    verdict = verdict_on(ranks)
+    assert (verdict["outcome"], verdict["diagnosis"]["culprits"]) == ("passed", [1])
+
+
+def test_a_stopped_holder_is_named(start: Start) -> None:
+    """Where it sleeps does not matter."""
+    ranks = start(LOCK + ASK + "time.sleep(20)\n")
+    ranks[1].send_signal(signal.SIGSTOP)
+    found = verdict_on(ranks)["diagnosis"]
+    assert (found["kind"], found["culprits"]) == ("stopped", [1])
+
+
+def test_ranks_that_wait_for_nobody_are_not_accused(start: Start) -> None:
+    """All sleep, each by itself."""
+    ranks = start(LOCK + "time.sleep(600)\n")
+    verdict = verdict_on(ranks)
+    assert (verdict["outcome"], verdict["diagnosis"]) == ("passed", None)
+
+
+TORCH = """
+import os, sys, time
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+print("up", flush=True)
+sys.stdin.readline()
+print("on", flush=True)
+"""
+
+
+@pytest.fixture
+def torch_start(start: Start) -> Start:
+    """The same for programs that use torch."""
+    pytest.importorskip("torch", reason="the job's collectives are torch's")
+    return start
+
+
+def test_a_receive_waits_for_its_sender_alone(torch_start: Start) -> None:
+    """Rank 1 sleeps as well, and nobody waits for it."""
+    ranks = torch_start(
+        TORCH + "dist.recv(torch.zeros(1), src=2) if rank == 0 else time.sleep(600)\n"
+    )
+    found = verdict_on(ranks)["diagnosis"]
+    assert (found["culprits"], found["waiting"]) == ([2], [0])
+
+
+def test_the_rank_that_is_missing_from_a_barrier_is_named(torch_start: Start) -> None:
+    """The others wait in C++; one of them for work that it has launched before."""
+    body = """
+if rank == 0:
+    dist.barrier()
+elif rank == 1:
+    time.sleep(600)
+else:
+    dist.all_reduce(torch.ones(1), async_op=True).wait()
+"""
+    found = verdict_on(torch_start(TORCH + body))["diagnosis"]
+    assert (found["culprits"], found["waiting"]) == ([1], [0, 2])
+
+
+def test_steps_that_go_on_are_not_said_to_hang(torch_start: Start) -> None:
+    """Whenever one looks, ranks are in a collective."""
+    body = "while True:\n    dist.all_reduce(torch.ones(1)); time.sleep(0.05 * rank)\n"
+    ranks = torch_start(TORCH + body)
+    assert [verdict_on(ranks)["outcome"] for _ in range(3)] == ["passed"] * 3
+
+
+# What is written, and when
+
+
+def test_verdict_and_page_are_written_where_they_are_asked_for(
+    start: Start, tmp_path: Path
+) -> None:
+    """The page for the terminal is printed as well."""
+    ranks = start(LOCK + ASK + "time.sleep(600)\n")
+    files = [tmp_path / "verdict.json", tmp_path / "page.html"]
+    printed = attach("--json", files[0], "--html", files[1], ranks[0].pid, code=0)
+    assert printed.startswith("HUNG  ")
+    assert json.loads(files[0].read_text())["diagnosis"]["culprits"] == [1]
+    assert "time.sleep(600)" in files[1].read_text()
+
+
+def test_a_job_is_followed_until_it_stops_moving(start: Start, tmp_path: Path) -> None:
+    """It is not judged while it goes on: rank 1 computes until a file is there."""
+    go = tmp_path / "go"
+    body = f"while rank == 1 and not os.path.exists({str(go)!r}): pass\ntime.sleep(600)\n"
+    ranks = start(LOCK + ASK + body)
+    following = subprocess.Popen(
+        [*ATTACH, "--follow", str(ranks[0].pid)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert following.stderr is not None
+    lines = []
+    while not any(b"stand still" in each for each in lines):
+        lines.append(following.stderr.readline())
+    go.touch()
+    printed, _ = following.communicate(timeout=120)
+    assert printed.startswith(b"HUNG  ")
+    assert re.search(rb"rank 1 .*time.sleep\(600\)|time.sleep\(600\)", printed)
+
+
+def test_a_job_that_ends_while_it_is_followed_is_told(start: Start) -> None:
+    """There is nothing to judge."""
+    ranks = start(LOCK + "time.sleep(3)\n")
+    done = subprocess.run(
+        [*ATTACH, "--follow", str(ranks[0].pid)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert "the job has ended" in done.stderr
+    assert done.returncode == 1
