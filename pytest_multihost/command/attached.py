@@ -89,7 +89,12 @@ def attach(options: argparse.Namespace) -> int:
     judge = partial(
         judge_job, job, title, SourceContext(str(Path.cwd())), reads_native=options.native
     )
-    judged = follow(job, judge, _say, patience_s=options.patience) if options.follow else judge()
+    try:
+        judged = (
+            follow(job, judge, _say, patience_s=options.patience) if options.follow else judge()
+        )
+    except KeyboardInterrupt:
+        return 1
     if judged is None:
         _say("the job has ended")
         return 1

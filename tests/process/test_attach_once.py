@@ -36,7 +36,7 @@ dist.all_reduce(torch.ones(3))
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Three ranks, started as torchrun starts them; rank 1 sleeps while the others reduce."""
-    pytest.importorskip("torch")
+    pytest.importorskip("torch", reason="the job's collectives are torch's")
     program = tmp_path / "train.py"
     program.write_text(PROGRAM)
     with socket.socket() as free:
@@ -86,7 +86,7 @@ def attach(processes: list[subprocess.Popen[bytes]], *options: str) -> str:
 
 def test_the_late_rank_and_its_line_are_named(job: list[subprocess.Popen[bytes]]) -> None:
     """Nothing was enabled in the job beforehand."""
-    verdict: dict[str, Any] = json.loads(attach(job, "--json"))
+    verdict: dict[str, Any] = json.loads(attach(job, "--json", "-"))
     found = verdict["diagnosis"]
     assert (found["kind"], found["culprits"], found["waiting"]) == ("straggler", [1], [0, 2])
     assert found["where"]["source"] == "time.sleep(600)"
