@@ -164,7 +164,7 @@ def _without_launchers(
             other = members.get(above)
             if other is not None and other.key == each.key and other.rank == each.rank:
                 started.add(pid)
-            elif other is not None:
+            elif other is not None and other.key != each.key:
                 launchers.add(above)
     return {pid: each for pid, each in members.items() if pid not in launchers | started}
 
