@@ -140,7 +140,7 @@ for each in ranks:
         verdict = json.loads(attach("--json", "-", "--children-of", launchers[0].pid))
         parents = {
             Path(f"/proc/{each['pid']}/stat").read_text().rpartition(")")[2].split()[1]
-            for each in verdict["ranks"]
+            for each in verdict["rank_results"]
         }
         assert parents == {str(launchers[0].pid)}
     finally:
