@@ -38,6 +38,10 @@ def _faults(hazard: Hazard, size: int) -> Iterator[Fault]:
         if operation is not None:
             at = Point("collective", operation.name, side.steps[0].nth)
             yield Fault("hold", (side.rank,), at, {"until": "others-wait"})
+    if hazard.rule == "unguarded":
+        side = hazard.sides[0]
+        if (point := side.steps[0].point) is not None:
+            yield Fault("fails", (side.rank,), point, {})
 
 
 def _ranks(fault: Fault) -> tuple[int, ...]:

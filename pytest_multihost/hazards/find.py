@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 from pytest_multihost.hazards import rules, transfers
+from pytest_multihost.hazards.guards import TextOf
 from pytest_multihost.hazards.rules import Found, Records
+from pytest_multihost.hazards.unguarded import unguarded
 from pytest_multihost.model.hazard import (
     Hazard,
     Hazards,
     HazardSide,
     HazardStep,
     Launch,
+    Passed,
     PlaceOf,
 )
 from pytest_multihost.model.hazard_rules import Rule
@@ -39,13 +43,20 @@ _WHEN: Mapping[Rule, str] = {
     " complete as its buffer is freed, its group is destroyed or its rank leaves.",
     "skipped": "With NCCL it hangs at the next synchronisation of the device: the operation ends on"
     " no rank before all have entered it.",
+    "unguarded": "When the call fails there, its rank never enters the operation: the others wait"
+    " until a launcher, a timeout or somebody ends them.",
     "buffered": "With NCCL it hangs when the messages do not fit its buffers: what two ranks send"
     " each other outside of a batch runs in the order of its launches.",
 }
 
 
 def find_hazards(
-    records: Records, wanted: Sequence[Rule], *, size: int, place_of: PlaceOf
+    records: Records,
+    wanted: Sequence[Rule],
+    *,
+    size: int,
+    place_of: PlaceOf,
+    text_of: TextOf = lambda _: "",
 ) -> Hazards:
     """Return what rules find in the record of a run that has passed.
 
@@ -54,9 +65,11 @@ def find_hazards(
         wanted: The rules to apply.
         size: Ranks of the world.
         place_of: Makes places of lines.
+        text_of: Reads the program's files.
     """
-    applied = tuple(rule for rule in wanted if rule in _RULES)
-    found = [each for rule in applied for each in _RULES[rule](records)]
+    known = {**_RULES, "unguarded": partial(unguarded, text_of=text_of)}
+    applied = tuple(rule for rule in wanted if rule in known)
+    found = [each for rule in applied for each in known[rule](records)]
     alike = group_by_value((_lines(each), each) for each in found)
     hazards = tuple(_hazard(each, size, place_of) for each in alike.values())
     truncated = tuple(rank for rank, each in sorted(records.items()) if each.is_truncated)
@@ -66,7 +79,13 @@ def find_hazards(
 def _lines(found: Found) -> tuple[object, ...]:
     """Return what is equal for findings that are told as one: rule, operations and lines."""
     steps = (launch for _, launches in found.sides for launch in launches)
-    return found.rule, *sorted((each.operation.name, str(each.frame)) for each in steps)
+    return found.rule, *sorted(map(_line, steps))
+
+
+def _line(step: Launch | Passed) -> tuple[str, str]:
+    if isinstance(step, Passed):
+        return step.point.point.call or step.point.point.name, str(step.point.where)
+    return step.operation.name, str(step.frame)
 
 
 def _hazard(alike: Sequence[Found], size: int, place_of: PlaceOf) -> Hazard:
@@ -81,24 +100,31 @@ def _hazard(alike: Sequence[Found], size: int, place_of: PlaceOf) -> Hazard:
     )
 
 
-def _side(rank: int, launches: Sequence[Launch], size: int, place_of: PlaceOf) -> HazardSide:
-    steps = tuple(
-        HazardStep(
-            each.operation.describe(size),
-            OperationName(each.operation.name, each.operation.sequence, each.operation.group),
-            place_of(each.frame) if each.frame is not None else None,
-            each.nth,
-        )
-        for each in launches
+def _side(rank: int, steps: Sequence[Launch | Passed], size: int, place_of: PlaceOf) -> HazardSide:
+    found = tuple(_step(each, size, place_of) for each in steps)
+    return HazardSide(rank, found or (HazardStep("nothing of the kind", None, None),))
+
+
+def _step(step: Launch | Passed, size: int, place_of: PlaceOf) -> HazardStep:
+    if isinstance(step, Passed):
+        point = step.point.point
+        text = f"{point.call} of {point.name}" if point.call else point.name
+        where = place_of(step.frames[0]) if step.frames else None
+        return HazardStep(text, None, where, point.nth, point)
+    operation = step.operation
+    return HazardStep(
+        operation.describe(size),
+        OperationName(operation.name, operation.sequence, operation.group),
+        place_of(step.frame) if step.frame is not None else None,
+        step.nth,
     )
-    return HazardSide(rank, steps or (HazardStep("nothing of the kind", None, None),))
 
 
 def _summary(alike: Sequence[Found], size: int) -> str:
     first = alike[0]
     ranks = rank_set(rank for each in alike for rank, _ in each.sides)
     group = group_name(first.group, size) if first.group else ""
-    name = first.sides[0][1][0].operation.name
+    name, _ = _line(first.sides[0][1][0])
     match first.rule:
         case "order" | "racing":
             return f"{ranks} launch operations of their groups in different orders"
@@ -106,6 +132,9 @@ def _summary(alike: Sequence[Found], size: int) -> str:
             return f"two threads of {ranks} are in operations of the {group} at a time"
         case "unwaited":
             return f"{ranks} never waited for {name}"
+        case "unguarded":
+            alone = rank_set(each.sides[0][0] for each in alike)
+            return f"a failed {name} keeps {alone} from what the {group} waits in"
         case "skipped":
             (ahead, _), (behind, _) = first.sides
             return f"rank {behind} did not enter what rank {ahead} has launched in the {group}"

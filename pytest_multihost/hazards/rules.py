@@ -9,7 +9,7 @@ from itertools import combinations, groupby, pairwise
 from math import inf
 from operator import itemgetter
 
-from pytest_multihost.model.hazard import Launch, RankRecord
+from pytest_multihost.model.hazard import Launch, Passed, RankRecord
 from pytest_multihost.model.hazard_rules import Rule
 from pytest_multihost.model.operation import RUNTIME_SCOPE, GroupKey, group_by_value
 
@@ -36,12 +36,13 @@ class Found:
 
     Attributes:
         rule: The rule.
-        sides: For each rank concerned the operations, in the order in which it launched them.
+        sides: For each rank concerned the operations, in the order in which it launched them, or
+            the call that can fail before one.
         group: Members of the group that it is about; empty if it is about several.
     """
 
     rule: Rule
-    sides: tuple[tuple[int, tuple[Launch, ...]], ...]
+    sides: tuple[tuple[int, tuple[Launch | Passed, ...]], ...]
     group: tuple[int, ...] = ()
 
 

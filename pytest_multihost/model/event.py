@@ -295,6 +295,7 @@ class PointSite:
         meets_all: Whether it is over only once every rank of the world has entered it.
         error_path: Which way an exception takes that is raised here: equal for equal ways; empty if
             not known.
+        frames: The user's lines from there out to the test, innermost first.
     """
 
     omits_defaults: ClassVar = True
@@ -306,6 +307,7 @@ class PointSite:
     makes: bool = False
     meets_all: bool = False
     error_path: str = ""
+    frames: tuple[Frame, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pytest_multihost.model.fault import Point
 from pytest_multihost.model.hazard_rules import Rule
 from pytest_multihost.model.operation import Operation
 from pytest_multihost.model.stack import Frame
+from pytest_multihost.model.sweep import RecordedPoint
 from pytest_multihost.model.verdict import OperationName, Place
 
 
@@ -36,6 +38,19 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
+class Passed:
+    """A point that a rank has passed: a call that can fail, or an operation.
+
+    Attributes:
+        point: The point.
+        frames: The user's lines from there out to the test, innermost first.
+    """
+
+    point: RecordedPoint
+    frames: tuple[Frame, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RankRecord:
     """All operations of one rank, in the order in which it launched them.
 
@@ -43,11 +58,13 @@ class RankRecord:
         rank: The rank.
         launches: Its operations.
         is_truncated: Whether there were more than are kept.
+        passed: The points that it has passed, in order; empty if they were not recorded.
     """
 
     rank: int
     launches: tuple[Launch, ...] = ()
     is_truncated: bool = False
+    passed: tuple[Passed, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +76,14 @@ class HazardStep:
         operation: The operation; None if it is none.
         where: The user's line; None if the user's code is not on the stack.
         nth: Which of the rank's operations of this name it is, as `at.collective` counts them.
+        point: Of a call that can fail, where a fault can make it fail.
     """
 
     text: str
     operation: OperationName | None
     where: Place | None
     nth: int = 0
+    point: Point | None = None
 
     def __str__(self) -> str:
         """Return it with its line."""

@@ -10,6 +10,7 @@ Rule = Literal[
     "unwaited",  # nobody waits for an asynchronous operation
     "skipped",  # a member of a group did not enter the last collective of the others
     "racing",  # two threads launch collectives of two groups, on two ranks in different orders
+    "unguarded",  # a call that can fail on some ranks only, and then nobody tells the others
     "buffered",  # transfers of two ranks that end only because they take no turns
 ]
 """What hazards are looked for; docs/hazards.md describes each."""

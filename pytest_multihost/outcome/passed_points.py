@@ -9,13 +9,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from pytest_multihost.model.event import Event, PointSite, PointsRecorded
-from pytest_multihost.model.fault import Point
+from pytest_multihost.model.fault import Point, PointKind
 from pytest_multihost.model.stack import Frame
 from pytest_multihost.model.sweep import RecordedPoint
 from pytest_multihost.model.verdict import Place
 
 _STAR = re.compile(r"\*(?!\])")
 _ESCAPED = re.compile(r"\[(.)\]")
+
+Site = tuple[int, PointKind, str, str, Place | None]
+"""Rank, kind, name and call of a point, and the user's line."""
 
 PlaceOf = Callable[[Frame], Place]
 """Returns the place of a frame, as `SourceContext.place` does."""
@@ -45,6 +48,31 @@ def recorded_points(
             known = range(len(record.sites))
             record.passed.extend(each for each in event.body.passed if each in known)
     return {rank: _points(rank, record, place) for rank, record in sorted(records.items())}
+
+
+def frames_of_points(history: Iterable[Event]) -> Mapping[Site, tuple[Frame, ...]]:
+    """Return the user's lines from each point out to the test, as at its first passage.
+
+    Args:
+        history: The events of a world that was told to record points.
+
+    Returns:
+        By `site_of_point`, for points whose lines have no texts.
+    """
+    found: dict[Site, tuple[Frame, ...]] = {}
+    for event in history:
+        if isinstance(event.body, PointsRecorded):
+            for site in event.body.sites:
+                point, where = site.point, _bare_place(site.frame) if site.frame else None
+                key = event.rank, point.point, point.name, point.call, where
+                found.setdefault(key, site.frames)
+    return found
+
+
+def site_of_point(passed: RecordedPoint) -> Site:
+    """Return what is equal for passages of a point at one line of a rank."""
+    point = passed.point
+    return passed.rank, point.point, point.name, point.call, passed.where
 
 
 def unused_by_all(history: Iterable[Event], size: int) -> frozenset[str]:

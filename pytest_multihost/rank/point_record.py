@@ -12,9 +12,10 @@ from time import monotonic  # by name: the test may replace it in its module
 from pytest_multihost.model.event import PointSite, PointsRecorded
 from pytest_multihost.model.fault import Point, PointKind
 from pytest_multihost.model.stack import Frame, relative_to
+from pytest_multihost.model.sweep import STORE_READS
 from pytest_multihost.rank.meetings import meets_all
 from pytest_multihost.rank.recorder import Recorder
-from pytest_multihost.rank.recorder.handlers import error_path
+from pytest_multihost.rank.recorder.handlers import error_path, user_frames
 from pytest_multihost.rank.used_code import UsedCode
 
 MAX_POINTS = 20_000
@@ -93,10 +94,10 @@ class PointRecord:
         point, name, call, other, source, is_main, is_inside, makes = key
         frame = self.recorder.frame_of(source)
         if frame is not None:
-            frame = Frame(relative_to(self.root, frame.file), frame.line, frame.function)
+            frame = self._relative(frame)
         is_inner = is_inside and point == "collective"
         caller = sys._getframe(2)  # noqa: SLF001 - of add()
-        is_io = point == "io"
+        can_fail = point in ("io", "call") or name in STORE_READS
         self.used.see(caller)
         self._new.append(
             PointSite(
@@ -107,11 +108,15 @@ class PointRecord:
                 other,
                 makes,
                 meets_all=point == "collective" and meets_all(caller, name, self.recorder.size),
-                error_path=error_path(caller) if is_io else "",
+                error_path=error_path(caller) if can_fail else "",
+                frames=tuple(map(self._relative, user_frames(caller))),
             )
         )
         self._sites[key] = number = len(self._sites)
         return number
+
+    def _relative(self, frame: Frame) -> Frame:
+        return Frame(relative_to(self.root, frame.file), frame.line, frame.function)
 
     def flush(self, *, is_all: bool = False) -> None:
         """Send what has not been sent; `is_all`: nothing more will be."""

@@ -60,6 +60,7 @@ FACES_OF_THEIR_OWN = {
         "slots.archive",
         "slots.history",
         "slots.rank_log",
+        "sweep.classes",
         "rank.recorder.handlers",
         "report.artifacts",
         "report.hazards",

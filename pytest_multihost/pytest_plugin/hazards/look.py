@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import linecache
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from pytest_multihost.blame import Judgement
 from pytest_multihost.hazards import accept_hazards, find_hazards
-from pytest_multihost.model.hazard import Hazards, RankRecord
+from pytest_multihost.model.hazard import Hazards, Passed, RankRecord
 from pytest_multihost.model.hazard_rules import Rule
 from pytest_multihost.model.sweep import Acceptance
+from pytest_multihost.outcome.passed_points import (
+    frames_of_points,
+    recorded_points,
+    site_of_point,
+    unrecorded_points,
+)
 from pytest_multihost.slots import slots_path
 from pytest_multihost.slots.archive import plain_calls, read_record
+from pytest_multihost.sweep.classes import is_of_the_test
 
 
 def look_for_hazards(
@@ -32,14 +40,43 @@ def look_for_hazards(
         return None
     go_s = judged.result.go_s or 0.0
     pages = [slots_path(scratch, rank) for rank in range(spec.size)]
-    calls = {plain_calls(page, since_s=go_s) for page in pages}
-    if len(calls) == 1 and None not in calls:  # one group, and all were in it equally often
-        return Hazards(tuple(rules))
+    if "unguarded" not in rules:
+        calls = {plain_calls(page, since_s=go_s) for page in pages}
+        if len(calls) == 1 and None not in calls:  # one group, and all were in it equally often
+            return Hazards(tuple(rules))
     records = {
         rank: _of_test(read_record(page, rank=rank), go_s) for rank, page in enumerate(pages)
     }
-    found = find_hazards(records, rules, size=spec.size, place_of=judged.context.place)
+    if "unguarded" in rules:
+        passed = _passed(judged)
+        records = {
+            rank: replace(each, passed=passed.get(rank, ())) for rank, each in records.items()
+        }
+    root = Path(judged.context.root)
+    found = find_hazards(
+        records,
+        rules,
+        size=spec.size,
+        place_of=judged.context.place,
+        text_of=lambda file: "".join(linecache.getlines(str(root / file))),
+    )
     return accept_hazards(found, accepted, nodeid=spec.nodeid)
+
+
+def _passed(judged: Judgement) -> Mapping[int, tuple[Passed, ...]]:
+    """Return the points that ranks have passed and that are the test's, with their lines."""
+    history = judged.result.history
+    if unrecorded_points(history):
+        return {}
+    points, frames = recorded_points(history), frames_of_points(history)
+    return {
+        rank: tuple(
+            Passed(each, frames.get(site_of_point(each), ()))
+            for each in passed
+            if is_of_the_test(each)
+        )
+        for rank, passed in points.items()
+    }
 
 
 def _of_test(record: RankRecord, go_s: float) -> RankRecord:

@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType
 
-from pytest_multihost.model.stack import is_library, is_ours
+from pytest_multihost.model.stack import Frame, is_library, is_ours
 from pytest_multihost.model.sweep import ASKS, UNHANDLED
 
 _OWN = f"{Path(__file__).parent}/"
@@ -104,6 +104,15 @@ def error_path(frame: FrameType | None) -> str:
             entered.append(frame.f_code.co_qualname)
         frame = frame.f_back
     return "|".join([*entered, UNHANDLED])
+
+
+def user_frames(frame: FrameType | None) -> Iterator[Frame]:
+    """Yield where the user's functions are, innermost first, up to pytest's call of the test."""
+    while frame is not None and not _is_call_of_test(frame.f_code):
+        code = frame.f_code
+        if not is_library(code.co_filename):
+            yield Frame(code.co_filename, frame.f_lineno or 0, code.co_name)
+        frame = frame.f_back
 
 
 def _entry(frame: FrameType) -> FrameType:
