@@ -7,6 +7,7 @@ from functools import partial
 
 from pytest_multihost.hazards import rules, transfers
 from pytest_multihost.hazards.guards import TextOf
+from pytest_multihost.hazards.programs import programs
 from pytest_multihost.hazards.rules import Found, Records
 from pytest_multihost.hazards.unguarded import unguarded
 from pytest_multihost.model.hazard import (
@@ -28,6 +29,7 @@ _RULES: Mapping[Rule, Callable[[Records], Iterator[Found]]] = {
     "unwaited": rules.unwaited,
     "skipped": rules.skipped,
     "racing": rules.racing,
+    "programs": programs,
     "buffered": transfers.buffered,
 }
 
@@ -43,6 +45,8 @@ _WHEN: Mapping[Rule, str] = {
     " complete as its buffer is freed, its group is destroyed or its rank leaves.",
     "skipped": "With NCCL it hangs at the next synchronisation of the device: the operation ends on"
     " no rank before all have entered it.",
+    "programs": "On GPUs a process can stay in the first start of a program until the others have"
+    " started it, too: it hangs when they wait in another one, or in a barrier.",
     "unguarded": "When the call fails there, its rank never enters the operation: the others wait"
     " until a launcher, a timeout or somebody ends them.",
     "buffered": "With NCCL it hangs when the messages do not fit its buffers: what two ranks send"
@@ -67,7 +71,10 @@ def find_hazards(
         place_of: Makes places of lines.
         text_of: Reads the program's files.
     """
-    known = {**_RULES, "unguarded": partial(unguarded, text_of=text_of)}
+    known: dict[Rule, Callable[[Records], Iterator[Found]]] = {
+        **_RULES,
+        "unguarded": partial(unguarded, text_of=text_of),
+    }
     applied = tuple(rule for rule in wanted if rule in known)
     found = [each for rule in applied for each in known[rule](records)]
     alike = group_by_value((_lines(each), each) for each in found)
@@ -128,6 +135,8 @@ def _summary(alike: Sequence[Found], size: int) -> str:
     match first.rule:
         case "order" | "racing":
             return f"{ranks} launch operations of their groups in different orders"
+        case "programs":
+            return f"{ranks} start programs, or meet at barriers, in different orders"
         case "threads":
             return f"two threads of {ranks} are in operations of the {group} at a time"
         case "unwaited":

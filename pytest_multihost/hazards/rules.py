@@ -45,6 +45,13 @@ class Found:
     sides: tuple[tuple[int, tuple[Launch | Passed, ...]], ...]
     group: tuple[int, ...] = ()
 
+    @property
+    def launches(self) -> tuple[tuple[Launch, ...], ...]:
+        """The operations of each side."""
+        return tuple(
+            tuple(each for each in steps if isinstance(each, Launch)) for _, steps in self.sides
+        )
+
 
 def collectives(record: RankRecord) -> list[Launch]:
     """Return the collectives of a rank in groups that have other members."""
@@ -73,7 +80,7 @@ def order(records: Records) -> Iterator[Found]:
             (each.thread, each) for each in _on_device(record)
         ).items()
     }
-    pairs = list(_opposite(launched))
+    pairs = list(opposite(launched))
     yield from pairs or _cycle(launched)
 
 
@@ -85,8 +92,8 @@ def racing(records: Records) -> Iterator[Found]:
         (rank, 0): {each.operation.place: each for each in _on_device(record)}
         for rank, record in sorted(records.items())
     }
-    for found in _opposite(launched):
-        if any(len({each.thread for each in side}) > 1 for _, side in found.sides):
+    for found in opposite(launched):
+        if any(len({each.thread for each in side}) > 1 for side in found.launches):
             yield replace(found, rule="racing")
 
 
@@ -101,7 +108,7 @@ def _on_device(record: RankRecord) -> list[Launch]:
     return [each for each in collectives(record) if not each.operation.is_for_cpu]
 
 
-def _opposite(launched: Mapping[Launcher, Launched]) -> Iterator[Found]:
+def opposite(launched: Mapping[Launcher, Launched]) -> Iterator[Found]:
     """Yield for each two ranks the first two operations that they launch in opposite orders."""
     for one, two in combinations(launched, 2):
         ours, theirs = launched[one], launched[two]

@@ -7,8 +7,10 @@ others or to go on. What its program does is read from its source (`guards`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from pytest_multihost.hazards.guards import TextOf, is_skipped
 from pytest_multihost.hazards.rules import Found, Place, Records
@@ -79,23 +81,47 @@ def _site(call: Passed) -> Site:
 
 def _spans(record: RankRecord) -> Mapping[Place, _Span]:
     """Return what a rank does before each of its collectives, in its main thread."""
-    launches = {(each.operation.name, each.nth): each for each in record.launches}
     found: dict[Place, _Span] = {}
     calls: list[Passed] = []
-    for passed in record.passed:
-        point = passed.point.point
-        if not passed.point.is_main:
-            continue
-        launch = launches.get((point.name, point.nth)) if point.point == "collective" else None
+    for passed, launch in _with_launches(record):
         if _can_fail(passed):
             calls.append(passed)
-        elif launch is not None and launch.operation.kind == "collective":
-            if _is_awaited(launch):
+        elif passed.point.point.point == "collective":
+            if launch is not None and launch.operation.kind != "collective":
+                continue
+            if launch is not None and _is_awaited(launch):
                 found[launch.operation.place] = _Span(tuple(calls), passed, launch)
             calls = []
-        elif point.point == "collective" and launch is None:  # it has no record
-            calls = []
     return found
+
+
+def _with_launches(record: RankRecord) -> Iterator[tuple[Passed, Launch | None]]:
+    """Yield the points of the main thread, with what the rank has launched there.
+
+    Some operations consist of others, as `broadcast_object_list` does: then it is the next one of
+    the thread.
+    """
+    by_name = {(each.operation.name, each.nth): each for each in record.launches}
+    last: Launch | None = None
+    for passed in record.passed:
+        point = passed.point.point
+        launch = None
+        if passed.point.is_main and point.point == "collective":
+            launch = by_name.get((point.name, point.nth)) or _next(record.launches, last)
+            last = launch or last
+        if passed.point.is_main:
+            yield passed, launch
+
+
+def _next(launches: Sequence[Launch], last: Launch | None) -> Launch | None:
+    if last is None:
+        return next(iter(launches), None)
+    later = islice(launches, bisect_right(launches, last.number, key=_number), None)
+    return next((each for each in later if each.thread == last.thread), None)
+
+
+def _number(launch: Launch) -> int:
+    return launch.number
 
 
 def _can_fail(passed: Passed) -> bool:

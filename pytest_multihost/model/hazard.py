@@ -58,12 +58,17 @@ class RankRecord:
         rank: The rank.
         launches: Its operations.
         is_truncated: Whether there were more than are kept.
+        main_thread: Native id of its main thread; 0 if unknown.
+        programs: The jax programs that its main thread has started from Python, in order: the last
+            start at each line.
         passed: The points that it has passed, in order; empty if they were not recorded.
     """
 
     rank: int
     launches: tuple[Launch, ...] = ()
     is_truncated: bool = False
+    main_thread: int = 0
+    programs: tuple[Launch, ...] = ()
     passed: tuple[Passed, ...] = ()
 
 

@@ -11,6 +11,7 @@ Rule = Literal[
     "skipped",  # a member of a group did not enter the last collective of the others
     "racing",  # two threads launch collectives of two groups, on two ranks in different orders
     "unguarded",  # a call that can fail on some ranks only, and then nobody tells the others
+    "programs",  # two processes start jax programs, or meet at barriers, in different orders
     "buffered",  # transfers of two ranks that end only because they take no turns
 ]
 """What hazards are looked for; docs/hazards.md describes each."""

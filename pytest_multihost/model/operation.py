@@ -236,6 +236,34 @@ def program_scope(file: str, line: int) -> Scope:
     return Scope("program", f"{file}:{line}")
 
 
+_TICKS_PER_S = 10_000
+_TICKS = 1 << 31
+
+
+def start_number(now_s: float, last: int, *, is_main: bool) -> int:
+    """Return the count of a program that is started: later ones have higher counts.
+
+    Args:
+        now_s: The time.
+        last: The count of the one before; 0 if there is none.
+        is_main: Whether the main thread starts it.
+    """
+    ticks = max(int(now_s * _TICKS_PER_S) % _TICKS, (last >> 1) + 1)
+    return ticks << 1 | is_main
+
+
+def read_start_number(number: int, near_s: float) -> tuple[float, bool]:
+    """Return when a program was started, and whether by the main thread.
+
+    Args:
+        number: Its count.
+        near_s: A time within a day of it: counts begin again after two days.
+    """
+    near = int(near_s * _TICKS_PER_S)
+    apart = ((number >> 1) - near + _TICKS // 2) % _TICKS - _TICKS // 2
+    return (near + apart) / _TICKS_PER_S, bool(number & 1)
+
+
 def rank_set(ranks: Iterable[int]) -> str:
     """Return the text for ranks: "rank 3", "ranks 0-2,5"."""
     numbers = sorted(set(ranks))

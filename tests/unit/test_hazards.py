@@ -8,10 +8,18 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from pytest_multihost.hazards import accept_hazards, disturbances_of, find_hazards
-from pytest_multihost.hazards.rules import order, racing, skipped, threads, unwaited
+from pytest_multihost.hazards.programs import programs
+from pytest_multihost.hazards.rules import Found, order, racing, skipped, threads, unwaited
 from pytest_multihost.hazards.transfers import buffered
 from pytest_multihost.model.hazard import Launch, RankRecord
-from pytest_multihost.model.operation import Operation, Scope
+from pytest_multihost.model.operation import (
+    PROGRAM_START,
+    Operation,
+    Scope,
+    program_scope,
+    read_start_number,
+    start_number,
+)
 from pytest_multihost.model.stack import Frame, SourceContext
 from pytest_multihost.model.sweep import Acceptance
 
@@ -488,3 +496,94 @@ def test_what_cannot_be_tried_or_is_accepted_is_not() -> None:
     """Nobody can make a work hang that nobody waits for."""
     hazards = found_in(records(Recorded(0).launch(waited=None, line=7)))
     assert disturbances_of(hazards, size=2) == ()  # type: ignore[arg-type]
+
+
+# programs of jax
+
+
+def started(rank: int, line: int, since_s: float, group: tuple[int, ...] = PAIR) -> Launch:
+    """Return the start of a program."""
+    operation = Operation(
+        name=PROGRAM_START,
+        kind="collective",
+        group=group,
+        scope=program_scope("/job/train.py", line),
+        sequence=1,
+        since_s=since_s,
+    )
+    return Launch(rank, int(since_s * 10), 1, Frame("/job/train.py", line, ""), operation)
+
+
+def jax_rank(rank: int, *programs: Launch, meets_s: float = 0.0, thread: int = 7) -> RankRecord:
+    """Return what a process has started, with a barrier of the coordination service."""
+    row = Recorded(rank)
+    if meets_s:
+        row.launch("wait_at_barrier", thread=thread, scope=Scope("barrier", "saved"))
+        [launch] = row.launches
+        row.launches = [
+            replace(launch, operation=replace(launch.operation, since_s=meets_s), thread=thread)
+        ]
+    return RankRecord(rank, tuple(row.launches), main_thread=7, programs=programs)
+
+
+def programs_in(*rows: RankRecord) -> list[Found]:
+    """Return what the rule finds."""
+    return list(programs({each.rank: each for each in rows}))
+
+
+def test_programs_that_start_in_opposite_orders_are_told() -> None:
+    """With the lines that start them."""
+    [found] = programs_in(
+        jax_rank(0, started(0, 3, 1), started(0, 5, 2)),
+        jax_rank(1, started(1, 5, 1), started(1, 3, 2)),
+    )
+    lines = [[each.frame.line for each in launches] for _, launches in found.sides]  # type: ignore[union-attr]
+    assert (found.rule, lines) == ("programs", [[3, 5], [5, 3]])
+
+
+def test_a_barrier_before_a_program_on_one_process_alone_is_told() -> None:
+    """The other one starts the program first."""
+    [found] = programs_in(
+        jax_rank(0, started(0, 3, 2), meets_s=1), jax_rank(1, started(1, 3, 1), meets_s=2)
+    )
+    names = [each.operation.name for each in found.sides[0][1]]  # type: ignore[union-attr]
+    assert names == ["wait_at_barrier", PROGRAM_START]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        (
+            jax_rank(0, started(0, 3, 1), started(0, 5, 2)),
+            jax_rank(1, started(1, 3, 8), started(1, 5, 9)),
+        ),
+        (
+            jax_rank(0, started(0, 3, 1), started(0, 5, 2, TRIO)),
+            jax_rank(1, started(1, 5, 1, TRIO)),
+        ),
+        (
+            jax_rank(0, started(0, 3, 2), meets_s=1, thread=8),
+            jax_rank(1, started(1, 3, 1), meets_s=2, thread=8),
+        ),
+        (jax_rank(0, meets_s=1), jax_rank(1, started(1, 3, 1), meets_s=2)),
+    ],
+    ids=["in one order", "one in common", "a barrier in another thread", "no programs"],
+)
+def test_programs_that_meet_are_no_hazard(rows: tuple[RankRecord, RankRecord]) -> None:
+    """How late a process is does not matter."""
+    assert programs_in(*rows) == []
+
+
+@pytest.mark.parametrize("now_s", [5.0, 214_748.3647, 300_000.25])
+@pytest.mark.parametrize("is_main", [True, False])
+def test_the_count_of_a_start_says_when_it_was(now_s: float, is_main: bool) -> None:
+    """Also on a machine that has been up for days, and by which thread."""
+    number = start_number(now_s, 0, is_main=is_main)
+    at_s, was_main = read_start_number(number, now_s - 60)
+    assert (abs(at_s - now_s) < 0.001, was_main) == (True, is_main)
+
+
+def test_counts_of_starts_grow_within_a_tick() -> None:
+    """The last start has the highest count."""
+    first = start_number(5.0, 0, is_main=True)
+    assert start_number(5.0, first, is_main=False) > first

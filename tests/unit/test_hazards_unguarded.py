@@ -398,3 +398,11 @@ def test_a_read_of_the_store_can_fail() -> None:
     call = passed(Point("collective", "store.get"), frames(("step", 3)))
     [hazard] = found(record(0, call, meeting()), record(1, meeting())).found
     assert hazard.sides[0].steps[0].text == "store.get"
+
+
+def test_an_operation_that_consists_of_others_is_where_the_others_wait() -> None:
+    """`broadcast_object_list` is no operation of the record's, but the one that it calls is."""
+    whole = passed(Point("collective", "broadcast_object_list"), frames(("step", 9)))
+    one, other = record(0, meeting()), record(1, meeting())
+    one, other = replace(one, passed=(io(), whole)), replace(other, passed=(whole,))
+    assert len(found(one, other).found) == 1

@@ -20,7 +20,7 @@ from pytest_multihost.outcome.passed_points import (
     unrecorded_points,
 )
 from pytest_multihost.slots import slots_path
-from pytest_multihost.slots.archive import plain_calls, read_record
+from pytest_multihost.slots.archive import plain_calls, read_programs, read_record
 from pytest_multihost.sweep.classes import is_of_the_test
 
 
@@ -44,14 +44,17 @@ def look_for_hazards(
         calls = {plain_calls(page, since_s=go_s) for page in pages}
         if len(calls) == 1 and None not in calls:  # one group, and all were in it equally often
             return Hazards(tuple(rules))
+    passed = _passed(judged) if "unguarded" in rules else {}
+    pids = {each.facts.rank: each.facts.pid or 0 for each in judged.finding.ranks}
     records = {
-        rank: _of_test(read_record(page, rank=rank), go_s) for rank, page in enumerate(pages)
+        rank: replace(
+            _of_test(read_record(page, rank=rank), go_s),
+            main_thread=pids.get(rank, 0),  # its native id is that of the process
+            programs=read_programs(page, rank=rank, near_s=go_s) if "programs" in rules else (),
+            passed=passed.get(rank, ()),
+        )
+        for rank, page in enumerate(pages)
     }
-    if "unguarded" in rules:
-        passed = _passed(judged)
-        records = {
-            rank: replace(each, passed=passed.get(rank, ())) for rank, each in records.items()
-        }
     root = Path(judged.context.root)
     found = find_hazards(
         records,
