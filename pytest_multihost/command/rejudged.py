@@ -44,6 +44,7 @@ def explain(directory: Path) -> tuple[str, list[str]]:
     derived: JsonObject = json.loads(json.dumps(to_json(again.verdict)))
     is_expected = again.written.get("expected") is not None
     not_derived = _SET_BY_EXPECTATION if is_expected else frozenset({"expected"})
+    not_derived |= {"hazards"}  # found in the slot pages, which are gone
     differences = [
         name
         for name in sorted((derived.keys() | again.written.keys()) - not_derived)
@@ -145,7 +146,9 @@ def _again(directory: Path) -> Path:
         return known.get((file, line)) or context.source_of(file, line)
 
     judged = replace(judged, context=replace(context, source_of=source_of))
-    return write_page(directory, PageModel(judged=judged, verdict=again.verdict))
+    hazards = again.written.get("hazards")
+    verdict = replace(again.verdict, hazards=hazards if isinstance(hazards, dict) else None)
+    return write_page(directory, PageModel(judged=judged, verdict=verdict))
 
 
 def last_page(directory: Path) -> Path:

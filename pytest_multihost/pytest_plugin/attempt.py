@@ -161,14 +161,15 @@ def _write_artifacts(
     is_expected = None if plan.expected is None else finding.status == "passed"
     hazards = to_json(attempt.hazards) if attempt.hazards is not None else None
     verdict = replace(build_verdict(judged, about), expected=is_expected, hazards=hazards)
-    went_well = finding.outcome in ("passed", "skipped")
+    has_hazards = attempt.hazards is not None and bool(attempt.hazards.open)
+    has_page = finding.outcome not in ("passed", "skipped") or has_hazards
     nodeid = result.spec.nodeid
     with tally.noting(nodeid):
-        if not went_well:
+        if has_page:
             write_facts(directory, result, plan.symptoms, about, root=root)
         write_attempt(directory, to_json(verdict), result.history, origin_s=result.started_s)
         folder.append_verdict(to_json(verdict))
-    if not went_well:
+    if has_page:
         with tally.noting(f"{nodeid}: trace.json"):
             write_trace(directory, result, judged.diagnosis, root=root)
         with tally.noting(f"{nodeid}: {PAGE_NAME}"):  # last: it lists the other files

@@ -124,8 +124,10 @@ def test_hazards_are_on_the_page_of_the_run_and_on_github(
     worlds = run_worlds(UNWAITED)
     worlds.run.stdout.fnmatch_lines(["::warning file=*.py,line=7,title=HAZARD unwaited*"])
     assert "Hazards" in (pytester.path / "summary.md").read_text()
-    page = (pytester.path / ".pytest_multihost" / "latest" / "report.html").read_text()
-    assert "hazard: unwaited" in page
+    latest = pytester.path / ".pytest_multihost" / "latest"
+    assert "hazard: unwaited" in (latest / "report.html").read_text()
+    [page] = latest.glob("*/report.html")
+    assert "<b>unwaited</b>" in page.read_text()
 
 
 def test_a_sweep_makes_a_hazard_hang_and_its_token_repeats_that(run_worlds: RunWorlds) -> None:

@@ -204,6 +204,22 @@ def test_the_first_divergence_is_a_section_of_its_own() -> None:
     )
 
 
+def test_a_world_that_passed_shows_its_hazards() -> None:
+    """With the line of each step; what the project accepts is not on the page."""
+    step = {"text": "all_reduce #1", "where": {"file": "a.py", "line": 7, "function": "step"}}
+    step["where"]["source"] = "work = dist.all_reduce(x)"  # type: ignore[index]
+    hazard = {"rule": "unwaited", "summary": "rank 1 never waited", "when": "It hangs.", "count": 3}
+    hazard |= {"sides": [{"rank": 1, "steps": [step, step]}], "accepted": None}
+    model = page_model(world())
+    found = {"found": [hazard, {**hazard, "rule": "order", "accepted": "known"}]}
+    page = Elements(attempt_page(replace(model, verdict=replace(model.verdict, hazards=found))))
+    words = " ".join(page.words.split())
+    assert "unwaited : rank 1 never waited" in words.replace("unwaited:", "unwaited :")
+    assert "then all_reduce #1 a.py:7 step work = dist.all_reduce(x)" in words
+    assert "Seen 3 times in this run." in words
+    assert "order" not in words.partition("Hazards")[2].partition("Timeline")[0]
+
+
 def test_the_culprits_come_first_also_where_they_are_many() -> None:
     """Two stay in storage and one waits for both."""
     result = world()
