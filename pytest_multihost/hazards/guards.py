@@ -19,7 +19,7 @@ TextOf = Callable[[str], str]
 _PASS_ON = frozenset(
     {
         *("Path.mkdir", "Path.read_bytes", "Path.read_text", "Path.unlink", "Path.write_bytes"),
-        *("Path.write_text", "copy", "copy2", "copyfile", "copytree", "makedirs", "move", "save"),
+        *("Path.write_text", "copy", "copy2", "copyfile", "copytree", "makedirs", "move"),
         *(
             "context_decorator.<locals>.decorate_context",
             "ContextDecorator.__call__.<locals>.inner",

@@ -1,0 +1,61 @@
+"""Programs of jax that processes start in different orders; with several devices, CPUs pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from expectation import guilty, in_order
+from jax._src.distributed import global_state
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from pytest_multihost import World
+
+
+def array(devices: Any) -> jax.Array:  # noqa: ANN401 - of numpy or jax
+    """Return an array with a row on each device."""
+    rows = NamedSharding(Mesh(devices, ("x",)), PartitionSpec("x"))
+    local = sum(each.process_index == jax.process_index() for each in devices)
+    return jax.make_array_from_process_local_data(rows, np.ones(local), (len(devices),))
+
+
+@guilty(
+    "programs",
+    "jax.jit(jnp.sum)(x)",
+    "wait_at_barrier",
+    backend="jax",
+    local_devices=2,
+)
+def test_a_barrier_before_the_step_of_one_process(world: World) -> None:
+    """Process 1 waits for the save first."""
+    x, client = array(np.array(jax.devices())), global_state.client
+    in_order(
+        world.rank,
+        [
+            lambda: jax.jit(jnp.sum)(x),
+            lambda: client.wait_at_barrier("saved", 20_000),
+        ],
+    )
+
+
+@guilty(
+    "programs",
+    "jax.jit(jnp.sum)(one)",
+    "jax.jit(jnp.sum)(two)",
+    backend="jax",
+    local_devices=2,
+)
+def test_two_meshes_in_two_orders(world: World) -> None:
+    """Each mesh has a device of each process."""
+    devices = np.array(jax.devices()).reshape(2, 2)
+    one, two = array(devices[:, 0]), array(devices[:, 1])
+    totals = in_order(
+        world.rank,
+        [
+            lambda: jax.jit(jnp.sum)(one),
+            lambda: jax.jit(jnp.sum)(two),
+        ],
+    )
+    assert all(int(each) == 2 for each in totals)  # type: ignore[call-overload]
