@@ -42,20 +42,17 @@ def test_a_barrier_before_the_step_of_one_process(world: World) -> None:
 
 @guilty(
     "programs",
-    "jax.jit(jnp.sum)(one)",
-    "jax.jit(jnp.sum)(two)",
+    "jax.jit(jnp.mean)(x)",
+    "wait_at_barrier",
+    ranks=3,
     backend="jax",
     local_devices=2,
 )
-def test_two_meshes_in_two_orders(world: World) -> None:
-    """Each mesh has a device of each process."""
-    devices = np.array(jax.devices()).reshape(2, 2)
-    one, two = array(devices[:, 0]), array(devices[:, 1])
-    totals = in_order(
-        world.rank,
-        [
-            lambda: jax.jit(jnp.sum)(one),
-            lambda: jax.jit(jnp.sum)(two),
-        ],
-    )
-    assert all(int(each) == 2 for each in totals)  # type: ignore[call-overload]
+def test_a_barrier_of_some_after_the_step_of_one(world: World) -> None:
+    """Processes 0 and 1 agree that a file is written; for process 2 there is only the step."""
+    x, client = array(np.array(jax.devices())), global_state.client
+    steps = [
+        lambda: client.wait_at_barrier("written", 20_000, [0, 1]),
+        lambda: jax.jit(jnp.mean)(x),
+    ]
+    in_order(world.rank, steps if world.rank < 2 else steps[1:])

@@ -84,7 +84,7 @@ def test_metrics_of_several_processes(world: World) -> None:
     accelerator.wait_for_everyone()
 
 
-@pytest.mark.parametrize("script", ["test_ops", "test_sync", "test_distributed_data_loop"])
+@pytest.mark.parametrize("script", ["test_ops", "test_sync"])
 @innocent()
 def test_a_script_of_its_own(world: World, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As `accelerate test` runs them."""
