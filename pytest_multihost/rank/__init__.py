@@ -6,7 +6,8 @@ Only `rank.agent` needs pytest, so programs can use a rank's world without it.
 `wrap_calls` and `batches` wrap what is called there, and `run_paths` names files alike in all runs.
 `point_record` records what is passed, with which operations all ranks meet in (`meetings`) and what
 the test's code does not look at (`used_code`).
-`world` is the test's interface, `recorder` records operations.
+`world` is the test's interface, `recorder` records operations. `adapt_tools` prepares hypothesis,
+tqdm and coverage.py, `exceptions` makes values of exceptions.
 """
 
 from pytest_multihost.rank.environment import foreign_variables, thread_variables

@@ -3,8 +3,7 @@
 Apart from this sub-package nothing in a rank imports pytest: a program may call
 `pytest_multihost.current_world()` in production, where it must cost nothing.
 
-`lifecycle` is the way through it, `hooks` are those in a rank, `adapt_tools` prepares hypothesis,
-tqdm and coverage.py, `exceptions` makes values of exceptions.
+`lifecycle` is the way through it, `hooks` are those in a rank.
 """
 
 from pytest_multihost.rank.agent.lifecycle import (

@@ -29,7 +29,7 @@ from pytest_multihost.model.event import (
 )
 from pytest_multihost.model.messages import FaultPerformed, Release
 from pytest_multihost.pytest_private import check_leftovers, runtestprotocol, xfail_in_force
-from pytest_multihost.rank.agent.exceptions import format_exception, raised_error, shortened
+from pytest_multihost.rank.exceptions import format_exception, raised_error, shortened
 from pytest_multihost.rank.points import Points, start_faults
 
 _MAX_REPR = 200_000

@@ -31,14 +31,14 @@ from pytest_multihost.pytest_private import (
     set_base_temp,
     stop_capturing,
 )
-from pytest_multihost.rank.after_fork import reset_after_fork
-from pytest_multihost.rank.agent.adapt_tools import (
+from pytest_multihost.rank.adapt_tools import (
     save_coverage,
     share_hypothesis_examples,
     stop_tqdm_monitor,
 )
-from pytest_multihost.rank.agent.exceptions import clear_frames, format_exception, raised_error
+from pytest_multihost.rank.after_fork import reset_after_fork
 from pytest_multihost.rank.agent.hooks import ControllerLink, RankPlugin, is_expected
+from pytest_multihost.rank.exceptions import clear_frames, format_exception, raised_error
 from pytest_multihost.rank.points import bind_faults, delay_start
 from pytest_multihost.rank.recorder import current_recorder, start_recording
 from pytest_multihost.rank.world import World, set_world
