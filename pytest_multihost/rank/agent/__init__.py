@@ -11,10 +11,8 @@ from pytest_multihost.rank.agent.lifecycle import (
     prepare_pytest,
     run_rank,
     run_test_and_exit,
-    send_interrupted,
-    start_backend,
-    start_rank,
 )
+from pytest_multihost.rank.stages import send_interrupted, start_backend, start_rank
 
 __all__ = [
     "FindItem",

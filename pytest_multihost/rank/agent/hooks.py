@@ -5,59 +5,32 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Generator
-from dataclasses import dataclass
 from functools import partial
 from os import _exit  # by name: a test may replace it in its module
 from warnings import WarningMessage
 
 import pytest
 
-from pytest_multihost.launch.wire import Channel
 from pytest_multihost.model.event import (
-    Gate,
     Parked,
     PhaseEntered,
-    RankEventBody,
     ReportMade,
     SerializedReport,
     SubtestEnded,
     WarningRecorded,
     WarningText,
     XfailMark,
-    event_header,
     now,
 )
-from pytest_multihost.model.messages import FaultPerformed, Release
 from pytest_multihost.pytest_private import check_leftovers, runtestprotocol, xfail_in_force
 from pytest_multihost.rank.exceptions import format_exception, raised_error, shortened
 from pytest_multihost.rank.points import Points, start_faults
+from pytest_multihost.rank.stages import ControllerLink
 
 _MAX_REPR = 200_000
 """Maximum characters of a failure's representation that are sent; the middle is cut."""
 
 _JOIN_S = 0.05
-
-
-@dataclass(slots=True)
-class ControllerLink:
-    """Sends events with the time at which they happened, and waits for the controller's answers."""
-
-    channel: Channel
-
-    def send(self, body: RankEventBody, at_s: float | None = None) -> None:
-        """Send an event that has happened at `at_s`, or now."""
-        self.channel.send(event_header(body, now() if at_s is None else at_s))
-
-    def await_gate(self, gate: Gate) -> None:
-        """Wait until the controller opens `gate`."""
-        self.channel.receive(lambda message: message == Release(gate))
-
-    def await_performed(self, index: int) -> str:
-        """Wait until a fault has been performed from outside; return what went wrong."""
-        found = self.channel.receive(
-            lambda message: isinstance(message, FaultPerformed) and message.index == index
-        ).message
-        return found.error if isinstance(found, FaultPerformed) else ""
 
 
 class RankPlugin:

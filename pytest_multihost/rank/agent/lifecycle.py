@@ -9,11 +9,9 @@ fixtures are torn down.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import gc
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from os import _exit, getpid  # by name: a test may replace them in their module
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -21,7 +19,7 @@ import pytest
 
 from pytest_multihost.backends import Backend
 from pytest_multihost.launch.wire import Channel
-from pytest_multihost.model.event import Done, Hello, Interrupted, Ready, now
+from pytest_multihost.model.event import Done, Ready, now
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.nemesis import kinds_by_name
 from pytest_multihost.pytest_private import (
@@ -31,16 +29,18 @@ from pytest_multihost.pytest_private import (
     set_base_temp,
     stop_capturing,
 )
-from pytest_multihost.rank.adapt_tools import (
-    save_coverage,
-    share_hypothesis_examples,
-    stop_tqdm_monitor,
+from pytest_multihost.rank.adapt_tools import share_hypothesis_examples
+from pytest_multihost.rank.agent.hooks import RankPlugin, is_expected
+from pytest_multihost.rank.points import bind_faults
+from pytest_multihost.rank.recorder import current_recorder
+from pytest_multihost.rank.stages import (
+    ControllerLink,
+    leave,
+    send_interrupted,
+    sending_errors,
+    start_backend,
+    start_rank,
 )
-from pytest_multihost.rank.after_fork import reset_after_fork
-from pytest_multihost.rank.agent.hooks import ControllerLink, RankPlugin, is_expected
-from pytest_multihost.rank.exceptions import clear_frames, format_exception, raised_error
-from pytest_multihost.rank.points import bind_faults, delay_start
-from pytest_multihost.rank.recorder import current_recorder, start_recording
 from pytest_multihost.rank.world import World, set_world
 
 FindItem = Callable[[str], pytest.Item]
@@ -75,21 +75,6 @@ def run_rank(
     run_test_and_exit(spec, channel, find_item=find_item, backend=backend)
 
 
-def start_rank(spec: RankSpec, channel: Channel) -> None:
-    """Make this process the rank: from now on it can be asked for its stacks."""
-    reset_after_fork(spec)
-    start_recording(spec)
-    stop_tqdm_monitor()
-    ControllerLink(channel).send(Hello(getpid()))
-
-
-def start_backend(spec: RankSpec, channel: Channel, backend: Backend) -> None:
-    """Start the backend; if that fails, send the error and leave."""
-    with _sending_errors(channel, root=str(Path.cwd())):
-        delay_start(spec, ControllerLink(channel).send)
-        backend.start(spec)
-
-
 def run_test_and_exit(
     spec: RankSpec, channel: Channel, *, find_item: FindItem, backend: Backend
 ) -> NoReturn:
@@ -102,15 +87,15 @@ def run_test_and_exit(
         backend: The world's backend, which has been started.
     """
     link = ControllerLink(channel)
-    with _sending_errors(channel, root=str(Path.cwd())):
+    with sending_errors(channel, root=str(Path.cwd())):
         item = find_item(spec.world.nodeid)
     root = str(item.config.rootpath)
 
     def fail(error: BaseException) -> NoReturn:
         send_interrupted(channel, error, root=root, is_expected=is_expected(item, error))
 
-    with _sending_errors(channel, root=root):
-        # jax registers its shutdown barrier here; a rank leaves without it, see `_leave`.
+    with sending_errors(channel, root=root):
+        # jax registers its shutdown barrier here; a rank leaves without it, see `leave`.
         atexit._clear()  # noqa: SLF001 - as in after_fork
         set_world(World(spec, backend, channel, current_recorder()))
         plugin = _prepare_item(item, spec)
@@ -130,55 +115,7 @@ def run_test_and_exit(
         # other plugins are all done by hooks inside it.
         item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
         link.send(Done())
-    _leave(link)
-
-
-@contextlib.contextmanager
-def _sending_errors(channel: Channel, *, root: str) -> Iterator[None]:
-    """Send the controller whatever is raised in the block, and end the rank there."""
-    try:
-        yield
-    except EOFError:  # the controller is gone: there is no reader for a report
-        _exit(1)
-    except BaseException as error:  # noqa: BLE001 - pytest.exit(), Ctrl-C, a plugin's error
-        send_interrupted(channel, error, root=root)
-
-
-def send_interrupted(
-    channel: Channel, error: BaseException, *, root: str, is_expected: bool = False
-) -> NoReturn:
-    """Send the exception that kept this rank from a report, and leave.
-
-    Args:
-        channel: The connection to the controller.
-        error: The exception.
-        root: pytest's rootdir.
-        is_expected: Whether the test's xfail mark expects it.
-    """
-    link = ControllerLink(channel)
-    clear_frames(error)
-    raised = raised_error(error, root=root, text=format_exception(error))
-    link.send(Interrupted(raised, is_expected))
-    _leave(link)
-
-
-def _leave(link: ControllerLink) -> NoReturn:
-    """Wait for the exit gate, then end by `os._exit`, without the interpreter's shutdown.
-
-    `sys.exit` would run the destructors of runtimes whose peers are leaving too: measured 40 times
-    the CPU seconds, and jax's shutdown barrier on top, which hangs if a peer is dead. And a forked
-    process would run the exit handlers of the controller. What the test itself registered with
-    `atexit` still runs, coverage is saved by hand, and the standard streams are flushed by hand.
-    """
-    link.await_gate("exit")
-    try:
-        atexit._run_exitfuncs()  # noqa: SLF001 - as in after_fork
-        save_coverage()
-    finally:
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):  # a test may have closed or replaced it
-                stream.flush()
-        _exit(0)
+    leave(link)
 
 
 def prepare_pytest(config: pytest.Config) -> None:

@@ -1,0 +1,115 @@
+"""What every rank does, whatever it runs: it starts, reports, waits at gates, and leaves."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from os import _exit, getpid  # by name: a test may replace them in their module
+from pathlib import Path
+from typing import NoReturn
+
+from pytest_multihost.backends import Backend
+from pytest_multihost.launch.wire import Channel
+from pytest_multihost.model.event import (
+    Gate,
+    Hello,
+    Interrupted,
+    RankEventBody,
+    event_header,
+    now,
+)
+from pytest_multihost.model.messages import FaultPerformed, Release
+from pytest_multihost.model.spec import RankSpec
+from pytest_multihost.rank.adapt_tools import save_coverage, stop_tqdm_monitor
+from pytest_multihost.rank.after_fork import reset_after_fork
+from pytest_multihost.rank.exceptions import clear_frames, format_exception, raised_error
+from pytest_multihost.rank.points import delay_start
+from pytest_multihost.rank.recorder import start_recording
+
+
+@dataclass(slots=True)
+class ControllerLink:
+    """Sends events with the time at which they happened, and waits for the controller's answers."""
+
+    channel: Channel
+
+    def send(self, body: RankEventBody, at_s: float | None = None) -> None:
+        """Send an event that has happened at `at_s`, or now."""
+        self.channel.send(event_header(body, now() if at_s is None else at_s))
+
+    def await_gate(self, gate: Gate) -> None:
+        """Wait until the controller opens `gate`."""
+        self.channel.receive(lambda message: message == Release(gate))
+
+    def await_performed(self, index: int) -> str:
+        """Wait until a fault has been performed from outside; return what went wrong."""
+        found = self.channel.receive(
+            lambda message: isinstance(message, FaultPerformed) and message.index == index
+        ).message
+        return found.error if isinstance(found, FaultPerformed) else ""
+
+
+def start_rank(spec: RankSpec, channel: Channel) -> None:
+    """Make this process the rank: from now on it can be asked for its stacks."""
+    reset_after_fork(spec)
+    start_recording(spec)
+    stop_tqdm_monitor()
+    ControllerLink(channel).send(Hello(getpid()))
+
+
+def start_backend(spec: RankSpec, channel: Channel, backend: Backend) -> None:
+    """Start the backend; if that fails, send the error and leave."""
+    with sending_errors(channel, root=str(Path.cwd())):
+        delay_start(spec, ControllerLink(channel).send)
+        backend.start(spec)
+
+
+@contextlib.contextmanager
+def sending_errors(channel: Channel, *, root: str) -> Iterator[None]:
+    """Send the controller whatever is raised in the block, and end the rank there."""
+    try:
+        yield
+    except EOFError:  # the controller is gone: there is no reader for a report
+        _exit(1)
+    except BaseException as error:  # noqa: BLE001 - pytest.exit(), Ctrl-C, a plugin's error
+        send_interrupted(channel, error, root=root)
+
+
+def send_interrupted(
+    channel: Channel, error: BaseException, *, root: str, is_expected: bool = False
+) -> NoReturn:
+    """Send the exception that kept this rank from a report, and leave.
+
+    Args:
+        channel: The connection to the controller.
+        error: The exception.
+        root: pytest's rootdir.
+        is_expected: Whether the test's xfail mark expects it.
+    """
+    link = ControllerLink(channel)
+    clear_frames(error)
+    raised = raised_error(error, root=root, text=format_exception(error))
+    link.send(Interrupted(raised, is_expected))
+    leave(link)
+
+
+def leave(link: ControllerLink) -> NoReturn:
+    """Wait for the exit gate, then end by `os._exit`, without the interpreter's shutdown.
+
+    `sys.exit` would run the destructors of runtimes whose peers are leaving too: measured 40 times
+    the CPU seconds, and jax's shutdown barrier on top, which hangs if a peer is dead. And a forked
+    process would run the exit handlers of the controller. What the test itself registered with
+    `atexit` still runs, coverage is saved by hand, and the standard streams are flushed by hand.
+    """
+    link.await_gate("exit")
+    try:
+        atexit._run_exitfuncs()  # noqa: SLF001 - as in after_fork
+        save_coverage()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):  # a test may have closed or replaced it
+                stream.flush()
+        _exit(0)
