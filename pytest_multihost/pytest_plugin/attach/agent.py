@@ -21,6 +21,7 @@ from typing import NoReturn
 import pytest
 
 from pytest_multihost.launch.attach import Connector, Peer, Rendezvous
+from pytest_multihost.launch.signals import ENDING
 from pytest_multihost.launch.wire import Frame, FrameStream
 from pytest_multihost.model.errors import LaunchError, MultihostError
 from pytest_multihost.model.messages import Signalled, ToPeer
@@ -28,7 +29,6 @@ from pytest_multihost.pytest_plugin.attach.controller import collected_tests
 from pytest_multihost.pytest_plugin.attach.peer_server import PeerServer
 from pytest_multihost.pytest_plugin.launchers import Launchers
 from pytest_multihost.pytest_plugin.plan import Plan, plan_items
-from pytest_multihost.pytest_plugin.signals import ENDING
 from pytest_multihost.pytest_plugin.tally import TALLY
 from pytest_multihost.pytest_private import base_temp, redirect_terminal
 

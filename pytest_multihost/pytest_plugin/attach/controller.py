@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 import pytest
 
 from pytest_multihost.launch.attach import Listener, Peer
+from pytest_multihost.launch.signals import ENDING
 from pytest_multihost.model.errors import LaunchError, MultihostError
 from pytest_multihost.model.messages import CollectedTest, Quit
 from pytest_multihost.model.spec import ONE
 from pytest_multihost.pytest_plugin.fixtures import requests_object_store
 from pytest_multihost.pytest_plugin.plan import Plan, plan_items
-from pytest_multihost.pytest_plugin.signals import ENDING
 from pytest_multihost.pytest_plugin.tally import TALLY
 from pytest_multihost.pytest_private import base_temp
 
