@@ -8,5 +8,6 @@ It exports nothing: pytest loads `entry`, whose hooks lead to everything else. A
 `sweep` runs passing tests with disturbances; `sweep_settings` and `sweep_marker` say which.
 
 `expect` is the marker `multihost_expect`, `fixtures` are those of ranks, `live_display` shows a
-running world, `tally` counts and ends the run; `attach` joins processes that a launcher has started.
+running world, `tally` counts and ends the run; `attach` joins processes that a launcher has
+started.
 """

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import os
-import platform
 import shutil
-import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -39,6 +36,7 @@ from pytest_multihost.report.artifacts import (
     Attempt,
     RunFolder,
     build_verdict,
+    package_versions,
     write_attempt,
     write_facts,
 )
@@ -174,20 +172,6 @@ def _write_artifacts(
             write_trace(directory, result, judged.diagnosis, root=root)
         with tally.noting(f"{nodeid}: {PAGE_NAME}"):  # last: it lists the other files
             write_page(directory, PageModel(judged=judged, verdict=verdict))
-
-
-@cache
-def package_versions() -> Mapping[str, str | None]:
-    """Return the versions that a verdict depends on; None for what is not installed."""
-    found: dict[str, str | None] = {
-        "python": platform.python_version(),
-        "platform": sys.platform,
-        **dict.fromkeys(("pytest", "torch", "jax")),
-    }
-    for name in ("pytest", "torch", "jax"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
 
 
 def _remove_scratch(scratch: Path, config: pytest.Config) -> None:

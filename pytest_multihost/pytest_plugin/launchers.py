@@ -33,7 +33,7 @@ from pytest_multihost.nemesis.io_shim import find_library, preload_variables
 from pytest_multihost.pytest_plugin.options import Settings
 from pytest_multihost.pytest_plugin.server_process import CODE, find_item_in, prepare_server
 from pytest_multihost.pytest_private import base_temp
-from pytest_multihost.rank import foreign_variables, thread_variables
+from pytest_multihost.rank import own_variables, thread_variables
 from pytest_multihost.rank.agent import run_rank
 
 _CARRIED = re.compile(
@@ -170,7 +170,7 @@ class Launchers:
             return fork_server(run, prepare)
 
         def execute(mode: str, log: str) -> ServerConnection:
-            own = _own_variables()
+            own = own_variables()
             variables = {**own, **thread_variables(own), "PYTEST_MULTIHOST_SERVER": "1", **env}
             program = self._program(mode, variables, sys.path, log)
             if mode == "spawn" and not requirements.has_fresh_interpreters:
@@ -236,7 +236,7 @@ class Launchers:
         libraries = env.get("LD_PRELOAD", "").replace(":", " ").split()
         read_only = [Path(each).parent for each in libraries if each.startswith("/")]
         carried = {
-            name: value for name, value in _own_variables().items() if _CARRIED.fullmatch(name)
+            name: value for name, value in own_variables().items() if _CARRIED.fullmatch(name)
         }
         # The container runs with this process's user id, which the image may not know.
         variables = {**carried, **thread_variables(carried), "HOME": "/tmp", "USER": "multihost"}  # noqa: S108 - in the container
@@ -313,12 +313,3 @@ def _imported_libraries() -> tuple[str, ...]:
         and is_library(spec.origin or "")
         and not type(spec.loader).__module__.startswith("_pytest.")
     )
-
-
-def _own_variables() -> dict[str, str]:
-    """Return this process's environment without the variables of an outer world or launcher.
-
-    With `RANK`, `MASTER_ADDR`, ... of that one, ranks would join it.
-    """
-    foreign = set(foreign_variables(os.environ))
-    return {name: value for name, value in os.environ.items() if name not in foreign}

@@ -20,12 +20,9 @@ from pytest_multihost.pytest_private import (
     uncaptured,
     write_uncounted,
 )
+from pytest_multihost.report import LiveOutput
 from pytest_multihost.report.text import ERASE, blocking_text, overlay, progress_text
-from pytest_multihost.slots.rank_log import cut_bytes
 from pytest_multihost.watch.probes import PySpySampler
-
-_MAX_SHOWN = 4_000_000
-"""How much of a rank's output is shown at once."""
 
 FindBlockingRanks = Callable[[Sequence[RankFacts]], BlockingRanks | None]
 """Returns the ranks that the others wait for, if they wait for any."""
@@ -93,47 +90,6 @@ def write_through(config: pytest.Config, text: str) -> None:
         with uncaptured(config):
             writer.write(text)
             writer.flush()
-
-
-@dataclass(slots=True)
-class LiveOutput:
-    """What the ranks print, line by line as they print it, for ``pytest -s``.
-
-    Attributes:
-        directory: Where the ranks' logs are.
-        size: Number of ranks.
-        write: Takes the text.
-        tick_s: How often it is to be updated.
-    """
-
-    directory: Path
-    size: int
-    write: Callable[[str], object]
-    tick_s: ClassVar[float] = 0.1
-    _read: dict[int, int] = field(default_factory=dict)
-
-    def close(self) -> None:
-        """Show what is left, also if its last line is not complete."""
-        self.show(is_last=True)
-
-    def show(self, *_: object, is_last: bool = False) -> None:
-        """Show the lines that have been completed since the last time."""
-        for rank in range(self.size):
-            try:
-                with (self.directory / f"rank-{rank}.log").open("rb") as file:
-                    size = file.seek(0, os.SEEK_END)
-                    shown = max(0, self._read.get(rank, 0) - cut_bytes(file))
-                    start = max(shown, size - _MAX_SHOWN)
-                    if start > shown:  # the terminal is not to hold up pytest
-                        self.write(f"[rank {rank}] ... {start - shown} bytes left out ...\n")
-                    self._read[rank] = file.seek(start)
-                    new = file.read(_MAX_SHOWN)
-            except OSError:  # not there yet
-                continue
-            complete = new if is_last else new[: new.rfind(b"\n") + 1]
-            self._read[rank] += len(complete)
-            for line in complete.decode("utf-8", "backslashreplace").splitlines():
-                self.write(f"[rank {rank}] {line}\n")
 
 
 @contextmanager

@@ -11,15 +11,15 @@ the test's code does not look at (`used_code`).
 tqdm and coverage.py, `exceptions` makes values of exceptions.
 """
 
-from pytest_multihost.rank.environment import foreign_variables, thread_variables
+from pytest_multihost.rank.environment import own_variables, thread_variables
 from pytest_multihost.rank.recorder import operation, prepare_recording
 from pytest_multihost.rank.world import World, current_world
 
 __all__ = [
     "World",
     "current_world",
-    "foreign_variables",
     "operation",
+    "own_variables",
     "prepare_recording",
     "thread_variables",
 ]

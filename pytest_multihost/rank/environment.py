@@ -7,6 +7,7 @@ RANK makes a program join another world, and jax warns that a proxy variable can
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 
@@ -35,6 +36,15 @@ _INTERFACES = ("NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 def foreign_variables(inherited: Mapping[str, str]) -> list[str]:
     """Return the names in `inherited` that a rank must not see."""
     return [name for name in inherited if _FOREIGN.fullmatch(name)]
+
+
+def own_variables() -> dict[str, str]:
+    """Return this process's environment without the variables of an outer world or launcher.
+
+    With `RANK`, `MASTER_ADDR`, ... of that one, ranks would join it.
+    """
+    foreign = set(foreign_variables(os.environ))
+    return {name: value for name, value in os.environ.items() if name not in foreign}
 
 
 def thread_variables(inherited: Mapping[str, str]) -> dict[str, str]:

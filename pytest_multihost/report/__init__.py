@@ -14,7 +14,7 @@ say.
 """
 
 from pytest_multihost.report.github import Checkout, append_summary, error_commands
-from pytest_multihost.report.logs import read_log
+from pytest_multihost.report.logs import LiveOutput, read_log
 from pytest_multihost.report.trace import write_trace
 
-__all__ = ["Checkout", "append_summary", "error_commands", "read_log", "write_trace"]
+__all__ = ["Checkout", "LiveOutput", "append_summary", "error_commands", "read_log", "write_trace"]

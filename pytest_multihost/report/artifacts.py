@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import importlib.metadata
 import json
 import math
 import os
+import platform
 import re
 import secrets
+import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -172,6 +175,20 @@ class Attempt:
     directory: str
     worker: str | None
     environment: Mapping[str, str | None]
+
+
+@cache
+def package_versions() -> Mapping[str, str | None]:
+    """Return the versions that a verdict depends on; None for what is not installed."""
+    found: dict[str, str | None] = {
+        "python": platform.python_version(),
+        "platform": sys.platform,
+        **dict.fromkeys(("pytest", "torch", "jax")),
+    }
+    for name in ("pytest", "torch", "jax"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
 
 
 def build_verdict(judged: Judgement, attempt: Attempt) -> Verdict:

@@ -1,11 +1,17 @@
-"""The beginning and the end of a rank's log, for the pages."""
+"""The logs of ranks: their beginnings and ends, for the pages, and their lines as they come."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from pytest_multihost.slots.rank_log import MAX_LOG_BYTES, cut_bytes
+
+_MAX_SHOWN = 4_000_000
+"""How much of a rank's output is shown at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +60,44 @@ def read_log(path: Path, *, head: int, tail: int) -> LogExcerpt:
             return LogExcerpt(path.name, first, last, size - head - tail + cut, cut)
     except OSError:
         return LogExcerpt(path.name, "")
+
+
+@dataclass(slots=True)
+class LiveOutput:
+    """What the ranks print, line by line as they print it, for ``pytest -s``.
+
+    Attributes:
+        directory: Where the ranks' logs are.
+        size: Number of ranks.
+        write: Takes the text.
+        tick_s: How often it is to be updated.
+    """
+
+    directory: Path
+    size: int
+    write: Callable[[str], object]
+    tick_s: ClassVar[float] = 0.1
+    _read: dict[int, int] = field(default_factory=dict)
+
+    def close(self) -> None:
+        """Show what is left, also if its last line is not complete."""
+        self.show(is_last=True)
+
+    def show(self, *_: object, is_last: bool = False) -> None:
+        """Show the lines that have been completed since the last time."""
+        for rank in range(self.size):
+            try:
+                with (self.directory / f"rank-{rank}.log").open("rb") as file:
+                    size = file.seek(0, os.SEEK_END)
+                    shown = max(0, self._read.get(rank, 0) - cut_bytes(file))
+                    start = max(shown, size - _MAX_SHOWN)
+                    if start > shown:  # the terminal is not to hold up pytest
+                        self.write(f"[rank {rank}] ... {start - shown} bytes left out ...\n")
+                    self._read[rank] = file.seek(start)
+                    new = file.read(_MAX_SHOWN)
+            except OSError:  # not there yet
+                continue
+            complete = new if is_last else new[: new.rfind(b"\n") + 1]
+            self._read[rank] += len(complete)
+            for line in complete.decode("utf-8", "backslashreplace").splitlines():
+                self.write(f"[rank {rank}] {line}\n")

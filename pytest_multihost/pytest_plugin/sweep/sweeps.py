@@ -29,7 +29,7 @@ from pytest_multihost.model.sweep import (
 )
 from pytest_multihost.nemesis import FaultKind
 from pytest_multihost.outcome.passed_points import recorded_points, unused_by_all
-from pytest_multihost.pytest_plugin.attempt import CompletedAttempt, package_versions
+from pytest_multihost.pytest_plugin.attempt import CompletedAttempt
 from pytest_multihost.pytest_plugin.launchers import (
     Launchers,
     LaunchRequirements,
@@ -43,7 +43,7 @@ from pytest_multihost.pytest_plugin.sweep.results import earlier_result
 from pytest_multihost.pytest_plugin.sweep_settings import SweepRequest
 from pytest_multihost.pytest_plugin.tally import Tally
 from pytest_multihost.pytest_private import base_temp
-from pytest_multihost.report.artifacts import RunFolder
+from pytest_multihost.report.artifacts import RunFolder, package_versions
 from pytest_multihost.report.sweep import sweep_progress, write_sweep
 from pytest_multihost.sweep import apply_acceptances, plan_sweep, shard_of
 
