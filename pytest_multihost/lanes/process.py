@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import shutil
@@ -10,7 +9,6 @@ import signal
 import socket
 import tempfile
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn
@@ -31,13 +29,11 @@ from pytest_multihost.launch.job_spec import take_job
 from pytest_multihost.launch.libc import die_with_parent
 from pytest_multihost.launch.server import ServerLauncher
 from pytest_multihost.launch.wire import Packet, receive_packet, send_packet
-from pytest_multihost.model.json_values import to_json
 from pytest_multihost.model.spec import token
 from pytest_multihost.model.stack import SourceContext
 from pytest_multihost.model.sweep import WEAK, DisturbedRun
-from pytest_multihost.report import write_trace
-from pytest_multihost.report.artifacts import Attempt, build_verdict, write_attempt, write_facts
-from pytest_multihost.report.html import PageModel, write_page
+from pytest_multihost.report.artifacts import Attempt
+from pytest_multihost.report.attempt_files import write_judged
 from pytest_multihost.sweep import judge_run
 from pytest_multihost.watched_world import WatchedWorld
 
@@ -152,24 +148,12 @@ def _run_in(scratch: Path, request: RunWorld, launcher: ServerLauncher) -> World
 
 
 def _write_artifacts(directory: Path, judged: Judgement, request: RunWorld) -> None:
-    """Write what an attempt of a test that failed has; only what can be written."""
-    result, symptoms, root = judged.result, request.symptoms, request.root
+    """Write what an attempt of a test that failed has; the verdict itself is in the answer."""
     environment = request.environment or {}
     about = Attempt(
         run_id=request.run_id, directory=directory.name, worker=None, environment=environment
     )
-    verdict = build_verdict(judged, about)
-    write: tuple[Callable[[], object], ...] = (
-        lambda: write_facts(directory, result, symptoms, about, root=root),
-        lambda: write_attempt(
-            directory, to_json(verdict), result.history, origin_s=result.started_s
-        ),
-        lambda: write_trace(directory, result, judged.diagnosis, root=root),
-        lambda: write_page(directory, PageModel(judged=judged, verdict=verdict)),
-    )
-    for each in write:
-        with contextlib.suppress(OSError):  # a full disk; the verdict itself is in the answer
-            each()
+    write_judged(directory, judged, about)
 
 
 def _shortened(run: DisturbedRun) -> DisturbedRun:

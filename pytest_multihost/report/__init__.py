@@ -1,7 +1,8 @@
 """Render results: pages for a browser, text for the terminal, GitHub, traces, artifacts.
 
 `html`, `text` and `sweep` are sub-packages with exports of their own. `artifacts` is
-what a run leaves on disk: folders of runs and attempts, and the records in them.
+what a run leaves on disk: folders of runs and attempts, and the records in them; `attempt_files`
+writes all that there is of a world that went wrong.
 
 `activity` prepares the activity of ranks for the pages, for `trace` and for `github`.
 
@@ -10,7 +11,7 @@ say.
 
 `hazards` shows what passing runs tell of hangs elsewhere.
 
-`logs` reads the beginning and the end of a log.
+`logs` reads logs: their beginnings and ends, and what is added to them.
 """
 
 from pytest_multihost.report.github import Checkout, append_summary, error_commands

@@ -64,6 +64,7 @@ FACES_OF_THEIR_OWN = {
         "sweep.classes",
         "rank.recorder.handlers",
         "report.artifacts",
+        "report.attempt_files",
         "report.hazards",
         "report.sweep_words",
         "watch.kernel",
