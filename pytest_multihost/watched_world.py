@@ -1,6 +1,7 @@
 """One world with its watchdog: what a run of it needs beside its spec. Knows no pytest.
 
-Also what a watchdog must know of the processes that the harness runs around the ranks.
+Also what a watchdog must know of the processes that the harness runs around the ranks, and a line
+that says where a running world is.
 """
 
 from __future__ import annotations
@@ -8,10 +9,11 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from pytest_multihost.blame import BlockingRanks
 from pytest_multihost.engine import OnTick, Surroundings, run_world
 from pytest_multihost.launch import Launcher, RunningWorld
 from pytest_multihost.model.event import now
@@ -20,9 +22,10 @@ from pytest_multihost.model.spec import Early, WorldSpec
 from pytest_multihost.model.stack import Dump
 from pytest_multihost.nemesis import clean_up_faults, heal_files
 from pytest_multihost.outcome import RankFacts
+from pytest_multihost.report.text import blocking_text, progress_text
 from pytest_multihost.watch import HeldRanks, RemoteRanks, Watchdog, WorldObserver
 from pytest_multihost.watch.kernel import HarnessProcesses
-from pytest_multihost.watch.probes import dump_stacks
+from pytest_multihost.watch.probes import PySpySampler, dump_stacks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +112,39 @@ class WatchedWorld:
         for sockets in self.scratch.glob("rank-*.sockets"):  # also where the rest is kept
             shutil.rmtree(sockets, ignore_errors=True)
         return result
+
+
+FindBlockingRanks = Callable[[Sequence[RankFacts]], BlockingRanks | None]
+"""Returns the ranks that the others wait for, if they wait for any."""
+
+
+@dataclass(slots=True)
+class WorldProgress:
+    """Where the ranks of a running world are, in one line.
+
+    Where some wait for another, it names that one and what it does.
+
+    Attributes:
+        blocking_ranks: Returns the ranks that the others wait for.
+    """
+
+    blocking_ranks: FindBlockingRanks
+    _sampler: PySpySampler = field(default_factory=PySpySampler)
+    _since: tuple[tuple[int, ...], float] = ((), 0.0)
+
+    def close(self) -> None:
+        """End what reads the stacks."""
+        self._sampler.close()
+
+    def text(self, seconds: float, facts: Sequence[RankFacts]) -> str:
+        """Return where the ranks are after `seconds`."""
+        blocking = self.blocking_ranks(facts)
+        if blocking is None:
+            return progress_text(seconds, facts)
+        if self._since[0] != blocking.ranks:
+            self._since = blocking.ranks, seconds
+        where = self._sampler.user_frame(blocking.pid) if blocking.pid is not None else None
+        return blocking_text(seconds, blocking, for_s=seconds - self._since[1], where=where)
 
 
 def harness_processes(directory: Path, scratch: Path, others: frozenset[int]) -> HarnessProcesses:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
-from pytest_multihost.blame import BlockingRanks
 from pytest_multihost.outcome import RankFacts
 from pytest_multihost.pytest_private import (
     is_terminal,
@@ -21,11 +20,8 @@ from pytest_multihost.pytest_private import (
     write_uncounted,
 )
 from pytest_multihost.report import LiveOutput
-from pytest_multihost.report.text import ERASE, blocking_text, overlay, progress_text
-from pytest_multihost.watch.probes import PySpySampler
-
-FindBlockingRanks = Callable[[Sequence[RankFacts]], BlockingRanks | None]
-"""Returns the ranks that the others wait for, if they wait for any."""
+from pytest_multihost.report.text import ERASE, overlay
+from pytest_multihost.watched_world import FindBlockingRanks, WorldProgress
 
 
 @dataclass(slots=True)
@@ -36,20 +32,18 @@ class LiveLine:
 
     Attributes:
         config: The run's.
-        blocking_ranks: Returns the ranks that the others wait for.
+        progress: Says it.
         tick_s: How often it is to be updated.
     """
 
     config: pytest.Config
-    blocking_ranks: FindBlockingRanks
+    progress: WorldProgress
     tick_s: ClassVar[float] = 1.0
     _shown_s: float = 0.0
-    _sampler: PySpySampler = field(default_factory=PySpySampler)
-    _since: tuple[tuple[int, ...], float] = ((), 0.0)
 
     def close(self) -> None:
         """Take the line away."""
-        self._sampler.close()
+        self.progress.close()
         if self._shown_s:
             self._overwrite(lambda _: ERASE)
 
@@ -58,16 +52,7 @@ class LiveLine:
         if seconds < self._shown_s + self.tick_s:
             return
         self._shown_s = seconds
-        self._overwrite(lambda width: overlay(self._text(seconds, facts), width))
-
-    def _text(self, seconds: float, facts: Sequence[RankFacts]) -> str:
-        blocking = self.blocking_ranks(facts)
-        if blocking is None:
-            return progress_text(seconds, facts)
-        if self._since[0] != blocking.ranks:
-            self._since = blocking.ranks, seconds
-        where = self._sampler.user_frame(blocking.pid) if blocking.pid is not None else None
-        return blocking_text(seconds, blocking, for_s=seconds - self._since[1], where=where)
+        self._overwrite(lambda width: overlay(self.progress.text(seconds, facts), width))
 
     def _overwrite(self, text: Callable[[int], str]) -> None:
         """Write a text of at most that many columns behind the cursor, if this is a terminal.
@@ -94,12 +79,12 @@ def write_through(config: pytest.Config, text: str) -> None:
 
 @contextmanager
 def live_display(
-    config: pytest.Config, directory: Path, size: int, blocking_ranks: FindBlockingRanks
+    config: pytest.Config, directory: Path, size: int, find: FindBlockingRanks
 ) -> Iterator[LiveLine | LiveOutput]:
     """Show a running world: by a line on a terminal, or with -s the ranks' output."""
     is_captured = config.getoption("capture", None) != "no"
     output = LiveOutput(directory, size, partial(write_through, config))
-    display = LiveLine(config, blocking_ranks) if is_captured else output
+    display = LiveLine(config, WorldProgress(find)) if is_captured else output
     try:
         yield display
     finally:
