@@ -288,6 +288,8 @@ class _WorldRun:
         if "go" not in self.opened or self.surroundings.held.is_active:
             return None
         deadline_s, _ = self._deadline()
+        if self.spec.horizon_s is not None:
+            deadline_s = min(deadline_s, now + self.spec.horizon_s)
         if any(_trouble_s(each) is not None for each in self.facts):
             has_settled = self.surroundings.watch.has_settled(
                 now, self.facts, deadline_s=deadline_s
@@ -387,7 +389,7 @@ class _WorldRun:
         reasons = {
             "startup-overrun": f"start-up took longer than {self.spec.startup_timeout_s:g} s",
             "overrun": f"took longer than {self._limit_s():g} s",
-            "proof": "nothing can move before the deadline",
+            "proof": f"nothing can move {self.spec.deadline_text}",
             "mismatch": "ranks are in operations that can never match",
             "stopped": "a rank is stopped",
         }

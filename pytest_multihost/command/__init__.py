@@ -1,7 +1,8 @@
 """The console script `multihost`.
 
-`main` parses the command line; `rejudged` judges attempts again from their artifacts, and `dumps`
-worlds from the dumps of their flight recorders; `attached` looks at running jobs, and `judged_page`
-is what is printed of both;
+`main` parses the command line; `run` runs a script in ranks, without pytest, and `screen` shows
+that; `rejudged` judges attempts again from their artifacts, and `dumps` worlds from the dumps of
+their flight recorders; `attached` looks at running jobs, and `judged_page` is what is printed of
+these.
 `merged_sweeps` joins the results of shards of sweeps.
 """

@@ -15,6 +15,7 @@ from pytest_multihost.command.merged_sweeps import sweep_merge
 from pytest_multihost.command.rejudged import explain, last_page, rebuild
 from pytest_multihost.flight import is_dump_folder
 from pytest_multihost.model.errors import MultihostError
+from pytest_multihost.model.spec import NO_TIMEOUT_S
 
 
 def main() -> int:
@@ -28,6 +29,8 @@ def main() -> int:
             stream.reconfigure(errors="backslashreplace")
     try:
         match options.command:
+            case "run":
+                return _run(options)
             case "explain":
                 return _explain(options)
             case "attach":
@@ -46,6 +49,7 @@ def main() -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="multihost", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
+    _add_run(commands.add_parser("run", help="run a script in ranks, and say which one hangs"))
     again = commands.add_parser(
         "explain", help="say which rank a hang waits for, from artifacts or dumps alone"
     )
@@ -61,9 +65,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     attached.add_options(commands.add_parser("attach", help=attached.HELP))
     last = commands.add_parser("open", help="open the last report in a browser")
-    artifacts = Path(os.environ.get("PYTEST_MULTIHOST_ARTIFACTS") or ".pytest_multihost")
     last.add_argument(
-        "directory", type=Path, nargs="?", default=artifacts, help="default: .pytest_multihost"
+        "directory", type=Path, nargs="?", default=_artifacts(), help="default: .pytest_multihost"
     )
     last.add_argument("--path", action="store_true", help="only say where it is")
     report = commands.add_parser("report", help="write every page again from the artifacts alone")
@@ -76,6 +79,79 @@ def _parser() -> argparse.ArgumentParser:
     )
     merge.add_argument("--into", type=Path, help="write the joined results and their pages here")
     return parser
+
+
+def _add_run(run: argparse.ArgumentParser) -> None:
+    """Add the options of ``run``; what follows the script is the script's."""
+    run.epilog = (
+        "Exit codes: 0 if all ranks ended well, 1 if one raised or died, 2 if they could not be"
+        " run, 3 if they hung, 130 if they were interrupted."
+    )
+    run.add_argument("--ranks", "-n", type=int, required=True, metavar="N", help="how many ranks")
+    run.add_argument(
+        "--backend",
+        default="none",
+        choices=("none", "gloo", "jax", "nccl"),
+        help="what is initialised before the script; default: none, it does so by itself",
+    )
+    run.add_argument("--hosts", default="one", help="one, netns or netns:N; default: one")
+    run.add_argument(
+        "--fault", action="append", default=[], help="such as 'slow_io(rank=0, seconds=2)'"
+    )
+    run.add_argument(
+        "--timeout", type=_seconds, metavar="SECONDS", help="end it then; default: never"
+    )
+    run.add_argument(
+        "--horizon",
+        type=_seconds,
+        default=300.0,
+        metavar="SECONDS",
+        help="it hangs if nothing in it can move within so long; default: 300",
+    )
+    run.add_argument(
+        "--keep", action="store_true", help="keep logs and verdict also if all ends well"
+    )
+    run.add_argument(
+        "--log-dir",
+        type=Path,
+        metavar="DIR",
+        help="write what ranks print there, do not show it",
+    )
+    run.add_argument("-m", dest="module", action="store_true", help="the script is a module's name")
+    run.add_argument("script")
+    run.add_argument("args", nargs=argparse.REMAINDER, help="the script's arguments")
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds <= NO_TIMEOUT_S:
+        raise ValueError(text)
+    return seconds
+
+
+def _run(options: argparse.Namespace) -> int:
+    from pytest_multihost.command.run import RunOptions, run_script  # what others do not need
+
+    return run_script(
+        RunOptions(
+            script=options.script,
+            script_args=options.args,
+            is_module=options.module,
+            ranks=options.ranks,
+            backend=options.backend,
+            hosts=options.hosts,
+            faults=options.fault,
+            timeout_s=options.timeout,
+            horizon_s=options.horizon,
+            log_folder=options.log_dir,
+            artifacts=_artifacts(),
+            is_kept=options.keep,
+        )
+    )
+
+
+def _artifacts() -> Path:
+    return Path(os.environ.get("PYTEST_MULTIHOST_ARTIFACTS") or ".pytest_multihost")
 
 
 def _explain(options: argparse.Namespace) -> int:

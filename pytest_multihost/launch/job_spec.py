@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_multihost.launch.libc import die_with_parent
+from pytest_multihost.launch.wire import Channel
 from pytest_multihost.model.json_values import from_json, message, parse_json, to_json
 from pytest_multihost.model.spec import RankSpec
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 SPAWN_SERVER_CODE = "from pytest_multihost.launch.server.start_server import main; main()"
 """The program of a server whose ranks are interpreters of their own."""
+
+SCRIPT_RANK_CODE = "from pytest_multihost.rank.script import main; main()"
+"""The program of a rank that runs a script."""
 
 JOB_VARIABLE = "PYTEST_MULTIHOST_JOB"
 """Environment variable that names the descriptor of the memory file."""
@@ -48,12 +52,27 @@ class PytestRun:
         return tuple(each for each in self.files if each.endswith(end)) or self.files
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptRun:
+    """A script that ranks run.
+
+    Attributes:
+        script: Its file, or the name of a module.
+        is_module: Whether it is a module, as for ``python -m``.
+        script_args: Its arguments.
+    """
+
+    script: str
+    is_module: bool
+    script_args: tuple[str, ...]
+
+
 @message
 class ServerJob:
     """Be a server.
 
     Attributes:
-        run: How to run pytest.
+        run: What the ranks run: a test by pytest, or a script.
         backends: Names of the backends that the tests use; for a server that collects them.
         rank_code: The code of a rank's interpreter; for a server that starts one for each.
         libraries: Modules to import; for a server that forks ranks which collect by themselves.
@@ -61,7 +80,7 @@ class ServerJob:
         controller: The controller's process id.
     """
 
-    run: PytestRun
+    run: PytestRun | ScriptRun
     backends: tuple[str, ...] = ()
     rank_code: str = ""
     libraries: tuple[str, ...] = ()
@@ -74,12 +93,12 @@ class RankJob:
     """Run as one rank.
 
     Attributes:
-        run: How to run pytest.
+        run: What it runs.
         spec: The rank and its world.
         channel: Descriptor of the connection to the controller.
     """
 
-    run: PytestRun
+    run: PytestRun | ScriptRun
     spec: RankSpec
     channel: int
 
@@ -105,6 +124,13 @@ def take_job(kinds: object = Job) -> Any:  # noqa: ANN401 - one of `kinds`
     if isinstance(job, ServerJob) and os.getppid() == job.controller:
         die_with_parent(job.controller)
     return job
+
+
+def open_channel(job: RankJob) -> Channel:
+    """Return the rank's end of its connection to the controller."""
+    stream = socket.socket(fileno=job.channel)
+    stream.set_inheritable(False)
+    return Channel(stream)
 
 
 def open_control(job: ServerJob) -> socket.socket:

@@ -83,6 +83,9 @@ MAX_SEED = (1 << 63) - 1
 MAX_RANKS = 10_000
 """The most ranks that a world can be asked for; more fit on no machine."""
 
+NO_TIMEOUT_S = 365 * 86_400.0
+"""The timeout of a world that has none: a year, which every runtime can add to a time."""
+
 _HOSTS = re.compile(r"(netns|docker)(?::([1-9][0-9]{0,8}))?", re.ASCII)
 
 
@@ -126,6 +129,9 @@ class WorldSpec:
         hosts: The kind of its hosts, and the ranks on each.
         sites: The existing hosts of an attached run on several machines; empty if the harness
             makes the hosts.
+        horizon_s: It hangs if nothing in it can move within so many seconds; None: before its
+            deadline.
+        command: The command line that runs it again, if it is no test.
     """
 
     nodeid: str
@@ -143,6 +149,13 @@ class WorldSpec:
     keeps_operations: bool = False
     hosts: Hosts = ONE
     sites: tuple[Site, ...] = ()
+    horizon_s: float | None = None
+    command: str = ""
+
+    @property
+    def deadline_text(self) -> str:
+        """Until when nothing can move in it if it hangs, in words."""
+        return "before the deadline" if self.horizon_s is None else f"within {self.horizon_s:g} s"
 
     @property
     def all_hosts(self) -> tuple[Host, ...]:

@@ -28,6 +28,7 @@ from pytest_multihost.launch.job_spec import (
     PytestRun,
     RankJob,
     ServerJob,
+    open_channel,
     open_control,
     take_job,
 )
@@ -152,16 +153,15 @@ def main() -> NoReturn:
     """Run pytest as the controller was run, as a server or as one rank."""
     job: ServerJob | RankJob = take_job(ServerJob | RankJob)
     run = job.run
+    assert isinstance(run, PytestRun)  # noqa: S101 - for the type checker
     os.chdir(run.cwd)
     if run.path is not None:
         sys.path[:] = run.path
     sys.argv[:] = ["pytest", *run.args]
     if isinstance(job, RankJob):
-        stream = socket.socket(fileno=job.channel)
-        stream.set_inheritable(False)
-        _collect_and_run(job.spec, Channel(stream), run=run)
+        _collect_and_run(job.spec, open_channel(job), run=run)
     collecting, control = _Collecting(run.files), open_control(job)
-    plugin = _Libraries(control, job) if job.libraries else _Server(collecting, control, job)
+    plugin = _Libraries(control, job, run) if job.libraries else _Server(collecting, control, job)
     sys.exit(pytest.main(list(run.args), plugins=[collecting, plugin]))
 
 
@@ -228,6 +228,7 @@ class _Libraries:
 
     control: socket.socket
     job: ServerJob
+    run: PytestRun
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_load_initial_conftests(self) -> Generator[None, object, object]:
@@ -238,7 +239,7 @@ class _Libraries:
         for name in self.job.libraries:
             with contextlib.suppress(Exception, SystemExit):  # the test will tell
                 importlib.import_module(name)
-        serve_with_libraries(self.control, partial(_collect_and_run, run=self.job.run), self.job)
+        serve_with_libraries(self.control, partial(_collect_and_run, run=self.run), self.job)
         return (yield)
 
 

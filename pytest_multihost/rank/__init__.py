@@ -2,7 +2,8 @@
 
 Only `rank.agent` needs pytest, so programs can use a rank's world without it.
 
-`stages` is what every rank does from its start to its end, whatever it runs.
+`stages` is what every rank does from its start to its end, whatever it runs; `script` is a rank
+that runs a script.
 `after_fork` resets inherited state, `environment` sets the variables, `points` performs faults,
 `wrap_calls` and `batches` wrap what is called there, and `run_paths` names files alike in all runs.
 `point_record` records what is passed, with which operations all ranks meet in (`meetings`) and what

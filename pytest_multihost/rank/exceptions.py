@@ -7,6 +7,7 @@ cannot even be printed.
 from __future__ import annotations
 
 import traceback
+from types import TracebackType
 
 from pytest_multihost.model.errors import WorldBrokenError
 from pytest_multihost.model.event import RaisedError
@@ -80,12 +81,17 @@ def shortened(text: str, limit: int = _MAX_MESSAGE) -> str:
     return text[:half] + left_out + text[-half:]
 
 
-def format_exception(error: BaseException) -> str:
-    """Return the traceback of `error` from the user's first frame on, however hard to print."""
+def trimmed_traceback(error: BaseException) -> TracebackType | None:
+    """Return the traceback of `error` from the user's first frame on, if there is one."""
     trace = error.__traceback__
     while trace is not None and is_library(trace.tb_frame.f_code.co_filename):
         trace = trace.tb_next
-    trace = trace or error.__traceback__
+    return trace or error.__traceback__
+
+
+def format_exception(error: BaseException) -> str:
+    """Return the traceback of `error` from the user's first frame on, however hard to print."""
+    trace = trimmed_traceback(error)
     try:
         return shortened("".join(traceback.format_exception(type(error), error, trace)))
     except BaseException:  # noqa: BLE001 - any user's __str__ can raise anything

@@ -29,6 +29,10 @@ COLOURS: Mapping[Role, Mapping[str, bool]] = {
 """Arguments for pytest's terminal writer by role; it decides whether to use colours."""
 
 
+_CODES = {"bold": "1", "light": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+"""Numbers of escape sequences for the names in `COLOURS`."""
+
+
 class Span(NamedTuple):
     """A part of a line, with the role that determines its colour."""
 
@@ -82,6 +86,16 @@ class Section:
     def text(self) -> str:
         """The lines without colours."""
         return text_of(self.lines)
+
+    @property
+    def painted(self) -> str:
+        """The lines with the escape sequences of their colours."""
+        return "\n".join("".join(map(_painted, line)) for line in self.lines)
+
+
+def _painted(span: Span) -> str:
+    codes = ";".join(_CODES[name] for name in COLOURS[span.role])
+    return f"\x1b[{codes}m{span.text}\x1b[0m" if codes and span.text else span.text
 
 
 # Facts under a title

@@ -70,12 +70,14 @@ class LiveOutput:
         directory: Where the ranks' logs are.
         size: Number of ranks.
         write: Takes the text.
+        prefix: Returns what is before each line of a rank.
         tick_s: How often it is to be updated.
     """
 
     directory: Path
     size: int
     write: Callable[[str], object]
+    prefix: Callable[[int], str] = "[rank {}] ".format
     tick_s: ClassVar[float] = 0.1
     _read: dict[int, int] = field(default_factory=dict)
 
@@ -92,7 +94,7 @@ class LiveOutput:
                     shown = max(0, self._read.get(rank, 0) - cut_bytes(file))
                     start = max(shown, size - _MAX_SHOWN)
                     if start > shown:  # the terminal is not to hold up pytest
-                        self.write(f"[rank {rank}] ... {start - shown} bytes left out ...\n")
+                        self.write(f"{self.prefix(rank)}... {start - shown} bytes left out ...\n")
                     self._read[rank] = file.seek(start)
                     new = file.read(_MAX_SHOWN)
             except OSError:  # not there yet
@@ -100,4 +102,4 @@ class LiveOutput:
             complete = new if is_last else new[: new.rfind(b"\n") + 1]
             self._read[rank] += len(complete)
             for line in complete.decode("utf-8", "backslashreplace").splitlines():
-                self.write(f"[rank {rank}] {line}\n")
+                self.write(f"{self.prefix(rank)}{line}\n")

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from pytest_multihost.model.operation import group_by_value, rank_set
 from pytest_multihost.model.result import WorldSnapshot
+from pytest_multihost.model.spec import NO_TIMEOUT_S, WorldSpec
 from pytest_multihost.model.stack import (
     Dump,
     Frame,
@@ -48,6 +49,8 @@ def ground(page: PageModel) -> str:
     if diagnosis is None:
         return reason
     shown_by = DETECTED_BY[diagnosis.detected_by]
+    if diagnosis.detected_by == "proof":
+        shown_by = f"{shown_by} {page.judged.result.spec.deadline_text}"
     if diagnosis.detected_by == "deadline" and reason:
         shown_by = reason[0].upper() + reason[1:]
     judged = f"{shown_by}; judged {diagnosis.detected_after_s:.1f} s after the last progress."
@@ -80,9 +83,16 @@ def notes(page: PageModel) -> list[str]:
 
 def replay_command(page: PageModel) -> str:
     """Return the shell command that runs the test again as it was."""
+    if page.judged.result.spec.command:
+        return page.judged.result.spec.command
     command = f"pytest {shlex.quote(page.judged.result.spec.nodeid)}"
     token = page.verdict.replay
     return f"{command} --multihost-replay {token}" if token else command
+
+
+def timeout_text(spec: WorldSpec) -> str:
+    """Return the timeout of a world in words."""
+    return "none" if spec.timeout_s >= NO_TIMEOUT_S else f"{spec.timeout_s:g} s"
 
 
 class StackClass(NamedTuple):
@@ -200,7 +210,7 @@ def rank_files(page: PageModel) -> list[str]:
 
 
 DETECTED_BY: Mapping[str, str] = {
-    "proof": "Nothing could move before the deadline",
+    "proof": "Nothing could move",
     "mismatch": "Ranks are in operations that can never match",
     "stopped": "A rank is stopped",
     "exit": "A rank died",

@@ -43,7 +43,7 @@ from pytest_multihost.report.layout import (
 _MAX_EVIDENCE = 5
 
 _DETECTED_BY = {
-    "proof": "nothing could move before the deadline",
+    "proof": "nothing could move",
     "mismatch": "these can never match",
     "stopped": "a rank is stopped",
     "exit": "a rank died",
@@ -72,7 +72,7 @@ def page_sections(judged: Judgement, *, files: str, columns: int | None = None) 
     if spec.faults:
         notes = fault_notes(result) if judged.diagnosis is None else ()  # a diagnosis includes them
         lines += [*titled("fault", _fault_lines(result), room), *titled("note", notes, room)]
-        replay = f"pytest '{spec.nodeid}' --multihost-replay {token(spec)}"
+        replay = spec.command or f"pytest '{spec.nodeid}' --multihost-replay {token(spec)}"
         lines.append(titled_line("replay", replay))
     lines.append(titled_line("files", files))
     count = len(spec.all_hosts)
@@ -89,6 +89,8 @@ def _world_lines(judged: Judgement, width: int, *, clips: bool) -> Iterator[Line
     if diagnosis is not None:
         ground = _DETECTED_BY.get(diagnosis.detected_by) or result.reason
         seconds, by = diagnosis.detected_after_s, diagnosis.detected_by
+        if by == "proof":
+            ground = f"{ground} {result.spec.deadline_text}"
         after = f"; judged {seconds:.1f} s after the last progress" if by != "attach" else ""
         if by == "dumps":  # copies of dumps do not tell when these were taken
             after = f"; dumped {seconds:.1f} s after the last operation began" if seconds else ""

@@ -1,0 +1,291 @@
+"""A script run in ranks with `multihost run`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs import await_that, living
+
+HANG = """
+import time
+from pytest_multihost import current_world
+
+def read_shard():
+    time.sleep(600)
+
+world = current_world()
+print("up", flush=True)
+if world.rank == 1:
+    read_shard()
+world.barrier("step")
+"""
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(tmp_path: Path) -> Iterator[None]:
+    """No process works in the directory of the script when its run is over."""
+    yield
+    await_that(lambda: living(tmp_path) == [])
+
+
+def start(path: Path, source: str, *args: str) -> subprocess.Popen[str]:
+    """Start `multihost run` on two ranks of a script; `args` may name options and the script."""
+    (path / "train.py").write_text(source)
+    left_out = ("CI", "COLUMNS", "PYTEST_MULTIHOST_ARTIFACTS")
+    return subprocess.Popen(
+        [sys.executable, "-m", "pytest_multihost.command.main", "run", "-n2", *args],
+        cwd=path,
+        env={name: value for name, value in os.environ.items() if name not in left_out},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def run(path: Path, source: str, *args: str) -> tuple[int, str]:
+    """Run a script on two ranks; return the exit code and all that was printed."""
+    process = start(path, source, *(args or ["train.py"]))
+    printed, _ = process.communicate(timeout=100)
+    return process.returncode, printed
+
+
+def verdict_in(path: Path) -> Any:  # noqa: ANN401 - JSON
+    """Return the verdict of the last run."""
+    [found] = (path / ".pytest_multihost" / "latest").glob("*/verdict.json")
+    return json.loads(found.read_text())
+
+
+def test_the_rank_that_hangs_and_its_line_are_named(tmp_path: Path) -> None:
+    """By proof, as in a test, though the script has no timeout."""
+    code, printed = run(tmp_path, HANG)
+    assert code == 3
+    assert "HUNG  rank 1 never reached world.barrier" in printed
+    assert "nothing could move within 300 s" in printed
+    found = verdict_in(tmp_path)["diagnosis"]
+    assert (found["kind"], found["culprits"], found["waiting"]) == ("straggler", [1], [0])
+    assert found["where"]["file"] == "train.py"
+    assert found["where"]["source"] == "time.sleep(600)"
+
+
+def test_a_hang_leaves_a_page_a_trace_and_what_explains_it_again(tmp_path: Path) -> None:
+    """The same files as those of a test."""
+    run(tmp_path, HANG)
+    [folder] = (tmp_path / ".pytest_multihost" / "latest").glob("train.py-*")
+    assert {"report.html", "trace.json", "rank-0.log"} <= {each.name for each in folder.iterdir()}
+    command = [sys.executable, "-m", "pytest_multihost.command.main", "explain", str(folder)]
+    again = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert again.stdout.splitlines()[-1] == "agrees with verdict.json"
+
+
+def test_a_rank_that_waits_in_torch_is_named(tmp_path: Path) -> None:
+    """The script initialises torch from the environment, as under torchrun."""
+    pytest.importorskip("torch")
+    source = """
+import time
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+if dist.get_rank() == 0:
+    time.sleep(600)
+dist.all_reduce(torch.ones(3))
+"""
+    code, printed = run(tmp_path, source)
+    assert code == 3
+    assert "HUNG  rank 0 never reached all_reduce" in printed
+
+
+def test_a_script_that_ends_well_leaves_nothing(tmp_path: Path) -> None:
+    """Each line of the output says whose it is."""
+    code, printed = run(tmp_path, "import os\nprint('I am', os.environ['RANK'])\n")
+    assert code == 0
+    assert sorted(printed.splitlines()) == ["[rank 0] I am 0", "[rank 1] I am 1"]
+    assert [each.name for each in tmp_path.iterdir()] == ["train.py"]
+
+
+def test_the_files_of_a_script_that_ends_well_can_be_kept(tmp_path: Path) -> None:
+    """With --keep."""
+    code, _ = run(tmp_path, "print('done')\n", "--keep", "train.py")
+    assert code == 0
+    assert verdict_in(tmp_path)["outcome"] == "passed"
+
+
+def test_output_can_go_to_files_alone(tmp_path: Path) -> None:
+    """With --log-dir nothing of it is shown."""
+    code, printed = run(tmp_path, "print('done')\n", "--log-dir", "logs", "train.py")
+    assert (code, printed) == (0, "")
+    [log] = tmp_path.glob("logs/latest/*/rank-1.log")
+    assert log.read_text() == "done\n"
+
+
+def test_a_rank_that_raises_is_named_with_its_traceback(tmp_path: Path) -> None:
+    """The exit code is 1, and no frame of ours is in the traceback."""
+    source = "import os\nif os.environ['RANK'] == '1':\n    raise ValueError('no shard')\n"
+    code, printed = run(tmp_path, source)
+    assert code == 1
+    assert "FAILED  rank 1: ValueError: no shard" in printed
+    _, _, page = printed.partition("FAILED")
+    assert "Traceback (most recent call last):" in page
+    assert "train.py" in page
+    assert "runpy" not in printed
+    assert "pytest_multihost/" not in printed
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [("", 0), ("0", 0), ("3", 1), ("'no data'", 1)], ids=str
+)
+def test_exit_codes_of_ranks_count(tmp_path: Path, status: str, code: int) -> None:
+    """As under torchrun: a rank that ends with one fails the run."""
+    assert run(tmp_path, f"import sys\nsys.exit({status})\n")[0] == code
+
+
+def test_a_rank_that_dies_is_named(tmp_path: Path) -> None:
+    """The exit code is 1."""
+    source = "import os\nif os.environ['RANK'] == '0':\n    os.kill(os.getpid(), 9)\n"
+    code, printed = run(tmp_path, source)
+    assert code == 1
+    assert "CRASHED  rank 0: was killed by SIGKILL" in printed
+
+
+def test_a_world_that_is_never_done_is_ended_at_its_timeout(tmp_path: Path) -> None:
+    """It may still move: that is not proven to be a hang."""
+    source = "import time\nwhile True:\n    time.sleep(0.05)\n"
+    code, printed = run(tmp_path, source, "--timeout", "2", "train.py")
+    assert code == 3
+    assert "took longer than 2 s" in printed
+
+
+def test_ctrl_c_shows_where_the_ranks_were_and_ends_them(tmp_path: Path) -> None:
+    """Also of ranks that are merely slow."""
+    source = "import time\nprint('up', flush=True)\nwhile True:\n    time.sleep(0.05)\n"
+    process = start(tmp_path, source, "train.py")
+    assert process.stdout is not None
+    assert "up" in process.stdout.readline()
+    assert "up" in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    printed, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted by Ctrl-C; where the ranks were:" in printed
+    assert "train.py:4" in printed
+
+
+def test_a_terminal_shows_who_is_waited_for(tmp_path: Path) -> None:
+    """As long as nothing is printed; it is gone in the end."""
+    source = """
+import time
+from pytest_multihost import current_world
+world = current_world()
+end_s = time.monotonic() + 6
+while world.rank == 1 and time.monotonic() < end_s:
+    time.sleep(0.05)
+world.barrier("step")
+"""
+    (tmp_path / "train.py").write_text(source)
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "pytest_multihost.command.main", "run", "-n2", "train.py"]
+    variables = {name: value for name, value in os.environ.items() if name != "CI"}
+    with subprocess.Popen(command, cwd=tmp_path, env=variables, stdout=theirs) as process:
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # EIO: the other end is closed
+            while chunk := os.read(ours, 4096):
+                shown += chunk
+        os.close(ours)
+        assert process.wait(timeout=60) == 0
+    assert b"s: waiting for rank 1" in shown
+    assert shown.endswith(b"\r\x1b[K")
+
+
+def test_neither_the_ranks_nor_what_runs_them_import_pytest(tmp_path: Path) -> None:
+    """It need not even be installed where jobs run."""
+    source = "import sys\nprint({'pytest', '_pytest'} & set(sys.modules) or 'none')\n"
+    (tmp_path / "train.py").write_text(source)
+    program = """
+import sys
+from pytest_multihost.command.main import main
+sys.argv = ["multihost", "run", "--keep", "--ranks", "1", "train.py"]
+assert main() == 0
+print({"pytest", "_pytest"} & set(sys.modules) or "none")
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
+    )
+    first, *_, last = done.stdout.splitlines()
+    assert (first, last) == ("[rank 0] none", "none")
+
+
+def test_a_module_runs_with_its_arguments(tmp_path: Path) -> None:
+    """As with python -m: found from the working directory, its package imported."""
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "name.py").write_text("NAME = 'relative'\n")
+    (package / "module.py").write_text(
+        "import sys\nfrom .name import NAME\nprint(__name__, NAME, sys.argv[1:])\n"
+    )
+    code, printed = run(tmp_path, "", "-m", "package.module", "--lr", "0.1", "-m")
+    assert code == 0
+    assert "[rank 0] __main__ relative ['--lr', '0.1', '-m']" in printed
+
+
+def test_a_fault_is_performed(tmp_path: Path) -> None:
+    """At its point, and in its rank alone."""
+    (tmp_path / "storage.py").write_text("def load():\n    return 1\n")
+    fault = "raise_at(rank=1, error=\"OSError\", at=at.call('storage:load'))"
+    code, printed = run(tmp_path, "import storage\nstorage.load()\n", "--fault", fault, "train.py")
+    assert code == 1
+    assert "FAILED  rank 1: OSError" in printed
+    assert "replay    multihost run --ranks 2 --fault" in printed
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["missing.py"], "there is no script missing.py"),
+        (["--hosts", "moon", "train.py"], "must be one of one, netns"),
+        (["--fault", "burn(rank=0)", "train.py"], "there is no faults.burn"),
+        (["--fault", "kill(rank=7)", "train.py"], "--fault"),
+    ],
+    ids=["script", "hosts", "fault", "rank"],
+)
+def test_what_cannot_be_run_is_said(tmp_path: Path, args: list[str], words: str) -> None:
+    """Before any rank is started; the exit code is 2."""
+    code, printed = run(tmp_path, "", *args)
+    assert code == 2
+    assert words in printed
+    assert "Traceback" not in printed
+
+
+def test_a_child_that_runs_on_does_not_speak_for_its_rank(tmp_path: Path) -> None:
+    """It ends as a process of Python does, and its rank goes on."""
+    source = """
+import os
+if os.fork():
+    assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+    print("parent")
+"""
+    code, printed = run(tmp_path, source)
+    assert code == 0
+    assert printed.count("parent") == 2
+
+
+def test_threads_and_exit_functions_end_as_with_python(tmp_path: Path) -> None:
+    """The rank waits for its threads, then calls what the script has registered."""
+    source = """
+import atexit, threading, time
+atexit.register(print, "exit")
+threading.Thread(target=lambda: (time.sleep(0.5), print("thread"))).start()
+"""
+    code, printed = run(tmp_path, source, "-n1", "train.py")
+    assert code == 0
+    assert printed.splitlines() == ["[rank 0] thread", "[rank 0] exit"]
