@@ -251,7 +251,8 @@ class _WorldRun:
             tick_s = min(
                 self.surroundings.tick_s, self.surroundings.watch.interval_s, held.interval_s
             )
-            ripe = () if is_busy else held.due(now, self.facts, self._next_deadline()[0])
+            last_s = self._within_horizon(now, self._next_deadline()[0])
+            ripe = () if is_busy else held.due(now, self.facts, last_s)
             wait_s = min(deadline_s - now, QUIET_PERIOD_S if is_busy else tick_s)
             wait_s = 0.0 if ripe else wait_s
             moved_bytes = world.moved_bytes
@@ -288,8 +289,7 @@ class _WorldRun:
         if "go" not in self.opened or self.surroundings.held.is_active:
             return None
         deadline_s, _ = self._deadline()
-        if self.spec.horizon_s is not None:
-            deadline_s = min(deadline_s, now + self.spec.horizon_s)
+        deadline_s = self._within_horizon(now, deadline_s)
         if any(_trouble_s(each) is not None for each in self.facts):
             has_settled = self.surroundings.watch.has_settled(
                 now, self.facts, deadline_s=deadline_s
@@ -379,6 +379,11 @@ class _WorldRun:
         if "go" in self.opened:
             return self.opened["go"] + self.spec.timeout_s, "overrun"
         return self.started_s + self.spec.startup_timeout_s, "startup-overrun"
+
+    def _within_horizon(self, now: float, deadline_s: float) -> float:
+        """Return the deadline, or the world's horizon if that comes first."""
+        horizon_s = self.spec.horizon_s
+        return deadline_s if horizon_s is None else min(deadline_s, now + horizon_s)
 
     def _limit_s(self) -> float:
         patience_s = self.surroundings.patience_s

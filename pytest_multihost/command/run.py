@@ -47,6 +47,9 @@ from pytest_multihost.watched_world import WatchedWorld, WorldProgress
 ENDED_WELL, FAILED, NOT_RUN, HUNG, INTERRUPTED = 0, 1, 2, 3, 130
 """The exit codes."""
 
+HORIZON_S = 300.0
+"""The horizon that a world has if none is given."""
+
 _STARTUP_TIMEOUT_S = 300.0
 
 
@@ -90,6 +93,8 @@ class RunOptions:
         args += ["--backend", self.backend] if self.backend != "none" else []
         args += ["--hosts", self.hosts] if self.hosts != "one" else []
         args += [part for each in self.faults for part in ("--fault", each)]
+        args += [] if self.timeout_s is None else ["--timeout", f"{self.timeout_s:g}"]
+        args += ["--horizon", f"{self.horizon_s:g}"] if self.horizon_s != HORIZON_S else []
         args += ["-m"] if self.is_module else []
         return [*args, self.script, *self.script_args]
 
@@ -112,7 +117,7 @@ def run_script(options: RunOptions) -> int:
 def _run_in(scratch: Path, options: RunOptions) -> int:
     backend = _backend(options)
     spec = _spec(options)
-    base = options.log_folder or options.artifacts
+    base = (options.log_folder or options.artifacts).absolute()
     files = _Files(RunFolder(base, new_run_id()), scratch / "artifacts", spec)
     if options.is_kept or options.log_folder is not None:
         files = files.kept()
@@ -121,15 +126,15 @@ def _run_in(scratch: Path, options: RunOptions) -> int:
     judged = _run_world(spec, backend, options, scratch, files.directory)
     if judged.finding.outcome == "passed":
         if options.is_kept:
-            sys.stdout.write(f"files {files.write(judged)}\n")
+            sys.stdout.write(f"files {files.save(judged)}\n")
         return ENDED_WELL
     if judged.result.ending == "interrupted":
         stacks = stacks_text(judged.result, judged.context)
         sys.stdout.write(f"\n{judged.result.reason}; where the ranks were:\n{stacks}\n")
         sys.stdout.flush()  # writing the files takes a while
-        sys.stdout.write(f"files {files.kept().write(judged)}\n")
+        sys.stdout.write(f"files {files.save(judged)}\n")
     else:
-        sys.stdout.write(f"\n{page_of(judged, str(files.kept().write(judged)))}\n")
+        sys.stdout.write(f"\n{page_of(judged, files.save(judged))}\n")
     return _exit_code(judged)
 
 
@@ -266,8 +271,19 @@ class _Files:
             raise SettingError(f"the folder {self.folder.base} cannot be used: {error}") from error
         return replace(self, directory=directory, is_kept=True)
 
+    def save(self, judged: Judgement) -> str:
+        """Write and keep what is known of the world; return where that is, or why nowhere."""
+        try:
+            return str(self.kept().write(judged))
+        except (SettingError, OSError) as error:  # what is known is shown all the same
+            return f"none: {error}"
+
     def write(self, judged: Judgement) -> Path:
-        """Write what is known of the world; return the path of its page, or of the folder."""
+        """Write what is known of the world; return the path of its page, or of the folder.
+
+        Raises:
+            OSError: The run's list of verdicts cannot be written.
+        """
         about = Attempt(self.folder.run_id, self.directory.name, None, package_versions())
         verdict, problems = write_judged(self.directory, judged, about)
         self.folder.append_verdict(to_json(verdict))
