@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import selectors
 import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pytest_multihost.launch.attach.handshake import (
     CHALLENGE,
@@ -96,6 +98,24 @@ class Listener:
         self._listener.close()
         for peer in self.peers.values():
             peer.await_hello()
+
+    def detect_local_peers(self, folder: Path) -> None:
+        """Find out which peers see the same processes and files as the controller.
+
+        Args:
+            folder: A directory of this machine.
+
+        Raises:
+            LaunchError: A peer is gone, or does not answer.
+        """
+        token = secrets.token_hex(16)
+        probe = folder / f"attach-{token}"
+        probe.write_text(token)
+        try:
+            for peer in self.peers.values():
+                peer.detect_locality(str(probe), token)
+        finally:
+            probe.unlink()
 
     def close(self) -> None:
         """Stop accepting connections, and remove the rendezvous file."""

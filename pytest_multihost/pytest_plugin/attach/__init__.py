@@ -1,7 +1,7 @@
 """Runs of pytest over several processes that a launcher has started.
 
 `options` finds out whether this is one, and this process's part in it. `controller` has the
-additions to an ordinary run in rank 0's process, `agent` and `peer_server` the work of every other
+additions to an ordinary run in rank 0's process, `agent` the work of every other
 process; both are imported only where they are needed.
 """
 

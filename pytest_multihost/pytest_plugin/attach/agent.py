@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import sys
 import tempfile
-import time
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,23 +18,14 @@ from typing import NoReturn
 
 import pytest
 
-from pytest_multihost.launch.attach import Connector, Peer, Rendezvous
-from pytest_multihost.launch.signals import ENDING
-from pytest_multihost.launch.wire import Frame, FrameStream
+from pytest_multihost.launch.attach import Peer, Rendezvous
 from pytest_multihost.model.errors import LaunchError, MultihostError
-from pytest_multihost.model.messages import Signalled, ToPeer
+from pytest_multihost.peer_server import PeerProcess
 from pytest_multihost.pytest_plugin.attach.controller import collected_tests
-from pytest_multihost.pytest_plugin.attach.peer_server import PeerServer
 from pytest_multihost.pytest_plugin.launchers import Launchers
 from pytest_multihost.pytest_plugin.plan import Plan, plan_items
 from pytest_multihost.pytest_plugin.tally import TALLY
 from pytest_multihost.pytest_private import base_temp, redirect_terminal
-
-_FAREWELL_S = 10.0
-"""How long rank 0 may take to end after it has sent the run's exit status."""
-
-_AFTER_S = 0.2
-"""Delay of this process's exit after rank 0's: launchers report the first process that failed."""
 
 _LOST = 1
 
@@ -56,7 +45,6 @@ class Agent:
     timeout_s: float
     problems: list[str] = field(default_factory=list)
     peers: Mapping[int, Peer] = field(default_factory=dict)
-    _stream: FrameStream[ToPeer] | None = None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self, session: pytest.Session) -> None:
@@ -80,16 +68,14 @@ class Agent:
         config = session.config
         settings = config.stash[TALLY].settings
         home = Path(tempfile.mkdtemp(prefix="attached-", dir=base_temp(config)))
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 decides what Ctrl-C means
-        for number in ENDING:
-            if signal.getsignal(number) is signal.SIG_DFL:  # nohup has SIGHUP ignored
-                signal.signal(number, self._on_signal)
+        process = PeerProcess(self.rendezvous, self.timeout_s)
+        process.take_signals()
         plans = {plan.world.nodeid: plan for plan in plan_items(config, chosen, settings).values()}
         backends = {plan.backend.name: plan.backend for plan in plans.values()}
         launchers = Launchers(config, settings, chosen, backends, home)
         status = _LOST
         try:
-            status = self._serve(plans, launchers, home)
+            status = self._serve(process, plans, launchers, home)
         except SystemExit as error:
             status = int(str(error))
         except MultihostError as error:
@@ -102,17 +88,9 @@ class Agent:
             sys.stderr.flush()
             os._exit(status)
 
-    def _on_signal(self, number: int, _: object) -> None:
-        """Let rank 0 end the run, which then reports where the ranks were; at once the next time.
-
-        Before there is a connection, this process just ends.
-        """
-        stream, self._stream = self._stream, None
-        if stream is None:
-            sys.exit(128 + number)
-        stream.send(Frame(Signalled(signal.Signals(number).name)))
-
-    def _serve(self, plans: Mapping[str, Plan], launchers: Launchers, home: Path) -> int:
+    def _serve(
+        self, process: PeerProcess, plans: Mapping[str, Plan], launchers: Launchers, home: Path
+    ) -> int:
         """Connect to rank 0, serve its requests, and return the run's exit status.
 
         Raises:
@@ -123,17 +101,9 @@ class Agent:
                 launchers.get_local(plan.requirements)
         except LaunchError as error:
             self.problems.append(str(error))
-        stream = self._stream = Connector(self.rendezvous).connect(
-            self.timeout_s, tests=collected_tests(plans), problems=tuple(self.problems)
-        )
-        status = PeerServer(
-            stream, lambda nodeid: launchers.get_local(plans[nodeid].requirements), home
-        ).serve()
+        process.connect(tests=collected_tests(plans), problems=tuple(self.problems))
+        status = process.serve(lambda nodeid: launchers.get_local(plans[nodeid].requirements), home)
         launchers.close()
         shutil.rmtree(home, ignore_errors=True)  # launchers may kill it once rank 0 ends
-        # A launcher that sees one process fail ends the others, and rank 0 may still be printing.
-        deadline_s = time.monotonic() + _FAREWELL_S
-        while stream.ended is None and time.monotonic() < deadline_s:
-            stream.await_frames(deadline_s)
-        time.sleep(_AFTER_S)
+        process.outlive_controller()
         return status

@@ -7,7 +7,6 @@ ranks for it and print nothing; see `agent`.
 from __future__ import annotations
 
 import atexit
-import secrets
 import signal
 import socket
 import time
@@ -64,7 +63,7 @@ class Controller:
             _refuse(plans, chosen)
             for peer in self.peers.values():
                 _compare(plans, peer)
-            self._detect_local_peers(session.config)
+            self.listener.detect_local_peers(base_temp(session.config))
         except MultihostError as error:
             raise pytest.UsageError(str(error)) from error
         finally:
@@ -90,17 +89,6 @@ class Controller:
     def _hang_up(self) -> None:
         for peer in self.peers.values():
             peer.stream.close()
-
-    def _detect_local_peers(self, config: pytest.Config) -> None:
-        """Find out which peers see the same processes and files as the controller."""
-        token = secrets.token_hex(16)
-        probe = base_temp(config) / f"attach-{token}"
-        probe.write_text(token)
-        try:
-            for peer in self.peers.values():
-                peer.detect_locality(str(probe), token)
-        finally:
-            probe.unlink()
 
     def _note_losses(self) -> list[str]:
         """Check which peers are gone; return a description of each."""

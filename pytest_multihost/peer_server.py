@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import select
 import shutil
+import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -16,12 +18,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_multihost.launch import Ending
-from pytest_multihost.launch.attach import pack
+from pytest_multihost.launch.attach import Connector, Rendezvous, pack
 from pytest_multihost.launch.server import ServerLauncher, ServerWorld
+from pytest_multihost.launch.signals import ENDING
 from pytest_multihost.launch.wire import Frame, FrameStream
 from pytest_multihost.model.errors import LaunchError
 from pytest_multihost.model.event import Event, FaultChanged
 from pytest_multihost.model.messages import (
+    CollectedTest,
     DumpsWritten,
     EndWorld,
     Failed,
@@ -37,6 +41,7 @@ from pytest_multihost.model.messages import (
     ReadProbe,
     RequestDumps,
     SendToRank,
+    Signalled,
     SnapshotTaken,
     TakeSnapshot,
     ToPeer,
@@ -48,6 +53,12 @@ from pytest_multihost.slots.history import history_path
 from pytest_multihost.watch.kernel import ProcReader
 from pytest_multihost.watch.probes import request_dump
 from pytest_multihost.watched_world import harness_processes
+
+_FAREWELL_S = 10.0
+"""How long rank 0 may take to end after it has sent the run's exit status."""
+
+_AFTER_S = 0.2
+"""Delay of this process's exit after rank 0's: launchers report the first process that failed."""
 
 Answer = tuple[FromPeer, bytes]
 """A message and its payload."""
@@ -208,3 +219,73 @@ class PeerServer:
         payload = pack(sorted(local.logs.glob("rank-*")))
         shutil.rmtree(local.private, ignore_errors=True)
         return WorldEnded(ending.leftovers), payload
+
+
+@dataclass(slots=True)
+class PeerProcess:
+    """A process that starts ranks for rank 0's, from its first signal to its end.
+
+    Attributes:
+        rendezvous: Where to find rank 0.
+        timeout_s: Timeout of the search for it.
+    """
+
+    rendezvous: Rendezvous
+    timeout_s: float
+    _stream: FrameStream[ToPeer] | None = None
+    _told: FrameStream[ToPeer] | None = None
+
+    def take_signals(self) -> None:
+        """Let rank 0 decide what Ctrl-C means, and tell it of other signals that end runs."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in ENDING:
+            if signal.getsignal(number) is signal.SIG_DFL:  # nohup has SIGHUP ignored
+                signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, _: object) -> None:
+        """Let rank 0 end the run, which then reports where the ranks were; at once the next time.
+
+        Before there is a connection, this process just ends.
+        """
+        stream, self._told = self._told, None
+        if stream is None:
+            sys.exit(128 + number)
+        stream.send(Frame(Signalled(signal.Signals(number).name)))
+
+    def connect(self, *, tests: tuple[CollectedTest, ...], problems: tuple[str, ...]) -> None:
+        """Connect to rank 0.
+
+        Args:
+            tests: The worlds that this process can start ranks of.
+            problems: Why this process cannot take part.
+
+        Raises:
+            MultihostError: Rank 0 was not found.
+        """
+        self._stream = self._told = Connector(self.rendezvous).connect(
+            self.timeout_s, tests=tests, problems=problems
+        )
+
+    def serve(self, launcher: Callable[[str], ServerLauncher], home: Path) -> int:
+        """Serve rank 0's requests until the run ends; return its exit status.
+
+        Args:
+            launcher: Returns the launcher of a test's ranks.
+            home: A private directory of this process.
+
+        Raises:
+            LaunchError: Rank 0 is gone.
+        """
+        assert self._stream is not None  # noqa: S101 - it is connected
+        return PeerServer(self._stream, launcher, home).serve()
+
+    def outlive_controller(self) -> None:
+        """Wait until rank 0's process has ended.
+
+        A launcher that sees one process fail ends the others, and rank 0 may still be printing.
+        """
+        deadline_s = time.monotonic() + _FAREWELL_S
+        stream = self._stream
+        while stream is not None and stream.ended is None and time.monotonic() < deadline_s:
+            stream.await_frames(deadline_s)
+        time.sleep(_AFTER_S)
