@@ -1,8 +1,8 @@
 """The console script `multihost`.
 
-`main` parses the command line; `run` runs a script in ranks, without pytest, and `screen` shows
-that; `rejudged` judges attempts again from their artifacts, and `dumps` worlds from the dumps of
-their flight recorders; `attached` looks at running jobs, and `judged_page` is what is printed of
-these.
+`main` parses the command line; `run` runs a script in ranks, without pytest, `screen` shows what
+they print, and `joined` has processes that a launcher has started start them; `rejudged` judges
+attempts again from their artifacts, and `dumps` worlds from the dumps of their flight recorders;
+`attached` looks at running jobs, and `judged_page` is what is printed of all these.
 `merged_sweeps` joins the results of shards of sweeps.
 """

@@ -87,7 +87,13 @@ def _add_run(run: argparse.ArgumentParser) -> None:
         "Exit codes: 0 if all ranks ended well, 1 if one raised or died, 2 if they could not be"
         " run, 3 if they hung, 130 if they were interrupted."
     )
-    run.add_argument("--ranks", "-n", type=int, required=True, metavar="N", help="how many ranks")
+    run.add_argument(
+        "--ranks",
+        "-n",
+        type=int,
+        metavar="N",
+        help="how many ranks; default: those that torchrun, srun or mpirun has started",
+    )
     run.add_argument(
         "--backend",
         default="none",

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from pytest_multihost.backends import BUILT_IN_BACKENDS, Backend, find_backend
 from pytest_multihost.blame import Judgement, judge_world
+from pytest_multihost.command.joined import be_peer, check_peers, meet, part
 from pytest_multihost.command.judged_page import page_of
 from pytest_multihost.command.screen import Screen
+from pytest_multihost.launch.attach import AttachLauncher, Peer, Rendezvous, sites_for
 from pytest_multihost.launch.job_spec import (
     SCRIPT_RANK_CODE,
     SPAWN_SERVER_CODE,
@@ -25,11 +28,12 @@ from pytest_multihost.launch.server import ServerLauncher, ServerProgram, exec_s
 from pytest_multihost.launch.signals import interrupt_on_signals
 from pytest_multihost.model.errors import LaunchError, SettingError
 from pytest_multihost.model.json_values import to_json
+from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.spec import MAX_RANKS, NO_TIMEOUT_S, Hosts, WorldSpec, checksum
 from pytest_multihost.model.stack import SourceContext
 from pytest_multihost.nemesis import kinds_by_name, parse_fault, resolve_faults
 from pytest_multihost.nemesis.io_shim import preload_variables
-from pytest_multihost.outcome import Symptoms
+from pytest_multihost.outcome import RankFacts, Symptoms
 from pytest_multihost.outcome.faults import require_fired
 from pytest_multihost.rank import own_variables, thread_variables
 from pytest_multihost.report import LiveOutput
@@ -61,7 +65,7 @@ class RunOptions:
         script: The script's file, or the name of a module.
         script_args: Its arguments.
         is_module: Whether it is a module, as for ``python -m``.
-        ranks: How many ranks run it.
+        ranks: How many ranks run it; None: as many as processes that a launcher has started.
         backend: The backend that is initialised for them.
         hosts: What their hosts are made from.
         faults: What is done to them, as text.
@@ -76,7 +80,7 @@ class RunOptions:
     script: str
     script_args: Sequence[str]
     is_module: bool
-    ranks: int
+    ranks: int | None
     backend: str
     hosts: str
     faults: Sequence[str]
@@ -87,9 +91,13 @@ class RunOptions:
     is_kept: bool
 
     @property
-    def command(self) -> list[str]:
-        """The command line that runs the world again."""
-        args = ["multihost", "run", "--ranks", str(self.ranks)]
+    def folder(self) -> Path:
+        """Where runs are kept, whichever are."""
+        return (self.log_folder or self.artifacts).absolute()
+
+    def command(self, size: int) -> list[str]:
+        """Return the command line that runs the world of `size` ranks again."""
+        args = ["multihost", "run", "--ranks", str(size)]
         args += ["--backend", self.backend] if self.backend != "none" else []
         args += ["--hosts", self.hosts] if self.hosts != "one" else []
         args += [part for each in self.faults for part in ("--fault", each)]
@@ -101,10 +109,12 @@ class RunOptions:
 
 def run_script(options: RunOptions) -> int:
     """Run a script in ranks, show what they print and how they end; return the exit code."""
-    interrupt_on_signals()
     scratch = Path(tempfile.mkdtemp(prefix="multihost-run-"))
     try:
-        return _run_in(scratch, options)
+        if options.ranks is None:
+            return _run_joined(options, scratch)
+        interrupt_on_signals()
+        return _run_world(options, _spec(options, options.ranks), scratch, {})
     except (SettingError, LaunchError) as error:
         sys.stderr.write(f"multihost run: {error}\n")
         return NOT_RUN
@@ -114,16 +124,70 @@ def run_script(options: RunOptions) -> int:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _run_in(scratch: Path, options: RunOptions) -> int:
-    backend = _backend(options)
-    spec = _spec(options)
-    base = (options.log_folder or options.artifacts).absolute()
-    files = _Files(RunFolder(base, new_run_id()), scratch / "artifacts", spec)
+def _run_joined(options: RunOptions, scratch: Path) -> int:
+    """Run it in ranks of the processes that a launcher has started, this one among them."""
+    rendezvous = Rendezvous.read(os.environ, options.folder)
+    rendezvous.forget_variables()
+    membership = rendezvous.membership
+    spec = _spec(options, membership.size)
+    if membership.rank:
+        return be_peer(rendezvous, spec, partial(_launcher, spec, options))
+    interrupt_on_signals()
+    peers, code = meet(rendezvous, spec, scratch), FAILED
+    spec = replace(spec, sites=sites_for(spec.size, peers))
+    try:
+        code = _run_world(options, spec, scratch, peers)
+    finally:
+        part(peers, code)
+    return code
+
+
+def _run_world(
+    options: RunOptions, spec: WorldSpec, scratch: Path, peers: Mapping[int, Peer]
+) -> int:
+    files = _Files(RunFolder(options.folder, new_run_id()), scratch / "artifacts", spec)
     if options.is_kept or options.log_folder is not None:
         files = files.kept()
     else:
         files.directory.mkdir()
-    judged = _run_world(spec, backend, options, scratch, files.directory)
+    backend = _backend(spec)
+    launcher = _launcher(spec, options, files.directory)
+    world = WatchedWorld.make(
+        spec,
+        directory=files.directory,
+        scratch=scratch,
+        early="fail",
+        others=frozenset(e.hello.pid for e in peers.values() if e.is_local and e.hello.pid),
+    )
+    progress, hides = WorldProgress(world.watchdog.blocking_ranks), options.log_folder is not None
+    screen = Screen.make(progress, files.directory, spec.size, hides=hides)
+
+    def on_tick(seconds: float, facts: Sequence[RankFacts]) -> None:
+        check_peers(peers)
+        screen.show(seconds, facts)
+
+    try:
+        result = world.run(
+            AttachLauncher(launcher, peers) if peers else launcher,
+            primary_leaves_last=backend.primary_leaves_last,
+            on_tick=on_tick,
+            tick_s=LiveOutput.tick_s,
+        )
+    finally:
+        launcher.close()
+        screen.close()
+    return _show_end(_judged(result, backend), files, options)
+
+
+def _judged(result: WorldResult, backend: Backend) -> Judgement:
+    symptoms = Symptoms(backend.symptoms, backend.fatal_symptoms)
+    judged = judge_world(result, symptoms, SourceContext(str(Path.cwd())))
+    # As of a test: a run whose fault never fired has shown nothing.
+    return replace(judged, finding=require_fired(judged.finding, result))
+
+
+def _show_end(judged: Judgement, files: _Files, options: RunOptions) -> int:
+    """Show how a world has ended, and keep its files; return the exit code."""
     if judged.finding.outcome == "passed":
         if options.is_kept:
             sys.stdout.write(f"files {files.save(judged)}\n")
@@ -149,44 +213,44 @@ def _exit_code(judged: Judgement) -> int:
     return FAILED
 
 
-def _backend(options: RunOptions) -> Backend:
-    """Return the backend.
+def _backend(spec: WorldSpec) -> Backend:
+    """Return the backend of a world.
 
     Raises:
         SettingError: There is none of that name, or this machine lacks what it needs.
     """
-    backend = find_backend(options.backend, BUILT_IN_BACKENDS)
-    if lacking := backend.lacking(options.ranks):
-        raise SettingError(f"--backend {options.backend}: {lacking}")
+    backend = find_backend(spec.backend, BUILT_IN_BACKENDS)
+    if lacking := backend.lacking(len(spec.host_of(0).ranks) if spec.sites else spec.size):
+        raise SettingError(f"--backend {spec.backend}: {lacking}")
     return backend
 
 
-def _spec(options: RunOptions) -> WorldSpec:
-    """Return the world.
+def _spec(options: RunOptions, size: int) -> WorldSpec:
+    """Return the world of `size` ranks.
 
     Raises:
         SettingError: An option cannot be used, or this machine lacks what a fault needs.
     """
-    if not 1 <= options.ranks <= MAX_RANKS:
-        raise SettingError(f"--ranks must be 1 to {MAX_RANKS}, not {options.ranks}")
+    if not 1 <= size <= MAX_RANKS:
+        raise SettingError(f"--ranks must be 1 to {MAX_RANKS}, not {size}")
     if not options.is_module and not Path(options.script).is_file():
         raise SettingError(f"there is no script {options.script}")
     hosts = Hosts.parse(options.hosts)
     if hosts.kind == "docker":
         raise SettingError("--hosts docker is for tests: a script's hosts are made by netns")
+    if hosts.kind != "one" and options.ranks is None:
+        raise SettingError("--hosts: hosts are made on one machine alone: say --ranks N")
     name = f"-m {options.script}" if options.is_module else options.script
     seed, kinds = checksum(name) % 1_000_000, kinds_by_name(())
     asked = [parse_fault(each) for each in options.faults]
-    faults, problems = resolve_faults(
-        asked, size=options.ranks, seed=seed, hosts=hosts, kinds=kinds
-    )
+    faults, problems = resolve_faults(asked, size=size, seed=seed, hosts=hosts, kinds=kinds)
     problems += [why for each in faults if (why := kinds[each.kind].lacking(each))]
     if problems:
         raise SettingError("; ".join(f"--fault: {each}" for each in problems))
     return WorldSpec(
         nodeid=name,
         attempt=1,
-        size=options.ranks,
+        size=size,
         backend=options.backend,
         local_devices=1,
         timeout_s=options.timeout_s or NO_TIMEOUT_S,
@@ -195,36 +259,12 @@ def _spec(options: RunOptions) -> WorldSpec:
         faults=faults,
         hosts=hosts,
         horizon_s=options.horizon_s,
-        command=shlex.join(options.command),
+        command=shlex.join(options.command(size)),
     )
 
 
-def _run_world(
-    spec: WorldSpec, backend: Backend, options: RunOptions, scratch: Path, directory: Path
-) -> Judgement:
-    """Run the world, showing what its ranks print, and judge it."""
-    world = WatchedWorld.make(spec, directory=directory, scratch=scratch, early="fail")
-    launcher = ServerLauncher({"script": partial(exec_server, _program(spec, options, directory))})
-    progress, hides = WorldProgress(world.watchdog.blocking_ranks), options.log_folder is not None
-    screen = Screen.make(progress, directory, spec.size, hides=hides)
-    try:
-        result = world.run(
-            launcher,
-            primary_leaves_last=backend.primary_leaves_last,
-            on_tick=screen.show,
-            tick_s=LiveOutput.tick_s,
-        )
-    finally:
-        launcher.close()
-        screen.close()
-    symptoms = Symptoms(backend.symptoms, backend.fatal_symptoms)
-    judged = judge_world(result, symptoms, SourceContext(str(Path.cwd())))
-    # As of a test: a run whose fault never fired has shown nothing.
-    return replace(judged, finding=require_fired(judged.finding, result))
-
-
-def _program(spec: WorldSpec, options: RunOptions, directory: Path) -> ServerProgram:
-    """Return the server: it forks a process for each rank, which becomes a fresh interpreter."""
+def _launcher(spec: WorldSpec, options: RunOptions, directory: Path) -> ServerLauncher:
+    """Return what starts ranks: it forks a process for each, which becomes a fresh interpreter."""
     own = own_variables()
     variables = {**own, **thread_variables(own)}
     if any(each.kind == "slow_io" for each in spec.faults):
@@ -235,7 +275,8 @@ def _program(spec: WorldSpec, options: RunOptions, directory: Path) -> ServerPro
         script_args=tuple(options.script_args),
     )
     job = ServerJob(run=run, rank_code=SCRIPT_RANK_CODE)
-    return ServerProgram(SPAWN_SERVER_CODE, job, variables, directory / "server.log")
+    program = ServerProgram(SPAWN_SERVER_CODE, job, variables, directory / "server.log")
+    return ServerLauncher({"script": partial(exec_server, program)})
 
 
 @dataclass(frozen=True, slots=True)

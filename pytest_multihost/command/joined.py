@@ -1,0 +1,107 @@
+"""A run whose ranks are started by processes that a launcher has started: torchrun, srun, mpirun.
+
+Each of them runs the same command. Rank 0's is the controller, the others start ranks for it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from pytest_multihost.launch.attach import Listener, Peer, Rendezvous
+from pytest_multihost.launch.server import ServerLauncher
+from pytest_multihost.model.errors import LaunchError, MultihostError
+from pytest_multihost.model.messages import Quit
+from pytest_multihost.model.spec import WorldSpec
+from pytest_multihost.peer_server import PeerProcess
+
+JOIN_S = 300.0
+"""How long the processes wait for each other."""
+
+_FAREWELL_S = 5.0
+_LOST = 1
+
+
+def meet(rendezvous: Rendezvous, spec: WorldSpec, folder: Path) -> Mapping[int, Peer]:
+    """Wait for the other processes as rank 0's; return them by rank.
+
+    Args:
+        rendezvous: Where they find this one.
+        spec: The world, which theirs must be as well.
+        folder: A directory of this machine.
+
+    Raises:
+        MultihostError: One did not come, or cannot take part.
+    """
+    listener = Listener(rendezvous)
+    try:
+        listener.await_peers(JOIN_S)
+        for peer in listener.peers.values():
+            if peer.hello.problems:
+                seen = "\n".join(peer.hello.problems)
+                raise LaunchError(f"{peer.name} cannot take part", seen=seen)
+            if peer.hello.tests != (_world(spec),):
+                seen = f"There: {peer.hello.tests}, here: {_world(spec)}."
+                raise LaunchError(f"{peer.name} runs another script than rank 0's", seen=seen)
+        listener.detect_local_peers(folder)
+    finally:
+        listener.close()
+    return listener.peers
+
+
+def check_peers(peers: Mapping[int, Peer]) -> None:
+    """Raise what a process has told that has received a signal.
+
+    Raises:
+        KeyboardInterrupt: One has.
+    """
+    for peer in peers.values():
+        if why := peer.interruption:
+            raise KeyboardInterrupt(why)
+
+
+def part(peers: Mapping[int, Peer], code: int) -> None:
+    """Tell the other processes the exit code of the run."""
+    for peer in peers.values():
+        peer.send(Quit(code))
+        peer.stream.drain(time.monotonic() + _FAREWELL_S)
+        peer.stream.close()
+
+
+def be_peer(
+    rendezvous: Rendezvous, spec: WorldSpec, make_launcher: Callable[[Path], ServerLauncher]
+) -> int:
+    """Start ranks for rank 0's process until the run ends; return its exit code.
+
+    Args:
+        rendezvous: Where to find it.
+        spec: The world.
+        make_launcher: Returns what starts its ranks, given a directory for logs.
+    """
+    process = PeerProcess(rendezvous, JOIN_S)
+    process.take_signals()
+    home = Path(tempfile.mkdtemp(prefix="multihost-run-"))
+    launcher, problems = make_launcher(home), []
+    try:
+        try:
+            launcher.open()
+        except LaunchError as error:
+            problems = [str(error)]
+        process.connect(tests=(_world(spec),), problems=tuple(problems))
+        code = process.serve(lambda _: launcher, home)
+    except MultihostError as error:
+        sys.stderr.write(f"multihost run: rank {rendezvous.membership.rank}: {error}\n")
+        return _LOST
+    finally:
+        launcher.close()
+        shutil.rmtree(home, ignore_errors=True)
+    process.outlive_controller()
+    return code
+
+
+def _world(spec: WorldSpec) -> tuple[str, int, str]:
+    return (spec.nodeid, spec.size, spec.backend)
