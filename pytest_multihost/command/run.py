@@ -126,7 +126,13 @@ def run_script(options: RunOptions) -> int:
 
 def _run_joined(options: RunOptions, scratch: Path) -> int:
     """Run it in ranks of the processes that a launcher has started, this one among them."""
-    rendezvous = Rendezvous.read(os.environ, options.folder)
+    try:
+        rendezvous = Rendezvous.read(os.environ, options.folder)
+    except SettingError as error:
+        happened = (
+            "--ranks is not given, and no launcher has started this process as one of several"
+        )
+        raise SettingError(happened, seen=str(error)) from error
     rendezvous.forget_variables()
     membership = rendezvous.membership
     spec = _spec(options, membership.size)

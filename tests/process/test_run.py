@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -246,6 +247,44 @@ def test_a_fault_is_performed(tmp_path: Path) -> None:
     assert code == 1
     assert "FAILED  rank 1: OSError" in printed
     assert "replay    multihost run --ranks 2 --fault" in printed
+
+
+def join(path: Path, source: str) -> list[subprocess.Popen[str]]:
+    """Start two processes as torchrun does; each runs the same command."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    (path / "train.py").write_text(source)
+    return [
+        subprocess.Popen(
+            [sys.executable, "-m", "pytest_multihost.command.main", "run", "train.py"],
+            cwd=path,
+            env={**os.environ, **shared, "RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+
+
+def test_processes_of_a_launcher_join(tmp_path: Path) -> None:
+    """Each starts its rank; rank 0's shows the output of all."""
+    source = "import os\nprint(os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n"
+    processes = join(tmp_path, source)
+    first, second = (each.communicate(timeout=100)[0] for each in processes)
+    assert [each.returncode for each in processes] == [0, 0]
+    assert sorted(first.splitlines()) == ["[rank 0] 0 of 2", "[rank 1] 1 of 2"]
+    assert second == ""
+
+
+def test_a_rank_of_another_process_is_named(tmp_path: Path) -> None:
+    """With its line; all processes end with the exit code of the run."""
+    processes = join(tmp_path, HANG)
+    first, _ = (each.communicate(timeout=100)[0] for each in processes)
+    assert [each.returncode for each in processes] == [3, 3]
+    assert "HUNG  rank 1 never reached world.barrier" in first
+    assert "time.sleep(600)" in first
 
 
 @pytest.mark.parametrize(
