@@ -550,3 +550,10 @@ if __name__ == "__main__":  # writes the golden files anew: read them before you
         (GOLDEN / f"{name}.txt").write_text(story(*world), encoding="utf-8")
     (GOLDEN / "straggler.txt").write_text(story(*HANG, operations=LATE), encoding="utf-8")
     (GOLDEN / "divergence.txt").write_text(page_of(parted()), encoding="utf-8")
+
+
+def test_a_section_is_coloured_without_pytest() -> None:
+    """Only what has a role is between escape sequences; the text is the same."""
+    section = Section("title", ((Span("a "), Span("b", "culprit")), (Span("c", "title"),)))
+    assert section.painted == "a \x1b[31;1mb\x1b[0m\n\x1b[36mc\x1b[0m"
+    assert section.text == "a b\nc"
