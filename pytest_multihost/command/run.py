@@ -31,7 +31,7 @@ from pytest_multihost.model.json_values import to_json
 from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.spec import MAX_RANKS, NO_TIMEOUT_S, Hosts, WorldSpec, checksum
 from pytest_multihost.model.stack import SourceContext
-from pytest_multihost.nemesis import kinds_by_name, parse_fault, resolve_faults
+from pytest_multihost.nemesis import BUILT_IN_KINDS, kinds_by_name, parse_fault, resolve_faults
 from pytest_multihost.nemesis.io_shim import preload_variables
 from pytest_multihost.outcome import RankFacts, Symptoms
 from pytest_multihost.outcome.faults import require_fired
@@ -55,6 +55,7 @@ HORIZON_S = 300.0
 """The horizon that a world has if none is given."""
 
 _STARTUP_TIMEOUT_S = 300.0
+_SERVER_LOG = "server.log"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +183,9 @@ def _run_world(
     finally:
         launcher.close()
         screen.close()
+        log = files.directory / _SERVER_LOG
+        if log.exists() and not log.stat().st_size:
+            log.unlink()
     return _show_end(_judged(result, backend), files, options)
 
 
@@ -247,7 +251,7 @@ def _spec(options: RunOptions, size: int) -> WorldSpec:
     if hosts.kind != "one" and options.ranks is None:
         raise SettingError("--hosts: hosts are made on one machine alone: say --ranks N")
     name = f"-m {options.script}" if options.is_module else options.script
-    seed, kinds = checksum(name) % 1_000_000, kinds_by_name(())
+    seed, kinds = checksum(name) % 1_000_000, kinds_by_name([BUILT_IN_KINDS])
     asked = [parse_fault(each) for each in options.faults]
     faults, problems = resolve_faults(asked, size=size, seed=seed, hosts=hosts, kinds=kinds)
     problems += [why for each in faults if (why := kinds[each.kind].lacking(each))]
@@ -281,7 +285,7 @@ def _launcher(spec: WorldSpec, options: RunOptions, directory: Path) -> ServerLa
         script_args=tuple(options.script_args),
     )
     job = ServerJob(run=run, rank_code=SCRIPT_RANK_CODE)
-    program = ServerProgram(SPAWN_SERVER_CODE, job, variables, directory / "server.log")
+    program = ServerProgram(SPAWN_SERVER_CODE, job, variables, directory / _SERVER_LOG)
     return ServerLauncher({"script": partial(exec_server, program)})
 
 

@@ -19,7 +19,7 @@ from pytest_multihost.launch.job_spec import RankJob, ScriptRun, open_channel, t
 from pytest_multihost.launch.wire import Channel
 from pytest_multihost.model.event import Done, Parked, PhaseEntered, Ready, now
 from pytest_multihost.model.spec import RankSpec
-from pytest_multihost.nemesis import kinds_by_name
+from pytest_multihost.nemesis import BUILT_IN_KINDS, kinds_by_name
 from pytest_multihost.rank.exceptions import trimmed_traceback
 from pytest_multihost.rank.points import Points, bind_faults, start_faults
 from pytest_multihost.rank.recorder import current_recorder
@@ -67,7 +67,7 @@ def _begin(spec: RankSpec, link: ControllerLink, backend: Backend, root: str) ->
     link.await_gate("go")
     points = bind_faults(
         spec,
-        kinds_by_name(()),
+        kinds_by_name([BUILT_IN_KINDS]),
         current_recorder(),
         link.send,
         link.await_performed,
@@ -80,6 +80,7 @@ def _begin(spec: RankSpec, link: ControllerLink, backend: Backend, root: str) ->
 
 
 def _set_arguments(run: ScriptRun) -> None:
+    """Set what the script's arguments are, and where its modules are looked for."""
     sys.argv[:] = [run.script, *run.script_args]
     if sys.path and not sys.path[0]:  # the entry of `python -c`
         folder = Path.cwd() if run.is_module else Path(run.script).resolve().parent
@@ -87,7 +88,7 @@ def _set_arguments(run: ScriptRun) -> None:
 
 
 def _run_script(run: ScriptRun) -> dict[str, Any]:
-    """Run the script; return what its module holds, which the caller is to keep.
+    """Run the script; return what its module holds, which the caller keeps until the rank leaves.
 
     Raises:
         BaseException: Whatever the script raises, but for an exit without an error.
@@ -95,7 +96,7 @@ def _run_script(run: ScriptRun) -> dict[str, Any]:
     try:
         if run.is_module:
             return runpy.run_module(run.script, run_name="__main__", alter_sys=True)
-        return runpy.run_path(run.script, run_name="__main__")
+        return runpy.run_path(str(Path(run.script).absolute()), run_name="__main__")
     except SystemExit as error:
         if error.code in (None, 0):
             return {"": error}  # in its traceback is the module
@@ -108,7 +109,8 @@ def _tell(error: BaseException, channel: Channel, root: str) -> NoReturn:
         raise error
     if not isinstance(error, SystemExit):
         with contextlib.suppress(Exception):  # the script may have set its own
-            sys.excepthook(type(error), error, trimmed_traceback(error))
+            error.__traceback__ = trimmed_traceback(error)  # the one that is printed
+            sys.excepthook(type(error), error, error.__traceback__)
     elif not isinstance(error.code, int):
         sys.stderr.write(f"{error.code}\n")
     send_interrupted(channel, error, root=root)
