@@ -58,7 +58,7 @@ FAILS = DisturbedRun(
     detected_by="raise",
     seconds=0.7,
     token="7f3a",  # noqa: S106 - no secret
-    directory="2026-11-23T00-00-00Z-4711/test_ckpt.py-test_save-4-gloo-1f3a-5",
+    directory="2026-11-23T00-00-00Z-4711/test_ckpt.py-test_save-4-gloo-1f3a/weakness-1",
 )
 LISTING = faults.shuffled_listing(
     rank=1, path="*/ckpt/*", at=at.io("*/ckpt", call="listdir", nth=2)

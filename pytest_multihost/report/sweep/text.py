@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import PurePosixPath
 
 from pytest_multihost.model.operation import rank_set
 from pytest_multihost.model.sweep import Disturbance, DisturbedRun, SweepResult, Weakness
@@ -60,7 +61,7 @@ def sweep_section(result: SweepResult, *, files: str = "", columns: int | None =
     lines: list[Line] = []
     open_ = [*(each for each in result.weaknesses if each.fails_test), *by_chance(result)]
     for weakness in open_[:_MAX_BLOCKS]:
-        lines += [*_block(result, weakness, room, clips=columns is not None), ()]
+        lines += [*_block(result, weakness, room, files, clips=columns is not None), ()]
     if (more := len(open_) - _MAX_BLOCKS) > 0:
         lines += [(Span(f"and {plural(more, 'more weakness')} in sweep.html and sweep.json"),), ()]
     lines += _coverage(result, room)
@@ -70,8 +71,10 @@ def sweep_section(result: SweepResult, *, files: str = "", columns: int | None =
     return Section(f"sweep of {result.nodeid}: {ranks}, {result.backend}", tuple(lines))
 
 
-def _block(result: SweepResult, weakness: Weakness, width: int, *, clips: bool) -> Iterator[Line]:
-    """Yield the lines of one weakness."""
+def _block(
+    result: SweepResult, weakness: Weakness, width: int, files: str, *, clips: bool
+) -> Iterator[Line]:
+    """Yield the lines of one weakness; `files` as in `sweep_section`."""
     run = weakness.witness
     word = run.outcome.upper()
     if weakness.is_confirmed is False:
@@ -94,8 +97,15 @@ def _block(result: SweepResult, weakness: Weakness, width: int, *, clips: bool) 
     if run.token:
         lines.append(titled_line("replay", replay_command(result, run)))
     if run.directory:
-        lines.append(titled_line("files", run.directory))
+        lines.append(titled_line("files", _from_here(run.directory, files)))
     yield from ((INDENT, *line) for line in lines)
+
+
+def _from_here(directory: str, files: str) -> str:
+    """Return a directory as a path that can be opened, if it is beside the sweep's own files."""
+    own, other = PurePosixPath(files).parent, PurePosixPath(directory)
+    is_beside = own.parts[-len(other.parts) + 1 :] == other.parts[:-1]
+    return str(own / other.name) if is_beside else directory
 
 
 def _stands_for(run: DisturbedRun) -> str:
