@@ -47,7 +47,7 @@ def main() -> int:
     scripts: list[corpus.Score] = []
     tests: list[corpus.Score] = []
     print(corpus.HEADING)
-    for path, module in corpus._programs(options.only, "").items():  # noqa: SLF001 - its own
+    for path, module in corpus.find_programs(options.only, "").items():
         plain = [each for each in plain_tests(corpus.CORPUS / path) if each in module]
         batch = {each: module[each] for each in plain[: options.each]}
         if not batch:

@@ -101,5 +101,8 @@ class LiveOutput:
                 continue
             complete = new if is_last else new[: new.rfind(b"\n") + 1]
             self._read[rank] += len(complete)
-            for line in complete.decode("utf-8", "backslashreplace").splitlines():
-                self.write(f"{self.prefix(rank)}{line}\n")
+            text = complete.decode("utf-8", "backslashreplace").removesuffix("\n")
+            for line in text.split("\n") if complete else ():
+                # Of a progress bar that overwrites itself only what is left in the end.
+                last = line.rstrip("\r").rpartition("\r")[2]
+                self.write(f"{self.prefix(rank)}{last}\n")

@@ -46,7 +46,10 @@ def start(path: Path, source: str, *args: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "pytest_multihost.command.main", "run", "-n2", *args],
         cwd=path,
-        env={name: value for name, value in os.environ.items() if name not in left_out},
+        env={
+            **{name: value for name, value in os.environ.items() if name not in left_out},
+            "TMPDIR": str(path),  # what is left by one that is killed goes with it
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -110,7 +113,7 @@ def test_a_script_that_ends_well_leaves_nothing(tmp_path: Path) -> None:
     code, printed = run(tmp_path, "import os\nprint('I am', os.environ['RANK'])\n")
     assert code == 0
     assert sorted(printed.splitlines()) == ["[rank 0] I am 0", "[rank 1] I am 1"]
-    assert [each.name for each in tmp_path.iterdir()] == ["train.py"]
+    assert [each.name for each in tmp_path.iterdir()] == ["train.py"]  # it is $TMPDIR as well
 
 
 def test_the_files_of_a_script_that_ends_well_can_be_kept(tmp_path: Path) -> None:
@@ -177,6 +180,24 @@ def test_ctrl_c_shows_where_the_ranks_were_and_ends_them(tmp_path: Path) -> None
     assert process.returncode == 130
     assert "interrupted by Ctrl-C; where the ranks were:" in printed
     assert "train.py:4" in printed
+
+
+def test_when_the_controller_is_killed_its_ranks_end(tmp_path: Path) -> None:
+    """Nobody is left to end them."""
+    source = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
+    process = start(tmp_path, source, "--horizon", "3600", "train.py")
+    assert process.stdout is not None
+    assert "up" in process.stdout.readline()
+    process.kill()
+    process.communicate(timeout=60)
+    await_that(lambda: living(tmp_path) == [])
+
+
+def test_a_progress_bar_is_shown_as_it_is_in_the_end(tmp_path: Path) -> None:
+    """One line, and not one for each time that it was drawn."""
+    source = "for share in (10, 50, 100):\n    print(f'\\r{share} %', end='')\nprint()\n"
+    code, printed = run(tmp_path, source, "-n1", "train.py")
+    assert (code, printed) == (0, "[rank 0] 100 %\n")
 
 
 def test_a_terminal_shows_who_is_waited_for(tmp_path: Path) -> None:
