@@ -3,9 +3,10 @@
     python benchmarks/run_scripts.py [--each N] [--only NAME] [--json FILE]
 
 Takes the first N programs of each module of hangs in tests/corpus that need nothing but their
-world, runs each as a test and as a script under `multihost run`, and compares outcome, kind,
-culprits, waiting ranks and the line of the user's code (see benchmarks/same_verdicts.py). The
-script imports the module of the program and calls it. Exits with 1 if one was told otherwise.
+world (with --only innocent_ of innocents), runs each as a test and as a script under `multihost
+run`, and compares outcome, kind, culprits, waiting ranks and the line of the user's code (see
+benchmarks/same_verdicts.py). The script imports the module of the program and calls it. Exits with
+1 if one was told otherwise.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import corpus
 import same_verdicts
 
 SHARED = corpus.CORPUS.parent / "shared"
-USUAL_S, DEADLINE_S = 25, 8
+USUAL_S, DEADLINE_S, INNOCENT_S = 25, 8, 60
 """Timeouts of programs, as tests/corpus/expectation.py sets them."""
 
 LIMIT_S = 120
@@ -77,6 +78,7 @@ def run_script(nodeid: str, expected: Mapping[str, Any]) -> Mapping[str, Any] | 
     file, _, test = nodeid.partition("::")
     paths = [str(corpus.CORPUS), str(SHARED)]
     timeout_s = DEADLINE_S if expected["by"][:1] == ["deadline"] else USUAL_S
+    timeout_s = timeout_s if expected["is_hang"] else INNOCENT_S
     with tempfile.TemporaryDirectory(prefix="multihost-scripts-") as scratch:
         script = Path(scratch, "program.py")
         text = SCRIPT.format(paths=paths, module=file.removesuffix(".py"), test=test)

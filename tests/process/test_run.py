@@ -201,11 +201,12 @@ def test_a_progress_bar_is_shown_as_it_is_in_the_end(tmp_path: Path) -> None:
 
 
 def test_a_terminal_shows_who_is_waited_for(tmp_path: Path) -> None:
-    """As long as nothing is printed; it is gone in the end."""
+    """As long as nothing is printed, which has a colour for each rank; it is gone in the end."""
     source = """
 import time
 from pytest_multihost import current_world
 world = current_world()
+print("begins")
 end_s = time.monotonic() + 6
 while world.rank == 1 and time.monotonic() < end_s:
     time.sleep(0.05)
@@ -214,7 +215,8 @@ world.barrier("step")
     (tmp_path / "train.py").write_text(source)
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "pytest_multihost.command.main", "run", "-n2", "train.py"]
-    variables = {name: value for name, value in os.environ.items() if name != "CI"}
+    left_out = ("CI", "NO_COLOR")
+    variables = {name: value for name, value in os.environ.items() if name not in left_out}
     with subprocess.Popen(command, cwd=tmp_path, env=variables, stdout=theirs) as process:
         os.close(theirs)
         shown = b""
@@ -223,6 +225,7 @@ world.barrier("step")
                 shown += chunk
         os.close(ours)
         assert process.wait(timeout=60) == 0
+    assert b"\x1b[36m[rank 0]\x1b[0m begins" in shown
     assert b"s: waiting for rank 1" in shown
     assert shown.endswith(b"\r\x1b[K")
 
