@@ -27,10 +27,12 @@ from jax.experimental.multihost_utils import (
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pytest_multihost import World
+from pytest_multihost.model.hazard import Launch
 from pytest_multihost.model.operation import RUNTIME_SCOPE, Operation, Scope
 from pytest_multihost.rank.recorder import Recorder
 from pytest_multihost.rank.recorder.jax import install
 from pytest_multihost.slots import SlotPage, read_slots, slots_path
+from pytest_multihost.slots.archive import read_programs
 
 pytestmark = pytest.mark.multihost(ranks=2, backend="jax", local_devices=2, timeout=60)
 
@@ -262,19 +264,29 @@ def test_a_program_is_noted_with_its_processes_when_it_is_started(
     step = jax.jit(lambda x: x.sum(), out_shardings=NamedSharding(mesh, PartitionSpec()))
     short, long = _spread(mesh, np.ones(mesh.size)), _spread(mesh, np.ones(2 * mesh.size))
     step(short).block_until_ready()
-    assert _started(records) == {"step(short).block_until_ready()": 1}
+    assert _started(records) == ["step(short).block_until_ready()"]
     sync_global_devices("noted itself")
     _sum(alone).block_until_ready()
     for _ in range(3):
         step(long).block_until_ready()
-    assert _started(records) == {
-        "step(short).block_until_ready()": 1,
-        "step(long).block_until_ready()": 2,
-    }
+    assert _started(records) == [
+        "step(short).block_until_ready()",
+        "step(long).block_until_ready()",
+    ]
+    seconds = [each.operation.since_s for each in _programs(records)]
+    assert seconds == sorted(seconds)
+    assert abs(time.monotonic() - seconds[-1]) < 60
 
 
-def _started(records: Records) -> dict[str, int]:
-    """Return the lines that have started programs on both processes, and as which."""
+def _programs(records: Records) -> tuple[Launch, ...]:
+    """Return what a rule about programs gets."""
+    rank = records.world.rank
+    page = slots_path(records.directory, rank)
+    return read_programs(page, rank=rank, near_s=time.monotonic())
+
+
+def _started(records: Records) -> list[str]:
+    """Return the lines that have started programs on both processes, the last one last."""
     rank = records.world.rank
     entered = read_slots(slots_path(records.directory, rank), rank=rank).entered
     found = {}
@@ -282,7 +294,7 @@ def _started(records: Records) -> dict[str, int]:
         if group == (0, 1) and scope.kind == "program":
             file, _, line = scope.name.rpartition(":")
             found[linecache.getline(file, int(line)).strip()] = last
-    return found
+    return sorted(found, key=found.__getitem__)
 
 
 def test_each_thread_has_its_own_operations(records: Records) -> None:
