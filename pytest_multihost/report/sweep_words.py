@@ -225,7 +225,7 @@ def mending(run: DisturbedRun) -> Mending:
     is_answer = fault.kind == "fails" and fault.at.call in _QUESTIONS and run.error is None
     if is_answer:
         return MENDINGS["broadcast-decisions"]
-    if run.disturbance.family == "hazards":
+    if run.disturbance.family == "hazards" and fault.kind == "hold":  # of one of two threads
         return MENDINGS["launch-in-one-order"]
     late = "wait-by-an-operation" if fault.at.point == "io" else "broadcast-decisions"
     return MENDINGS[_BY_KIND.get(fault.kind, late)]

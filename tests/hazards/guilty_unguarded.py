@@ -113,7 +113,7 @@ def test_the_error_is_logged_and_the_barrier_skipped(world: World, shared_tmp_pa
 )
 def test_the_barrier_is_in_the_try_of_the_copy(world: World, shared_tmp_path: Path) -> None:
     """What failed is told to the log alone."""
-    loss, log = torch.ones(1), shared_tmp_path / "log"
+    loss, log = torch.ones(1), shared_tmp_path / f"log-{world.rank}"
     log.touch()
     dist.all_reduce(loss)
     try:

@@ -103,6 +103,11 @@ ASKS = replace(FAILS.disturbance, fault=faults.fails(rank=0, at=at.io("*/x", cal
 LATE_FILE = replace(DIFFERS.disturbance, family="late", fault=hold(0, at.io("*/x", call="rename")))
 
 
+def of_a_hazard(run: DisturbedRun) -> DisturbedRun:
+    """Return the same, tried because a rule has told of it."""
+    return replace(run, disturbance=replace(run.disturbance, family="hazards"))
+
+
 @pytest.mark.parametrize(
     ("run", "anchor"),
     [
@@ -112,6 +117,8 @@ LATE_FILE = replace(DIFFERS.disturbance, family="late", fault=hold(0, at.io("*/x
         (replace(DIFFERS, disturbance=LATE_FILE), "wait-by-an-operation"),
         (replace(FAILS, disturbance=ASKS, error=None), "broadcast-decisions"),
         (replace(FAILS, disturbance=ASKS), "agree-on-errors"),
+        (of_a_hazard(FAILS), "agree-on-errors"),
+        (of_a_hazard(LATE), "launch-in-one-order"),
     ],
 )
 def test_what_would_mend_it_follows_from_what_was_done(run: DisturbedRun, anchor: str) -> None:
