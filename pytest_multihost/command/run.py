@@ -275,7 +275,7 @@ def _spec(options: RunOptions, size: int) -> WorldSpec:
 
 def _launcher(spec: WorldSpec, options: RunOptions, directory: Path) -> ServerLauncher:
     """Return what starts ranks: it forks a process for each, which becomes a fresh interpreter."""
-    own = own_variables()
+    own = own_variables(keeps_proxies=spec.keeps_proxies)
     variables = {**own, **thread_variables(own)}
     if any(each.kind == "slow_io" for each in spec.faults):
         variables |= preload_variables(variables)

@@ -153,6 +153,14 @@ class WorldSpec:
     command: str = ""
 
     @property
+    def keeps_proxies(self) -> bool:
+        """Whether its ranks see the variables of proxies, through which a script may load data.
+
+        Tests do not, nor those that jax connects for them: gRPC would use the proxies.
+        """
+        return bool(self.command) and self.backend != "jax"
+
+    @property
     def deadline_text(self) -> str:
         """Until when nothing can move in it if it hangs, in words."""
         return "before the deadline" if self.horizon_s is None else f"within {self.horizon_s:g} s"

@@ -46,7 +46,7 @@ def reset_after_fork(spec: RankSpec) -> None:
     atexit._clear()  # noqa: SLF001 - no public equivalent; CPython's own tests use it
     _keep_sockets(Path(spec.scratch, f"rank-{spec.rank}.sockets"))
     variables = rank_variables(spec, os.environ)
-    for name in foreign_variables(os.environ):
+    for name in foreign_variables(os.environ, keeps_proxies=spec.world.keeps_proxies):
         del os.environ[name]
     os.environ.update(variables)
     # Forked ranks share the state of every generator, so `random.random()` would agree between

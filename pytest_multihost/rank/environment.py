@@ -21,11 +21,12 @@ _FOREIGN = re.compile(
     |OMPI_.*|PMI_.*|PMIX_.*|MPI_.*                 # Open MPI, MPICH
     |SLURM_(PROCID|LOCALID|NODEID|NTASKS|NPROCS|JOB_NUM_NODES|STEP_.*)
     |JAX_(COORDINATOR_(ADDRESS|BIND_ADDRESS)|NUM_PROCESSES|PROCESS_ID|LOCAL_DEVICE_IDS)
-    |(HTTP|HTTPS|FTP|ALL|NO|GRPC)_PROXY
     |PYTEST_XDIST_.*|PYTEST_CURRENT_TEST)
     """,
     re.VERBOSE | re.IGNORECASE,
 )
+
+_PROXY = re.compile(r"(HTTP|HTTPS|FTP|ALL|NO|GRPC)_PROXY", re.IGNORECASE)
 
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -33,17 +34,26 @@ _INTERFACES = ("NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 """The interface variables of NCCL and tensorpipe; that of gloo is always set."""
 
 
-def foreign_variables(inherited: Mapping[str, str]) -> list[str]:
-    """Return the names in `inherited` that a rank must not see."""
-    return [name for name in inherited if _FOREIGN.fullmatch(name)]
+def foreign_variables(inherited: Mapping[str, str], *, keeps_proxies: bool = False) -> list[str]:
+    """Return the names in `inherited` that a rank must not see.
+
+    Args:
+        inherited: The environment.
+        keeps_proxies: Whether it may see those of proxies.
+    """
+    patterns = (_FOREIGN,) if keeps_proxies else (_FOREIGN, _PROXY)
+    return [name for name in inherited if any(each.fullmatch(name) for each in patterns)]
 
 
-def own_variables() -> dict[str, str]:
+def own_variables(*, keeps_proxies: bool = False) -> dict[str, str]:
     """Return this process's environment without the variables of an outer world or launcher.
 
     With `RANK`, `MASTER_ADDR`, ... of that one, ranks would join it.
+
+    Args:
+        keeps_proxies: Whether those of proxies are left.
     """
-    foreign = set(foreign_variables(os.environ))
+    foreign = set(foreign_variables(os.environ, keeps_proxies=keeps_proxies))
     return {name: value for name, value in os.environ.items() if name not in foreign}
 
 

@@ -131,6 +131,17 @@ def test_output_can_go_to_files_alone(tmp_path: Path) -> None:
     assert log.read_text() == "done\n"
 
 
+def test_a_script_sees_the_proxy_and_no_outer_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may load its data through that; the rank is its own."""
+    monkeypatch.setenv("https_proxy", "http://proxy:3128")
+    monkeypatch.setenv("RANK", "7")
+    source = "import os\nprint(os.environ['https_proxy'], os.environ['RANK'])\n"
+    code, printed = run(tmp_path, source, "-n1", "train.py")
+    assert (code, printed) == (0, "[rank 0] http://proxy:3128 0\n")
+
+
 def test_a_rank_that_raises_is_named_with_its_traceback(tmp_path: Path) -> None:
     """The exit code is 1, and no frame of ours is in the traceback."""
     source = "import os\nif os.environ['RANK'] == '1':\n    raise ValueError('no shard')\n"

@@ -30,6 +30,11 @@ def test_what_names_another_world_goes(name: str) -> None:
     assert foreign_variables({name: "1"}) == [name]
 
 
+def test_proxies_can_be_kept() -> None:
+    """A script may load its data through them; what names another world goes all the same."""
+    assert foreign_variables({"https_proxy": "", "RANK": "1"}, keeps_proxies=True) == ["RANK"]
+
+
 @pytest.mark.parametrize(
     "name",
     [
