@@ -238,8 +238,8 @@ def _evidence(
         if state.condition == "finished" and found.facts.parked_s is not None:
             at_s = round(found.facts.parked_s - result.started_s, _DIGITS)
             yield Evidence(rank, "left the test", "pytest", at_s=at_s)
-        # Python's frames show where a rank is, and nothing of what it has entered before.
-        is_counted = cause.operation is not None and cause.operation.source != "python-frames"
+        # Frames alone show where a rank is, and nothing of what it has entered before.
+        is_counted = cause.operation is not None and result.ending != "seen"
         if cause.operation is not None and is_counted and cause.operation.kind == "collective":
             yield _last_in_group(state, cause.operation, result)
         yield from _functions_for_others(state)

@@ -30,6 +30,9 @@ from pytest_multihost.watch.probes.pyspy import SpiedThread, dump_of, spied_thre
 _APART_S = 0.5
 """Between two looks at what threads do: one that computes has used its processor meanwhile."""
 
+_STOPPED_S = 2.0
+"""The same of a rank that is stopped: a profiler lets it go on after a moment."""
+
 _LOOKS = 3
 """More looks are taken, a second apart, only while they may end in a proof."""
 
@@ -37,6 +40,10 @@ _LATER_S = 1.0
 _TRIES, _TRY_S = 5, 0.01
 
 _BLOCKED = frozenset({"BLOCKED", "IO"})
+_POLLS = frozenset({"SLEEPING", "RUNNING"})
+"""Labels of who may look again and again whether work that it has launched is over."""
+
+_READ = _POLLS | {"BLOCKED"}
 _GONE = frozenset({"EXITED", "STOPPED"})
 
 
@@ -80,7 +87,9 @@ def look_at(job: Job, context: SourceContext, *, reads_native: bool = False) -> 
     reader = ProcReader(job.pids)
     before = reader.deep_snapshot()
     threads, unread = spied_threads(job.pids)
-    time.sleep(max(0.0, _APART_S - (time.monotonic() - before.at_s)))
+    is_stopped = any(each.main and each.main.state in "Tt" for each in before.ranks.values())
+    apart_s = _STOPPED_S if is_stopped else _APART_S
+    time.sleep(max(0.0, apart_s - (time.monotonic() - before.at_s)))
     now = reader.deep_snapshot()
     seen = _Seen(job, before, now, threads)
     waits, unobserved = seen.waits(context, reads_native=reads_native)
@@ -151,14 +160,34 @@ def _proof(
 
     state = ProofState().after(Snapshot(before, operations), deadline_s=now.at_s + HORIZON_S)
     for _ in range(_LOOKS):
+        snapshot = Snapshot(now, _unmoved(operations, before, now))
         deadline_s = now.at_s + HORIZON_S
-        snapshot = Snapshot(now, operations)
         state = state.after(snapshot, deadline_s=deadline_s, ask_turns=turns)
         if state.is_proof or state.blockers:
             break
         time.sleep(_LATER_S)
         now = reader.deep_snapshot()
     return state
+
+
+def _unmoved(
+    operations: Sequence[Operations], before: KernelSnapshot, now: KernelSnapshot
+) -> tuple[Operations, ...]:
+    """Return the operations whose threads have not run since the first look.
+
+    Another thread may have entered the next one meanwhile: frames do not number them.
+    """
+    keys = {each.tid: each.wait_key for process in before.processes for each in process.threads}
+    same = {
+        each.tid
+        for process in now.processes
+        for each in process.threads
+        if keys.get(each.tid) == each.wait_key
+    }
+    return tuple(
+        Operations(each.rank, tuple(one for one in each.recent if one.thread in same))
+        for each in operations
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +269,7 @@ class _Seen:
     ) -> SeenWait:
         """Return what functions of a runtime on the rank's stacks show, else what is known."""
         process = self.now.ranks.get(rank)
-        if process is None or label not in {"BLOCKED", "SLEEPING"}:
+        if process is None or label not in _READ:
             return wait
         words = read_stack_words(process.pid, process.threads)
         main = next((each for each in words if each.thread == process.pid), None)
@@ -249,11 +278,11 @@ class _Seen:
             others = [each for each in words if each is not main or is_inside]
             native = [NativeThread(e.thread, tuple(map(plain_name, e.symbols))) for e in others]
         found = operation_of(native, group=tuple(range(self.job.size)), at_s=self.now.at_s)
-        if found is None or not (is_inside or label == "SLEEPING"):
+        polls = label in _POLLS and not is_inside
+        if found is None or not (is_inside or polls):
             is_of_others = main is not None and not is_inside  # as of a child: the line says "wait"
             kept = SeenWait(is_unclear=wait.is_unclear) if is_of_others else wait
             return replace(kept, is_unclear=kept.is_unclear or is_inside)
-        polls = label == "SLEEPING" and not is_inside
         return SeenWait(self._placed(found, rank, wait, polls=polls))
 
     def _placed(self, found: Operation, rank: int, wait: SeenWait, *, polls: bool) -> Operation:

@@ -90,7 +90,7 @@ def _still_moves(look: Look, found: Diagnosis) -> str:
     """Return why one of the ranks concerned may go on by itself; empty if none may."""
     if left := look.left.intersection(found.waiting):
         return f"{rank_set(left)} {'has' if len(left) == 1 else 'have'} run between two looks"
-    if found.kind in ("died", "stopped"):
+    if found.kind == "died":
         return ""
     concerned = found.culprits or found.cycle or found.waiting
     moving = {rank: look.moving[rank] for rank in concerned if rank in look.moving}

@@ -107,6 +107,11 @@ def rank_blockers(
 
 
 def _own_blockers(interval: Interval) -> Iterator[str]:
+    if any(thread.state in {"T", "t"} for thread in interval.process.threads):
+        main = interval.process.main
+        if main is not None and not interval.has_not_moved(main):
+            yield "has just been stopped"
+        return  # only a signal from outside lets it go on
     yield from _signal_blockers(interval.process)
     for thread in interval.process.threads:
         is_main = thread is interval.process.main
