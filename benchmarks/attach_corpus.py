@@ -15,6 +15,9 @@ and how much processor time the job has used meanwhile, against as long a time b
 that ends by itself is no hang as a script: gloo tells the other ranks when one has gone. It is left
 out, as are those that declare their waits to the plugin.
 
+--ranks N instead measures how long attaching takes to one job of N ranks that are in an all_reduce,
+but for one. They are forked from a process that has imported torch, or it would take minutes.
+
 --json keeps the rows in a file, to which later runs add; --summary only prints what is in it.
 """
 
@@ -98,8 +101,11 @@ def main() -> int:
     parser.add_argument("--json", default="", help="keep the rows here")
     parser.add_argument("--summary", action="store_true", help="run nothing")
     parser.add_argument("--verbose", action="store_true", help="print verdicts that are wrong")
+    parser.add_argument("--ranks", type=int, default=0, help="measure one job of so many ranks")
     parser.add_argument("--until", type=float, default=1e9, help="begin none after these seconds")
     options = parser.parse_args()
+    if options.ranks:
+        return _attach_to_many(options.ranks)
     rows = _kept(options.json)
     began_s = time.monotonic()
     for module in (
@@ -264,6 +270,61 @@ def _difference(
     both = before.keys() & after.keys()
     seconds = sum(after[pid][0] - before[pid][0] for pid in both)
     return seconds, sum(after[pid][1] - before[pid][1] for pid in both)
+
+
+# One job of many ranks
+
+MANY = """
+import os, sys, time
+import torch, torch.distributed as dist
+size, pids = int(sys.argv[1]), []
+for rank in range(size):
+    pid = os.fork()
+    if not pid:
+        os.environ.update(RANK=str(rank), WORLD_SIZE=str(size))
+        dist.init_process_group("gloo")
+        dist.all_reduce(torch.ones(1))
+        os.write(1, b"up\\n")
+        if rank == size - 1:
+            time.sleep(600)
+        dist.all_reduce(torch.ones(1))
+        os._exit(0)
+    pids.append(pid)
+print(*pids, flush=True)
+for pid in pids:
+    os.waitpid(pid, 0)
+"""
+
+
+def _attach_to_many(size: int) -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
+    parent = subprocess.Popen(
+        [sys.executable, "-c", MANY, str(size)],
+        env={**os.environ, **variables},
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        assert parent.stdout is not None
+        lines = [parent.stdout.readline().decode() for _ in range(size + 1)]
+        pids = next(line for line in lines if line != "up\n").split()
+        time.sleep(3.0)
+        named = [f"{rank}={pid}" for rank, pid in enumerate(pids)]
+        for _ in range(3):
+            began_s, own_s = time.monotonic(), _children_s()
+            command = [*ATTACH, *named]
+            done = subprocess.run(command, capture_output=True, text=True, cwd=PACKAGE, check=False)
+            took_s, own_s = time.monotonic() - began_s, _children_s() - own_s
+            found = json.loads(done.stdout)
+            told = (found["diagnosis"] or {}).get("culprits")
+            print(f"{size} ranks: {took_s:.2f} s, processor time {own_s:.2f} s; culprits {told}")
+    finally:
+        os.killpg(parent.pid, 9)
+        parent.communicate()
+    return 0
 
 
 # The score

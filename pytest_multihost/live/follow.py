@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pytest_multihost.blame import Judgement
 from pytest_multihost.live.processes import Job
@@ -58,7 +58,7 @@ def follow(
         interval_s: Between two looks.
     """
     reader, waits, said = ProcReader(job.pids), _Waits(), ""
-    judged_s = float("-inf")
+    judged_s, finding = float("-inf"), _Finding()
     while True:
         now = reader.shallow_snapshot()
         waits.add(now)
@@ -67,20 +67,49 @@ def follow(
         still = {r: s for r, s in waits.since_s.items() if now.at_s - s >= STILL_S}
         if still and now.at_s - judged_s >= _BETWEEN_S:
             judged_s, judged = now.at_s, judge()
-            if _is_over(judged, still, now.at_s, patience_s):
+            finding = finding.after(judged, now.at_s)
+            if judged.finding.outcome == "hung":
                 return judged
+            if finding.has_lasted(still, now.at_s, patience_s):
+                return _hung(judged, now.at_s - finding.since_s)
         if (line := _line(job, still)) != said:
             say(line)
             said = line
         time.sleep(interval_s)
 
 
-def _is_over(judged: Judgement, still: Mapping[int, float], at_s: float, patience_s: float) -> bool:
-    """Return whether a job hangs, or some ranks have waited too long for one that goes on."""
-    if judged.finding.outcome == "hung":
-        return True
-    waiting = judged.diagnosis.waiting if judged.diagnosis is not None else ()
-    return bool(waiting) and all(at_s - still.get(each, at_s) >= patience_s for each in waiting)
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    """Which ranks were found to wait for which, and since when that has not changed."""
+
+    culprits: tuple[int, ...] = ()
+    waiting: tuple[int, ...] = ()
+    since_s: float = 0.0
+
+    def after(self, judged: Judgement, at_s: float) -> _Finding:
+        """Return what is found by the next judgement."""
+        found = judged.diagnosis
+        ranks = (found.culprits, found.waiting) if found is not None else ((), ())
+        return self if ranks == (self.culprits, self.waiting) else _Finding(*ranks, at_s)
+
+    def has_lasted(self, still: Mapping[int, float], at_s: float, seconds: float) -> bool:
+        """Return whether it is so for long, and one side has not moved meanwhile.
+
+        A rank that is always the slowest is always found, and then both sides move.
+        """
+        return at_s - self.since_s >= seconds and any(
+            bool(side) and all(at_s - still.get(each, at_s) >= seconds for each in side)
+            for side in (self.culprits, self.waiting)
+        )
+
+
+def _hung(judged: Judgement, seconds: float) -> Judgement:
+    """Return a judgement as that of a job that hangs: it was so for long."""
+    found = judged.diagnosis
+    summary = found.summary if found is not None else ""
+    reason = f"{summary}; it has been so for {seconds:.0f} s"
+    finding = replace(judged.finding, outcome="hung", status="failed", reason=reason)
+    return replace(judged, finding=finding)
 
 
 def _line(job: Job, still: Mapping[int, float]) -> str:

@@ -44,6 +44,7 @@ _POLLS = frozenset({"SLEEPING", "RUNNING"})
 """Labels of who may look again and again whether work that it has launched is over."""
 
 _READ = _POLLS | {"BLOCKED"}
+_XLA = ("xla::", "tsl::", "jax::")
 _GONE = frozenset({"EXITED", "STOPPED"})
 
 
@@ -57,6 +58,8 @@ class Look:
         dumps: The stacks of those that could be read.
         unread: Of the others, why they could not.
         unclear: Ranks that may wait in an operation that was not seen.
+        limited: What the runtimes of ranks may give up at a time that cannot be seen, one sentence
+            for each of these ranks.
         unobserved: What else could not be read, one sentence each.
         moving: Why ranks may go on by themselves.
         left: Ranks whose thread in an operation has run between the looks.
@@ -69,6 +72,7 @@ class Look:
     dumps: tuple[Dump, ...]
     unread: Mapping[int, str]
     unclear: frozenset[int]
+    limited: Mapping[int, str] = field(default_factory=dict)
     unobserved: tuple[str, ...] = ()
     moving: Mapping[int, str] = field(default_factory=dict)
     left: frozenset[int] = frozenset()
@@ -102,17 +106,23 @@ def look_at(job: Job, context: SourceContext, *, reads_native: bool = False) -> 
     state = _proof(job, reader, before, now, operations)
     waited = (each for rank in ranks for each in rank.operations if each.waited_s is not None)
     tids = {each.thread for each in waited}
+    limited = {
+        rank: f"rank {rank} may give up {each.operation.name}, whose limit cannot be seen"
+        for rank, each in waits.items()
+        if each.operation is not None and each.has_hidden_limit
+    }
     return Look(
         at_s=now.at_s,
         ranks=ranks,
         dumps=tuple(dump_of(rank, each) for rank, each in threads.items()),
         unread=unread,
         unclear=frozenset(rank for rank, each in waits.items() if each.is_unclear),
+        limited=limited,
         unobserved=unobserved,
         moving=motions(Snapshot(before, operations), Snapshot(now, operations)),
         left=moved_ranks(before, now, tids),
-        blockers=state.blockers,
-        is_proven=state.is_proof,
+        blockers=(*state.blockers, *limited.values()),
+        is_proven=state.is_proof and not limited,
     )
 
 
@@ -283,7 +293,10 @@ class _Seen:
             is_of_others = main is not None and not is_inside  # as of a child: the line says "wait"
             kept = SeenWait(is_unclear=wait.is_unclear) if is_of_others else wait
             return replace(kept, is_unclear=kept.is_unclear or is_inside)
-        return SeenWait(self._placed(found, rank, wait, polls=polls))
+        symbols = next((each.symbols for each in native if each.thread == found.thread), ())
+        is_of_xla = any(each.startswith(_XLA) for each in symbols)
+        placed = self._placed(found, rank, wait, polls=polls)
+        return SeenWait(placed, has_hidden_limit=is_of_xla)
 
     def _placed(self, found: Operation, rank: int, wait: SeenWait, *, polls: bool) -> Operation:
         """Return an operation at the user's line; of one that is only polled for, nobody waits."""

@@ -25,8 +25,8 @@ from pytest_multihost.outcome import Finding, RankFacts, RankFinding, Symptoms
 from pytest_multihost.outcome.finding import suspected_hang
 
 _CANNOT_TELL = (
-    "seen from outside and once: nothing tells which call of an operation a rank is in, nor of"
-    " which group, and a rank that is slow looks as one that hangs"
+    "seen from outside: nothing tells which call of an operation a rank is in, nor of which group"
+    " if it is not the default one"
 )
 _PROVEN = (
     "proven: no wait in the job can end within the next {:.0f} s; which call of an operation a rank"
@@ -92,8 +92,10 @@ def _still_moves(look: Look, found: Diagnosis) -> str:
         return f"{rank_set(left)} {'has' if len(left) == 1 else 'have'} run between two looks"
     if found.kind == "died":
         return ""
-    concerned = found.culprits or found.cycle or found.waiting
+    concerned = found.culprits or found.cycle or found.waiting or range(len(look.ranks))
     moving = {rank: look.moving[rank] for rank in concerned if rank in look.moving}
+    if not found.culprits:  # one that gives up goes on, and lets the others go on
+        moving = {**{r: why for r, why in look.limited.items() if r in concerned}, **moving}
     return moving[min(moving)] if moving else ""
 
 

@@ -53,10 +53,13 @@ class SeenWait:
     Attributes:
         operation: The operation that it is in, if any.
         is_unclear: Whether it may be in one that Python's frames do not show.
+        has_hidden_limit: Whether its runtime may give it up, and nothing shows when: jax's threads
+            wait without a timeout, and another one, or another process, keeps the time.
     """
 
     operation: Operation | None = None
     is_unclear: bool = False
+    has_hidden_limit: bool = False
 
 
 def seen_operation(
@@ -113,7 +116,7 @@ def seen_wait(
     """
     found = seen_operation(frames, values, size=size, at_s=at_s)
     if found is not None:
-        return SeenWait(found)
+        return SeenWait(found, has_hidden_limit=is_of_jax(frames))
     if not frames or not is_blocked:
         return SeenWait(is_unclear=not frames)
     if not is_library(frames[0].file):
@@ -123,6 +126,11 @@ def seen_wait(
         )
         return SeenWait(waited) if _WAITED.search(source) else SeenWait()
     return SeenWait(is_unclear=any(each in frames[0].file for each in _RUNTIMES))
+
+
+def is_of_jax(frames: Sequence[Frame]) -> bool:
+    """Return whether jax's code is on a stack."""
+    return any("/jax/" in each.file for each in frames)
 
 
 def _kind(frame: Frame) -> OperationKind | None:

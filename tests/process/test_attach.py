@@ -310,6 +310,13 @@ def test_a_job_is_followed_until_it_stops_moving(start: Start, tmp_path: Path) -
     assert re.search(rb"rank 1 .*time.sleep\(600\)|time.sleep\(600\)", printed)
 
 
+def test_a_rank_that_is_waited_for_too_long_hangs_whatever_it_does(start: Start) -> None:
+    """Who spins for ever looks like one that computes."""
+    ranks = start(LOCK + ASK + "while True: pass\n")
+    printed = attach("--follow", "--patience", "5", ranks[0].pid, code=0)
+    assert printed.startswith("HUNG?  ranks 0,2 wait for a lock that rank 1 holds; it has been so")
+
+
 def test_a_job_that_ends_while_it_is_followed_is_told(start: Start) -> None:
     """There is nothing to judge."""
     ranks = start(LOCK + "time.sleep(3)\n")
