@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 
+from pytest_multihost.model.operation import program_scope
 from pytest_multihost.rank.recorder import Recorder
 from pytest_multihost.slots import SlotPage, slots_path
 from pytest_multihost.slots.archive import plain_calls, read_record
-from pytest_multihost.slots.page import ARCHIVED, RECORDS
+from pytest_multihost.slots.page import ARCHIVED, RECORDS, parse_group
 
 
 @pytest.fixture
@@ -54,21 +56,37 @@ def test_an_operation_that_stays_open_stays_in_the_page(recorder: Recorder) -> N
     assert (len(found), found[0].operation.name) == (2 * RECORDS + 1, "broadcast")
 
 
-def test_calls_of_one_group_are_plain(recorder: Recorder) -> None:
-    """Their number is all that there is to tell."""
-    for _ in range(5):
-        call(recorder)
+def test_calls_of_one_thread_are_plain(recorder: Recorder) -> None:
+    """Their groups, and which of each they are, in order, are all that there is to tell."""
+    for group in ((0, 1), (0, 1, 2), (0, 1)):
+        call(recorder, group)
     found = plain_calls(recorder.page.path, since_s=0)
     assert found is not None
-    assert found[1] == 5
+    assert [(parse_group(text)[0], sequence) for text, sequence in found] == [
+        ((0, 1), 1),
+        ((0, 1, 2), 1),
+        ((0, 1), 2),
+    ]
 
 
 def test_calls_that_a_rule_may_tell_are_not_plain(recorder: Recorder) -> None:
-    """A second group; a work that nobody has waited for."""
+    """A work that nobody has waited for; a second thread; the start of a program."""
     call(recorder)
     recorder.page.leave(call(recorder))
     assert plain_calls(recorder.page.path, since_s=0) is None
     other = Recorder(SlotPage.create(slots_path(recorder.page.path.parent, 1)), 1, 3)
     call(other)
-    call(other, (0, 1, 2))
+    assert plain_calls(other.page.path, since_s=0) is not None
+    thread = threading.Thread(target=call, args=(other,))
+    thread.start()
+    thread.join()
     assert plain_calls(other.page.path, since_s=0) is None
+    started = Recorder(SlotPage.create(slots_path(recorder.page.path.parent, 2)), 2, 3)
+    call(started)
+    started.page.reach(started.page.group((0, 1), 0, program_scope("train.py", 3)), 1)
+    assert plain_calls(started.page.path, since_s=0) is None
+
+
+def test_no_calls_are_not_plain(recorder: Recorder) -> None:
+    """There may be what is no collective."""
+    assert plain_calls(recorder.page.path, since_s=0) is None

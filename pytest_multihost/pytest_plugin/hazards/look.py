@@ -42,7 +42,7 @@ def look_for_hazards(
     pages = [slots_path(scratch, rank) for rank in range(spec.size)]
     if "unguarded" not in rules:
         calls = {plain_calls(page, since_s=go_s) for page in pages}
-        if len(calls) == 1 and None not in calls:  # one group, and all were in it equally often
+        if len(calls) == 1 and None not in calls:  # all ranks have launched the same, in one order
             return Hazards(tuple(rules))
     passed = _passed(judged) if "unguarded" in rules else {}
     pids = {each.facts.rank: each.facts.pid or 0 for each in judged.finding.ranks}
