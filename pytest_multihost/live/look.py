@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pytest_multihost.blame.inferred import operation_of, plain_name, waits_at_sockets
 from pytest_multihost.live.motion import HORIZON_S, motions, moved_ranks
 from pytest_multihost.live.processes import Job
-from pytest_multihost.live.waits import SeenWait, seen_operation, seen_wait
+from pytest_multihost.live.waits import SeenWait, as_of_some, seen_operation, seen_wait
 from pytest_multihost.model.operation import Operation, Operations
 from pytest_multihost.model.process import KernelSnapshot
 from pytest_multihost.model.result import RankSnapshot
@@ -102,7 +102,7 @@ def look_at(job: Job, context: SourceContext, *, reads_native: bool = False) -> 
         _with_wait(each, waits.get(each.rank, SeenWait()).operation or at_sockets.get(each.rank))
         for each in _ranks(job, before, now, threads)
     )
-    operations = tuple(Operations(each.rank, each.operations) for each in ranks)
+    operations = tuple(map(_as_entered, ranks))
     state = _proof(job, reader, before, now, operations)
     waited = (each for rank in ranks for each in rank.operations if each.waited_s is not None)
     tids = {each.thread for each in waited}
@@ -180,6 +180,13 @@ def _proof(
     return state
 
 
+def _as_entered(seen: RankSnapshot) -> Operations:
+    """Return what a rank is in, as its group's first call: others lack it, or are in it, too."""
+    numbered = tuple(replace(each, sequence=1) for each in seen.operations)
+    entered = {each.group_key: 1 for each in numbered if each.kind == "collective"}
+    return Operations(seen.rank, numbered, entered)
+
+
 def _unmoved(
     operations: Sequence[Operations], before: KernelSnapshot, now: KernelSnapshot
 ) -> tuple[Operations, ...]:
@@ -195,7 +202,7 @@ def _unmoved(
         if keys.get(each.tid) == each.wait_key
     }
     return tuple(
-        Operations(each.rank, tuple(one for one in each.recent if one.thread in same))
+        replace(each, recent=tuple(one for one in each.recent if one.thread in same))
         for each in operations
     )
 
@@ -301,7 +308,7 @@ class _Seen:
     def _placed(self, found: Operation, rank: int, wait: SeenWait, *, polls: bool) -> Operation:
         """Return an operation at the user's line; of one that is only polled for, nobody waits."""
         return replace(
-            found,
+            as_of_some(found),
             thread=found.thread if polls else self.job.pids[rank],
             waited_s=None if polls else found.waited_s,
             frame=wait.operation.frame if wait.operation is not None else self._user_frame(rank),

@@ -30,7 +30,9 @@ _COLLECTIVES: Mapping[str, str] = {
 }
 """Functions in which a rank waits for the other members of a group, by the file they are in."""
 
-_OF_ALL = frozenset({"init_process_group", "destroy_process_group"})
+_OF_ALL = re.compile(
+    rf"init_process_group|destroy_process_group|{_COLLECTIVES[_MULTIHOST]}|{_COLLECTIVES[_JAX]}"
+)
 _MEETING_OF_ALL = "_store_based_barrier"
 """In which `new_group` ends, also on ranks that are no members."""
 
@@ -120,10 +122,8 @@ def seen_wait(
     if not frames or not is_blocked:
         return SeenWait(is_unclear=not frames)
     if not is_library(frames[0].file):
-        waited = replace(
-            _operation("work.wait", "collective", size=size, at_s=at_s),
-            frame=innermost_user_frame(frames),
-        )
+        waited = as_of_some(_operation("work.wait", "collective", size=size, at_s=at_s))
+        waited = replace(waited, frame=innermost_user_frame(frames))
         return SeenWait(waited) if _WAITED.search(source) else SeenWait()
     return SeenWait(is_unclear=any(each in frames[0].file for each in _RUNTIMES))
 
@@ -177,7 +177,7 @@ def _with_arguments(
     if _ROOTED.match(found.name):
         roots = [number for name in _PEERS if (number := _number(own.get(name))) is not None]
         found = replace(found, root=roots[0] if len(roots) == 1 else None)
-    if found.name in _OF_ALL:
+    if _OF_ALL.fullmatch(found.name):
         return replace(found, has_members=True)
     if found.name == "new_group":
         ranks = own.get("ranks", "")
@@ -188,16 +188,21 @@ def _with_arguments(
 
 
 def _with_group(found: Operation, around: Mapping[str, str] | None) -> Operation:
-    """Return a collective as one of the default group, if its caller has given no other.
-
-    A group that was given is not known. Different functions in such groups are never the same call.
-    """
+    """Return a collective as one of the default group, if its caller has given no other."""
     given = "" if around is None else around.get("args", "") + around.get("kwargs", "")
-    if _GIVEN_GROUP.search(given):
-        ordinal = 1 + zlib.crc32(found.name.encode()) % 1000
-        return replace(found, ordinal=ordinal, group_title="a group of some of")
-    is_told = around is not None and _CUT_OFF not in given
-    return replace(found, has_members=is_told)
+    is_default = around is not None and _CUT_OFF not in given and not _GIVEN_GROUP.search(given)
+    return replace(found, has_members=True) if is_default else as_of_some(found)
+
+
+def as_of_some(found: Operation) -> Operation:
+    """Return an operation as one of a group that is not known, unless it is known to be of all.
+
+    Different functions in such groups are never the same call, so never a mismatch.
+    """
+    if found.has_members or found.kind != "collective":
+        return found
+    ordinal = 1 + zlib.crc32(found.name.encode()) % 1000
+    return replace(found, ordinal=ordinal, group_title="a group of some of")
 
 
 def _number(text: str | None) -> int | None:

@@ -360,6 +360,8 @@ def _moves(interval: Interval, last: Descriptor, found: Descriptor) -> bool:
     """Whether data move on a socket, beyond the polling of a waiting rank's own store."""
     process = interval.process
     moved = found.bytes_moved - last.bytes_moved
+    if last.queues == found.queues and moved <= _TRAFFIC_BYTES:
+        return False
     if process.main and interval.awaited_operations(process.main):
         own = {each.endpoints for each in process.descriptors.values() if each.kind == "tcp"}
         if found.endpoints and found.endpoints[::-1] in own:
