@@ -365,8 +365,12 @@ def _has_line(found: Mapping[str, Any], expected: Mapping[str, Any], file: str) 
     Of one that has ended, or is done and waits for its launcher, that of a rank that waits for it.
     """
     lines = {each["rank"]: each for each in found["places"]}
-    inside = {rank for rank, each in lines.items() if each["file"].endswith(file)}
-    done = {rank for rank, each in lines.items() if each["file"].endswith(RANK.name)}
+    done = {rank for rank, each in lines.items() if each["function"] == "stay"}
+    inside = {
+        rank
+        for rank, each in lines.items()
+        if each["file"].endswith((file, RANK.name)) and rank not in done
+    }
     culprits = set(found["culprits"])
     if expected["where"] and not culprits & done:
         where = found["where"] or {"source": ""}
