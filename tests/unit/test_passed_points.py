@@ -8,7 +8,9 @@ from pytest_multihost.model.stack import Frame
 from pytest_multihost.model.sweep import RecordedPoint
 from pytest_multihost.model.verdict import Place
 from pytest_multihost.outcome.passed_points import (
+    frames_of_points,
     recorded_points,
+    site_of_point,
     unrecorded_points,
     unused_by_all,
 )
@@ -48,6 +50,19 @@ def test_points_are_counted_in_the_order_in_which_they_were_passed() -> None:
         io("/x", "read"),
         op("barrier", 2),
     ]
+
+
+def test_the_lines_out_to_the_test_are_known_by_rank_point_and_line() -> None:
+    """Those of the first passage; the same point of another line has its own."""
+    inner, outer = Frame("t.py", 3, "save"), Frame("t.py", 9, "test")
+    sites = (
+        PointSite(io("/x"), inner, frames=(inner, outer)),
+        PointSite(io("/x"), outer, frames=(outer,)),
+    )
+    history = [Event(1.0, 2, PointsRecorded(sites, (0, 1, 0)))]
+    frames = frames_of_points(history)
+    found = [frames[site_of_point(each)] for each in recorded_points(history)[2]]
+    assert found == [(inner, outer), (outer,), (inner, outer)]
 
 
 def test_a_point_passed_from_two_lines_is_counted_once_for_both() -> None:
