@@ -62,6 +62,14 @@ from pytest_multihost.watch import HeldRanks, NoWatch, Observations, Release, Wa
 GRACE_AFTER_DEATH_S = 0.75
 """Grace period after a rank has died, in which the others can report its loss."""
 
+QUIET_BEFORE_LEAVING_S = 15.0
+"""How long nothing must have moved before ranks of a script that are over leave ahead of others.
+
+What is proven to hang is proven by then, and has been judged with their connections open."""
+
+LEAVE_S = 5.0
+"""How long they may take before the others are judged without them."""
+
 GRACE_AFTER_RAISE_S = 5.0
 """Grace period after a rank has raised: the test has failed in any case."""
 
@@ -178,6 +186,8 @@ class _WorldRun:
         detected_s: When all evidence for that decision had been collected.
         is_restoring_network: Whether the network is being restored before the teardown.
         snapshot_s: When the last snapshot was taken.
+        leaving: Ranks of a script that may leave before the others are over.
+        leaving_s: When they were last told so.
     """
 
     spec: WorldSpec
@@ -193,6 +203,8 @@ class _WorldRun:
     detected_s: float | None = None
     is_restoring_network: bool = False
     snapshot_s: float = 0.0
+    leaving: frozenset[int] = frozenset()
+    leaving_s: float = 0.0
 
     def run(self) -> tuple[Ending, str | None]:
         """Start the ranks, follow them to the end, and return why the world ended."""
@@ -296,11 +308,35 @@ class _WorldRun:
             )
             return "settled" if has_settled else None
         events = [event for each in self.facts for event in each.active_faults]
-        if has_pending_actions(events, now):
+        if has_pending_actions(events, now) or self._are_leaving(now):
             return None
         ending_found = self.surroundings.watch.check(now, self.facts, deadline_s=deadline_s)
+        if self.spec.command and ending_found is None and self._lets_leave(now):
+            return None
         is_planned = ending_found == "stopped" and continued_by_plan(events)
         return None if is_planned else ending_found
+
+    def _lets_leave(self, now: float) -> bool:
+        """Let ranks leave whose script is over, if others may wait for that; return if there are.
+
+        They have kept their connections so that ranks in operations with them are found to wait for
+        them. Ranks in no operation may wait for the end of a file or of a process instead.
+        """
+        over = {each.rank for each in self.facts if each.is_past_body and not each.is_gone}
+        over -= self.leaving | ({0} if self.surroundings.primary_leaves_last else set())
+        rest = [each.rank for each in self.facts if not each.is_past_body]
+        watch = self.surroundings.watch
+        is_time = watch.quiet_s(now) >= QUIET_BEFORE_LEAVING_S
+        if not (is_time and over and rest) or watch.has_operations(rest):
+            return False
+        self.leaving, self.leaving_s = self.leaving | over, now
+        watch.begin_anew()
+        return True
+
+    def _are_leaving(self, now: float) -> bool:
+        return now < self.leaving_s + LEAVE_S and any(
+            not self.facts[rank].is_gone for rank in self.leaving
+        )
 
     def _dump(self, world: RunningWorld) -> None:
         """Take the last snapshot, then the stacks, which disturb the ranks."""
@@ -328,6 +364,10 @@ class _WorldRun:
         now = self.surroundings.now()
         if all(each.ready_s is not None for each in self.facts):
             self._open("go", world, self.facts, now)
+        for each in [self.facts[rank] for rank in self.leaving]:
+            self._release(each, "teardown", world, now)
+            if each.is_finished:
+                self._release(each, "exit", world, now)
         if all(each.is_past_body for each in self.facts):
             if "teardown" not in self.opened:
                 exchange.readmit(each.rank for each in self.facts if not each.is_finished)
@@ -353,10 +393,16 @@ class _WorldRun:
         self, gate: Gate, world: RunningWorld, ranks: Sequence[RankFacts], now: float
     ) -> None:
         for each in list(ranks):
-            if gate not in each.released and not each.is_gone:
-                world.send(each.rank, Frame(OpenGate(gate)))
-                self._take(Event(now, each.rank, Released(gate)))
+            if self._release(each, gate, world, now):
                 self.opened[gate] = now
+
+    def _release(self, facts: RankFacts, gate: Gate, world: RunningWorld, now: float) -> bool:
+        """Open a gate for one rank; return whether it was not open."""
+        if gate in facts.released or facts.is_gone:
+            return False
+        world.send(facts.rank, Frame(OpenGate(gate)))
+        self._take(Event(now, facts.rank, Released(gate)))
+        return True
 
     def _next_deadline(self, *, is_patient: bool = False) -> tuple[float, Ending]:
         """Return the time of the next deadline, and the ending it causes.

@@ -8,7 +8,7 @@ prove.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -127,6 +127,17 @@ class NoWatch:
         """Return False: nothing is observed."""
         return False
 
+    def has_operations(self, ranks: Collection[int]) -> bool:  # noqa: ARG002 - unused
+        """Return False: nothing is observed."""
+        return False
+
+    def quiet_s(self, now: float) -> float:  # noqa: ARG002 - unused
+        """Return 0: nothing is observed."""
+        return 0.0
+
+    def begin_anew(self) -> None:
+        """Do nothing: nothing is searched."""
+
     def close(self, now: float, facts: Sequence[RankFacts]) -> Observations:  # noqa: ARG002 - unused
         """Return empty observations."""
         return Observations()
@@ -228,6 +239,19 @@ class Watchdog:
             self._search = ProofSearch()  # what could end a wait before may have done so
             snapshot = self._take(now, facts, "trouble")
             self._at_failure = snapshot, self._snapshots.pop()
+
+    def has_operations(self, ranks: Collection[int]) -> bool:
+        """Return whether any of some ranks has an open operation, by the last snapshot."""
+        last = self._last.operations if self._last is not None else ()
+        return any(each.open for each in last if each.rank in ranks)
+
+    def quiet_s(self, now: float) -> float:
+        """Return for how long no rank has made progress."""
+        return now - self._progress_s if self._progress_s else 0.0
+
+    def begin_anew(self) -> None:
+        """Search for a proof from the beginning: the world is about to move."""
+        self._search, self._rest = ProofSearch(), None
 
     def has_settled(self, now: float, facts: Sequence[RankFacts], *, deadline_s: float) -> bool:
         """Return whether, after a raise, no rank makes progress any more.

@@ -116,6 +116,25 @@ def test_a_script_that_ends_well_leaves_nothing(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["train.py"]  # it is $TMPDIR as well
 
 
+def test_a_rank_may_wait_for_the_end_of_another(tmp_path: Path) -> None:
+    """What a rank that is over has open is closed in the end, if only another waits for that."""
+    source = """
+import os
+from pytest_multihost import current_world
+world = current_world()
+if world.rank == 0:
+    os.mkfifo("fifo")
+world.barrier()
+if world.rank == 0:
+    kept = open("fifo", "w")
+    print("data", file=kept, flush=True)
+else:
+    print(open("fifo").read(), end="")
+"""
+    code, printed = run(tmp_path, source)
+    assert (code, printed) == (0, "[rank 1] data\n")
+
+
 def test_the_files_of_a_script_that_ends_well_can_be_kept(tmp_path: Path) -> None:
     """With --keep."""
     code, _ = run(tmp_path, "print('done')\n", "--keep", "train.py")
