@@ -8,9 +8,10 @@ point are enough.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatch
+from fnmatch import translate
 
 from pytest_multihost.model.sweep import RecordedPoint
 from pytest_multihost.sweep.roles import Site, site_of
@@ -32,6 +33,8 @@ _NOT_OF_THE_TEST = (
 What a library does in the test's folders is: to commit a checkpoint is what goes wrong.
 """
 
+_matches_any = re.compile("|".join(map(translate, _NOT_OF_THE_TEST))).match
+
 _NEVER_DISTURBED = frozenset({"rendezvous", "start"})
 """Points that are passed by the harness, not by the test."""
 
@@ -41,7 +44,7 @@ def is_of_the_test(passed: RecordedPoint) -> bool:
     point = passed.point
     if point.point in _NEVER_DISTURBED:
         return False
-    return point.point != "io" or not any(fnmatch(point.name, each) for each in _NOT_OF_THE_TEST)
+    return point.point != "io" or not _matches_any(point.name)
 
 
 SpanKind = Site | None
