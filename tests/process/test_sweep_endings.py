@@ -56,7 +56,15 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 def lanes_of(path: Path) -> list[psutil.Process]:
     """Return the processes of lanes, and the one that forks them."""
-    return [each for each in living(path) if "pytest_multihost.lanes" in " ".join(each.cmdline())]
+    return [each for each in living(path) if "pytest_multihost.lanes" in command_of(each)]
+
+
+def command_of(process: psutil.Process) -> str:
+    """Return the command of a process; empty if it has just ended."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
 
 
 def ranks_started(path: Path) -> int:

@@ -21,7 +21,6 @@ from pytest_multihost.outcome.passed_points import (
 )
 from pytest_multihost.slots import slots_path
 from pytest_multihost.slots.archive import plain_calls, read_programs, read_record
-from pytest_multihost.sweep.classes import is_of_the_test
 
 
 def look_for_hazards(
@@ -68,6 +67,8 @@ def look_for_hazards(
 
 def _passed(judged: Judgement) -> Mapping[int, tuple[Passed, ...]]:
     """Return the points that ranks have passed and that are the test's, with their lines."""
+    from pytest_multihost.sweep.classes import is_of_the_test  # for one rule, which is no default
+
     history = judged.result.history
     if unrecorded_points(history):
         return {}
