@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_multihost.blame.inferred import operation_of, plain_name, waits_at_sockets
-from pytest_multihost.live.motion import HORIZON_S, motions, moved_ranks
+from pytest_multihost.live.motion import HORIZON_S, motions, moved_ranks, resting_threads
 from pytest_multihost.live.processes import Job
 from pytest_multihost.live.waits import SeenWait, as_of_some, seen_operation, seen_wait
 from pytest_multihost.model.operation import Operation, Operations
@@ -120,7 +120,7 @@ def look_at(job: Job, context: SourceContext, *, reads_native: bool = False) -> 
         limited=limited,
         unobserved=unobserved,
         moving=motions(Snapshot(before, operations), Snapshot(now, operations)),
-        left=moved_ranks(before, now, tids),
+        left=moved_ranks(now, tids, resting_threads(before, now)),
         blockers=(*state.blockers, *limited.values()),
         is_proven=state.is_proof and not limited,
     )
@@ -194,15 +194,9 @@ def _unmoved(
 
     Another thread may have entered the next one meanwhile: frames do not number them.
     """
-    keys = {each.tid: each.wait_key for process in before.processes for each in process.threads}
-    same = {
-        each.tid
-        for process in now.processes
-        for each in process.threads
-        if keys.get(each.tid) == each.wait_key
-    }
+    resting = resting_threads(before, now)
     return tuple(
-        replace(each, recent=tuple(one for one in each.recent if one.thread in same))
+        replace(each, recent=tuple(one for one in each.recent if one.thread in resting))
         for each in operations
     )
 

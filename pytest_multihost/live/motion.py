@@ -27,14 +27,24 @@ def motions(before: Snapshot, now: Snapshot) -> Mapping[int, str]:
     return {rank: each[0] for rank, each in found.items() if each}
 
 
-def moved_ranks(
-    before: KernelSnapshot, now: KernelSnapshot, tids: Collection[int]
-) -> frozenset[int]:
-    """Return the ranks of which one of these threads has run between two looks."""
+def resting_threads(before: KernelSnapshot, now: KernelSnapshot) -> frozenset[int]:
+    """Return the native ids of the threads that have not run between two looks."""
     keys = {each.tid: each.wait_key for process in before.processes for each in process.threads}
+    return frozenset(
+        each.tid
+        for process in now.processes
+        for each in process.threads
+        if keys.get(each.tid) == each.wait_key
+    )
+
+
+def moved_ranks(
+    now: KernelSnapshot, tids: Collection[int], resting: Collection[int]
+) -> frozenset[int]:
+    """Return the ranks of which one of these threads is not among the resting ones."""
     return frozenset(
         rank
         for rank, process in now.ranks.items()
         for each in process.threads
-        if each.tid in tids and keys.get(each.tid) != each.wait_key
+        if each.tid in tids and each.tid not in resting
     )

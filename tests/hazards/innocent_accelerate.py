@@ -12,7 +12,7 @@ from expectation import innocent
 
 from pytest_multihost import World
 
-accelerate: Any = pytest.importorskip("accelerate")
+accelerate: Any = pytest.importorskip("accelerate", reason="these are accelerate's own examples")
 
 STEPS = 4
 
