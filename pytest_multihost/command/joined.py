@@ -8,21 +8,18 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pytest_multihost.launch.attach import Listener, Peer, Rendezvous
 from pytest_multihost.launch.server import ServerLauncher
 from pytest_multihost.model.errors import LaunchError, MultihostError
-from pytest_multihost.model.messages import Quit
 from pytest_multihost.model.spec import WorldSpec
 from pytest_multihost.peer_server import PeerProcess
 
 JOIN_S = 300.0
 """How long the processes wait for each other."""
 
-_FAREWELL_S = 5.0
 _LOST = 1
 
 
@@ -67,8 +64,7 @@ def check_peers(peers: Mapping[int, Peer]) -> None:
 def part(peers: Mapping[int, Peer], code: int) -> None:
     """Tell the other processes the exit code of the run."""
     for peer in peers.values():
-        peer.send(Quit(code))
-        peer.stream.drain(time.monotonic() + _FAREWELL_S)
+        peer.send_quit(code)
         peer.stream.close()
 
 

@@ -93,7 +93,7 @@ def test_a_hang_leaves_a_page_a_trace_and_what_explains_it_again(tmp_path: Path)
 
 def test_a_rank_that_waits_in_torch_is_named(tmp_path: Path) -> None:
     """The script initialises torch from the environment, as under torchrun."""
-    pytest.importorskip("torch")
+    pytest.importorskip("torch", reason="the script's collectives are torch's")
     source = """
 import time
 import torch

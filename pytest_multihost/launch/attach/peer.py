@@ -22,11 +22,15 @@ from pytest_multihost.model.messages import (
     Ping,
     Pong,
     ProbeRead,
+    Quit,
     ReadProbe,
     Signalled,
     ToPeer,
     Welcome,
 )
+
+_FAREWELL_S = 5.0
+"""How long the last message to a process may take to be sent."""
 
 A = TypeVar("A")
 Answer = tuple[A, bytes]
@@ -110,6 +114,11 @@ class Peer:
     def send(self, message: ToPeer, payload: bytes = b"") -> None:
         """Send a message that has no answer."""
         self.stream.send(Frame(message, payload))
+
+    def send_quit(self, code: int) -> None:
+        """Tell the process that the run has ended, and with which exit code."""
+        self.send(Quit(code))
+        self.stream.drain(time.monotonic() + _FAREWELL_S)
 
     def request(
         self, message: ToPeer, wanted: type[A], *, within_s: float

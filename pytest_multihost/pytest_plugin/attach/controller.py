@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import signal
 import socket
-import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -18,14 +17,12 @@ import pytest
 from pytest_multihost.launch.attach import Listener, Peer
 from pytest_multihost.launch.signals import ENDING
 from pytest_multihost.model.errors import LaunchError, MultihostError
-from pytest_multihost.model.messages import CollectedTest, Quit
+from pytest_multihost.model.messages import CollectedTest
 from pytest_multihost.model.spec import ONE
 from pytest_multihost.pytest_plugin.fixtures import requests_object_store
 from pytest_multihost.pytest_plugin.plan import Plan, plan_items
 from pytest_multihost.pytest_plugin.tally import TALLY
 from pytest_multihost.pytest_private import base_temp
-
-_FAREWELL_S = 5.0
 
 
 @dataclass(slots=True, eq=False)  # a plugin must be hashable: pluggy keeps them in sets
@@ -119,8 +116,7 @@ class Controller:
             return (yield)
         finally:
             for peer in self.peers.values():
-                peer.send(Quit(int(session.exitstatus)))
-                peer.stream.drain(time.monotonic() + _FAREWELL_S)
+                peer.send_quit(int(session.exitstatus))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Report which processes were lost."""
