@@ -22,7 +22,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from pytest_multihost.nemesis.io_shim import find_library, preload_variables, why_missing
+from pytest_multihost.nemesis.io_shim import find_library, why_missing
+from pytest_multihost.preload import preload_variables
 
 IDLE_BOUND = 0.01
 DELAY_BOUND = 0.10
@@ -148,7 +149,7 @@ def run(program: str, *args: str, cwd: Path, environment: Mapping[str, str]) -> 
 
 def with_shim() -> dict[str, str]:
     """Return an environment in which the shim is preloaded."""
-    return {**os.environ, **preload_variables(os.environ)}
+    return {**os.environ, **preload_variables(os.environ, [find_library()])}
 
 
 CALLS = """

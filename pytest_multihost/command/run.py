@@ -32,9 +32,10 @@ from pytest_multihost.model.result import WorldResult
 from pytest_multihost.model.spec import MAX_RANKS, NO_TIMEOUT_S, Hosts, WorldSpec, checksum
 from pytest_multihost.model.stack import SourceContext
 from pytest_multihost.nemesis import BUILT_IN_KINDS, kinds_by_name, parse_fault, resolve_faults
-from pytest_multihost.nemesis.io_shim import preload_variables
+from pytest_multihost.nemesis.io_shim import find_library
 from pytest_multihost.outcome import RankFacts, Symptoms
 from pytest_multihost.outcome.faults import require_fired
+from pytest_multihost.preload import preload_variables
 from pytest_multihost.rank import own_variables, thread_variables
 from pytest_multihost.report import LiveOutput
 from pytest_multihost.report.artifacts import (
@@ -278,7 +279,7 @@ def _launcher(spec: WorldSpec, options: RunOptions, directory: Path) -> ServerLa
     own = own_variables(keeps_proxies=spec.keeps_proxies)
     variables = {**own, **thread_variables(own)}
     if any(each.kind == "slow_io" for each in spec.faults):
-        variables |= preload_variables(variables)
+        variables |= preload_variables(variables, [find_library()])
     run = ScriptRun(
         script=options.script,
         is_module=options.is_module,

@@ -29,7 +29,8 @@ from pytest_multihost.launch.server import (
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.spec import ONE, Hosts
 from pytest_multihost.model.stack import is_library
-from pytest_multihost.nemesis.io_shim import find_library, preload_variables
+from pytest_multihost.nemesis.io_shim import find_library
+from pytest_multihost.preload import preload_variables
 from pytest_multihost.pytest_plugin.options import Settings
 from pytest_multihost.pytest_plugin.server_process import CODE, find_item_in, prepare_server
 from pytest_multihost.pytest_private import base_temp
@@ -68,8 +69,8 @@ class LaunchRequirements:
     def variables(self) -> dict[str, str]:
         """The environment variables that must be set, those for the shim among them."""
         own = dict(self.env)
-        shim = preload_variables({**os.environ, **own}) if self.has_preloaded_shim else {}
-        return {**own, **shim}
+        libraries = [find_library() if self.has_preloaded_shim else None]
+        return {**own, **preload_variables({**os.environ, **own}, libraries)}
 
     @property
     def reasons(self) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_multihost.nemesis.io_shim import find_library, why_missing
-from pytest_multihost.nemesis.io_shim.library import SOURCE
+from pytest_multihost.nemesis.io_shim.library import LIBRARY
 
 HEAD = """
 import ctypes, os, time
@@ -185,7 +185,7 @@ def test_unfired(world, file):
     assert worlds.stdout.count(words) >= 2
 
 
-@pytest.mark.skipif(any(SOURCE.parent.glob("_shim-*.so")), reason="it is installed already")
+@pytest.mark.skipif(any(LIBRARY.source.parent.glob("_shim-*.so")), reason="it is installed already")
 def test_without_a_compiler_the_cheapest_launch_does_and_the_verdict_says_why(
     run_worlds, monkeypatch, tmp_path
 ) -> None:

@@ -12,8 +12,11 @@ from pathlib import Path
 import pytest
 from runtimes import needs
 
+from pytest_multihost import preload
 from pytest_multihost.nemesis import io_shim
-from pytest_multihost.nemesis.io_shim import IoPage, IoRule, library
+from pytest_multihost.nemesis.io_shim import IoPage, IoRule
+from pytest_multihost.nemesis.io_shim.library import LIBRARY
+from pytest_multihost.preload import PreloadedLibrary, preload_variables
 
 pytestmark = pytest.mark.skipif(io_shim.find_library() is None, reason=io_shim.why_missing())
 
@@ -87,7 +90,11 @@ def shimmed(tmp_path: Path) -> Shimmed:
     """Run a program with the shim preloaded, in a directory of its own; returns what it prints."""
 
     def run(body: str, *, prelude: str = PRELUDE, **variables: str) -> str:
-        environment = {**os.environ, **io_shim.preload_variables(os.environ), **variables}
+        environment = {
+            **os.environ,
+            **preload_variables(os.environ, [io_shim.find_library()]),
+            **variables,
+        }
         environment["PYTHONPATH"] = os.pathsep.join(sys.path)
         done = subprocess.run(
             [sys.executable, "-W", "ignore::ResourceWarning", "-c", prelude + body],
@@ -608,29 +615,32 @@ def test_a_process_without_the_shim_is_told_so(tmp_path) -> None:
 def test_what_is_preloaded_already_stays() -> None:
     """Behind ours, and ours is there once."""
     ours = str(io_shim.find_library())
-    again = io_shim.preload_variables(io_shim.preload_variables({"LD_PRELOAD": "/a.so /b.so"}))
+    found = [io_shim.find_library(), None]
+    again = preload_variables(preload_variables({"LD_PRELOAD": "/a.so /b.so"}, found), found)
     assert again == {"LD_PRELOAD": f"{ours}:/a.so:/b.so"}
 
 
 def test_the_shim_is_built_on_first_use(tmp_path, monkeypatch) -> None:
     """Into the user's cache, where it is found the next time; without a compiler, the reason is."""
+    source = tmp_path / "one.c"
+    source.write_text("int one;")
+    library = PreloadedLibrary(source)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(library, "file_name", lambda: "_shim-of-another-version.so")
     monkeypatch.setenv("CC", "/nonexistent/cc")
-    found = library._find_once.__wrapped__
-    assert found() == (None, "there is no C compiler (cc, or what CC names)")
+    found = preload._find_once.__wrapped__
+    assert found(library) == (None, "there is no C compiler (cc, or what CC names)")
     monkeypatch.setenv("CC", "cc")
-    place = tmp_path / "pytest-multihost-hangs" / "_shim-of-another-version.so"
-    assert found() == (place, "")
+    place = tmp_path / "pytest-multihost-hangs" / library.file_name
+    assert found(library) == (place, "")
     monkeypatch.setenv("CC", "/nonexistent/cc")
-    assert found() == (place, "")
+    assert found(library) == (place, "")
     assert list(place.parent.iterdir()) == [place]
 
 
 def test_a_compiler_that_fails_is_quoted(tmp_path, monkeypatch) -> None:
     """And leaves nothing half done."""
     monkeypatch.setenv("CC", "cc --no-such-option")
-    assert "no-such-option" in library.build(tmp_path / "x.so")
+    assert "no-such-option" in LIBRARY.build(tmp_path / "x.so")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -652,7 +662,7 @@ def test_a_rule_that_makes_no_sense_is_refused(tmp_path, rule, problem) -> None:
 
 def test_each_rank_of_a_world_has_its_own_files_slow(run_worlds) -> None:
     """Forked from one server that was exec'd with the shim: one rank is slow, the other is not."""
-    variables = io_shim.preload_variables({})
+    variables = preload_variables({}, [io_shim.find_library()])
     worlds = run_worlds(f"""
         import pathlib, pytest, time
         from pytest_multihost.nemesis.io_shim import IoRule, attach

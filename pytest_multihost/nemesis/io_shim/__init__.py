@@ -1,8 +1,8 @@
 """Slow and broken files for every caller of the C library, C++ readers included.
 
 `shim.c` is a library that is preloaded into ranks (LD_PRELOAD, ld.so(8)): its `open`, `read`,
-`write`, ... stand in front of those of the C library. `library` compiles it and gives it to a
-process, and `rules_page` is the shared memory in which rules tell it what to do.
+`write`, ... stand in front of those of the C library. `library` gives it to a process, and
+`rules_page` is the shared memory in which rules tell it what to do.
 """
 
 from pytest_multihost.nemesis.io_shim.library import (
@@ -10,7 +10,6 @@ from pytest_multihost.nemesis.io_shim.library import (
     detach,
     find_library,
     is_loaded,
-    preload_variables,
     why_missing,
 )
 from pytest_multihost.nemesis.io_shim.rules_page import IoPage, IoRule
@@ -22,6 +21,5 @@ __all__ = [
     "detach",
     "find_library",
     "is_loaded",
-    "preload_variables",
     "why_missing",
 ]
