@@ -1,0 +1,198 @@
+"""The page of a world's clock: shared memory with how far it is ahead, and what waits for it.
+
+Every process of the world maps the file. The preloaded library (clock.c) adds the offset to every
+clock that a process reads, and notes in the slot of each thread until when it waits. The controller
+alone makes the clock jump. The layout is that of `struct page` in clock.c.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import signal
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from time import CLOCK_MONOTONIC, clock_gettime_ns
+from typing import Literal
+
+WaitKind = Literal[
+    "sleep",
+    "poll",
+    "epoll",
+    "semaphore",
+    "condition",
+    "futex",
+    "mutex",
+    "signal",
+    "socket",
+    "timer",
+]
+"""What a thread waits in until a time."""
+
+MAX_SLOTS = 8192
+SIGNAL = getattr(signal, "SIGRTMAX", 64) - 5
+"""Interrupts a wait that is due. No runtime uses it; faulthandler's are at the other end."""
+
+_KINDS: tuple[WaitKind, ...] = WaitKind.__args__  # type: ignore[attr-defined]
+_MAGIC = b"MHCLOCK1"
+_HEADER_SIZE = 4096
+_SLOT = struct.Struct("=IIqqIIIIIIQQ")
+_SIZE = _HEADER_SIZE + MAX_SLOTS * _SLOT.size
+_LOOP = 1
+_FUTEX_WAKE, _EVERYBODY = 1, (1 << 31) - 1
+_SYS_FUTEX = {"x86_64": 202, "aarch64": 98}.get(os.uname().machine, -1)
+_SYS_TGKILL = {"x86_64": 234, "aarch64": 131}.get(os.uname().machine, -1)
+
+
+class _Header(ctypes.Structure):
+    _fields_ = (
+        ("magic", ctypes.c_char * 8),
+        ("offset_ns", ctypes.c_int64),
+        ("jumps", ctypes.c_uint32),
+        ("is_jumping", ctypes.c_uint32),
+        ("signal", ctypes.c_uint32),
+        ("used", ctypes.c_uint32),
+        ("doubts", ctypes.c_uint32),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ClockWait:
+    """A thread that waits until a time.
+
+    Attributes:
+        pid: Its process.
+        tid: Its id.
+        due_s: When the wait ends by itself, in the world's monotonic time.
+        timeout_s: How long it was to last.
+        kind: In what it waits.
+        serial: How many timed waits it has begun.
+        rounds: How many like this one have timed out in a row, with none of another kind between.
+        is_loop: Whether a runtime's loop waits, which looks again in a moment.
+    """
+
+    pid: int
+    tid: int
+    due_s: float
+    timeout_s: float
+    kind: WaitKind
+    serial: int
+    rounds: int
+    is_loop: bool
+
+
+@dataclass(slots=True)
+class ClockPage:
+    """The page of one world's clock, see `create` and `open`."""
+
+    _map: mmap.mmap
+    _header: _Header
+    _libc: ctypes.CDLL
+
+    @classmethod
+    def create(cls, path: Path) -> ClockPage:
+        """Create a page at `path`, which must not exist: a sparse file of half a megabyte."""
+        with path.open("x+b") as file:
+            file.truncate(_SIZE)
+            file.write(_MAGIC)
+            file.seek(_Header.is_jumping.offset)
+            file.write(struct.pack("=II", 1, SIGNAL))  # and `signal`, which follows
+        return cls.open(path)
+
+    @classmethod
+    def open(cls, path: Path) -> ClockPage:
+        """Map the page at `path`.
+
+        Raises:
+            OSError: There is none.
+            ValueError: The file is no page of a clock.
+        """
+        with path.open("r+b") as file:
+            if os.fstat(file.fileno()).st_size != _SIZE or file.read(8) != _MAGIC:
+                raise ValueError(f"{path} is no page of a clock")
+            shared = mmap.mmap(file.fileno(), _SIZE)
+        return cls(shared, _Header.from_buffer(shared), ctypes.CDLL(None, use_errno=True))
+
+    @property
+    def offset_s(self) -> float:
+        """How far the world's clock is ahead of the machine's."""
+        return float(self._header.offset_ns) / 1e9
+
+    @property
+    def jumps(self) -> int:
+        """How often it has jumped."""
+        return int(self._header.jumps)
+
+    @property
+    def is_jumping(self) -> bool:
+        """Whether it may jump now."""
+        return bool(self._header.is_jumping)
+
+    def set_jumping(self, value: bool) -> None:  # noqa: FBT001 - a setter
+        """Note whether it may jump, for `world.clock` in the ranks."""
+        self._header.is_jumping = int(value)
+
+    def now(self) -> float:
+        """Return the world's monotonic time in seconds, in a process that is not of the world."""
+        return (clock_gettime_ns(CLOCK_MONOTONIC) + int(self._header.offset_ns)) / 1e9
+
+    def waits(self) -> tuple[ClockWait, ...]:
+        """Return the threads that wait until a time; of processes that have ended, too."""
+        return tuple(
+            ClockWait(
+                pid,
+                tid,
+                due / 1e9,
+                timeout / 1e9,
+                _KINDS[kind - 1],
+                serial,
+                rounds,
+                bool(flags & _LOOP),
+            )
+            for tid, pid, due, timeout, kind, serial, rounds, flags in self._waits()
+        )
+
+    def _waits(self) -> Iterator[tuple[int, ...]]:
+        size = self._header.used * _SLOT.size
+        slots = self._map[_HEADER_SIZE : _HEADER_SIZE + size]
+        for tid, pid, due, timeout, kind, serial, rounds, flags, *_ in _SLOT.iter_unpack(slots):
+            if tid and due and 0 < kind <= len(_KINDS):
+                yield tid, pid, due, timeout, kind, serial, rounds, flags
+
+    def jump(self, to_s: float) -> None:
+        """Let the clock jump to a time, and wake the threads whose waits are due then.
+
+        It never goes back.
+        """
+        ahead_ns = round(to_s * 1e9) - clock_gettime_ns(CLOCK_MONOTONIC)
+        self._header.offset_ns = max(self._header.offset_ns, ahead_ns)
+        self._header.jumps += 1
+        self.wake()
+
+    def wake(self) -> int:
+        """Wake the threads whose waits are due, and return how many there are.
+
+        A thread that has just been about to fall asleep must be woken once more.
+        """
+        word = ctypes.addressof(self._header) + _Header.jumps.offset
+        self._libc.syscall(
+            _SYS_FUTEX, ctypes.c_void_p(word), _FUTEX_WAKE, _EVERYBODY, None, None, 0
+        )
+        now_ns = clock_gettime_ns(CLOCK_MONOTONIC) + self._header.offset_ns
+        due = [each for each in self._waits() if each[2] <= now_ns]
+        for tid, pid, _, _, kind, *_ in due:
+            if _KINDS[kind - 1] != "condition":
+                self._libc.syscall(_SYS_TGKILL, pid, tid, self._header.signal)
+        return len(due)
+
+    def doubts(self) -> tuple[str, ...]:
+        """Return what processes have done that the page cannot follow, one sentence each."""
+        return ()
+
+    def close(self) -> None:
+        """Unmap it here."""
+        del self._header
+        self._map.close()
