@@ -265,7 +265,8 @@ class _WorldRun:
             )
             last_s = self._within_horizon(now, self._next_deadline()[0])
             ripe = () if is_busy else held.due(now, self.facts, last_s)
-            wait_s = min(deadline_s - now, QUIET_PERIOD_S if is_busy else tick_s)
+            quiet_s = min(QUIET_PERIOD_S, held.interval_s)
+            wait_s = min(deadline_s - now, quiet_s if is_busy else tick_s)
             wait_s = 0.0 if ripe else wait_s
             moved_bytes = world.moved_bytes
             events = news or world.wait(max(0.0, wait_s))

@@ -3,7 +3,8 @@
 `rank` writes and `watch` reads them; this package imports neither.
 
 `page` is the slot page with the history beside it, which `history` reads, and the archive, which
-`archive` reads; `flight_mailbox` is the flight recorder's mailbox; `rank_log` bounds the logs.
+`archive` reads; `waiting` reads who waits. `flight_mailbox` is the flight recorder's mailbox;
+`rank_log` bounds the logs.
 """
 
 from pytest_multihost.slots.flight_mailbox import FlightMailbox

@@ -90,6 +90,9 @@ FLAGS_AT = 48
 ENDED, WAITED = 1, 2
 """Offsets in a record of its second and third time, in words of eight bytes."""
 
+THREAD = 5
+"""Which field of a record is the thread that waits for it, or has begun it."""
+
 FAILED, HAS_TIMEOUT, FAILS_TEST, HANDED_ON, BATCHED, VALUE_SHIFT, TICKS_PER_S = (
     1,
     2,
@@ -515,7 +518,7 @@ def read_open_operations(path: Path, *, rank: int) -> tuple[Operations, float]:
         return Operations(rank), 0.0
     words = memoryview(data[:SINK_AT]).cast("Q")
     began, ended, waited = (words[FIRST_WORD + each :: WORDS].tolist() for each in range(3))
-    last_s = max(*began, *ended, *waited) / 1e9
+    last_s = max(map(max, (began, ended, waited))) / 1e9
     ats = [RECORDS_AT + i * STRIDE for i in range(RECORDS) if began[i] and not ended[i]]
     texts = texts_of(data) if ats or any(words[COUNTS_AT // 8 : FIRST_WORD]) else {}
     records = [RECORD.unpack_from(data, at) for at in ats]

@@ -9,6 +9,7 @@ held rank has not done yet. They count as waiting when for `POLLS_S` nobody has 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -21,7 +22,13 @@ from pytest_multihost.watch.kernel import Quiescence
 from pytest_multihost.watch.observer import WorldObserver
 
 INTERVAL_S = 0.005
-"""How often it is asked whether a held rank may go on."""
+"""The longest time from one look at the others to the next, as far as that is cheap enough."""
+
+_LEAST_S = 0.001
+"""The shortest."""
+
+_SHARE = 0.25
+"""Of the time since the last hold began, how long the next look may be later than it could be."""
 
 POLLS_S = 0.3
 """How long others must have done nothing but look.
@@ -34,10 +41,19 @@ MAX_S = 10.0
 """The longest hold, unless its fault says otherwise."""
 
 _LOOK_S = 0.02
-"""Time between two looks at a world whose threads run all the time."""
+"""Time between two whole looks at a world whose threads run all the time."""
 
 _COST = 4
-"""How many times longer than a look the time to the next one is: looking must not starve it."""
+"""How many times longer than a look takes, on a processor, the time to the next one is: looking
+must not starve the world."""
+
+_TRIES = 3
+"""How often a world is asked whether it is quiescent, if nothing but a short run is in the way.
+
+gloo's threads wake up every ten milliseconds, each for some microseconds."""
+
+_POLL_S = 0.3
+"""A wait in an operation that a timer ends so soon is one of a loop that looks again and again."""
 
 _BUSY = 0.1
 """Share of a processor, for each rank, above which somebody does more than to look."""
@@ -102,6 +118,7 @@ class Glimpse:
         turns: How often its main thread has been put on a processor.
         steps: What changes when it does something: its last event, the operations it has entered.
         is_pressed: Whether its operation has a timeout of seconds.
+        looks: Whether it waits in an operation by looking again and again for what will end it.
     """
 
     waits: bool
@@ -109,6 +126,23 @@ class Glimpse:
     turns: int
     steps: tuple[object, ...]
     is_pressed: bool = False
+    looks: bool = False
+
+
+def is_unchanged(before: Mapping[int, Glimpse], seen: Mapping[int, Glimpse]) -> bool:
+    """Return whether nobody has done anything between two moments of quiescence but to look."""
+    return seen.keys() == before.keys() and all(
+        each.steps == before[rank].steps and (each.looks or each.turns == before[rank].turns)
+        for rank, each in seen.items()
+    )
+
+
+def have_looked(before: Mapping[int, Glimpse], seen: Mapping[int, Glimpse]) -> bool:
+    """Return whether all that look again and again have done so between two moments.
+
+    What one of them waits for may have come while it was asleep.
+    """
+    return all(each.turns != before[rank].turns for rank, each in seen.items() if each.looks)
 
 
 @dataclass(slots=True)
@@ -176,6 +210,7 @@ class HeldRanks:
     _held: list[_Held] = field(default_factory=list)
     _quiescence: Quiescence | None = None
     _watched: Watched | None = None
+    _still: Mapping[int, Glimpse] | None = None
     _known: dict[int, set[tuple[object, ...]]] = field(default_factory=dict)
     _looked_s: float = 0.0
     _next_s: float = 0.0
@@ -189,14 +224,17 @@ class HeldRanks:
     @property
     def interval_s(self) -> float:
         """The longest time from one call of `due` to the next."""
-        return INTERVAL_S if any(not each.is_released for each in self._held) else math.inf
+        if all(each.is_released for each in self._held):
+            return math.inf
+        return max(_LEAST_S, min(INTERVAL_S, self._next_s - clock()))
 
     def note(self, event: Event) -> None:
         """Take note of an event: a hold has begun or ended, or a held rank has."""
         match event.body:
             case FaultChanged(phase="begun", hold=Hold() as hold, index=index):
                 self._held.append(_Held(event.rank, index, event.at_s, hold))
-                self._watched = None
+                self._watched = self._still = None
+                self._next_s = 0.0
             case FaultChanged(phase="ended", index=index):
                 over = (e for e in self._held if (e.rank, e.index) == (event.rank, index))
                 for each in sorted(over, key=lambda each: not each.is_released)[:1]:
@@ -246,33 +284,60 @@ class HeldRanks:
         if self._quiescence is None:
             self._quiescence = Quiescence(self.observer.local_pids(facts), self.observer.harness)
         has_run = self._quiescence.busiest_share() > 0
-        if has_run and now < self._looked_s + _LOOK_S:
-            return None
-        began_s = clock()
-        reason = self._look(now, facts, present, ends_s)
-        self._looked_s, self._next_s = now, now + _COST * (clock() - began_s)
+        is_whole = not has_run or now >= self._looked_s + _LOOK_S
+        began_s = time.thread_time()
+        reason = self._look(now, facts, present, ends_s, is_whole=is_whole)
+        cost_s = time.thread_time() - began_s
+        if is_whole:
+            self._looked_s = now
+        held_s = now - max(each.since_s for each in self._held if not each.is_released)
+        self._next_s = clock() + max(_COST * cost_s, min(INTERVAL_S, _SHARE * held_s))
         return reason
 
     def _look(
-        self, now: float, facts: Sequence[RankFacts], present: Collection[int], ends_s: float
+        self,
+        now: float,
+        facts: Sequence[RankFacts],
+        present: Collection[int],
+        ends_s: float,
+        *,
+        is_whole: bool,
     ) -> ReleaseReason | None:
-        """Look at the ranks that are not held; return what all of them do, if it is to wait."""
+        """Look at the ranks that are not held; return what all of them do, if it is to wait.
+
+        Unless the look is to be a whole one, it is over if a slot page says that its rank's main
+        thread waits for no operation.
+        """
         observer, quiescence = self.observer, self._quiescence
         if observer is None or quiescence is None:
+            return None
+        pids = observer.local_pids(facts)
+        pages = observer.waiting(present)
+        if not is_whole and any(pids.get(e) not in threads for e, (_, threads) in pages.items()):
             return None
         snapshot, _ = observer.shallow(now, facts)
         seen = {rank: self._glimpse(snapshot, facts[rank], ends_s) for rank in sorted(present)}
         self._is_pressed = any(each.is_pressed for each in seen.values())
         if observer.remote is None and all(each.waits for each in seen.values()):
-            world = quiescence.ask()
-            pids = observer.local_pids(facts)
-            if world.is_quiescent and all(
-                world.turns.get(pids[rank]) == each.turns for rank, each in seen.items()
-            ):
+            turns = {pids[rank]: each.turns for rank, each in seen.items()}
+            # What a page has said is true of the moment of quiescence if it is the same after it.
+            is_still = _is_quiescent(quiescence, turns) and observer.waiting(present) == pages
+            if is_still and self._nobody_moves(seen):
                 return "others wait"
+        if not is_whole:
+            return None
         if self._watched is None or not self._watched.add(seen):
             self._watched = Watched(now, quiescence.used_ns, seen)
         return self._watched.verdict(now, quiescence.used_ns, seen)
+
+    def _nobody_moves(self, seen: Mapping[int, Glimpse]) -> bool:
+        """Return whether no rank will find what it waits for; the world is quiescent now."""
+        if not any(each.looks for each in seen.values()):
+            return True
+        if self._still is None or not is_unchanged(self._still, seen):
+            self._still = seen
+            return False
+        return have_looked(self._still, seen)
 
     def _glimpse(self, snapshot: Snapshot, facts: RankFacts, ends_s: float) -> Glimpse:
         """Return what a rank does in a shallow snapshot."""
@@ -288,7 +353,24 @@ class HeldRanks:
         awaited = snapshot.awaited_operations(facts.rank, main.tid)
         waits = bool(awaited) or (rests and not main.ends_by(ends_s))
         is_pressed = any(e.timeout_s is not None and e.timeout_s <= _PRESSED_S for e in awaited)
-        return Glimpse(waits, rests, turns=main.runs, steps=steps, is_pressed=is_pressed)
+        looks = bool(awaited) and rests and main.ends_by(snapshot.kernel.at_s + _POLL_S)
+        return Glimpse(waits, rests, main.runs, steps, is_pressed=is_pressed, looks=looks)
+
+
+def _is_quiescent(quiescence: Quiescence, turns: Mapping[int, int]) -> bool:
+    """Return whether a world is quiescent, and its main threads have not run since they were seen.
+
+    Args:
+        quiescence: Says whether the world is.
+        turns: How often each main thread had run.
+    """
+    for _ in range(_TRIES):
+        found = quiescence.ask()
+        if any(found.turns.get(tid, runs) != runs for tid, runs in turns.items()):
+            return False
+        if found.is_quiescent:
+            return turns.keys() <= found.turns.keys()
+    return False
 
 
 def _kind_of_step(operation: Operation) -> tuple[object, ...]:

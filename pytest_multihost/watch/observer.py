@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from pytest_multihost.outcome import RankFacts
 from pytest_multihost.proof import Snapshot
 from pytest_multihost.proof.threads import main_labels
 from pytest_multihost.slots import read_open_operations, read_slots, slots_path
+from pytest_multihost.slots.waiting import read_waiting
 from pytest_multihost.watch.kernel import (
     HarnessProcesses,
     KernelReader,
@@ -72,6 +73,10 @@ class WorldObserver:
     def last_written_s(self) -> float:
         """Return when any slot page was last written: `shallow` says the same of its moment."""
         return max(last_s for _, last_s in self._pages())
+
+    def waiting(self, ranks: Iterable[int]) -> Mapping[int, tuple[bytes, frozenset[int]]]:
+        """Return what ranks have recorded, and their threads that wait for operations; fast."""
+        return {rank: read_waiting(slots_path(self.scratch, rank)) for rank in ranks}
 
     def _pages(self) -> list[tuple[Operations, float]]:
         if self.remote is not None:

@@ -550,6 +550,24 @@ def test_data_in_flight_between_others_do_not_matter(
     until_quiescent(Quiescence(programs.ranks))
 
 
+def test_data_in_flight_are_seen_whichever_family_the_ends_are_of(programs: Programs) -> None:
+    """IPv6, and IPv4 at one end inside IPv6 at the other, as where a store listens for both."""
+    for family, host in ((socket.AF_INET6, "::1"), (socket.AF_INET, "127.0.0.1")):
+        with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as server:
+            one = socket.socket(family)
+            one.connect((host, server.getsockname()[1]))
+            other, _ = server.accept()
+            with one, other:
+                program = ctypes.create_string_buffer(struct.pack("=HBBI", 6, 0, 0, 0))
+                other.setsockopt(
+                    socket.SOL_SOCKET, 26, struct.pack("HL", 1, ctypes.addressof(program))
+                )
+                one.send(b"x")
+                programs.ranks.clear()
+                programs.rank(SLEEPS, (other.fileno(),))
+                until_still_but_for(Quiescence(programs.ranks), "data")
+
+
 # Files of a server in user space
 
 

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
 from pytest_multihost.model.event import Event, Exited, FaultChanged, Hold
 from pytest_multihost.outcome import RankFacts
 from pytest_multihost.watch import HeldRanks, Release
-from pytest_multihost.watch.held_ranks import MAX_S, POLLS_S, Glimpse, Watched
+from pytest_multihost.watch.held_ranks import (
+    MAX_S,
+    POLLS_S,
+    Glimpse,
+    Watched,
+    have_looked,
+    is_unchanged,
+)
 
 DEADLINE_S = 1000.0
 STEP_S = POLLS_S / 10
@@ -111,6 +119,30 @@ def test_a_thread_that_outlasts_its_test_goes_on() -> None:
     """The body is over, so the fault is."""
     held = holding(begun(1))
     assert held.due(1.0, facts(1), DEADLINE_S) == (Release(1, 0, "others have left"),)
+
+
+# Ranks in operations that they look for the end of again and again
+
+IN_OPERATION = Glimpse(waits=True, rests=True, turns=7, steps=(1,))
+LOOKS = Glimpse(waits=True, rests=True, turns=7, steps=(1,), looks=True)
+
+
+def test_one_that_looks_may_have_turns_and_nobody_else() -> None:
+    """Who only waits has done something if it had one, and so has anybody with a new step."""
+    before = {0: IN_OPERATION, 1: LOOKS}
+    later = replace(LOOKS, turns=9)
+    assert is_unchanged(before, {0: IN_OPERATION, 1: later})
+    assert not is_unchanged(before, {0: replace(IN_OPERATION, turns=8), 1: later})
+    assert not is_unchanged(before, {0: IN_OPERATION, 1: replace(later, steps=(2,))})
+    assert not is_unchanged(before, {1: later})
+
+
+def test_one_that_has_not_looked_yet_may_find_what_it_waits_for() -> None:
+    """Each of them must have looked."""
+    before = {0: LOOKS, 1: LOOKS, 2: IN_OPERATION}
+    looked = replace(LOOKS, turns=8)
+    assert not have_looked(before, {0: looked, 1: LOOKS, 2: IN_OPERATION})
+    assert have_looked(before, {0: looked, 1: looked, 2: IN_OPERATION})
 
 
 # Others that never come to rest

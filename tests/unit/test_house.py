@@ -61,6 +61,7 @@ FACES_OF_THEIR_OWN = {
         "slots.archive",
         "slots.history",
         "slots.rank_log",
+        "slots.waiting",
         "sweep.classes",
         "rank.recorder.handlers",
         "report.artifacts",

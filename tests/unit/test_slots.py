@@ -23,6 +23,7 @@ from pytest_multihost.slots import (
 )
 from pytest_multihost.slots.history import read_histories
 from pytest_multihost.slots.page import ENTRIES, RECORDS
+from pytest_multihost.slots.waiting import read_waiting
 
 
 @pytest.fixture
@@ -110,6 +111,24 @@ def test_a_wait_is_noted_and_left(page: SlotPage, recorder: Recorder) -> None:
     page.leave(at)
     (left,) = read_slots(page.path, rank=0).open
     assert left.waited_s is None
+
+
+def test_which_threads_wait_is_read_alone(page: SlotPage, recorder: Recorder) -> None:
+    """And the page is the same as before until the rank writes to it again."""
+    all_reduce = page.call("all_reduce", "collective", page.group((0, 1)))
+    for _ in range(RECORDS + 3):
+        recorder.end(begin_prepared(recorder, all_reduce))
+    assert read_waiting(page.path)[1] == frozenset()
+    left, open_ = (begin_prepared(recorder, all_reduce) for _ in range(2))
+    page.leave(left)
+    data, threads = read_waiting(page.path)
+    assert threads == {threading.get_native_id()}
+    assert read_waiting(page.path) == (data, threads)
+    recorder.end(open_)
+    recorder.end(left)
+    assert read_waiting(page.path)[0] != data
+    assert read_waiting(page.path)[1] == frozenset()
+    assert read_waiting(page.path.with_name("none")) == (b"", frozenset())
 
 
 def test_a_full_page_goes_on_counting(page: SlotPage, recorder: Recorder) -> None:

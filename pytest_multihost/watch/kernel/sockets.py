@@ -12,6 +12,7 @@ import struct
 from collections.abc import Callable, Collection
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
 
 from pytest_multihost.launch.netns import netlink_attributes, netlink_dump, open_sock_diag
 from pytest_multihost.model.process import Endpoint
@@ -19,7 +20,7 @@ from pytest_multihost.model.process import Endpoint
 LISTEN = 10
 """The state of a socket that waits for connections, of TCP and of unix sockets."""
 
-_SOCK_DIAG_BY_FAMILY = 20
+_SOCK_DIAG_BY_FAMILY, _TCP_OF_ANY_FAMILY = 20, 18  # TCPDIAG_GETSOCK, the older request
 _UNIX_PEER, _UNIX_QUEUES = 2, 4
 _TCP_INFO, _MEMORY = 2, 7
 _WITH_INFO, _WITH_MEMORY = 1 << _TCP_INFO - 1, 1 << _MEMORY - 1
@@ -146,22 +147,21 @@ def sockets_in_flight(
     """
 
     def connected(details: int) -> list[bytes]:
-        families = (socket.AF_INET, socket.AF_INET6)
-        layout = "=BBBBI48x"
-        requests = [struct.pack(layout, each, _TCP, details, 0, _CONNECTED) for each in families]
-        return [message for request in requests for message in _dump(request, table)]
+        # The kernel walks through its whole table for each request, however few sockets there are.
+        request = struct.pack("=BBBB48xII", socket.AF_INET, 0, 0, details, _CONNECTED, 0)
+        return _dump(request, table, _TCP_OF_ANY_FAMILY)
 
     if not any(map(_is_unacknowledged, connected(0))):
         return []
     found = [_inet(each, "") for each in connected(_WITH_INFO | _WITH_MEMORY)]
     by_endpoints = {each.endpoints: each for each in found}
     pairs = [(each, by_endpoints.get(each.endpoints[::-1])) for each in found]
-    wanted = inodes()
+    moving = [(each, peer) for each, peer in pairs if each.is_in_flight(peer)]
+    wanted = inodes() if moving else ()
     return [
         each
-        for each, peer in pairs
-        if each.is_in_flight(peer)
-        and (each.inode in wanted or (peer is not None and peer.inode in wanted))
+        for each, peer in moving
+        if each.inode in wanted or (peer is not None and peer.inode in wanted)
     ]
 
 
@@ -209,10 +209,10 @@ def inet_sockets_from(text: str, space: str = "") -> list[Inet]:
     return found
 
 
-def _dump(request: bytes, table: Table | None) -> list[bytes]:
+def _dump(request: bytes, table: Table | None, kind: int = _SOCK_DIAG_BY_FAMILY) -> list[bytes]:
     with nullcontext(table) if table is not None else closing(open_sock_diag()) as netlink:
         netlink.settimeout(_TIMEOUT_S)
-        return netlink_dump(netlink, _SOCK_DIAG_BY_FAMILY, request)
+        return netlink_dump(netlink, kind, request)
 
 
 def _inet(message: bytes, space: str) -> Inet:
@@ -264,8 +264,13 @@ def _endpoint(data: bytes, port: int, space: str) -> Endpoint:
 
     A loopback address is one of its network namespace alone.
     """
-    address = ipaddress.ip_address(data)
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    host = str(mapped or address)
+    host = _host(data)
     is_loopback = host.startswith("127.") or host == "::1"
     return Endpoint(host, port, space if is_loopback else "")
+
+
+@lru_cache(maxsize=1024)
+def _host(data: bytes) -> str:
+    address = ipaddress.ip_address(data)
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)
