@@ -9,7 +9,7 @@ import re
 import zlib
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pytest_multihost.model.errors import SettingError, shown
 from pytest_multihost.model.fault import Fault, Point
@@ -17,6 +17,9 @@ from pytest_multihost.model.json_values import JsonError, JsonObject, from_json,
 
 Early = Literal["fail", "warn", "off"]
 """The reaction to a proven hang: end the world, only note it, or do not look for one."""
+
+ClockMode = Literal["real", "jump"]
+"""How time passes in a world: as on its machine, or also in jumps over waits that only end it."""
 
 NETWORK = ipaddress.ip_network("10.77.0.0/16")
 """Addresses of hosts made from namespaces; unreachable from outside their world."""
@@ -127,6 +130,7 @@ class WorldSpec:
         told_batches: Data loaders, as ``module:name``, whose batches it records as well.
         keeps_operations: Whether each rank keeps all its operations, not only the last ones.
         hosts: The kind of its hosts, and the ranks on each.
+        clock: How time passes in it.
         sites: The existing hosts of an attached run on several machines; empty if the harness
             makes the hosts.
         horizon_s: It hangs if nothing in it can move within so many seconds; None: before its
@@ -148,6 +152,7 @@ class WorldSpec:
     told_batches: tuple[str, ...] = ()
     keeps_operations: bool = False
     hosts: Hosts = ONE
+    clock: ClockMode = "real"
     sites: tuple[Site, ...] = ()
     horizon_s: float | None = None
     command: str = ""
@@ -235,6 +240,7 @@ class Replay:
     size: int
     seed: int
     faults: tuple[Fault, ...]
+    clock: ClockMode = "real"
 
     def is_of(self, nodeid: str) -> bool:
         """Whether it replays the test with this node id."""
@@ -243,13 +249,16 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class _Token:
-    """A token's JSON: version, test, size, seed and faults, under names of one letter."""
+    """A token's JSON: version, test, size, seed, faults and clock, under names of one letter."""
+
+    omits_defaults: ClassVar = True
 
     v: int
     t: int = 0
     n: int = 0
     s: int = 0
     f: tuple[_ShortFault, ...] = ()
+    c: ClockMode = "real"
 
 
 def checksum(nodeid: str) -> int:
@@ -262,7 +271,7 @@ def token(spec: WorldSpec) -> str:
     faults = tuple(
         (f.kind, f.ranks, f.at, f.params, f.must_fire + 2 * f.is_first) for f in spec.faults
     )
-    content = _Token(VERSION, checksum(spec.nodeid), spec.size, spec.seed, faults)
+    content = _Token(VERSION, checksum(spec.nodeid), spec.size, spec.seed, faults, spec.clock)
     text = json.dumps(to_json(content), separators=(",", ":")).encode()
     sealed = text + zlib.crc32(text).to_bytes(_CRC_BYTES, "big")
     return base64.urlsafe_b64encode(sealed).decode().rstrip("=")
@@ -307,4 +316,4 @@ def read_token(text: str) -> Replay:
         Fault(kind, ranks, at, params, must_fire=bool(flags & 1), is_first=bool(flags & 2))
         for kind, ranks, at, params, flags in found.f
     )
-    return Replay(found.t, found.n, found.s, faults)
+    return Replay(found.t, found.n, found.s, faults, found.c)

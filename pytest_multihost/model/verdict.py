@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 from pytest_multihost.model.json_values import Json, JsonObject, to_json
+from pytest_multihost.model.spec import ClockMode
 
 SCHEMA: Final = "pytest-multihost-hangs/verdict/1"
 
@@ -286,6 +287,7 @@ class Verdict:
     backend: str
     world_size: int
     launch: str
+    clock: ClockMode = "real"
     seed: int
     replay: str | None
     status: Status

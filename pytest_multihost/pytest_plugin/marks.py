@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from pytest_multihost.model.errors import SettingError, shown
 from pytest_multihost.model.fault import MAX_SECONDS, Fault
-from pytest_multihost.model.spec import MAX_RANKS, ONE, Hosts
+from pytest_multihost.model.spec import MAX_RANKS, ONE, ClockMode, Hosts
 from pytest_multihost.pytest_plugin.options import Settings
 
 SIGNATURE = (
     "multihost(ranks=None, *, backend=None, timeout=None, startup_timeout=None, faults=(),"
-    " hosts=None, local_devices=1, env=None): run this test as a world of ranks."
+    " hosts=None, local_devices=1, env=None, clock=None): run this test as a world of ranks."
     " `ranks` and `backend` take lists, which parametrize."
 )
 NO_SIGNATURE = "no_multihost: never run this test as a world, not even in mode auto."
@@ -52,6 +52,7 @@ class MarkerSettings:
     env: Mapping[str, str]
     faults: tuple[Fault, ...] = ()
     hosts: Hosts = ONE
+    clock: ClockMode = "real"
 
 
 def is_multihost(item: pytest.Item, settings: Settings) -> bool:
@@ -112,6 +113,7 @@ def read_markers(
         env=dict(values.get("env") or {}),
         faults=as_tuple(values.get("faults")),
         hosts=Hosts.parse(values["hosts"]) if values.get("hosts") is not None else settings.hosts,
+        clock=values.get("clock") or settings.clock,
     ), problems
 
 
@@ -169,6 +171,10 @@ def _is_environment(value: object) -> bool:
     )
 
 
+def _is_clock(value: object) -> bool:
+    return isinstance(value, str) and value in get_args(ClockMode)
+
+
 def _check_hosts(value: object) -> str | None:
     try:
         Hosts.parse(value)
@@ -187,6 +193,7 @@ _CHECKS: Mapping[str, Check] = {
     "faults": must_be(_are_faults, "a list of pytest_multihost.faults"),
     "hosts": _check_hosts,
     "local_devices": must_be(_is_count, f"a whole number from 1 to {MAX_RANKS}"),
+    "clock": must_be(_is_clock, "'real' or 'jump'"),
     "env": must_be(_is_environment, "a mapping of variable names to strings"),
 }
 

@@ -19,7 +19,7 @@ import pytest
 from pytest_multihost.model.errors import SettingError, shown
 from pytest_multihost.model.fault import MAX_SECONDS
 from pytest_multihost.model.hazard_rules import DEFAULT_RULES, HazardMode, Rule
-from pytest_multihost.model.spec import MAX_RANKS, MAX_SEED, ONE, Early, Hosts
+from pytest_multihost.model.spec import MAX_RANKS, MAX_SEED, ONE, ClockMode, Early, Hosts
 from pytest_multihost.model.sweep import DEFAULT_FAMILIES
 from pytest_multihost.pytest_plugin.sweep_settings import (
     ACCEPTED_NAME,
@@ -44,6 +44,7 @@ _OPTIONS = {
     "docker_image": ("IMAGE", f"Image of hosts that are containers (default: {_IMAGE})"),
     "docker_python": ("PATH|host", "Python in the image; host: the one that runs pytest, mounted"),
     "hosts": ("one|netns[:N]|docker[:N]", "What hosts are made from; N: ranks on each host"),
+    "clock": ("real|jump", "How time passes in worlds; jump: over waits that only time can end"),
     "launch": ("auto|fork|server|spawn", "How ranks are started; auto: the first sound method"),
     "early": ("fail|warn|off", "What to do when a hang is proven before the timeout"),
     "mode": ("marked|auto", "Run the marked tests as worlds of ranks, or every test"),
@@ -127,6 +128,7 @@ class Settings:
         startup_timeout_s: Seconds until all ranks are ready.
         local_devices: Devices per rank, for jax.
         hosts: What hosts are made from; "one" is this machine as it is.
+        clock: How time passes in worlds.
         docker_image: Image of hosts that are containers.
         docker_python: The interpreter in it; "host": that of this process is mounted.
         launch: How ranks are started; "auto": the first way that is sound.
@@ -146,6 +148,7 @@ class Settings:
     startup_timeout_s: float
     local_devices: int
     hosts: Hosts
+    clock: ClockMode
     docker_image: str
     docker_python: str
     launch: str
@@ -174,6 +177,7 @@ def read_settings(config: pytest.Config) -> Settings:
         startup_timeout_s=read("startup_timeout", parse_seconds) or 60.0,
         local_devices=read("local_devices", parse_count) or 1,
         hosts=read("hosts", Hosts.parse) or ONE,
+        clock=read("clock", _one_of(*get_args(ClockMode))) or "real",
         docker_image=read("docker_image", str) or _IMAGE,
         docker_python=read("docker_python", str) or "python3",
         launch=read("launch", _one_of("auto", "fork", "server", "spawn")) or "auto",

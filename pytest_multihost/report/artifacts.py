@@ -204,6 +204,7 @@ def build_verdict(judged: Judgement, attempt: Attempt) -> Verdict:
         backend=spec.backend,
         world_size=spec.size,
         launch=result.launch,
+        clock=spec.clock,
         seed=spec.seed,
         replay=token(spec),
         status=finding.status,

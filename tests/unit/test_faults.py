@@ -205,6 +205,14 @@ def test_a_token_repeats_seed_and_faults_and_knows_its_test() -> None:
         read_token(text[:-3] + "AAA")
 
 
+def test_a_token_repeats_the_clock() -> None:
+    """Also where the marker says otherwise by now; without a word of it the clock is real."""
+    spec = make_spec(2)
+    assert read_token(token(replace(spec, clock="jump"))).clock == "jump"
+    assert read_token(token(spec)).clock == "real"
+    assert len(token(spec)) < len(token(replace(spec, clock="jump")))
+
+
 def test_a_watched_function_is_watched_wherever_it_was_imported() -> None:
     """And put back there, also where it was imported in the meantime."""
     import json as defined_in

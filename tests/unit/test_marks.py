@@ -73,6 +73,15 @@ def test_local_devices_of_the_run_hold_where_the_marker_is_silent() -> None:
     assert want(multihost(local_devices=2), local_devices=4).local_devices == 2
 
 
+def test_a_marker_says_how_time_passes() -> None:
+    """Where it is silent, the run does; a marker can take a run's clock back."""
+    assert want(multihost).clock == "real"
+    assert want(multihost, clock="jump").clock == "jump"
+    assert want(multihost(clock="jump")).clock == "jump"
+    assert want(multihost(clock="real"), clock="jump").clock == "real"
+    assert want(multihost(clock=None), multihost(clock="jump")).clock == "real"
+
+
 def test_variables_are_kept_as_they_are() -> None:
     """They are set before the ranks' interpreter starts."""
     assert want(multihost(env={"A": "b"})).env == {"A": "b"}
@@ -107,7 +116,7 @@ def test_lists_are_kept_in_order_and_once() -> None:
     assert (found.ranks, found.backends) == ((4, 2), ("jax", "gloo"))
 
 
-@pytest.mark.parametrize("empty", [{"faults": ()}, {"hosts": None}, {"env": {}}])
+@pytest.mark.parametrize("empty", [{"faults": ()}, {"hosts": None}, {"env": {}}, {"clock": None}])
 def test_the_documented_defaults_can_be_written_out(empty: dict[str, Any]) -> None:
     """Also of what this version does not have."""
     assert want(multihost(2, **empty)).ranks == (2,)
@@ -126,6 +135,7 @@ def test_the_documented_defaults_can_be_written_out(empty: dict[str, Any]) -> No
         *(({"local_devices": count}, "local_devices") for count in (0, 1.5, "1", True)),
         ({"faults": ["slow"]}, "faults"),
         ({"hosts": 2}, "hosts"),
+        *(({"clock": clock}, "clock") for clock in ("", "fast", True, ["jump"])),
         *(({"env": env}, "env") for env in ({"A": 1}, {1: "b"}, ["A=b"], "A=b")),
     ],
     ids=repr,

@@ -55,6 +55,7 @@ VERDICT = Verdict(
     backend="gloo",
     world_size=2,
     launch="fork",
+    clock="jump",
     seed=8123,
     replay=None,
     status="failed",
@@ -102,7 +103,7 @@ def test_a_verdict_has_the_fields_of_the_contract() -> None:
         *("schema", "run_id", "nodeid", "attempt", "worker", "dir", "backend", "world_size"),
         *("launch", "seed", "replay", "status", "expected", "outcome", "ended_by", "reason"),
         *("started_at", "startup_s", "duration_s", "environment", "faults", "rank_results"),
-        "diagnosis",
+        *("diagnosis", "clock"),
     } <= to_json(VERDICT).keys()
     assert {
         *("rank", "host", "pid", "phase", "outcome", "exit_code", "signal", "duration_s", "cpu_s"),

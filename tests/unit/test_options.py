@@ -53,6 +53,7 @@ def test_nothing_set_gives_the_documented_defaults() -> None:
     assert (found.ranks, found.backends, found.timeout_s) == (None, ("none",), 120.0)
     assert (found.startup_timeout_s, found.is_auto, found.is_required) == (60.0, False, False)
     assert (found.launch, found.has_ranks_option) == ("auto", False)
+    assert found.clock == "real"
     assert found.artifacts == Path("/project/.pytest_multihost")
 
 
@@ -87,13 +88,14 @@ def test_every_setting_is_read() -> None:
         launch="spawn",
         startup_timeout="2.5",
         artifacts="../out",
+        clock="jump",
         require=True,
     )
     assert (found.ranks, found.backends) == ((1, 2), ("gloo", "jax"))
     assert (found.timeout_s, found.startup_timeout_s) == (1.0, 2.5)
     assert (found.is_auto, found.is_required) == (True, True)
     assert (found.launch, found.artifacts) == ("spawn", Path("/project/../out"))
-    assert found.local_devices == 4
+    assert (found.local_devices, found.clock) == (4, "jump")
 
 
 @pytest.mark.parametrize(
@@ -109,6 +111,7 @@ def test_every_setting_is_read() -> None:
         ("startup_timeout", "0", "--multihost-startup-timeout: must be a positive number"),
         ("local_devices", "0", "--multihost-local-devices: must be a whole number of at least 1"),
         ("launch", "exec", "--multihost-launch: must be one of auto, fork, server, spawn, not"),
+        ("clock", "fast", "--multihost-clock: must be one of real, jump, not 'fast'"),
         ("mode", "always", "--multihost-mode: must be one of marked, auto, not 'always'"),
     ],
 )
