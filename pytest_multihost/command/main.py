@@ -102,6 +102,12 @@ def _add_run(run: argparse.ArgumentParser) -> None:
     )
     run.add_argument("--hosts", default="one", help="one, netns or netns:N; default: one")
     run.add_argument(
+        "--clock",
+        default="real",
+        choices=("real", "jump"),
+        help="how time passes; jump: over waits that only time can end; default: real",
+    )
+    run.add_argument(
         "--fault", action="append", default=[], help="such as 'slow_io(rank=0, seconds=2)'"
     )
     run.add_argument(
@@ -146,6 +152,7 @@ def _run(options: argparse.Namespace) -> int:
             ranks=options.ranks,
             backend=options.backend,
             hosts=options.hosts,
+            clock=options.clock,
             faults=options.fault,
             timeout_s=options.timeout,
             horizon_s=options.horizon,

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pytest_multihost.backends import BUILT_IN_BACKENDS, Backend, find_backend
 from pytest_multihost.blame import Judgement, judge_world
+from pytest_multihost.clock import find_clock_library
 from pytest_multihost.command.joined import be_peer, check_peers, meet, part
 from pytest_multihost.command.judged_page import page_of
 from pytest_multihost.command.screen import Screen
@@ -24,12 +25,20 @@ from pytest_multihost.launch.job_spec import (
     ScriptRun,
     ServerJob,
 )
+from pytest_multihost.launch.refusals import require_jumping_clock
 from pytest_multihost.launch.server import ServerLauncher, ServerProgram, exec_server
 from pytest_multihost.launch.signals import interrupt_on_signals
 from pytest_multihost.model.errors import LaunchError, SettingError
 from pytest_multihost.model.json_values import to_json
 from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.spec import MAX_RANKS, NO_TIMEOUT_S, Hosts, WorldSpec, checksum
+from pytest_multihost.model.spec import (
+    MAX_RANKS,
+    NO_TIMEOUT_S,
+    ClockMode,
+    Hosts,
+    WorldSpec,
+    checksum,
+)
 from pytest_multihost.model.stack import SourceContext
 from pytest_multihost.nemesis import BUILT_IN_KINDS, kinds_by_name, parse_fault, resolve_faults
 from pytest_multihost.nemesis.io_shim import find_library
@@ -70,6 +79,7 @@ class RunOptions:
         ranks: How many ranks run it; None: as many as processes that a launcher has started.
         backend: The backend that is initialised for them.
         hosts: What their hosts are made from.
+        clock: How time passes for them.
         faults: What is done to them, as text.
         timeout_s: Ends the world so many seconds after it has begun; None: it may take any time.
         horizon_s: The world hangs if nothing in it can move within so many seconds.
@@ -85,6 +95,7 @@ class RunOptions:
     ranks: int | None
     backend: str
     hosts: str
+    clock: ClockMode
     faults: Sequence[str]
     timeout_s: float | None
     horizon_s: float
@@ -102,6 +113,7 @@ class RunOptions:
         args = ["multihost", "run", "--ranks", str(size)]
         args += ["--backend", self.backend] if self.backend != "none" else []
         args += ["--hosts", self.hosts] if self.hosts != "one" else []
+        args += ["--clock", self.clock] if self.clock != "real" else []
         args += [part for each in self.faults for part in ("--fault", each)]
         args += [] if self.timeout_s is None else ["--timeout", f"{self.timeout_s:g}"]
         args += ["--horizon", f"{self.horizon_s:g}"] if self.horizon_s != HORIZON_S else []
@@ -251,6 +263,8 @@ def _spec(options: RunOptions, size: int) -> WorldSpec:
         raise SettingError("--hosts docker is for tests: a script's hosts are made by netns")
     if hosts.kind != "one" and options.ranks is None:
         raise SettingError("--hosts: hosts are made on one machine alone: say --ranks N")
+    if options.clock == "jump":
+        require_jumping_clock()
     name = f"-m {options.script}" if options.is_module else options.script
     seed, kinds = checksum(name) % 1_000_000, kinds_by_name([BUILT_IN_KINDS])
     asked = [parse_fault(each) for each in options.faults]
@@ -269,6 +283,7 @@ def _spec(options: RunOptions, size: int) -> WorldSpec:
         seed=seed,
         faults=faults,
         hosts=hosts,
+        clock=options.clock,
         horizon_s=options.horizon_s,
         command=shlex.join(options.command(size)),
     )
@@ -278,8 +293,11 @@ def _launcher(spec: WorldSpec, options: RunOptions, directory: Path) -> ServerLa
     """Return what starts ranks: it forks a process for each, which becomes a fresh interpreter."""
     own = own_variables(keeps_proxies=spec.keeps_proxies)
     variables = {**own, **thread_variables(own)}
-    if any(each.kind == "slow_io" for each in spec.faults):
-        variables |= preload_variables(variables, [find_library()])
+    libraries = [
+        find_library() if any(each.kind == "slow_io" for each in spec.faults) else None,
+        find_clock_library() if spec.clock == "jump" else None,
+    ]
+    variables |= preload_variables(variables, libraries)
     run = ScriptRun(
         script=options.script,
         is_module=options.is_module,

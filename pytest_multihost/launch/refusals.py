@@ -1,4 +1,7 @@
-"""Errors of the operating system while processes are started: what happened, why, what to do."""
+"""Why processes cannot be started: what happened, why, what to do.
+
+Errors of the operating system, and what this machine lacks.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import contextlib
 import errno
 from collections.abc import Iterator
 
+from pytest_multihost.clock import why_clock_missing
 from pytest_multihost.model.errors import LaunchError
 
 _FEWER = "or use fewer ranks (and fewer of pytest-xdist's workers)"
@@ -39,3 +43,17 @@ def refusals(happened: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise refused(happened, error) from error
+
+
+def require_jumping_clock() -> None:
+    """Check that processes of this machine can have a clock that jumps.
+
+    Raises:
+        LaunchError: They cannot.
+    """
+    if why := why_clock_missing():
+        raise LaunchError(
+            "clock='jump' takes a library that is not available here",
+            seen=f"{why[:1].upper()}{why[1:]}.",
+            remedy="Install a C compiler, or name one in CC; or say clock='real'.",
+        )

@@ -17,8 +17,10 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from pytest_multihost.backends import Backend
+from pytest_multihost.clock import find_clock_library
 from pytest_multihost.launch.docker import ContainerLauncher, ContainerSpec
 from pytest_multihost.launch.job_spec import SPAWN_SERVER_CODE, PytestRun, ServerJob
+from pytest_multihost.launch.refusals import require_jumping_clock
 from pytest_multihost.launch.server import (
     ServerConnection,
     ServerLauncher,
@@ -27,7 +29,7 @@ from pytest_multihost.launch.server import (
     fork_server,
 )
 from pytest_multihost.model.fault import Fault
-from pytest_multihost.model.spec import ONE, Hosts
+from pytest_multihost.model.spec import ONE, ClockMode, Hosts
 from pytest_multihost.model.stack import is_library
 from pytest_multihost.nemesis.io_shim import find_library
 from pytest_multihost.preload import preload_variables
@@ -57,19 +59,24 @@ class LaunchRequirements:
         env: Variables that must be set before the ranks' interpreter starts.
         has_fresh_interpreters: Whether each rank must be an interpreter of its own.
         has_preloaded_shim: Whether the I/O shim must be loaded, which takes an exec.
+        has_jumping_clock: Whether the library of the clock that jumps must be; likewise.
         has_containers: Whether the hosts are containers.
     """
 
     env: tuple[tuple[str, str], ...] = ()
     has_fresh_interpreters: bool = False
     has_preloaded_shim: bool = False
+    has_jumping_clock: bool = False
     has_containers: bool = False
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment variables that must be set, those for the shim among them."""
+        """The environment variables that must be set, those that preload libraries among them."""
         own = dict(self.env)
-        libraries = [find_library() if self.has_preloaded_shim else None]
+        libraries = [
+            find_library() if self.has_preloaded_shim else None,
+            find_clock_library() if self.has_jumping_clock else None,
+        ]
         return {**own, **preload_variables({**os.environ, **own}, libraries)}
 
     @property
@@ -77,11 +84,17 @@ class LaunchRequirements:
         """Why the cheapest way of launching does not do, for the reader."""
         words = [f"env={dict(self.env)}"] if self.env else []
         words += ["hash_seed"] if self.has_fresh_interpreters else []
-        return words + (["slow_io"] if self.has_preloaded_shim else [])
+        words += ["slow_io"] if self.has_preloaded_shim else []
+        return words + (["clock=jump"] if self.has_jumping_clock else [])
 
 
 def launch_requirements(
-    env: Mapping[str, str], faults: Sequence[Fault], launch: str, hosts: Hosts = ONE
+    env: Mapping[str, str],
+    faults: Sequence[Fault],
+    launch: str,
+    hosts: Hosts = ONE,
+    *,
+    clock: ClockMode = "real",
 ) -> LaunchRequirements:
     """Return what a test requires.
 
@@ -91,12 +104,14 @@ def launch_requirements(
         launch: The `launch` setting. A fork cannot preload the shim; then only what Python reads
             is slow.
         hosts: What hosts are made from.
+        clock: How time passes in its world.
     """
     kinds = {each.kind for each in faults}
     return LaunchRequirements(
         env=tuple(sorted(env.items())),
         has_fresh_interpreters="hash_seed" in kinds,
         has_preloaded_shim="slow_io" in kinds and launch != "fork" and find_library() is not None,
+        has_jumping_clock=clock == "jump",
         has_containers=hosts.kind == "docker",
     )
 
@@ -111,6 +126,22 @@ def launch_problems(env: Mapping[str, str], faults: Sequence[Fault], launch: str
         return []
     why = f"its ranks are fresh interpreters, and --multihost-launch={launch} forks them"
     return [f"faults: {seeds[0]!r}: {why}. Say --multihost-launch=spawn, or leave it out."]
+
+
+def clock_problems(clock: ClockMode, launch: str, hosts: Hosts) -> list[str]:
+    """Return why the clock of a test cannot jump in the way of launching that was asked for."""
+    if clock != "jump":
+        return []
+    problems = []
+    if launch == "fork":
+        why = "which takes a library that is loaded when an interpreter starts, needs an"
+        remedy = "interpreter of its own: leave out --multihost-launch=fork."
+        problems.append(f"clock='jump', {why} {remedy}")
+    if hosts.kind == "docker":
+        why = "a jump wakes threads by their ids, which containers number anew"
+        remedy = "say hosts='netns' or hosts='one', or clock='real'."
+        problems.append(f"clock='jump' is not for hosts='docker', since {why}: {remedy}")
+    return problems
 
 
 @dataclass(slots=True)
@@ -163,6 +194,8 @@ class Launchers:
         return launcher
 
     def _local_launcher(self, requirements: LaunchRequirements) -> ServerLauncher:
+        if requirements.has_jumping_clock:
+            require_jumping_clock()
         env = requirements.variables
 
         def fork() -> ServerConnection:

@@ -13,12 +13,13 @@ import pytest
 from pytest_multihost.backends import Backend, find_backend
 from pytest_multihost.model.errors import SettingError
 from pytest_multihost.model.fault import Fault
-from pytest_multihost.model.spec import Replay, WorldSpec, checksum, read_token
+from pytest_multihost.model.spec import ClockMode, Replay, WorldSpec, checksum, read_token
 from pytest_multihost.nemesis import FaultKind, kinds_by_name, parse_fault, resolve_faults
 from pytest_multihost.outcome import Symptoms
 from pytest_multihost.pytest_plugin.expect import Expectation, read_expectation
 from pytest_multihost.pytest_plugin.launchers import (
     LaunchRequirements,
+    clock_problems,
     launch_problems,
     launch_requirements,
 )
@@ -110,7 +111,9 @@ def _plan_item(
         return None, [*problems, f"cannot run: {parts}"]
     nodeid = plain_nodeid(item)
     seed, faults, found = fault_options.resolve(nodeid, size, marked)
+    clock = fault_options.clock(nodeid, marked)
     problems += [*found, *launch_problems(marked.env, faults, settings.launch)]
+    problems += clock_problems(clock, settings.launch, marked.hosts)
     world = WorldSpec(
         nodeid=nodeid,
         attempt=0,
@@ -122,12 +125,15 @@ def _plan_item(
         seed=seed,
         faults=faults,
         hosts=marked.hosts,
+        clock=clock,
     )
     return Plan(
         world=world,
         backend=backend,
         has_own_timeout=marked.has_own_timeout,
-        requirements=launch_requirements(marked.env, faults, settings.launch, marked.hosts),
+        requirements=launch_requirements(
+            marked.env, faults, settings.launch, marked.hosts, clock=clock
+        ),
         expected=expected,
         sweep=sweep if fault_options.replay is None else None,
     ), problems
@@ -173,6 +179,12 @@ class FaultOptions:
             faults, size=size, seed=seed, hosts=marked.hosts, kinds=self.kinds
         )
         return seed, resolved, [f"faults: {each}" for each in problems]
+
+    def clock(self, nodeid: str, marked: MarkerSettings) -> ClockMode:
+        """Return how time passes in a test's world: as in the one that is repeated, if one is."""
+        if self.replay is not None and self.replay.is_of(nodeid):
+            return self.replay.clock
+        return marked.clock
 
 
 def read_fault_options(config: pytest.Config) -> FaultOptions:

@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
+from pytest_multihost.clock import find_clock_library, why_clock_missing
 from pytest_multihost.launch.attach import Rendezvous
 
 SECRET = "correct horse battery staple"  # noqa: S105 - guards nothing
@@ -377,6 +378,23 @@ def test_a_process_that_nobody_has_told_its_rank_is_a_usage_error(processes: Pro
     assert processes.codes == [4, 4]
 
 
+@pytest.mark.skipif(find_clock_library() is None, reason=why_clock_missing())
+def test_the_ranks_of_all_processes_share_a_clock(processes: Processes) -> None:
+    """On one machine they see the same page."""
+    source = """
+import os, pytest
+
+@pytest.mark.multihost(clock="jump")
+def test_it(world):
+    assert len(set(world.gather(os.stat(os.environ["PYTEST_MULTIHOST_CLOCK_PAGE"]).st_ino))) == 1
+"""
+    (processes.path / "test_worlds.py").write_text(source)
+    attach(processes, 2)
+    processes.finish()
+    assert processes.codes == [0, 0]
+    assert "1 passed" in processes.output[0]
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [
@@ -651,6 +669,27 @@ def machines() -> Iterator[tuple[str, str]]:
     finally:
         for name in names:
             subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_clock_library() is None, reason=why_clock_missing())
+def test_a_clock_that_jumps_is_refused_on_several_machines(
+    tmp_path: Path, machines: tuple[str, str]
+) -> None:
+    """Its page is memory of one machine; the process that cannot see it is named."""
+    source = "import pytest\n@pytest.mark.multihost(clock='jump')\ndef test_it(world):\n    pass\n"
+    for processes in run_in(tmp_path, source):
+        about = {"PYTEST_MULTIHOST_SECRET": SECRET, "PYTEST_MULTIHOST_ADDRESS": "10.98.0.1:7001"}
+        for rank in range(2):
+            alone = [*ALONE, *NAMED] if rank else []
+            before = ("ip", "netns", "exec", machines[rank], *alone)
+            attach(processes, 2, ranks=(rank,), before=before, **about)
+        processes.finish()
+        assert (
+            "test_it cannot have clock='jump' in a run on several machines" in processes.output[0]
+        )
+        assert "rank 1's process" in processes.output[0]
+        assert processes.codes == [4, 4]
 
 
 ROOM_FOR_TWO = """

@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 from runs import await_that, living
 
+from pytest_multihost.clock import find_clock_library, why_clock_missing
+
 HANG = """
 import time
 from pytest_multihost import current_world
@@ -303,6 +305,29 @@ def test_a_fault_is_performed(tmp_path: Path) -> None:
     assert "replay    multihost run --ranks 2 --fault" in printed
 
 
+@pytest.mark.skipif(find_clock_library() is None, reason=why_clock_missing())
+def test_the_clock_of_a_script_may_jump(tmp_path: Path) -> None:
+    """Its ranks have a page for it, and the line that runs it again says so."""
+    source = """
+import os, pytest_multihost, time
+clock = pytest_multihost.current_world().clock
+print(os.path.exists(os.environ["PYTEST_MULTIHOST_CLOCK_PAGE"]), clock.now() <= time.monotonic())
+raise RuntimeError
+"""
+    code, printed = run(tmp_path, source, "--clock", "jump", "train.py")
+    assert code == 1
+    assert printed.count("True True") == 2
+    assert "replay    multihost run --ranks 2 --clock jump" in printed
+    assert verdict_in(tmp_path)["clock"] == "jump"
+
+
+def test_the_clock_of_a_script_is_the_machines(tmp_path: Path) -> None:
+    """Unless it is asked for another."""
+    source = "import os\nprint('PYTEST_MULTIHOST_CLOCK_PAGE' in os.environ)\n"
+    code, printed = run(tmp_path, source)
+    assert (code, printed.count("False")) == (0, 2)
+
+
 def join(path: Path, source: str) -> list[subprocess.Popen[str]]:
     """Start two processes as torchrun does; each runs the same command."""
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -348,8 +373,9 @@ def test_a_rank_of_another_process_is_named(tmp_path: Path) -> None:
         (["--hosts", "moon", "train.py"], "must be one of one, netns"),
         (["--fault", "burn(rank=0)", "train.py"], "there is no faults.burn"),
         (["--fault", "kill(rank=7)", "train.py"], "--fault"),
+        (["--clock", "fast", "train.py"], "invalid choice: 'fast'"),
     ],
-    ids=["script", "hosts", "fault", "rank"],
+    ids=["script", "hosts", "fault", "rank", "clock"],
 )
 def test_what_cannot_be_run_is_said(tmp_path: Path, args: list[str], words: str) -> None:
     """Before any rank is started; the exit code is 2."""

@@ -9,16 +9,18 @@ from typing import Any
 import pytest
 
 from pytest_multihost import faults
+from pytest_multihost.clock import find_clock_library
 from pytest_multihost.model.event import Event
 from pytest_multihost.model.fault import Fault
 from pytest_multihost.model.result import WorldResult
-from pytest_multihost.model.spec import RankSpec
+from pytest_multihost.model.spec import Hosts, RankSpec
 from pytest_multihost.nemesis import clean_up_faults, heal_files
 from pytest_multihost.nemesis.interpose import SYSTEM_FILES, matcher
 from pytest_multihost.nemesis.io_shim import IoPage, IoRule, find_library, why_missing
 from pytest_multihost.nemesis.slow_io import io_rules, page_path, spared
 from pytest_multihost.outcome.faults import firings, frozen_for_good
 from pytest_multihost.pytest_plugin.launchers import (
+    clock_problems,
     launch_problems,
     launch_requirements,
 )
@@ -126,10 +128,15 @@ def test_the_shim_spares_what_python_level_spares(tmp_path) -> None:
     def is_spared(path: str) -> bool:
         return any(matcher(each)(path) for each in spare)
 
-    ours = ["/t[1]/rank-1.slots", "/t[1]/gloo-store", "/w/.pytest_multihost/a/rank-1.log"]
+    ours = [
+        "/t[1]/rank-1.slots",
+        "/t[1]/gloo-store",
+        "/t[1]/clock",
+        "/w/.pytest_multihost/a/rank-1.log",
+    ]
     pythons = ["/usr/lib/x.so", "/v/lib/python3.11/json/tool.py", "/etc/hosts", "/proc/self/status"]
     users = ["/t[1]/rank-1/test_it0/ckpt", "/t[1]/shared/my-store", "/home/me/lib/data"]
-    assert [is_spared(each) for each in (*ours, *pythons, *users)] == [True] * 7 + [False] * 3
+    assert [is_spared(each) for each in (*ours, *pythons, *users)] == [True] * 8 + [False] * 3
     assert [matcher("*")(each) for each in (*pythons, *users)] == [False] * 4 + [True] * 3
     assert not set(SYSTEM_FILES) & set(spared("*/ckpt/*", place))
 
@@ -149,6 +156,43 @@ def test_what_a_test_preloads_stays_behind_the_shim() -> None:
     need = launch_requirements({"LD_PRELOAD": "/mine.so"}, [SLOW], "auto")
     assert need.variables["LD_PRELOAD"].split(":") == [str(find_library()), "/mine.so"]
     assert need.reasons[-1] == "slow_io"
+
+
+@pytest.mark.skipif(find_library() is None, reason=why_missing())
+def test_a_clock_that_jumps_and_slow_io_share_one_server() -> None:
+    """It is exec'd with both libraries; with a real clock nothing is preloaded for it."""
+    need = launch_requirements({}, [SLOW], "auto", clock="jump")
+    libraries = need.variables["LD_PRELOAD"].split(":")
+    assert libraries[:2] == [str(find_library()), str(find_clock_library())]
+    assert need.reasons == ["slow_io", "clock=jump"]
+    assert launch_requirements({}, [], "auto", clock="jump").reasons == ["clock=jump"]
+    assert launch_requirements({}, [], "auto", clock="real").variables == {}
+
+
+@pytest.mark.parametrize(
+    ("launch", "hosts", "words"),
+    [
+        ("fork", "one", "leave out --multihost-launch=fork"),
+        ("auto", "docker:2", "say hosts='netns'"),
+    ],
+)
+def test_what_cannot_have_a_clock_that_jumps_is_refused(
+    launch: str, hosts: str, words: str
+) -> None:
+    """With the reason and what to do; nothing is wrong with a real clock there."""
+    [problem] = clock_problems("jump", launch, Hosts.parse(hosts))
+    assert problem.startswith("clock='jump'")
+    assert words in problem
+    assert clock_problems("real", launch, Hosts.parse(hosts)) == []
+
+
+@pytest.mark.parametrize("launch", ["auto", "server", "spawn"])
+@pytest.mark.parametrize("hosts", ["one", "netns", "netns:2"])
+def test_a_clock_may_jump_wherever_an_interpreter_is_started_on_this_machine(
+    launch: str, hosts: str
+) -> None:
+    """Namespaces of networks have this machine's processes and memory."""
+    assert clock_problems("jump", launch, Hosts.parse(hosts)) == []
 
 
 @pytest.mark.parametrize("launch", ["auto", "fork", "server", "spawn"])

@@ -46,6 +46,7 @@ FACES_OF_THEIR_OWN = {
         "launch.job_spec",
         "launch.libc",
         "launch.reaper",
+        "launch.refusals",
         "launch.signals",
         "nemesis.interpose",
         "nemesis.object_store",

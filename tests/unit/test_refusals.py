@@ -7,7 +7,8 @@ import os
 
 import pytest
 
-from pytest_multihost.launch.refusals import refusals
+from pytest_multihost.launch import refusals as module
+from pytest_multihost.launch.refusals import refusals, require_jumping_clock
 from pytest_multihost.model.errors import LaunchError
 
 
@@ -31,3 +32,16 @@ def test_an_error_of_the_system_has_its_remedy(number: int, words: str) -> None:
     assert os.strerror(number) in error.seen
     assert words in error.remedy
     assert bool(words) == bool(error.remedy)
+
+
+def test_a_machine_without_the_library_of_the_clock_is_told_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is missing, and that a real clock needs nothing; one that has it is told nothing."""
+    monkeypatch.setattr(module, "why_clock_missing", lambda: "there is no C compiler")
+    with pytest.raises(LaunchError) as found:
+        require_jumping_clock()
+    assert found.value.seen == "There is no C compiler."
+    assert "clock='real'" in found.value.remedy
+    monkeypatch.setattr(module, "why_clock_missing", lambda: "")
+    require_jumping_clock()

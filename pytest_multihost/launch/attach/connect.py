@@ -117,6 +117,26 @@ class Listener:
         finally:
             probe.unlink()
 
+    def require_one_machine(self, world: str) -> None:
+        """Check that all peers share this machine's processes and files: a clock that jumps does.
+
+        To be called after `detect_local_peers`.
+
+        Args:
+            world: The name of a world with such a clock.
+
+        Raises:
+            LaunchError: One does not.
+        """
+        for peer in self.peers.values():
+            if not peer.is_local:
+                raise LaunchError(
+                    f"{world} cannot have clock='jump' in a run on several machines: its ranks"
+                    " share a page of memory",
+                    seen=f"{peer.name} does not share this process's kernel and files.",
+                    remedy="Say clock='real', or start all processes on one machine.",
+                )
+
     def close(self) -> None:
         """Stop accepting connections, and remove the rendezvous file."""
         for pending in self._pending:

@@ -61,6 +61,9 @@ class Controller:
             for peer in self.peers.values():
                 _compare(plans, peer)
             self.listener.detect_local_peers(base_temp(session.config))
+            for plan in plans.values():
+                if plan.world.clock == "jump":
+                    self.listener.require_one_machine(plan.world.nodeid)
         except MultihostError as error:
             raise pytest.UsageError(str(error)) from error
         finally:

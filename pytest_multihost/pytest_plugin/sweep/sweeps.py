@@ -251,7 +251,8 @@ class Sweeps:
     def _requirements(self, plan: Plan, disturbance: Disturbance) -> LaunchRequirements:
         faults = (*plan.world.faults, disturbance.fault)
         env, launch = dict(plan.requirements.env), self.tally.settings.launch
-        return launch_requirements(env, faults, launch, plan.world.hosts)
+        hosts, clock = plan.world.hosts, plan.world.clock
+        return launch_requirements(env, faults, launch, hosts, clock=clock)
 
     def _request(
         self, step: Step, plan: Plan, attempt: CompletedAttempt, scratch: Path

@@ -72,6 +72,7 @@ def page_sections(judged: Judgement, *, files: str, columns: int | None = None) 
     if spec.faults:
         notes = fault_notes(result) if judged.diagnosis is None else ()  # a diagnosis includes them
         lines += [*titled("fault", _fault_lines(result), room), *titled("note", notes, room)]
+    if spec.faults or spec.clock == "jump":
         replay = spec.command or f"pytest '{spec.nodeid}' --multihost-replay {token(spec)}"
         lines.append(titled_line("replay", replay))
     lines.append(titled_line("files", files))

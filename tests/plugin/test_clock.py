@@ -1,0 +1,132 @@
+"""The setting `clock`: how worlds are launched with one that jumps, and what ranks see of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_multihost.clock import find_clock_library, why_clock_missing
+
+with_library = pytest.mark.skipif(find_clock_library() is None, reason=why_clock_missing())
+
+ONE = """
+import time
+import pytest
+
+@pytest.mark.multihost(ranks=2, timeout=60{more})
+def test_it(world):
+    before_s = time.monotonic()
+    assert before_s <= world.clock.now() <= time.monotonic()
+    world.barrier()
+"""
+
+EITHER = """
+import os, subprocess, sys, time
+import pytest
+
+CHILD = "import os, time; print(os.environ.get('PYTEST_MULTIHOST_CLOCK_PAGE'), time.monotonic())"
+
+@pytest.mark.parametrize("clock", [
+    pytest.param("real", marks=pytest.mark.multihost(ranks=2, clock="real")),
+    pytest.param("jump", marks=pytest.mark.multihost(ranks=2, clock="jump")),
+])
+def test_a_child_has_the_clock_of_its_rank(world, clock):
+    page, before_s = os.environ.get("PYTEST_MULTIHOST_CLOCK_PAGE"), world.clock.now()
+    printed = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True)
+    seen, now_s = printed.stdout.split()
+    assert seen == str(page)
+    assert before_s <= float(now_s) <= world.clock.now()
+    assert (page is None) == (clock == "real")
+
+@pytest.mark.multihost(ranks=2, clock="real")
+def test_a_real_clock_never_jumps(world):
+    began_s = world.clock.now()
+    time.sleep(0.1)
+    assert world.clock.now() - began_s >= 0.1
+    assert (world.clock.jumps, world.clock.is_jumping) == (0, False)
+"""
+
+
+@with_library
+def test_each_test_has_the_clock_that_it_asks_for(run_worlds) -> None:
+    """Its ranks, and what they start; the header says why there is a second server."""
+    worlds = run_worlds(EITHER)
+    worlds.run.assert_outcomes(passed=3)
+    assert "launch: fork, server (clock=jump)" in worlds.stdout
+    clocks = [each["clock"] for each in worlds.all_verdicts]
+    assert clocks == ["real", "jump", "real"]
+
+
+@with_library
+@pytest.mark.parametrize(
+    ("more", "args", "launch"),
+    [
+        ("", ("--multihost-clock=jump",), "server (clock=jump)"),
+        (', env={"A": "b"}, clock="jump"', (), "server (env={'A': 'b'}; clock=jump)"),
+        (
+            ', clock="jump"',
+            ("--multihost-fault", "slow_io(rank=0, seconds=0, path='*/ckpt/*')"),
+            "server (slow_io; clock=jump)",
+        ),
+        (', clock="jump"', ("--multihost-launch=spawn",), "spawn (clock=jump)"),
+    ],
+    ids=["option", "env", "slow_io", "spawn"],
+)
+def test_one_server_has_all_that_a_test_needs(
+    run_worlds, more: str, args: tuple[str, ...], launch: str
+) -> None:
+    """Also fresh interpreters; the header names each reason."""
+    worlds = run_worlds(ONE.format(more=more), *args)
+    assert f"1 of 1 tests run as worlds of ranks, launch: {launch}\n" in worlds.stdout
+    assert worlds.verdicts["test_it"]["clock"] == "jump"
+    outcomes = {each["outcome"] for each in worlds.verdicts["test_it"]["rank_results"]}
+    assert outcomes == {"passed"}
+
+
+@with_library
+def test_the_ini_file_and_the_environment_give_a_clock(
+    run_worlds, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The environment counts more; a marker counts more than both."""
+    pytester.makeini("[pytest]\nmultihost_clock = jump\n")
+    assert run_worlds(ONE.format(more="")).verdicts["test_it"]["clock"] == "jump"
+    marked = run_worlds(ONE.format(more=', clock="real"'))
+    assert marked.verdicts["test_it"]["clock"] == "real"
+    monkeypatch.setenv("PYTEST_MULTIHOST_CLOCK", "real")
+    assert run_worlds(ONE.format(more="")).verdicts["test_it"]["clock"] == "real"
+
+
+@pytest.mark.parametrize(
+    ("more", "args", "words"),
+    [
+        (', clock="fast"', (), "clock must be 'real' or 'jump', not 'fast'"),
+        ("", ("--multihost-clock=fast",), "--multihost-clock: must be one of real, jump, not"),
+        (', clock="jump"', ("--multihost-launch=fork",), "leave out --multihost-launch=fork"),
+        (', clock="jump", hosts="docker"', (), "clock='jump' is not for hosts='docker'"),
+    ],
+    ids=["marker", "option", "fork", "docker"],
+)
+def test_what_cannot_be_is_a_usage_error(
+    run_worlds, more: str, args: tuple[str, ...], words: str
+) -> None:
+    """Before any test runs, with what to do instead."""
+    worlds = run_worlds(ONE.format(more=more), *args)
+    assert worlds.run.ret == pytest.ExitCode.USAGE_ERROR
+    assert words in worlds.run.stderr.str()
+    assert worlds.all_verdicts == []
+
+
+def test_a_machine_without_a_compiler_says_so(
+    run_worlds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A test whose clock shall jump does not run with another; tests with a real clock do."""
+    monkeypatch.setenv("CC", "/no/compiler")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    worlds = run_worlds(ONE.format(more=', clock="jump"'))
+    assert worlds.run.ret == pytest.ExitCode.USAGE_ERROR
+    told = worlds.run.stderr.str()
+    assert "clock='jump' takes a library that is not available here" in told
+    assert "There is no C compiler" in told
+    assert "or say clock='real'" in told
+    run_worlds(ONE.format(more="")).run.assert_outcomes(passed=1)
