@@ -27,22 +27,30 @@ _TIMEOUT_FLAGS = (
     "--xla_cpu_collective_call_terminate_timeout_seconds",
 )
 
+_TIMEOUTS = ("initialization_timeout", "heartbeat_timeout_seconds", "shutdown_timeout_seconds")
 
-def runtime_timeout_s(world: WorldSpec) -> int:
-    """Return jax's own timeouts, in seconds, all longer than the test's deadline."""
+
+def runtime_timeout_s(world: WorldSpec) -> int | None:
+    """Return one value for jax's own timeouts, in seconds, longer than the test's deadline.
+
+    None for a world whose clock jumps: what comes after jax's timeouts is what is tested there.
+    """
+    if world.clock == "jump":
+        return None
     return int(world.startup_timeout_s + world.timeout_s + _MARGIN_S)
 
 
-def xla_flags(inherited: str, timeout_s: int) -> str:
+def xla_flags(inherited: str, timeout_s: int | None) -> str:
     """Return XLA_FLAGS for a rank.
 
     Args:
         inherited: What the user has set. Their timeouts stay; their device count is removed, as
             the marker's `local_devices` decides it and XLA refuses a second one.
-        timeout_s: XLA's timeout for a collective, in seconds.
+        timeout_s: XLA's timeout for a collective, in seconds; None: its own.
     """
     kept = _DEVICE_COUNT.sub("", inherited).split()
-    added = [f"{flag}={timeout_s}" for flag in _TIMEOUT_FLAGS if flag not in inherited]
+    flags = _TIMEOUT_FLAGS if timeout_s is not None else ()
+    added = [f"{flag}={timeout_s}" for flag in flags if flag not in inherited]
     return " ".join(kept + added)
 
 
@@ -70,9 +78,7 @@ def _start(spec: RankSpec) -> None:
         spec.rank,
         coordinator_bind_address=address,
         cluster_detection_method="deactivate",
-        initialization_timeout=timeout_s,
-        heartbeat_timeout_seconds=timeout_s,
-        shutdown_timeout_seconds=timeout_s,
+        **({} if timeout_s is None else dict.fromkeys(_TIMEOUTS, timeout_s)),
     )
     jax.devices()
 

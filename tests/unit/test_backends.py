@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,15 @@ def test_our_deadline_comes_before_that_of_the_runtime(seconds: float) -> None:
     """Else a hang would be told as the timeout of whoever happened to wait longest."""
     spec = make_spec(2, timeout_s=seconds, startup_timeout_s=seconds)
     assert group_timeout_s(spec) > 2 * seconds
-    assert runtime_timeout_s(spec) > 2 * seconds
+    assert (runtime_timeout_s(spec) or 0) > 2 * seconds
+
+
+def test_where_the_clock_jumps_the_runtimes_have_their_own_timeouts() -> None:
+    """What comes after them is what is tested; a user's flags of XLA stay."""
+    spec = replace(make_spec(2, timeout_s=7200), clock="jump")
+    assert group_timeout_s(spec) == 1800
+    assert runtime_timeout_s(spec) is None
+    assert xla_flags("--other --xla_force_host_platform_device_count=8", None) == "--other"
 
 
 def test_a_short_test_keeps_the_timeout_of_torch() -> None:
