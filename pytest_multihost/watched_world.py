@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from pytest_multihost.blame import BlockingRanks
+from pytest_multihost.clock import ClockPage, clock_page_path
 from pytest_multihost.engine import OnTick, Surroundings, run_world
 from pytest_multihost.launch import Launcher, RunningWorld
 from pytest_multihost.model.event import now
@@ -64,6 +65,8 @@ class WatchedWorld:
             others: Other processes on this machine that start ranks as this one does.
         """
         (scratch / "shared").mkdir()
+        if spec.clock == "jump":
+            ClockPage.create(clock_page_path(scratch)).close()
         harness = harness_processes(directory, scratch, others)
         watchdog = Watchdog(
             WorldObserver(scratch, spec.size, harness, spec),

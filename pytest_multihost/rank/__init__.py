@@ -8,8 +8,8 @@ that runs a script.
 `wrap_calls` and `batches` wrap what is called there, and `run_paths` names files alike in all runs.
 `point_record` records what is passed, with which operations all ranks meet in (`meetings`) and what
 the test's code does not look at (`used_code`).
-`world` is the test's interface, `recorder` records operations. `adapt_tools` prepares hypothesis,
-tqdm and coverage.py, `exceptions` makes values of exceptions.
+`world` is the test's interface, with its clock (`world_clock`), `recorder` records operations.
+`adapt_tools` prepares hypothesis, tqdm and coverage.py, `exceptions` makes values of exceptions.
 """
 
 from pytest_multihost.rank.environment import own_variables, thread_variables

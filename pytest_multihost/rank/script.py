@@ -32,6 +32,7 @@ from pytest_multihost.rank.stages import (
     start_rank,
 )
 from pytest_multihost.rank.world import World, set_world
+from pytest_multihost.rank.world_clock import clock_of
 
 
 def main() -> None:
@@ -61,7 +62,7 @@ def main() -> None:
 
 def _begin(spec: RankSpec, link: ControllerLink, backend: Backend, root: str) -> Points:
     """Wait until all ranks are ready; return the points of this one, wrapped."""
-    set_world(World(spec, backend, link.channel, current_recorder()))
+    set_world(World(spec, backend, link.channel, current_recorder(), clock_of(spec)))
     ready_s = now()
     link.send(Ready())
     link.await_gate("go")

@@ -28,6 +28,7 @@ from pytest_multihost.rank.after_fork import reset_after_fork
 from pytest_multihost.rank.exceptions import clear_frames, format_exception, raised_error
 from pytest_multihost.rank.points import delay_start
 from pytest_multihost.rank.recorder import start_recording
+from pytest_multihost.rank.world_clock import join_clock
 
 
 @dataclass(slots=True)
@@ -54,6 +55,7 @@ class ControllerLink:
 
 def start_rank(spec: RankSpec, channel: Channel) -> None:
     """Make this process the rank: from now on it can be asked for its stacks."""
+    join_clock(spec)  # first: all times that this rank tells are the world's
     reset_after_fork(spec)
     start_recording(spec)
     stop_tqdm_monitor()

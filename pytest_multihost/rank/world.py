@@ -19,6 +19,7 @@ from pytest_multihost.model.operation import HARNESS_SCOPE
 from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.rank.points import pass_point
 from pytest_multihost.rank.recorder import Recorder
+from pytest_multihost.rank.world_clock import WorldClock
 
 T = TypeVar("T")
 
@@ -37,6 +38,7 @@ class World:
     _backend: Backend
     _channel: Channel
     _recorder: Recorder
+    _clock: WorldClock = field(default_factory=WorldClock)
     _entered: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def __repr__(self) -> str:
@@ -72,6 +74,11 @@ class World:
     def devices(self) -> Sequence[object]:
         """This rank's own devices as the backend's runtime names them; empty without one."""
         return self._backend.devices()
+
+    @property
+    def clock(self) -> WorldClock:
+        """The clock that this world's processes share, which may jump."""
+        return self._clock
 
     @property
     def shared_directory(self) -> Path:

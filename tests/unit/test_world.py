@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -101,6 +102,14 @@ def everywhere(controller: Controller) -> Iterator[Everywhere]:
     worlds = [world_of(controller, rank) for rank in range(SIZE)]
     with ThreadPoolExecutor(SIZE) as pool:
         yield lambda body: list(pool.map(body, worlds, timeout=5))
+
+
+def test_a_real_clock_is_the_machines_and_never_jumps(controller: Controller) -> None:
+    """It is there in every world, so that code need not ask which clock it has."""
+    clock, before_s = world_of(controller, 0).clock, time.monotonic()
+    assert before_s <= clock.now() <= time.monotonic()
+    assert (clock.jumps, clock.is_jumping) == (0, False)
+    assert repr(clock).endswith(" after 0 jumps>")
 
 
 def test_a_rank_knows_its_place(controller: Controller) -> None:
