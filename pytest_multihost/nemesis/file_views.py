@@ -9,11 +9,13 @@ import stat
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from time import CLOCK_REALTIME, clock_gettime, sleep  # by name: the test may replace them
 
+from pytest_multihost.clock import ClockPage, clock_page_path
 from pytest_multihost.model.event import now
 from pytest_multihost.model.fault import START
+from pytest_multihost.model.spec import RankSpec
 from pytest_multihost.nemesis.interpose import FileAccess, FileObserver, matcher, observing_files
 from pytest_multihost.nemesis.kind import FaultKind, Strike, seconds, text
 
@@ -52,15 +54,20 @@ class _StaleView:
         strike: The fault.
         fits: Whether a path is meant.
         since_s: Since when, on the wall clock of file systems.
+        ahead_s: Returns how far the world's wall clock is ahead of that one.
         known: Paths that this rank has made or seen.
         moved: Folders and files that it has moved, with all that is in them.
+        made_ahead_s: Hidden paths, each with `ahead_s` when this rank looked for it first: about
+            what it was when that was made.
     """
 
     strike: Strike
     fits: Callable[[str], bool]
     since_s: float
+    ahead_s: Callable[[], float]
     known: set[str] = field(default_factory=set)
     moved: set[str] = field(default_factory=set)
+    made_ahead_s: dict[str, float] = field(default_factory=dict)
 
     def before(self, access: FileAccess) -> None:
         """Fail where a file is not seen yet; remember what this rank makes itself."""
@@ -83,7 +90,8 @@ class _StaleView:
         times = born_and_changed_s(path)
         if times is None:
             return False
-        seen_s = times[1] + self.strike.fault.params["seconds"]
+        made_ahead_s = self.made_ahead_s.setdefault(path, self.ahead_s())
+        seen_s = times[1] + made_ahead_s + self.strike.fault.params["seconds"]
         if times[0] >= self.since_s and clock_gettime(CLOCK_REALTIME) < seen_s:
             self.strike.begun()
             return True
@@ -99,12 +107,21 @@ def _next_tick_s() -> float:
     return since_s
 
 
+def _ahead_s(place: RankSpec) -> Callable[[], float]:
+    """Return a function that tells how far the world's clocks are ahead of the times of files."""
+    if place.world.clock == "real":
+        return float
+    page = ClockPage.open(clock_page_path(Path(place.scratch)))
+    return lambda: page.offset_s
+
+
 def _hide_new(strike: Strike) -> None:
+    ahead_s = _ahead_s(strike.place)
     if strike.fault.at == START:  # of the test, which others may have begun before this rank
         since_s = clock_gettime(CLOCK_REALTIME_COARSE) - (now() - strike.ready_s) - _TICK_S
     else:
         since_s = _next_tick_s()
-    view = _StaleView(strike, matcher(strike.fault.params["path"]), since_s)
+    view = _StaleView(strike, matcher(strike.fault.params["path"]), since_s - ahead_s(), ahead_s)
     observer = FileObserver(
         matcher("*"),  # also the folders that matching files are in
         before=view.before,

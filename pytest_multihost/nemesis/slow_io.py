@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from time import sleep  # by name: the test may replace it in its module
 
+from pytest_multihost.clock import clock_page_path
 from pytest_multihost.model.event import now
 from pytest_multihost.model.fault import FaultParams
 from pytest_multihost.model.spec import RankSpec
@@ -115,7 +116,8 @@ def io_rules(params: FaultParams, spare: Sequence[str]) -> tuple[IoRule, ...]:
 def spared(path: str, spec: RankSpec) -> tuple[str, ...]:
     """Return globs of what is never slowed down: the harness's files; with ``*``, system files."""
     scratch, directory = (glob.escape(each) for each in (spec.scratch, spec.directory))
-    own = (f"{directory}/*", f"{scratch}/rank-{spec.rank}.*", f"{scratch}/????-store")
+    clock = glob.escape(str(clock_page_path(Path(spec.scratch))))
+    own = (f"{directory}/*", f"{scratch}/rank-{spec.rank}.*", f"{scratch}/????-store", clock)
     fitting = tuple(each for each in own if len(each.encode()) < _MAX_GLOB_BYTES)
     return (*fitting, *SYSTEM_FILES) if path == "*" else fitting
 
