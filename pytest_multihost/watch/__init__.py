@@ -1,9 +1,9 @@
 """Observe ranks from outside: take snapshots and detect a hang.
 
 `watchdog` decides when to take snapshots, `observer` takes them, `remote_ranks` those of
-other machines, `kernel` reads /proc, and `probes` collects stacks. `polled_locks` says which rank
-holds the lock that another one tries to get again and again, and `held_ranks` when a rank that a
-fault holds may go on.
+other machines, `merged_snapshots` makes one of all, `kernel` reads /proc, and `probes` collects
+stacks. `polled_locks` says which rank holds the lock that another one tries to get again and again,
+and `held_ranks` when a rank that a fault holds may go on.
 """
 
 from pytest_multihost.watch.held_ranks import HeldRanks, Release

@@ -71,6 +71,7 @@ FACES_OF_THEIR_OWN = {
         "report.sweep_words",
         "watch.kernel",
         "watch.kernel.stack_words",
+        "watch.merged_snapshots",
         "watch.probes.native",
         "watch.probes.pyspy",
     )
