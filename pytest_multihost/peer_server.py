@@ -284,8 +284,13 @@ class PeerProcess:
 
         A launcher that sees one process fail ends the others, and rank 0 may still be printing.
         """
-        deadline_s = time.monotonic() + _FAREWELL_S
-        stream = self._stream
-        while stream is not None and stream.ended is None and time.monotonic() < deadline_s:
-            stream.await_frames(deadline_s)
-        time.sleep(_AFTER_S)
+        if self._stream is not None:
+            await_end(self._stream)
+
+
+def await_end(stream: FrameStream[ToPeer]) -> None:
+    """Wait until the other end of a connection has been closed, and a moment longer."""
+    deadline_s = time.monotonic() + _FAREWELL_S
+    while stream.ended is None and time.monotonic() < deadline_s:
+        stream.await_frames(deadline_s)
+    time.sleep(_AFTER_S)

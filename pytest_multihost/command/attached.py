@@ -16,11 +16,12 @@ from pathlib import Path
 
 from pytest_multihost.blame import Judgement
 from pytest_multihost.command.judged_page import page_of
+from pytest_multihost.command.options import artifacts_folder
 from pytest_multihost.live import (
-    PATIENCE_S,
     Job,
+    JobReader,
+    LocalReader,
     Worlds,
-    check_rights,
     choose,
     follow,
     judge_job,
@@ -32,41 +33,8 @@ from pytest_multihost.model.verdict import Verdict
 from pytest_multihost.report.artifacts import Attempt, build_verdict
 from pytest_multihost.report.html import PageModel, write_page
 
-HELP = "say which rank of a running job is waited for; reads, and disturbs nothing"
 _MAX_COMMAND = 100
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `multihost attach`."""
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument(
-        "processes",
-        nargs="*",
-        default=[],
-        metavar="PID",
-        help="a rank's process; RANK=PID if it does not say; none: list the jobs of this machine",
-    )
-    which.add_argument("--match", metavar="TEXT", help="the job with this in its command line")
-    which.add_argument(
-        "--children-of", type=int, metavar="PID", help="the job that this torchrun or mpirun runs"
-    )
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument("--once", action="store_true", help="look once: the default")
-    how.add_argument("--follow", action="store_true", help="look until the job stops moving")
-    parser.add_argument(
-        "--patience",
-        type=float,
-        default=PATIENCE_S,
-        metavar="SECONDS",
-        help="with --follow: a rank that is waited for so long hangs, whatever it does",
-    )
-    parser.add_argument(
-        "--native",
-        action="store_true",
-        help="read native frames, too: stops each thread for a moment, with ptrace",
-    )
-    parser.add_argument("--json", metavar="FILE", help="write the verdict; -: print nothing else")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page for a browser")
+_RANK = "PYTEST_MULTIHOST_RANK"
 
 
 def attach(options: argparse.Namespace) -> int:
@@ -79,26 +47,46 @@ def attach(options: argparse.Namespace) -> int:
         MultihostError: A process cannot be read, or it is not clear which job is meant.
         OSError: A file cannot be written.
     """
+    context = SourceContext(str(Path.cwd()))
+    if options.join or _RANK in os.environ:
+        return _attach_together(options, context)
     found = choose(options.processes, match=options.match, below=options.children_of)
     job = _asked(found) if isinstance(found, Worlds) else found
-    if job is None:
-        return 1
-    for pid in job.pids.values():
-        check_rights(pid)
-    title = f"processes {' '.join(map(str, job.pids.values()))}"
-    judge = partial(
-        judge_job, job, title, SourceContext(str(Path.cwd())), reads_native=options.native
+    return 1 if job is None else _show(job, LocalReader(job, context), context, options)
+
+
+def _attach_together(options: argparse.Namespace, context: SourceContext) -> int:
+    """Look at a job together with the processes on other machines."""
+    # What only this needs.
+    from pytest_multihost.command.attached_together import found_here, look_together
+    from pytest_multihost.launch.attach import Rendezvous
+
+    rendezvous = Rendezvous.read(os.environ, artifacts_folder().absolute())
+    rendezvous.forget_variables()
+    found = found_here(
+        lambda: choose(options.processes, match=options.match, below=options.children_of),
+        lambda job: LocalReader(job, context),
     )
+    return look_together(
+        rendezvous, found, lambda job, reader: _show(job, reader, context, options)
+    )
+
+
+def _show(job: Job, reader: JobReader, context: SourceContext, options: argparse.Namespace) -> int:
+    """Print what a job's ranks do; return the exit code."""
+    judge = partial(judge_job, job, reader, context, reads_native=options.native)
     try:
         judged = (
-            follow(job, judge, _say, patience_s=options.patience) if options.follow else judge()
+            follow(job, reader, judge, _say, patience_s=options.patience)
+            if options.follow
+            else judge()
         )
     except KeyboardInterrupt:
         return 1
     if judged is None:
         _say("the job has ended")
         return 1
-    _write(judged, title, options)
+    _write(judged, job.title, options)
     return int(judged.diagnosis is None or judged.finding.outcome != "hung")
 
 

@@ -21,6 +21,7 @@ JOIN_S = 300.0
 """How long the processes wait for each other."""
 
 _LOST = 1
+_REMEDY = "Every process must run the same command, and reach rank 0."
 
 
 def meet(rendezvous: Rendezvous, spec: WorldSpec, folder: Path) -> Mapping[int, Peer]:
@@ -36,7 +37,7 @@ def meet(rendezvous: Rendezvous, spec: WorldSpec, folder: Path) -> Mapping[int, 
     """
     listener = Listener(rendezvous)
     try:
-        listener.await_peers(JOIN_S)
+        listener.await_peers(JOIN_S, remedy=_REMEDY)
         for peer in listener.peers.values():
             if peer.hello.problems:
                 seen = "\n".join(peer.hello.problems)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import io
-import os
 import sys
-import webbrowser
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pytest_multihost.command import attached
-from pytest_multihost.command.dumps import explain_dumps
-from pytest_multihost.command.merged_sweeps import sweep_merge
-from pytest_multihost.command.rejudged import explain, last_page, rebuild
-from pytest_multihost.flight import is_dump_folder
+from pytest_multihost.command.options import artifacts_folder, make_parser
 from pytest_multihost.model.errors import MultihostError
-from pytest_multihost.model.spec import NO_TIMEOUT_S
+
+if TYPE_CHECKING:
+    import argparse
+    from pathlib import Path
+
+# Each function imports what its command needs: `attach` is to look soon, and reads no artifacts.
 
 
 def main() -> int:
@@ -23,7 +21,7 @@ def main() -> int:
 
     It has also failed if it has found a weakness or a difference.
     """
-    options = _parser().parse_args()
+    options = make_parser().parse_args()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a test's name may have no bytes in its encoding
             stream.reconfigure(errors="backslashreplace")
@@ -34,11 +32,11 @@ def main() -> int:
             case "explain":
                 return _explain(options)
             case "attach":
-                return attached.attach(options)
+                return _attach(options)
             case "open":
                 return _open(options.directory, shows_only=options.path)
             case "sweep-merge":
-                return sweep_merge(options.directories, options.into)
+                return _sweep_merge(options)
             case _:
                 return _report(options.directory)
     except (MultihostError, OSError) as error:
@@ -46,103 +44,8 @@ def main() -> int:
         return 1
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="multihost", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    _add_run(commands.add_parser("run", help="run a script in ranks, and say which one hangs"))
-    again = commands.add_parser(
-        "explain", help="say which rank a hang waits for, from artifacts or dumps alone"
-    )
-    again.add_argument(
-        "directory",
-        type=Path,
-        help="folder of an attempt, below .pytest_multihost, or of torch's flight-recorder dumps",
-    )
-    again.add_argument("--prefix", help="of dumps: their files' names before the rank's number")
-    again.add_argument("--json", action="store_true", help="of dumps: print the verdict as JSON")
-    again.add_argument(
-        "--into", type=Path, help="of dumps: write verdict.json and report.html to this folder"
-    )
-    attached.add_options(commands.add_parser("attach", help=attached.HELP))
-    last = commands.add_parser("open", help="open the last report in a browser")
-    last.add_argument(
-        "directory", type=Path, nargs="?", default=_artifacts(), help="default: .pytest_multihost"
-    )
-    last.add_argument("--path", action="store_true", help="only say where it is")
-    report = commands.add_parser("report", help="write every page again from the artifacts alone")
-    report.add_argument(
-        "directory", type=Path, help="folder of an attempt, of a run, or of all: .pytest_multihost"
-    )
-    merge = commands.add_parser("sweep-merge", help="join the results of shards of sweeps")
-    merge.add_argument(
-        "directories", type=Path, nargs="+", metavar="DIR", help="with sweep.json anywhere below"
-    )
-    merge.add_argument("--into", type=Path, help="write the joined results and their pages here")
-    return parser
-
-
-def _add_run(run: argparse.ArgumentParser) -> None:
-    """Add the options of ``run``; what follows the script is the script's."""
-    run.epilog = (
-        "Exit codes: 0 if all ranks ended well, 1 if one raised or died, 2 if they could not be"
-        " run, 3 if they hung, 130 if they were interrupted."
-    )
-    run.add_argument(
-        "--ranks",
-        "-n",
-        type=int,
-        metavar="N",
-        help="how many ranks; default: those that torchrun, srun or mpirun has started",
-    )
-    run.add_argument(
-        "--backend",
-        default="none",
-        choices=("none", "gloo", "jax", "nccl"),
-        help="what is initialised before the script; default: none, it does so by itself",
-    )
-    run.add_argument("--hosts", default="one", help="one, netns or netns:N; default: one")
-    run.add_argument(
-        "--clock",
-        default="real",
-        choices=("real", "jump"),
-        help="how time passes; jump: over waits that only time can end; default: real",
-    )
-    run.add_argument(
-        "--fault", action="append", default=[], help="such as 'slow_io(rank=0, seconds=2)'"
-    )
-    run.add_argument(
-        "--timeout", type=_seconds, metavar="SECONDS", help="end it then; default: never"
-    )
-    run.add_argument(
-        "--horizon",
-        type=_seconds,
-        default=300.0,
-        metavar="SECONDS",
-        help="it hangs if nothing in it can move within so long; default: 300",
-    )
-    run.add_argument(
-        "--keep", action="store_true", help="keep logs and verdict also if all ends well"
-    )
-    run.add_argument(
-        "--log-dir",
-        type=Path,
-        metavar="DIR",
-        help="write what ranks print there, do not show it",
-    )
-    run.add_argument("-m", dest="module", action="store_true", help="the script is a module's name")
-    run.add_argument("script")
-    run.add_argument("args", nargs=argparse.REMAINDER, help="the script's arguments")
-
-
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 < seconds <= NO_TIMEOUT_S:
-        raise ValueError(text)
-    return seconds
-
-
 def _run(options: argparse.Namespace) -> int:
-    from pytest_multihost.command.run import RunOptions, run_script  # what others do not need
+    from pytest_multihost.command.run import RunOptions, run_script
 
     return run_script(
         RunOptions(
@@ -157,20 +60,33 @@ def _run(options: argparse.Namespace) -> int:
             timeout_s=options.timeout,
             horizon_s=options.horizon,
             log_folder=options.log_dir,
-            artifacts=_artifacts(),
+            artifacts=artifacts_folder(),
             is_kept=options.keep,
         )
     )
 
 
-def _artifacts() -> Path:
-    return Path(os.environ.get("PYTEST_MULTIHOST_ARTIFACTS") or ".pytest_multihost")
+def _attach(options: argparse.Namespace) -> int:
+    from pytest_multihost.command.attached import attach
+
+    return attach(options)
+
+
+def _sweep_merge(options: argparse.Namespace) -> int:
+    from pytest_multihost.command.merged_sweeps import sweep_merge
+
+    return sweep_merge(options.directories, options.into)
 
 
 def _explain(options: argparse.Namespace) -> int:
     """Print the finding and its evidence; 1 if the verdict cannot be derived again."""
+    from pytest_multihost.command.rejudged import explain
+    from pytest_multihost.flight import is_dump_folder
+
     directory: Path = options.directory
     if is_dump_folder(directory):
+        from pytest_multihost.command.dumps import explain_dumps
+
         return explain_dumps(
             directory, prefix=options.prefix, into=options.into, as_json=options.json
         )
@@ -182,6 +98,10 @@ def _explain(options: argparse.Namespace) -> int:
 
 def _open(directory: Path, *, shows_only: bool) -> int:
     """Open the page of the last run's only test that went wrong, else the run's page."""
+    import webbrowser
+
+    from pytest_multihost.command.rejudged import last_page
+
     page = last_page(directory)
     sys.stdout.write(f"{page}\n")
     if not shows_only and not webbrowser.open(page.resolve().as_uri()):
@@ -191,6 +111,8 @@ def _open(directory: Path, *, shows_only: bool) -> int:
 
 def _report(directory: Path) -> int:
     """Write every page again; 1 if one could not be written."""
+    from pytest_multihost.command.rejudged import rebuild
+
     code = 0
     for each in rebuild(directory):
         if isinstance(each, MultihostError):

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 
 from pytest_multihost.blame import Judgement
 from pytest_multihost.live.processes import Job
+from pytest_multihost.live.reader import JobReader
 from pytest_multihost.model.operation import rank_set
 from pytest_multihost.model.process import KernelSnapshot
-from pytest_multihost.watch.kernel import ProcReader
 
 INTERVAL_S = 2.0
 """Between two looks at main threads: they cost 0.1 ms a rank."""
@@ -42,6 +42,7 @@ class _Waits:
 
 def follow(
     job: Job,
+    reader: JobReader,
     judge: Callable[[], Judgement],
     say: Callable[[str], None],
     *,
@@ -51,13 +52,14 @@ def follow(
     """Return the judgement of a job that has stopped moving; None if it has ended.
 
     Args:
-        job: Its ranks here.
+        job: Its ranks that can be seen.
+        reader: Reads them.
         judge: Judges it as it is now.
         say: Takes a line whenever something has changed.
         patience_s: How long ranks wait for one that goes on before that counts as a hang as well.
         interval_s: Between two looks.
     """
-    reader, waits, said = ProcReader(job.pids), _Waits(), ""
+    waits, said = _Waits(), ""
     judged_s, finding = float("-inf"), _Finding()
     while True:
         now = reader.shallow_snapshot()

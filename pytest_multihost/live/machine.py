@@ -110,7 +110,10 @@ def numbered(pids: Iterable[int], launcher: str) -> Job | None:
     stats = {pid: stat for pid in outermost if (stat := read_stat(f"/proc/{pid}")) is not None}
     order = sorted(stats, key=lambda pid: (stats[pid].started_s, pid))
     note = "the processes do not say which rank they are: they are numbered in the order of start"
-    return Job(dict(enumerate(order)), len(order), launcher, notes=(note,)) if order else None
+    if not order:
+        return None
+    pids = dict(enumerate(order))
+    return Job(pids, len(order), launcher, is_size_known=False, notes=(note,))
 
 
 def command_of(pid: int) -> str:

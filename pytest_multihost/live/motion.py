@@ -6,8 +6,9 @@ is one that sleeps for some seconds, or reads what a process outside of the job 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
+from pytest_multihost.model.operation import Operations
 from pytest_multihost.model.process import KernelSnapshot
 from pytest_multihost.proof import Snapshot
 from pytest_multihost.proof.blockers import rank_blockers
@@ -27,24 +28,34 @@ def motions(before: Snapshot, now: Snapshot) -> Mapping[int, str]:
     return {rank: each[0] for rank, each in found.items() if each}
 
 
-def resting_threads(before: KernelSnapshot, now: KernelSnapshot) -> frozenset[int]:
-    """Return the native ids of the threads that have not run between two looks."""
-    keys = {each.tid: each.wait_key for process in before.processes for each in process.threads}
+def resting_threads(before: KernelSnapshot, now: KernelSnapshot) -> frozenset[tuple[int, int]]:
+    """Return rank and native id of the threads that have not run between two looks."""
+    keys = {
+        (process.pid, each.wait_key) for process in before.processes for each in process.threads
+    }
     return frozenset(
-        each.tid
+        (process.rank, each.tid)
         for process in now.processes
         for each in process.threads
-        if keys.get(each.tid) == each.wait_key
+        if process.rank is not None and (process.pid, each.wait_key) in keys
     )
 
 
 def moved_ranks(
-    now: KernelSnapshot, tids: Collection[int], resting: Collection[int]
+    now: KernelSnapshot,
+    operations: Iterable[Operations],
+    resting: Collection[tuple[int, int]],
 ) -> frozenset[int]:
-    """Return the ranks of which one of these threads is not among the resting ones."""
+    """Return the ranks that wait in an operation in a thread that is not among the resting ones."""
+    waiting = {
+        (each.rank, one.thread)
+        for each in operations
+        for one in each.recent
+        if one.waited_s is not None
+    }
     return frozenset(
         rank
         for rank, process in now.ranks.items()
         for each in process.threads
-        if each.tid in tids and each.tid not in resting
+        if (rank, each.tid) in waiting and (rank, each.tid) not in resting
     )

@@ -4,32 +4,47 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pytest_multihost.live.membership import NUMBERED, membership_of
 from pytest_multihost.model.errors import MultihostError
-from pytest_multihost.model.operation import rank_numbers
+from pytest_multihost.model.operation import group_by_value, rank_numbers, rank_set
 
 _RANK_AND_PID = re.compile(r"(?:(\d{1,6})=)?(\d{1,10})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job's ranks on this machine.
+    """A job's ranks on this machine, or on several that are looked at together.
 
     Attributes:
         pids: By rank.
         size: Ranks of the job, also those that are not here.
         launcher: Who has started it, or who says so.
+        is_size_known: Whether that one says how many ranks it has.
         ended: Ranks that should be on this machine and are not there any more.
         notes: How the ranks were found, one sentence each.
+        hosts: The machine of each rank, if they are on several.
     """
 
     pids: Mapping[int, int]
     size: int
     launcher: str
+    is_size_known: bool = True
     ended: frozenset[int] = frozenset()
     notes: tuple[str, ...] = ()
+    hosts: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """What the reader calls it: its processes."""
+        if not self.hosts:
+            return f"processes {' '.join(map(str, self.pids.values()))}"
+        by_host = group_by_value((self.hosts[rank], rank) for rank in self.pids)
+        return "; ".join(
+            f"{rank_set(ranks)} on {host}: processes {' '.join(str(self.pids[r]) for r in ranks)}"
+            for host, ranks in by_host.items()
+        )
 
 
 def find_job(names: Sequence[str]) -> Job:
@@ -57,7 +72,7 @@ def find_job(names: Sequence[str]) -> Job:
         )
     pids = {**{rank: pid for pid, rank in told.items()}, **{e.rank: i for i, e in places.items()}}
     size = max([*sizes, *(rank + 1 for rank in pids)])
-    return Job(dict(sorted(pids.items())), size, ", ".join(sources))
+    return Job(dict(sorted(pids.items())), size, ", ".join(sources), is_size_known=bool(sizes))
 
 
 def _rank_and_pid(text: str) -> tuple[int | None, int]:

@@ -2,8 +2,8 @@
 
 Nothing was recorded, so which call of an operation a rank is in is not known, and no rank is
 certainly to blame. Ranks that may wait in C++ code of a runtime without a frame of Python's are not
-in the graph, nor are ranks on other machines. Who is waited for and may go on by itself is named,
-and is not said to hang.
+in the graph, nor are ranks on machines that are not looked at. Who is waited for and may go on by
+itself is named, and is not said to hang.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import groupby
 
 from pytest_multihost.blame import Judgement, judge_world
 from pytest_multihost.live.look import Look, look_at
 from pytest_multihost.live.motion import HORIZON_S
 from pytest_multihost.live.processes import Job, not_here
+from pytest_multihost.live.reader import JobReader
 from pytest_multihost.model.operation import rank_set
 from pytest_multihost.model.result import WorldResult, WorldSnapshot
-from pytest_multihost.model.spec import WorldSpec
+from pytest_multihost.model.spec import Site, WorldSpec
 from pytest_multihost.model.stack import SourceContext
 from pytest_multihost.model.verdict import Diagnosis
 from pytest_multihost.outcome import Finding, RankFacts, RankFinding, Symptoms
@@ -38,21 +40,24 @@ _ENDED = "has ended: there is no such process any more"
 
 
 def judge_job(
-    job: Job, name: str, context: SourceContext, *, reads_native: bool = False
+    job: Job, reader: JobReader, context: SourceContext, *, reads_native: bool = False
 ) -> Judgement:
     """Return the judgement of a running job; its outcome is hung only if nothing seems to move.
 
     Args:
-        job: Its ranks here.
-        name: What the reader calls it.
-        context: Names files, and reads lines of them.
+        job: Its ranks that can be seen.
+        reader: Reads them.
+        context: Names files, and reads lines of those that are here.
         reads_native: Whether its threads may be stopped for a moment, to read native frames.
     """
-    look = look_at(job, context, reads_native=reads_native)
-    judged = _judged(job, name, context, look, ended=job.ended | _exited(look))
+    look = look_at(job, reader, reads_native=reads_native)
+    lines = {(each.file, each.line): each.text for each in look.lines}
+    here = context.source_of
+    context = replace(context, source_of=lambda file, n: lines.get((file, n)) or here(file, n))
+    judged = _judged(job, context, look, ended=job.ended | _exited(look))
     found = judged.diagnosis
     if found is not None and found.kind == "died" and not found.waiting:  # nobody misses it
-        judged = _judged(job, name, context, look, ended=frozenset())
+        judged = _judged(job, context, look, ended=frozenset())
         found = judged.diagnosis
     if found is None or not _is_waited_for(look, found):
         return _not_hung(replace(judged, diagnosis=None), _NOBODY)
@@ -63,12 +68,10 @@ def judge_job(
     return _not_hung(judged, f"{found.summary}; not yet a hang: {why}") if why else judged
 
 
-def _judged(
-    job: Job, name: str, context: SourceContext, look: Look, *, ended: frozenset[int]
-) -> Judgement:
+def _judged(job: Job, context: SourceContext, look: Look, *, ended: frozenset[int]) -> Judgement:
     absent = frozenset(range(job.size)) - job.pids.keys()
     return judge_world(
-        _result(job, name, look),
+        _result(job, look),
         Symptoms(),
         context,
         finding=_finding(job, ended),
@@ -122,10 +125,10 @@ def _notes(job: Job, look: Look) -> Iterator[str]:
     yield _CANNOT_TELL
 
 
-def _result(job: Job, name: str, look: Look) -> WorldResult:
+def _result(job: Job, look: Look) -> WorldResult:
     return WorldResult(
         spec=WorldSpec(
-            nodeid=name,
+            nodeid=job.title,
             attempt=1,
             size=job.size,
             backend=job.launcher,
@@ -133,6 +136,7 @@ def _result(job: Job, name: str, look: Look) -> WorldResult:
             timeout_s=0.0,
             startup_timeout_s=0.0,
             seed=0,
+            sites=_sites(job),
         ),
         launch="attach",
         started_at=datetime.now(tz=UTC).isoformat(timespec="seconds"),
@@ -148,6 +152,12 @@ def _result(job: Job, name: str, look: Look) -> WorldResult:
         progress_s=look.at_s,
         detected_s=look.at_s,
     )
+
+
+def _sites(job: Job) -> tuple[Site, ...]:
+    """Return the machines of the ranks in order, if they are on several."""
+    hosts = (job.hosts.get(rank, "") for rank in range(job.size)) if job.hosts else ()
+    return tuple((host, "", "", len([*ranks])) for host, ranks in groupby(hosts))
 
 
 def _finding(job: Job, ended: frozenset[int]) -> Finding:

@@ -5,7 +5,7 @@ Three kinds of connections carry them, all in the frames of `launch.wire`:
 * controller and server: a SOCK_SEQPACKET pair, with file descriptors beside a message;
 * controller and peer (a process that a launcher such as torchrun has started, with its own
   server): TCP, authenticated. The same requests as to a server, and some that a server on the same
-  machine does not need;
+  machine does not need. Processes that look at a running job together have such a connection, too;
 * controller and rank: a socket pair. A rank sends the events of `model.event`.
 
 A field holds a JSON value; bytes are sent as the frame's payload, with the message.
@@ -17,7 +17,7 @@ import itertools
 from typing import Literal
 
 from pytest_multihost.model.event import Event, Gate, Pause
-from pytest_multihost.model.json_values import message
+from pytest_multihost.model.json_values import JsonObject, message
 from pytest_multihost.model.process import KernelSnapshot
 from pytest_multihost.model.spec import WorldSpec
 
@@ -201,6 +201,22 @@ class TakeSnapshot:
     is_deep: bool
 
 
+@message
+class DescribeRanks:
+    """Say which ranks of a running job were found on the peer's machine."""
+
+
+@message
+class ReadStacks:
+    """Read the stacks of these ranks from outside.
+
+    Attributes:
+        reads_native: Whether their threads may be stopped for a moment, to read native frames.
+    """
+
+    reads_native: bool
+
+
 # Server to controller, and peer to controller
 
 
@@ -333,6 +349,21 @@ class SnapshotTaken:
 
 
 @message
+class RanksDescribed:
+    """The ranks, as `live` describes a job; None if there are none, and why."""
+
+    job: JsonObject | None
+    why: str = ""
+
+
+@message
+class StacksRead:
+    """What the stacks show, as `live` has it."""
+
+    stacks: JsonObject
+
+
+@message
 class Signalled:
     """The peer has received a signal that ends a run; the controller is to end it."""
 
@@ -353,12 +384,31 @@ _ToBoth = Fork | RequestDumps | PauseRank | EndWorld | Quit
 
 ToServer = _ToBoth | CloneServer | Disturb | Calm | ProbeHosts
 
-ToPeer = _ToBoth | Welcome | Refused | ReadProbe | Ping | SendToRank | TakeSnapshot
+ToPeer = (
+    _ToBoth
+    | Welcome
+    | Refused
+    | ReadProbe
+    | Ping
+    | SendToRank
+    | TakeSnapshot
+    | DescribeRanks
+    | ReadStacks
+)
 
 _FromBoth = Failed | WorldForked | RankEvent | WorldEnded
 
 FromServer = _FromBoth | Serving | ServerCloned | Unsound | HostsProbed
 
 FromPeer = (
-    _FromBoth | PeerHello | ProbeRead | Pong | DumpsWritten | SnapshotTaken | RanksLost | Signalled
+    _FromBoth
+    | PeerHello
+    | ProbeRead
+    | Pong
+    | DumpsWritten
+    | SnapshotTaken
+    | RanksDescribed
+    | StacksRead
+    | RanksLost
+    | Signalled
 )

@@ -18,6 +18,7 @@ from typing import Any
 
 import psutil
 import pytest
+from machines import OWN_CLOCK, two_networks
 
 from pytest_multihost.clock import find_clock_library, why_clock_missing
 from pytest_multihost.launch.attach import Rendezvous
@@ -370,10 +371,7 @@ def test_a_process_that_nobody_has_told_its_rank_is_a_usage_error(processes: Pro
     both = {"RANK": "0", "WORLD_SIZE": "2", "JAX_PROCESS_ID": "1", "JAX_NUM_PROCESSES": "2"}
     processes.start([sys.executable, *PYTEST], both)
     processes.finish()
-    assert (
-        "ERROR: --multihost-attach: no launcher has given this process a rank"
-        in processes.output[0]
-    )
+    assert "ERROR: no launcher has given this process a rank" in processes.output[0]
     assert "RANK=0 of WORLD_SIZE=2; JAX_PROCESS_ID=1 of JAX_NUM_PROCESSES=2" in processes.output[1]
     assert processes.codes == [4, 4]
 
@@ -643,32 +641,15 @@ def knock_until_open(port: int) -> None:
 
 # Other machines
 
-ALONE = ("unshare", "--pid", "--fork", "--mount-proc", "--uts", "--time", "--monotonic", "5000")
+ALONE = ("unshare", "--pid", "--fork", "--mount-proc", *OWN_CLOCK)
 NAMED = ("sh", "-c", 'hostname beta && exec "$@"', "sh")
 
 
 @pytest.fixture
 def machines() -> Iterator[tuple[str, str]]:
     """Two networks with a cable between them: 10.98.0.1 and 10.98.0.2."""
-    names = tuple(f"attach-{os.getpid()}-{number}" for number in (1, 2))
-    cable = [f"c{os.getpid()}-{number}" for number in (1, 2)]
-    commands = [["netns", "add", name] for name in names]
-    commands.append(["link", "add", cable[0], "type", "veth", "peer", "name", cable[1]])
-    for number, (name, end) in enumerate(zip(names, cable, strict=True), 1):
-        commands.append(["link", "set", end, "netns", name])
-        commands.append(["-n", name, "address", "add", f"10.98.0.{number}/24", "dev", end])
-        commands += [["-n", name, "link", "set", each, "up"] for each in ("lo", end)]
-    try:
-        for command in commands:
-            subprocess.run(["ip", *command], capture_output=True, check=True, timeout=10)
-        command = ["ip", "netns", "exec", names[1], *ALONE, *NAMED, "true"]
-        subprocess.run(command, capture_output=True, check=True, timeout=10)
+    with two_networks() as names:
         yield names
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"networks, clocks and tables of processes cannot be made here: {error}")
-    finally:
-        for name in names:
-            subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
 
 
 @pytest.mark.slow

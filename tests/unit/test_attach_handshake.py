@@ -394,7 +394,7 @@ def test_a_rendezvous_file_that_another_user_replaces_ends_the_wait_for_peers(
     listener = Listener(point)
     spoil(point.file)
     with pytest.raises(SettingError, match=words):
-        listener.await_peers(60)
+        listener.await_peers(60, remedy="")
     listener.close()
 
 

@@ -48,6 +48,7 @@ FACES_OF_THEIR_OWN = {
         "launch.reaper",
         "launch.refusals",
         "launch.signals",
+        "live.joined",
         "nemesis.interpose",
         "nemesis.object_store",
         "nemesis.targets",

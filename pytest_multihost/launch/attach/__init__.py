@@ -6,8 +6,7 @@ controller sees it, `world` starts ranks through all of them.
 """
 
 from pytest_multihost.launch.attach.connect import Connector, Listener
-from pytest_multihost.launch.attach.launcher_env import read_membership
-from pytest_multihost.launch.attach.peer import Peer
+from pytest_multihost.launch.attach.peer import Peer, kernel_identity
 from pytest_multihost.launch.attach.rendezvous import Rendezvous
 from pytest_multihost.launch.attach.world import AttachLauncher, pack, sites_for
 
@@ -17,7 +16,7 @@ __all__ = [
     "Listener",
     "Peer",
     "Rendezvous",
+    "kernel_identity",
     "pack",
-    "read_membership",
     "sites_for",
 ]

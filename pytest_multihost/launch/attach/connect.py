@@ -81,8 +81,12 @@ class Listener:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
 
-    def await_peers(self, timeout_s: float) -> None:
+    def await_peers(self, timeout_s: float, *, remedy: str) -> None:
         """Wait until all peers have connected and sent their hello.
+
+        Args:
+            timeout_s: How long.
+            remedy: What the reader can do where one does not come.
 
         Raises:
             LaunchError: Timeout; the error names the missing peers.
@@ -92,7 +96,7 @@ class Listener:
         while missing := sorted({*range(1, self.membership.size)} - self.peers.keys()):
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
-                raise self._incomplete(missing, timeout_s)
+                raise self._incomplete(missing, timeout_s, remedy)
             self._rendezvous.check_file()
             self._step(min(0.5, left_s))
         self._listener.close()
@@ -146,7 +150,7 @@ class Listener:
         with contextlib.suppress(OSError):
             self._rendezvous.file.unlink()
 
-    def _incomplete(self, missing: Sequence[int], timeout_s: float) -> LaunchError:
+    def _incomplete(self, missing: Sequence[int], timeout_s: float, remedy: str) -> LaunchError:
         here, (host, port) = [0, *self.peers], self._listener.getsockname()[:2]
         seen = f"{rank_set(here)} {'is' if len(here) == 1 else 'are'} here"
         seen += f", listening at {host}:{port} as {self.membership.source} says"
@@ -156,10 +160,7 @@ class Listener:
         return LaunchError(
             f"{rank_set(missing)} of {self.membership.size} {have} not come after {timeout_s:g} s",
             seen=f"{seen}.",
-            remedy=(
-                "Every process must run the same pytest command, with --multihost-attach, and"
-                " reach rank 0. Give a slow start more time: --multihost-startup-timeout=SECONDS"
-            ),
+            remedy=remedy,
         )
 
     def _step(self, timeout_s: float) -> None:

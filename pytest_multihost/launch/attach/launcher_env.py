@@ -195,7 +195,7 @@ def _launcher(environment: Mapping[str, str]) -> _Launcher:
             if name in environment and other not in environment
         ]
         raise SettingError(
-            "--multihost-attach: no launcher has given this process a rank",
+            "no launcher has given this process a rank",
             seen="; ".join([*halves, f"looked for {known}."]),
             remedy=f"Start it with torchrun, srun or mpirun. {REMEDY}",
         )
@@ -208,7 +208,7 @@ def _launcher(environment: Mapping[str, str]) -> _Launcher:
             f"{each.rank}={environment[each.rank]} of {each.size}={environment[each.size]}"
             for each in present
         )
-        happened = "--multihost-attach: this process has been given different ranks"
+        happened = "this process has been given different ranks"
         raise SettingError(happened, seen=f"{said}.", remedy=REMEDY)
     return present[0]
 

@@ -24,6 +24,11 @@ from pytest_multihost.pytest_plugin.plan import Plan, plan_items
 from pytest_multihost.pytest_plugin.tally import TALLY
 from pytest_multihost.pytest_private import base_temp
 
+_REMEDY = (
+    "Every process must run the same pytest command, with --multihost-attach, and reach rank 0."
+    " Give a slow start more time: --multihost-startup-timeout=SECONDS"
+)
+
 
 @dataclass(slots=True, eq=False)  # a plugin must be hashable: pluggy keeps them in sets
 class Controller:
@@ -55,7 +60,7 @@ class Controller:
                 signal.signal(number, self._interrupt)
         atexit.register(self._hang_up)  # peers take the connection's end for this process's
         try:
-            self.listener.await_peers(self.timeout_s)
+            self.listener.await_peers(self.timeout_s, remedy=_REMEDY)
             plans = plan_items(session.config, chosen, session.config.stash[TALLY].settings)
             _refuse(plans, chosen)
             for peer in self.peers.values():
