@@ -47,6 +47,78 @@ def test_a_real_clock_never_jumps(world):
     assert (world.clock.jumps, world.clock.is_jumping) == (0, False)
 """
 
+# A process that is not of the world makes its clock jump, so that it is known when it does.
+JUMPS = """
+import os, subprocess, sys, time
+from pathlib import Path
+import pytest
+from pytest_multihost import faults
+
+JUMP = '''
+import sys
+from pathlib import Path
+from pytest_multihost.clock import ClockPage
+
+page, by_s, over_s = ClockPage.open(Path(sys.argv[1])), *map(float, sys.argv[2:])
+while over_s and not any(abs(each.timeout_s - over_s) < 1 for each in page.waits()):
+    pass
+page.jump(page.now() + by_s)
+while page.wake():
+    pass
+'''
+
+def jump(world, by_s, over_s=0):
+    if world.is_primary:
+        page, outside = os.environ["PYTEST_MULTIHOST_CLOCK_PAGE"], {**os.environ, "LD_PRELOAD": ""}
+        command = [sys.executable, "-c", JUMP, page, str(by_s), str(over_s)]
+        subprocess.run(command, env=outside, check=True)
+    world.barrier()
+
+pytestmark = pytest.mark.multihost(ranks=2, clock="jump", timeout=3000)
+CHILD = "import time; print(time.monotonic(), time.time())"
+
+def test_all_ranks_and_their_children_jump_together(world, tmp_path):
+    began_s, date_s, jumps = world.clock.now(), time.time(), world.clock.jumps
+    world.barrier()
+    jump(world, 1000)
+    assert world.clock.now() >= began_s + 1000
+    assert time.time() >= date_s + 999
+    assert world.clock.jumps > jumps
+    printed = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True)
+    now_s, child_date_s = map(float, printed.stdout.split())
+    assert now_s >= began_s + 1000
+    assert child_date_s >= date_s + 999
+    (tmp_path / "file").touch()
+    assert (tmp_path / "file").stat().st_mtime < date_s + 900
+
+def test_a_sleep_ends_with_a_jump_over_it(world):
+    began_s = time.monotonic()
+    if not world.is_primary:
+        time.sleep(1000)
+        assert 1000 <= time.monotonic() - began_s < 1500
+    jump(world, 1001, over_s=1000)
+
+@pytest.mark.multihost(faults=[faults.stale_files(rank=1, seconds=500, path="*/shared/*")])
+def test_files_are_seen_after_so_long_in_the_worlds_time(world, shared_tmp_path):
+    file = shared_tmp_path / "file"
+    world.barrier()
+    jump(world, 1000)
+    if world.is_primary:
+        file.touch()
+    world.barrier()
+    assert file.exists() == world.is_primary
+    jump(world, 400)
+    assert file.exists() == world.is_primary
+    jump(world, 101)
+    assert file.exists()
+"""
+
+
+@with_library
+def test_what_ranks_see_of_a_jump(run_worlds) -> None:
+    """Their clocks, waits and children, and faults that last for a while; files keep real times."""
+    run_worlds(JUMPS).run.assert_outcomes(passed=3)
+
 
 @with_library
 def test_each_test_has_the_clock_that_it_asks_for(run_worlds) -> None:
