@@ -26,6 +26,7 @@ from pytest_multihost.live import (
     follow,
     judge_job,
 )
+from pytest_multihost.live.rights import this_program
 from pytest_multihost.model.json_values import to_json
 from pytest_multihost.model.operation import rank_numbers
 from pytest_multihost.model.stack import SourceContext
@@ -143,7 +144,7 @@ def _listed(worlds: Worlds) -> Iterator[str]:
     if worlds.unreadable:
         yield (
             f"{worlds.unreadable} processes of other users could not be read:"
-            f" sudo {shlex.quote(str(Path(sys.argv[0]).resolve()))} attach"
+            f" sudo {shlex.join(this_program())} attach"
         )
     if not worlds.found:
         yield "Processes that do not say their rank: multihost attach 0=PID 1=PID ..."

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pytest_multihost.live.machine import Worlds, children_of, matching, numbered, worlds_here
 from pytest_multihost.live.membership import NUMBERED
 from pytest_multihost.live.processes import Job, find_job
+from pytest_multihost.live.rights import check_rights
 from pytest_multihost.model.errors import MultihostError
 
 
@@ -52,6 +53,8 @@ def _matching(text: str) -> Worlds:
             f"no process of Python's has {text!r} in its command line",
             remedy=f"pgrep -af {text!r} shows processes of any program.",
         )
+    for pid in pids if not found else ():
+        check_rights(pid)
     if not found:
         raise MultihostError(
             f"the processes with {text!r} in their command lines do not say which rank they are",

@@ -33,7 +33,7 @@ def check_rights(pid: int) -> None:
 
 def why_unreadable(pid: int) -> tuple[str, str]:
     """Return why the memory of a process may not be read, and what changes that."""
-    again = f"sudo {shlex.join([str(Path(sys.argv[0]).resolve()), *sys.argv[1:]])}"
+    again = f"sudo {shlex.join([*this_program(), *sys.argv[1:]])}"
     scope = _text(_SCOPE)
     if scope == _NEVER:
         return (
@@ -54,6 +54,13 @@ def why_unreadable(pid: int) -> tuple[str, str]:
             f"{again}\nor for everybody: sudo sysctl kernel.yama.ptrace_scope=0",
         )
     return "It runs with rights that you do not have, or does not let itself be read.", again
+
+
+def this_program() -> list[str]:
+    """Return the program that runs, as a command that works in any directory and for any user."""
+    program = Path(sys.argv[0]).resolve()
+    is_module = program.suffix == ".py"  # python -m
+    return [sys.executable, "-m", "pytest_multihost.command.main"] if is_module else [str(program)]
 
 
 def _user(number: int) -> str:

@@ -49,6 +49,7 @@ FACES_OF_THEIR_OWN = {
         "launch.refusals",
         "launch.signals",
         "live.joined",
+        "live.rights",
         "nemesis.interpose",
         "nemesis.object_store",
         "nemesis.targets",
