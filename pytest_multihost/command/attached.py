@@ -100,7 +100,8 @@ def _write(judged: Judgement, title: str, options: argparse.Namespace) -> None:
     now = datetime.now(tz=UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
     verdict = build_verdict(judged, Attempt(f"{now}-{os.getpid()}", "", None, {}))
     text = f"{json.dumps(to_json(verdict), indent=2)}\n"
-    sys.stdout.write(text if options.json == "-" else f"{page_of(judged, title)}\n")
+    page = page_of(judged, title, shows_native=options.native)
+    sys.stdout.write(text if options.json == "-" else f"{page}\n")
     if options.json not in {None, "-"}:
         Path(options.json).write_text(text, encoding="utf-8")
     if options.html is not None:

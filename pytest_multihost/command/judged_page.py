@@ -16,18 +16,19 @@ def has_colours() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
-def page_of(judged: Judgement, files: str) -> str:
+def page_of(judged: Judgement, files: str, *, shows_native: bool = False) -> str:
     """Return the page for the terminal, in colour and in its width if that is one.
 
     Args:
         judged: The world.
         files: Where what it was told from is.
+        shows_native: Whether native frames are shown, if they were read.
     """
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     lines = [f"{_word(judged)}  {judged.finding.reason}"]
     for title, text in _tracebacks(judged):
         lines += [f"--- {title}", text]
-    for part in page_sections(judged, files=files, columns=columns):
+    for part in page_sections(judged, files=files, columns=columns, shows_native=shows_native):
         lines += [f"--- {part.title}", part.painted if has_colours() else part.text]
     return "\n".join(lines)
 

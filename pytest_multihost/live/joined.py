@@ -171,6 +171,7 @@ class JoinedReader:
             gil_holders=frozenset(rank for each in parts for rank in each.gil_holders),
             unread={rank: why for each in parts for rank, why in each.unread.items()},
             unobserved=tuple(text for each in parts for text in each.unobserved),
+            native={rank: found for each in parts for rank, found in each.native.items()},
             lines=tuple(line for each in parts for line in each.lines),
         )
 

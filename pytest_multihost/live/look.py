@@ -108,6 +108,7 @@ def _ranks(job: Job, before: KernelSnapshot, stacks: Stacks) -> Iterator[RankSna
             activity=activity,
             lock_holders=locks.get(rank, ()),
             holds_gil=rank in stacks.gil_holders and is_asleep,
+            native=stacks.native.get(rank, ()),
         )
 
 

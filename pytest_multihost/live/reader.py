@@ -24,7 +24,7 @@ from pytest_multihost.model.stack import (
 from pytest_multihost.proof.threads import main_labels
 from pytest_multihost.watch.kernel import ProcReader, Quiescence
 from pytest_multihost.watch.kernel.stack_words import read_stack_words
-from pytest_multihost.watch.probes.native import native_threads
+from pytest_multihost.watch.probes.native import NativeStacks, native_threads
 from pytest_multihost.watch.probes.pyspy import SpiedThread, dump_of, spied_threads
 
 _APART_S = 0.5
@@ -64,6 +64,7 @@ class Stacks:
         gil_holders: Those of which the main thread holds the GIL.
         unread: Of those that could not be read, why.
         unobserved: What else could not be read, one sentence each.
+        native: Native frames of main threads, if they were read.
         lines: The user's lines on the stacks, from the files of the ranks' own machine.
     """
 
@@ -73,6 +74,7 @@ class Stacks:
     gil_holders: frozenset[int] = frozenset()
     unread: Mapping[int, str] = field(default_factory=dict)
     unobserved: tuple[str, ...] = ()
+    native: Mapping[int, tuple[NativeThread, ...]] = field(default_factory=dict)
     lines: tuple[Line, ...] = ()
 
 
@@ -144,7 +146,7 @@ class LocalReader:
         time.sleep(max(0.0, apart_s - (time.monotonic() - before.at_s)))
         now = self.deep_snapshot()
         seen = _Seen(self.job, before, now, threads)
-        waits, unobserved = seen.waits(self.context, reads_native=reads_native)
+        waits, native = seen.waits(self.context, reads_native=reads_native)
         dumps = tuple(dump_of(rank, each) for rank, each in threads.items())
         return Stacks(
             now=now,
@@ -156,7 +158,11 @@ class LocalReader:
                 if any(one.is_main and one.holds_gil for one in each)
             ),
             unread=unread,
-            unobserved=unobserved,
+            unobserved=native.unobserved,
+            native={
+                rank: tuple(each for each in threads if each.thread == self.job.pids[rank])
+                for rank, threads in native.threads.items()
+            },
             lines=tuple(_lines(dumps, self.context)),
         )
 
@@ -189,8 +195,8 @@ class _Seen:
 
     def waits(
         self, context: SourceContext, *, reads_native: bool
-    ) -> tuple[Mapping[int, SeenWait], tuple[str, ...]]:
-        """Return what each rank waits in, and what could not be read."""
+    ) -> tuple[Mapping[int, SeenWait], NativeStacks]:
+        """Return what each rank waits in, and native frames if they are to be read."""
         labels = {rank: label for rank, (label, _) in main_labels(self.before, self.now).items()}
         found = {rank: self._by_frames(rank, labels.get(rank), context) for rank in self.job.pids}
         asked = [
@@ -199,19 +205,17 @@ class _Seen:
             if (each.operation is None or each.operation.name == "work.wait")
             and labels.get(rank) not in _GONE
         ]
-        unobserved: tuple[str, ...] = ()
-        native: Mapping[int, Sequence[NativeThread]] = {}
-        if reads_native and asked:
-            stacks = native_threads({rank: self.job.pids[rank] for rank in asked})
-            native, unobserved = stacks.threads, stacks.unobserved
+        here = {rank: pid for rank, pid in self.job.pids.items() if labels.get(rank) not in _GONE}
+        native = native_threads(here) if reads_native else NativeStacks()
         for rank in asked:
-            found[rank] = self._by_native(rank, found[rank], labels.get(rank), native.get(rank))
+            threads = native.threads.get(rank)
+            found[rank] = self._by_native(rank, found[rank], labels.get(rank), threads)
         gone = {
             rank: replace(each, is_unclear=False)
             for rank, each in found.items()
             if labels.get(rank) in _GONE
         }
-        return {**found, **gone}, unobserved
+        return {**found, **gone}, native
 
     def _main(self, rank: int) -> SpiedThread | None:
         return next((each for each in self.threads.get(rank, ()) if each.is_main), None)

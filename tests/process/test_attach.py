@@ -270,6 +270,20 @@ else:
     assert (found["culprits"], found["waiting"]) == ([1], [0, 2])
 
 
+def test_native_frames_are_shown_where_they_are_asked_for(
+    torch_start: Start, tmp_path: Path
+) -> None:
+    """Equal ones once; the page for a browser has them, too."""
+    pytest.importorskip("pystack", reason="it reads native frames")
+    body = "time.sleep(600) if rank == 1 else dist.all_reduce(torch.ones(1))\n"
+    ranks, page = torch_start(TORCH + body), tmp_path / "page.html"
+    printed = attach("--native", "--html", page, ranks[0].pid, code=0)
+    _, _, native = printed.partition("--- native frames of ranks 0,2, main thread, innermost first")
+    assert "c10d::Work::wait" in native
+    assert "native frames of thread" in page.read_text()
+    assert "native frames" not in attach(ranks[0].pid, code=0)
+
+
 def test_steps_that_go_on_are_not_said_to_hang(torch_start: Start) -> None:
     """Whenever one looks, ranks are in a collective."""
     body = "while True:\n    dist.all_reduce(torch.ones(1)); time.sleep(0.05 * rank)\n"

@@ -1,6 +1,6 @@
 """Render worlds as text for the terminal.
 
-`page` is the page of a hang, `progress` the live line.
+`page` is the page of a hang, with `native` frames if asked for, `progress` the live line.
 """
 
 from pytest_multihost.report.layout import COLOURS

@@ -38,6 +38,7 @@ from pytest_multihost.report.layout import (
     titled,
     titled_line,
 )
+from pytest_multihost.report.text.native import native_sections
 
 # With this and the most rows of a table a page has at most 30 lines, whatever the world's size.
 _MAX_EVIDENCE = 5
@@ -53,7 +54,9 @@ _DETECTED_BY = {
 }
 
 
-def page_sections(judged: Judgement, *, files: str, columns: int | None = None) -> list[Section]:
+def page_sections(
+    judged: Judgement, *, files: str, columns: int | None = None, shows_native: bool = False
+) -> list[Section]:
     """Return the sections shown below the headline rank's own traceback.
 
     Args:
@@ -61,6 +64,7 @@ def page_sections(judged: Judgement, *, files: str, columns: int | None = None) 
         files: Where the artifacts are.
         columns: The terminal's width; a place in the code is never cut. None if there is no
             terminal: nothing is cut then, since the reader of a log cannot undo it.
+        shows_native: Whether native frames are shown, if they were read.
     """
     result = judged.result
     least, most = WIDTHS
@@ -80,7 +84,8 @@ def page_sections(judged: Judgement, *, files: str, columns: int | None = None) 
     hosts = f" on {count} hosts" if count > 1 else ""
     title = f"world of {spec.size} rank{'s' if spec.size > 1 else ''}{hosts}, {spec.backend}"
     page = Section(title, tuple((INDENT, *line) for line in lines))
-    return [page, *_other_failures(judged.finding)]
+    native = native_sections(result) if shows_native else ()
+    return [page, *native, *_other_failures(judged.finding)]
 
 
 def _world_lines(judged: Judgement, width: int, *, clips: bool) -> Iterator[Line]:
