@@ -142,8 +142,13 @@ def test_each_test_has_the_clock_that_it_asks_for(run_worlds) -> None:
             "server (slow_io; clock=jump)",
         ),
         (', clock="jump"', ("--multihost-launch=spawn",), "spawn (clock=jump)"),
+        (
+            ', clock="jump"',
+            ("--multihost-fault", "hash_seed(rank='all')"),
+            "spawn (hash_seed; clock=jump)",
+        ),
     ],
-    ids=["option", "env", "slow_io", "spawn"],
+    ids=["option", "env", "slow_io", "spawn", "hash_seed"],
 )
 def test_one_server_has_all_that_a_test_needs(
     run_worlds, more: str, args: tuple[str, ...], launch: str
@@ -154,6 +159,16 @@ def test_one_server_has_all_that_a_test_needs(
     assert worlds.verdicts["test_it"]["clock"] == "jump"
     outcomes = {each["outcome"] for each in worlds.verdicts["test_it"]["rank_results"]}
     assert outcomes == {"passed"}
+
+
+@with_library
+@pytest.mark.usefixtures("netns_hosts")
+def test_hosts_of_namespaces_share_a_clock(run_worlds) -> None:
+    """They have networks and names of their own, but this machine's memory and processes."""
+    worlds = run_worlds(JUMPS, "-k", "sleep", "--multihost-hosts=netns")
+    worlds.run.assert_outcomes(passed=1, deselected=2)
+    hosts = [each["host"] for each in worlds.all_verdicts[0]["rank_results"]]
+    assert hosts == ["host-0", "host-1"]
 
 
 @with_library
