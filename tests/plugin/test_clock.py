@@ -49,7 +49,7 @@ def test_a_real_clock_never_jumps(world):
 
 # A process that is not of the world makes its clock jump, so that it is known when it does.
 JUMPS = """
-import os, subprocess, sys, time
+import asyncio, faulthandler, os, subprocess, sys, threading, time
 from pathlib import Path
 import pytest
 from pytest_multihost import faults
@@ -98,6 +98,32 @@ def test_a_sleep_ends_with_a_jump_over_it(world):
         assert 1000 <= time.monotonic() - began_s < 1500
     jump(world, 1001, over_s=1000)
 
+def test_faulthandler_follows(world, tmp_path):
+    with (tmp_path / "stacks").open("w") as stacks:
+        faulthandler.dump_traceback_later(500, file=stacks)
+        world.barrier()
+        jump(world, 299)
+        assert not (tmp_path / "stacks").stat().st_size
+        jump(world, 202)
+        while not (tmp_path / "stacks").stat().st_size:
+            os.sched_yield()
+        faulthandler.cancel_dump_traceback_later()
+
+async def wait_for_nothing(seconds):
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.Event().wait(), seconds)
+
+def test_asyncio_and_locks_follow(world):
+    began_s = time.monotonic()
+    if not world.is_primary:
+        asyncio.run(wait_for_nothing(700))
+        assert 700 <= time.monotonic() - began_s < 900
+    jump(world, 701, over_s=700)
+    if not world.is_primary:
+        assert not threading.Event().wait(800)
+        assert 1500 <= time.monotonic() - began_s < 1900
+    jump(world, 801, over_s=800)
+
 @pytest.mark.multihost(faults=[faults.stale_files(rank=1, seconds=500, path="*/shared/*")])
 def test_files_are_seen_after_so_long_in_the_worlds_time(world, shared_tmp_path):
     file = shared_tmp_path / "file"
@@ -117,7 +143,7 @@ def test_files_are_seen_after_so_long_in_the_worlds_time(world, shared_tmp_path)
 @with_library
 def test_what_ranks_see_of_a_jump(run_worlds) -> None:
     """Their clocks, waits and children, and faults that last for a while; files keep real times."""
-    run_worlds(JUMPS).run.assert_outcomes(passed=3)
+    run_worlds(JUMPS).run.assert_outcomes(passed=5)
 
 
 @with_library
@@ -166,7 +192,7 @@ def test_one_server_has_all_that_a_test_needs(
 def test_hosts_of_namespaces_share_a_clock(run_worlds) -> None:
     """They have networks and names of their own, but this machine's memory and processes."""
     worlds = run_worlds(JUMPS, "-k", "sleep", "--multihost-hosts=netns")
-    worlds.run.assert_outcomes(passed=1, deselected=2)
+    worlds.run.assert_outcomes(passed=1, deselected=4)
     hosts = [each["host"] for each in worlds.all_verdicts[0]["rank_results"]]
     assert hosts == ["host-0", "host-1"]
 
