@@ -5,10 +5,8 @@ Each of them runs the same command. Rank 0's is the controller, the others start
 
 from __future__ import annotations
 
-import shutil
 import sys
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from pytest_multihost.launch.attach import Listener, Peer, Rendezvous
@@ -71,33 +69,30 @@ def part(peers: Mapping[int, Peer], code: int) -> None:
         peer.stream.close()
 
 
-def be_peer(
-    rendezvous: Rendezvous, spec: WorldSpec, make_launcher: Callable[[Path], ServerLauncher]
-) -> int:
+def be_peer(rendezvous: Rendezvous, spec: WorldSpec, home: Path, launcher: ServerLauncher) -> int:
     """Start ranks for rank 0's process until the run ends; return its exit code.
 
     Args:
         rendezvous: Where to find it.
         spec: The world.
-        make_launcher: Returns what starts its ranks, given a directory for logs.
+        home: A private directory of this process.
+        launcher: Starts its ranks.
     """
     process = PeerProcess(rendezvous, JOIN_S)
     process.take_signals()
-    home = Path(tempfile.mkdtemp(prefix="multihost-run-"))
-    launcher, problems = make_launcher(home), []
+    problems: tuple[str, ...] = ()
     try:
         try:
             launcher.open()
         except LaunchError as error:
-            problems = [str(error)]
-        process.connect(tests=(_world(spec),), problems=tuple(problems))
+            problems = (str(error),)
+        process.connect(tests=(_world(spec),), problems=problems)
         code = process.serve(lambda _: launcher, home)
     except MultihostError as error:
         sys.stderr.write(f"multihost run: rank {rendezvous.membership.rank}: {error}\n")
         return _LOST
     finally:
         launcher.close()
-        shutil.rmtree(home, ignore_errors=True)
     process.outlive_controller()
     return code
 

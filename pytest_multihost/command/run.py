@@ -6,7 +6,6 @@ import os
 import shlex
 import shutil
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,6 +16,7 @@ from pytest_multihost.blame import Judgement, judge_world
 from pytest_multihost.clock import find_clock_library
 from pytest_multihost.command.joined import be_peer, check_peers, meet, part
 from pytest_multihost.command.judged_page import page_of
+from pytest_multihost.command.scratch import scratch_folder
 from pytest_multihost.command.screen import Screen
 from pytest_multihost.launch.attach import AttachLauncher, Peer, Rendezvous, sites_for
 from pytest_multihost.launch.job_spec import (
@@ -123,19 +123,17 @@ class RunOptions:
 
 def run_script(options: RunOptions) -> int:
     """Run a script in ranks, show what they print and how they end; return the exit code."""
-    scratch = Path(tempfile.mkdtemp(prefix="multihost-run-"))
     try:
-        if options.ranks is None:
-            return _run_joined(options, scratch)
-        interrupt_on_signals()
-        return _run_world(options, _spec(options, options.ranks), scratch, {})
+        with scratch_folder() as scratch:
+            if options.ranks is None:
+                return _run_joined(options, scratch)
+            interrupt_on_signals()
+            return _run_world(options, _spec(options, options.ranks), scratch, {})
     except (SettingError, LaunchError) as error:
         sys.stderr.write(f"multihost run: {error}\n")
         return NOT_RUN
     except KeyboardInterrupt:  # before the ranks were started, or after they were ended
         return INTERRUPTED
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _run_joined(options: RunOptions, scratch: Path) -> int:
@@ -151,7 +149,7 @@ def _run_joined(options: RunOptions, scratch: Path) -> int:
     membership = rendezvous.membership
     spec = _spec(options, membership.size)
     if membership.rank:
-        return be_peer(rendezvous, spec, partial(_launcher, spec, options))
+        return be_peer(rendezvous, spec, scratch, _launcher(spec, options, scratch, scratch))
     interrupt_on_signals()
     peers, code = meet(rendezvous, spec, scratch), FAILED
     spec = replace(spec, sites=sites_for(spec.size, peers))
@@ -171,7 +169,7 @@ def _run_world(
     else:
         files.directory.mkdir()
     backend = _backend(spec)
-    launcher = _launcher(spec, options, files.directory)
+    launcher = _launcher(spec, options, files.directory, scratch)
     world = WatchedWorld.make(
         spec,
         directory=files.directory,
@@ -289,8 +287,17 @@ def _spec(options: RunOptions, size: int) -> WorldSpec:
     )
 
 
-def _launcher(spec: WorldSpec, options: RunOptions, directory: Path) -> ServerLauncher:
-    """Return what starts ranks: it forks a process for each, which becomes a fresh interpreter."""
+def _launcher(
+    spec: WorldSpec, options: RunOptions, directory: Path, scratch: Path
+) -> ServerLauncher:
+    """Return what starts ranks: it forks a process for each, which becomes a fresh interpreter.
+
+    Args:
+        spec: The world.
+        options: The command line.
+        directory: Where its log goes.
+        scratch: What it removes if this process is killed.
+    """
     own = own_variables(keeps_proxies=spec.keeps_proxies)
     variables = {**own, **thread_variables(own)}
     libraries = [
@@ -303,7 +310,7 @@ def _launcher(spec: WorldSpec, options: RunOptions, directory: Path) -> ServerLa
         is_module=options.is_module,
         script_args=tuple(options.script_args),
     )
-    job = ServerJob(run=run, rank_code=SCRIPT_RANK_CODE)
+    job = ServerJob(run=run, rank_code=SCRIPT_RANK_CODE, scratch=str(scratch))
     program = ServerProgram(SPAWN_SERVER_CODE, job, variables, directory / _SERVER_LOG)
     return ServerLauncher({"script": partial(exec_server, program)})
 

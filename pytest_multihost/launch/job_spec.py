@@ -78,6 +78,7 @@ class ServerJob:
         libraries: Modules to import; for a server that forks ranks which collect by themselves.
         control: Descriptor of the control connection.
         controller: The controller's process id.
+        scratch: A directory of the controller's, to be removed if that is killed; none if empty.
     """
 
     run: PytestRun | ScriptRun
@@ -86,6 +87,7 @@ class ServerJob:
     libraries: tuple[str, ...] = ()
     control: int = -1
     controller: int = -1
+    scratch: str = ""
 
 
 @message

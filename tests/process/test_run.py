@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import pty
@@ -223,6 +224,35 @@ def test_when_the_controller_is_killed_its_ranks_end(tmp_path: Path) -> None:
     process.kill()
     process.communicate(timeout=60)
     await_that(lambda: living(tmp_path) == [])
+
+
+def test_when_the_controller_is_killed_its_temporary_files_are_removed(tmp_path: Path) -> None:
+    """Its server does that, which outlives it."""
+    source = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
+    process = start(tmp_path, source, "--horizon", "3600", "train.py")
+    assert process.stdout is not None
+    assert "up" in process.stdout.readline()
+    found = [each.name for each in tmp_path.glob("multihost-run-*")]
+    process.kill()
+    process.communicate(timeout=60)
+    await_that(lambda: not list(tmp_path.glob("multihost-run-*")))
+    assert len(found) == 1
+
+
+def test_what_killed_runs_have_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    """Server and controller may be killed together; what a run still uses is locked."""
+    for name in ("left", "used", "young"):
+        (tmp_path / f"multihost-run-{name}").mkdir()
+    for name in ("left", "used"):
+        os.utime(tmp_path / f"multihost-run-{name}", (0, 0))
+    used = os.open(tmp_path / "multihost-run-used", os.O_RDONLY)
+    try:
+        fcntl.flock(used, fcntl.LOCK_EX)
+        assert run(tmp_path, "", "-n1", "train.py")[0] == 0
+    finally:
+        os.close(used)
+    kept = {each.name for each in tmp_path.glob("multihost-run-*")}
+    assert kept == {"multihost-run-used", "multihost-run-young"}
 
 
 def test_a_progress_bar_is_shown_as_it_is_in_the_end(tmp_path: Path) -> None:

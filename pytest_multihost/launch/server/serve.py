@@ -14,6 +14,7 @@ import contextlib
 import gc
 import os
 import selectors
+import shutil
 import signal
 import socket
 import sys
@@ -39,7 +40,7 @@ from pytest_multihost.launch.netns import (
     open_sock_diag,
     reserve_port,
 )
-from pytest_multihost.launch.reaper import kill_strays, mark_descendants
+from pytest_multihost.launch.reaper import kill_strays, mark_descendants, wait_until_dead
 from pytest_multihost.launch.refusals import refused, remedy_against
 from pytest_multihost.launch.server.rank_processes import RankProcesses
 from pytest_multihost.launch.wire import (
@@ -74,6 +75,8 @@ from pytest_multihost.model.spec import Hosts, RankSpec, WorldSpec, all_hosts
 from pytest_multihost.slots.rank_log import RankLogs
 
 _MAX_LEFTOVERS = 20
+_GONE_S = 5.0
+"""How long a killed controller may take to end after its connections have been closed."""
 
 
 @dataclass(slots=True)
@@ -91,6 +94,7 @@ class _Server:
         network: The world's hosts, where they are namespaces.
         network_faults: The faults of the network between them, if there are any.
         clones: Servers that were forked from this one, by pidfd.
+        has_quit: Whether the controller has said that it needs no server any more.
     """
 
     control: socket.socket
@@ -103,19 +107,23 @@ class _Server:
     network: HostNetwork | None = None
     network_faults: NetworkFaults | None = None
     clones: dict[int, int] = field(default_factory=dict)
+    has_quit: bool = False
 
     def send(self, message: FromServer, descriptors: Sequence[int] = ()) -> None:
         """Send a message to the controller."""
         send_packet(self.control, message, descriptors)
 
 
-def serve(control: socket.socket, run_rank: RunRank, *, controller: int) -> NoReturn:
+def serve(
+    control: socket.socket, run_rank: RunRank, *, controller: int, scratch: str = ""
+) -> NoReturn:
     """Serve requests until the controller goes, then end every rank and exit.
 
     Args:
         control: The server's end of the control connection.
         run_rank: A forked rank's main function.
         controller: Process id of the controller, the parent.
+        scratch: A directory of the controller's, removed if that is killed; none if empty.
     """
     try:
         server = _prepare(control, run_rank, controller)
@@ -123,6 +131,8 @@ def serve(control: socket.socket, run_rank: RunRank, *, controller: int) -> NoRe
         while _serve_once(server):
             pass
         _end(server, grace_s=0.0)
+        if scratch and not server.has_quit and wait_until_dead([server.controller], _GONE_S):
+            shutil.rmtree(scratch, ignore_errors=True)
     except BaseException as error:  # noqa: BLE001 - a forked server must never return into pytest
         remedy = remedy_against(error)
         why = str(error) if remedy else traceback.format_exc()[-8000:]
@@ -176,6 +186,7 @@ def _serve_once(server: _Server) -> bool:
         elif key.fd == server.control.fileno():
             packet: Packet[ToServer] | None = receive_packet(server.control, ToServer)
             if packet is None or isinstance(packet.message, Quit):
+                server.has_quit = packet is not None
                 return False
             _answer(server, packet)
     return True

@@ -154,7 +154,7 @@ def main() -> NoReturn:
     """Serve until the controller ends."""
     job: ServerJob = take_job(ServerJob)
     run: RunRank = partial(exec_rank, job=job)
-    serve(open_control(job), run, controller=job.controller)
+    serve(open_control(job), run, controller=job.controller, scratch=job.scratch)
 
 
 def exec_rank(spec: RankSpec, channel: Channel, *, job: ServerJob) -> NoReturn:
