@@ -113,7 +113,7 @@ def joined_job(machines: Sequence[Machine]) -> Job:
         size=max(job.size for _, job in found),
         launcher=found[0][1].launcher,
         is_size_known=found[0][1].is_size_known,
-        ended=frozenset(r for _, job in found for r in job.ended) - pids.keys(),
+        ended=frozenset(rank for _, job in found for rank in job.ended if rank not in pids),
         notes=(*notes, *absent),
         hosts={rank: host for host, job in found for rank in job.pids},
     )

@@ -183,7 +183,7 @@ def _world(members: Mapping[int, Membership], parents: Mapping[int, int]) -> Wor
         if pids[each.rank] != pid
     )
     first, one = pids[min(pids)], next(iter(members.values()))
-    absent = frozenset(range(one.size)) - pids.keys()
+    absent = frozenset(rank for rank in range(one.size) if rank not in pids)
     job = Job(
         dict(sorted(pids.items())),
         one.size,
