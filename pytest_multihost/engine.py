@@ -58,6 +58,7 @@ from pytest_multihost.model.stack import Dump
 from pytest_multihost.outcome import RankFacts, advance, describe_exit
 from pytest_multihost.outcome.faults import continued_by_plan, has_pending_actions
 from pytest_multihost.watch import HeldRanks, NoWatch, Observations, Release, Watchdog
+from pytest_multihost.watch.clock_jumps import Jumps, NoJumps, overdue_pauses
 
 GRACE_AFTER_DEATH_S = 0.75
 """Grace period after a rank has died, in which the others can report its loss."""
@@ -99,7 +100,7 @@ class Surroundings:
     Attributes:
         launcher: Starts its ranks.
         dumper: Takes their stacks before they are ended.
-        now: Returns the monotonic time in seconds.
+        now: Returns the world's monotonic time in seconds.
         directory: Where logs, stacks and the verdict go.
         scratch: The world's own directory for everything else.
         primary_leaves_last: Whether rank 0 may exit only after the others.
@@ -109,6 +110,7 @@ class Surroundings:
         tick_s: The longest time without a call of `on_tick`.
         watch: The watchdog: takes snapshots of the ranks from outside.
         held: Says when ranks that faults hold may go on.
+        jumps: Says when the world's clock jumps.
         on_hang: Called before the harness ends ranks that did not end by themselves.
         patience_s: Ends the world so many seconds after the test has begun, or after a rank that
             a fault held was let go, if its timeout is later. What is proven to hang is still
@@ -126,6 +128,7 @@ class Surroundings:
     tick_s: float = 1.0
     watch: Watchdog | NoWatch = field(default_factory=NoWatch)
     held: HeldRanks = field(default_factory=HeldRanks)
+    jumps: Jumps = field(default_factory=NoJumps)
     on_hang: Callable[[Sequence[RankFacts]], None] | None = None
     patience_s: float | None = None
 
@@ -167,6 +170,7 @@ def run_world(spec: WorldSpec, surroundings: Surroundings) -> WorldResult:
         partings=world_run.observed.partings,
         progress_s=world_run.observed.progress_s,
         detected_s=world_run.detected_s,
+        clock=surroundings.jumps.record(),
     )
 
 
@@ -260,26 +264,60 @@ class _WorldRun:
                 if self.surroundings.on_hang is not None:
                     self.surroundings.on_hang(self.facts)
                 return ending_found or ending, self._why(ending_found or ending)
-            tick_s = min(
-                self.surroundings.tick_s, self.surroundings.watch.interval_s, held.interval_s
-            )
-            last_s = self._within_horizon(now, self._next_deadline()[0])
-            ripe = () if is_busy else held.due(now, self.facts, last_s)
-            quiet_s = min(QUIET_PERIOD_S, held.interval_s)
-            wait_s = min(deadline_s - now, quiet_s if is_busy else tick_s)
-            wait_s = 0.0 if ripe else wait_s
+            ripe, jump_s = ((), None) if is_busy else self._due(now, deadline_s, ending)
+            tick_s = min(QUIET_PERIOD_S, held.interval_s) if is_busy else self._tick_s()
+            wait_s = 0.0 if ripe or jump_s is not None else min(deadline_s - now, tick_s)
             moved_bytes = world.moved_bytes
             events = news or world.wait(max(0.0, wait_s))
             is_moving = not events and world.moved_bytes != moved_bytes
-            for event in events:
-                self._take(event)
-                _perform(world, event)
-                for rank, frame in _answers(exchange, event, self.facts[event.rank]).items():
-                    world.send(rank, frame)
-            self._let_go(world, ripe, has_news=bool(events) or is_moving)
+            has_news = bool(events) or is_moving
+            if jump_s is not None and not has_news:
+                self._jump(world, jump_s)
+            self._take_all(world, exchange, events)
+            self._let_go(world, ripe, has_news=has_news)
             self._open_gates(world, exchange)
             if self.surroundings.on_tick is not None:
                 self.surroundings.on_tick(self.surroundings.now() - self.started_s, self.facts)
+
+    def _take_all(
+        self, world: RunningWorld, exchange: HarnessCollectives, events: Sequence[Event]
+    ) -> None:
+        """Record events, and do what each asks for."""
+        jumps = self.surroundings.jumps
+        for event in map(jumps.in_world_time, events):
+            self._take(event)
+            _perform(world, event, jumps)
+            for rank, frame in _answers(exchange, event, self.facts[event.rank]).items():
+                world.send(rank, frame)
+
+    def _tick_s(self) -> float:
+        """Return the longest time to wait for events."""
+        needs = self.surroundings
+        watch_s, held_s, jumps_s = (
+            each.interval_s for each in (needs.watch, needs.held, needs.jumps)
+        )
+        return min(needs.tick_s, watch_s, held_s, jumps_s)
+
+    def _due(
+        self, now: float, deadline_s: float, ending: Ending
+    ) -> tuple[Sequence[Release], float | None]:
+        """Return which held ranks may go on, and to what time the clock is to jump, if at all.
+
+        While a rank is held time goes on as it does outside: a hold ends in real time.
+        """
+        held, jumps = self.surroundings.held, self.surroundings.jumps
+        if held.is_active:
+            last_s = self._within_horizon(now, self._next_deadline()[0])
+            return held.due(now, self.facts, last_s), None
+        is_last = ending in ("overrun", "startup-overrun")
+        return (), jumps.due_s(now, self.facts, deadline_s, is_last=is_last)
+
+    def _jump(self, world: RunningWorld, to_s: float) -> None:
+        """Let the clock jump, and continue the ranks that were stopped until then."""
+        self.surroundings.jumps.jump(to_s)
+        self.surroundings.watch.note_jump(to_s)
+        for rank in overdue_pauses(self.facts, to_s):
+            world.request(PauseRank(rank, None))
 
     def _let_go(self, world: RunningWorld, ripe: Sequence[Release], *, has_news: bool) -> None:
         """Tell held ranks to go on; what was seen of the others is not true any more with news."""
@@ -471,7 +509,7 @@ class _WorldRun:
         decided_s = self.decided_s or self.surroundings.now()
         ending = world.end(grace_s=SIGTERM_GRACE_S)
         self.leftovers = ending.leftovers
-        for event in ending.events:
+        for event in map(self.surroundings.jumps.in_world_time, ending.events):
             if isinstance(event.body, Exited):
                 body = replace(event.body, by_harness=True)
                 self._take(Event(event.at_s, event.rank, body))
@@ -508,11 +546,11 @@ def _answers(
     return {}
 
 
-def _perform(world: RunningWorld, event: Event) -> None:
+def _perform(world: RunningWorld, event: Event, jumps: Jumps) -> None:
     """Perform the part of a fault that cannot be performed in its rank."""
     match event.body:
         case FaultChanged(pause=Pause() as pause):
-            world.request(PauseRank(event.rank, pause))
+            world.request(PauseRank(event.rank, jumps.in_machine_time(pause)))
         case FaultChanged(resume=True):
             world.request(PauseRank(event.rank, None))
         case FaultChanged(network=True, index=index):

@@ -25,6 +25,7 @@ from pytest_multihost.nemesis import clean_up_faults, heal_files
 from pytest_multihost.outcome import RankFacts
 from pytest_multihost.report.text import blocking_text, progress_text
 from pytest_multihost.watch import HeldRanks, RemoteRanks, Watchdog, WorldObserver
+from pytest_multihost.watch.clock_jumps import ClockJumps, NoJumps
 from pytest_multihost.watch.kernel import HarnessProcesses
 from pytest_multihost.watch.probes import PySpySampler, dump_stacks
 
@@ -68,8 +69,10 @@ class WatchedWorld:
         if spec.clock == "jump":
             ClockPage.create(clock_page_path(scratch)).close()
         harness = harness_processes(directory, scratch, others)
+        jumps = spec.clock == "jump"
+        clock = ClockPage.create(clock_page_path(scratch)) if jumps else None
         watchdog = Watchdog(
-            WorldObserver(scratch, spec.size, harness, spec),
+            WorldObserver(scratch, spec.size, harness, spec, clock=clock),
             may_run_jax=spec.backend not in ("gloo", "nccl"),
             early=early,
         )
@@ -95,10 +98,11 @@ class WatchedWorld:
             on_hang: See `Surroundings`.
             patience_s: See `Surroundings`.
         """
+        clock = self.watchdog.observer.clock
         surroundings = Surroundings(
             launcher=launcher,
             dumper=partial(_dump_healed, self.scratch),
-            now=now,
+            now=now if clock is None else clock.now,
             directory=self.directory,
             scratch=self.scratch,
             primary_leaves_last=primary_leaves_last,
@@ -107,10 +111,15 @@ class WatchedWorld:
             tick_s=tick_s,
             watch=self.watchdog,
             held=HeldRanks(self.watchdog.observer),
+            jumps=NoJumps() if clock is None else ClockJumps(clock, self.watchdog.observer),
             on_hang=on_hang,
             patience_s=patience_s,
         )
-        result = run_world(self.spec, surroundings)
+        try:
+            result = run_world(self.spec, surroundings)
+        finally:
+            if clock is not None:
+                clock.close()
         result = result.with_events(clean_up_faults(result.history, self.scratch))
         for sockets in self.scratch.glob("rank-*.sockets"):  # also where the rest is kept
             shutil.rmtree(sockets, ignore_errors=True)

@@ -131,6 +131,36 @@ class WorldSnapshot:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class ClockDoubt:
+    """A time in which the clock of a world went on as the machine's does.
+
+    Attributes:
+        since_s: Since when, in the world's time.
+        why: What could have ended a wait of the world before its next timer, one sentence each.
+        until_s: Until when; None if that was still so at the world's end.
+    """
+
+    since_s: float
+    why: tuple[str, ...]
+    until_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClockRecord:
+    """What a clock that jumps has done.
+
+    Attributes:
+        jumps: How often it has jumped.
+        jumped_s: How far in sum, in seconds.
+        doubts: When it could not, and why.
+    """
+
+    jumps: int
+    jumped_s: float
+    doubts: tuple[ClockDoubt, ...] = ()
+
+
 Ending = Literal[
     "self",  # every rank exited when its gate opened
     "overrun",  # the test's deadline passed
@@ -167,6 +197,7 @@ class WorldResult:
         detected_s: When the harness decided to end the world, if it did.
         leftovers: Command lines of processes that ranks had left behind.
         last_words: For ranks that died, the end of their log.
+        clock: What its clock has done, if that jumps. Then all times are the world's.
     """
 
     spec: WorldSpec
@@ -185,6 +216,7 @@ class WorldResult:
     detected_s: float | None = None
     leftovers: tuple[str, ...] = ()
     last_words: Mapping[int, str] = field(default_factory=dict)
+    clock: ClockRecord | None = None
 
     def with_events(self, events: Iterable[Event]) -> WorldResult:
         """Return the result with more events, sorted by time among the events of their rank."""

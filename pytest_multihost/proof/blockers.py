@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from pytest_multihost.model.operation import Operation
-from pytest_multihost.model.process import Descriptor, Process, Thread
+from pytest_multihost.model.process import NEVER, Descriptor, Process, Thread
 from pytest_multihost.proof import system_calls as calls
 from pytest_multihost.proof.snapshot import Interval, Snapshot
 from pytest_multihost.proof.threads import (
@@ -67,14 +67,14 @@ def blockers(before: Snapshot, now: Snapshot, *, deadline_s: float) -> tuple[str
     for process in living:
         was = before.kernel.process(process.pid)
         if was is None:
-            found.append(f"{_name(process)} has just begun")
+            found.append(f"{process_name(process)} has just begun")
         else:
             earlier = {thread.tid: thread for thread in was.threads}
             interval = Interval(was, process, before, now, deadline_s, earlier)
-            found += [f"{_name(process)} {each}" for each in _process_blockers(interval)]
+            found += [f"{process_name(process)} {each}" for each in process_blockers(interval)]
     pids = {each.pid for each in living}
     ended = [e for e in before.kernel.processes if not e.is_dead and e.pid not in pids]
-    found += [f"{_name(each)} has just ended" for each in ended]
+    found += [f"{process_name(each)} has just ended" for each in ended]
     return tuple(dict.fromkeys(found))
 
 
@@ -102,7 +102,7 @@ def rank_blockers(
             earlier = {thread.tid: thread for thread in was.threads}
             interval = Interval(was, process, before, now, deadline_s, earlier)
             why = list(_own_blockers(interval))
-        found.setdefault(process.rank, []).extend(f"{_name(process)} {each}" for each in why)
+        found.setdefault(process.rank, []).extend(f"{process_name(process)} {each}" for each in why)
     return {rank: tuple(each) for rank, each in found.items()}
 
 
@@ -129,12 +129,13 @@ def _own_blockers(interval: Interval) -> Iterator[str]:
             yield f"moves data on the {found.kind} socket to {found.peer or 'somebody'}"
 
 
-def _name(process: Process) -> str:
+def process_name(process: Process) -> str:
+    """Return how sentences begin that are about a process."""
     whose = f"rank {process.rank}:" if process.rank is not None else "orphan:"
     return whose if process.is_rank else f"{whose} child process `{process.name}` {process.pid}"
 
 
-def _process_blockers(interval: Interval) -> Iterator[str]:
+def process_blockers(interval: Interval) -> Iterator[str]:
     """Yield what may end a wait of a process, as the rest of a sentence about it."""
     process = interval.process
     if any(thread.state in {"T", "t"} for thread in process.threads):
@@ -240,7 +241,7 @@ def _runtime_thread(interval: Interval, thread: Thread) -> Iterator[str]:
     if interval.is_busy(thread):
         yield "runs"
     if is_sleep(thread):
-        yield f"sleeps{interval.activity(thread).until}"
+        yield from [f"sleeps{interval.activity(thread).until}"] if thread.ends_s != NEVER else ()
     elif is_file_access(thread):
         yield from _file_access(interval, thread, is_runtimes=True)
     elif has_gloo_timeout(thread) and interval.times_out(thread):

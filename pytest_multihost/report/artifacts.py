@@ -220,7 +220,27 @@ def build_verdict(judged: Judgement, attempt: Attempt) -> Verdict:
         faults=tuple(_fault_records(result)),
         rank_results=tuple(_rank_result(each, result) for each in finding.ranks),
         diagnosis=diagnosis.record() if diagnosis is not None else None,
+        clock=_clock_record(result),
     )
+
+
+def _clock_record(result: WorldResult) -> JsonObject | None:
+    """Return what the world's clock has done, if it jumps."""
+    if result.clock is None:
+        return None
+    return {
+        "jumps": result.clock.jumps,
+        "jumped_s": round(result.clock.jumped_s, 4),
+        "real_s": round(result.ended_s - result.started_s - result.clock.jumped_s, 4),
+        "doubts": [
+            {
+                "since_s": round(each.since_s - result.started_s, 4),
+                "until_s": each.until_s and round(each.until_s - result.started_s, 4),
+                "why": list(each.why),
+            }
+            for each in result.clock.doubts
+        ],
+    }
 
 
 def _finite(value: Json) -> Json:

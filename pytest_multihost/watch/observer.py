@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_multihost.blame import severed
+from pytest_multihost.clock import ClockPage
 from pytest_multihost.model.event import FaultChanged
 from pytest_multihost.model.fault import disturbs_network
 from pytest_multihost.model.operation import HARNESS_SCOPE, PROGRAM_START, Operation, Operations
@@ -41,6 +42,7 @@ class WorldObserver:
         harness: The parts of the processes that belong to the harness.
         spec: The world, if it may have network faults.
         remote: Its ranks on other machines, if any.
+        clock: The page of its clock, if that jumps.
     """
 
     scratch: Path
@@ -48,6 +50,7 @@ class WorldObserver:
     harness: HarnessProcesses = field(default_factory=HarnessProcesses)
     spec: WorldSpec | None = None
     remote: RemoteRanks | None = None
+    clock: ClockPage | None = None
     _reader: KernelReader | None = None
     _quiescence: Quiescence | None = None
 
@@ -121,9 +124,11 @@ class WorldObserver:
     def reader(self, facts: Sequence[RankFacts]) -> KernelReader:
         """Return the reader of the ranks' processes, made on the first call and then kept."""
         if self._reader is None:
-            make = self.remote.reader if self.remote is not None else ProcReader
             pids = {each.rank: each.pid for each in facts if each.pid is not None}
-            self._reader = make(pids, self.harness)
+            if self.remote is not None:
+                self._reader = self.remote.reader(pids, self.harness)
+            else:
+                self._reader = ProcReader(pids, self.harness, self.clock)
         return self._reader
 
 

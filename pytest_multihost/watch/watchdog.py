@@ -138,6 +138,9 @@ class NoWatch:
     def begin_anew(self) -> None:
         """Do nothing: nothing is searched."""
 
+    def note_jump(self, to_s: float) -> None:
+        """Do nothing: nothing is searched."""
+
     def close(self, now: float, facts: Sequence[RankFacts]) -> Observations:  # noqa: ARG002 - unused
         """Return empty observations."""
         return Observations()
@@ -171,6 +174,7 @@ class Watchdog:
     _ran: frozenset[int] = frozenset()
     _ran_since_s: float = 0.0
     _progress_s: float = 0.0
+    _jumped_s: float = 0.0
     _stopped_since: dict[int, float] = field(default_factory=dict)
     _checked_s: float = 0.0
     _peeked_s: float = 0.0
@@ -253,6 +257,11 @@ class Watchdog:
         """Search for a proof from the beginning: the world is about to move."""
         self._search, self._rest = ProofSearch(), None
 
+    def note_jump(self, to_s: float) -> None:
+        """Begin anew, since the world's clock has jumped: waits are about to end."""
+        self.begin_anew()
+        self._jumped_s = to_s
+
     def has_settled(self, now: float, facts: Sequence[RankFacts], *, deadline_s: float) -> bool:
         """Return whether, after a raise, no rank makes progress any more.
 
@@ -277,7 +286,7 @@ class Watchdog:
         rest = [each.rank for each in facts if not each.is_past_body]
         rest = rest or [each.rank for each in facts if not each.is_finished]
         are_waiting = waiting_ranks(snapshot.operations).issuperset(rest)
-        quiet_s = now - self._progress_s
+        quiet_s = now - max(self._progress_s, self._jumped_s)
         if self._is_still:
             self._start_native(facts)
         if are_waiting:
@@ -447,7 +456,7 @@ class Watchdog:
         rests = bool(mismatched_ranks(snapshot.operations)) and self._is_quiescent(
             before, snapshot, now, facts
         )
-        if rests or now >= self._progress_s + QUIET_S:
+        if rests or now >= max(self._progress_s, self._jumped_s) + QUIET_S:
             self._had_mismatch = self._has_mismatch(snapshot, facts, deadline_s)
         # Twice, if main threads may run: a timeout that fires between the shallow and the deep
         # snapshot is in neither.

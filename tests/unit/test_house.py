@@ -71,6 +71,8 @@ FACES_OF_THEIR_OWN = {
         "report.attempt_files",
         "report.hazards",
         "report.sweep_words",
+        "proof.closed_world",
+        "watch.clock_jumps",
         "watch.kernel",
         "watch.kernel.stack_words",
         "watch.merged_snapshots",

@@ -42,6 +42,7 @@ from pytest_multihost.report.text.native import native_sections
 
 # With this and the most rows of a table a page has at most 30 lines, whatever the world's size.
 _MAX_EVIDENCE = 5
+_MAX_DOUBTS = 3
 
 _DETECTED_BY = {
     "proof": "nothing could move",
@@ -79,6 +80,7 @@ def page_sections(
     if spec.faults or spec.clock == "jump":
         replay = spec.command or f"pytest '{spec.nodeid}' --multihost-replay {token(spec)}"
         lines.append(titled_line("replay", replay))
+    lines += titled("clock", _clock_texts(result), room)
     lines.append(titled_line("files", files))
     count = len(spec.all_hosts)
     hosts = f" on {count} hosts" if count > 1 else ""
@@ -120,6 +122,19 @@ def _world_lines(judged: Judgement, width: int, *, clips: bool) -> Iterator[Line
             evidence[_MAX_EVIDENCE:] = [f"and {more} more in verdict.json"]
         yield from titled("evidence", evidence, width)
         yield from titled("note", diagnosis.notes, width)
+
+
+def _clock_texts(result: WorldResult) -> Iterator[str]:
+    """Yield what a clock that jumps has done, and why it did not jump at times."""
+    if result.clock is None:
+        return
+    clock, real_s = result.clock, result.ended_s - result.started_s - result.clock.jumped_s
+    yield f"jumped {clock.jumped_s:.1f} s in {clock.jumps} jumps; the world took {real_s:.1f} s"
+    for doubt in clock.doubts[-_MAX_DOUBTS:]:
+        until = "" if doubt.until_s is None else f" until +{doubt.until_s - result.started_s:.1f} s"
+        more = f", and {len(doubt.why) - 1} more" if len(doubt.why) > 1 else ""
+        since = f"since +{doubt.since_s - result.started_s:.1f} s"
+        yield f"real time {since}{until}: {doubt.why[0]}{more}"
 
 
 def _divergence_lines(divergence: Divergence, culprits: Collection[int]) -> Iterator[Line]:

@@ -23,6 +23,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from pytest_multihost.clock import ClockPage
 from pytest_multihost.model.process import NEVER, KernelSnapshot, Process, Thread, Where
 from pytest_multihost.proof.system_calls import FUTEXES, SOCKETS, STREAMS, SystemCall
 from pytest_multihost.proof.threads import DEAD, is_interpreter, read_stack
@@ -62,10 +63,12 @@ class ProcReader:
     Attributes:
         ranks: Process id of each rank.
         harness: What belongs to the harness.
+        clock: The page of their clock, if it jumps.
     """
 
     ranks: Mapping[int, int]
     harness: HarnessProcesses = field(default_factory=HarnessProcesses)
+    clock: ClockPage | None = None
     _born: dict[int, float] = field(init=False)
     _waits: dict[int, tuple[tuple[object, ...] | None, float, float]] = field(default_factory=dict)
     """Of each thread its wait's key, the earliest time the wait can have begun, and when the
@@ -77,14 +80,14 @@ class ProcReader:
 
     def shallow_snapshot(self) -> KernelSnapshot:
         """Read the main threads of all ranks."""
-        at_s = time.monotonic()
+        at_s, ends = self._now(), self._ends()
         processes = []
         for rank, pid in sorted(self.ranks.items()):
             stat = proc_files.read_stat(f"/proc/{pid}")
             if stat is None or not self._is_same(pid, stat):
                 processes.append(Process(pid=pid, rank=rank))
                 continue
-            reader = ProcessReader(pid, at_s, self._since, self.harness)
+            reader = ProcessReader(pid, at_s, self._since, self.harness, ends=ends)
             with closing(reader.memory):
                 thread = reader.thread(pid)
             threads = (thread,) if thread else ()
@@ -93,7 +96,7 @@ class ProcReader:
 
     def deep_snapshot(self) -> KernelSnapshot:
         """Read all threads and descriptors of the ranks and of their descendants."""
-        at_s = time.monotonic()
+        at_s, ends = self._now(), self._ends()
         found_stats = (
             (pid, proc_files.read_stat(f"/proc/{pid}")) for pid in proc_files.entries("/proc") or ()
         )
@@ -127,7 +130,7 @@ class ProcReader:
             if is_rank and not (pid in stats and self._is_same(pid, stats[pid])):
                 processes.append(Process(pid=pid, rank=rank))
                 continue
-            reader = ProcessReader(pid, at_s, self._since, self.harness, tables, locks)
+            reader = ProcessReader(pid, at_s, self._since, self.harness, tables, locks, ends=ends)
             with closing(reader.memory):
                 found = reader.process(rank, names.get(pid, ""), tables, is_rank=is_rank)
             if pid in unread:
@@ -136,6 +139,14 @@ class ProcReader:
         alive = {thread.tid for each in processes for thread in each.threads}
         self._waits = {tid: wait for tid, wait in self._waits.items() if tid in alive}
         return KernelSnapshot(at_s=at_s, processes=tuple(processes), is_deep=True)
+
+    def _now(self) -> float:
+        return time.monotonic() if self.clock is None else self.clock.now()
+
+    def _ends(self) -> Mapping[int, float]:
+        """Return when timed waits end on a clock that jumps, by thread."""
+        waits = self.clock.waits() if self.clock is not None else ()
+        return {each.tid: each.due_s for each in waits}
 
     def _is_same(self, pid: int, stat: proc_files.Stat) -> bool:
         """Return whether a process id has not been given to another process."""
@@ -170,6 +181,8 @@ class ProcessReader:
         harness: What belongs to the harness.
         tables: What is needed to say where descriptors lead; None in a shallow snapshot.
         locks: Returns the holders for each process that waits for a file lock; None if unknown.
+        ends: When timed waits end, by thread, on a clock that jumps: the arguments of their system
+            calls are as of the machine's clock, and of before the last jump.
         memory: The process's memory.
         returns: Finds return addresses in it.
     """
@@ -180,6 +193,7 @@ class ProcessReader:
     harness: HarnessProcesses
     tables: Tables | None = None
     locks: Callable[[], Mapping[int, tuple[int, ...]] | None] = lambda: None
+    ends: Mapping[int, float] = field(default_factory=dict)
     memory: Memory = field(init=False)
     returns: ReturnAddresses = field(init=False)
 
@@ -243,7 +257,8 @@ class ProcessReader:
 
     def _with_wait(self, thread: Thread, call: SystemCall, since_s: float) -> Thread:
         fd, child = call.descriptor, call.child
-        ends_s, target = self._ends_s(call, since_s), ""
+        ends_s = self.ends.get(thread.tid) or self._ends_s(call, since_s)
+        target = ""
         if fd is not None and self.tables is not None:
             target = self.tables.links[self.pid].get(fd, "")
         elif fd is not None:

@@ -114,7 +114,7 @@ class Quiescence:
     ranks: Mapping[int, int]
     harness: HarnessProcesses = field(default_factory=HarnessProcesses)
     _stats: dict[int, proc_files.Stat] = field(default_factory=dict)
-    _family: Collection[int] = ()
+    _family: Mapping[int, int | None] = field(default_factory=dict)
     _clocks: dict[int, int] = field(default_factory=dict)
     _clocks_s: float = 0.0
 
@@ -134,19 +134,39 @@ class Quiescence:
         """Processor time of all its processes when its share was last asked for."""
         return sum(each for each in self._clocks.values() if each > 0)
 
-    def ask(self, idle: Collection[int] | None = ()) -> Stillness:
+    @property
+    def family(self) -> Mapping[int, int | None]:
+        """The processes that were last asked about, each with its rank, None if unknown."""
+        return self._family
+
+    def descriptors(self) -> frozenset[tuple[int, int, str]]:
+        """Return process, number and target of each open descriptor that is no regular file."""
+        return frozenset(
+            (pid, fd, target)
+            for pid in self._family
+            for fd in proc_files.entries(f"/proc/{pid}/fd") or ()
+            if not (target := proc_files.link(f"/proc/{pid}/fd/{fd}")).startswith("/")
+            or target.startswith("/dev/")
+        )
+
+    def ask(self, idle: Collection[int] | None = (), frozen: Collection[int] = ()) -> Stillness:
         """Return whether the world is quiescent now, or what moves.
 
         Args:
             idle: Threads known to do nothing but wake up and look: they may run meanwhile, but must
                 be asleep when they are looked at. None: any thread may. That shows which ones do so
                 again and again, and not that all were asleep at one instant.
+            frozen: Ranks that are stopped and will not be continued: they and their children count
+                as asleep.
         """
         at_s, turns = time.monotonic(), dict[int, int]()
-        motions = tuple(self._motions(turns, idle if idle is None else frozenset(idle)))
+        found = self._motions(turns, idle if idle is None else frozenset(idle), frozen)
+        motions = tuple(found)
         return Stillness(at_s, motions, turns)
 
-    def _motions(self, turns: dict[int, int], idle: Collection[int] | None) -> Iterator[Motion]:
+    def _motions(
+        self, turns: dict[int, int], idle: Collection[int] | None, frozen: Collection[int]
+    ) -> Iterator[Motion]:
         """Yield the motions of the first process or connection that has any; note all turns."""
         family = self._family or self.ranks.values()
         turns_before = _turns(family) if idle else {}
@@ -164,7 +184,10 @@ class Quiescence:
             return
         for pid in self._family:
             tids = proc_files.entries(f"/proc/{pid}/task") or []
-            if found := [each for tid in tids for each in _thread_motions(pid, tid, turns)]:
+            found = [each for tid in tids for each in _thread_motions(pid, tid, turns)]
+            if self._family[pid] in frozen:
+                found = [each for each in found if each.cause != "stopped"]
+            if found:
                 yield from found
                 return
         if idle is None:
@@ -192,7 +215,7 @@ class Quiescence:
         found = {pid: self._stats.get(pid) or proc_files.read_stat(f"/proc/{pid}") for pid in pids}
         self._stats = {pid: each for pid, each in found.items() if each is not None}
         family = find_family(self._stats, self.ranks, lambda *_: True, self.harness)
-        self._family = [pid for pid in family if pid in self._stats]
+        self._family = {pid: rank for pid, (rank, _) in family.items() if pid in self._stats}
         return len(self._stats) == len(pids)
 
     def _in_flight(self) -> Iterator[Motion]:
